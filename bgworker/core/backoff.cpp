@@ -1,0 +1,33 @@
+#include "backoff.hpp"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace outbox {
+
+Micros Backoff::next() noexcept {
+    Micros ceiling = base_;
+    for (unsigned i = 0; i < steps_ && ceiling < cap_; i++)
+        ceiling *= 2;
+    ceiling = std::max<Micros>(1, std::min(ceiling, cap_));
+    if (ceiling < cap_)
+        steps_++;
+
+    // xorshift64: jitter wants to be spread out, not to be unpredictable.
+    random_ ^= random_ << 13;
+    random_ ^= random_ >> 7;
+    random_ ^= random_ << 17;
+    return 1 + static_cast<Micros>(random_ % static_cast<std::uint64_t>(ceiling));
+}
+
+std::uint64_t random_seed() noexcept {
+    std::uint64_t seed = 0;
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+        seed = static_cast<std::uint64_t>(SystemClock{}.now()) ^
+               (static_cast<std::uint64_t>(getpid()) << 32);
+    return seed;
+}
+
+}  // namespace outbox

@@ -1,0 +1,347 @@
+#include "destination.hpp"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <span>
+
+#include "text.hpp"
+
+namespace outbox {
+
+namespace {
+
+struct Scheme {
+    std::string_view name;
+    SinkKind kind;
+};
+constexpr std::array schemes{
+    Scheme{"null", SinkKind::null},
+    Scheme{"http", SinkKind::http},
+    Scheme{"https", SinkKind::http},
+    Scheme{"postgresql", SinkKind::postgresql},
+    Scheme{"postgres", SinkKind::postgresql},
+};
+
+enum class Home { server, user_mapping };
+
+using Apply = std::optional<Error> (*)(Destination&, std::string_view value);
+
+// One row per option: where it is set, which sinks take it, and what it does.
+struct OptionRule {
+    std::string_view name;
+    Home home;
+    std::initializer_list<SinkKind> sinks;  // empty: all
+    Apply apply;
+};
+
+Error invalid(std::string message, std::string hint = "") {
+    return {ErrorKind::invalid_value, std::move(message), "", std::move(hint)};
+}
+
+std::optional<Error> set_duration(Micros& target, std::string_view value) {
+    Result<Micros> duration = parse_duration(value);
+    if (!duration)
+        return duration.error();
+    target = duration.value();
+    return std::nullopt;
+}
+
+std::optional<Error> set_count(std::size_t& target, std::string_view name, std::string_view value,
+                               std::int64_t max) {
+    const auto number = parse_integer(value);
+    if (!number || *number < 1 || *number > max)
+        return invalid("option \"" + std::string(name) + "\" must be a number from 1 to " +
+                       std::to_string(max));
+    target = static_cast<std::size_t>(*number);
+    return std::nullopt;
+}
+
+std::optional<Error> set_text(std::string& target, std::string_view name, std::string_view value) {
+    const bool printable = std::all_of(value.begin(), value.end(), [](char c) {
+        return static_cast<unsigned char>(c) >= ' ' && c != 0x7f;
+    });
+    if (value.empty() || !printable)
+        return invalid("option \"" + std::string(name) +
+                       "\" must not be empty or contain control characters");
+    target = value;
+    return std::nullopt;
+}
+
+std::optional<Error> apply_url(Destination& destination, std::string_view value);
+
+const std::initializer_list<SinkKind> all{};
+const std::initializer_list<SinkKind> http{SinkKind::http};
+const std::initializer_list<SinkKind> postgresql{SinkKind::postgresql};
+const std::initializer_list<SinkKind> networked{SinkKind::http, SinkKind::postgresql};
+
+const OptionRule rules[] = {
+    {"url", Home::server, all, apply_url},
+    {"topics", Home::server, all,
+     [](Destination& d, std::string_view value) -> std::optional<Error> {
+         Result<TopicFilter> filter = TopicFilter::parse(value);
+         if (!filter)
+             return filter.error();
+         d.topics = std::move(filter.value());
+         return std::nullopt;
+     }},
+    {"start", Home::server, all,
+     [](Destination& d, std::string_view value) -> std::optional<Error> {
+         if (value == "beginning")
+             d.start = Start::beginning;
+         else if (value == "end")
+             d.start = Start::end;
+         else
+             return invalid("option \"start\" must be \"beginning\" or \"end\"");
+         return std::nullopt;
+     }},
+    {"connect_timeout", Home::server, networked,
+     [](Destination& d, std::string_view value) { return set_duration(d.connect_timeout, value); }},
+    {"request_timeout", Home::server, networked,
+     [](Destination& d, std::string_view value) { return set_duration(d.request_timeout, value); }},
+    {"batch_size", Home::server, networked,
+     [](Destination& d, std::string_view value) {
+         return set_count(d.batch_size, "batch_size", value, 10'000);
+     }},
+    {"format", Home::server, http,
+     [](Destination& d, std::string_view value) -> std::optional<Error> {
+         if (value == "binary")
+             d.format = HttpFormat::binary;
+         else if (value == "structured")
+             d.format = HttpFormat::structured;
+         else if (value == "batched")
+             d.format = HttpFormat::batched;
+         else
+             return invalid("option \"format\" must be \"binary\", \"structured\" or \"batched\"");
+         return std::nullopt;
+     }},
+    {"max_connections", Home::server, http,
+     [](Destination& d, std::string_view value) {
+         return set_count(d.max_connections, "max_connections", value, 256);
+     }},
+    {"ca_file", Home::server, http,
+     [](Destination& d, std::string_view value) { return set_text(d.ca_file, "ca_file", value); }},
+    {"consumer", Home::server, postgresql,
+     [](Destination& d, std::string_view value) { return set_text(d.consumer, "consumer", value); }},
+
+    {"user", Home::user_mapping, networked,
+     [](Destination& d, std::string_view value) { return set_text(d.user, "user", value); }},
+    {"password", Home::user_mapping, networked,
+     [](Destination& d, std::string_view value) { return set_text(d.password, "password", value); }},
+    {"token", Home::user_mapping, http,
+     [](Destination& d, std::string_view value) { return set_text(d.token, "token", value); }},
+    {"sslcert", Home::user_mapping, postgresql,
+     [](Destination& d, std::string_view value) { return set_text(d.ssl_cert, "sslcert", value); }},
+    {"sslkey", Home::user_mapping, postgresql,
+     [](Destination& d, std::string_view value) { return set_text(d.ssl_key, "sslkey", value); }},
+};
+
+bool takes(const OptionRule& rule, SinkKind kind) {
+    return rule.sinks.size() == 0 || std::find(rule.sinks.begin(), rule.sinks.end(), kind) != rule.sinks.end();
+}
+
+std::string joined(const std::vector<std::string_view>& names) {
+    std::string text;
+    for (std::string_view name : names) {
+        if (!text.empty())
+            text += ", ";
+        text += name;
+    }
+    return text;
+}
+
+// Options of a user mapping are checked without their server at hand: `kind` is nothing then.
+std::string valid_options(Home home, std::optional<SinkKind> kind) {
+    std::vector<std::string_view> names;
+    for (const OptionRule& rule : rules)
+        if (rule.home == home && (!kind || takes(rule, *kind)))
+            names.push_back(rule.name);
+    return names.empty() ? "There are no valid options here."
+                         : "Valid options are: " + joined(names) + ".";
+}
+
+Error unknown_option(std::string_view name, Home home, std::optional<SinkKind> kind) {
+    const auto elsewhere = std::find_if(std::begin(rules), std::end(rules), [&](const OptionRule& r) {
+        return r.name == name && r.home != home;
+    });
+    std::string detail;
+    if (elsewhere != std::end(rules))
+        detail = elsewhere->home == Home::user_mapping
+                     ? "It belongs into CREATE USER MAPPING, where others cannot read it."
+                     : "It belongs into CREATE SERVER.";
+    return {ErrorKind::invalid_option, "invalid option \"" + std::string(name) + "\"", detail,
+            valid_options(home, kind)};
+}
+
+std::optional<Error> check_http_url(const Url& url) {
+    if (url.host.empty())
+        return invalid("URL has no host", "Write for example \"https://example.com/events\".");
+    if (url.user)
+        return Error{ErrorKind::invalid_value, "URL must not contain a user or password", "",
+                     "Set \"user\" and \"password\", or \"token\", in CREATE USER MAPPING."};
+    return std::nullopt;
+}
+
+std::optional<Error> check_postgresql_url(const Url& url) {
+    // What may stand behind the `?`. Anything that is a secret, or that could point the connection
+    // elsewhere than the URL says, may not.
+    static constexpr std::array parameters{
+        std::string_view{"host"},        std::string_view{"port"},
+        std::string_view{"sslmode"},     std::string_view{"sslrootcert"},
+        std::string_view{"sslcrl"},      std::string_view{"channel_binding"},
+        std::string_view{"gssencmode"},  std::string_view{"target_session_attrs"},
+        std::string_view{"keepalives_idle"}, std::string_view{"application_name"},
+    };
+    for (const auto& [name, value] : url.query) {
+        static_cast<void>(value);
+        if (name == "password")
+            return Error{ErrorKind::invalid_value, "URL must not contain a password", "",
+                         "Set \"password\" in CREATE USER MAPPING."};
+        if (std::find(parameters.begin(), parameters.end(), name) == parameters.end())
+            return Error{ErrorKind::invalid_value, "invalid URL parameter \"" + name + "\"", "",
+                         "Valid parameters are: " +
+                             joined({parameters.begin(), parameters.end()}) + "."};
+    }
+    if (url.path.size() < 2)
+        return invalid("URL names no database",
+                       "Write for example \"postgresql://host/database\", or "
+                       "\"postgresql:///database\" for a database of this server.");
+    if (url.path.find('/', 1) != std::string::npos)
+        return invalid("URL names no database", "A database name follows the host, and nothing else.");
+    return std::nullopt;
+}
+
+std::optional<Error> apply_url(Destination& destination, std::string_view value) {
+    Result<Url> parsed = Url::parse(value);
+    if (!parsed)
+        return parsed.error();
+    const Url& url = parsed.value();
+
+    const auto scheme = std::find_if(schemes.begin(), schemes.end(),
+                                     [&](const Scheme& s) { return s.name == url.scheme; });
+    if (scheme == schemes.end()) {
+        std::vector<std::string_view> names;
+        for (const Scheme& s : schemes)
+            names.push_back(s.name);
+        return invalid("URL scheme \"" + url.scheme + "\" is not supported",
+                       "Supported schemes are: " + joined(names) + ".");
+    }
+    if (url.has_password)
+        return Error{ErrorKind::invalid_value, "URL must not contain a password", "",
+                     "Set \"password\" in CREATE USER MAPPING."};
+
+    std::optional<Error> error;
+    switch (scheme->kind) {
+        case SinkKind::null:
+            if (!url.path.empty() || !url.host.empty())
+                error = invalid("nothing may follow \"null:\"");
+            break;
+        case SinkKind::http:
+            error = check_http_url(url);
+            break;
+        case SinkKind::postgresql:
+            error = check_postgresql_url(url);
+            break;
+    }
+    if (error)
+        return error;
+    destination.kind = scheme->kind;
+    destination.url_text = value;
+    destination.url = std::move(parsed.value());
+    return std::nullopt;
+}
+
+// Applies the options of one catalogue row. `url` must have been applied before, for it decides which
+// others are valid; a user mapping is checked without its server: `kind` is nothing then.
+std::optional<Error> apply_options(Destination& destination, const std::vector<Option>& options,
+                                   Home home, std::optional<SinkKind> kind) {
+    for (const Option& option : options) {
+        const auto rule = std::find_if(std::begin(rules), std::end(rules), [&](const OptionRule& r) {
+            return r.name == option.name && r.home == home;
+        });
+        if (rule == std::end(rules) || (kind && !takes(*rule, *kind)))
+            return unknown_option(option.name, home, kind);
+        if (std::optional<Error> error = rule->apply(destination, option.value))
+            return error;
+    }
+    return std::nullopt;
+}
+
+std::optional<Error> apply_server_options(Destination& destination,
+                                          const std::vector<Option>& options) {
+    const auto url = std::find_if(options.begin(), options.end(),
+                                  [](const Option& option) { return option.name == "url"; });
+    if (url == options.end())
+        return Error{ErrorKind::invalid_option, "option \"url\" is required", "",
+                     "Write for example OPTIONS (url 'https://example.com/events')."};
+    if (std::optional<Error> error = apply_url(destination, url->value))
+        return error;
+    if (std::optional<Error> error =
+            apply_options(destination, options, Home::server, destination.kind))
+        return error;
+    if (destination.batch_size > 1 && destination.kind == SinkKind::http &&
+        destination.format != HttpFormat::batched)
+        return invalid("option \"batch_size\" needs the format \"batched\"");
+    return std::nullopt;
+}
+
+}  // namespace
+
+Result<Micros> parse_duration(std::string_view text) {
+    struct Unit {
+        std::string_view suffix;
+        Micros length;
+    };
+    static constexpr std::array units{Unit{"ms", milliseconds(1)}, Unit{"min", seconds(60)},
+                                      Unit{"s", seconds(1)}, Unit{"", milliseconds(1)}};
+    const std::string_view value = trim(text);
+    for (const Unit& unit : units) {
+        if (!value.ends_with(unit.suffix))
+            continue;
+        const auto number =
+            parse_integer(trim(value.substr(0, value.size() - unit.suffix.size())));
+        if (number && *number >= 1 && *number <= seconds(86'400) / unit.length)
+            return *number * unit.length;
+        break;
+    }
+    return Error{ErrorKind::invalid_value, "invalid duration \"" + std::string(text) + "\"", "",
+                 "Write a number of milliseconds, or a number with the unit ms, s or min; at least "
+                 "1 ms and at most a day."};
+}
+
+Result<Destination> Destination::parse(std::string_view name,
+                                       const std::vector<Option>& server_options,
+                                       const std::vector<Option>& mapping_options,
+                                       const DestinationDefaults& defaults) {
+    Destination destination;
+    destination.name = name;
+    destination.connect_timeout = defaults.connect_timeout;
+    destination.request_timeout = defaults.request_timeout;
+    destination.local_host = defaults.local_host;
+    destination.local_port = defaults.local_port;
+    if (std::optional<Error> error = apply_server_options(destination, server_options))
+        return *error;
+    if (std::optional<Error> error =
+            apply_options(destination, mapping_options, Home::user_mapping, destination.kind))
+        return *error;
+    return destination;
+}
+
+std::optional<Error> validate_server_options(const std::vector<Option>& options) {
+    Destination scratch;
+    return apply_server_options(scratch, options);
+}
+
+std::optional<Error> validate_mapping_options(const std::vector<Option>& options) {
+    Destination scratch;
+    return apply_options(scratch, options, Home::user_mapping, std::nullopt);
+}
+
+std::optional<Error> validate_no_options(const std::vector<Option>& options) {
+    if (options.empty())
+        return std::nullopt;
+    return Error{ErrorKind::invalid_option, "invalid option \"" + options.front().name + "\"", "",
+                 "There are no valid options here."};
+}
+
+}  // namespace outbox

@@ -1,0 +1,58 @@
+// Small helpers for text that several parts of the core share.
+#pragma once
+
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace outbox {
+
+inline std::string_view trim(std::string_view text) noexcept {
+    constexpr std::string_view blanks = " \t\r\n";
+    std::size_t first = text.find_first_not_of(blanks);
+    if (first == std::string_view::npos)
+        return {};
+    return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+inline char ascii_lower(char c) noexcept {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+}
+
+inline bool equal_ignoring_case(std::string_view a, std::string_view b) noexcept {
+    if (a.size() != b.size())
+        return false;
+    for (std::size_t i = 0; i < a.size(); i++)
+        if (ascii_lower(a[i]) != ascii_lower(b[i]))
+            return false;
+    return true;
+}
+
+// The whole text as a number; nothing else may stand in it.
+inline std::optional<std::int64_t> parse_integer(std::string_view text) noexcept {
+    std::int64_t value = 0;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size())
+        return std::nullopt;
+    return value;
+}
+
+inline void append_integer(std::string& out, std::int64_t value) {
+    char digits[24];
+    auto [end, error] = std::to_chars(digits, digits + sizeof digits, value);
+    static_cast<void>(error);  // 24 characters hold every int64
+    out.append(digits, end);
+}
+
+using Uuid = std::array<std::uint8_t, 16>;
+
+// 8-4-4-4-12 lower-case hex digits, as PostgreSQL prints a uuid.
+void append_uuid(std::string& out, const Uuid& uuid);
+
+// RFC 3339 in UTC with microseconds: 2026-01-31T10:20:30.123456Z. `unix_micros` may be negative.
+void append_timestamp(std::string& out, std::int64_t unix_micros);
+
+}  // namespace outbox

@@ -1,0 +1,74 @@
+// What every sink is: the code that speaks one destination's protocol.
+//
+// A sink never blocks, never calls the server, never throws: the loop asks it to start batches, waits
+// on its one descriptor, and lets it step. What became of a batch it says through `Outcome`s.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/clock.hpp"
+#include "core/destination.hpp"
+#include "core/event.hpp"
+
+namespace outbox {
+
+// Events that travel together: one request, one transaction. Owned by the pipeline; lent to the sink
+// from submit() until its outcome is reported.
+struct Batch {
+    std::vector<Event*> events;  // in order; at least one
+    std::size_t bytes = 0;       // payload bytes
+    std::uint64_t period = 0;    // the pipeline's: between which failures it was sent
+};
+
+// What became of a batch. A batch whose fate is unknown has failed.
+struct Outcome {
+    Batch* batch = nullptr;
+    bool confirmed = false;
+    std::string error;            // why not; one line, no secrets
+    Micros retry_after = 0;       // the destination asked to be left alone for so long; 0: it did not
+};
+
+struct Capabilities {
+    std::size_t max_batch_events = 1;
+    std::size_t max_batch_bytes = 1024 * 1024;
+    std::size_t max_batches = 1;  // in flight at the same time
+    // Batches take effect strictly in the order of submission, and after one has failed no later one
+    // does. Without it the pipeline keeps the order: per key one batch at a time.
+    bool ordered = false;
+};
+
+class Sink {
+  public:
+    virtual ~Sink() = default;
+
+    virtual Capabilities capabilities() const noexcept = 0;
+
+    // Becomes readable when step() has something to do; -1: never.
+    virtual int descriptor() const noexcept = 0;
+    // When step() has something to do though the descriptor is quiet; `never`: nothing pends.
+    virtual Micros deadline() const noexcept = 0;
+
+    // Starts to send. The outcome comes from a later step(), also when it fails at once.
+    virtual void submit(Batch& batch) noexcept = 0;
+    // Moves everything that can move, and appends what became of batches. When a sink is ordered, a
+    // failure reports all batches in flight as failed.
+    virtual void step(Micros now, std::vector<Outcome>& outcomes) noexcept = 0;
+};
+
+// What a sink is made from.
+struct SinkContext {
+    const Destination& destination;
+    const Clock& clock;
+};
+
+// The one symbol a sink module exports (see sinks/module.map), under this name. Returns nullptr when
+// memory ran out; a destination that cannot be used says so by failing its batches.
+constexpr const char* sink_module_entry = "outbox_create_sink";
+using SinkModuleEntry = Sink* (*)(const SinkContext&);
+
+}  // namespace outbox

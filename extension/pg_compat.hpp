@@ -1,0 +1,75 @@
+// What differs between the supported majors (15 to 18), under names that say what is meant.
+// No other file asks for PG_VERSION_NUM.
+#pragma once
+
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
+#error "pg_outbox supports PostgreSQL 15 to 18"
+#endif
+
+// 15 marks nothing for export on ELF systems, so that with hidden visibility the module would have no
+// entry points at all; 16 made it the default visibility (commit 089480c07705).
+#if PG_VERSION_NUM < 160000
+#undef PGDLLEXPORT
+#define PGDLLEXPORT __attribute__((visibility("default")))
+extern "C" PGDLLEXPORT void _PG_init(void);
+#endif
+
+namespace outbox::compat {
+
+// 17 lets a wait event set belong to a resource owner; without one it lives as long as the process,
+// which before was said by the memory context (commit 50c67c2019ab).
+inline WaitEventSet* create_process_wait_event_set(int events) {
+#if PG_VERSION_NUM >= 170000
+    return CreateWaitEventSet(nullptr, events);
+#else
+    return CreateWaitEventSet(TopMemoryContext, events);
+#endif
+}
+
+// 17 names the index of a process in ProcGlobal (commit 024c52111757).
+inline int my_proc_number() {
+#if PG_VERSION_NUM >= 170000
+    return MyProcNumber;
+#else
+    return MyProc->pgprocno;
+#endif
+}
+
+// 16 has one ownership check for all kinds of objects (commit afbfc02983f8).
+inline bool owns_database(Oid database, Oid role) {
+#if PG_VERSION_NUM >= 160000
+    return object_ownercheck(DatabaseRelationId, database, role);
+#else
+    return pg_database_ownercheck(database, role);
+#endif
+}
+
+// 16 added the argument for updates that touch summarizing indexes only (commit 19d8e2308bc5).
+inline void insert_index_entries(ResultRelInfo* relation, TupleTableSlot* slot, EState* estate) {
+#if PG_VERSION_NUM >= 160000
+    ExecInsertIndexTuples(relation, slot, estate, false, false, nullptr, NIL, false);
+#else
+    ExecInsertIndexTuples(relation, slot, estate, false, false, nullptr, NIL);
+#endif
+}
+
+// 16 reports a short read by itself (commit 20428d344a20).
+inline void read_exactly(BufFile* file, void* to, size_t size) {
+#if PG_VERSION_NUM >= 160000
+    BufFileReadExact(file, to, size);
+#else
+    if (BufFileRead(file, to, size) != size)
+        ereport(ERROR, (errcode_for_file_access(), errmsg("could not read from temporary file: %m")));
+#endif
+}
+
+// Names of our own in pg_stat_activity.wait_event came with 17 (commit c9af05465307).
+inline uint32 wait_event([[maybe_unused]] const char* name) {
+#if PG_VERSION_NUM >= 170000
+    return WaitEventExtensionNew(name);
+#else
+    return PG_WAIT_EXTENSION;
+#endif
+}
+
+}  // namespace outbox::compat

@@ -1,0 +1,103 @@
+#include "settings.hpp"
+
+#include <climits>
+
+#include "boundary.hpp"
+#include "pg.hpp"
+#include "wakeup.hpp"
+
+namespace outbox::settings {
+
+int backoff_max = 30'000;
+int backoff_min = 100;
+int connect_timeout = 10'000;
+int cursor_flush_interval = 1'000;
+char* default_destination = nullptr;
+int max_in_flight = 10'000;
+int max_in_flight_size = 16 * 1024;
+int max_payload_size = 1024 * 1024;
+int max_workers = 64;
+int poll_max = 30'000;
+int poll_min = 250;
+int request_timeout = 30'000;
+
+static void define_integer(const char* name, const char* description, const char* detail,
+                           int* variable, int min, int max, GucContext context, int flags) {
+    DefineCustomIntVariable(name, description, detail, variable, *variable, min, max, context, flags,
+                            nullptr, nullptr, nullptr);
+}
+
+// Same destination rules as CREATE SERVER has; checked when the setting is, not when the relay starts.
+static bool check_default_destination(char** value, void**, GucSource) {
+    if (**value == '\0')
+        return true;
+    const char* url = *value;
+    const CoreError error = call_core([url] { return validate_server_options({{"url", url}}); });
+    if (!error.failed)
+        return true;
+    GUC_check_errdetail("%s", error.message);
+    if (error.hint[0] != '\0')
+        GUC_check_errhint("%s", error.hint);
+    return false;
+}
+
+// pg_inbox is plain SQL: setting this is how its functions ask for a wake-up at commit. Without this
+// library it is a setting nobody reads.
+static bool inbox_wake = false;
+static void assign_inbox_wake(bool value, void*) {
+    if (value)
+        wake_at_commit(WakeProcessors | WakeKeeper);
+}
+
+void define(bool preloading) {
+    define_integer("outbox.backoff_max", "Longest pause before a failing destination is tried again.",
+                   nullptr, &backoff_max, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.backoff_min",
+                   "First pause after a destination failed; it doubles with each further failure.",
+                   "Each pause is random, between nothing and its length.", &backoff_min, 1, INT_MAX,
+                   PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.connect_timeout", "Longest wait for a connection to a destination.",
+                   nullptr, &connect_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.cursor_flush_interval", "How often a relay saves how far it has come.",
+                   "What was delivered since is delivered again after a crash.",
+                   &cursor_flush_interval, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    DefineCustomStringVariable("outbox.default_destination",
+                               "URL that events go to in databases without a destination of their own.",
+                               "Empty: nowhere; events wait in the log.", &default_destination, "",
+                               PGC_SIGHUP, 0, check_default_destination, nullptr, nullptr);
+    define_integer("outbox.max_in_flight", "Most events of one destination read and not yet settled.",
+                   nullptr, &max_in_flight, 1, 1'000'000, PGC_SIGHUP, 0);
+    define_integer("outbox.max_in_flight_size",
+                   "Most memory for events of one destination read and not yet settled.",
+                   "One event that is larger still goes, alone.", &max_in_flight_size, 1024,
+                   1024 * 1024, PGC_SIGHUP, GUC_UNIT_KB);
+    define_integer("outbox.max_payload_size", "Largest payload that can be enqueued.", nullptr,
+                   &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
+    define_integer("outbox.poll_max", "Longest pause between two looks of an idle relay into the log.",
+                   "Commits wake relays; looking is for prepared transactions and after crashes.",
+                   &poll_max, 10, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.poll_min", "First pause of a relay that found nothing; it doubles each time.",
+                   "Each pause is random, between nothing and its length.", &poll_min, 10, INT_MAX,
+                   PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.request_timeout", "Longest wait for the answer of a destination.", nullptr,
+                   &request_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    DefineCustomBoolVariable("inbox.wake", "Set by pg_inbox to have its workers look at commit.",
+                             nullptr, &inbox_wake, false, PGC_USERSET,
+                             GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
+                             assign_inbox_wake, nullptr);
+    if (preloading)
+        define_integer("outbox.max_workers",
+                       "Most keepers, relays and processors there can be in all databases together.",
+                       "Each also needs one of max_worker_processes.", &max_workers, 1, 1024,
+                       PGC_POSTMASTER, 0);
+    MarkGUCPrefixReserved("outbox");
+}
+
+Pipeline::Limits pipeline_limits() {
+    return {.max_events = static_cast<std::size_t>(max_in_flight),
+            .max_bytes = static_cast<std::size_t>(max_in_flight_size) * 1024,
+            .backoff_base = milliseconds(backoff_min),
+            .backoff_cap = milliseconds(backoff_max)};
+}
+
+}  // namespace outbox::settings

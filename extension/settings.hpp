@@ -1,0 +1,30 @@
+// The settings (GUCs) of pg_outbox. docs/settings.md is generated from what is registered here.
+#pragma once
+
+#include "core/destination.hpp"
+#include "core/pipeline.hpp"
+
+namespace outbox::settings {
+
+// In alphabetical order; units as in the names of the accessors below or in the comments.
+extern int backoff_max;            // ms
+extern int backoff_min;            // ms
+extern int connect_timeout;        // ms
+extern int cursor_flush_interval;  // ms
+extern char* default_destination;  // URL; empty: none
+extern int max_in_flight;          // events
+extern int max_in_flight_size;     // kB
+extern int max_payload_size;       // bytes
+extern int max_workers;
+extern int poll_max;  // ms
+extern int poll_min;  // ms
+extern int request_timeout;  // ms
+
+// Registers them. Those that shape shared memory exist only in the postmaster's configuration, and
+// only when the library is preloaded.
+void define(bool preloading);
+
+Pipeline::Limits pipeline_limits();
+DestinationDefaults destination_defaults();
+
+}  // namespace outbox::settings

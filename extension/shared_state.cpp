@@ -1,0 +1,309 @@
+#include "shared_state.hpp"
+
+#include <csignal>
+#include <new>
+
+#include "settings.hpp"
+
+namespace outbox {
+
+SharedState* shared = nullptr;
+int my_slot = -1;
+
+static shmem_request_hook_type previous_shmem_request_hook = nullptr;
+static shmem_startup_hook_type previous_shmem_startup_hook = nullptr;
+
+static Size wakeups_offset() {
+    return MAXALIGN(sizeof(SharedState));
+}
+static Size slots_offset() {
+    return CACHELINEALIGN(wakeups_offset() + sizeof(Wakeup) * settings::max_workers);
+}
+static Size shared_size() {
+    return slots_offset() + sizeof(WorkerSlot) * settings::max_workers;
+}
+
+static void request_shmem() {
+    if (previous_shmem_request_hook)
+        previous_shmem_request_hook();
+    RequestAddinShmemSpace(shared_size());
+    RequestNamedLWLockTranche("pg_outbox", 1);
+}
+
+static void startup_shmem() {
+    if (previous_shmem_startup_hook)
+        previous_shmem_startup_hook();
+
+    LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+    bool found = false;
+    char* memory = static_cast<char*>(ShmemInitStruct("pg_outbox", shared_size(), &found));
+    shared = reinterpret_cast<SharedState*>(memory);
+    if (!found) {
+        new (shared) SharedState();
+        shared->lock = &GetNamedLWLockTranche("pg_outbox")->lock;
+        shared->slot_count = settings::max_workers;
+        shared->wakeups = reinterpret_cast<Wakeup*>(memory + wakeups_offset());
+        shared->slots = reinterpret_cast<WorkerSlot*>(memory + slots_offset());
+        for (int i = 0; i < shared->slot_count; i++) {
+            new (&shared->wakeups[i]) Wakeup();
+            new (&shared->slots[i]) WorkerSlot();
+        }
+    }
+    LWLockRelease(AddinShmemInitLock);
+}
+
+void request_shared_state() {
+    previous_shmem_request_hook = shmem_request_hook;
+    shmem_request_hook = request_shmem;
+    previous_shmem_startup_hook = shmem_startup_hook;
+    shmem_startup_hook = startup_shmem;
+}
+
+const char* worker_state_name(WorkerState state) {
+    switch (state) {
+        case WorkerState::starting:
+            return "starting";
+        case WorkerState::idle:
+            return "idle";
+        case WorkerState::delivering:
+            return "delivering";
+        case WorkerState::backing_off:
+            return "backing off";
+        case WorkerState::stopped:
+            break;
+    }
+    return "stopped";
+}
+
+// ---------------------------------------------------------------------------------------------
+// Parents
+// ---------------------------------------------------------------------------------------------
+
+static int find_slot_locked(WorkerKind kind, Oid database, Oid object) {
+    for (int i = 0; i < shared->slots_used; i++) {
+        const WorkerSlot& slot = shared->slots[i];
+        if (slot.kind == kind && slot.database == database && slot.object == object)
+            return i;
+    }
+    return -1;
+}
+
+static bool is_held_locked(Oid database) {
+    for (const SharedState::Hold& hold : shared->holds)
+        if (hold.database == database)
+            return true;
+    return false;
+}
+
+int find_slot(WorkerKind kind, Oid database, Oid object) {
+    LWLockAcquire(shared->lock, LW_SHARED);
+    const int slot = find_slot_locked(kind, database, object);
+    LWLockRelease(shared->lock);
+    return slot;
+}
+
+int reserve_slot(WorkerKind kind, Oid database, Oid object, const char* name) {
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    int chosen = find_slot_locked(WorkerKind::none, InvalidOid, InvalidOid);
+    if (chosen < 0 && shared->slots_used < shared->slot_count)
+        chosen = shared->slots_used;
+    // Looked at under the same lock as the slots: once a hold is set, no worker comes after it.
+    if (is_held_locked(database))
+        chosen = -1;
+    if (chosen >= 0) {
+        WorkerSlot& slot = shared->slots[chosen];
+        slot.kind = kind;
+        slot.attached = false;
+        slot.database = database;
+        slot.object = object;
+        slot.ticket = ++shared->next_ticket;
+        slot.pid = 0;
+        slot.parent = MyProcPid;
+        namestrcpy(&slot.name, name);
+        slot.last_error_at = 0;
+        slot.last_error[0] = '\0';
+        slot.state = WorkerState::starting;
+        slot.state_since = GetCurrentTimestamp();
+        slot.settled_position = 0;
+        slot.oldest = 0;
+        slot.unsettled = 0;
+        slot.stats.reset();
+        if (chosen == shared->slots_used)
+            shared->slots_used = chosen + 1;
+    }
+    LWLockRelease(shared->lock);
+    return chosen;
+}
+
+static void free_slot_locked(WorkerSlot& slot) {
+    slot.kind = WorkerKind::none;
+    slot.attached = false;
+    slot.database = InvalidOid;
+    slot.object = InvalidOid;
+    slot.pid = 0;
+}
+
+void release_reserved_slot(int i, std::uint32_t ticket) {
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    WorkerSlot& slot = shared->slots[i];
+    if (slot.ticket == ticket && !slot.attached)
+        free_slot_locked(slot);
+    LWLockRelease(shared->lock);
+}
+
+int terminate_workers(Oid database, WorkerKind kind) {
+    int count = 0;
+    LWLockAcquire(shared->lock, LW_SHARED);
+    for (int i = 0; i < shared->slots_used; i++) {
+        const WorkerSlot& slot = shared->slots[i];
+        if (slot.kind == WorkerKind::none || slot.database != database ||
+            (kind != WorkerKind::none && slot.kind != kind))
+            continue;
+        count++;
+        if (slot.attached)
+            kill(slot.pid, SIGTERM);
+    }
+    LWLockRelease(shared->lock);
+    return count;
+}
+
+void terminate_worker(int i) {
+    LWLockAcquire(shared->lock, LW_SHARED);
+    if (shared->slots[i].attached)
+        kill(shared->slots[i].pid, SIGTERM);
+    LWLockRelease(shared->lock);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Workers
+// ---------------------------------------------------------------------------------------------
+
+Datum slot_argument(int slot) {
+    return Int64GetDatum((static_cast<int64>(shared->slots[slot].ticket) << 32) | slot);
+}
+
+// Wakes whoever starts workers of this kind, so that it sees that this one is gone.
+static void wake_parent(WorkerKind kind, Oid database) {
+    if (kind == WorkerKind::keeper) {
+        wake_launcher();
+        return;
+    }
+    for (int i = 0; i < shared->slots_used; i++)
+        if (shared->wakeups[i].database == database && shared->wakeups[i].kind == WakeKeeper &&
+            shared->wakeups[i].process >= 0)
+            SetLatch(&ProcGlobal->allProcs[shared->wakeups[i].process].procLatch);
+}
+
+static void detach_from_slot(int, Datum) {
+    WorkerSlot& slot = shared->slots[my_slot];
+    Wakeup& wakeup = shared->wakeups[my_slot];
+    wakeup.wanted = false;
+    wakeup.process = -1;
+    wakeup.database = InvalidOid;
+    wakeup.kind = 0;
+
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    const WorkerKind kind = slot.kind;
+    const Oid database = slot.database;
+    if (slot.attached && slot.pid == MyProcPid)
+        free_slot_locked(slot);
+    LWLockRelease(shared->lock);
+    wake_parent(kind, database);
+}
+
+void attach_to_slot(Datum argument, WakeTarget wake_target) {
+    const int i = static_cast<int>(DatumGetInt64(argument) & 0xffffffff);
+    const std::uint32_t ticket = static_cast<std::uint32_t>(DatumGetInt64(argument) >> 32);
+    WorkerSlot& slot = shared->slots[i];
+    Wakeup& wakeup = shared->wakeups[i];
+
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    const bool mine = slot.kind != WorkerKind::none && !slot.attached && slot.ticket == ticket;
+    if (mine) {
+        slot.attached = true;
+        slot.pid = MyProcPid;
+        my_slot = i;
+    }
+    LWLockRelease(shared->lock);
+    if (!mine)
+        proc_exit(0);
+
+    before_shmem_exit(detach_from_slot, 0);
+    wakeup.wanted = false;
+    wakeup.reload = false;
+    wakeup.process = compat::my_proc_number();
+    wakeup.kind = wake_target;
+    wakeup.database = slot.database;
+}
+
+void set_my_state(WorkerState state) {
+    WorkerSlot& slot = shared->slots[my_slot];
+    if (slot.state.load(std::memory_order_relaxed) == state)
+        return;
+    slot.state.store(state, std::memory_order_relaxed);
+    slot.state_since.store(GetCurrentTimestamp(), std::memory_order_relaxed);
+}
+
+void set_my_error(const char* error) {
+    WorkerSlot& slot = shared->slots[my_slot];
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    strlcpy(slot.last_error, error, sizeof slot.last_error);
+    slot.last_error_at = GetCurrentTimestamp();
+    LWLockRelease(shared->lock);
+}
+
+void begin_looking() {
+    shared->wakeups[my_slot].wanted.store(true, std::memory_order_relaxed);
+    // Before the snapshot we are about to take; pairs with the fence in wake_for_work().
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void found_work() {
+    shared->wakeups[my_slot].wanted.store(false, std::memory_order_relaxed);
+}
+
+bool reload_requested() {
+    return shared->wakeups[my_slot].reload.exchange(false);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Holds
+// ---------------------------------------------------------------------------------------------
+
+static int my_hold = -1;
+
+void hold_database(Oid database) {
+    release_hold();
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    for (int i = 0; i < SharedState::max_holds && my_hold < 0; i++)
+        if (!OidIsValid(shared->holds[i].database)) {
+            shared->holds[i] = {database, MyProcPid};
+            my_hold = i;
+        }
+    LWLockRelease(shared->lock);
+    if (my_hold < 0)
+        ereport(ERROR,
+                (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+                 errmsg("too many databases are being dropped or copied at the same time")));
+}
+
+void release_hold() {
+    if (my_hold < 0)
+        return;
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    const Oid database = shared->holds[my_hold].database;
+    shared->holds[my_hold].database = InvalidOid;
+    LWLockRelease(shared->lock);
+    my_hold = -1;
+    mark_changed(database);
+    wake_launcher();
+}
+
+bool is_held(Oid database) {
+    LWLockAcquire(shared->lock, LW_SHARED);
+    const bool held = is_held_locked(database);
+    LWLockRelease(shared->lock);
+    return held;
+}
+
+}  // namespace outbox

@@ -1,0 +1,131 @@
+// What the processes of pg_outbox share: who works for which database, who wants to be woken, and
+// what each worker counts. Exists only when the library is preloaded.
+//
+// A worker slot is `free`, then `reserved` by the parent that starts a worker, then `attached` while
+// the worker lives. Fields other processes look at on every commit are atomics in `Wakeup`, close
+// together; everything else is under the lock.
+#pragma once
+
+#include <atomic>
+
+#include "core/delivery_stats.hpp"
+#include "pg.hpp"
+#include "wakeup.hpp"
+
+namespace outbox {
+
+enum class WorkerKind : std::uint8_t { none, keeper, relay, processor };
+
+enum class WorkerState : std::uint32_t {
+    starting,
+    idle,         // nothing to do
+    delivering,   // or processing
+    backing_off,  // the destination failed and is left alone for a while
+    stopped,
+};
+
+const char* worker_state_name(WorkerState state);
+
+// What a commit needs to know of a worker: 16 bytes, so that four lie in a cache line.
+struct Wakeup {
+    std::atomic<Oid> database{InvalidOid};
+    std::atomic<std::int32_t> process{-1};  // index into ProcGlobal->allProcs
+    std::atomic<std::uint32_t> kind{0};     // a WakeTarget
+    // Set by the worker before it looks, so that either it sees a commit or the commit sees this.
+    std::atomic<bool> wanted{false};
+    // Something the worker is configured by may have changed; it clears this and reads it again.
+    std::atomic<bool> reload{false};
+};
+
+struct WorkerSlot {
+    // Under the lock.
+    WorkerKind kind;
+    bool attached;
+    Oid database;
+    Oid object;  // a relay's foreign server (invalid: the default destination), a processor's consumer
+    std::uint32_t ticket;  // of this use of the slot
+    pid_t pid;
+    pid_t parent;
+    NameData name;  // of the destination or consumer
+    TimestampTz last_error_at;
+    char last_error[512];
+
+    // Written by the worker, read by anyone.
+    std::atomic<WorkerState> state;
+    std::atomic<TimestampTz> state_since;
+    std::atomic<std::int64_t> settled_position;
+    std::atomic<std::int64_t> oldest;  // Unix micros of the first unsettled event; 0: none
+    std::atomic<std::uint64_t> unsettled;
+    DeliveryStats stats;
+};
+
+struct SharedState {
+    LWLock* lock;
+    std::atomic<std::int32_t> launcher{-1};  // its index into ProcGlobal->allProcs
+
+    // Databases in which something was created or dropped since the launcher last looked.
+    static constexpr int max_changed = 64;
+    std::atomic<Oid> changed[max_changed];
+    std::atomic<bool> everything_changed;
+
+    // A DROP DATABASE and its like: no worker may be in this database.
+    struct Hold {
+        Oid database;
+        int process;
+    };
+    static constexpr int max_holds = 16;
+    Hold holds[max_holds];  // under the lock
+
+    std::uint32_t next_ticket;  // under the lock
+    int slot_count;             // constant
+    std::atomic<int> slots_used;  // slots from here on were never used
+    Wakeup* wakeups;
+    WorkerSlot* slots;
+};
+
+// nullptr when the library is not preloaded.
+extern SharedState* shared;
+
+// From _PG_init, when preloading.
+void request_shared_state();
+
+// ---- by parents -----------------------------------------------------------------------------
+
+// Reserves a slot; -1 when all are taken, or the database is held.
+int reserve_slot(WorkerKind kind, Oid database, Oid object, const char* name);
+// Gives back a slot whose worker could not be started, or died before it attached.
+void release_reserved_slot(int slot, std::uint32_t ticket);
+// The slot of a worker, reserved or attached; -1: there is none.
+int find_slot(WorkerKind kind, Oid database, Oid object);
+// SIGTERM to the workers of a database: of one kind, or (WorkerKind::none) of all.
+// Returns how many there still are, reserved slots included.
+int terminate_workers(Oid database, WorkerKind kind);
+// SIGTERM to one worker.
+void terminate_worker(int slot);
+
+// ---- by workers -----------------------------------------------------------------------------
+
+// Takes the slot that the parent reserved, and gives it back at exit. Exits the process when the
+// slot is no longer meant for it. `argument` is bgw_main_arg.
+void attach_to_slot(Datum argument, WakeTarget wake_target);
+Datum slot_argument(int slot);
+extern int my_slot;
+
+void set_my_state(WorkerState state);
+void set_my_error(const char* error);
+
+// Before a worker looks for work: from here on a commit wakes it.
+void begin_looking();
+// There was work: commits need not wake the worker until it looks again.
+void found_work();
+// True once after a change of what the worker is configured by.
+bool reload_requested();
+
+// ---- holds ------------------------------------------------------------------------------------
+
+// Until release_hold(), no worker is started in the database. At most one per process.
+void hold_database(Oid database);
+void release_hold();
+bool is_held(Oid database);
+
+}  // namespace outbox

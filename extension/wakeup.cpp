@@ -1,0 +1,91 @@
+#include "wakeup.hpp"
+
+#include "pg.hpp"
+#include "shared_state.hpp"
+
+namespace outbox {
+
+static std::uint32_t targets_at_commit = 0;
+
+void wake_at_commit(std::uint32_t targets) noexcept {
+    targets_at_commit |= targets;
+}
+
+static void wake_process(std::int32_t process) noexcept {
+    // A number of a process that is gone wakes whoever has it now, or nobody: harmless.
+    if (process >= 0)
+        SetLatch(&ProcGlobal->allProcs[process].procLatch);
+}
+
+void wake_launcher() noexcept {
+    if (shared != nullptr)
+        wake_process(shared->launcher.load(std::memory_order_relaxed));
+}
+
+// The launcher learns which database to look at, in case it has no keeper yet.
+void mark_changed(Oid database) noexcept {
+    for (std::atomic<Oid>& entry : shared->changed) {
+        Oid expected = InvalidOid;
+        if (entry.compare_exchange_strong(expected, database) || expected == database)
+            return;
+    }
+    shared->everything_changed.store(true);
+}
+
+// Who is configured by what changed reads it again, busy or not.
+static void wake_for_change() noexcept {
+    mark_changed(MyDatabaseId);
+    bool has_keeper = false;
+    const int used = shared->slots_used.load(std::memory_order_relaxed);
+    for (int i = 0; i < used; i++) {
+        Wakeup& wakeup = shared->wakeups[i];
+        if (wakeup.database.load(std::memory_order_relaxed) != MyDatabaseId)
+            continue;
+        has_keeper |= wakeup.kind.load(std::memory_order_relaxed) == WakeKeeper;
+        wakeup.reload.store(true);
+        wake_process(wakeup.process.load(std::memory_order_relaxed));
+    }
+    if (!has_keeper)
+        wake_launcher();
+}
+
+static void wake_for_work(std::uint32_t targets) noexcept {
+    // Our transaction must be visible before we read `wanted`: the worker writes it first and looks
+    // then. The fence pairs with the one in begin_looking().
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const int used = shared->slots_used.load(std::memory_order_relaxed);
+    for (int i = 0; i < used; i++) {
+        Wakeup& wakeup = shared->wakeups[i];
+        // The first test is the one that fails while workers are busy: no write, no shared line.
+        if (wakeup.wanted.load(std::memory_order_relaxed) &&
+            wakeup.database.load(std::memory_order_relaxed) == MyDatabaseId &&
+            (wakeup.kind.load(std::memory_order_relaxed) & targets) != 0 &&
+            wakeup.wanted.exchange(false, std::memory_order_relaxed))
+            wake_process(wakeup.process.load(std::memory_order_relaxed));
+    }
+}
+
+static void at_transaction_end(XactEvent event, void*) {
+    switch (event) {
+        case XACT_EVENT_COMMIT:
+            if (shared != nullptr && targets_at_commit != 0) {
+                if (targets_at_commit & WakeKeeper)
+                    wake_for_change();
+                wake_for_work(targets_at_commit);
+            }
+            break;
+        case XACT_EVENT_ABORT:
+        case XACT_EVENT_PREPARE:  // COMMIT PREPARED wakes: see hooks.cpp
+            break;
+        default:
+            return;
+    }
+    targets_at_commit = 0;
+    release_hold();
+}
+
+void register_transaction_callback() {
+    RegisterXactCallback(at_transaction_end, nullptr);
+}
+
+}  // namespace outbox

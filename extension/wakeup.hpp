@@ -1,0 +1,29 @@
+// Waking workers when a transaction commits.
+//
+// Whoever does something that concerns a worker says so with wake_at_commit(); one transaction
+// callback per process acts on it at commit, when everybody can see the rows. It takes no lock,
+// allocates nothing and cannot fail: an error there would be a PANIC.
+#pragma once
+
+#include <cstdint>
+
+#include "pg.hpp"
+
+namespace outbox {
+
+enum WakeTarget : std::uint32_t {
+    WakeRelays = 1,      // of this database: there are events
+    WakeProcessors = 2,  // of this database: there are messages
+    WakeKeeper = 4,      // of this database: a destination, subscription or extension changed
+};
+
+void wake_at_commit(std::uint32_t targets) noexcept;
+
+// Tells the launcher to look at a database, the next time it wakes.
+void mark_changed(Oid database) noexcept;
+void wake_launcher() noexcept;
+
+// From _PG_init.
+void register_transaction_callback();
+
+}  // namespace outbox

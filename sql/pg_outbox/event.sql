@@ -1,0 +1,68 @@
+-- The log. Append-only: rows are inserted by outbox.enqueue() and never updated or deleted.
+-- extension/log.hpp names the columns in this order.
+CREATE TABLE outbox.event (
+    position        bigint      NOT NULL,
+    xid             xid8        NOT NULL,
+    occurred_at     timestamptz NOT NULL,
+    event_id        uuid        NOT NULL,
+    version         bigint,
+    schema_version  integer     NOT NULL,
+    source_event_id uuid,
+    topic           text        NOT NULL,
+    aggregate_type  text        NOT NULL,
+    aggregate_id    text        NOT NULL,
+    event_type      text        NOT NULL,
+    ordering_key    text        NOT NULL,
+    content_type    text        NOT NULL,
+    headers         jsonb,
+    payload         bytea
+);
+COMMENT ON TABLE outbox.event IS 'the log of events, over all its segments';
+COMMENT ON COLUMN outbox.event.position IS 'grows; taken after the transaction got its xid';
+COMMENT ON COLUMN outbox.event.xid IS 'top-level transaction that enqueued the event';
+COMMENT ON COLUMN outbox.event.occurred_at IS 'given by the caller, or the time of the enqueue';
+COMMENT ON COLUMN outbox.event.event_id IS 'identity of the event; the deduplication id at every destination';
+COMMENT ON COLUMN outbox.event.version IS 'version of the aggregate after the event; NULL: it has none';
+COMMENT ON COLUMN outbox.event.schema_version IS 'version of the form of the payload';
+COMMENT ON COLUMN outbox.event.source_event_id IS 'the event whose handling enqueued this one';
+COMMENT ON COLUMN outbox.event.topic IS 'where subscribers find the event';
+COMMENT ON COLUMN outbox.event.aggregate_type IS 'kind of thing the event is about';
+COMMENT ON COLUMN outbox.event.aggregate_id IS 'which thing of that kind';
+COMMENT ON COLUMN outbox.event.event_type IS 'what happened';
+COMMENT ON COLUMN outbox.event.ordering_key IS 'events with one key reach a destination in order; empty: no order';
+COMMENT ON COLUMN outbox.event.content_type IS 'media type of the payload';
+COMMENT ON COLUMN outbox.event.headers IS 'JSON object of scalars that travels with the event';
+COMMENT ON COLUMN outbox.event.payload IS 'JSON as UTF-8 text, or any other bytes';
+
+CREATE TABLE outbox.event_0 () INHERITS (outbox.event);
+COMMENT ON TABLE outbox.event_0 IS 'segment of the log';
+
+-- The one index: readers look for the events of transactions, in order of position.
+CREATE INDEX event_0_xid_position ON outbox.event_0 (xid, position);
+COMMENT ON INDEX outbox.event_0_xid_position IS 'finds the events of a window';
+
+-- CACHE 1, because sessions that hand out positions ahead would break the order within a key.
+CREATE SEQUENCE outbox.event_position AS bigint CACHE 1;
+COMMENT ON SEQUENCE outbox.event_position IS 'positions of events';
+
+-- What an enqueue with a source event has done, so that it is done once.
+CREATE TABLE outbox.source_event (
+    source_event_id uuid        NOT NULL,
+    aggregate_type  text        NOT NULL,
+    aggregate_id    text        NOT NULL,
+    event_type      text        NOT NULL,
+    event_id        uuid        NOT NULL,
+    enqueued_at     timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (source_event_id, event_type, aggregate_type, aggregate_id)
+);
+COMMENT ON TABLE outbox.source_event IS 'events that were enqueued while handling another event';
+COMMENT ON COLUMN outbox.source_event.source_event_id IS 'the event that was handled';
+COMMENT ON COLUMN outbox.source_event.aggregate_type IS 'of the event that was enqueued';
+COMMENT ON COLUMN outbox.source_event.aggregate_id IS 'of the event that was enqueued';
+COMMENT ON COLUMN outbox.source_event.event_type IS 'of the event that was enqueued';
+COMMENT ON COLUMN outbox.source_event.event_id IS 'the event that was enqueued';
+COMMENT ON COLUMN outbox.source_event.enqueued_at IS 'when';
+
+SELECT pg_extension_config_dump('outbox.event_0', '');
+SELECT pg_extension_config_dump('outbox.event_position', '');
+SELECT pg_extension_config_dump('outbox.source_event', '');
