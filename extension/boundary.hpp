@@ -9,10 +9,11 @@
 // the server holds no object with a destructor; objects that must live longer belong to the process.
 #pragma once
 
-#include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <optional>
+#include <string_view>
 #include <type_traits>
 
 #include "core/result.hpp"
@@ -29,12 +30,20 @@ struct CoreError {
 };
 static_assert(std::is_trivially_destructible_v<CoreError>);
 
+// snprintf is a macro of the server's here.
+template <std::size_t size>
+void copy_text(char (&to)[size], std::string_view from) noexcept {
+    const std::size_t length = from.size() < size ? from.size() : size - 1;
+    std::memcpy(to, from.data(), length);
+    to[length] = '\0';
+}
+
 inline void copy_error(CoreError& to, const Error& from) noexcept {
     to.failed = true;
     to.kind = from.kind;
-    (std::snprintf)(to.message, sizeof to.message, "%s", from.message.c_str());
-    (std::snprintf)(to.detail, sizeof to.detail, "%s", from.detail.c_str());
-    (std::snprintf)(to.hint, sizeof to.hint, "%s", from.hint.c_str());
+    copy_text(to.message, from.message);
+    copy_text(to.detail, from.detail);
+    copy_text(to.hint, from.hint);
 }
 
 // `body` returns nothing, or an std::optional<Error>.
@@ -51,13 +60,13 @@ template <class Body>
         }
     } catch (const std::bad_alloc&) {
         result.failed = true;
-        (std::snprintf)(result.message, sizeof result.message, "out of memory");
+        copy_text(result.message, "out of memory");
     } catch (const std::exception& exception) {
         result.failed = true;
-        (std::snprintf)(result.message, sizeof result.message, "%s", exception.what());
+        copy_text(result.message, exception.what());
     } catch (...) {
         result.failed = true;
-        (std::snprintf)(result.message, sizeof result.message, "unknown exception");
+        copy_text(result.message, "unknown exception");
     }
     return result;
 }

@@ -262,6 +262,10 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                         errmsg("schema_version must be at least 1")));
 
+    if (input.has_occurred_at && TIMESTAMP_NOT_FINITE(input.occurred_at))
+        ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+                        errmsg("occurred_at must be finite")));
+
     memset(nulls, 0, sizeof(bool) * LogColumns);
     values[LogTopic] = input.topic != nullptr ? PointerGetDatum(input.topic)
                                               : default_topic(input.aggregate_type);

@@ -24,8 +24,10 @@ static void on_object_access(ObjectAccessType access, Oid catalog, Oid object, i
             wake_at_commit(WakeKeeper);
             break;
         case DatabaseRelationId:
-            if (access == OAT_POST_CREATE)  // its template may have had the extension
-                mark_changed(object), wake_at_commit(WakeKeeper);
+            if (access == OAT_POST_CREATE) {  // its template may have had the extension
+                mark_changed(object);
+                wake_at_commit(WakeLauncher);
+            }
             break;
         default:
             break;

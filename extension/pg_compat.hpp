@@ -53,6 +53,15 @@ inline void insert_index_entries(ResultRelInfo* relation, TupleTableSlot* slot, 
 #endif
 }
 
+// 18 added a place for counters (commit 0fbceae841cb).
+inline IndexScanDesc begin_index_scan(Relation table, Relation index, ::Snapshot snapshot, int keys) {
+#if PG_VERSION_NUM >= 180000
+    return index_beginscan(table, index, snapshot, nullptr, keys, 0);
+#else
+    return index_beginscan(table, index, snapshot, keys, 0);
+#endif
+}
+
 // 16 reports a short read by itself (commit 20428d344a20).
 inline void read_exactly(BufFile* file, void* to, size_t size) {
 #if PG_VERSION_NUM >= 160000

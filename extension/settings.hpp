@@ -1,7 +1,6 @@
 // The settings (GUCs) of pg_outbox. docs/settings.md is generated from what is registered here.
 #pragma once
 
-#include "core/destination.hpp"
 #include "core/pipeline.hpp"
 
 namespace outbox::settings {
@@ -25,6 +24,5 @@ extern int request_timeout;  // ms
 void define(bool preloading);
 
 Pipeline::Limits pipeline_limits();
-DestinationDefaults destination_defaults();
 
 }  // namespace outbox::settings

@@ -69,6 +69,8 @@ const char* worker_state_name(WorkerState state) {
             return "delivering";
         case WorkerState::backing_off:
             return "backing off";
+        case WorkerState::misconfigured:
+            return "misconfigured";
         case WorkerState::stopped:
             break;
     }
@@ -182,24 +184,21 @@ Datum slot_argument(int slot) {
     return Int64GetDatum((static_cast<int64>(shared->slots[slot].ticket) << 32) | slot);
 }
 
-// Wakes whoever starts workers of this kind, so that it sees that this one is gone.
-static void wake_parent(WorkerKind kind, Oid database) {
-    if (kind == WorkerKind::keeper) {
-        wake_launcher();
-        return;
+// Wakes the keeper of the database, which started this worker or will start the next.
+static void wake_keeper(Oid database) {
+    for (int i = 0; i < shared->slots_used; i++) {
+        const Wakeup& wakeup = shared->wakeups[i];
+        if (wakeup.database == database && wakeup.kind == WakeKeeper && wakeup.process >= 0)
+            SetLatch(&ProcGlobal->allProcs[wakeup.process].procLatch);
     }
-    for (int i = 0; i < shared->slots_used; i++)
-        if (shared->wakeups[i].database == database && shared->wakeups[i].kind == WakeKeeper &&
-            shared->wakeups[i].process >= 0)
-            SetLatch(&ProcGlobal->allProcs[shared->wakeups[i].process].procLatch);
 }
 
-static void detach_from_slot(int, Datum) {
+static void detach_from_slot(int exit_code, Datum) {
     WorkerSlot& slot = shared->slots[my_slot];
     Wakeup& wakeup = shared->wakeups[my_slot];
+    wakeup.database = InvalidOid;  // first: see wake_for_change()
     wakeup.wanted = false;
     wakeup.process = -1;
-    wakeup.database = InvalidOid;
     wakeup.kind = 0;
 
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
@@ -208,7 +207,16 @@ static void detach_from_slot(int, Datum) {
     if (slot.attached && slot.pid == MyProcPid)
         free_slot_locked(slot);
     LWLockRelease(shared->lock);
-    wake_parent(kind, database);
+
+    if (kind != WorkerKind::keeper) {
+        wake_keeper(database);
+        return;
+    }
+    // 0: there was nothing to look after. Unless that changed just now, the launcher need not come
+    // back.
+    if (exit_code != 0 || wakeup.reload)
+        mark_changed(database);
+    wake_launcher();
 }
 
 void attach_to_slot(Datum argument, WakeTarget wake_target) {

@@ -20,7 +20,8 @@ enum class WorkerState : std::uint32_t {
     starting,
     idle,         // nothing to do
     delivering,   // or processing
-    backing_off,  // the destination failed and is left alone for a while
+    backing_off,  // the destination failed; it is left alone for a while, then probed
+    misconfigured,
     stopped,
 };
 

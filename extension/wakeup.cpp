@@ -34,19 +34,23 @@ void mark_changed(Oid database) noexcept {
 
 // Who is configured by what changed reads it again, busy or not.
 static void wake_for_change() noexcept {
-    mark_changed(MyDatabaseId);
     bool has_keeper = false;
     const int used = shared->slots_used.load(std::memory_order_relaxed);
     for (int i = 0; i < used; i++) {
         Wakeup& wakeup = shared->wakeups[i];
-        if (wakeup.database.load(std::memory_order_relaxed) != MyDatabaseId)
+        if (wakeup.database != MyDatabaseId)
             continue;
-        has_keeper |= wakeup.kind.load(std::memory_order_relaxed) == WakeKeeper;
-        wakeup.reload.store(true);
-        wake_process(wakeup.process.load(std::memory_order_relaxed));
+        const bool is_keeper = wakeup.kind == WakeKeeper;
+        wakeup.reload = true;
+        wake_process(wakeup.process);
+        // A keeper that leaves clears `database` and then looks at `reload`; we do it the other way
+        // round, so that one of us sees the other.
+        has_keeper |= is_keeper && wakeup.database == MyDatabaseId;
     }
-    if (!has_keeper)
+    if (!has_keeper) {
+        mark_changed(MyDatabaseId);
         wake_launcher();
+    }
 }
 
 static void wake_for_work(std::uint32_t targets) noexcept {
@@ -71,6 +75,8 @@ static void at_transaction_end(XactEvent event, void*) {
             if (shared != nullptr && targets_at_commit != 0) {
                 if (targets_at_commit & WakeKeeper)
                     wake_for_change();
+                if (targets_at_commit & WakeLauncher)
+                    wake_launcher();
                 wake_for_work(targets_at_commit);
             }
             break;

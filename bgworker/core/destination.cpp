@@ -317,6 +317,7 @@ Result<Destination> Destination::parse(std::string_view name,
     destination.name = name;
     destination.connect_timeout = defaults.connect_timeout;
     destination.request_timeout = defaults.request_timeout;
+    destination.default_user = defaults.user;
     destination.local_host = defaults.local_host;
     destination.local_port = defaults.local_port;
     if (std::optional<Error> error = apply_server_options(destination, server_options))

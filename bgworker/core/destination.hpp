@@ -19,6 +19,8 @@ namespace outbox {
 struct Option {
     std::string name;
     std::string value;
+
+    bool operator==(const Option&) const = default;
 };
 
 enum class SinkKind { null, http, postgresql };
@@ -36,9 +38,12 @@ enum class Start { beginning, end };
 struct DestinationDefaults {
     Micros connect_timeout = seconds(10);
     Micros request_timeout = seconds(30);
-    // For postgresql: where this server itself listens, for a URL without a host.
+    // For postgresql: as whom to connect, and where this server itself listens, when nothing says so.
+    std::string user;
     std::string local_host;
     std::string local_port;
+
+    bool operator==(const DestinationDefaults&) const = default;
 };
 
 struct Destination {
@@ -58,7 +63,7 @@ struct Destination {
     std::string ca_file;
 
     std::string consumer;  // of the inbox; empty: the name of its database
-    std::string local_host, local_port;
+    std::string default_user, local_host, local_port;
 
     // From the user mapping. Never shown, never logged.
     std::string user, password, token, ssl_cert, ssl_key;

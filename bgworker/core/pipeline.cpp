@@ -270,6 +270,7 @@ void Pipeline::advance_front() {
         }
         if (!window.closed)
             return;
+        highest_settled_ = std::max(highest_settled_, window.settled_to);
         windows_.pop_front();
         settled_windows_++;
     }

@@ -48,6 +48,8 @@ class Pipeline {
         std::size_t max_bytes = 16 * 1024 * 1024;    // memory of their blocks
         Micros backoff_base = milliseconds(100);
         Micros backoff_cap = seconds(30);
+
+        bool operator==(const Limits&) const = default;
     };
     // Events settled behind the first unsettled one are delivered again after a crash. This many
     // times max_events is the most there can be of them.
@@ -76,6 +78,8 @@ class Pipeline {
 
     // Settlement. How many windows at the front were settled since the last call; they are forgotten.
     std::size_t take_settled_windows() noexcept;
+    // The highest position of the windows settled so far.
+    std::int64_t highest_settled() const noexcept { return highest_settled_; }
     // Of the front window: everything up to this position is settled. Nothing when no event of it was.
     std::optional<std::int64_t> front_position() const noexcept;
 
@@ -111,6 +115,7 @@ class Pipeline {
 
     std::deque<Window> windows_;
     std::size_t settled_windows_ = 0;
+    std::int64_t highest_settled_ = 0;
     std::size_t unsettled_ = 0;
     std::size_t span_ = 0;        // events from the first unsettled one on
     std::size_t held_bytes_ = 0;  // of blocks in use

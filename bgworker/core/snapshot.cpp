@@ -13,13 +13,25 @@ bool Snapshot::finished(std::uint64_t xid) const noexcept {
     return !std::binary_search(xip.begin(), xip.end(), xid);
 }
 
+void Snapshot::write_text(char* to) const noexcept {
+    char* const end = to + text_size();
+    auto put = [&](std::uint64_t number, char separator) {
+        to = std::to_chars(to, end, number).ptr;
+        *to++ = separator;
+    };
+    put(xmin, ':');
+    put(xmax, ':');
+    for (std::uint64_t xid : xip)
+        put(xid, ',');
+    if (!xip.empty())
+        to--;  // no comma behind the last
+    *to = '\0';
+}
+
 std::string Snapshot::to_string() const {
-    std::string text = std::to_string(xmin) + ':' + std::to_string(xmax) + ':';
-    for (std::size_t i = 0; i < xip.size(); i++) {
-        if (i > 0)
-            text += ',';
-        text += std::to_string(xip[i]);
-    }
+    std::string text(text_size(), '\0');
+    write_text(text.data());
+    text.resize(text.find('\0'));
     return text;
 }
 

@@ -20,6 +20,9 @@ struct Snapshot {
     // Had this top-level transaction finished (committed or aborted) when the snapshot was taken?
     bool finished(std::uint64_t xid) const noexcept;
 
+    // Room for the text form with its terminating zero, and the form itself.
+    std::size_t text_size() const noexcept { return (xip.size() + 2) * 21 + 1; }
+    void write_text(char* to) const noexcept;
     std::string to_string() const;
     static std::optional<Snapshot> parse(std::string_view text);
 

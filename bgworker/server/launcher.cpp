@@ -1,4 +1,172 @@
-#include "launcher.hpp"
+#include "server/launcher.hpp"
+
+#include "server/worker.hpp"
+
+// The shared catalogs do not tell which databases have an extension of ours. So the launcher starts a
+// keeper wherever it does not know; a keeper that finds nothing to look after leaves with exit code 0.
+// The database is then quiet, until something in it changes (hooks.cpp) or a keeper dies (exit code
+// other than 0), which both mark it as changed. New databases, and at the start all, are to be checked.
+//
+// Lists of cases:
+//   CREATE EXTENSION commits          the hook marks the database, wakes us: a keeper starts
+//   ... rolls back                    nothing was marked
+//   DROP EXTENSION commits            the hook wakes the keeper, which leaves
+//   DROP / RENAME / copy of database  the hook holds the database: keepers leave, none starts; when
+//                                     the statement ends, whatever way, the database is marked
+//   keeper is terminated or fails     marked at its exit; a new one starts after a pause
+//   launcher is terminated or fails   the postmaster starts another; it finds living keepers in
+//                                     their slots and leaves them alone
+//   a process is killed by force      the server starts over, and so do we
+
 namespace outbox {
-void register_launcher() {}
+
+// A cluster with many databases that have nothing of ours must not fill the server with keepers that
+// look and leave.
+static constexpr int keepers_looking_at_once = 4;
+
+struct DatabaseEntry {
+    Oid database;  // hash key
+    NameData name;
+    bool exists;  // as of the last scan
+    bool check;   // a keeper should look at it
+    Child keeper;
+};
+
+static HTAB* databases = nullptr;
+
+void register_launcher() {
+    BackgroundWorker worker;
+    memset(&worker, 0, sizeof worker);
+    worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+    worker.bgw_start_time = BgWorkerStart_RecoveryFinished;  // never on a standby
+    worker.bgw_restart_time = 1;
+    strlcpy(worker.bgw_library_name, "pg_outbox", sizeof worker.bgw_library_name);
+    strlcpy(worker.bgw_function_name, "outbox_launcher_main", sizeof worker.bgw_function_name);
+    strlcpy(worker.bgw_name, "pg_outbox launcher", sizeof worker.bgw_name);
+    strlcpy(worker.bgw_type, "pg_outbox launcher", sizeof worker.bgw_type);
+    RegisterBackgroundWorker(&worker);
+}
+
+template <class Visit>
+static void for_each_database(Visit visit) {
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, databases);
+    while (auto* entry = static_cast<DatabaseEntry*>(hash_seq_search(&all)))
+        visit(entry);
+}
+
+static void note_database(const FormData_pg_database* row) {
+    bool found;
+    auto* entry = static_cast<DatabaseEntry*>(hash_search(databases, &row->oid, HASH_ENTER, &found));
+    if (!found) {
+        entry->check = true;
+        init_child(&entry->keeper);
+    }
+    entry->name = row->datname;
+    entry->exists = true;
+}
+
+// Brings the table in line with pg_database.
+static void scan_databases() {
+    for_each_database([](DatabaseEntry* entry) { entry->exists = false; });
+
+    begin_work("looking for databases");
+    Relation catalog = table_open(DatabaseRelationId, AccessShareLock);
+    TableScanDesc scan = table_beginscan_catalog(catalog, 0, nullptr);
+    while (HeapTuple tuple = heap_getnext(scan, ForwardScanDirection)) {
+        const auto* row = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple));
+        // Templates are there to be copied, which needs that nobody is connected to them.
+        if (row->datallowconn && !row->datistemplate)
+            note_database(row);
+    }
+    table_endscan(scan);
+    table_close(catalog, AccessShareLock);
+    end_work();
+
+    for_each_database([](DatabaseEntry* entry) {
+        if (!entry->exists && !child_lives(&entry->keeper))
+            hash_search(databases, &entry->database, HASH_REMOVE, nullptr);
+    });
+}
+
+static void check_database(Oid database) {
+    auto* entry =
+        static_cast<DatabaseEntry*>(hash_search(databases, &database, HASH_FIND, nullptr));
+    if (entry == nullptr)
+        return;
+    entry->check = true;
+    entry->keeper.not_before = 0;
+}
+
+// Returns whether there were any, so that the list of databases may have changed.
+static bool take_changes() {
+    bool any = false;
+    for (std::atomic<Oid>& changed : shared->changed)
+        if (const Oid database = changed.exchange(InvalidOid); OidIsValid(database)) {
+            any = true;
+            check_database(database);
+        }
+    if (shared->everything_changed.exchange(false)) {
+        any = true;
+        for_each_database([](DatabaseEntry* entry) { check_database(entry->database); });
+    }
+    return any;
+}
+
+// Starts the keepers that are wanted. Returns after how many milliseconds to come back, or -1.
+static long tend_keepers() {
+    int looking = 0;
+    for_each_database([&](DatabaseEntry* entry) {
+        if (child_lives(&entry->keeper) &&
+            shared->slots[entry->keeper.slot].state == WorkerState::starting)
+            looking++;
+    });
+
+    long timeout = -1;
+    for_each_database([&](DatabaseEntry* entry) {
+        if (!entry->exists || !entry->check || looking >= keepers_looking_at_once)
+            return;
+        timeout = shorter_timeout(timeout, start_child(&entry->keeper, WorkerKind::keeper,
+                                                       entry->database, InvalidOid,
+                                                       NameStr(entry->name)));
+        if (entry->keeper.slot >= 0 ||
+            find_slot(WorkerKind::keeper, entry->database, InvalidOid) >= 0) {
+            entry->check = false;  // whatever it finds, it is being looked at
+            looking++;
+        }
+    });
+    return timeout;
+}
+
+static void forget_launcher(int, Datum) {
+    std::int32_t me = compat::my_proc_number();
+    shared->launcher.compare_exchange_strong(me, -1);
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_launcher_main(Datum) {
+    using namespace outbox;
+
+    pqsignal(SIGHUP, SignalHandlerForConfigReload);
+    pqsignal(SIGTERM, die);
+    before_shmem_exit(forget_launcher, 0);
+    BackgroundWorkerUnblockSignals();
+    BackgroundWorkerInitializeConnection(nullptr, nullptr, 0);
+    shared->launcher = compat::my_proc_number();
+
+    HASHCTL control;
+    memset(&control, 0, sizeof control);
+    control.keysize = sizeof(Oid);
+    control.entrysize = sizeof(DatabaseEntry);
+    databases = hash_create("outbox databases", 64, &control, HASH_ELEM | HASH_BLOBS);
+
+    scan_databases();
+    while (true) {
+        if (take_changes())
+            scan_databases();
+        const long timeout = tend_keepers();
+        wait_for_latch(timeout, "OutboxLauncherMain");
+        handle_signals();
+    }
 }

@@ -1,0 +1,128 @@
+#include "server/cursor_store.hpp"
+
+#include "boundary.hpp"
+
+namespace outbox {
+
+// Where our row is, and the token under which we may change it.
+static ItemPointerData row_place;
+static int64 lease;
+
+// Keeps DROP EXTENSION away until the transaction ends. False: it was quicker.
+static bool lock_extension() {
+    const Oid extension = get_extension_oid("pg_outbox", true);
+    if (!OidIsValid(extension))
+        return false;
+    LockDatabaseObject(ExtensionRelationId, extension, 0, AccessShareLock);
+    return get_extension_oid("pg_outbox", true) == extension;
+}
+
+static Datum text_of(const Snapshot& snapshot) {
+    char* text = static_cast<char*>(palloc(snapshot.text_size()));
+    snapshot.write_text(text);
+    return CStringGetTextDatum(text);
+}
+
+// Runs a statement that yields (ctid, lease, done, upto, position, system_identifier); true when it
+// yielded a row, which is in SPI_tuptable then.
+static bool execute_for_row(const char* statement, int count, Oid* types, Datum* values,
+                            const char* nulls) {
+    const int code = SPI_execute_with_args(statement, count, types, values, nulls, false, 1);
+    if (code != SPI_OK_UPDATE_RETURNING && code != SPI_OK_INSERT_RETURNING)
+        elog(ERROR, "could not access outbox.cursor: %s", SPI_result_code_string(code));
+    if (SPI_processed == 0)
+        return false;
+    bool is_null;
+    row_place = *reinterpret_cast<ItemPointer>(
+        DatumGetPointer(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &is_null)));
+    return true;
+}
+
+static bool take_existing(Oid server, Cursor& cursor) {
+    Oid types[] = {OIDOID};
+    Datum values[] = {ObjectIdGetDatum(server)};
+    if (!execute_for_row("UPDATE outbox.cursor SET lease = lease + 1 WHERE server = $1 "
+                         "RETURNING ctid, lease, done::text, upto::text, position, system_identifier",
+                         lengthof(types), types, values, nullptr))
+        return false;
+
+    HeapTuple row = SPI_tuptable->vals[0];
+    TupleDesc descriptor = SPI_tuptable->tupdesc;
+    bool is_null;
+    lease = DatumGetInt64(SPI_getbinval(row, descriptor, 2, &is_null));
+    const char* done = SPI_getvalue(row, descriptor, 3);
+    const char* upto = SPI_getvalue(row, descriptor, 4);
+    const int64 position = DatumGetInt64(SPI_getbinval(row, descriptor, 5, &is_null));
+    const int64 system = DatumGetInt64(SPI_getbinval(row, descriptor, 6, &is_null));
+
+    const CoreError error = call_core([&] {
+        cursor = Cursor{};
+        cursor.done = Snapshot::parse(done).value_or(Snapshot{});
+        if (upto != nullptr)
+            cursor.upto = Snapshot::parse(upto);
+        cursor.position = position;
+        cursor.foreign = system != static_cast<int64>(GetSystemIdentifier());
+    });
+    if (error.failed)
+        raise(error);
+    return true;
+}
+
+static void make_new(Oid server, const char* name, Start start, Cursor& cursor) {
+    NameData destination;
+    namestrcpy(&destination, name);
+    Oid types[] = {NAMEOID, OIDOID, BOOLOID, INT8OID};
+    Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server),
+                      BoolGetDatum(start == Start::end),
+                      Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
+    execute_for_row(
+        "INSERT INTO outbox.cursor (destination, server, done, position, system_identifier, lease, "
+        "saved_at) VALUES ($1, $2, CASE WHEN $3 THEN pg_current_snapshot() ELSE '1:1:' END, 0, $4, 1, "
+        "clock_timestamp()) RETURNING ctid, done::text",
+        lengthof(types), types, values, nullptr);
+    lease = 1;
+    const char* done = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2);
+    const CoreError error = call_core([&] {
+        cursor = Cursor{};
+        cursor.done = Snapshot::parse(done).value_or(Snapshot{});
+    });
+    if (error.failed)
+        raise(error);
+}
+
+bool take_cursor(Oid server, const char* name, Start start, Cursor& cursor) {
+    if (!lock_extension())
+        return false;
+    SPI_connect();
+    if (!take_existing(server, cursor))
+        make_new(server, name, start, cursor);
+    SPI_finish();
+    return true;
+}
+
+bool save_cursor(const Cursor& cursor) {
+    if (!lock_extension())
+        return false;
+    SPI_connect();
+    const bool partly = cursor.upto.has_value();
+    Oid types[] = {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID};
+    Datum values[] = {PointerGetDatum(&row_place),
+                      Int64GetDatum(lease),
+                      text_of(cursor.done),
+                      partly ? text_of(*cursor.upto) : Datum{0},
+                      Int64GetDatum(cursor.position),
+                      Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
+    const char nulls[] = {' ', ' ', ' ', partly ? ' ' : 'n', ' ', ' '};
+    if (!execute_for_row(
+            "UPDATE outbox.cursor SET done = $3::pg_snapshot, upto = $4::pg_snapshot, position = $5, "
+            "system_identifier = $6, saved_at = clock_timestamp() "
+            "WHERE ctid = $1 AND lease = $2 RETURNING ctid",
+            lengthof(types), types, values, nulls))
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("another relay has taken over this destination"),
+                        errdetail("Its lease replaced ours; nothing more is settled under ours.")));
+    SPI_finish();
+    return true;
+}
+
+}  // namespace outbox

@@ -1,0 +1,80 @@
+#include "server/destination_config.hpp"
+
+#include "boundary.hpp"
+#include "options.hpp"
+#include "settings.hpp"
+
+namespace outbox {
+
+Result<Destination> DestinationConfig::destination() const {
+    Result<Destination> destination =
+        Destination::parse(name, server_options, mapping_options, defaults);
+    if (destination) {
+        destination.value().source = source;
+        destination.value().password_required = password_required;
+    }
+    return destination;
+}
+
+// The mapping of the server's owner, else the one for everybody, else nothing.
+static List* mapping_of(Oid owner, Oid server) {
+    for (const Oid user : {owner, static_cast<Oid>(ACL_ID_PUBLIC)})
+        if (SearchSysCacheExists2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(user),
+                                  ObjectIdGetDatum(server)))
+            return GetUserMapping(user, server)->options;
+    return NIL;
+}
+
+// Where this server itself listens, for a postgresql:/// URL: a socket directory before TCP.
+static const char* local_host() {
+    char* directories = pstrdup(Unix_socket_directories);
+    const char* first = strtok(directories, ", ");
+    return first != nullptr ? first : "localhost";
+}
+
+bool load_config(Oid server, DestinationConfig& config) {
+    List* server_options = NIL;
+    List* mapping_options = NIL;
+    const char* name = "default";
+    Oid owner = BOOTSTRAP_SUPERUSERID;
+    if (OidIsValid(server)) {
+        const ForeignServer* row = GetForeignServerExtended(server, FSV_MISSING_OK);
+        if (row == nullptr)
+            return false;
+        name = row->servername;
+        owner = row->owner;
+        server_options = row->options;
+        mapping_options = mapping_of(owner, server);
+    } else {
+        if (settings::default_destination[0] == '\0')
+            return false;
+        server_options = list_make1(makeDefElem(
+            pstrdup("url"),
+            reinterpret_cast<Node*>(makeString(pstrdup(settings::default_destination))), -1));
+    }
+    const OptionTexts server_texts = option_texts(server_options);
+    const OptionTexts mapping_texts = option_texts(mapping_options);
+    const char* database = get_database_name(MyDatabaseId);
+    const char* user = GetUserNameFromId(owner, false);
+    const char* host = local_host();
+    const bool password_required = !superuser_arg(owner);
+
+    const CoreError error = call_core([&] {
+        config.name = name;
+        config.source = database;
+        config.server_options = to_options(server_texts);
+        config.mapping_options = to_options(mapping_texts);
+        config.defaults = {.connect_timeout = milliseconds(settings::connect_timeout),
+                           .request_timeout = milliseconds(settings::request_timeout),
+                           .user = user,
+                           .local_host = host,
+                           .local_port = std::to_string(PostPortNumber)};
+        config.password_required = password_required;
+        config.limits = settings::pipeline_limits();
+    });
+    if (error.failed)
+        raise(error);
+    return true;
+}
+
+}  // namespace outbox

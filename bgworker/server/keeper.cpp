@@ -1,0 +1,218 @@
+// The keeper looks after one database: a relay for each destination, a processor for each consumer.
+//
+// It works when it is woken: a destination, subscription or extension changed (hooks.cpp, inbox.wake),
+// a worker of it ended, or the configuration was reloaded. It runs nobody's code: what it reads from
+// tables of pg_inbox, whose owner need not be trusted, it reads row by row without SQL.
+#include "server/worker.hpp"
+#include "settings.hpp"
+
+namespace outbox {
+
+// A relay or processor that should live.
+struct WardKey {
+    WorkerKind kind;
+    Oid object;
+};
+
+struct Ward {
+    WardKey key;
+    NameData name;
+    bool wanted;
+    Child worker;
+};
+
+static HTAB* wards = nullptr;
+
+template <class Visit>
+static void for_each_ward(Visit visit) {
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, wards);
+    while (auto* ward = static_cast<Ward*>(hash_seq_search(&all)))
+        visit(ward);
+}
+
+static void want(WorkerKind kind, Oid object, const char* name) {
+    WardKey key;
+    memset(&key, 0, sizeof key);
+    key.kind = kind;
+    key.object = object;
+    bool found;
+    auto* ward = static_cast<Ward*>(hash_search(wards, &key, HASH_ENTER, &found));
+    if (!found)
+        init_child(&ward->worker);
+    namestrcpy(&ward->name, name);
+    ward->wanted = true;
+    ward->worker.not_before = 0;  // something changed: perhaps what was wrong with it
+}
+
+// ---------------------------------------------------------------------------------------------
+// What there is to look after
+// ---------------------------------------------------------------------------------------------
+
+static void want_relays() {
+    const Oid wrapper = get_foreign_data_wrapper_oid("pg_outbox", true);
+    bool any = false;
+    Relation catalog = table_open(ForeignServerRelationId, AccessShareLock);
+    SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, nullptr, 0, nullptr);
+    while (HeapTuple tuple = systable_getnext(scan)) {
+        const auto* server = reinterpret_cast<Form_pg_foreign_server>(GETSTRUCT(tuple));
+        if (server->srvfdw != wrapper)
+            continue;
+        any = true;
+        want(WorkerKind::relay, server->oid, NameStr(server->srvname));
+    }
+    systable_endscan(scan);
+    table_close(catalog, AccessShareLock);
+
+    if (!any && settings::default_destination[0] != '\0')
+        want(WorkerKind::relay, InvalidOid, "default");
+}
+
+// The column of a table, if it has the type we expect; the table may be anything by now.
+static AttrNumber column_of(Oid relation, const char* name, Oid type) {
+    const AttrNumber number = get_attnum(relation, name);
+    return number != InvalidAttrNumber && get_atttype(relation, number) == type ? number
+                                                                                : InvalidAttrNumber;
+}
+
+static void want_processors() {
+    const Oid schema = get_namespace_oid("inbox", true);
+    const Oid table = OidIsValid(schema) ? get_relname_relid("consumer", schema) : InvalidOid;
+    Relation consumers = OidIsValid(table) ? try_relation_open(table, AccessShareLock) : nullptr;
+    if (consumers == nullptr)
+        return;
+    const AttrNumber id = column_of(table, "id", INT4OID);
+    const AttrNumber name = column_of(table, "name", TEXTOID);
+    const AttrNumber role = column_of(table, "role", OIDOID);
+    const AttrNumber subscriptions = column_of(table, "subscriptions", INT4OID);
+    if (consumers->rd_rel->relkind == RELKIND_RELATION && id && name && role && subscriptions) {
+        TableScanDesc scan = table_beginscan(consumers, GetActiveSnapshot(), 0, nullptr);
+        TupleTableSlot* slot = table_slot_create(consumers, nullptr);
+        while (table_scan_getnextslot(scan, ForwardScanDirection, slot)) {
+            slot_getallattrs(slot);
+            auto value = [&](AttrNumber n) { return slot->tts_values[n - 1]; };
+            if (DatumGetInt32(value(subscriptions)) == 0)
+                continue;
+            // Whoever owns the table could write any role there. It must be one he could become.
+            if (!is_member_of_role(consumers->rd_rel->relowner, DatumGetObjectId(value(role)))) {
+                ereport(LOG, (errmsg("consumer \"%s\" is not processed: the owner of inbox.consumer "
+                                     "is not a member of its role",
+                                     TextDatumGetCString(value(name)))));
+                continue;
+            }
+            want(WorkerKind::processor, static_cast<Oid>(DatumGetInt32(value(id))),
+                 TextDatumGetCString(value(name)));
+        }
+        ExecDropSingleTupleTableSlot(slot);
+        table_endscan(scan);
+    }
+    relation_close(consumers, AccessShareLock);
+}
+
+// Cursors follow their servers: a renamed one keeps its cursor, a dropped one takes it along.
+static void tidy_cursors() {
+    SPI_connect();
+    const int renamed = SPI_execute(
+        "UPDATE outbox.cursor AS c SET destination = s.srvname "
+        "FROM pg_foreign_server AS s WHERE s.oid = c.server AND s.srvname <> c.destination",
+        false, 0);
+    const int dropped = SPI_execute(
+        "DELETE FROM outbox.cursor AS c WHERE c.server <> 0 "
+        "AND NOT EXISTS (SELECT FROM pg_foreign_server AS s WHERE s.oid = c.server)",
+        false, 0);
+    if (renamed != SPI_OK_UPDATE || dropped != SPI_OK_DELETE)
+        elog(ERROR, "could not tidy outbox.cursor");
+    SPI_finish();
+}
+
+// Returns false when nothing is installed that needs a keeper.
+static bool look_around() {
+    for_each_ward([](Ward* ward) { ward->wanted = false; });
+    begin_work("looking for destinations and consumers");
+    const bool outbox = OidIsValid(get_extension_oid("pg_outbox", true));
+    const bool inbox = OidIsValid(get_extension_oid("pg_inbox", true));
+    if (outbox) {
+        want_relays();
+        tidy_cursors();
+    }
+    if (inbox)
+        want_processors();
+    end_work();
+    return outbox || inbox;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Looking after it
+// ---------------------------------------------------------------------------------------------
+
+// Workers whose object is gone end; those that an earlier keeper started are found in their slots.
+static void end_unwanted() {
+    const int used = shared->slots_used;
+    for (int i = 0; i < used; i++) {
+        LWLockAcquire(shared->lock, LW_SHARED);
+        const WorkerSlot& slot = shared->slots[i];
+        WardKey key;
+        memset(&key, 0, sizeof key);
+        key.kind = slot.kind;
+        key.object = slot.object;
+        const bool ours = slot.database == MyDatabaseId && slot.kind > WorkerKind::keeper;
+        LWLockRelease(shared->lock);
+        if (!ours)
+            continue;
+        const auto* ward = static_cast<Ward*>(hash_search(wards, &key, HASH_FIND, nullptr));
+        if (ward == nullptr || !ward->wanted)
+            terminate_worker(i);
+    }
+    for_each_ward([](Ward* ward) {
+        if (!ward->wanted && !child_lives(&ward->worker))
+            hash_search(wards, &ward->key, HASH_REMOVE, nullptr);
+    });
+}
+
+static long start_wanted() {
+    long timeout = -1;
+    for_each_ward([&](Ward* ward) {
+        if (ward->wanted)
+            timeout = shorter_timeout(timeout, start_child(&ward->worker, ward->key.kind, MyDatabaseId,
+                                                           ward->key.object, NameStr(ward->name)));
+    });
+    return timeout;
+}
+
+// DROP EXTENSION: all workers of the database end, and then so does the keeper.
+static void leave() {
+    while (terminate_workers(MyDatabaseId, WorkerKind::relay) +
+               terminate_workers(MyDatabaseId, WorkerKind::processor) >
+           0) {
+        wait_for_latch(100, "OutboxKeeperLeave");
+        handle_signals();
+    }
+    proc_exit(0);
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
+    using namespace outbox;
+
+    become_worker(argument, WakeKeeper, InvalidOid);
+    HASHCTL control;
+    memset(&control, 0, sizeof control);
+    control.keysize = sizeof(WardKey);
+    control.entrysize = sizeof(Ward);
+    wards = hash_create("outbox wards", 16, &control, HASH_ELEM | HASH_BLOBS);
+
+    bool look = true;
+    while (true) {
+        if (reload_requested() || look) {
+            if (!look_around())
+                leave();
+            set_my_state(WorkerState::idle);
+            wake_launcher();  // it may be waiting to have fewer keepers looking
+        }
+        end_unwanted();
+        const long timeout = start_wanted();
+        wait_for_latch(timeout, "OutboxKeeperMain");
+        look = handle_signals();
+    }
+}

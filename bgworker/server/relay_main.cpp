@@ -1,0 +1,394 @@
+// The relay serves one destination: it reads the log window by window, hands the events to a sink,
+// and saves how far it has come.
+//
+//   look     a short transaction: scan the next window, read a block of its events
+//   step     no transaction: the sink sends, waits, confirms (core/pipeline)
+//   settle   in memory: windows whose events are all confirmed move the cursor
+//   flush    now and then, a short transaction: save the cursor
+//
+// Whatever fails inside the server ends the process; the keeper starts another, which goes on from
+// the saved cursor. That costs duplicates, which are promised to be bounded, and never an event.
+//
+// All C++ objects belong to the process (`relay`), so that an error that jumps skips none of them.
+#include <deque>
+#include <memory>
+
+#include "boundary.hpp"
+#include "core/pipeline.hpp"
+#include "log.hpp"
+#include "server/cursor_store.hpp"
+#include "server/destination_config.hpp"
+#include "server/log_reader.hpp"
+#include "server/worker.hpp"
+#include "settings.hpp"
+#include "sinks/sink_loader.hpp"
+
+namespace outbox {
+
+// The cursor is saved at the latest after so many events, so that a crash repeats no more of them.
+static constexpr std::uint64_t max_unsaved_events = 100'000;
+
+struct Relay {
+    SystemClock clock;
+    DestinationConfig config;
+    DestinationConfig new_config;
+    Destination destination;
+    std::unique_ptr<Pipeline> pipeline;  // none: the destination cannot be used as configured
+
+    // Reading. Windows that were opened and are not settled, by the snapshot each ends with; reading
+    // goes on from `frontier`, the end of the last one.
+    Snapshot frontier;
+    Settled settled_before;
+    Snapshot next_frontier;
+    std::deque<Snapshot> open_windows;
+    bool window_unread = false;  // the last one has events that are not read yet
+    bool look = true;            // there may be another one
+    Backoff poll{1, 1, random_seed()};
+    Micros next_look = 0;
+
+    // Settling.
+    Cursor cursor;
+    bool unsaved = false;
+    Micros saved_at = 0;
+    std::uint64_t delivered_at_save = 0;
+    std::uint64_t failures_shown = 0;
+};
+
+static Relay* relay = nullptr;
+static LogReader* reader = nullptr;
+static WaitEventSet* wait_set = nullptr;
+
+static DeliveryStats& my_stats() {
+    return shared->slots[my_slot].stats;
+}
+
+static void core(void (*body)()) {
+    const CoreError error = call_core(body);
+    if (error.failed)
+        raise(error);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Configuration
+// ---------------------------------------------------------------------------------------------
+
+static void make_wait_set() {
+    if (wait_set != nullptr)
+        FreeWaitEventSet(wait_set);
+    wait_set = compat::create_process_wait_event_set(3);
+    AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, nullptr);
+    AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, nullptr, nullptr);
+    const int descriptor = relay->pipeline != nullptr ? relay->pipeline->descriptor() : -1;
+    if (descriptor >= 0)
+        AddWaitEventToSet(wait_set, WL_SOCKET_READABLE, descriptor, nullptr, nullptr);
+}
+
+// Starts over from the cursor, with a new sink: what is in flight is given up and sent again.
+static std::optional<Error> rebuild_pipeline() {
+    relay->pipeline.reset();
+    relay->config = relay->new_config;
+    relay->open_windows.clear();
+    relay->window_unread = false;
+    relay->look = true;
+    relay->frontier = relay->cursor.done;
+    relay->settled_before = {};
+    if (relay->cursor.foreign) {
+        // Nothing is known of this cluster's transactions: the whole log is looked through.
+        relay->frontier = Snapshot{};
+        relay->settled_before = {true, relay->cursor.done, relay->cursor.position};
+    }
+    if (relay->cursor.upto)
+        relay->settled_before = {true, *relay->cursor.upto, relay->cursor.position};
+
+    Result<Destination> destination = relay->config.destination();
+    if (!destination)
+        return destination.error();
+    relay->destination = std::move(destination.value());
+    Result<std::unique_ptr<Sink>> sink = create_sink({relay->destination, relay->clock});
+    if (!sink)
+        return sink.error();
+    relay->pipeline = std::make_unique<Pipeline>(std::move(sink.value()), relay->config.limits,
+                                                 relay->clock, my_stats(), random_seed());
+    return std::nullopt;
+}
+
+static void show_error(const char* error) {
+    set_my_error(error);
+    ereport(LOG, (errmsg("destination \"%s\": %s", NameStr(shared->slots[my_slot].name), error)));
+}
+
+// Reads the configuration, and starts over when it changed. Ends the process when there is none.
+static void configure() {
+    begin_work("reading the configuration");
+    const bool exists = load_config(shared->slots[my_slot].object, relay->new_config);
+    end_work();
+    if (!exists)
+        proc_exit(0);
+
+    relay->poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
+    if (relay->pipeline != nullptr && relay->new_config == relay->config)
+        return;
+    const CoreError error = call_core([] { return rebuild_pipeline(); });
+    if (error.failed) {
+        show_error(error.message);
+        set_my_state(WorkerState::misconfigured);
+    }
+    make_wait_set();
+}
+
+// ---------------------------------------------------------------------------------------------
+// Look
+// ---------------------------------------------------------------------------------------------
+
+static EventBlock* block_at_hand = nullptr;
+
+static void take_block() {
+    core([] {
+        if (block_at_hand == nullptr)
+            block_at_hand = relay->pipeline->take_block();
+    });
+}
+
+static void give_block() {
+    core([] {
+        if (block_at_hand->empty())
+            relay->pipeline->put_back(std::exchange(block_at_hand, nullptr));
+        else
+            relay->pipeline->admit(std::exchange(block_at_hand, nullptr));
+    });
+}
+
+static void open_window() {
+    core([] {
+        relay->pipeline->open_window();
+        relay->open_windows.push_back(relay->next_frontier);
+        relay->frontier = relay->next_frontier;
+        relay->settled_before = {};
+        relay->window_unread = true;
+    });
+}
+
+// An empty window moves the frontier, and with nothing in flight the cursor; neither is worth a write.
+static void skip_empty_window() {
+    core([] {
+        relay->frontier = relay->next_frontier;
+        relay->settled_before = {};
+        if (relay->open_windows.empty()) {
+            relay->cursor.done = relay->frontier;
+            relay->cursor.upto.reset();
+            relay->cursor.foreign = false;
+        }
+    });
+}
+
+static void look_into_log() {
+    if (!relay->window_unread)
+        begin_looking();
+    begin_work("reading the log");
+    if (!relay->window_unread) {
+        const int64 count =
+            scan_window(reader, relay->frontier, relay->settled_before, relay->next_frontier);
+        if (count < 0) {  // DROP EXTENSION; the keeper is on its way as well
+            end_work();
+            proc_exit(0);
+        }
+        if (count == 0) {
+            end_work();
+            skip_empty_window();
+            relay->look = false;
+            relay->next_look = relay->clock.now() + relay->poll.next();
+            return;
+        }
+        open_window();
+        relay->poll.reset();
+    }
+    take_block();
+    const bool at_end = read_events(reader, relay->destination.topics, *block_at_hand);
+    end_work();
+
+    give_block();
+    if (at_end) {
+        relay->window_unread = false;
+        // A commit after the scan wakes us; there is no need to look again before that.
+        relay->look = false;
+        relay->next_look = relay->clock.now() + relay->poll.next();
+        core([] { relay->pipeline->close_window(); });
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Settle and flush
+// ---------------------------------------------------------------------------------------------
+
+static void settle() {
+    core([] {
+        Pipeline& pipeline = *relay->pipeline;
+        for (std::size_t n = pipeline.take_settled_windows(); n > 0; n--) {
+            relay->cursor.done = std::move(relay->open_windows.front());
+            relay->cursor.upto.reset();
+            relay->cursor.position = std::max(relay->cursor.position, pipeline.highest_settled());
+            relay->cursor.foreign = false;
+            relay->open_windows.pop_front();
+            relay->unsaved = true;
+        }
+        const std::optional<std::int64_t> position = pipeline.front_position();
+        if (position && (!relay->cursor.upto || *position != relay->cursor.position)) {
+            if (!relay->cursor.upto)
+                relay->cursor.upto = relay->open_windows.front();
+            relay->cursor.position = *position;
+            relay->unsaved = true;
+        }
+    });
+}
+
+// When the cursor must be saved at the latest.
+static Micros save_due() {
+    if (!relay->unsaved || relay->cursor.foreign)
+        return never;
+    const std::uint64_t unsaved_events = my_stats().delivered - relay->delivered_at_save;
+    return unsaved_events >= max_unsaved_events
+               ? 0
+               : relay->saved_at + milliseconds(settings::cursor_flush_interval);
+}
+
+static void save() {
+    begin_work("saving the cursor");
+    const bool saved = save_cursor(relay->cursor);
+    end_work();
+    if (!saved)
+        proc_exit(0);
+    relay->unsaved = false;
+    relay->saved_at = relay->clock.now();
+    relay->delivered_at_save = my_stats().delivered;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Showing
+// ---------------------------------------------------------------------------------------------
+
+// The log gets a line when a destination fails and one when it works again, not one per attempt.
+static void show_failures() {
+    const std::uint64_t failures = relay->pipeline->failures();
+    if (failures == relay->failures_shown)
+        return;
+    const char* name = NameStr(shared->slots[my_slot].name);
+    if (failures == 0) {
+        ereport(LOG, (errmsg("destination \"%s\" works again", name)));
+    } else {
+        set_my_error(relay->pipeline->last_error().c_str());
+        if (relay->failures_shown == 0)
+            ereport(LOG, (errmsg("destination \"%s\" failed: %s", name,
+                                 relay->pipeline->last_error().c_str()),
+                          errdetail("Events wait in the log; it is tried again.")));
+    }
+    relay->failures_shown = failures;
+}
+
+static void show_progress() {
+    const Pipeline& pipeline = *relay->pipeline;
+    WorkerSlot& slot = shared->slots[my_slot];
+    slot.unsettled.store(pipeline.unsettled(), std::memory_order_relaxed);
+    slot.oldest.store(pipeline.oldest().value_or(0), std::memory_order_relaxed);
+    slot.settled_position.store(relay->cursor.position, std::memory_order_relaxed);
+    set_my_state(pipeline.failures() > 0    ? WorkerState::backing_off
+                 : pipeline.unsettled() > 0 ? WorkerState::delivering
+                                            : WorkerState::idle);
+    show_failures();
+}
+
+// ---------------------------------------------------------------------------------------------
+// The loop
+// ---------------------------------------------------------------------------------------------
+
+// SIGTERM is left to die(), so that it also ends a wait for a lock. Between transactions there is time
+// for one more: it saves the cursor, unless somebody is in the way.
+static void leave_when_asked() {
+    if (!ProcDiePending)
+        return;
+    ProcDiePending = false;
+    if (relay->pipeline != nullptr && save_due() != never) {
+        SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
+        save();
+    }
+    proc_exit(0);
+}
+
+static long timeout_until(Micros due) {
+    if (due == never)
+        return -1;
+    const Micros left = due - relay->clock.now();
+    return left <= 0 ? 0 : static_cast<long>((left + 999) / 1000);
+}
+
+static void wait_for_something() {
+    Micros due = std::min(relay->pipeline->deadline(), save_due());
+    if (relay->pipeline->has_room())
+        due = std::min(due, relay->look || relay->window_unread ? 0 : relay->next_look);
+
+    WaitEvent events[3];
+    const int count =
+        WaitEventSetWait(wait_set, timeout_until(due), events, lengthof(events),
+                         compat::wait_event(relay->pipeline->idle() ? "OutboxRelayIdle"
+                                            : relay->pipeline->backing_off() ? "OutboxRelayBackoff"
+                                                                             : "OutboxRelayNetwork"));
+    for (int i = 0; i < count; i++)
+        if (events[i].events & WL_LATCH_SET) {
+            ResetLatch(MyLatch);
+            relay->look = true;
+        }
+}
+
+static void turn() {
+    if (relay->clock.now() >= relay->next_look)
+        relay->look = true;
+    if (relay->pipeline->has_room() && (relay->look || relay->window_unread))
+        look_into_log();
+    core([] { relay->pipeline->step(); });
+    settle();
+    if (relay->clock.now() >= save_due())
+        save();
+    show_progress();
+}
+
+static void start() {
+    reader = create_log_reader();
+    core([] { relay = new Relay; });
+    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
+
+    const WorkerSlot& slot = shared->slots[my_slot];
+    begin_work("taking the cursor");
+    const bool exists = load_config(slot.object, relay->new_config);
+    core([] {
+        // Only the start matters here; what is wrong with the rest is for configure() to say.
+        Result<Destination> destination = relay->new_config.destination();
+        if (destination)
+            relay->destination = std::move(destination.value());
+    });
+    const bool taken = exists && take_cursor(slot.object, NameStr(slot.name),
+                                             relay->destination.start, relay->cursor);
+    end_work();
+    if (!taken)
+        proc_exit(0);
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_relay_main(Datum argument) {
+    using namespace outbox;
+
+    become_worker(argument, WakeRelays, InvalidOid);
+    start();
+    configure();
+    while (true) {
+        leave_when_asked();
+        const bool reloaded = handle_signals();
+        if (reload_requested() || reloaded)
+            configure();
+        if (relay->pipeline == nullptr) {
+            wait_for_latch(-1, "OutboxRelayMisconfigured");
+            continue;
+        }
+        turn();
+        wait_for_something();
+    }
+}

@@ -1,0 +1,171 @@
+#include "server/worker.hpp"
+
+namespace outbox {
+
+// A worker that lived this long was healthy: its next start needs no pause.
+static constexpr int healthy_milliseconds = 60'000;
+static constexpr int first_pause = 1'000;
+static constexpr int longest_pause = 60'000;
+
+// ---------------------------------------------------------------------------------------------
+// Looking after workers
+// ---------------------------------------------------------------------------------------------
+
+void init_child(Child* child) {
+    memset(child, 0, sizeof *child);
+    child->slot = -1;
+    child->pause = first_pause;
+}
+
+bool child_lives(Child* child) {
+    if (child->slot < 0)
+        return false;
+    pid_t pid;
+    if (GetBackgroundWorkerPid(child->handle, &pid) != BGWH_STOPPED)
+        return true;
+
+    release_reserved_slot(child->slot, child->ticket);  // if it died before it took it
+    pfree(child->handle);
+    child->handle = nullptr;
+    child->slot = -1;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (TimestampDifferenceExceeds(child->started_at, now, healthy_milliseconds)) {
+        child->pause = first_pause;
+        child->not_before = now;
+    } else {
+        child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
+        child->pause = Min(child->pause * 2, longest_pause);
+    }
+    return false;
+}
+
+// How each kind is started and shown.
+struct KindOfWorker {
+    const char* entry_point;
+    const char* type;
+};
+
+static KindOfWorker kind_of_worker(WorkerKind kind) {
+    switch (kind) {
+        case WorkerKind::keeper:
+            return {"outbox_keeper_main", "pg_outbox keeper"};
+        case WorkerKind::relay:
+            return {"outbox_relay_main", "pg_outbox relay"};
+        case WorkerKind::processor:
+            return {"outbox_processor_main", "pg_outbox processor"};
+        case WorkerKind::none:
+            break;
+    }
+    elog(ERROR, "unknown kind of worker %d", static_cast<int>(kind));
+    pg_unreachable();
+}
+
+static void complain_once(const char* title, const char* what, const char* setting) {
+    static bool complained = false;
+    if (complained)
+        return;
+    complained = true;
+    ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+                      errmsg("could not start %s: out of %s", title, what),
+                      errhint("Increase %s. pg_outbox needs one worker for itself, one per database "
+                              "and one per destination and consumer.",
+                              setting)));
+}
+
+static bool launch(Child* child, WorkerKind kind, Oid database, Oid object, const char* name) {
+    const KindOfWorker how = kind_of_worker(kind);
+    BackgroundWorker worker;
+    memset(&worker, 0, sizeof worker);
+    worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+    worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+    worker.bgw_restart_time = BGW_NEVER_RESTART;  // its parent does that
+    worker.bgw_notify_pid = MyProcPid;
+    strlcpy(worker.bgw_library_name, "pg_outbox", sizeof worker.bgw_library_name);
+    strlcpy(worker.bgw_function_name, how.entry_point, sizeof worker.bgw_function_name);
+    strlcpy(worker.bgw_type, how.type, sizeof worker.bgw_type);
+    snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s %s", how.type, name);
+
+    const int slot = reserve_slot(kind, database, object, name);
+    if (slot < 0) {
+        if (!is_held(database))
+            complain_once(worker.bgw_name, "worker slots", "outbox.max_workers");
+        return false;
+    }
+    worker.bgw_main_arg = slot_argument(slot);
+    const std::uint32_t ticket = shared->slots[slot].ticket;
+    if (!RegisterDynamicBackgroundWorker(&worker, &child->handle)) {
+        release_reserved_slot(slot, ticket);
+        complain_once(worker.bgw_name, "background worker slots", "max_worker_processes");
+        return false;
+    }
+    child->slot = slot;
+    child->ticket = ticket;
+    return true;
+}
+
+long start_child(Child* child, WorkerKind kind, Oid database, Oid object, const char* name) {
+    // A worker that an earlier parent started wakes us when it ends.
+    if (child_lives(child) || find_slot(kind, database, object) >= 0)
+        return -1;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (child->not_before > now)
+        return Max(1, TimestampDifferenceMilliseconds(now, child->not_before));
+    child->started_at = now;
+    if (launch(child, kind, database, object, name))
+        return -1;
+    child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
+    return child->pause;
+}
+
+long shorter_timeout(long a, long b) {
+    if (a < 0)
+        return b;
+    return b < 0 ? a : Min(a, b);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Being one
+// ---------------------------------------------------------------------------------------------
+
+void become_worker(Datum argument, WakeTarget wake_target, Oid role) {
+    pqsignal(SIGHUP, SignalHandlerForConfigReload);
+    pqsignal(SIGTERM, die);
+    // Before connecting: exit callbacks run last in, first out, so that the slot is given back when
+    // locks are gone already.
+    attach_to_slot(argument, wake_target);
+    BackgroundWorkerUnblockSignals();
+    BackgroundWorkerInitializeConnectionByOid(shared->slots[my_slot].database, role, 0);
+    if (!OidIsValid(role))  // whoever may create objects must not have a superuser find them
+        SetConfigOption("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+void begin_work(const char* activity) {
+    SetCurrentStatementStartTimestamp();
+    StartTransactionCommand();
+    PushActiveSnapshot(GetTransactionSnapshot());
+    pgstat_report_activity(STATE_RUNNING, activity);
+}
+
+void end_work() {
+    PopActiveSnapshot();
+    CommitTransactionCommand();
+    pgstat_report_stat(false);
+    pgstat_report_activity(STATE_IDLE, nullptr);
+}
+
+bool handle_signals() {
+    CHECK_FOR_INTERRUPTS();
+    if (!ConfigReloadPending)
+        return false;
+    ConfigReloadPending = false;
+    ProcessConfigFile(PGC_SIGHUP);
+    return true;
+}
+
+void wait_for_latch(long timeout, const char* wait_event_name) {
+    WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout >= 0 ? WL_TIMEOUT : 0), timeout,
+              compat::wait_event(wait_event_name));
+    ResetLatch(MyLatch);
+}
+
+}  // namespace outbox

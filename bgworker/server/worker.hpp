@@ -1,0 +1,53 @@
+// What the background workers of pg_outbox have in common: becoming one, looking after one that was
+// started, a transaction.
+#pragma once
+
+#include "pg.hpp"
+#include "shared_state.hpp"
+
+namespace outbox {
+
+// ---- looking after workers --------------------------------------------------------------------
+
+// A worker that its parent wants to live. It is started again when it ended, after a pause that grows
+// as long as it does not stay alive.
+struct Child {
+    int slot;  // -1: not running as far as we started it
+    std::uint32_t ticket;
+    BackgroundWorkerHandle* handle;
+    TimestampTz started_at;
+    TimestampTz not_before;
+    int pause;  // ms
+};
+
+void init_child(Child* child);
+
+// Takes note of its end. Returns whether it lives.
+bool child_lives(Child* child);
+
+// Starts it when it does not live, also by the hand of an earlier parent, and is not to be waited
+// for. What cannot be started because the server has no room is tried again later; the log says so
+// once. Returns the milliseconds after which it should be called again; -1: no need.
+long start_child(Child* child, WorkerKind kind, Oid database, Oid object, const char* name);
+
+// The shorter of two timeouts in milliseconds, where -1 is none.
+long shorter_timeout(long a, long b);
+
+// ---- being one ----------------------------------------------------------------------------------
+
+// At the beginning of a worker's main function: signals, slot, database, a safe search_path.
+// `role` invalid: the bootstrap superuser.
+void become_worker(Datum argument, WakeTarget wake_target, Oid role);
+
+// A transaction of the worker's own, shown in pg_stat_activity as `activity`.
+void begin_work(const char* activity);
+void end_work();
+
+// Does what signals asked for: ends the process, or reads the configuration again. Returns whether it
+// did the latter.
+bool handle_signals();
+
+// Sleeps until the latch is set or the time (milliseconds; -1: for ever) is over.
+void wait_for_latch(long timeout, const char* wait_event_name);
+
+}  // namespace outbox
