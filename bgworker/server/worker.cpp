@@ -80,7 +80,7 @@ static bool launch(Child* child, WorkerKind kind, Oid database, Oid object, cons
     worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
     worker.bgw_restart_time = BGW_NEVER_RESTART;  // its parent does that
     worker.bgw_notify_pid = MyProcPid;
-    strlcpy(worker.bgw_library_name, "pg_outbox", sizeof worker.bgw_library_name);
+    strlcpy(worker.bgw_library_name, "$libdir/pg_outbox", sizeof worker.bgw_library_name);
     strlcpy(worker.bgw_function_name, how.entry_point, sizeof worker.bgw_function_name);
     strlcpy(worker.bgw_type, how.type, sizeof worker.bgw_type);
     snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s %s", how.type, name);
@@ -135,6 +135,7 @@ void become_worker(Datum argument, WakeTarget wake_target, Oid role) {
     attach_to_slot(argument, wake_target);
     BackgroundWorkerUnblockSignals();
     BackgroundWorkerInitializeConnectionByOid(shared->slots[my_slot].database, role, 0);
+    pgstat_report_appname(MyBgworkerEntry->bgw_name);
     if (!OidIsValid(role))  // whoever may create objects must not have a superuser find them
         SetConfigOption("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_OVERRIDE);
 }

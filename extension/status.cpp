@@ -1,0 +1,112 @@
+// outbox.workers(): what the workers of the current database say of themselves. Views are made of it.
+#include "pg.hpp"
+#include "shared_state.hpp"
+
+namespace outbox {
+
+// Copied under the lock, so that nothing can raise while it is held.
+struct WorkerRow {
+    WorkerKind kind;
+    Oid object;
+    NameData name;
+    pid_t pid;
+    WorkerState state;
+    TimestampTz state_since;
+    TimestampTz last_error_at;
+    char last_error[sizeof WorkerSlot::last_error];
+    uint64 delivered, bytes, failures, unsettled;
+    int64 settled_position, oldest;
+    int64 p50, p99;  // microseconds; -1: none
+};
+
+static const char* kind_name(WorkerKind kind) {
+    switch (kind) {
+        case WorkerKind::keeper:
+            return "keeper";
+        case WorkerKind::relay:
+            return "relay";
+        case WorkerKind::processor:
+            return "processor";
+        case WorkerKind::none:
+            break;
+    }
+    return "none";
+}
+
+static void copy_row(WorkerRow& row, const WorkerSlot& slot) {
+    row.kind = slot.kind;
+    row.object = slot.object;
+    row.name = slot.name;
+    row.pid = slot.pid;
+    row.state = slot.state;
+    row.state_since = slot.state_since;
+    row.last_error_at = slot.last_error_at;
+    memcpy(row.last_error, slot.last_error, sizeof row.last_error);
+    row.delivered = slot.stats.delivered;
+    row.bytes = slot.stats.bytes;
+    row.failures = slot.stats.failures;
+    row.unsettled = slot.unsettled;
+    row.settled_position = slot.settled_position;
+    row.oldest = slot.oldest;
+    row.p50 = slot.stats.latency.percentile(0.50).value_or(-1);
+    row.p99 = slot.stats.latency.percentile(0.99).value_or(-1);
+}
+
+static Datum interval_from_micros(int64 micros) {
+    auto* interval = static_cast<Interval*>(palloc0(sizeof(Interval)));
+    interval->time = micros;
+    return IntervalPGetDatum(interval);
+}
+
+static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
+    enum { Kind, Object, Name, Pid, State, StateSince, Delivered, Bytes, Failures, Unsettled, Oldest,
+           Position, P50, P99, LastError, LastErrorAt, Columns };
+    constexpr int64 epoch_difference =
+        static_cast<int64>(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * USECS_PER_SEC;
+    Datum values[Columns] = {};
+    bool nulls[Columns] = {};
+    values[Kind] = CStringGetTextDatum(kind_name(row.kind));
+    values[Object] = ObjectIdGetDatum(row.object);
+    values[Name] = NameGetDatum(&row.name);
+    values[Pid] = Int32GetDatum(row.pid);
+    values[State] = CStringGetTextDatum(worker_state_name(row.state));
+    values[StateSince] = TimestampTzGetDatum(row.state_since);
+    values[Delivered] = Int64GetDatum(static_cast<int64>(row.delivered));
+    values[Bytes] = Int64GetDatum(static_cast<int64>(row.bytes));
+    values[Failures] = Int64GetDatum(static_cast<int64>(row.failures));
+    values[Unsettled] = Int64GetDatum(static_cast<int64>(row.unsettled));
+    values[Oldest] = TimestampTzGetDatum(row.oldest - epoch_difference);
+    nulls[Oldest] = row.oldest == 0;
+    values[Position] = Int64GetDatum(row.settled_position);
+    values[P50] = interval_from_micros(row.p50);
+    nulls[P50] = row.p50 < 0;
+    values[P99] = interval_from_micros(row.p99);
+    nulls[P99] = row.p99 < 0;
+    values[LastError] = CStringGetTextDatum(row.last_error);
+    nulls[LastError] = nulls[LastErrorAt] = row.last_error_at == 0;
+    values[LastErrorAt] = TimestampTzGetDatum(row.last_error_at);
+    tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+}  // namespace outbox
+
+OUTBOX_FUNCTION(outbox_workers) {
+    using namespace outbox;
+    InitMaterializedSRF(fcinfo, 0);
+    auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
+    if (shared == nullptr)  // not preloaded: there are no workers
+        return Datum{0};
+
+    auto* row = static_cast<WorkerRow*>(palloc(sizeof(WorkerRow)));
+    for (int i = 0; i < shared->slots_used; i++) {
+        LWLockAcquire(shared->lock, LW_SHARED);
+        const WorkerSlot& slot = shared->slots[i];
+        const bool ours = slot.attached && slot.database == MyDatabaseId;
+        if (ours)
+            copy_row(*row, slot);
+        LWLockRelease(shared->lock);
+        if (ours)
+            put_row(result, *row);
+    }
+    return Datum{0};
+}

@@ -1,0 +1,101 @@
+-- Figures live in shared memory, since the worker started. Latencies are those of the last minutes,
+-- from occurred_at to the confirmation by the destination.
+CREATE FUNCTION outbox.workers(
+    OUT kind             text,
+    OUT object           oid,
+    OUT name             name,
+    OUT pid              integer,
+    OUT state            text,
+    OUT state_since      timestamptz,
+    OUT delivered        bigint,
+    OUT delivered_bytes  bigint,
+    OUT failures         bigint,
+    OUT unsettled        bigint,
+    OUT oldest_unsettled timestamptz,
+    OUT settled_position bigint,
+    OUT latency_p50      interval,
+    OUT latency_p99      interval,
+    OUT last_error       text,
+    OUT last_error_at    timestamptz)
+RETURNS SETOF record
+LANGUAGE c VOLATILE STRICT
+AS 'MODULE_PATHNAME', 'outbox_workers';
+COMMENT ON FUNCTION outbox.workers() IS 'the background workers of pg_outbox in this database';
+
+-- occurred_at of the first event in the log that a cursor has not settled, found by the index: one
+-- probe for the transactions that came later, and one for each that was in progress then. NULL: none.
+CREATE FUNCTION outbox.oldest_after(done pg_snapshot)
+RETURNS timestamptz
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT min(first.occurred_at)
+      FROM (
+        (SELECT e.occurred_at FROM outbox.event AS e
+          WHERE e.xid >= pg_snapshot_xmax(done)
+          ORDER BY e.xid, e.position LIMIT 1)
+        UNION ALL
+        (SELECT late.occurred_at
+           FROM pg_snapshot_xip(done) AS xip,
+                LATERAL (SELECT e.occurred_at FROM outbox.event AS e
+                          WHERE e.xid = xip ORDER BY e.position LIMIT 1) AS late)
+      ) AS first;
+END;
+COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
+    'time of the oldest event that a snapshot has not seen';
+
+CREATE VIEW outbox.status AS
+SELECT d.destination,
+       coalesce(w.state, 'stopped') AS state,
+       w.state_since,
+       w.pid,
+       coalesce(w.delivered, 0) AS published,
+       coalesce(w.failures, 0) AS failures,
+       -- Positions handed out since; an upper bound, for it counts rolled back events and those of
+       -- other topics.
+       greatest(last.position - greatest(w.settled_position, c.position, 0), 0) AS pending_at_most,
+       coalesce(w.unsettled, 0) AS in_flight,
+       clock_timestamp() - oldest.occurred_at AS oldest_pending_age,
+       w.latency_p50,
+       w.latency_p99,
+       w.last_error,
+       w.last_error_at,
+       greatest(w.settled_position, c.position) AS position,
+       c.saved_at AS cursor_saved_at
+  FROM (SELECT s.oid AS server, s.srvname AS destination
+          FROM pg_catalog.pg_foreign_server AS s
+          JOIN pg_catalog.pg_foreign_data_wrapper AS f ON f.oid = s.srvfdw
+         WHERE f.fdwname = 'pg_outbox'
+        UNION ALL
+        SELECT 0, 'default'
+         WHERE pg_catalog.current_setting('outbox.default_destination', true) <> ''
+           AND NOT EXISTS (SELECT
+                             FROM pg_catalog.pg_foreign_server AS s
+                             JOIN pg_catalog.pg_foreign_data_wrapper AS f ON f.oid = s.srvfdw
+                            WHERE f.fdwname = 'pg_outbox')) AS d
+  LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
+  LEFT JOIN outbox.cursor AS c ON c.server = d.server
+  CROSS JOIN LATERAL (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS position
+                        FROM outbox.event_position) AS last
+  -- A relay knows its oldest event; without one the log is asked.
+  CROSS JOIN LATERAL (SELECT CASE
+                               WHEN w.pid IS NULL
+                               THEN outbox.oldest_after(coalesce(c.done, '1:1:'))
+                               ELSE w.oldest_unsettled
+                             END AS occurred_at) AS oldest;
+COMMENT ON VIEW outbox.status IS 'every destination in one look: is anything stuck, since when, why';
+COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server; default: outbox.default_destination';
+COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, backing off, misconfigured or stopped';
+COMMENT ON COLUMN outbox.status.state_since IS 'since when it is in this state';
+COMMENT ON COLUMN outbox.status.pid IS 'process of the relay';
+COMMENT ON COLUMN outbox.status.published IS 'events confirmed since the relay started';
+COMMENT ON COLUMN outbox.status.failures IS 'failed attempts since the relay started';
+COMMENT ON COLUMN outbox.status.pending_at_most IS 'events not settled, at most';
+COMMENT ON COLUMN outbox.status.in_flight IS 'events read from the log and not settled';
+COMMENT ON COLUMN outbox.status.oldest_pending_age IS 'age of the oldest event not settled';
+COMMENT ON COLUMN outbox.status.latency_p50 IS 'half of the recent events took at most this long from occurred_at to confirmed';
+COMMENT ON COLUMN outbox.status.latency_p99 IS '99 of 100 recent events took at most this long';
+COMMENT ON COLUMN outbox.status.last_error IS 'why the last attempt failed that failed';
+COMMENT ON COLUMN outbox.status.last_error_at IS 'when';
+COMMENT ON COLUMN outbox.status.position IS 'highest settled position';
+COMMENT ON COLUMN outbox.status.cursor_saved_at IS 'when the cursor was last saved';
