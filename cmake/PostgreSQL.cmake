@@ -44,7 +44,8 @@ target_link_libraries(pg_libpq INTERFACE pq)
 
 # A module for the server that exports the symbols of its map and no other.
 function(add_pg_module name exports)
-  add_library(${name} MODULE ${ARGN})
+  add_library(${name} MODULE)
+  target_sources(${name} PRIVATE ${ARGN})
   set_target_properties(${name} PROPERTIES PREFIX "" LINK_DEPENDS ${exports})
   target_link_options(${name} PRIVATE -Wl,--version-script=${exports} -Wl,--as-needed)
   target_link_libraries(${name} PRIVATE outbox_options)

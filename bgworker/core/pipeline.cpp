@@ -127,6 +127,7 @@ void Pipeline::step() {
         requeue_failed();
         advance_front();
     }
+    submit_ready();  // the last confirmations made room; nobody would wake us to use it
 }
 
 void Pipeline::submit_ready() {

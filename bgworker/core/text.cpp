@@ -33,4 +33,22 @@ void append_timestamp(std::string& out, std::int64_t unix_micros) {
     out.append(text, static_cast<std::size_t>(length));
 }
 
+void append_json_string(std::string& out, std::string_view text) {
+    static constexpr char hex[] = "0123456789abcdef";
+    out += '"';
+    for (char c : text) {
+        if (c == '"' || c == '\\') {
+            out += '\\';
+            out += c;
+        } else if (static_cast<unsigned char>(c) < ' ') {
+            out += "\\u00";
+            out += hex[static_cast<unsigned char>(c) >> 4];
+            out += hex[static_cast<unsigned char>(c) & 0xf];
+        } else {
+            out += c;
+        }
+    }
+    out += '"';
+}
+
 }  // namespace outbox

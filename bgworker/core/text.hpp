@@ -55,4 +55,8 @@ void append_uuid(std::string& out, const Uuid& uuid);
 // RFC 3339 in UTC with microseconds: 2026-01-31T10:20:30.123456Z. `unix_micros` may be negative.
 void append_timestamp(std::string& out, std::int64_t unix_micros);
 
+// A JSON string with its quotes. The text is UTF-8; it goes through as it is, but for quotes,
+// backslashes and control characters.
+void append_json_string(std::string& out, std::string_view text);
+
 }  // namespace outbox

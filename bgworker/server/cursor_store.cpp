@@ -113,16 +113,13 @@ bool save_cursor(const Cursor& cursor) {
                       Int64GetDatum(cursor.position),
                       Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
     const char nulls[] = {' ', ' ', ' ', partly ? ' ' : 'n', ' ', ' '};
-    if (!execute_for_row(
-            "UPDATE outbox.cursor SET done = $3::pg_snapshot, upto = $4::pg_snapshot, position = $5, "
-            "system_identifier = $6, saved_at = clock_timestamp() "
-            "WHERE ctid = $1 AND lease = $2 RETURNING ctid",
-            lengthof(types), types, values, nulls))
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("another relay has taken over this destination"),
-                        errdetail("Its lease replaced ours; nothing more is settled under ours.")));
+    const bool saved = execute_for_row(
+        "UPDATE outbox.cursor SET done = $3::pg_snapshot, upto = $4::pg_snapshot, position = $5, "
+        "system_identifier = $6, saved_at = clock_timestamp() "
+        "WHERE ctid = $1 AND lease = $2 RETURNING ctid",
+        lengthof(types), types, values, nulls);
     SPI_finish();
-    return true;
+    return saved;
 }
 
 }  // namespace outbox

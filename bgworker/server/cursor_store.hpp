@@ -19,14 +19,15 @@ struct Cursor {
     bool foreign = false;
 };
 
-// Both in a transaction of begin_work(). They return false when the extension is gone.
+// Both in a transaction of begin_work().
 
 // Takes the lease of the destination's cursor, so that no earlier relay can save any more. Makes a
-// cursor for a new destination. `server` invalid: the default destination.
+// cursor for a new destination. `server` invalid: the default destination. False: the extension is
+// gone.
 bool take_cursor(Oid server, const char* name, Start start, Cursor& cursor);
 
-// Saves what was taken. Raises an error when another relay has the lease. The commit need not wait
-// for the disk: what is lost in a crash is delivered again.
+// Saves what was taken. The commit need not wait for the disk: what is lost in a crash is delivered
+// again. False: the cursor is not ours any more; another relay took it, or the destination is gone.
 bool save_cursor(const Cursor& cursor);
 
 }  // namespace outbox

@@ -255,8 +255,11 @@ static void save() {
     begin_work("saving the cursor");
     const bool saved = save_cursor(relay->cursor);
     end_work();
-    if (!saved)
+    if (!saved) {
+        ereport(LOG, (errmsg("destination \"%s\" is not served by this relay any more",
+                             NameStr(shared->slots[my_slot].name))));
         proc_exit(0);
+    }
     relay->unsaved = false;
     relay->saved_at = relay->clock.now();
     relay->delivered_at_save = my_stats().delivered;

@@ -1,0 +1,50 @@
+// Events as CloudEvents 1.0 over HTTP (https://github.com/cloudevents/spec, HTTP protocol binding).
+//
+//   attribute         from
+//   id                event id
+//   source            /<database>/<aggregate type>
+//   type              event type
+//   subject           aggregate id
+//   time              occurred_at
+//   partitionkey      ordering key, unless empty
+//   sequence          position
+//   aggregateversion  version, if it has one
+//   schemaversion     schema version
+//   topic             topic
+//   sourceeventid     source event id, if it has one
+//
+// A header of the event whose name is a valid attribute name (a-z and 0-9 only) is an extension
+// attribute; any other is an HTTP header, or in a batch, where events have none of their own, an
+// attribute under the name without its other characters.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/destination.hpp"
+#include "core/event.hpp"
+
+namespace outbox {
+
+// What of a request depends on its events. Buffers are reused from request to request.
+struct RequestContent {
+    std::string headers;    // "name: value\r\n" ..., without Content-Length
+    std::string_view body;  // lies in the event or in `buffer`
+    std::string buffer;
+};
+
+// The path of the source attribute; `database` is any text.
+std::string source_prefix(std::string_view database);
+
+// Binary mode. The body is the payload itself.
+void encode_binary(const Event& event, std::string_view source_prefix, RequestContent& content);
+// Structured mode: the event as a JSON document.
+void encode_structured(const Event& event, std::string_view source_prefix, RequestContent& content);
+// Batched mode: a JSON array.
+void encode_batched(std::span<Event* const> events, std::string_view source_prefix,
+                    RequestContent& content);
+
+void append_base64(std::string& out, std::string_view bytes);
+
+}  // namespace outbox

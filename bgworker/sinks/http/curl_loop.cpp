@@ -1,0 +1,68 @@
+#include "sinks/http/curl_loop.hpp"
+
+#include <unistd.h>
+
+namespace outbox {
+
+CurlLoop::CurlLoop(const Clock& clock) : clock_(clock) {
+    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    multi_ = curl_multi_init();
+    if (multi_ == nullptr)
+        return;
+    curl_multi_setopt(multi_, CURLMOPT_SOCKETFUNCTION, on_socket);
+    curl_multi_setopt(multi_, CURLMOPT_SOCKETDATA, this);
+    curl_multi_setopt(multi_, CURLMOPT_TIMERFUNCTION, on_timer);
+    curl_multi_setopt(multi_, CURLMOPT_TIMERDATA, this);
+}
+
+CurlLoop::~CurlLoop() {
+    if (multi_ != nullptr)
+        curl_multi_cleanup(multi_);
+    if (epoll_ >= 0)
+        close(epoll_);
+}
+
+CURLMcode CurlLoop::add(CURL* easy) {
+    const SignalsBlocked blocked;
+    return curl_multi_add_handle(multi_, easy);
+}
+
+void CurlLoop::act(curl_socket_t socket, int events) {
+    const SignalsBlocked blocked;
+    int running = 0;
+    curl_multi_socket_action(multi_, socket, events, &running);
+}
+
+int CurlLoop::on_socket(CURL*, curl_socket_t socket, int what, void* self, void* known) noexcept {
+    auto* loop = static_cast<CurlLoop*>(self);
+    epoll_event event{};
+    event.data.u64 = curl_mark | static_cast<std::uint64_t>(socket);
+    event.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
+    // A descriptor that libcurl has closed already is gone from the set: failures mean nothing here.
+    if (what == CURL_POLL_REMOVE) {
+        epoll_ctl(loop->epoll_, EPOLL_CTL_DEL, socket, &event);
+    } else if (epoll_ctl(loop->epoll_, known != nullptr ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, socket,
+                         &event) != 0) {
+        epoll_ctl(loop->epoll_, known != nullptr ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, socket, &event);
+    }
+    curl_multi_assign(loop->multi_, socket, self);  // from now on it is known
+    return 0;
+}
+
+int CurlLoop::on_timer(CURLM*, long timeout, void* self) noexcept {
+    auto* loop = static_cast<CurlLoop*>(self);
+    loop->deadline_ = timeout < 0 ? never : loop->clock_.now() + milliseconds(timeout);
+    return 0;
+}
+
+SignalsBlocked::SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+}
+
+SignalsBlocked::~SignalsBlocked() {
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+}  // namespace outbox

@@ -1,0 +1,183 @@
+// https: one easy handle per request under way, kept for the next one. libcurl keeps connections, and
+// with HTTP/2 sends requests over one connection side by side.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/text.hpp"
+#include "sinks/http/curl_loop.hpp"
+#include "sinks/http/http1_response.hpp"
+#include "sinks/http/transport.hpp"
+
+namespace outbox {
+
+namespace {
+
+struct Transfer {
+    CURL* easy = nullptr;
+    curl_slist* headers = nullptr;
+    Exchange* exchange = nullptr;
+    // Written by callbacks, which must not allocate.
+    char body[Http1Response::kept_body];
+    std::size_t body_kept = 0;
+    std::size_t body_size = 0;
+    char error[CURL_ERROR_SIZE];
+
+    Transfer() = default;
+    Transfer(const Transfer&) = delete;
+    Transfer& operator=(const Transfer&) = delete;
+    ~Transfer() {
+        curl_slist_free_all(headers);
+        curl_easy_cleanup(easy);
+    }
+};
+
+std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) noexcept {
+    auto* transfer = static_cast<Transfer*>(self);
+    const std::size_t kept = std::min(size, sizeof transfer->body - transfer->body_kept);
+    std::memcpy(transfer->body + transfer->body_kept, data, kept);
+    transfer->body_kept += kept;
+    transfer->body_size += size;
+    return transfer->body_size <= Http1Response::max_body ? size : 0;
+}
+
+class CurlTransport final : public Transport {
+  public:
+    explicit CurlTransport(TransportConfig config) : config_(std::move(config)), loop_(config_.clock) {
+        const long most = static_cast<long>(config_.max_connections);
+        curl_multi_setopt(loop_.multi(), CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX);
+        curl_multi_setopt(loop_.multi(), CURLMOPT_MAX_TOTAL_CONNECTIONS, most);
+        curl_multi_setopt(loop_.multi(), CURLMOPT_MAXCONNECTS, most);
+    }
+
+    ~CurlTransport() override {
+        for (const auto& transfer : transfers_)
+            curl_multi_remove_handle(loop_.multi(), transfer->easy);
+    }
+
+    int descriptor() const noexcept override { return loop_.epoll(); }
+    Micros deadline() const noexcept override { return failed_.empty() ? loop_.deadline() : 0; }
+
+    void send(Exchange& exchange) override {
+        if (!loop_.usable()) {
+            exchange.fail("could not set up libcurl");
+            failed_.push_back(&exchange);
+            return;
+        }
+        if (spare_.empty())
+            spare_.push_back(make_transfer());
+        Transfer& transfer = *spare_.back();
+        spare_.pop_back();
+        transfer.exchange = &exchange;
+        transfer.body_kept = transfer.body_size = 0;
+        transfer.error[0] = '\0';
+        set_headers(transfer, exchange.content.headers);
+        curl_easy_setopt(transfer.easy, CURLOPT_POSTFIELDS, exchange.content.body.data());
+        curl_easy_setopt(transfer.easy, CURLOPT_POSTFIELDSIZE_LARGE,
+                         static_cast<curl_off_t>(exchange.content.body.size()));
+        if (loop_.add(transfer.easy) != CURLM_OK) {
+            exchange.fail("could not start a request");
+            failed_.push_back(&exchange);
+            spare_.push_back(&transfer);
+        }
+    }
+
+    void step(Micros now, std::vector<Exchange*>& done) override {
+        done.insert(done.end(), failed_.begin(), failed_.end());
+        failed_.clear();
+        if (!loop_.usable())
+            return;
+        loop_.step(now, [](const epoll_event&) {});
+        loop_.take_finished([&](CURL* easy, CURLcode result) {
+            Transfer* transfer = nullptr;
+            curl_easy_getinfo(easy, CURLINFO_PRIVATE, &transfer);
+            curl_multi_remove_handle(loop_.multi(), easy);
+            finish(*transfer, result);
+            done.push_back(transfer->exchange);
+            spare_.push_back(transfer);
+        });
+    }
+
+  private:
+    Transfer* make_transfer() {
+        auto transfer = std::make_unique<Transfer>();
+        transfer->easy = curl_easy_init();
+        if (transfer->easy == nullptr)
+            throw std::bad_alloc();
+        CURL* easy = transfer->easy;
+        const Destination& destination = config_.destination;
+        curl_easy_setopt(easy, CURLOPT_URL, destination.url_text.c_str());
+        curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "https");
+        curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
+        curl_easy_setopt(easy, CURLOPT_PROXY, "");  // not from the environment of the server
+        curl_easy_setopt(easy, CURLOPT_POST, 1L);
+        curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_2TLS);
+        curl_easy_setopt(easy, CURLOPT_PIPEWAIT, 1L);
+        curl_easy_setopt(easy, CURLOPT_USERAGENT, user_agent);
+        curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+        curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // do not wait for a hanging name server
+        curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+        curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                         static_cast<long>(destination.connect_timeout / 1000));
+        curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
+                         static_cast<long>(destination.request_timeout / 1000));
+        if (!destination.ca_file.empty())
+            curl_easy_setopt(easy, CURLOPT_CAINFO, destination.ca_file.c_str());
+        curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
+        curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer.get());
+        curl_easy_setopt(easy, CURLOPT_PRIVATE, transfer.get());
+        curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, transfer->error);
+        transfers_.push_back(std::move(transfer));
+        return transfers_.back().get();
+    }
+
+    void set_headers(Transfer& transfer, std::string_view lines) {
+        curl_slist_free_all(std::exchange(transfer.headers, nullptr));
+        auto append = [&](const std::string& line) {
+            curl_slist* longer = curl_slist_append(transfer.headers, line.c_str());
+            if (longer == nullptr)
+                throw std::bad_alloc();
+            transfer.headers = longer;
+        };
+        append("Expect:");  // no round trip before the body
+        if (lines.find("Content-Type:") == std::string_view::npos)
+            append("Content-Type:");  // libcurl would call it a form
+        if (!config_.authorization.empty())
+            append("Authorization: " + config_.authorization);
+        while (!lines.empty()) {
+            const std::size_t end = lines.find("\r\n");
+            append(std::string(lines.substr(0, end)));
+            lines.remove_prefix(end + 2);
+        }
+        curl_easy_setopt(transfer.easy, CURLOPT_HTTPHEADER, transfer.headers);
+    }
+
+    static void finish(Transfer& transfer, CURLcode result) {
+        Exchange& exchange = *transfer.exchange;
+        if (result != CURLE_OK) {
+            exchange.fail(transfer.error[0] != '\0' ? transfer.error : curl_easy_strerror(result));
+            return;
+        }
+        long status = 0;
+        curl_off_t retry_after = 0;
+        curl_easy_getinfo(transfer.easy, CURLINFO_RESPONSE_CODE, &status);
+        curl_easy_getinfo(transfer.easy, CURLINFO_RETRY_AFTER, &retry_after);
+        exchange.status = static_cast<int>(status);
+        exchange.retry_after = retry_after > 0 ? std::to_string(retry_after) : "";
+        exchange.body.assign(transfer.body, transfer.body_kept);
+    }
+
+    TransportConfig config_;
+    CurlLoop loop_;
+    std::vector<std::unique_ptr<Transfer>> transfers_;
+    std::vector<Transfer*> spare_;
+    std::vector<Exchange*> failed_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> create_curl_transport(TransportConfig config) {
+    return std::make_unique<CurlTransport>(std::move(config));
+}
+
+}  // namespace outbox

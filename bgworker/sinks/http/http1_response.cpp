@@ -1,0 +1,202 @@
+#include "sinks/http/http1_response.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/text.hpp"
+
+namespace outbox {
+
+void Http1Response::reset() {
+    *this = Http1Response{};
+}
+
+Http1Response::State Http1Response::take(std::string_view bytes) {
+    begun_ = begun_ || !bytes.empty();
+    while (!bytes.empty() || part_ == Part::done) {
+        switch (part_) {
+            case Part::head:
+                if (!read_head(bytes))
+                    return State::malformed;
+                break;
+            case Part::body_by_length:
+            case Part::chunk_data: {
+                const std::string_view data = bytes.substr(0, left_);
+                keep(data);
+                left_ -= data.size();
+                bytes.remove_prefix(data.size());
+                if (left_ == 0)
+                    part_ = part_ == Part::chunk_data ? Part::chunk_end : Part::done;
+                break;
+            }
+            case Part::chunk_size: {
+                if (!take_line(bytes))
+                    return head_.size() > max_head ? State::malformed : State::incomplete;
+                const std::string_view size = trim(std::string_view(head_).substr(0, head_.find(';')));
+                const auto [end, error] =
+                    std::from_chars(size.data(), size.data() + size.size(), left_, 16);
+                if (error != std::errc{} || end != size.data() + size.size())
+                    return State::malformed;
+                head_.clear();
+                part_ = left_ == 0 ? Part::trailers : Part::chunk_data;
+                break;
+            }
+            case Part::chunk_end:
+                if (!take_line(bytes))
+                    return State::incomplete;
+                if (!head_.empty())
+                    return State::malformed;
+                part_ = Part::chunk_size;
+                break;
+            case Part::trailers:
+                if (!take_line(bytes))
+                    return head_.size() > max_head ? State::malformed : State::incomplete;
+                if (head_.empty())
+                    part_ = Part::done;
+                head_.clear();
+                break;
+            case Part::body_to_end:
+                keep(bytes);
+                bytes = {};
+                break;
+            case Part::done:
+                return finish(bytes);
+        }
+        if (body_size_ > max_body) {
+            keep_alive_ = false;
+            return State::complete;
+        }
+    }
+    return part_ == Part::done ? finish({}) : State::incomplete;
+}
+
+Http1Response::State Http1Response::end_of_stream() {
+    keep_alive_ = false;
+    return part_ == Part::body_to_end || part_ == Part::done ? State::complete : State::malformed;
+}
+
+Http1Response::State Http1Response::finish(std::string_view rest) {
+    if (!rest.empty())  // we asked for one response
+        keep_alive_ = false;
+    return State::complete;
+}
+
+// Collects a line without its end in head_; false when it is not complete.
+bool Http1Response::take_line(std::string_view& bytes) {
+    const std::size_t end = bytes.find('\n');
+    head_ += bytes.substr(0, end);
+    if (end == std::string_view::npos) {
+        bytes = {};
+        return false;
+    }
+    bytes.remove_prefix(end + 1);
+    if (!head_.empty() && head_.back() == '\r')
+        head_.pop_back();
+    return true;
+}
+
+// Collects the head up to its empty line, then parses it. False: malformed.
+bool Http1Response::read_head(std::string_view& bytes) {
+    // The empty line may be split between reads: look from a little before what is new.
+    const std::size_t from = head_.size() < 3 ? 0 : head_.size() - 3;
+    const std::size_t before = head_.size();
+    head_ += bytes;
+    std::size_t end = head_.find("\r\n\r\n", from);
+    std::size_t length = 4;
+    if (end == std::string::npos) {
+        end = head_.find("\n\n", from);
+        length = 2;
+    }
+    if (end == std::string::npos) {
+        bytes = {};
+        return head_.size() <= max_head;
+    }
+    bytes.remove_prefix(end + length - before);
+    head_.resize(end);
+    return head_.size() <= max_head && parse_head();
+}
+
+bool Http1Response::parse_head() {
+    std::string_view rest = head_;
+    bool first = true;
+    while (!rest.empty()) {
+        std::string_view line = rest.substr(0, rest.find('\n'));
+        rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+        if (!line.empty() && line.back() == '\r')
+            line.remove_suffix(1);
+        if (first ? !parse_status_line(line) : !parse_field(line))
+            return false;
+        first = false;
+    }
+    if (first)
+        return false;
+
+    if (status_ >= 100 && status_ < 200) {  // the real one follows
+        if (status_ == 101)
+            return false;
+        reset();
+        begun_ = true;
+        return true;
+    }
+    if (chunked_ && has_length_)  // RFC 9112, section 6.3: not to be trusted further
+        keep_alive_ = false;
+    if (status_ == 204 || status_ == 304)
+        part_ = Part::done;
+    else if (chunked_)
+        part_ = Part::chunk_size;
+    else if (has_length_)
+        part_ = left_ > 0 ? Part::body_by_length : Part::done;
+    else
+        part_ = Part::body_to_end;
+    head_.clear();
+    return true;
+}
+
+bool Http1Response::parse_status_line(std::string_view line) {
+    if (!line.starts_with("HTTP/1.") || line.size() < 12 || line[8] != ' ')
+        return false;
+    keep_alive_ = line[7] != '0';
+    const auto status = parse_integer(line.substr(9, 3));
+    if (!status || *status < 100 || *status > 599 || (line.size() > 12 && line[12] != ' '))
+        return false;
+    status_ = static_cast<int>(*status);
+    return true;
+}
+
+bool Http1Response::parse_field(std::string_view line) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string_view::npos || colon == 0)
+        return false;
+    const std::string_view name = line.substr(0, colon);
+    const std::string_view value = trim(line.substr(colon + 1));
+    if (equal_ignoring_case(name, "content-length")) {
+        const auto length = parse_integer(value);
+        if (!length || *length < 0 || (has_length_ && left_ != static_cast<std::uint64_t>(*length)))
+            return false;
+        has_length_ = true;
+        left_ = static_cast<std::uint64_t>(*length);
+    } else if (equal_ignoring_case(name, "transfer-encoding")) {
+        // The only coding a server may use unasked, and the last one if there are more.
+        const std::size_t comma = value.rfind(',');
+        chunked_ = equal_ignoring_case(
+            trim(comma == std::string_view::npos ? value : value.substr(comma + 1)), "chunked");
+        if (!chunked_)
+            keep_alive_ = false;
+    } else if (equal_ignoring_case(name, "connection")) {
+        if (equal_ignoring_case(value, "close"))
+            keep_alive_ = false;
+        else if (equal_ignoring_case(value, "keep-alive"))
+            keep_alive_ = true;
+    } else if (equal_ignoring_case(name, "retry-after")) {
+        retry_after_ = value;
+    }
+    return true;
+}
+
+void Http1Response::keep(std::string_view data) {
+    body_size_ += data.size();
+    if (body_.size() < kept_body)
+        body_ += data.substr(0, kept_body - body_.size());
+}
+
+}  // namespace outbox
