@@ -41,12 +41,14 @@ static bool check_default_destination(char** value, void**, GucSource) {
     return false;
 }
 
-// pg_inbox is plain SQL: setting this is how its functions ask for a wake-up at commit. Without this
-// library it is a setting nobody reads.
-static bool inbox_wake = false;
-static void assign_inbox_wake(bool value, void*) {
-    if (value)
-        wake_at_commit(WakeProcessors | WakeKeeper);
+// pg_inbox is plain SQL: setting this is how its functions ask for a wake-up at commit. Where this
+// library is not loaded it is a setting nobody reads.
+static char* inbox_wake = nullptr;
+static void assign_inbox_wake(const char* value, void*) {
+    if (strcmp(value, "messages") == 0)
+        wake_at_commit(WakeProcessors);
+    else if (strcmp(value, "subscriptions") == 0)
+        wake_at_commit(WakeKeeper);
 }
 
 void define(bool preloading) {
@@ -81,10 +83,10 @@ void define(bool preloading) {
                    PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.request_timeout", "Longest wait for the answer of a destination.", nullptr,
                    &request_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
-    DefineCustomBoolVariable("inbox.wake", "Set by pg_inbox to have its workers look at commit.",
-                             nullptr, &inbox_wake, false, PGC_USERSET,
-                             GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
-                             assign_inbox_wake, nullptr);
+    DefineCustomStringVariable("inbox.wake", "Set by pg_inbox to have its workers look at commit.",
+                               nullptr, &inbox_wake, "", PGC_USERSET,
+                               GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
+                               assign_inbox_wake, nullptr);
     if (preloading)
         define_integer("outbox.max_workers",
                        "Most keepers, relays and processors there can be in all databases together.",

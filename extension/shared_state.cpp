@@ -81,10 +81,11 @@ const char* worker_state_name(WorkerState state) {
 // Parents
 // ---------------------------------------------------------------------------------------------
 
-static int find_slot_locked(WorkerKind kind, Oid database, Oid object) {
+static int find_slot_locked(const WorkerIdentity& identity) {
     for (int i = 0; i < shared->slots_used; i++) {
         const WorkerSlot& slot = shared->slots[i];
-        if (slot.kind == kind && slot.database == database && slot.object == object)
+        if (slot.kind == identity.kind && slot.database == identity.database &&
+            slot.object == identity.object && slot.role == identity.role)
             return i;
     }
     return -1;
@@ -97,27 +98,28 @@ static bool is_held_locked(Oid database) {
     return false;
 }
 
-int find_slot(WorkerKind kind, Oid database, Oid object) {
+int find_slot(const WorkerIdentity& identity) {
     LWLockAcquire(shared->lock, LW_SHARED);
-    const int slot = find_slot_locked(kind, database, object);
+    const int slot = find_slot_locked(identity);
     LWLockRelease(shared->lock);
     return slot;
 }
 
-int reserve_slot(WorkerKind kind, Oid database, Oid object, const char* name) {
+int reserve_slot(const WorkerIdentity& identity, const char* name) {
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    int chosen = find_slot_locked(WorkerKind::none, InvalidOid, InvalidOid);
+    int chosen = find_slot_locked({});
     if (chosen < 0 && shared->slots_used < shared->slot_count)
         chosen = shared->slots_used;
     // Looked at under the same lock as the slots: once a hold is set, no worker comes after it.
-    if (is_held_locked(database))
+    if (is_held_locked(identity.database))
         chosen = -1;
     if (chosen >= 0) {
         WorkerSlot& slot = shared->slots[chosen];
-        slot.kind = kind;
+        slot.kind = identity.kind;
         slot.attached = false;
-        slot.database = database;
-        slot.object = object;
+        slot.database = identity.database;
+        slot.object = identity.object;
+        slot.role = identity.role;
         slot.ticket = ++shared->next_ticket;
         slot.pid = 0;
         slot.parent = MyProcPid;
@@ -142,6 +144,7 @@ static void free_slot_locked(WorkerSlot& slot) {
     slot.attached = false;
     slot.database = InvalidOid;
     slot.object = InvalidOid;
+    slot.role = InvalidOid;
     slot.pid = 0;
 }
 

@@ -44,6 +44,7 @@ struct WorkerSlot {
     bool attached;
     Oid database;
     Oid object;  // a relay's foreign server (invalid: the default destination), a processor's consumer
+    Oid role;    // as whom a processor runs
     std::uint32_t ticket;  // of this use of the slot
     pid_t pid;
     pid_t parent;
@@ -92,12 +93,20 @@ void request_shared_state();
 
 // ---- by parents -----------------------------------------------------------------------------
 
+// Whom a worker serves. The same one is never started twice.
+struct WorkerIdentity {
+    WorkerKind kind;
+    Oid database;
+    Oid object;
+    Oid role;
+};
+
 // Reserves a slot; -1 when all are taken, or the database is held.
-int reserve_slot(WorkerKind kind, Oid database, Oid object, const char* name);
+int reserve_slot(const WorkerIdentity& identity, const char* name);
 // Gives back a slot whose worker could not be started, or died before it attached.
 void release_reserved_slot(int slot, std::uint32_t ticket);
 // The slot of a worker, reserved or attached; -1: there is none.
-int find_slot(WorkerKind kind, Oid database, Oid object);
+int find_slot(const WorkerIdentity& identity);
 // SIGTERM to the workers of a database: of one kind, or (WorkerKind::none) of all.
 // Returns how many there still are, reserved slots included.
 int terminate_workers(Oid database, WorkerKind kind);

@@ -1,21 +1,13 @@
 #include "server/cursor_store.hpp"
 
 #include "boundary.hpp"
+#include "server/worker.hpp"
 
 namespace outbox {
 
 // Where our row is, and the token under which we may change it.
 static ItemPointerData row_place;
 static int64 lease;
-
-// Keeps DROP EXTENSION away until the transaction ends. False: it was quicker.
-static bool lock_extension() {
-    const Oid extension = get_extension_oid("pg_outbox", true);
-    if (!OidIsValid(extension))
-        return false;
-    LockDatabaseObject(ExtensionRelationId, extension, 0, AccessShareLock);
-    return get_extension_oid("pg_outbox", true) == extension;
-}
 
 static Datum text_of(const Snapshot& snapshot) {
     char* text = static_cast<char*>(palloc(snapshot.text_size()));
@@ -91,7 +83,7 @@ static void make_new(Oid server, const char* name, Start start, Cursor& cursor) 
 }
 
 bool take_cursor(Oid server, const char* name, Start start, Cursor& cursor) {
-    if (!lock_extension())
+    if (!lock_extension("pg_outbox"))
         return false;
     SPI_connect();
     if (!take_existing(server, cursor))
@@ -101,7 +93,7 @@ bool take_cursor(Oid server, const char* name, Start start, Cursor& cursor) {
 }
 
 bool save_cursor(const Cursor& cursor) {
-    if (!lock_extension())
+    if (!lock_extension("pg_outbox"))
         return false;
     SPI_connect();
     const bool partly = cursor.upto.has_value();

@@ -9,13 +9,8 @@
 namespace outbox {
 
 // A relay or processor that should live.
-struct WardKey {
-    WorkerKind kind;
-    Oid object;
-};
-
 struct Ward {
-    WardKey key;
+    WorkerIdentity identity;  // hash key
     NameData name;
     bool wanted;
     Child worker;
@@ -31,13 +26,21 @@ static void for_each_ward(Visit visit) {
         visit(ward);
 }
 
-static void want(WorkerKind kind, Oid object, const char* name) {
-    WardKey key;
-    memset(&key, 0, sizeof key);
-    key.kind = kind;
-    key.object = object;
+// As bytes: padding is part of a hash key.
+static WorkerIdentity identify(WorkerKind kind, Oid object, Oid role) {
+    WorkerIdentity identity;
+    memset(static_cast<void*>(&identity), 0, sizeof identity);
+    identity.kind = kind;
+    identity.database = MyDatabaseId;
+    identity.object = object;
+    identity.role = role;
+    return identity;
+}
+
+static void want(WorkerKind kind, Oid object, Oid role, const char* name) {
+    const WorkerIdentity identity = identify(kind, object, role);
     bool found;
-    auto* ward = static_cast<Ward*>(hash_search(wards, &key, HASH_ENTER, &found));
+    auto* ward = static_cast<Ward*>(hash_search(wards, &identity, HASH_ENTER, &found));
     if (!found)
         init_child(&ward->worker);
     namestrcpy(&ward->name, name);
@@ -59,13 +62,13 @@ static void want_relays() {
         if (server->srvfdw != wrapper)
             continue;
         any = true;
-        want(WorkerKind::relay, server->oid, NameStr(server->srvname));
+        want(WorkerKind::relay, server->oid, InvalidOid, NameStr(server->srvname));
     }
     systable_endscan(scan);
     table_close(catalog, AccessShareLock);
 
     if (!any && settings::default_destination[0] != '\0')
-        want(WorkerKind::relay, InvalidOid, "default");
+        want(WorkerKind::relay, InvalidOid, InvalidOid, "default");
 }
 
 // The column of a table, if it has the type we expect; the table may be anything by now.
@@ -73,6 +76,16 @@ static AttrNumber column_of(Oid relation, const char* name, Oid type) {
     const AttrNumber number = get_attnum(relation, name);
     return number != InvalidAttrNumber && get_atttype(relation, number) == type ? number
                                                                                 : InvalidAttrNumber;
+}
+
+// Whoever owns inbox.consumer could write any role into it. It must be one that he could become.
+static Oid role_to_run_as(Oid owner, const char* role_name, const char* consumer) {
+    const Oid role = get_role_oid(role_name, true);
+    if (OidIsValid(role) && is_member_of_role(owner, role))
+        return role;
+    ereport(LOG, (errmsg("consumer \"%s\" is not processed", consumer),
+                  errdetail("The owner of inbox.consumer is not a member of role \"%s\".", role_name)));
+    return InvalidOid;
 }
 
 static void want_processors() {
@@ -83,27 +96,24 @@ static void want_processors() {
         return;
     const AttrNumber id = column_of(table, "id", INT4OID);
     const AttrNumber name = column_of(table, "name", TEXTOID);
-    const AttrNumber role = column_of(table, "role", OIDOID);
+    const AttrNumber role = column_of(table, "role", NAMEOID);
     const AttrNumber subscriptions = column_of(table, "subscriptions", INT4OID);
     if (consumers->rd_rel->relkind == RELKIND_RELATION && id && name && role && subscriptions) {
         TableScanDesc scan = table_beginscan(consumers, GetActiveSnapshot(), 0, nullptr);
-        TupleTableSlot* slot = table_slot_create(consumers, nullptr);
-        while (table_scan_getnextslot(scan, ForwardScanDirection, slot)) {
-            slot_getallattrs(slot);
-            auto value = [&](AttrNumber n) { return slot->tts_values[n - 1]; };
-            if (DatumGetInt32(value(subscriptions)) == 0)
+        TupleTableSlot* row = table_slot_create(consumers, nullptr);
+        while (table_scan_getnextslot(scan, ForwardScanDirection, row)) {
+            slot_getallattrs(row);
+            auto value = [&](AttrNumber n) { return row->tts_values[n - 1]; };
+            if (row->tts_isnull[role - 1] || DatumGetInt32(value(subscriptions)) == 0)
                 continue;
-            // Whoever owns the table could write any role there. It must be one he could become.
-            if (!is_member_of_role(consumers->rd_rel->relowner, DatumGetObjectId(value(role)))) {
-                ereport(LOG, (errmsg("consumer \"%s\" is not processed: the owner of inbox.consumer "
-                                     "is not a member of its role",
-                                     TextDatumGetCString(value(name)))));
-                continue;
-            }
-            want(WorkerKind::processor, static_cast<Oid>(DatumGetInt32(value(id))),
-                 TextDatumGetCString(value(name)));
+            const char* consumer = TextDatumGetCString(value(name));
+            const Oid runs_as = role_to_run_as(consumers->rd_rel->relowner,
+                                               NameStr(*DatumGetName(value(role))), consumer);
+            if (OidIsValid(runs_as))
+                want(WorkerKind::processor, static_cast<Oid>(DatumGetInt32(value(id))), runs_as,
+                     consumer);
         }
-        ExecDropSingleTupleTableSlot(slot);
+        ExecDropSingleTupleTableSlot(row);
         table_endscan(scan);
     }
     relation_close(consumers, AccessShareLock);
@@ -129,8 +139,8 @@ static void tidy_cursors() {
 static bool look_around() {
     for_each_ward([](Ward* ward) { ward->wanted = false; });
     begin_work("looking for destinations and consumers");
-    const bool outbox = OidIsValid(get_extension_oid("pg_outbox", true));
-    const bool inbox = OidIsValid(get_extension_oid("pg_inbox", true));
+    const bool outbox = lock_extension("pg_outbox");
+    const bool inbox = lock_extension("pg_inbox");
     if (outbox) {
         want_relays();
         tidy_cursors();
@@ -151,21 +161,18 @@ static void end_unwanted() {
     for (int i = 0; i < used; i++) {
         LWLockAcquire(shared->lock, LW_SHARED);
         const WorkerSlot& slot = shared->slots[i];
-        WardKey key;
-        memset(&key, 0, sizeof key);
-        key.kind = slot.kind;
-        key.object = slot.object;
+        const WorkerIdentity identity = identify(slot.kind, slot.object, slot.role);
         const bool ours = slot.database == MyDatabaseId && slot.kind > WorkerKind::keeper;
         LWLockRelease(shared->lock);
         if (!ours)
             continue;
-        const auto* ward = static_cast<Ward*>(hash_search(wards, &key, HASH_FIND, nullptr));
+        const auto* ward = static_cast<Ward*>(hash_search(wards, &identity, HASH_FIND, nullptr));
         if (ward == nullptr || !ward->wanted)
             terminate_worker(i);
     }
     for_each_ward([](Ward* ward) {
         if (!ward->wanted && !child_lives(&ward->worker))
-            hash_search(wards, &ward->key, HASH_REMOVE, nullptr);
+            hash_search(wards, &ward->identity, HASH_REMOVE, nullptr);
     });
 }
 
@@ -173,8 +180,8 @@ static long start_wanted() {
     long timeout = -1;
     for_each_ward([&](Ward* ward) {
         if (ward->wanted)
-            timeout = shorter_timeout(timeout, start_child(&ward->worker, ward->key.kind, MyDatabaseId,
-                                                           ward->key.object, NameStr(ward->name)));
+            timeout = shorter_timeout(
+                timeout, start_child(&ward->worker, ward->identity, NameStr(ward->name)));
     });
     return timeout;
 }
@@ -195,10 +202,10 @@ static void leave() {
 extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
     using namespace outbox;
 
-    become_worker(argument, WakeKeeper, InvalidOid);
+    become_worker(argument, WakeKeeper);
     HASHCTL control;
     memset(&control, 0, sizeof control);
-    control.keysize = sizeof(WardKey);
+    control.keysize = sizeof(WorkerIdentity);
     control.entrysize = sizeof(Ward);
     wards = hash_create("outbox wards", 16, &control, HASH_ELEM | HASH_BLOBS);
 

@@ -126,11 +126,10 @@ static long tend_keepers() {
     for_each_database([&](DatabaseEntry* entry) {
         if (!entry->exists || !entry->check || looking >= keepers_looking_at_once)
             return;
-        timeout = shorter_timeout(timeout, start_child(&entry->keeper, WorkerKind::keeper,
-                                                       entry->database, InvalidOid,
-                                                       NameStr(entry->name)));
-        if (entry->keeper.slot >= 0 ||
-            find_slot(WorkerKind::keeper, entry->database, InvalidOid) >= 0) {
+        const WorkerIdentity keeper = {WorkerKind::keeper, entry->database, InvalidOid, InvalidOid};
+        timeout = shorter_timeout(timeout,
+                                  start_child(&entry->keeper, keeper, NameStr(entry->name)));
+        if (entry->keeper.slot >= 0 || find_slot(keeper) >= 0) {
             entry->check = false;  // whatever it finds, it is being looked at
             looking++;
         }

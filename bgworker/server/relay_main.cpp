@@ -379,7 +379,7 @@ static void start() {
 extern "C" PGDLLEXPORT void outbox_relay_main(Datum argument) {
     using namespace outbox;
 
-    become_worker(argument, WakeRelays, InvalidOid);
+    become_worker(argument, WakeRelays);
     start();
     configure();
     while (true) {

@@ -72,8 +72,8 @@ static void complain_once(const char* title, const char* what, const char* setti
                               setting)));
 }
 
-static bool launch(Child* child, WorkerKind kind, Oid database, Oid object, const char* name) {
-    const KindOfWorker how = kind_of_worker(kind);
+static bool launch(Child* child, const WorkerIdentity& identity, const char* name) {
+    const KindOfWorker how = kind_of_worker(identity.kind);
     BackgroundWorker worker;
     memset(&worker, 0, sizeof worker);
     worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
@@ -85,9 +85,9 @@ static bool launch(Child* child, WorkerKind kind, Oid database, Oid object, cons
     strlcpy(worker.bgw_type, how.type, sizeof worker.bgw_type);
     snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s %s", how.type, name);
 
-    const int slot = reserve_slot(kind, database, object, name);
+    const int slot = reserve_slot(identity, name);
     if (slot < 0) {
-        if (!is_held(database))
+        if (!is_held(identity.database))
             complain_once(worker.bgw_name, "worker slots", "outbox.max_workers");
         return false;
     }
@@ -103,15 +103,15 @@ static bool launch(Child* child, WorkerKind kind, Oid database, Oid object, cons
     return true;
 }
 
-long start_child(Child* child, WorkerKind kind, Oid database, Oid object, const char* name) {
+long start_child(Child* child, const WorkerIdentity& identity, const char* name) {
     // A worker that an earlier parent started wakes us when it ends.
-    if (child_lives(child) || find_slot(kind, database, object) >= 0)
+    if (child_lives(child) || find_slot(identity) >= 0)
         return -1;
     const TimestampTz now = GetCurrentTimestamp();
     if (child->not_before > now)
         return Max(1, TimestampDifferenceMilliseconds(now, child->not_before));
     child->started_at = now;
-    if (launch(child, kind, database, object, name))
+    if (launch(child, identity, name))
         return -1;
     child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
     return child->pause;
@@ -127,13 +127,14 @@ long shorter_timeout(long a, long b) {
 // Being one
 // ---------------------------------------------------------------------------------------------
 
-void become_worker(Datum argument, WakeTarget wake_target, Oid role) {
+void become_worker(Datum argument, WakeTarget wake_target) {
     pqsignal(SIGHUP, SignalHandlerForConfigReload);
     pqsignal(SIGTERM, die);
     // Before connecting: exit callbacks run last in, first out, so that the slot is given back when
     // locks are gone already.
     attach_to_slot(argument, wake_target);
     BackgroundWorkerUnblockSignals();
+    const Oid role = shared->slots[my_slot].role;
     BackgroundWorkerInitializeConnectionByOid(shared->slots[my_slot].database, role, 0);
     pgstat_report_appname(MyBgworkerEntry->bgw_name);
     if (!OidIsValid(role))  // whoever may create objects must not have a superuser find them
@@ -152,6 +153,14 @@ void end_work() {
     CommitTransactionCommand();
     pgstat_report_stat(false);
     pgstat_report_activity(STATE_IDLE, nullptr);
+}
+
+bool lock_extension(const char* name) {
+    const Oid extension = get_extension_oid(name, true);
+    if (!OidIsValid(extension))
+        return false;
+    LockDatabaseObject(ExtensionRelationId, extension, 0, AccessShareLock);
+    return get_extension_oid(name, true) == extension;
 }
 
 bool handle_signals() {

@@ -28,20 +28,24 @@ bool child_lives(Child* child);
 // Starts it when it does not live, also by the hand of an earlier parent, and is not to be waited
 // for. What cannot be started because the server has no room is tried again later; the log says so
 // once. Returns the milliseconds after which it should be called again; -1: no need.
-long start_child(Child* child, WorkerKind kind, Oid database, Oid object, const char* name);
+long start_child(Child* child, const WorkerIdentity& identity, const char* name);
 
 // The shorter of two timeouts in milliseconds, where -1 is none.
 long shorter_timeout(long a, long b);
 
 // ---- being one ----------------------------------------------------------------------------------
 
-// At the beginning of a worker's main function: signals, slot, database, a safe search_path.
-// `role` invalid: the bootstrap superuser.
-void become_worker(Datum argument, WakeTarget wake_target, Oid role);
+// At the beginning of a worker's main function: signals, slot, database. It runs as the role of its
+// slot, or without one as the bootstrap superuser, then with a safe search_path.
+void become_worker(Datum argument, WakeTarget wake_target);
 
 // A transaction of the worker's own, shown in pg_stat_activity as `activity`.
 void begin_work(const char* activity);
 void end_work();
+
+// Whether an extension is there; if so, it stays until the transaction ends. DROP EXTENSION waits for
+// us then, and not we for it, only to find the tables gone.
+bool lock_extension(const char* name);
 
 // Does what signals asked for: ends the process, or reads the configuration again. Returns whether it
 // did the latter.

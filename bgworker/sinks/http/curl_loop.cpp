@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "core/signals.hpp"  // libcurl resolves names in threads
+
 namespace outbox {
 
 CurlLoop::CurlLoop(const Clock& clock) : clock_(clock) {
@@ -53,16 +55,6 @@ int CurlLoop::on_timer(CURLM*, long timeout, void* self) noexcept {
     auto* loop = static_cast<CurlLoop*>(self);
     loop->deadline_ = timeout < 0 ? never : loop->clock_.now() + milliseconds(timeout);
     return 0;
-}
-
-SignalsBlocked::SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-}
-
-SignalsBlocked::~SignalsBlocked() {
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 }  // namespace outbox

@@ -6,7 +6,6 @@
 #include <curl/curl.h>
 #include <sys/epoll.h>
 
-#include <csignal>
 #include <cstdint>
 
 #include "core/clock.hpp"
@@ -50,19 +49,6 @@ class CurlLoop {
     int epoll_ = -1;
     CURLM* multi_ = nullptr;
     Micros deadline_ = never;
-};
-
-// libcurl resolves names in threads that inherit the signal mask of whoever starts them. A thread that
-// handles a signal of the server would corrupt its state: all signals are blocked around libcurl.
-class SignalsBlocked {
-  public:
-    SignalsBlocked();
-    ~SignalsBlocked();
-    SignalsBlocked(const SignalsBlocked&) = delete;
-    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
-  private:
-    sigset_t before_;
 };
 
 // ---------------------------------------------------------------------------------------------

@@ -1,0 +1,190 @@
+// The processor runs the handlers of one consumer, written in SQL, as the role that subscribed them.
+//
+// All of its work is done by functions of pg_inbox (sql/pg_inbox/process.sql), which anybody could
+// call; this is only the loop around them: look for the next messages, process each in a transaction
+// of its own, sleep until a commit wakes us or a message that failed is due again.
+//
+// It connects as the role of the consumer, and so has no more rights than the role has: handlers are
+// somebody's code. An error in the functions themselves ends the process; the keeper starts another.
+#include <algorithm>
+
+#include "core/backoff.hpp"
+#include "server/worker.hpp"
+#include "settings.hpp"
+
+namespace outbox {
+
+static constexpr int messages_at_once = 500;
+static constexpr Micros save_interval = seconds(1);
+
+struct Message {
+    int64 seq;
+    TimestampTz occurred_at;
+};
+
+// Plain memory of the process: the lists of one look.
+static Message messages[messages_at_once];
+static int message_count = 0;
+
+static SPIPlanPtr plan_of(const char* statement, std::initializer_list<Oid> types) {
+    SPIPlanPtr plan = SPI_prepare(statement, static_cast<int>(types.size()),
+                                  const_cast<Oid*>(types.begin()));
+    if (plan == nullptr || SPI_keepplan(plan) != 0)
+        elog(ERROR, "could not prepare \"%s\"", statement);
+    return plan;
+}
+
+static void execute(SPIPlanPtr plan, Datum* values, const char* nulls) {
+    const int code = SPI_execute_plan(plan, values, nulls, false, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not process messages: %s", SPI_result_code_string(code));
+}
+
+static Datum consumer() {
+    return Int32GetDatum(static_cast<int32>(shared->slots[my_slot].object));
+}
+
+static Datum result_value(uint64 row, int column, bool* is_null) {
+    return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, is_null);
+}
+
+// A transaction of ours. False: pg_inbox is gone.
+static bool begin(const char* activity) {
+    begin_work(activity);
+    if (!lock_extension("pg_inbox")) {
+        end_work();
+        return false;
+    }
+    SPI_connect();
+    return true;
+}
+
+static void end() {
+    SPI_finish();
+    end_work();
+}
+
+static void look_for_messages() {
+    static SPIPlanPtr plan = nullptr;
+    if (!begin("looking for messages"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of("SELECT seq, occurred_at FROM inbox.next_messages($1, $2)", {INT4OID, INT4OID});
+    Datum values[] = {consumer(), Int32GetDatum(messages_at_once)};
+    execute(plan, values, nullptr);
+    message_count = static_cast<int>(SPI_processed);
+    for (int i = 0; i < message_count; i++) {
+        bool is_null;
+        messages[i] = {DatumGetInt64(result_value(i, 1, &is_null)),
+                       DatumGetTimestampTz(result_value(i, 2, &is_null))};
+    }
+    end();
+}
+
+static void process(const Message& message) {
+    static SPIPlanPtr plan = nullptr;
+    if (!begin("processing a message"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of("SELECT inbox.process($1, $2)", {INT4OID, INT8OID});
+    Datum values[] = {consumer(), Int64GetDatum(message.seq)};
+    execute(plan, values, nullptr);
+    bool waits;
+    const bool done = DatumGetBool(result_value(0, 1, &waits));
+    end();
+
+    DeliveryStats& stats = shared->slots[my_slot].stats;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (done)
+        stats.settled(now - message.occurred_at, 0, now);
+    else if (!waits)
+        stats.failed();
+}
+
+// Milliseconds until a message that failed is due; -1: there is none.
+static long until_next_attempt() {
+    static SPIPlanPtr plan = nullptr;
+    if (!begin("looking for messages"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of("SELECT inbox.next_attempt($1)", {INT4OID});
+    Datum values[] = {consumer()};
+    execute(plan, values, nullptr);
+    bool is_null;
+    const TimestampTz due = DatumGetTimestampTz(result_value(0, 1, &is_null));
+    const long left =
+        is_null ? -1 : Max(1, TimestampDifferenceMilliseconds(GetCurrentTimestamp(), due));
+    end();
+    return left;
+}
+
+static Datum interval_of(std::optional<Micros> micros, char* null) {
+    auto* interval = static_cast<Interval*>(palloc0(sizeof(Interval)));
+    interval->time = micros.value_or(0);
+    *null = micros ? ' ' : 'n';
+    return IntervalPGetDatum(interval);
+}
+
+// Adds what was counted since the last time to inbox.progress, for those who look without us.
+static void save_progress(bool at_once) {
+    static SPIPlanPtr plan = nullptr;
+    static uint64 saved_done = 0, saved_failed = 0;
+    static TimestampTz saved_at = 0;
+    const DeliveryStats& stats = shared->slots[my_slot].stats;
+    const uint64 done = stats.delivered, failed = stats.failures;
+    const TimestampTz now = GetCurrentTimestamp();
+    if ((done == saved_done && failed == saved_failed) || (!at_once && now - saved_at < save_interval))
+        return;
+
+    if (!begin("saving progress"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of("SELECT inbox.save_progress($1, $2, $3, $4, $5)",
+                       {INT4OID, INT8OID, INT8OID, INTERVALOID, INTERVALOID});
+    char nulls[] = {' ', ' ', ' ', ' ', ' '};
+    Datum values[] = {consumer(), Int64GetDatum(static_cast<int64>(done - saved_done)),
+                      Int64GetDatum(static_cast<int64>(failed - saved_failed)),
+                      interval_of(stats.latency.percentile(0.50), &nulls[3]),
+                      interval_of(stats.latency.percentile(0.99), &nulls[4])};
+    execute(plan, values, nulls);
+    end();
+    saved_done = done;
+    saved_failed = failed;
+    saved_at = now;
+}
+
+static void work() {
+    for (int i = 0; i < message_count; i++) {
+        handle_signals();
+        process(messages[i]);
+        save_progress(false);
+    }
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
+    using namespace outbox;
+
+    become_worker(argument, WakeProcessors);
+    // What is lost in a crash is lost together with the note that it was done, and done again.
+    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
+    Backoff poll(milliseconds(settings::poll_min), milliseconds(settings::poll_max), random_seed());
+    while (true) {
+        if (handle_signals())
+            poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
+        begin_looking();
+        look_for_messages();
+        if (message_count > 0) {
+            set_my_state(WorkerState::delivering);
+            work();
+            poll.reset();
+            continue;
+        }
+        save_progress(true);
+        set_my_state(WorkerState::idle);
+        const long due = until_next_attempt();
+        wait_for_latch(shorter_timeout(due, static_cast<long>(poll.next() / 1000 + 1)),
+                       "OutboxProcessorMain");
+    }
+}

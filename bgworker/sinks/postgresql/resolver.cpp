@@ -1,0 +1,69 @@
+#include "sinks/postgresql/resolver.hpp"
+
+#include <netdb.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <system_error>
+#include <thread>
+
+#include "core/signals.hpp"
+
+namespace outbox {
+
+struct Resolver::LookUp {
+    std::string host;
+    int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    // Written by the thread before it signals the descriptor, read after that.
+    std::string addresses;
+    std::string error;
+
+    ~LookUp() {
+        if (descriptor >= 0)
+            close(descriptor);
+    }
+
+    void run() noexcept {
+        addrinfo hints{};
+        hints.ai_socktype = SOCK_STREAM;
+        addrinfo* found = nullptr;
+        const int code = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+        if (code != 0)
+            error = "could not translate host name \"" + host + "\": " + gai_strerror(code);
+        for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+            char text[NI_MAXHOST];
+            if (getnameinfo(one->ai_addr, one->ai_addrlen, text, sizeof text, nullptr, 0,
+                            NI_NUMERICHOST) != 0)
+                continue;
+            if (!addresses.empty())
+                addresses += ',';
+            addresses += text;
+        }
+        if (found != nullptr)
+            freeaddrinfo(found);
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const ssize_t written = write(descriptor, &one, sizeof one);
+    }
+};
+
+Resolver::Resolver(const std::string& host) : look_up_(std::make_shared<LookUp>()) {
+    look_up_->host = host;
+    const SignalsBlocked blocked;
+    std::thread([look_up = look_up_] { look_up->run(); }).detach();
+}
+
+Resolver::~Resolver() = default;
+
+int Resolver::descriptor() const {
+    return look_up_->descriptor;
+}
+
+std::string Resolver::addresses() const {
+    return look_up_->addresses;
+}
+
+std::string Resolver::error() const {
+    return look_up_->error.empty() ? "host name has no address" : look_up_->error;
+}
+
+}  // namespace outbox

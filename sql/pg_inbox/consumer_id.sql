@@ -1,0 +1,20 @@
+-- The id of a consumer, which is made when it is new.
+CREATE FUNCTION inbox.consumer_id(consumer text)
+RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    found_id integer;
+BEGIN
+    SELECT c.id INTO found_id FROM inbox.consumer AS c WHERE c.name = consumer;
+    IF found_id IS NULL THEN
+        IF coalesce(consumer, '') = '' THEN
+            RAISE EXCEPTION 'consumer must not be empty' USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        INSERT INTO inbox.consumer (name) VALUES (consumer) ON CONFLICT (name) DO NOTHING;
+        SELECT c.id INTO STRICT found_id FROM inbox.consumer AS c WHERE c.name = consumer;
+    END IF;
+    RETURN found_id;
+END $$;
+COMMENT ON FUNCTION inbox.consumer_id(text) IS 'internal: the id of a consumer, made when it is new';

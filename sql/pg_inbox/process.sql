@@ -1,0 +1,198 @@
+-- How messages of a consumer are processed. The processor of pg_outbox calls these, as the role of the
+-- consumer; one processor at a time per consumer.
+
+CREATE FUNCTION inbox.check_role(consumer_id integer)
+RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT coalesce((SELECT pg_has_role(session_user, c.role, 'MEMBER')
+                       FROM inbox.consumer AS c WHERE c.id = $1), false) THEN
+        RAISE EXCEPTION 'consumer % is not one of role "%"', $1, session_user
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
+COMMENT ON FUNCTION inbox.check_role(integer) IS 'internal: refuses those who do not own the consumer';
+
+-- The next messages in order of arrival, without those that wait: for their next attempt, or behind
+-- an earlier one of their key.
+CREATE FUNCTION inbox.next_messages(
+    consumer_id  integer,
+    max_messages integer,
+    OUT seq         bigint,
+    OUT occurred_at timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM inbox.check_role(consumer_id);
+    RETURN QUERY
+        SELECT m.seq, m.occurred_at
+          FROM inbox.message AS m
+         WHERE m.consumer_id = next_messages.consumer_id
+           AND NOT EXISTS (SELECT FROM inbox.waiting AS w
+                            WHERE w.consumer_id = m.consumer_id AND w.seq = m.seq
+                              AND w.next_attempt_at > clock_timestamp())
+           AND (m.ordering_key = ''
+                OR NOT EXISTS (SELECT FROM inbox.waiting AS w
+                                WHERE w.consumer_id = m.consumer_id
+                                  AND w.ordering_key = m.ordering_key AND w.seq < m.seq))
+         ORDER BY m.seq
+         LIMIT max_messages;
+END $$;
+COMMENT ON FUNCTION inbox.next_messages(integer, integer) IS 'internal: the messages that can be processed now';
+
+CREATE FUNCTION inbox.next_attempt(consumer_id integer)
+RETURNS timestamptz
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM inbox.check_role(consumer_id);
+    RETURN (SELECT min(w.next_attempt_at) FROM inbox.waiting AS w WHERE w.consumer_id = $1);
+END $$;
+COMMENT ON FUNCTION inbox.next_attempt(integer) IS 'internal: when a message that failed is due again';
+
+-- An earlier message of the same key has failed and comes first.
+CREATE FUNCTION inbox.must_wait(consumer_id integer, seq bigint)
+RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM inbox.message AS m
+                     JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id
+                      AND w.ordering_key = m.ordering_key AND w.seq < m.seq
+                    WHERE m.consumer_id = must_wait.consumer_id AND m.seq = must_wait.seq
+                      AND m.ordering_key <> '');
+END $$;
+COMMENT ON FUNCTION inbox.must_wait(integer, bigint) IS 'internal: whether a message waits behind another';
+
+-- Takes a message out of the inbox, for good if the transaction commits. Nothing comes back when it is
+-- not there or has been processed before.
+CREATE FUNCTION inbox.take(consumer_id integer, seq bigint)
+RETURNS inbox.message
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    message inbox.message;
+BEGIN
+    PERFORM inbox.check_role(consumer_id);
+    DELETE FROM inbox.message AS m
+     WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq
+     RETURNING m.* INTO message;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    DELETE FROM inbox.waiting AS w WHERE w.consumer_id = take.consumer_id AND w.seq = take.seq;
+    INSERT INTO inbox.processed (consumer_id, event_id)
+        VALUES (message.consumer_id, message.event_id)
+        ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN NULL;  -- a duplicate: it stays deleted
+    END IF;
+    RETURN message;
+END $$;
+COMMENT ON FUNCTION inbox.take(integer, bigint) IS 'internal: a message and the right to handle it';
+
+CREATE FUNCTION inbox.handlers(consumer_id integer, event_type text)
+RETURNS SETOF text
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+        SELECT s.handler
+          FROM inbox.subscription AS s
+         WHERE s.consumer_id = handlers.consumer_id
+           AND handlers.event_type LIKE
+               replace(replace(replace(replace(s.event_type, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')
+         ORDER BY s.number;
+END $$;
+COMMENT ON FUNCTION inbox.handlers(integer, text) IS 'internal: what handles an event of a consumer';
+
+-- Remembers that a message could not be handled. The next attempt is after a random part of a second,
+-- two, four, ... up to five minutes.
+CREATE FUNCTION inbox.record_failure(consumer_id integer, seq bigint, error text, sqlstate text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM inbox.check_role(consumer_id);
+    INSERT INTO inbox.waiting AS w (consumer_id, seq, event_id, ordering_key, attempts, error,
+                                    sqlstate, next_attempt_at)
+        SELECT m.consumer_id, m.seq, m.event_id, m.ordering_key, 1, $3, $4,
+               clock_timestamp() + random() * interval '1 second'
+          FROM inbox.message AS m
+         WHERE m.consumer_id = $1 AND m.seq = $2
+        ON CONFLICT ON CONSTRAINT waiting_pkey DO UPDATE
+           SET attempts = w.attempts + 1,
+               error = excluded.error,
+               sqlstate = excluded.sqlstate,
+               last_failed_at = clock_timestamp(),
+               next_attempt_at = clock_timestamp()
+                   + random() * least(interval '5 minutes',
+                                      interval '1 second' * 2 ^ least(w.attempts, 16));
+END $$;
+COMMENT ON FUNCTION inbox.record_failure(integer, bigint, text, text) IS
+    'internal: has a message and its key wait';
+
+-- Processes one message. Returns true when it is done with, be it handled, passed over or a duplicate;
+-- false when it failed; NULL when it waits. The handler's effects are part of the caller's transaction.
+CREATE FUNCTION inbox.process(consumer_id integer, seq bigint)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    message inbox.message;
+    handler text;
+    error   text;
+    state   text;
+BEGIN
+    IF inbox.must_wait(consumer_id, seq) THEN
+        RETURN NULL;
+    END IF;
+    message := inbox.take(consumer_id, seq);
+    IF message.seq IS NOT NULL THEN
+        FOR handler IN SELECT inbox.handlers(consumer_id, message.event_type) LOOP
+            EXECUTE 'SELECT ' || handler || '($1)' USING message;
+        END LOOP;
+        -- What handlers deferred to the commit would fail there, where nobody could catch it.
+        SET CONSTRAINTS ALL IMMEDIATE;
+    END IF;
+    RETURN true;
+EXCEPTION
+    WHEN OTHERS OR assert_failure THEN
+        GET STACKED DIAGNOSTICS error = MESSAGE_TEXT, state = RETURNED_SQLSTATE;
+        PERFORM inbox.record_failure(consumer_id, seq, error, state);
+        RETURN false;
+END $$;
+COMMENT ON FUNCTION inbox.process(integer, bigint) IS 'internal: handles one message';
+
+CREATE FUNCTION inbox.save_progress(
+    consumer_id integer,
+    processed   bigint,
+    failures    bigint,
+    latency_p50 interval,
+    latency_p99 interval)
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM inbox.check_role(consumer_id);
+    INSERT INTO inbox.progress AS p
+        VALUES ($1, $2, $3, $4, $5, clock_timestamp())
+        ON CONFLICT ON CONSTRAINT progress_pkey DO UPDATE
+           SET processed = p.processed + excluded.processed,
+               failures = p.failures + excluded.failures,
+               latency_p50 = excluded.latency_p50,
+               latency_p99 = excluded.latency_p99,
+               saved_at = excluded.saved_at;
+END $$;
+COMMENT ON FUNCTION inbox.save_progress(integer, bigint, bigint, interval, interval) IS
+    'internal: adds to what a processor has counted';

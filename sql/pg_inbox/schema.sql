@@ -1,0 +1,1 @@
+COMMENT ON SCHEMA inbox IS 'pg_inbox: messages applied exactly once';

@@ -1,0 +1,63 @@
+CREATE VIEW inbox.status AS
+SELECT c.name AS consumer,
+       c.role,
+       c.subscriptions,
+       CASE
+         WHEN c.subscriptions = 0 THEN 'not subscribed'
+         WHEN worker.pid IS NULL THEN 'stopped'
+         WHEN first.seq IS NULL THEN 'idle'
+         WHEN blocked.keys > 0 THEN 'processing, some keys wait'
+         ELSE 'processing'
+       END AS state,
+       worker.pid,
+       coalesce(p.processed, 0) AS processed,
+       coalesce(p.failures, 0) AS failures,
+       -- Numbers of arrival between the first and the last that waits; an upper bound, for other
+       -- consumers and duplicates take numbers as well.
+       coalesce(last.seq - first.seq + 1, 0) AS pending_at_most,
+       clock_timestamp() - first.received_at AS oldest_pending_age,
+       blocked.keys AS waiting_keys,
+       p.latency_p50,
+       p.latency_p99,
+       blocked.last_error,
+       blocked.last_error_at
+  FROM inbox.consumer AS c
+  LEFT JOIN inbox.progress AS p ON p.consumer_id = c.id
+  LEFT JOIN LATERAL (SELECT m.seq, m.received_at FROM inbox.message AS m
+                      WHERE m.consumer_id = c.id ORDER BY m.seq LIMIT 1) AS first ON true
+  LEFT JOIN LATERAL (SELECT m.seq FROM inbox.message AS m
+                      WHERE m.consumer_id = c.id ORDER BY m.seq DESC LIMIT 1) AS last ON true
+  CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS keys,
+                             (pg_catalog.array_agg(w.error ORDER BY w.last_failed_at DESC))[1] AS last_error,
+                             pg_catalog.max(w.last_failed_at) AS last_error_at
+                        FROM inbox.waiting AS w WHERE w.consumer_id = c.id) AS blocked
+  LEFT JOIN LATERAL (SELECT a.pid FROM pg_catalog.pg_stat_activity AS a
+                      WHERE a.datname = pg_catalog.current_database()
+                        AND a.backend_type = 'pg_outbox processor'
+                        AND a.application_name = pg_catalog.left('pg_outbox processor ' || c.name, 63)
+                      LIMIT 1) AS worker ON true;
+COMMENT ON VIEW inbox.status IS 'every consumer in one look: is anything stuck, since when, why';
+COMMENT ON COLUMN inbox.status.role IS 'whose rights the handlers have';
+COMMENT ON COLUMN inbox.status.processed IS 'messages done with';
+COMMENT ON COLUMN inbox.status.failures IS 'failed attempts';
+COMMENT ON COLUMN inbox.status.pending_at_most IS 'messages that wait, at most';
+COMMENT ON COLUMN inbox.status.oldest_pending_age IS 'for how long the oldest has waited';
+COMMENT ON COLUMN inbox.status.waiting_keys IS 'messages whose handler failed, each with its key behind it; see inbox.waiting_keys';
+COMMENT ON COLUMN inbox.status.latency_p50 IS 'half of the recent messages took at most this long from occurred_at to processed';
+COMMENT ON COLUMN inbox.status.latency_p99 IS '99 of 100 recent messages took at most this long';
+
+CREATE VIEW inbox.waiting_keys AS
+SELECT c.name AS consumer,
+       w.ordering_key,
+       w.event_id,
+       m.event_type,
+       w.attempts,
+       w.sqlstate,
+       w.error,
+       w.first_failed_at AS since,
+       w.last_failed_at,
+       w.next_attempt_at
+  FROM inbox.waiting AS w
+  JOIN inbox.consumer AS c ON c.id = w.consumer_id
+  LEFT JOIN inbox.message AS m ON m.consumer_id = w.consumer_id AND m.event_id = w.event_id;
+COMMENT ON VIEW inbox.waiting_keys IS 'keys that wait because a handler failed, since when and why';
