@@ -194,8 +194,16 @@ static void insert_rows(LogWriter& writer, TupleTableSlot** slots, int count) {
         compat::insert_index_entries(writer.target, slots[i], writer.executor);
 }
 
+// Says which event of a batch an error is about.
+static void name_event(void* number) {
+    errcontext("event %d of the batch", *static_cast<int*>(number));
+}
+
 static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* ids) {
     LogWriter writer = open_log();
+    int number = 0;
+    ErrorContextCallback context = {error_context_stack, name_event, &number};
+    error_context_stack = &context;
     writer.bulk = GetBulkInsertState();
 
     const int slot_count = Min(count, rows_at_once);
@@ -210,9 +218,9 @@ static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* i
 
     int filled = 0;
     for (int i = 0; i < count; i++) {
+        number = i + 1;
         if (row_nulls != nullptr && row_nulls[i])
-            ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-                            errmsg("event %d of the batch is null", i + 1)));
+            ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("event is null")));
         MemoryContextSwitchTo(rows_context);
         HeapTupleHeader row = DatumGetHeapTupleHeader(rows[i]);
         if (descriptor == nullptr)
@@ -243,6 +251,7 @@ static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* i
         }
     }
     insert_rows(writer, slots, filled);
+    error_context_stack = context.previous;
 
     FreeBulkInsertState(writer.bulk);
     table_finish_bulk_insert(writer.segment, 0);

@@ -81,4 +81,13 @@ inline uint32 wait_event([[maybe_unused]] const char* name) {
 #endif
 }
 
+// How a background worker names our module. 18 finds modules outside the library directory by
+// dynamic_library_path, and only if the name has no directory (commit 4f7f7b037585); the patch by which
+// Debian does so before that needs the directory.
+#if PG_VERSION_NUM >= 180000
+constexpr const char* module_name = "pg_outbox";
+#else
+constexpr const char* module_name = "$libdir/pg_outbox";
+#endif
+
 }  // namespace outbox::compat

@@ -40,7 +40,7 @@ void register_launcher() {
     worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
     worker.bgw_start_time = BgWorkerStart_RecoveryFinished;  // never on a standby
     worker.bgw_restart_time = 1;
-    strlcpy(worker.bgw_library_name, "$libdir/pg_outbox", sizeof worker.bgw_library_name);
+    strlcpy(worker.bgw_library_name, compat::module_name, sizeof worker.bgw_library_name);
     strlcpy(worker.bgw_function_name, "outbox_launcher_main", sizeof worker.bgw_function_name);
     strlcpy(worker.bgw_name, "pg_outbox launcher", sizeof worker.bgw_name);
     strlcpy(worker.bgw_type, "pg_outbox launcher", sizeof worker.bgw_type);

@@ -80,7 +80,7 @@ static bool launch(Child* child, const WorkerIdentity& identity, const char* nam
     worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
     worker.bgw_restart_time = BGW_NEVER_RESTART;  // its parent does that
     worker.bgw_notify_pid = MyProcPid;
-    strlcpy(worker.bgw_library_name, "$libdir/pg_outbox", sizeof worker.bgw_library_name);
+    strlcpy(worker.bgw_library_name, compat::module_name, sizeof worker.bgw_library_name);
     strlcpy(worker.bgw_function_name, how.entry_point, sizeof worker.bgw_function_name);
     strlcpy(worker.bgw_type, how.type, sizeof worker.bgw_type);
     snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s %s", how.type, name);

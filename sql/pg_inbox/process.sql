@@ -55,64 +55,51 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.next_attempt(integer) IS 'internal: when a message that failed is due again';
 
--- An earlier message of the same key has failed and comes first.
-CREATE FUNCTION inbox.must_wait(consumer_id integer, seq bigint)
-RETURNS boolean
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN EXISTS (SELECT FROM inbox.message AS m
-                     JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id
-                      AND w.ordering_key = m.ordering_key AND w.seq < m.seq
-                    WHERE m.consumer_id = must_wait.consumer_id AND m.seq = must_wait.seq
-                      AND m.ordering_key <> '');
-END $$;
-COMMENT ON FUNCTION inbox.must_wait(integer, bigint) IS 'internal: whether a message waits behind another';
-
--- Takes a message out of the inbox, for good if the transaction commits. Nothing comes back when it is
--- not there or has been processed before.
-CREATE FUNCTION inbox.take(consumer_id integer, seq bigint)
-RETURNS inbox.message
+-- Takes a message out of the inbox, for good if the transaction commits, and says what handles it.
+--
+-- `waits`: an earlier message of the same key has failed and comes first; nothing was taken.
+-- `message` NULL: it is not there, or it was a duplicate, which is gone now.
+CREATE FUNCTION inbox.take(
+    consumer_id integer,
+    seq         bigint,
+    OUT message  inbox.message,
+    OUT handlers text[],
+    OUT waits    boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    message inbox.message;
 BEGIN
     PERFORM inbox.check_role(consumer_id);
     DELETE FROM inbox.message AS m
      WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq
+       AND (m.ordering_key = ''
+            OR NOT EXISTS (SELECT FROM inbox.waiting AS w
+                            WHERE w.consumer_id = m.consumer_id
+                              AND w.ordering_key = m.ordering_key AND w.seq < m.seq))
      RETURNING m.* INTO message;
     IF NOT FOUND THEN
-        RETURN NULL;
+        waits := EXISTS (SELECT FROM inbox.message AS m
+                          WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq);
+        RETURN;
     END IF;
+    waits := false;
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = take.consumer_id AND w.seq = take.seq;
     INSERT INTO inbox.processed (consumer_id, event_id)
         VALUES (message.consumer_id, message.event_id)
         ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        RETURN NULL;  -- a duplicate: it stays deleted
+        message := NULL;
+        RETURN;
     END IF;
-    RETURN message;
-END $$;
-COMMENT ON FUNCTION inbox.take(integer, bigint) IS 'internal: a message and the right to handle it';
-
-CREATE FUNCTION inbox.handlers(consumer_id integer, event_type text)
-RETURNS SETOF text
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY
+    handlers := ARRAY(
         SELECT s.handler
           FROM inbox.subscription AS s
-         WHERE s.consumer_id = handlers.consumer_id
-           AND handlers.event_type LIKE
+         WHERE s.consumer_id = take.consumer_id
+           AND message.event_type LIKE
                replace(replace(replace(replace(s.event_type, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')
-         ORDER BY s.number;
+         ORDER BY s.number);
 END $$;
-COMMENT ON FUNCTION inbox.handlers(integer, text) IS 'internal: what handles an event of a consumer';
+COMMENT ON FUNCTION inbox.take(integer, bigint) IS 'internal: a message and the right to handle it';
 
 -- Remembers that a message could not be handled. The next attempt is after a random part of a second,
 -- two, four, ... up to five minutes.
@@ -148,18 +135,18 @@ RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    message inbox.message;
+    taken   record;
     handler text;
     error   text;
     state   text;
 BEGIN
-    IF inbox.must_wait(consumer_id, seq) THEN
+    taken := inbox.take(consumer_id, seq);
+    IF taken.waits THEN
         RETURN NULL;
     END IF;
-    message := inbox.take(consumer_id, seq);
-    IF message.seq IS NOT NULL THEN
-        FOR handler IN SELECT inbox.handlers(consumer_id, message.event_type) LOOP
-            EXECUTE 'SELECT ' || handler || '($1)' USING message;
+    IF taken.handlers IS NOT NULL THEN
+        FOREACH handler IN ARRAY taken.handlers LOOP
+            EXECUTE 'SELECT ' || handler || '($1)' USING taken.message;
         END LOOP;
         -- What handlers deferred to the commit would fail there, where nobody could catch it.
         SET CONSTRAINTS ALL IMMEDIATE;

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# pg_regress and isolation tests against a private server that has the extension preloaded.
+#
+#   regress/run.sh [test ...]      names as in regress/sql or regress/specs; default: all
+#
+# Every file in sql/ and specs/ is run: the schedules are made from what is there. Differences are
+# printed, and left in $OUTBOX_BUILD/regress.
+
+source "$(dirname "$0")/../scripts/common.sh"
+
+need() { [ -x "$1" ] || die "$1 is missing: install the server package that brings it"; }
+pgxs_test=$(dirname "$("$pg_config" --pgxs)")/../test
+need "$pgxs_test/regress/pg_regress"
+need "$pgxs_test/isolation/pg_isolation_regress"
+
+wanted() { # wanted FOLDER SUFFIX ARGUMENT...: those of the tests that are in the folder
+    local folder=$1 suffix=$2 name
+    shift 2
+    if [ $# -eq 0 ]; then
+        for name in "$repository/regress/$folder"/*"$suffix"; do basename "$name" "$suffix"; done
+    else
+        for name; do [ ! -e "$repository/regress/$folder/$name$suffix" ] || echo "$name"; done
+    fi
+}
+mapfile -t sql_tests < <(wanted sql .sql "$@")
+mapfile -t spec_tests < <(wanted specs .spec "$@")
+[ $((${#sql_tests[@]} + ${#spec_tests[@]})) -gt 0 ] || die "no such test: $*"
+
+directory=$(server_directory pg_outbox-regress)
+trap 'stop_server "$directory"; rm -rf "$directory"' EXIT
+mkdir -p "$directory/stage"
+{
+    stage_build "$directory/stage"
+    echo "listen_addresses = ''"
+    echo "unix_socket_directories = '$directory'"
+    echo "max_prepared_transactions = 10"
+    echo "max_worker_processes = 32"
+    echo "fsync = off"
+} >"$directory/settings"
+start_server "$directory" <"$directory/settings"
+
+# The server's user reads the tests and writes the results; the checkout may be closed to him.
+cp -R "$repository/regress" "$directory/tests"
+mkdir "$directory/results"
+[ "$(id -u)" -ne 0 ] || chown -R postgres: "$directory/tests" "$directory/results"
+chmod -R a+rX "$directory/tests"
+
+run() { # run PROGRAM TEST...
+    local program=$1
+    shift
+    [ $# -eq 0 ] && return
+    as_server_user "$program" --inputdir="$directory/tests" --outputdir="$directory/results" \
+        --bindir="$(pg_bin)" --host="$directory" --user=postgres \
+        --dbname="$(basename "$program")" "$@"
+}
+status=0
+cd /
+run "$pgxs_test/regress/pg_regress" "${sql_tests[@]}" || status=1
+run "$pgxs_test/isolation/pg_isolation_regress" "${spec_tests[@]}" || status=1
+rm -rf "$build/regress"
+cp -R "$directory/results" "$build/regress"
+[ $status -eq 0 ] || cat "$build"/regress/regression.diffs 2>/dev/null || true
+if grep -E 'PANIC|terminated by signal|TRAP:' "$directory/server.log"; then
+    say "a process of the server crashed"
+    status=1
+fi
+exit $status

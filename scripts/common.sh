@@ -1,0 +1,88 @@
+# What demo.sh, test.sh and others share: packages, the build, a private server. To be sourced.
+#
+# A server refuses to run as root. A script run by root runs it as the user `postgres`, which comes
+# with the package; any other user runs it as himself.
+
+set -euo pipefail
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${OUTBOX_BUILD:-$repository/build}
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# Installs those of the packages that are missing.
+need_packages() {
+    local missing=()
+    for package; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+            missing+=("$package")
+    done
+    [ ${#missing[@]} -eq 0 ] && return
+    local as_root=()
+    [ "$(id -u)" -eq 0 ] || as_root=(sudo)
+    say "installing ${missing[*]}"
+    "${as_root[@]}" apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null
+}
+
+build_packages=(g++ cmake ninja-build libpq-dev libcurl4-openssl-dev libjsoncpp-dev libssl-dev
+    postgresql-15 postgresql-server-dev-15)
+
+# Builds what the arguments (for cmake) ask for.
+build_project() {
+    cmake -S "$repository" -B "$build" -G Ninja "$@" >/dev/null
+    cmake --build "$build" | tail -n 1 >&2
+}
+
+pg_config=${PG_CONFIG:-pg_config}
+pg_bin() { "$pg_config" --bindir; }
+
+as_server_user() {
+    if [ "$(id -u)" -eq 0 ]; then
+        setpriv --reuid=postgres --regid=postgres --init-groups -- "$@"
+    else
+        "$@"
+    fi
+}
+
+# A new directory that belongs to the server's user. Not in the checkout, which he may not reach.
+server_directory() {
+    local directory
+    directory=$(mktemp -d "${TMPDIR:-/tmp}/$1.XXXXXX")
+    [ "$(id -u)" -ne 0 ] || chown postgres: "$directory"
+    chmod 755 "$directory"
+    printf '%s\n' "$directory"
+}
+
+# Installs the build below a directory, and prints the settings by which a server finds it there.
+stage_build() {
+    local stage=$1
+    DESTDIR=$stage cmake --install "$build" >/dev/null
+    chmod -R a+rX "$stage"
+    local known
+    known=$("$(pg_bin)/postgres" --describe-config | cut -f 1)
+    if grep -qx extension_destdir <<<"$known"; then # Debian's patch
+        echo "extension_destdir = '$stage'"
+        echo "shared_preload_libraries = '\$libdir/pg_outbox'"
+    elif grep -qx extension_control_path <<<"$known"; then # 18
+        echo "extension_control_path = '$stage$("$pg_config" --sharedir):\$system'"
+        echo "dynamic_library_path = '$stage$("$pg_config" --pkglibdir):\$libdir'"
+        echo "shared_preload_libraries = 'pg_outbox'"
+    else
+        die "this server looks for extensions in its own directories only; run cmake --install $build"
+    fi
+}
+
+# A server of our own: initdb, settings from standard input, start. Prints nothing.
+start_server() {
+    local directory=$1
+    as_server_user "$(pg_bin)/initdb" -D "$directory/data" -U postgres --auth=trust \
+        --encoding=UTF8 --locale=C.UTF-8 >"$directory/initdb.log"
+    cat >>"$directory/data/postgresql.conf"
+    as_server_user "$(pg_bin)/pg_ctl" -D "$directory/data" -l "$directory/server.log" -w start \
+        >/dev/null || { tail -n 20 "$directory/server.log" >&2; die "the server did not start"; }
+}
+
+stop_server() {
+    as_server_user "$(pg_bin)/pg_ctl" -D "$1/data" -m fast -w stop >/dev/null 2>&1 || true
+}
