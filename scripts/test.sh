@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
+#
+#   scripts/test.sh [unit] [sanitized] [regress] [system]      default: all
+#
+# With REQUIRE_ALL_TESTS=1 a test that cannot run here is a failure, not a skip.
+
+source "$(dirname "$0")/common.sh"
+
+suites=("$@")
+[ ${#suites[@]} -gt 0 ] || suites=(unit sanitized regress system)
+
+need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
+    python3-pytest python3-psycopg procps nginx-light openssl
+
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+passed=0
+failed=0
+count() { # count PASSED FAILED SUITE
+    passed=$((passed + $1))
+    failed=$((failed + $2))
+    say "== $3: $1 passed, $2 failed"
+}
+
+# The numbers of a junit file; none: the suite did not get that far, which is a failure.
+count_junit() { # count_junit FILE SUITE
+    local numbers
+    numbers=$(python3 - "$1" <<'END'
+import sys, xml.etree.ElementTree as tree
+try:
+    suites = [s for s in tree.parse(sys.argv[1]).iter("testsuite") if s.get("tests")]
+    total = sum(int(s.get("tests")) for s in suites)
+    bad = sum(int(s.get("failures", 0)) + int(s.get("errors", 0)) for s in suites)
+    skipped = sum(int(s.get("skipped", 0)) + int(s.get("disabled", 0)) for s in suites)
+    print(total - bad - skipped, bad)
+except (OSError, tree.ParseError):
+    print(0, 1)
+END
+    )
+    # shellcheck disable=SC2086
+    count $numbers "$2"
+}
+
+run_unit() {
+    build_project -D OUTBOX_TESTS=ON
+    (cd "$build" && ctest --output-on-failure -j2 --output-junit "$results/unit.xml" >"$results/unit.log" 2>&1) ||
+        tail -n 60 "$results/unit.log" >&2
+    count_junit "$results/unit.xml" unit
+}
+
+run_sanitized() {
+    local sanitized=$build-sanitized
+    cmake -S "$repository" -B "$sanitized" -G Ninja -D OUTBOX_SANITIZE=address,undefined >/dev/null
+    cmake --build "$sanitized" | tail -n 1 >&2
+    (cd "$sanitized" && ctest --output-on-failure -j2 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
+        tail -n 60 "$results/sanitized.log" >&2
+    count_junit "$results/sanitized.xml" 'unit under ASan and UBSan'
+}
+
+run_regress() {
+    build_project -D OUTBOX_TESTS=ON
+    local status=0 ok bad
+    "$repository/regress/run.sh" >"$results/regress.log" 2>&1 || status=1
+    [ $status -eq 0 ] || tail -n 100 "$results/regress.log" >&2
+    ok=$(grep -Ec '^test .*\.\.\. ok|^ok +[0-9]' "$results/regress.log" || true)
+    bad=$(grep -Ec '^test .*\.\.\. FAILED|^not ok' "$results/regress.log" || true)
+    [ $status -eq 0 ] || [ "$bad" -gt 0 ] || bad=1 # it did not get that far
+    count "$ok" "$bad" regress
+}
+
+run_system() {
+    build_project -D OUTBOX_TESTS=ON
+    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/system" -p no:cacheprovider \
+        --junitxml="$results/system.xml" >&2 || true
+    count_junit "$results/system.xml" system
+}
+
+for suite in "${suites[@]}"; do
+    declare -F "run_$suite" >/dev/null || die "no such suite: $suite"
+    "run_$suite"
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
