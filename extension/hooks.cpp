@@ -24,10 +24,8 @@ static void on_object_access(ObjectAccessType access, Oid catalog, Oid object, i
             wake_at_commit(WakeKeeper);
             break;
         case DatabaseRelationId:
-            if (access == OAT_POST_CREATE) {  // its template may have had the extension
-                mark_changed(object);
-                wake_at_commit(WakeLauncher);
-            }
+            if (access == OAT_POST_CREATE)  // its template may have had the extension
+                tell_of_database_at_commit(object);
             break;
         default:
             break;
@@ -92,7 +90,7 @@ static bool may_disturb(Oid database, const Node* statement) {
 // Workers are connected, and would make DROP DATABASE fail. They leave, and stay away until the
 // statement has ended (release_hold() at the end of its transaction).
 static void clear_database(Oid database) {
-    if (terminate_workers(database, WorkerKind::none) == 0 && database == MyDatabaseId)
+    if (database == MyDatabaseId)  // the server will refuse
         return;
     hold_database(database);
     for (int tries = 0; terminate_workers(database, WorkerKind::none) > 0 && tries < 500; tries++) {

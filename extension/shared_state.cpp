@@ -263,14 +263,16 @@ void set_my_error(const char* error) {
     LWLockRelease(shared->lock);
 }
 
+void set_my_name(const char* name) {
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    namestrcpy(&shared->slots[my_slot].name, name);
+    LWLockRelease(shared->lock);
+}
+
 void begin_looking() {
     shared->wakeups[my_slot].wanted.store(true, std::memory_order_relaxed);
     // Before the snapshot we are about to take; pairs with the fence in wake_for_work().
     std::atomic_thread_fence(std::memory_order_seq_cst);
-}
-
-void found_work() {
-    shared->wakeups[my_slot].wanted.store(false, std::memory_order_relaxed);
 }
 
 bool reload_requested() {

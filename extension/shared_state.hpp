@@ -123,11 +123,10 @@ extern int my_slot;
 
 void set_my_state(WorkerState state);
 void set_my_error(const char* error);
+void set_my_name(const char* name);
 
 // Before a worker looks for work: from here on a commit wakes it.
 void begin_looking();
-// There was work: commits need not wake the worker until it looks again.
-void found_work();
 // True once after a change of what the worker is configured by.
 bool reload_requested();
 

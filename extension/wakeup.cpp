@@ -6,9 +6,14 @@
 namespace outbox {
 
 static std::uint32_t targets_at_commit = 0;
+static Oid new_database = InvalidOid;
 
 void wake_at_commit(std::uint32_t targets) noexcept {
     targets_at_commit |= targets;
+}
+
+void tell_of_database_at_commit(Oid database) noexcept {
+    new_database = database;
 }
 
 static void wake_process(std::int32_t process) noexcept {
@@ -72,13 +77,16 @@ static void wake_for_work(std::uint32_t targets) noexcept {
 static void at_transaction_end(XactEvent event, void*) {
     switch (event) {
         case XACT_EVENT_COMMIT:
-            if (shared != nullptr && targets_at_commit != 0) {
-                if (targets_at_commit & WakeKeeper)
-                    wake_for_change();
-                if (targets_at_commit & WakeLauncher)
-                    wake_launcher();
-                wake_for_work(targets_at_commit);
+            if (shared == nullptr)
+                break;
+            if (OidIsValid(new_database)) {
+                mark_changed(new_database);
+                wake_launcher();
             }
+            if (targets_at_commit & WakeKeeper)
+                wake_for_change();
+            if (targets_at_commit != 0)
+                wake_for_work(targets_at_commit);
             break;
         case XACT_EVENT_ABORT:
         case XACT_EVENT_PREPARE:  // COMMIT PREPARED wakes: see hooks.cpp
@@ -87,6 +95,7 @@ static void at_transaction_end(XactEvent event, void*) {
             return;
     }
     targets_at_commit = 0;
+    new_database = InvalidOid;
     release_hold();
 }
 

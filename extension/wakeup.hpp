@@ -15,10 +15,12 @@ enum WakeTarget : std::uint32_t {
     WakeRelays = 1,      // of this database: there are events
     WakeProcessors = 2,  // of this database: there are messages
     WakeKeeper = 4,      // of this database: a destination, subscription or extension changed
-    WakeLauncher = 8,    // a database came
 };
 
 void wake_at_commit(std::uint32_t targets) noexcept;
+
+// At commit the launcher is told of a database that this transaction creates.
+void tell_of_database_at_commit(Oid database) noexcept;
 
 // Tells the launcher to look at a database, the next time it wakes.
 void mark_changed(Oid database) noexcept;

@@ -46,10 +46,12 @@ mkdir "$directory/results"
 chmod -R a+rX "$directory/tests"
 
 run() { # run PROGRAM TEST...
-    local program=$1
+    local program=$1 output
     shift
     [ $# -eq 0 ] && return
-    as_server_user "$program" --inputdir="$directory/tests" --outputdir="$directory/results" \
+    output=$directory/results/$(basename "$program")
+    as_server_user mkdir "$output"
+    as_server_user "$program" --inputdir="$directory/tests" --outputdir="$output" \
         --bindir="$(pg_bin)" --host="$directory" --user=postgres \
         --dbname="$(basename "$program")" "$@"
 }
@@ -59,7 +61,7 @@ run "$pgxs_test/regress/pg_regress" "${sql_tests[@]}" || status=1
 run "$pgxs_test/isolation/pg_isolation_regress" "${spec_tests[@]}" || status=1
 rm -rf "$build/regress"
 cp -R "$directory/results" "$build/regress"
-[ $status -eq 0 ] || cat "$build"/regress/regression.diffs 2>/dev/null || true
+[ $status -eq 0 ] || cat "$build"/regress/*/regression.diffs 2>/dev/null || true
 if grep -E 'PANIC|terminated by signal|TRAP:' "$directory/server.log"; then
     say "a process of the server crashed"
     status=1

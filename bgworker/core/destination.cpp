@@ -206,6 +206,8 @@ std::optional<Error> check_postgresql_url(const Url& url) {
         return invalid("URL names no database",
                        "Write for example \"postgresql://host/database\", or "
                        "\"postgresql:///database\" for a database of this server.");
+    if (!percent_decoded(url.path))
+        return invalid("name of the database is badly encoded");
     if (url.path.find('/', 1) != std::string::npos)
         return invalid("URL names no database", "A database name follows the host, and nothing else.");
     return std::nullopt;

@@ -80,7 +80,7 @@ class EventBlock {
     bool empty() const noexcept { return events_.empty(); }
     std::span<Event> events() noexcept { return events_; }
     // What the block takes from the memory limit.
-    std::size_t bytes() const noexcept { return capacity_; }
+    std::size_t bytes() const noexcept { return capacity_ + max_events * sizeof(Event); }
     void clear() noexcept;
 
     // The pipeline's: a window's blocks are a list in order of position. A block whose events are all

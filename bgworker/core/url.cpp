@@ -21,7 +21,7 @@ static int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static std::optional<std::string> percent_decoded(std::string_view text) {
+std::optional<std::string> percent_decoded(std::string_view text) {
     std::string decoded;
     for (std::size_t i = 0; i < text.size(); i++) {
         if (text[i] != '%') {

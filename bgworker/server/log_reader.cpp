@@ -116,21 +116,34 @@ static void scan_range(LogReader* reader, Relation segment, Relation index, uint
     index_endscan(scan);
 }
 
+static Relation open_segment() {
+    const LogRelations* relations = find_log_relations();
+    return relations != nullptr ? try_table_open(relations->segment, AccessShareLock) : nullptr;
+}
+
+static bool is_order_index(Relation index) {
+    return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisvalid &&
+           index->rd_index->indnkeyatts == 2 && index->rd_index->indkey.values[0] == LogXid + 1 &&
+           index->rd_index->indkey.values[1] == LogPosition + 1;
+}
+
 static Relation open_order_index(Relation segment) {
-    List* indexes = RelationGetIndexList(segment);
-    if (indexes == NIL)
-        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
-                        errmsg("the log has lost its index"),
-                        errhint("CREATE INDEX ON %s.%s (xid, position);",
-                                get_namespace_name(RelationGetNamespace(segment)),
-                                RelationGetRelationName(segment))));
-    return index_open(linitial_oid(indexes), AccessShareLock);
+    ListCell* cell;
+    foreach (cell, RelationGetIndexList(segment)) {
+        Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+        if (is_order_index(index))
+            return index;
+        index_close(index, AccessShareLock);
+    }
+    ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("the log has lost its index"),
+                    errhint("CREATE INDEX ON %s.%s (xid, position);",
+                            get_namespace_name(RelationGetNamespace(segment)),
+                            RelationGetRelationName(segment))));
+    pg_unreachable();
 }
 
 int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to) {
-    const LogRelations* relations = find_log_relations();
-    Relation segment =
-        relations != nullptr ? try_table_open(relations->segment, AccessShareLock) : nullptr;
+    Relation segment = open_segment();
     if (segment == nullptr)
         return -1;
     Relation index = open_order_index(segment);
@@ -304,8 +317,10 @@ static bool topic_matches(const TopicFilter& topics, TupleTableSlot* slot) {
     return topics.matches({topic.data, topic.size});
 }
 
-bool read_events(LogReader* reader, const TopicFilter& topics, EventBlock& block) {
-    Relation segment = table_open(log_relations().segment, AccessShareLock);
+ReadResult read_events(LogReader* reader, const TopicFilter& topics, EventBlock& block) {
+    Relation segment = open_segment();
+    if (segment == nullptr)
+        return ReadResult::log_is_gone;
     TupleTableSlot* slot = table_slot_create(segment, nullptr);
     MemoryContext row_context =
         AllocSetContextCreate(CurrentMemoryContext, "outbox row", ALLOCSET_DEFAULT_SIZES);
@@ -334,7 +349,7 @@ bool read_events(LogReader* reader, const TopicFilter& topics, EventBlock& block
     MemoryContextDelete(row_context);
     ExecDropSingleTupleTableSlot(slot);
     table_close(segment, AccessShareLock);
-    return entry == nullptr;
+    return entry == nullptr ? ReadResult::end_of_window : ReadResult::more;
 }
 
 }  // namespace outbox

@@ -41,8 +41,9 @@ LogReader* create_log_reader();
 // Returns how many events it may have, or -1: the log is gone.
 int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to);
 
-// Appends the next events of the window whose topics match to the block, until it is full. Returns
-// whether the window is read to its end.
-bool read_events(LogReader* reader, const TopicFilter& topics, EventBlock& block);
+enum class ReadResult { more, end_of_window, log_is_gone };
+
+// Appends the next events of the window whose topics match to the block, until it is full.
+ReadResult read_events(LogReader* reader, const TopicFilter& topics, EventBlock& block);
 
 }  // namespace outbox

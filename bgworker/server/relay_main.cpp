@@ -125,6 +125,7 @@ static void configure() {
     if (!exists)
         proc_exit(0);
 
+    set_my_name(relay->new_config.name.c_str());
     relay->poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
     if (relay->pipeline != nullptr && relay->new_config == relay->config)
         return;
@@ -203,11 +204,13 @@ static void look_into_log() {
         relay->poll.reset();
     }
     take_block();
-    const bool at_end = read_events(reader, relay->destination.topics, *block_at_hand);
+    const ReadResult result = read_events(reader, relay->destination.topics, *block_at_hand);
     end_work();
+    if (result == ReadResult::log_is_gone)
+        proc_exit(0);
 
     give_block();
-    if (at_end) {
+    if (result == ReadResult::end_of_window) {
         relay->window_unread = false;
         // A commit after the scan wakes us; there is no need to look again before that.
         relay->look = false;

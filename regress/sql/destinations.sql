@@ -64,6 +64,11 @@ SELECT outbox.enqueue('a', '1', 'E', '{}', source_event_id => '0190f3a4-0000-700
 SELECT count(*) FROM outbox.event;
 RESET ROLE;
 SELECT count(*) FROM outbox.event;
+REVOKE USAGE ON SCHEMA outbox FROM regress_app;
+GRANT pg_monitor TO regress_app;
+SET ROLE regress_app;
+SELECT destination, state = 'stopped' OR pid IS NOT NULL AS known FROM outbox.status;
+RESET ROLE;
 DROP OWNED BY regress_app;
 DROP ROLE regress_app;
 DROP EXTENSION pg_outbox CASCADE;

@@ -26,7 +26,7 @@ COMMENT ON FUNCTION outbox.workers() IS 'the background workers of pg_outbox in 
 -- probe for the transactions that came later, and one for each that was in progress then. NULL: none.
 CREATE FUNCTION outbox.oldest_after(done pg_snapshot)
 RETURNS timestamptz
-LANGUAGE sql STABLE STRICT
+LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT min(first.occurred_at)

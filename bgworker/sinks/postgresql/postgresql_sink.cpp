@@ -277,9 +277,8 @@ class PostgresqlSink final : public Sink {
     }
 
     std::string database() const {
-        // The path was checked when the URL was set; it is one segment, percent-encoded.
-        Result<Url> decoded = Url::parse("x://" + destination_.url.path.substr(1));
-        return decoded ? decoded.value().host : destination_.url.path.substr(1);
+        const std::string_view segment = std::string_view(destination_.url.path).substr(1);
+        return percent_decoded(segment).value_or(std::string(segment));
     }
 
     void poll_connection() {
