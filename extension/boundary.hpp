@@ -6,7 +6,8 @@
 // ereport() must never jump over C++ objects (their destructors would not run).
 //
 // The other direction does not exist: the core cannot call the server. A frame of ours that calls
-// the server holds no object with a destructor; objects that must live longer belong to the process.
+// the server holds no object with a destructor; objects that must live longer belong to the
+// process.
 #pragma once
 
 #include <cstring>

@@ -1,7 +1,7 @@
 // outbox.enqueue: an event into the log, in the caller's transaction.
 //
-// The row goes straight through the table access method: no SPI, no plan, no trigger, and no privilege
-// on the log is needed beyond EXECUTE on the function.
+// The row goes straight through the table access method: no SPI, no plan, no trigger, and no
+// privilege on the log is needed beyond EXECUTE on the function.
 #include "event_input.hpp"
 #include "log.hpp"
 #include "pg.hpp"
@@ -26,9 +26,10 @@ struct LogWriter {
 
 static void check_may_enqueue() {
     if (RecoveryInProgress())
-        ereport(ERROR, (errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-                        errmsg("cannot enqueue events on a standby"),
-                        errhint("Enqueue on the primary, in the transaction that changes the data.")));
+        ereport(ERROR,
+                (errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+                 errmsg("cannot enqueue events on a standby"),
+                 errhint("Enqueue on the primary, in the transaction that changes the data.")));
     PreventCommandIfReadOnly("outbox.enqueue()");
     if (IsInParallelMode())
         ereport(ERROR,

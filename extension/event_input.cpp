@@ -32,9 +32,9 @@ static bool is_token_character(char c) {
 
 static void check_length(std::string_view value, const char* argument, int limit) {
     if (value.size() > static_cast<size_t>(limit))
-        ereport(ERROR, (errcode(ERRCODE_STRING_DATA_RIGHT_TRUNCATION),
-                        errmsg("%s is too long", argument),
-                        errdetail("It has %zu bytes; at most %d are allowed.", value.size(), limit)));
+        ereport(ERROR,
+                (errcode(ERRCODE_STRING_DATA_RIGHT_TRUNCATION), errmsg("%s is too long", argument),
+                 errdetail("It has %zu bytes; at most %d are allowed.", value.size(), limit)));
 }
 
 // Names travel as headers, subjects and routing keys, where control characters break the protocol.
@@ -63,15 +63,42 @@ static void check_required_name(const text* value, const char* argument) {
 // Not for events to set: what frames the message, what authenticates its sender, and the names of
 // CloudEvents attributes that sinks fill from the event itself. Lower case, sorted.
 static constexpr std::string_view reserved_headers[] = {
-    "aggregateversion", "authorization",       "connection",         "content-encoding",
-    "content-length",   "content-type",        "cookie",             "data",
-    "datacontenttype",  "dataschema",          "expect",             "host",
-    "id",               "keep-alive",          "partitionkey",       "proxy-authenticate",
-    "proxy-authorization", "proxy-connection", "schemaversion",      "sequence",
-    "set-cookie",       "source",              "sourceeventid",      "specversion",
-    "subject",          "te",                  "time",               "topic",
-    "trailer",          "transfer-encoding",   "type",               "upgrade",
-    "webhook-id",       "webhook-signature",   "webhook-timestamp",  "www-authenticate",
+    "aggregateversion",
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "data",
+    "datacontenttype",
+    "dataschema",
+    "expect",
+    "host",
+    "id",
+    "keep-alive",
+    "partitionkey",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "schemaversion",
+    "sequence",
+    "set-cookie",
+    "source",
+    "sourceeventid",
+    "specversion",
+    "subject",
+    "te",
+    "time",
+    "topic",
+    "trailer",
+    "transfer-encoding",
+    "type",
+    "upgrade",
+    "webhook-id",
+    "webhook-signature",
+    "webhook-timestamp",
+    "www-authenticate",
 };
 static_assert(std::is_sorted(std::begin(reserved_headers), std::end(reserved_headers)));
 
@@ -90,11 +117,12 @@ static void check_header_name(std::string_view name) {
     const std::string_view lower_name{lower, name.size()};
     if (std::binary_search(std::begin(reserved_headers), std::end(reserved_headers), lower_name) ||
         lower_name.starts_with("ce-") || lower_name.starts_with("ce_"))
-        ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-                        errmsg("header name \"%.*s\" is reserved", length, name.data()),
-                        errdetail("Headers that frame or authenticate a message, and those that are "
-                                  "filled from the event, cannot be set."),
-                        errhint("Choose another name, such as \"x-%.*s\".", length, name.data())));
+        ereport(ERROR,
+                (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+                 errmsg("header name \"%.*s\" is reserved", length, name.data()),
+                 errdetail("Headers that frame or authenticate a message, and those that are "
+                           "filled from the event, cannot be set."),
+                 errhint("Choose another name, such as \"x-%.*s\".", length, name.data())));
 }
 
 static void check_header_value(std::string_view name, const JsonbValue& value) {
@@ -124,9 +152,9 @@ static void check_header_value(std::string_view name, const JsonbValue& value) {
 
 static void check_headers(Jsonb* headers) {
     if (!JB_ROOT_IS_OBJECT(headers))
-        ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-                        errmsg("headers must be a JSON object"),
-                        errhint("Write for example '{\"traceparent\": \"00-...\"}'.")));
+        ereport(ERROR,
+                (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("headers must be a JSON object"),
+                 errhint("Write for example '{\"traceparent\": \"00-...\"}'.")));
     if (JB_ROOT_COUNT(headers) > max_headers)
         ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED), errmsg("too many headers"),
                         errdetail("There are %d; at most %d are allowed.",
@@ -192,9 +220,9 @@ static bool is_json_type(std::string_view content_type) {
 static void check_json_bytes(const bytea* bytes) {
     const int length = static_cast<int>(VARSIZE_ANY_EXHDR(bytes));
     if (!pg_verify_mbstr(PG_UTF8, VARDATA_ANY(bytes), length, true))
-        ereport(ERROR, (errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
-                        errmsg("payload is not valid UTF-8"),
-                        errhint("Give another content type for data that is not JSON.")));
+        ereport(ERROR,
+                (errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE), errmsg("payload is not valid UTF-8"),
+                 errhint("Give another content type for data that is not JSON.")));
     char* in_server_encoding = pg_any_to_server(VARDATA_ANY(bytes), length, PG_UTF8);
     if (in_server_encoding == VARDATA_ANY(bytes))
         in_server_encoding = pnstrdup(in_server_encoding, length);
@@ -203,9 +231,9 @@ static void check_json_bytes(const bytea* bytes) {
 
 static void check_content_type(const text* content_type) {
     if (content_type == nullptr)
-        ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-                        errmsg("content_type must not be null"),
-                        errhint("Write for example 'application/x-protobuf'.")));
+        ereport(ERROR,
+                (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("content_type must not be null"),
+                 errhint("Write for example 'application/x-protobuf'.")));
     check_name(content_type, "content_type");
     const std::string_view type = view(content_type);
     if (!std::all_of(type.begin(), type.end(), is_printable_ascii) ||
@@ -235,7 +263,8 @@ static Datum json_content_type() {
     static const struct {
         char header[VARHDRSZ_SHORT];
         char value[16];
-    } short_text = {{0}, {'a', 'p', 'p', 'l', 'i', 'c', 'a', 't', 'i', 'o', 'n', '/', 'j', 's', 'o', 'n'}};
+    } short_text = {
+        {0}, {'a', 'p', 'p', 'l', 'i', 'c', 'a', 't', 'i', 'o', 'n', '/', 'j', 's', 'o', 'n'}};
     static char aligned[sizeof short_text];
     memcpy(aligned, &short_text, sizeof short_text);
     SET_VARSIZE_SHORT(aligned, sizeof short_text);
@@ -245,8 +274,8 @@ static Datum json_content_type() {
 void fill_event(const EventInput& input, Datum* values, bool* nulls) {
     check_required_name(input.aggregate_type, "aggregate_type");
     if (input.aggregate_id == nullptr)
-        ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-                        errmsg("aggregate_id must not be null")));
+        ereport(ERROR,
+                (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("aggregate_id must not be null")));
     if (VARSIZE_ANY_EXHDR(input.aggregate_id) == 0)
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                         errmsg("aggregate_id must not be empty")));
@@ -263,12 +292,12 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
                         errmsg("schema_version must be at least 1")));
 
     if (input.has_occurred_at && TIMESTAMP_NOT_FINITE(input.occurred_at))
-        ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-                        errmsg("occurred_at must be finite")));
+        ereport(ERROR,
+                (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("occurred_at must be finite")));
 
     memset(nulls, 0, sizeof(bool) * LogColumns);
-    values[LogTopic] = input.topic != nullptr ? PointerGetDatum(input.topic)
-                                              : default_topic(input.aggregate_type);
+    values[LogTopic] =
+        input.topic != nullptr ? PointerGetDatum(input.topic) : default_topic(input.aggregate_type);
     values[LogAggregateType] = PointerGetDatum(input.aggregate_type);
     values[LogAggregateId] = PointerGetDatum(input.aggregate_id);
     values[LogEventType] = PointerGetDatum(input.event_type);
@@ -298,8 +327,8 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
     values[LogSchemaVersion] = Int32GetDatum(input.has_schema_version ? input.schema_version : 1);
     values[LogSourceEventId] = UUIDPGetDatum(input.source_event_id);
     nulls[LogSourceEventId] = input.source_event_id == nullptr;
-    values[LogOccurredAt] = TimestampTzGetDatum(input.has_occurred_at ? input.occurred_at
-                                                                      : GetCurrentTimestamp());
+    values[LogOccurredAt] =
+        TimestampTzGetDatum(input.has_occurred_at ? input.occurred_at : GetCurrentTimestamp());
     if (input.event_id != nullptr) {
         values[LogEventId] = UUIDPGetDatum(input.event_id);
     } else {

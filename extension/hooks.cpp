@@ -94,8 +94,7 @@ static void clear_database(Oid database) {
         return;
     hold_database(database);
     for (int tries = 0; terminate_workers(database, WorkerKind::none) > 0 && tries < 500; tries++) {
-        WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10,
-                  PG_WAIT_EXTENSION);
+        WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10, PG_WAIT_EXTENSION);
         ResetLatch(MyLatch);
         CHECK_FOR_INTERRUPTS();
     }

@@ -1,4 +1,5 @@
-// Where pg_outbox listens to statements: what concerns its workers, and what they are in the way of.
+// Where pg_outbox listens to statements: what concerns its workers, and what they are in the way
+// of.
 #pragma once
 
 namespace outbox {

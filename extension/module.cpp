@@ -6,10 +6,10 @@
 //   ../bgworker/server launcher, keeper, relay, processor
 #include "hooks.hpp"
 #include "pg.hpp"
+#include "server/launcher.hpp"
 #include "settings.hpp"
 #include "shared_state.hpp"
 #include "wakeup.hpp"
-#include "server/launcher.hpp"
 
 extern "C" {
 #ifdef PG_MODULE_MAGIC_EXT

@@ -8,8 +8,8 @@
 
 namespace outbox {
 
-// Plain pointers into palloc'd memory: collected while the server may raise errors, when no C++ object
-// may exist; turned into Options inside call_core().
+// Plain pointers into palloc'd memory: collected while the server may raise errors, when no C++
+// object may exist; turned into Options inside call_core().
 struct OptionTexts {
     int count;
     const char** names;

@@ -83,9 +83,9 @@ extern "C" {
 #include "pg_compat.hpp"
 
 // A function PostgreSQL can call: exported, though everything else is hidden.
-#define OUTBOX_FUNCTION(name)                              \
-    extern "C" PGDLLEXPORT Datum name(PG_FUNCTION_ARGS);   \
-    extern "C" {                                           \
-    PG_FUNCTION_INFO_V1(name);                             \
-    }                                                      \
+#define OUTBOX_FUNCTION(name)                            \
+    extern "C" PGDLLEXPORT Datum name(PG_FUNCTION_ARGS); \
+    extern "C" {                                         \
+    PG_FUNCTION_INFO_V1(name);                           \
+    }                                                    \
     Datum name([[maybe_unused]] PG_FUNCTION_ARGS)

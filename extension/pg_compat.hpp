@@ -6,8 +6,8 @@
 #error "pg_outbox supports PostgreSQL 15 to 18"
 #endif
 
-// 15 marks nothing for export on ELF systems, so that with hidden visibility the module would have no
-// entry points at all; 16 made it the default visibility (commit 089480c07705).
+// 15 marks nothing for export on ELF systems, so that with hidden visibility the module would have
+// no entry points at all; 16 made it the default visibility (commit 089480c07705).
 #if PG_VERSION_NUM < 160000
 #undef PGDLLEXPORT
 #define PGDLLEXPORT __attribute__((visibility("default")))
@@ -54,7 +54,8 @@ inline void insert_index_entries(ResultRelInfo* relation, TupleTableSlot* slot, 
 }
 
 // 18 added a place for counters (commit 0fbceae841cb).
-inline IndexScanDesc begin_index_scan(Relation table, Relation index, ::Snapshot snapshot, int keys) {
+inline IndexScanDesc begin_index_scan(Relation table, Relation index, ::Snapshot snapshot,
+                                      int keys) {
 #if PG_VERSION_NUM >= 180000
     return index_beginscan(table, index, snapshot, nullptr, keys, 0);
 #else
@@ -68,7 +69,8 @@ inline void read_exactly(BufFile* file, void* to, size_t size) {
     BufFileReadExact(file, to, size);
 #else
     if (BufFileRead(file, to, size) != size)
-        ereport(ERROR, (errcode_for_file_access(), errmsg("could not read from temporary file: %m")));
+        ereport(ERROR,
+                (errcode_for_file_access(), errmsg("could not read from temporary file: %m")));
 #endif
 }
 
@@ -82,8 +84,8 @@ inline uint32 wait_event([[maybe_unused]] const char* name) {
 }
 
 // How a background worker names our module. 18 finds modules outside the library directory by
-// dynamic_library_path, and only if the name has no directory (commit 4f7f7b037585); the patch by which
-// Debian does so before that needs the directory.
+// dynamic_library_path, and only if the name has no directory (commit 4f7f7b037585); the patch by
+// which Debian does so before that needs the directory.
 #if PG_VERSION_NUM >= 180000
 constexpr const char* module_name = "pg_outbox";
 #else

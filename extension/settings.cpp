@@ -23,11 +23,12 @@ int request_timeout = 30'000;
 
 static void define_integer(const char* name, const char* description, const char* detail,
                            int* variable, int min, int max, GucContext context, int flags) {
-    DefineCustomIntVariable(name, description, detail, variable, *variable, min, max, context, flags,
-                            nullptr, nullptr, nullptr);
+    DefineCustomIntVariable(name, description, detail, variable, *variable, min, max, context,
+                            flags, nullptr, nullptr, nullptr);
 }
 
-// Same destination rules as CREATE SERVER has; checked when the setting is, not when the relay starts.
+// Same destination rules as CREATE SERVER has; checked when the setting is, not when the relay
+// starts.
 static bool check_default_destination(char** value, void**, GucSource) {
     if (**value == '\0')
         return true;
@@ -52,46 +53,52 @@ static void assign_inbox_wake(const char* value, void*) {
 }
 
 void define(bool preloading) {
-    define_integer("outbox.backoff_max", "Longest pause before a failing destination is tried again.",
-                   nullptr, &backoff_max, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.backoff_max",
+                   "Longest pause before a failing destination is tried again.", nullptr,
+                   &backoff_max, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.backoff_min",
                    "First pause after a destination failed; it doubles with each further failure.",
-                   "Each pause is random, between nothing and its length.", &backoff_min, 1, INT_MAX,
-                   PGC_SIGHUP, GUC_UNIT_MS);
+                   "Each pause is random, between nothing and its length.", &backoff_min, 1,
+                   INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.connect_timeout", "Longest wait for a connection to a destination.",
                    nullptr, &connect_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.cursor_flush_interval", "How often a relay saves how far it has come.",
                    "What was delivered since is delivered again after a crash.",
                    &cursor_flush_interval, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
-    DefineCustomStringVariable("outbox.default_destination",
-                               "URL that events go to in databases without a destination of their own.",
-                               "Empty: nowhere; events wait in the log.", &default_destination, "",
-                               PGC_SIGHUP, 0, check_default_destination, nullptr, nullptr);
-    define_integer("outbox.max_in_flight", "Most events of one destination read and not yet settled.",
-                   nullptr, &max_in_flight, 1, 1'000'000, PGC_SIGHUP, 0);
+    DefineCustomStringVariable(
+        "outbox.default_destination",
+        "URL that events go to in databases without a destination of their own.",
+        "Empty: nowhere; events wait in the log.", &default_destination, "", PGC_SIGHUP, 0,
+        check_default_destination, nullptr, nullptr);
+    define_integer("outbox.max_in_flight",
+                   "Most events of one destination read and not yet settled.", nullptr,
+                   &max_in_flight, 1, 1'000'000, PGC_SIGHUP, 0);
     define_integer("outbox.max_in_flight_size",
                    "Most memory for events of one destination read and not yet settled.",
                    "One event that is larger still goes, alone.", &max_in_flight_size, 1024,
                    1024 * 1024, PGC_SIGHUP, GUC_UNIT_KB);
     define_integer("outbox.max_payload_size", "Largest payload that can be enqueued.", nullptr,
                    &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
-    define_integer("outbox.poll_max", "Longest pause between two looks of an idle relay into the log.",
+    define_integer("outbox.poll_max",
+                   "Longest pause between two looks of an idle relay into the log.",
                    "Commits wake relays; looking is for prepared transactions and after crashes.",
                    &poll_max, 10, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
-    define_integer("outbox.poll_min", "First pause of a relay that found nothing; it doubles each time.",
+    define_integer("outbox.poll_min",
+                   "First pause of a relay that found nothing; it doubles each time.",
                    "Each pause is random, between nothing and its length.", &poll_min, 10, INT_MAX,
                    PGC_SIGHUP, GUC_UNIT_MS);
-    define_integer("outbox.request_timeout", "Longest wait for the answer of a destination.", nullptr,
-                   &request_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.request_timeout", "Longest wait for the answer of a destination.",
+                   nullptr, &request_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     DefineCustomStringVariable("inbox.wake", "Set by pg_inbox to have its workers look at commit.",
                                nullptr, &inbox_wake, "", PGC_USERSET,
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
                                assign_inbox_wake, nullptr);
     if (preloading)
-        define_integer("outbox.max_workers",
-                       "Most keepers, relays and processors there can be in all databases together.",
-                       "Each also needs one of max_worker_processes.", &max_workers, 1, 1024,
-                       PGC_POSTMASTER, 0);
+        define_integer(
+            "outbox.max_workers",
+            "Most keepers, relays and processors there can be in all databases together.",
+            "Each also needs one of max_worker_processes.", &max_workers, 1, 1024, PGC_POSTMASTER,
+            0);
     MarkGUCPrefixReserved("outbox");
 }
 

@@ -15,8 +15,8 @@ extern int max_in_flight;          // events
 extern int max_in_flight_size;     // kB
 extern int max_payload_size;       // bytes
 extern int max_workers;
-extern int poll_max;  // ms
-extern int poll_min;  // ms
+extern int poll_max;         // ms
+extern int poll_min;         // ms
 extern int request_timeout;  // ms
 
 // Registers them. Those that shape shared memory exist only in the postmaster's configuration, and

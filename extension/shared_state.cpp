@@ -295,9 +295,8 @@ void hold_database(Oid database) {
         }
     LWLockRelease(shared->lock);
     if (my_hold < 0)
-        ereport(ERROR,
-                (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-                 errmsg("too many databases are being dropped or copied at the same time")));
+        ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+                        errmsg("too many databases are being dropped or copied at the same time")));
 }
 
 void release_hold() {

@@ -1,9 +1,9 @@
 // What the processes of pg_outbox share: who works for which database, who wants to be woken, and
 // what each worker counts. Exists only when the library is preloaded.
 //
-// A worker slot is `free`, then `reserved` by the parent that starts a worker, then `attached` while
-// the worker lives. Fields other processes look at on every commit are atomics in `Wakeup`, close
-// together; everything else is under the lock.
+// A worker slot is `free`, then `reserved` by the parent that starts a worker, then `attached`
+// while the worker lives. Fields other processes look at on every commit are atomics in `Wakeup`,
+// close together; everything else is under the lock.
 #pragma once
 
 #include <atomic>
@@ -43,7 +43,8 @@ struct WorkerSlot {
     WorkerKind kind;
     bool attached;
     Oid database;
-    Oid object;  // a relay's foreign server (invalid: the default destination), a processor's consumer
+    Oid object;  // a relay's foreign server (invalid: the default destination), a processor's
+                 // consumer
     Oid role;    // as whom a processor runs
     std::uint32_t ticket;  // of this use of the slot
     pid_t pid;
@@ -78,8 +79,8 @@ struct SharedState {
     static constexpr int max_holds = 16;
     Hold holds[max_holds];  // under the lock
 
-    std::uint32_t next_ticket;  // under the lock
-    int slot_count;             // constant
+    std::uint32_t next_ticket;    // under the lock
+    int slot_count;               // constant
     std::atomic<int> slots_used;  // slots from here on were never used
     Wakeup* wakeups;
     WorkerSlot* slots;

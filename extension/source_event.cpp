@@ -5,7 +5,8 @@ namespace outbox {
 const pg_uuid_t* claim_source_event(const Datum* values) {
     // A SECURITY DEFINER function in SQL: the caller has no privilege on the table behind it.
     Oid types[] = {UUIDOID, TEXTOID, TEXTOID, TEXTOID, UUIDOID};
-    List* name = list_make2(makeString(pstrdup("outbox")), makeString(pstrdup("claim_source_event")));
+    List* name =
+        list_make2(makeString(pstrdup("outbox")), makeString(pstrdup("claim_source_event")));
     FmgrInfo function;
     fmgr_info(LookupFuncName(name, lengthof(types), types, false), &function);
 

@@ -1,4 +1,5 @@
-// outbox.workers(): what the workers of the current database say of themselves. Views are made of it.
+// outbox.workers(): what the workers of the current database say of themselves. Views are made of
+// it.
 #include "pg.hpp"
 #include "shared_state.hpp"
 
@@ -59,8 +60,25 @@ static Datum interval_from_micros(int64 micros) {
 }
 
 static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
-    enum { Kind, Object, Name, Pid, State, StateSince, Delivered, Bytes, Failures, Unsettled, Oldest,
-           Position, P50, P99, LastError, LastErrorAt, Columns };
+    enum {
+        Kind,
+        Object,
+        Name,
+        Pid,
+        State,
+        StateSince,
+        Delivered,
+        Bytes,
+        Failures,
+        Unsettled,
+        Oldest,
+        Position,
+        P50,
+        P99,
+        LastError,
+        LastErrorAt,
+        Columns
+    };
     constexpr int64 epoch_difference =
         static_cast<int64>(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * USECS_PER_SEC;
     Datum values[Columns] = {};

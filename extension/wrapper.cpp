@@ -1,5 +1,5 @@
-// The foreign-data wrapper pg_outbox: destinations are its servers. It has no handler, because there
-// is nothing to read; its validator checks options when the statement runs.
+// The foreign-data wrapper pg_outbox: destinations are its servers. It has no handler, because
+// there is nothing to read; its validator checks options when the statement runs.
 #include "boundary.hpp"
 #include "core/destination.hpp"
 #include "options.hpp"

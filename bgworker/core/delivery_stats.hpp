@@ -1,5 +1,5 @@
-// What a worker counts about its deliveries. Lies in shared memory: one writer, any number of readers
-// who may see figures a moment apart, and nobody waits.
+// What a worker counts about its deliveries. Lies in shared memory: one writer, any number of
+// readers who may see figures a moment apart, and nobody waits.
 #pragma once
 
 #include <array>

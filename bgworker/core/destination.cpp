@@ -16,10 +16,8 @@ struct Scheme {
     SinkKind kind;
 };
 constexpr std::array schemes{
-    Scheme{"null", SinkKind::null},
-    Scheme{"http", SinkKind::http},
-    Scheme{"https", SinkKind::http},
-    Scheme{"postgresql", SinkKind::postgresql},
+    Scheme{"null", SinkKind::null},           Scheme{"http", SinkKind::http},
+    Scheme{"https", SinkKind::http},          Scheme{"postgresql", SinkKind::postgresql},
     Scheme{"postgres", SinkKind::postgresql},
 };
 
@@ -122,12 +120,16 @@ const OptionRule rules[] = {
     {"ca_file", Home::server, http,
      [](Destination& d, std::string_view value) { return set_text(d.ca_file, "ca_file", value); }},
     {"consumer", Home::server, postgresql,
-     [](Destination& d, std::string_view value) { return set_text(d.consumer, "consumer", value); }},
+     [](Destination& d, std::string_view value) {
+         return set_text(d.consumer, "consumer", value);
+     }},
 
     {"user", Home::user_mapping, networked,
      [](Destination& d, std::string_view value) { return set_text(d.user, "user", value); }},
     {"password", Home::user_mapping, networked,
-     [](Destination& d, std::string_view value) { return set_text(d.password, "password", value); }},
+     [](Destination& d, std::string_view value) {
+         return set_text(d.password, "password", value);
+     }},
     {"token", Home::user_mapping, http,
      [](Destination& d, std::string_view value) { return set_text(d.token, "token", value); }},
     {"sslcert", Home::user_mapping, postgresql,
@@ -137,7 +139,8 @@ const OptionRule rules[] = {
 };
 
 bool takes(const OptionRule& rule, SinkKind kind) {
-    return rule.sinks.size() == 0 || std::find(rule.sinks.begin(), rule.sinks.end(), kind) != rule.sinks.end();
+    return rule.sinks.size() == 0 ||
+           std::find(rule.sinks.begin(), rule.sinks.end(), kind) != rule.sinks.end();
 }
 
 std::string joined(const std::vector<std::string_view>& names) {
@@ -161,9 +164,9 @@ std::string valid_options(Home home, std::optional<SinkKind> kind) {
 }
 
 Error unknown_option(std::string_view name, Home home, std::optional<SinkKind> kind) {
-    const auto elsewhere = std::find_if(std::begin(rules), std::end(rules), [&](const OptionRule& r) {
-        return r.name == name && r.home != home;
-    });
+    const auto elsewhere =
+        std::find_if(std::begin(rules), std::end(rules),
+                     [&](const OptionRule& r) { return r.name == name && r.home != home; });
     std::string detail;
     if (elsewhere != std::end(rules))
         detail = elsewhere->home == Home::user_mapping
@@ -186,11 +189,16 @@ std::optional<Error> check_postgresql_url(const Url& url) {
     // What may stand behind the `?`. Anything that is a secret, or that could point the connection
     // elsewhere than the URL says, may not.
     static constexpr std::array parameters{
-        std::string_view{"host"},        std::string_view{"port"},
-        std::string_view{"sslmode"},     std::string_view{"sslrootcert"},
-        std::string_view{"sslcrl"},      std::string_view{"channel_binding"},
-        std::string_view{"gssencmode"},  std::string_view{"target_session_attrs"},
-        std::string_view{"keepalives_idle"}, std::string_view{"application_name"},
+        std::string_view{"host"},
+        std::string_view{"port"},
+        std::string_view{"sslmode"},
+        std::string_view{"sslrootcert"},
+        std::string_view{"sslcrl"},
+        std::string_view{"channel_binding"},
+        std::string_view{"gssencmode"},
+        std::string_view{"target_session_attrs"},
+        std::string_view{"keepalives_idle"},
+        std::string_view{"application_name"},
     };
     for (const auto& [name, value] : url.query) {
         static_cast<void>(value);
@@ -198,9 +206,9 @@ std::optional<Error> check_postgresql_url(const Url& url) {
             return Error{ErrorKind::invalid_value, "URL must not contain a password", "",
                          "Set \"password\" in CREATE USER MAPPING."};
         if (std::find(parameters.begin(), parameters.end(), name) == parameters.end())
-            return Error{ErrorKind::invalid_value, "invalid URL parameter \"" + name + "\"", "",
-                         "Valid parameters are: " +
-                             joined({parameters.begin(), parameters.end()}) + "."};
+            return Error{
+                ErrorKind::invalid_value, "invalid URL parameter \"" + name + "\"", "",
+                "Valid parameters are: " + joined({parameters.begin(), parameters.end()}) + "."};
     }
     if (url.path.size() < 2)
         return invalid("URL names no database",
@@ -209,7 +217,8 @@ std::optional<Error> check_postgresql_url(const Url& url) {
     if (!percent_decoded(url.path))
         return invalid("name of the database is badly encoded");
     if (url.path.find('/', 1) != std::string::npos)
-        return invalid("URL names no database", "A database name follows the host, and nothing else.");
+        return invalid("URL names no database",
+                       "A database name follows the host, and nothing else.");
     return std::nullopt;
 }
 
@@ -253,14 +262,14 @@ std::optional<Error> apply_url(Destination& destination, std::string_view value)
     return std::nullopt;
 }
 
-// Applies the options of one catalogue row. `url` must have been applied before, for it decides which
-// others are valid; a user mapping is checked without its server: `kind` is nothing then.
+// Applies the options of one catalogue row. `url` must have been applied before, for it decides
+// which others are valid; a user mapping is checked without its server: `kind` is nothing then.
 std::optional<Error> apply_options(Destination& destination, const std::vector<Option>& options,
                                    Home home, std::optional<SinkKind> kind) {
     for (const Option& option : options) {
-        const auto rule = std::find_if(std::begin(rules), std::end(rules), [&](const OptionRule& r) {
-            return r.name == option.name && r.home == home;
-        });
+        const auto rule = std::find_if(
+            std::begin(rules), std::end(rules),
+            [&](const OptionRule& r) { return r.name == option.name && r.home == home; });
         if (rule == std::end(rules) || (kind && !takes(*rule, *kind)))
             return unknown_option(option.name, home, kind);
         if (std::optional<Error> error = rule->apply(destination, option.value))
@@ -300,8 +309,7 @@ Result<Micros> parse_duration(std::string_view text) {
     for (const Unit& unit : units) {
         if (!value.ends_with(unit.suffix))
             continue;
-        const auto number =
-            parse_integer(trim(value.substr(0, value.size() - unit.suffix.size())));
+        const auto number = parse_integer(trim(value.substr(0, value.size() - unit.suffix.size())));
         if (number && *number >= 1 && *number <= seconds(86'400) / unit.length)
             return *number * unit.length;
         break;

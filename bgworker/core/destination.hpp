@@ -1,7 +1,7 @@
 // A destination: where events go and how, from the options of its foreign server and user mapping.
 //
-// The same code validates an option when the statement that sets it runs, and reads it when the relay
-// starts, so that the two cannot disagree.
+// The same code validates an option when the statement that sets it runs, and reads it when the
+// relay starts, so that the two cannot disagree.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ enum class Start { beginning, end };
 struct DestinationDefaults {
     Micros connect_timeout = seconds(10);
     Micros request_timeout = seconds(30);
-    // For postgresql: as whom to connect, and where this server itself listens, when nothing says so.
+    // For postgresql: as whom to connect, and where this server itself listens, when nothing says
+    // so.
     std::string user;
     std::string local_host;
     std::string local_port;
@@ -71,7 +72,8 @@ struct Destination {
     // nobody borrows the identity of the server process (as postgres_fdw does).
     bool password_required = false;
 
-    static Result<Destination> parse(std::string_view name, const std::vector<Option>& server_options,
+    static Result<Destination> parse(std::string_view name,
+                                     const std::vector<Option>& server_options,
                                      const std::vector<Option>& mapping_options,
                                      const DestinationDefaults& defaults);
 };

@@ -83,8 +83,8 @@ class EventBlock {
     std::size_t bytes() const noexcept { return capacity_ + max_events * sizeof(Event); }
     void clear() noexcept;
 
-    // The pipeline's: a window's blocks are a list in order of position. A block whose events are all
-    // settled leaves the list and hands `through` and `span` to the block before it.
+    // The pipeline's: a window's blocks are a list in order of position. A block whose events are
+    // all settled leaves the list and hands `through` and `span` to the block before it.
     EventBlock* previous = nullptr;
     EventBlock* next = nullptr;
     Window* window = nullptr;

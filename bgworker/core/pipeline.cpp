@@ -149,10 +149,9 @@ Batch& Pipeline::form_batch() {
     batch.period = period_;
 
     auto take = [&](Event& event) {
-        const bool fits =
-            batch.events.empty() ||
-            (batch.events.size() < capabilities_.max_batch_events &&
-             batch.bytes + event.payload.size() <= capabilities_.max_batch_bytes);
+        const bool fits = batch.events.empty() ||
+                          (batch.events.size() < capabilities_.max_batch_events &&
+                           batch.bytes + event.payload.size() <= capabilities_.max_batch_bytes);
         if (fits) {
             batch.events.push_back(&event);
             batch.bytes += event.payload.size();

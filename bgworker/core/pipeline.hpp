@@ -37,15 +37,15 @@ struct Window {
     EventBlock* last = nullptr;
     std::int64_t settled_to = 0;  // highest position below the first unsettled event
     bool any_settled = false;
-    bool closed = false;          // everything of it has been read
-    std::size_t passed = 0;       // events up to settled_to
+    bool closed = false;     // everything of it has been read
+    std::size_t passed = 0;  // events up to settled_to
 };
 
 class Pipeline {
   public:
     struct Limits {
-        std::size_t max_events = 10'000;             // read and not settled
-        std::size_t max_bytes = 16 * 1024 * 1024;    // memory of their blocks
+        std::size_t max_events = 10'000;           // read and not settled
+        std::size_t max_bytes = 16 * 1024 * 1024;  // memory of their blocks
         Micros backoff_base = milliseconds(100);
         Micros backoff_cap = seconds(30);
 
@@ -61,8 +61,8 @@ class Pipeline {
     Pipeline(const Pipeline&) = delete;
     Pipeline& operator=(const Pipeline&) = delete;
 
-    // The log's side. Between open_window() and close_window() blocks are taken, filled and admitted;
-    // a block that is not admitted is given back by putting it in again with put_back().
+    // The log's side. Between open_window() and close_window() blocks are taken, filled and
+    // admitted; a block that is not admitted is given back by putting it in again with put_back().
     bool has_room() const noexcept;
     void open_window();
     EventBlock* take_block();
@@ -76,11 +76,13 @@ class Pipeline {
     Micros deadline() const noexcept;
     void step();
 
-    // Settlement. How many windows at the front were settled since the last call; they are forgotten.
+    // Settlement. How many windows at the front were settled since the last call; they are
+    // forgotten.
     std::size_t take_settled_windows() noexcept;
     // The highest position of the windows settled so far.
     std::int64_t highest_settled() const noexcept { return highest_settled_; }
-    // Of the front window: everything up to this position is settled. Nothing when no event of it was.
+    // Of the front window: everything up to this position is settled. Nothing when no event of it
+    // was.
     std::optional<std::int64_t> front_position() const noexcept;
 
     bool idle() const noexcept { return unsettled_ == 0 && windows_.empty(); }
@@ -122,7 +124,8 @@ class Pipeline {
     std::vector<std::unique_ptr<EventBlock>> spare_blocks_;
 
     std::deque<Event*> ready_;
-    std::unordered_map<std::string_view, Event*> last_of_key_;  // of each key that has unsettled events
+    std::unordered_map<std::string_view, Event*>
+        last_of_key_;  // of each key that has unsettled events
     std::uint64_t next_turn_ = 1;
 
     std::size_t batches_in_flight_ = 0;

@@ -9,9 +9,9 @@ namespace outbox {
 static Error malformed(std::string_view text, const char* why) {
     // The text may hold a password: say what is wrong with it, do not repeat it.
     const std::size_t colon = text.find(':');
-    return {ErrorKind::invalid_value, std::string("invalid URL: ") + why, "",
-            colon == std::string_view::npos ? "A URL starts with a scheme, such as \"https://\"."
-                                            : ""};
+    return {
+        ErrorKind::invalid_value, std::string("invalid URL: ") + why, "",
+        colon == std::string_view::npos ? "A URL starts with a scheme, such as \"https://\"." : ""};
 }
 
 static int hex_digit(char c) {

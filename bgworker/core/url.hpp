@@ -15,12 +15,12 @@ namespace outbox {
 std::optional<std::string> percent_decoded(std::string_view text);
 
 struct Url {
-    std::string scheme;              // lower case, without the colon
-    std::optional<std::string> user; // percent-decoded
-    bool has_password = false;       // the password itself is never kept
-    std::string host;                // percent-decoded; an IPv6 address without its brackets
-    std::string port;                // digits; empty: none given
-    std::string path;                // as written, with its leading slash; empty: none
+    std::string scheme;               // lower case, without the colon
+    std::optional<std::string> user;  // percent-decoded
+    bool has_password = false;        // the password itself is never kept
+    std::string host;                 // percent-decoded; an IPv6 address without its brackets
+    std::string port;                 // digits; empty: none given
+    std::string path;                 // as written, with its leading slash; empty: none
     std::vector<std::pair<std::string, std::string>> query;  // percent-decoded
 
     // Refuses what is no URL, and characters that could break out of a request line.

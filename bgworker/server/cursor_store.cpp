@@ -33,9 +33,10 @@ static bool execute_for_row(const char* statement, int count, Oid* types, Datum*
 static bool take_existing(Oid server, Cursor& cursor) {
     Oid types[] = {OIDOID};
     Datum values[] = {ObjectIdGetDatum(server)};
-    if (!execute_for_row("UPDATE outbox.cursor SET lease = lease + 1 WHERE server = $1 "
-                         "RETURNING ctid, lease, done::text, upto::text, position, system_identifier",
-                         lengthof(types), types, values, nullptr))
+    if (!execute_for_row(
+            "UPDATE outbox.cursor SET lease = lease + 1 WHERE server = $1 "
+            "RETURNING ctid, lease, done::text, upto::text, position, system_identifier",
+            lengthof(types), types, values, nullptr))
         return false;
 
     HeapTuple row = SPI_tuptable->vals[0];
@@ -69,7 +70,8 @@ static void make_new(Oid server, const char* name, Start start, Cursor& cursor) 
                       Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
     execute_for_row(
         "INSERT INTO outbox.cursor (destination, server, done, position, system_identifier, lease, "
-        "saved_at) VALUES ($1, $2, CASE WHEN $3 THEN pg_current_snapshot() ELSE '1:1:' END, 0, $4, 1, "
+        "saved_at) VALUES ($1, $2, CASE WHEN $3 THEN pg_current_snapshot() ELSE '1:1:' END, 0, $4, "
+        "1, "
         "clock_timestamp()) RETURNING ctid, done::text",
         lengthof(types), types, values, nullptr);
     lease = 1;
@@ -98,12 +100,10 @@ bool save_cursor(const Cursor& cursor) {
     SPI_connect();
     const bool partly = cursor.upto.has_value();
     Oid types[] = {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID};
-    Datum values[] = {PointerGetDatum(&row_place),
-                      Int64GetDatum(lease),
-                      text_of(cursor.done),
-                      partly ? text_of(*cursor.upto) : Datum{0},
-                      Int64GetDatum(cursor.position),
-                      Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
+    Datum values[] = {
+        PointerGetDatum(&row_place),    Int64GetDatum(lease),
+        text_of(cursor.done),           partly ? text_of(*cursor.upto) : Datum{0},
+        Int64GetDatum(cursor.position), Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
     const char nulls[] = {' ', ' ', ' ', partly ? ' ' : 'n', ' ', ' '};
     const bool saved = execute_for_row(
         "UPDATE outbox.cursor SET done = $3::pg_snapshot, upto = $4::pg_snapshot, position = $5, "

@@ -10,8 +10,8 @@
 namespace outbox {
 
 struct Cursor {
-    // Settled: the events of all transactions finished in `done`; and, when there is an `upto`, of the
-    // window from `done` to `upto` those at or below `position`. A new Snapshot: nothing yet.
+    // Settled: the events of all transactions finished in `done`; and, when there is an `upto`, of
+    // the window from `done` to `upto` those at or below `position`. A new Snapshot: nothing yet.
     Snapshot done;
     std::optional<Snapshot> upto;
     std::int64_t position = 0;

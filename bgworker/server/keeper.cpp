@@ -1,8 +1,9 @@
 // The keeper looks after one database: a relay for each destination, a processor for each consumer.
 //
-// It works when it is woken: a destination, subscription or extension changed (hooks.cpp, inbox.wake),
-// a worker of it ended, or the configuration was reloaded. It runs nobody's code: what it reads from
-// tables of pg_inbox, whose owner need not be trusted, it reads row by row without SQL.
+// It works when it is woken: a destination, subscription or extension changed (hooks.cpp,
+// inbox.wake), a worker of it ended, or the configuration was reloaded. It runs nobody's code: what
+// it reads from tables of pg_inbox, whose owner need not be trusted, it reads row by row without
+// SQL.
 #include "server/worker.hpp"
 #include "settings.hpp"
 
@@ -83,8 +84,9 @@ static Oid role_to_run_as(Oid owner, const char* role_name, const char* consumer
     const Oid role = get_role_oid(role_name, true);
     if (OidIsValid(role) && is_member_of_role(owner, role))
         return role;
-    ereport(LOG, (errmsg("consumer \"%s\" is not processed", consumer),
-                  errdetail("The owner of inbox.consumer is not a member of role \"%s\".", role_name)));
+    ereport(LOG,
+            (errmsg("consumer \"%s\" is not processed", consumer),
+             errdetail("The owner of inbox.consumer is not a member of role \"%s\".", role_name)));
     return InvalidOid;
 }
 

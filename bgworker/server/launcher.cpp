@@ -2,10 +2,11 @@
 
 #include "server/worker.hpp"
 
-// The shared catalogs do not tell which databases have an extension of ours. So the launcher starts a
-// keeper wherever it does not know; a keeper that finds nothing to look after leaves with exit code 0.
-// The database is then quiet, until something in it changes (hooks.cpp) or a keeper dies (exit code
-// other than 0), which both mark it as changed. New databases, and at the start all, are to be checked.
+// The shared catalogs do not tell which databases have an extension of ours. So the launcher starts
+// a keeper wherever it does not know; a keeper that finds nothing to look after leaves with exit
+// code 0. The database is then quiet, until something in it changes (hooks.cpp) or a keeper dies
+// (exit code other than 0), which both mark it as changed. New databases, and at the start all, are
+// to be checked.
 //
 // Lists of cases:
 //   CREATE EXTENSION commits          the hook marks the database, wakes us: a keeper starts
@@ -20,8 +21,8 @@
 
 namespace outbox {
 
-// A cluster with many databases that have nothing of ours must not fill the server with keepers that
-// look and leave.
+// A cluster with many databases that have nothing of ours must not fill the server with keepers
+// that look and leave.
 static constexpr int keepers_looking_at_once = 4;
 
 struct DatabaseEntry {
@@ -57,7 +58,8 @@ static void for_each_database(Visit visit) {
 
 static void note_database(const FormData_pg_database* row) {
     bool found;
-    auto* entry = static_cast<DatabaseEntry*>(hash_search(databases, &row->oid, HASH_ENTER, &found));
+    auto* entry =
+        static_cast<DatabaseEntry*>(hash_search(databases, &row->oid, HASH_ENTER, &found));
     if (!found) {
         entry->check = true;
         init_child(&entry->keeper);
@@ -127,8 +129,8 @@ static long tend_keepers() {
         if (!entry->exists || !entry->check || looking >= keepers_looking_at_once)
             return;
         const WorkerIdentity keeper = {WorkerKind::keeper, entry->database, InvalidOid, InvalidOid};
-        timeout = shorter_timeout(timeout,
-                                  start_child(&entry->keeper, keeper, NameStr(entry->name)));
+        timeout =
+            shorter_timeout(timeout, start_child(&entry->keeper, keeper, NameStr(entry->name)));
         if (entry->keeper.slot >= 0 || find_slot(keeper) >= 0) {
             entry->check = false;  // whatever it finds, it is being looked at
             looking++;

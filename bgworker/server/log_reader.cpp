@@ -65,9 +65,9 @@ static void copy_snapshot(Snapshot& to, const SnapshotData* from) {
 // Scanning a window
 // ---------------------------------------------------------------------------------------------
 
-// A commit with synchronous_commit = off is visible before it is on disk. The commit log knows up to
-// which WAL position the transactions of this neighbourhood need it; for synchronous ones, no further
-// than they flushed themselves.
+// A commit with synchronous_commit = off is visible before it is on disk. The commit log knows up
+// to which WAL position the transactions of this neighbourhood need it; for synchronous ones, no
+// further than they flushed themselves.
 static void note_commit(LogReader* reader, uint64 xid) {
     if (reader->scanned_before && ++reader->commits <= max_looked_up_commits) {
         const XLogRecPtr end = TransactionIdGetCommitLSN(static_cast<TransactionId>(xid));
@@ -88,8 +88,8 @@ static bool is_settled(const Settled& settled, uint64 xid, int64 position) {
 }
 
 // Adds the entries from (xid >= first) to (xid < end) that `to` sees.
-static void scan_range(LogReader* reader, Relation segment, Relation index, uint64 first, uint64 end,
-                       const Settled& settled, const Snapshot& to) {
+static void scan_range(LogReader* reader, Relation segment, Relation index, uint64 first,
+                       uint64 end, const Settled& settled, const Snapshot& to) {
     ScanKeyData keys[2];
     ScanKeyInit(&keys[0], 1, BTGreaterEqualStrategyNumber, F_XID8GE, UInt64GetDatum(first));
     ScanKeyInit(&keys[1], 1, BTLessStrategyNumber, F_XID8LT, UInt64GetDatum(end));
@@ -101,7 +101,8 @@ static void scan_range(LogReader* reader, Relation segment, Relation index, uint
     while (ItemPointer place = index_getnext_tid(scan, ForwardScanDirection)) {
         CHECK_FOR_INTERRUPTS();
         bool is_null;
-        const uint64 xid = DatumGetUInt64(index_getattr(scan->xs_itup, 1, scan->xs_itupdesc, &is_null));
+        const uint64 xid =
+            DatumGetUInt64(index_getattr(scan->xs_itup, 1, scan->xs_itupdesc, &is_null));
         const int64 position =
             DatumGetInt64(index_getattr(scan->xs_itup, 2, scan->xs_itupdesc, &is_null));
         if (xid != reader->last_xid) {

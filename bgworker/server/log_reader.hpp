@@ -5,14 +5,14 @@
 //     rows of transactions that had not finished in `from` and have finished in `to`,
 //     in order of position
 //
-// Never "position > the last one": a lower position may be committed later. Transactions in progress
-// delay their own events only. Sorting by position keeps the order of producers that wait for each
-// other (by the lock on the aggregate's row, say), because each takes its positions while it holds
-// that lock.
+// Never "position > the last one": a lower position may be committed later. Transactions in
+// progress delay their own events only. Sorting by position keeps the order of producers that wait
+// for each other (by the lock on the aggregate's row, say), because each takes its positions while
+// it holds that lock.
 //
-// A window is scanned once, through the index alone, into a spool of (position, place); rows are then
-// fetched by place in as many short transactions as it takes. Whether a row's subtransaction was
-// rolled back shows only then.
+// A window is scanned once, through the index alone, into a spool of (position, place); rows are
+// then fetched by place in as many short transactions as it takes. Whether a row's subtransaction
+// was rolled back shows only then.
 #pragma once
 
 #include "core/event.hpp"
@@ -26,7 +26,7 @@ namespace outbox {
 // came from another cluster, whose transactions do not compare with those of this one.
 struct Settled {
     bool any = false;
-    Snapshot in;             // an event is settled if its transaction had finished here,
+    Snapshot in;                // an event is settled if its transaction had finished here,
     std::int64_t position = 0;  // and its position is not above this
 };
 

@@ -1,11 +1,13 @@
-// The processor runs the handlers of one consumer, written in SQL, as the role that subscribed them.
+// The processor runs the handlers of one consumer, written in SQL, as the role that subscribed
+// them.
 //
 // All of its work is done by functions of pg_inbox (sql/pg_inbox/process.sql), which anybody could
-// call; this is only the loop around them: look for the next messages, process each in a transaction
-// of its own, sleep until a commit wakes us or a message that failed is due again.
+// call; this is only the loop around them: look for the next messages, process each in a
+// transaction of its own, sleep until a commit wakes us or a message that failed is due again.
 //
-// It connects as the role of the consumer, and so has no more rights than the role has: handlers are
-// somebody's code. An error in the functions themselves ends the process; the keeper starts another.
+// It connects as the role of the consumer, and so has no more rights than the role has: handlers
+// are somebody's code. An error in the functions themselves ends the process; the keeper starts
+// another.
 #include <algorithm>
 
 #include "core/backoff.hpp"
@@ -27,8 +29,8 @@ static Message messages[messages_at_once];
 static int message_count = 0;
 
 static SPIPlanPtr plan_of(const char* statement, std::initializer_list<Oid> types) {
-    SPIPlanPtr plan = SPI_prepare(statement, static_cast<int>(types.size()),
-                                  const_cast<Oid*>(types.begin()));
+    SPIPlanPtr plan =
+        SPI_prepare(statement, static_cast<int>(types.size()), const_cast<Oid*>(types.begin()));
     if (plan == nullptr || SPI_keepplan(plan) != 0)
         elog(ERROR, "could not prepare \"%s\"", statement);
     return plan;
@@ -69,7 +71,8 @@ static void look_for_messages() {
     if (!begin("looking for messages"))
         proc_exit(0);
     if (plan == nullptr)
-        plan = plan_of("SELECT seq, occurred_at FROM inbox.next_messages($1, $2)", {INT4OID, INT4OID});
+        plan =
+            plan_of("SELECT seq, occurred_at FROM inbox.next_messages($1, $2)", {INT4OID, INT4OID});
     Datum values[] = {consumer(), Int32GetDatum(messages_at_once)};
     execute(plan, values, nullptr);
     message_count = static_cast<int>(SPI_processed);
@@ -133,7 +136,8 @@ static void save_progress(bool at_once) {
     const DeliveryStats& stats = shared->slots[my_slot].stats;
     const uint64 done = stats.delivered, failed = stats.failures;
     const TimestampTz now = GetCurrentTimestamp();
-    if ((done == saved_done && failed == saved_failed) || (!at_once && now - saved_at < save_interval))
+    if ((done == saved_done && failed == saved_failed) ||
+        (!at_once && now - saved_at < save_interval))
         return;
 
     if (!begin("saving progress"))

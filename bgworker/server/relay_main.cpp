@@ -35,8 +35,8 @@ struct Relay {
     Destination destination;
     std::unique_ptr<Pipeline> pipeline;  // none: the destination cannot be used as configured
 
-    // Reading. Windows that were opened and are not settled, by the snapshot each ends with; reading
-    // goes on from `frontier`, the end of the last one.
+    // Reading. Windows that were opened and are not settled, by the snapshot each ends with;
+    // reading goes on from `frontier`, the end of the last one.
     Snapshot frontier;
     Settled settled_before;
     Snapshot next_frontier;
@@ -169,7 +169,8 @@ static void open_window() {
     });
 }
 
-// An empty window moves the frontier, and with nothing in flight the cursor; neither is worth a write.
+// An empty window moves the frontier, and with nothing in flight the cursor; neither is worth a
+// write.
 static void skip_empty_window() {
     core([] {
         relay->frontier = relay->next_frontier;
@@ -306,8 +307,8 @@ static void show_progress() {
 // The loop
 // ---------------------------------------------------------------------------------------------
 
-// SIGTERM is left to die(), so that it also ends a wait for a lock. Between transactions there is time
-// for one more: it saves the cursor, unless somebody is in the way.
+// SIGTERM is left to die(), so that it also ends a wait for a lock. Between transactions there is
+// time for one more: it saves the cursor, unless somebody is in the way.
 static void leave_when_asked() {
     if (!ProcDiePending)
         return;
@@ -332,11 +333,11 @@ static void wait_for_something() {
         due = std::min(due, relay->look || relay->window_unread ? 0 : relay->next_look);
 
     WaitEvent events[3];
-    const int count =
-        WaitEventSetWait(wait_set, timeout_until(due), events, lengthof(events),
-                         compat::wait_event(relay->pipeline->idle() ? "OutboxRelayIdle"
-                                            : relay->pipeline->backing_off() ? "OutboxRelayBackoff"
-                                                                             : "OutboxRelayNetwork"));
+    const int count = WaitEventSetWait(
+        wait_set, timeout_until(due), events, lengthof(events),
+        compat::wait_event(relay->pipeline->idle()          ? "OutboxRelayIdle"
+                           : relay->pipeline->backing_off() ? "OutboxRelayBackoff"
+                                                            : "OutboxRelayNetwork"));
     for (int i = 0; i < count; i++)
         if (events[i].events & WL_LATCH_SET) {
             ResetLatch(MyLatch);

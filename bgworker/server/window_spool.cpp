@@ -5,9 +5,9 @@
 namespace outbox {
 
 static constexpr size_t first_capacity = 1024;
-static constexpr size_t run_capacity = 1024 * 1024;           // 16 MB
-static constexpr size_t merge_memory = 8 * 1024 * 1024;        // for the buffers of all runs
-static constexpr size_t smallest_buffer = 64;                  // entries
+static constexpr size_t run_capacity = 1024 * 1024;      // 16 MB
+static constexpr size_t merge_memory = 8 * 1024 * 1024;  // for the buffers of all runs
+static constexpr size_t smallest_buffer = 64;            // entries
 
 static_assert(sizeof(WindowEntry) == 16);
 
@@ -82,8 +82,8 @@ static void write_run(WindowSpool* spool) {
     if (spool->run_count == spool->run_slots) {
         spool->run_slots = Max(16, spool->run_slots * 2);
         const Size size = spool->run_slots * sizeof(Run);
-        spool->runs = static_cast<Run*>(spool->runs == nullptr ? palloc(size)
-                                                               : repalloc(spool->runs, size));
+        spool->runs =
+            static_cast<Run*>(spool->runs == nullptr ? palloc(size) : repalloc(spool->runs, size));
     }
     Run* run = &spool->runs[spool->run_count++];
     memset(run, 0, sizeof *run);

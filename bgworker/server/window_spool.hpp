@@ -1,9 +1,10 @@
 // The places of a window's events, sorted by position, in bounded memory.
 //
-// Entries come in as the index yields them, by (xid, position), and leave by position. Up to a limit
-// they stay in memory; beyond it they go to a temporary file as sorted runs, which are merged while
-// they are read back. The file outlives the transaction that wrote it, so that nothing is held open
-// while events are published. Ten million events take a file of 160 MB and 24 MB of memory.
+// Entries come in as the index yields them, by (xid, position), and leave by position. Up to a
+// limit they stay in memory; beyond it they go to a temporary file as sorted runs, which are merged
+// while they are read back. The file outlives the transaction that wrote it, so that nothing is
+// held open while events are published. Ten million events take a file of 160 MB and 24 MB of
+// memory.
 #pragma once
 
 #include "pg.hpp"

@@ -65,11 +65,12 @@ static void complain_once(const char* title, const char* what, const char* setti
     if (complained)
         return;
     complained = true;
-    ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-                      errmsg("could not start %s: out of %s", title, what),
-                      errhint("Increase %s. pg_outbox needs one worker for itself, one per database "
-                              "and one per destination and consumer.",
-                              setting)));
+    ereport(WARNING,
+            (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+             errmsg("could not start %s: out of %s", title, what),
+             errhint("Increase %s. pg_outbox needs one worker for itself, one per database "
+                     "and one per destination and consumer.",
+                     setting)));
 }
 
 static bool launch(Child* child, const WorkerIdentity& identity, const char* name) {
@@ -173,8 +174,8 @@ bool handle_signals() {
 }
 
 void wait_for_latch(long timeout, const char* wait_event_name) {
-    WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout >= 0 ? WL_TIMEOUT : 0), timeout,
-              compat::wait_event(wait_event_name));
+    WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout >= 0 ? WL_TIMEOUT : 0),
+              timeout, compat::wait_event(wait_event_name));
     ResetLatch(MyLatch);
 }
 

@@ -9,8 +9,8 @@ namespace outbox {
 
 // ---- looking after workers --------------------------------------------------------------------
 
-// A worker that its parent wants to live. It is started again when it ended, after a pause that grows
-// as long as it does not stay alive.
+// A worker that its parent wants to live. It is started again when it ended, after a pause that
+// grows as long as it does not stay alive.
 struct Child {
     int slot;  // -1: not running as far as we started it
     std::uint32_t ticket;
@@ -43,12 +43,12 @@ void become_worker(Datum argument, WakeTarget wake_target);
 void begin_work(const char* activity);
 void end_work();
 
-// Whether an extension is there; if so, it stays until the transaction ends. DROP EXTENSION waits for
-// us then, and not we for it, only to find the tables gone.
+// Whether an extension is there; if so, it stays until the transaction ends. DROP EXTENSION waits
+// for us then, and not we for it, only to find the tables gone.
 bool lock_extension(const char* name);
 
-// Does what signals asked for: ends the process, or reads the configuration again. Returns whether it
-// did the latter.
+// Does what signals asked for: ends the process, or reads the configuration again. Returns whether
+// it did the latter.
 bool handle_signals();
 
 // Sleeps until the latch is set or the time (milliseconds; -1: for ever) is over.

@@ -19,10 +19,8 @@ class NullSink final : public Sink {
     }
 
   private:
-    static constexpr Capabilities capacity{.max_batch_events = 1000,
-                                           .max_batch_bytes = SIZE_MAX,
-                                           .max_batches = 4,
-                                           .ordered = true};
+    static constexpr Capabilities capacity{
+        .max_batch_events = 1000, .max_batch_bytes = SIZE_MAX, .max_batches = 4, .ordered = true};
     std::vector<Batch*> waiting_;
 };
 

@@ -1,7 +1,7 @@
 // What every sink is: the code that speaks one destination's protocol.
 //
-// A sink never blocks, never calls the server, never throws: the loop asks it to start batches, waits
-// on its one descriptor, and lets it step. What became of a batch it says through `Outcome`s.
+// A sink never blocks, never calls the server, never throws: the loop asks it to start batches,
+// waits on its one descriptor, and lets it step. What became of a batch it says through `Outcome`s.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 
 namespace outbox {
 
-// Events that travel together: one request, one transaction. Owned by the pipeline; lent to the sink
-// from submit() until its outcome is reported.
+// Events that travel together: one request, one transaction. Owned by the pipeline; lent to the
+// sink from submit() until its outcome is reported.
 struct Batch {
     std::vector<Event*> events;  // in order; at least one
     std::size_t bytes = 0;       // payload bytes
@@ -29,16 +29,16 @@ struct Batch {
 struct Outcome {
     Batch* batch = nullptr;
     bool confirmed = false;
-    std::string error;            // why not; one line, no secrets
-    Micros retry_after = 0;       // the destination asked to be left alone for so long; 0: it did not
+    std::string error;       // why not; one line, no secrets
+    Micros retry_after = 0;  // the destination asked to be left alone for so long; 0: it did not
 };
 
 struct Capabilities {
     std::size_t max_batch_events = 1;
     std::size_t max_batch_bytes = 1024 * 1024;
     std::size_t max_batches = 1;  // in flight at the same time
-    // Batches take effect strictly in the order of submission, and after one has failed no later one
-    // does. Without it the pipeline keeps the order: per key one batch at a time.
+    // Batches take effect strictly in the order of submission, and after one has failed no later
+    // one does. Without it the pipeline keeps the order: per key one batch at a time.
     bool ordered = false;
 };
 
@@ -66,8 +66,8 @@ struct SinkContext {
     const Clock& clock;
 };
 
-// The one symbol a sink module exports (see sinks/module.map), under this name. Returns nullptr when
-// memory ran out; a destination that cannot be used says so by failing its batches.
+// The one symbol a sink module exports (see sinks/module.map), under this name. Returns nullptr
+// when memory ran out; a destination that cannot be used says so by failing its batches.
 constexpr const char* sink_module_entry = "outbox_create_sink";
 using SinkModuleEntry = Sink* (*)(const SinkContext&);
 

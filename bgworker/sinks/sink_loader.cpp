@@ -34,7 +34,8 @@ Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context) {
     path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
     path += module_of(context.destination.kind);
 
-    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays for the life of the process
+    void* module =
+        dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays for the life of the process
     if (module == nullptr)
         return not_loaded(path);
     auto entry = reinterpret_cast<SinkModuleEntry>(dlsym(module, sink_module_entry));

@@ -32,7 +32,8 @@ static void append_header_value(std::string& out, std::string_view value) {
 static void append_path_segment(std::string& out, std::string_view text) {
     constexpr std::string_view others = "-._~!$&'()*+,;=:@";
     for (char c : text) {
-        const bool plain = (c >= '0' && c <= '9') || (ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z') ||
+        const bool plain = (c >= '0' && c <= '9') ||
+                           (ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z') ||
                            others.find(c) != std::string_view::npos;
         if (plain)
             out += c;
@@ -58,9 +59,8 @@ void append_base64(std::string& out, std::string_view bytes) {
 }
 
 static bool is_attribute_name(std::string_view name) {
-    return std::all_of(name.begin(), name.end(), [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-    });
+    return std::all_of(name.begin(), name.end(),
+                       [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); });
 }
 
 // Calls attribute(name, value) for all but `id`, `specversion` and those of the data. The value is
@@ -208,7 +208,8 @@ static void append_document(std::string& out, const Event& event, std::string_vi
     out += '}';
 }
 
-void encode_structured(const Event& event, std::string_view source_prefix, RequestContent& content) {
+void encode_structured(const Event& event, std::string_view source_prefix,
+                       RequestContent& content) {
     content.headers = "Content-Type: application/cloudevents+json; charset=UTF-8\r\n";
     content.buffer.clear();
     append_document(content.buffer, event, source_prefix, &content.headers);

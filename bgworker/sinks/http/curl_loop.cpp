@@ -40,7 +40,8 @@ int CurlLoop::on_socket(CURL*, curl_socket_t socket, int what, void* self, void*
     epoll_event event{};
     event.data.u64 = curl_mark | static_cast<std::uint64_t>(socket);
     event.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
-    // A descriptor that libcurl has closed already is gone from the set: failures mean nothing here.
+    // A descriptor that libcurl has closed already is gone from the set: failures mean nothing
+    // here.
     if (what == CURL_POLL_REMOVE) {
         epoll_ctl(loop->epoll_, EPOLL_CTL_DEL, socket, &event);
     } else if (epoll_ctl(loop->epoll_, known != nullptr ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, socket,

@@ -1,5 +1,5 @@
-// https: one easy handle per request under way, kept for the next one. libcurl keeps connections, and
-// with HTTP/2 sends requests over one connection side by side.
+// https: one easy handle per request under way, kept for the next one. libcurl keeps connections,
+// and with HTTP/2 sends requests over one connection side by side.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -43,7 +43,8 @@ std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) noexc
 
 class CurlTransport final : public Transport {
   public:
-    explicit CurlTransport(TransportConfig config) : config_(std::move(config)), loop_(config_.clock) {
+    explicit CurlTransport(TransportConfig config)
+        : config_(std::move(config)), loop_(config_.clock) {
         const long most = static_cast<long>(config_.max_connections);
         curl_multi_setopt(loop_.multi(), CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX);
         curl_multi_setopt(loop_.multi(), CURLMOPT_MAX_TOTAL_CONNECTIONS, most);

@@ -36,11 +36,12 @@ struct Connection {
 
 class DirectTransport final : public Transport {
   public:
-    explicit DirectTransport(TransportConfig config) : config_(std::move(config)), loop_(config_.clock) {
+    explicit DirectTransport(TransportConfig config)
+        : config_(std::move(config)), loop_(config_.clock) {
         const Url& url = config_.destination.url;
         const bool ipv6 = url.host.find(':') != std::string::npos;
-        const std::string host = (ipv6 ? "[" + url.host + "]" : url.host) +
-                                 (url.port.empty() ? "" : ":" + url.port);
+        const std::string host =
+            (ipv6 ? "[" + url.host + "]" : url.host) + (url.port.empty() ? "" : ":" + url.port);
         const std::string_view text = config_.destination.url_text;
         const std::size_t query = text.find('?');
         request_start_ = "POST " + (url.path.empty() ? "/" : url.path) +
@@ -169,12 +170,14 @@ class DirectTransport final : public Transport {
                     parts[count++] = {const_cast<char*>(part.data()) + skip, part.size() - skip};
             };
             add(connection.head, connection.sent);
-            add(body, connection.sent > connection.head.size() ? connection.sent - connection.head.size()
-                                                               : 0);
+            add(body, connection.sent > connection.head.size()
+                          ? connection.sent - connection.head.size()
+                          : 0);
             msghdr message{};
             message.msg_iov = parts;
             message.msg_iovlen = static_cast<std::size_t>(count);
-            const ssize_t written = sendmsg(connection.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+            const ssize_t written =
+                sendmsg(connection.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
             if (written < 0 && (errno == EAGAIN || errno == EINTR)) {
                 want_write(connection, true);
                 return;
@@ -228,8 +231,8 @@ class DirectTransport final : public Transport {
         if (state == Http1Response::State::complete)
             answered(connection);
         else if (state == Http1Response::State::malformed)
-            broken(connection,
-                   size == 0 ? "connection closed before the answer was complete" : "malformed answer");
+            broken(connection, size == 0 ? "connection closed before the answer was complete"
+                                         : "malformed answer");
     }
 
     void answered(Connection& connection) {
@@ -239,7 +242,8 @@ class DirectTransport final : public Transport {
         exchange.body = connection.response.body();
         finished_.push_back(&exchange);
 
-        const bool request_sent = connection.sent == connection.head.size() + exchange.content.body.size();
+        const bool request_sent =
+            connection.sent == connection.head.size() + exchange.content.body.size();
         connection.deadline = never;
         if (connection.response.keep_alive() && request_sent) {
             connection.state = Connection::State::idle;
@@ -250,8 +254,8 @@ class DirectTransport final : public Transport {
         }
     }
 
-    // A server may close an idle connection just when we use it. That says nothing about the server:
-    // the request goes again, over a new connection.
+    // A server may close an idle connection just when we use it. That says nothing about the
+    // server: the request goes again, over a new connection.
     void broken(Connection& connection, const char* why) {
         if (connection.used && !connection.response.begun()) {
             Exchange& exchange = *std::exchange(connection.exchange, nullptr);

@@ -32,7 +32,8 @@ Http1Response::State Http1Response::take(std::string_view bytes) {
             case Part::chunk_size: {
                 if (!take_line(bytes))
                     return head_.size() > max_head ? State::malformed : State::incomplete;
-                const std::string_view size = trim(std::string_view(head_).substr(0, head_.find(';')));
+                const std::string_view size =
+                    trim(std::string_view(head_).substr(0, head_.find(';')));
                 const auto [end, error] =
                     std::from_chars(size.data(), size.data() + size.size(), left_, 16);
                 if (error != std::errc{} || end != size.data() + size.size())

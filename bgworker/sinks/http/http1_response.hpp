@@ -23,8 +23,8 @@ class Http1Response {
 
     void reset();
 
-    // Takes more bytes. Interim (1xx) responses are skipped. Bytes behind the end of the response mean
-    // that the connection cannot be used again.
+    // Takes more bytes. Interim (1xx) responses are skipped. Bytes behind the end of the response
+    // mean that the connection cannot be used again.
     State take(std::string_view bytes);
     // The other side closed the connection.
     State end_of_stream();
@@ -39,7 +39,16 @@ class Http1Response {
     bool begun() const { return begun_; }
 
   private:
-    enum class Part { head, body_by_length, chunk_size, chunk_data, chunk_end, trailers, body_to_end, done };
+    enum class Part {
+        head,
+        body_by_length,
+        chunk_size,
+        chunk_data,
+        chunk_end,
+        trailers,
+        body_to_end,
+        done
+    };
 
     bool read_head(std::string_view& bytes);
     bool parse_head();

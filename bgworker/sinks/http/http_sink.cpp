@@ -1,5 +1,5 @@
-// The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; anything else, or none, is a
-// failure. Redirects are not followed (CloudEvents webhook specification, section 2.1).
+// The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; anything else, or none, is
+// a failure. Redirects are not followed (CloudEvents webhook specification, section 2.1).
 #include <algorithm>
 
 #include "core/text.hpp"
@@ -64,8 +64,9 @@ class HttpSink final : public Sink {
           connections_(destination_.max_connections > 0 ? destination_.max_connections
                                                         : default_connections) {
         TransportConfig config{destination_, clock_, authorization_of(destination_), connections_};
-        transport_ = destination_.url.scheme == "https" ? create_curl_transport(std::move(config))
-                                                        : create_direct_transport(std::move(config));
+        transport_ = destination_.url.scheme == "https"
+                         ? create_curl_transport(std::move(config))
+                         : create_direct_transport(std::move(config));
         exchanges_.resize(connections_);
         out_of_memory_.reserve(connections_);
         for (Exchange& exchange : exchanges_)

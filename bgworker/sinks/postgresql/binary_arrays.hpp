@@ -1,5 +1,5 @@
-// Arrays in PostgreSQL's binary format (array_recv in the server's array functions), as parameters of
-// a prepared statement: one array per column, one element per event.
+// Arrays in PostgreSQL's binary format (array_recv in the server's array functions), as parameters
+// of a prepared statement: one array per column, one element per event.
 #pragma once
 
 #include <cstdint>

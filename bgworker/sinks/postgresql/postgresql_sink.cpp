@@ -1,11 +1,11 @@
 // The postgresql sink: batches of events into the inbox of another database, by inbox.receive().
 //
 // One connection in libpq's pipeline mode, so that the next batch travels while the server works on
-// the one before. Each batch is BEGIN, receive, COMMIT, with no synchronisation point between batches:
-// after an error the server skips everything up to the next one, which never comes. So no batch takes
-// effect after one that failed, and the order holds. The connection is then given up, and all batches
-// in flight have failed; those whose COMMIT was not confirmed may have happened, and the inbox ignores
-// what it has already.
+// the one before. Each batch is BEGIN, receive, COMMIT, with no synchronisation point between
+// batches: after an error the server skips everything up to the next one, which never comes. So no
+// batch takes effect after one that failed, and the order holds. The connection is then given up,
+// and all batches in flight have failed; those whose COMMIT was not confirmed may have happened,
+// and the inbox ignores what it has already.
 #include <libpq-fe.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -30,7 +30,8 @@ constexpr int statements_per_batch = 3;
 
 constexpr const char* receive_name = "outbox_receive";
 constexpr const char* receive_statement =
-    "SELECT inbox.receive($1::text, $2::text, $3::uuid[], $4::timestamptz[], $5::int8[], $6::int8[], "
+    "SELECT inbox.receive($1::text, $2::text, $3::uuid[], $4::timestamptz[], $5::int8[], "
+    "$6::int8[], "
     "$7::int4[], $8::uuid[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], "
     "$14::text[], $15::jsonb[], $16::bytea[])";
 
@@ -107,9 +108,9 @@ class ReceiveParameters {
         event_types_{Type::text}, ordering_keys_{Type::text}, content_types_{Type::text},
         headers_{Type::jsonb}, payloads_{Type::bytea};
     const std::array<BinaryArray*, array_count> all_{
-        &event_ids_,       &occurred_at_,   &positions_,   &versions_,      &schema_versions_,
+        &event_ids_,        &occurred_at_,   &positions_,       &versions_,      &schema_versions_,
         &source_event_ids_, &topics_,        &aggregate_types_, &aggregate_ids_, &event_types_,
-        &ordering_keys_,   &content_types_, &headers_,     &payloads_};
+        &ordering_keys_,    &content_types_, &headers_,         &payloads_};
     std::string json_;
 };
 
@@ -206,8 +207,8 @@ class PostgresqlSink final : public Sink {
         const std::string* host = url_parameter("host");
         host_ = host != nullptr ? *host : url.host.empty() ? destination_.local_host : url.host;
         const bool is_socket = host_.starts_with('/') || host_.starts_with('@');
-        const bool is_address =
-            host_.find_first_not_of("0123456789.") == std::string::npos || host_.find(':') != std::string::npos;
+        const bool is_address = host_.find_first_not_of("0123456789.") == std::string::npos ||
+                                host_.find(':') != std::string::npos;
         if (is_socket || is_address) {
             start_connection("");
             return;
@@ -236,10 +237,10 @@ class PostgresqlSink final : public Sink {
         const bool local = url.host.empty() && url_parameter("host") == nullptr;
         std::vector<std::pair<const char*, std::string>> parameters = {
             {"host", host_},
-            {"port", port != nullptr      ? *port
-                     : !url.port.empty()  ? url.port
-                     : local              ? destination_.local_port
-                                          : "5432"},
+            {"port", port != nullptr     ? *port
+                     : !url.port.empty() ? url.port
+                     : local             ? destination_.local_port
+                                         : "5432"},
             {"dbname", database()},
             {"user", !destination_.user.empty() ? destination_.user
                      : url.user                 ? *url.user
@@ -300,7 +301,8 @@ class PostgresqlSink final : public Sink {
     void prepare() {
         if (destination_.password_required && !PQconnectionUsedPassword(connection_)) {
             failure_ =
-                "the destination asked for no password, and the owner of the foreign server is not a "
+                "the destination asked for no password, and the owner of the foreign server is not "
+                "a "
                 "superuser";
             return;
         }

@@ -1,5 +1,5 @@
-// Looks a host name up without blocking: libpq would do it inside PQconnectPoll(), and a name server
-// that hangs would keep the relay from hearing that it should end.
+// Looks a host name up without blocking: libpq would do it inside PQconnectPoll(), and a name
+// server that hangs would keep the relay from hearing that it should end.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,37 @@
+// Events as tests write them down, and the way into a block that the log reader takes.
+#pragma once
+
+#include <string>
+
+#include "core/event.hpp"
+
+namespace outbox {
+
+struct EventSpec {
+    std::int64_t position = 0;
+    std::string key{};  // empty: unordered
+    std::string payload = "x";
+    Micros occurred_at = 0;
+};
+
+// Returns whether the block had room.
+inline bool append(EventBlock& block, const EventSpec& spec) {
+    Event* event = block.append(spec.key.size() + spec.payload.size());
+    if (event == nullptr)
+        return false;
+    event->position = spec.position;
+    event->occurred_at = spec.occurred_at;
+    event->ordering_key = block.copy(spec.key.data(), spec.key.size());
+    event->payload = block.copy(spec.payload.data(), spec.payload.size());
+    event->has_payload = true;
+    return true;
+}
+
+// What a block of ordinary events takes from the memory limit.
+inline std::size_t usual_block_bytes() {
+    EventBlock block;
+    append(block, {.position = 1});
+    return block.bytes();
+}
+
+}  // namespace outbox

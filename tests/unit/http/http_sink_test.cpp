@@ -1,0 +1,211 @@
+// The http sink against a scripted server on loopback.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include "scripted_peer.hpp"
+#include "sinks/sink.hpp"
+
+extern "C" outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept;
+
+namespace outbox {
+namespace {
+
+class HttpSink : public testing::Test {
+  protected:
+    // Options beyond the URL; the timeouts are short because tests wait for them.
+    void create(std::vector<Option> options = {}, std::vector<Option> mapping = {}) {
+        if (std::none_of(options.begin(), options.end(),
+                         [](const Option& o) { return o.name == "url"; }))
+            options.push_back({"url", peer_.url()});
+        Result<Destination> parsed = Destination::parse("d", options, mapping, {});
+        ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+        destination_ = std::move(parsed.value());
+        destination_.source = "shop";
+        sink_.reset(outbox_create_sink({destination_, clock_}));
+        ASSERT_NE(sink_, nullptr);
+    }
+
+    Batch& batch(std::int64_t position) {
+        Event& event = events_.emplace_back();
+        event.position = position;
+        event.topic = "t.events";
+        event.aggregate_type = "t";
+        event.aggregate_id = event.ordering_key = "k";
+        event.event_type = "Thing";
+        event.content_type = "application/json";
+        event.payload = payload_;
+        event.has_payload = true;
+        Batch& batch = batches_.emplace_back();
+        batch.events = {&event};
+        return batch;
+    }
+
+    // Drives the sink until there are so many outcomes, as the relay's loop does.
+    std::vector<Outcome> outcomes(std::size_t count) {
+        std::vector<Outcome> all;
+        const Micros give_up = clock_.now() + seconds(20);
+        while (all.size() < count && clock_.now() < give_up) {
+            sink_->step(clock_.now(), all);
+            if (all.size() >= count)
+                break;
+            const Micros due = std::min(sink_->deadline(), give_up);
+            const Micros left = std::max<Micros>(0, due - clock_.now());
+            pollfd watched{sink_->descriptor(), POLLIN, 0};
+            poll(&watched, 1, static_cast<int>((left + 999) / 1000));
+        }
+        EXPECT_EQ(all.size(), count) << "outcomes are missing";
+        return all;
+    }
+
+    Outcome send_one() {
+        sink_->submit(batch(1));
+        std::vector<Outcome> all = outcomes(1);
+        return all.empty() ? Outcome{} : all.front();
+    }
+
+    ScriptedPeer peer_;
+    SystemClock clock_;
+    Destination destination_;
+    std::unique_ptr<Sink> sink_;
+    std::deque<Event> events_;
+    std::deque<Batch> batches_;
+    std::string payload_ = R"({"n":1})";
+};
+
+TEST_F(HttpSink, ConfirmsOnAny2xxAndKeepsTheConnection) {
+    create();
+    for (const char* answer :
+         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "HTTP/1.1 204 x\r\n\r\n",
+          "HTTP/1.1 202 x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+          "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 x\r\nContent-Length: 0\r\n\r\n"}) {
+        peer_.then({.bytes = answer});
+        EXPECT_TRUE(send_one().confirmed) << answer;
+    }
+    EXPECT_EQ(peer_.connections(), 1);
+    const std::string request = peer_.requests().front();
+    EXPECT_TRUE(request.starts_with("POST /events HTTP/1.1\r\nHost: 127.0.0.1:")) << request;
+    EXPECT_NE(request.find("\r\nce-sequence: 1\r\n"), std::string::npos);
+    EXPECT_TRUE(request.ends_with("\r\nContent-Length: 7\r\n\r\n{\"n\":1}")) << request;
+}
+
+TEST_F(HttpSink, SendsAsManyAtATimeAsConnectionsAreAllowed) {
+    create({{"max_connections", "3"}});
+    EXPECT_EQ(sink_->capabilities().max_batches, 3u);
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < 3; i++)
+            sink_->submit(batch(i));
+        for (const Outcome& outcome : outcomes(3))
+            EXPECT_TRUE(outcome.confirmed) << outcome.error;
+    }
+    EXPECT_EQ(peer_.connections(), 3);
+    EXPECT_EQ(peer_.requests().size(), 15u);
+}
+
+TEST_F(HttpSink, AnyOtherAnswerIsAFailureThatSaysWhy) {
+    create();
+    peer_.then({.bytes = "HTTP/1.1 500 x\r\nContent-Length: 9\r\n\r\nbad\nthing"});
+    EXPECT_EQ(send_one().error, "HTTP 500: bad thing");
+    peer_.then(
+        {.bytes =
+             "HTTP/1.1 302 Found\r\nLocation: http://example.com/\r\nContent-Length: 0\r\n\r\n"});
+    EXPECT_EQ(send_one().error, "HTTP 302 (redirects are not followed)");
+    peer_.then({.bytes = "what?\r\n\r\n"});
+    EXPECT_EQ(send_one().error, "malformed answer");
+    peer_.then({.bytes = "HTTP/1.1 200 OK\r\nContent-Le", .close = true});
+    EXPECT_EQ(send_one().error, "connection closed before the answer was complete");
+    EXPECT_TRUE(send_one().confirmed);
+}
+
+TEST_F(HttpSink, ObeysRetryAfter) {
+    create();
+    peer_.then({.bytes = "HTTP/1.1 429 x\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"});
+    EXPECT_EQ(send_one().retry_after, seconds(7));
+    peer_.then({.bytes = "HTTP/1.1 503 x\r\nRetry-After: Wed, 01 Jan 2070 00:00:00 "
+                         "GMT\r\nContent-Length: 0\r\n\r\n"});
+    EXPECT_EQ(send_one().retry_after, seconds(24 * 60 * 60));
+    peer_.then({.bytes = "HTTP/1.1 503 x\r\nRetry-After: Wed, 01 Jan 2020 00:00:00 "
+                         "GMT\r\nContent-Length: 0\r\n\r\n"});
+    EXPECT_EQ(send_one().retry_after, 0);
+    peer_.then({.bytes = "HTTP/1.1 503 x\r\nRetry-After: soon\r\nContent-Length: 0\r\n\r\n"});
+    EXPECT_EQ(send_one().retry_after, 0);
+}
+
+TEST_F(HttpSink, SendsAgainWhenAnIdleConnectionTurnsOutToBeClosed) {
+    create();
+    EXPECT_TRUE(send_one().confirmed);
+    peer_.then({.bytes = "", .close = true});  // as a server that closes just then
+    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_EQ(peer_.connections(), 2);
+    EXPECT_EQ(peer_.requests().size(), 3u);
+}
+
+TEST_F(HttpSink, DoesNotSendAgainOnANewConnection) {
+    create();
+    peer_.then({.bytes = "", .close = true});
+    EXPECT_FALSE(send_one().confirmed);
+    EXPECT_EQ(peer_.requests().size(), 1u);
+}
+
+TEST_F(HttpSink, TakesAnswersByteByByte) {
+    create();
+    peer_.then(
+        {.bytes = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", .byte_by_byte = true});
+    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_EQ(peer_.connections(), 1);
+}
+
+TEST_F(HttpSink, OpensAnotherConnectionWhenTheServerClosesTheLast) {
+    create();
+    peer_.then({.bytes = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+                .close = true});
+    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_EQ(peer_.connections(), 2);
+}
+
+TEST_F(HttpSink, SendsLargeBodies) {
+    create();
+    payload_ = "\"" + std::string(8 * 1024 * 1024, 'x') + "\"";
+    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_TRUE(peer_.requests().front().ends_with(payload_));
+}
+
+TEST_F(HttpSink, GivesUpWhenThereIsNoAnswerInTime) {
+    create({{"request_timeout", "50ms"}});
+    peer_.then({.bytes = ""});
+    EXPECT_EQ(send_one().error, "no answer in time");
+    EXPECT_TRUE(send_one().confirmed);
+}
+
+TEST_F(HttpSink, SaysWhenNobodyListens) {
+    create({{"url", "http://127.0.0.1:1/"}});
+    const Outcome outcome = send_one();
+    EXPECT_FALSE(outcome.confirmed);
+    EXPECT_NE(outcome.error.find("onnect"), std::string::npos) << outcome.error;
+}
+
+TEST_F(HttpSink, SendsCredentialsAndNeverShowsThem) {
+    create({}, {{"user", "u"}, {"password", "secret"}});
+    peer_.then({.bytes = "HTTP/1.1 401 x\r\nContent-Length: 0\r\n\r\n"});
+    EXPECT_EQ(send_one().error, "HTTP 401");
+    EXPECT_NE(peer_.requests().front().find("\r\nAuthorization: Basic dTpzZWNyZXQ=\r\n"),
+              std::string::npos);
+    create({}, {{"token", "abc"}});
+    send_one();
+    EXPECT_NE(peer_.requests().back().find("\r\nAuthorization: Bearer abc\r\n"), std::string::npos);
+}
+
+TEST_F(HttpSink, CanBeDestroyedWhileRequestsAreUnderWay) {
+    create();
+    for (int i = 0; i < 8; i++) {
+        peer_.then({.bytes = i % 2 == 0 ? "" : "HTTP/1.1 2"});
+        sink_->submit(batch(i));
+    }
+    std::vector<Outcome> none;
+    sink_->step(clock_.now(), none);
+    sink_.reset();
+}
+
+}  // namespace
+}  // namespace outbox
