@@ -247,6 +247,12 @@ static void check_content_type(const text* content_type) {
 // The row
 // ---------------------------------------------------------------------------------------------
 
+// What RFC 3339 can write, and so what destinations can read: 0001-01-01 to 9999-12-31.
+static constexpr TimestampTz first_timestamp =
+    static_cast<TimestampTz>(1721426 - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY;
+static constexpr TimestampTz last_timestamp =
+    static_cast<TimestampTz>(5373485 - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY - 1;
+
 static Datum default_topic(const text* aggregate_type) {
     constexpr std::string_view suffix = ".events";
     const std::string_view type = view(aggregate_type);
@@ -291,9 +297,10 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                         errmsg("schema_version must be at least 1")));
 
-    if (input.has_occurred_at && TIMESTAMP_NOT_FINITE(input.occurred_at))
-        ereport(ERROR,
-                (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("occurred_at must be finite")));
+    if (input.has_occurred_at &&
+        (input.occurred_at < first_timestamp || input.occurred_at > last_timestamp))
+        ereport(ERROR, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
+                        errmsg("occurred_at must lie in the years 1 to 9999")));
 
     memset(nulls, 0, sizeof(bool) * LogColumns);
     values[LogTopic] =

@@ -10,7 +10,7 @@ namespace outbox {
 Micros Backoff::next() noexcept {
     Micros ceiling = base_;
     for (unsigned i = 0; i < steps_ && ceiling < cap_; i++)
-        ceiling *= 2;
+        ceiling = ceiling > cap_ / 2 ? cap_ : ceiling * 2;
     ceiling = std::max<Micros>(1, std::min(ceiling, cap_));
     if (ceiling < cap_)
         steps_++;

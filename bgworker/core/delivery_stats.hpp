@@ -11,7 +11,8 @@
 
 namespace outbox {
 
-// Latencies in buckets of a quarter of a power of two: a percentile is at most 19 % off.
+// Latencies in buckets of a quarter of a power of two: a percentile is never too low, and at most
+// 25 % too high.
 //
 // Two generations, each of `generation_length`, so that a percentile speaks of the last minutes and
 // not of the life of the server.

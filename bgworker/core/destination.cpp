@@ -37,10 +37,12 @@ Error invalid(std::string message, std::string hint = "") {
     return {ErrorKind::invalid_value, std::move(message), "", std::move(hint)};
 }
 
-std::optional<Error> set_duration(Micros& target, std::string_view value) {
+std::optional<Error> set_duration(Micros& target, std::string_view name, std::string_view value) {
     Result<Micros> duration = parse_duration(value);
     if (!duration)
-        return duration.error();
+        return Error{ErrorKind::invalid_value,
+                     "invalid value for option \"" + std::string(name) + "\"",
+                     duration.error().message, duration.error().hint};
     target = duration.value();
     return std::nullopt;
 }
@@ -49,8 +51,8 @@ std::optional<Error> set_count(std::size_t& target, std::string_view name, std::
                                std::int64_t max) {
     const auto number = parse_integer(value);
     if (!number || *number < 1 || *number > max)
-        return invalid("option \"" + std::string(name) + "\" must be a number from 1 to " +
-                       std::to_string(max));
+        return invalid("invalid value for option \"" + std::string(name) + "\"",
+                       "Write a number from 1 to " + std::to_string(max) + ".");
     target = static_cast<std::size_t>(*number);
     return std::nullopt;
 }
@@ -60,8 +62,9 @@ std::optional<Error> set_text(std::string& target, std::string_view name, std::s
         return static_cast<unsigned char>(c) >= ' ' && c != 0x7f;
     });
     if (value.empty() || !printable)
-        return invalid("option \"" + std::string(name) +
-                       "\" must not be empty or contain control characters");
+        return invalid(
+            "option \"" + std::string(name) + "\" must not be empty or contain control characters",
+            "Leave the option out to have none.");
     target = value;
     return std::nullopt;
 }
@@ -90,13 +93,18 @@ const OptionRule rules[] = {
          else if (value == "end")
              d.start = Start::end;
          else
-             return invalid("option \"start\" must be \"beginning\" or \"end\"");
+             return invalid("invalid value for option \"start\"",
+                            "Write \"beginning\" or \"end\".");
          return std::nullopt;
      }},
     {"connect_timeout", Home::server, networked,
-     [](Destination& d, std::string_view value) { return set_duration(d.connect_timeout, value); }},
+     [](Destination& d, std::string_view value) {
+         return set_duration(d.connect_timeout, "connect_timeout", value);
+     }},
     {"request_timeout", Home::server, networked,
-     [](Destination& d, std::string_view value) { return set_duration(d.request_timeout, value); }},
+     [](Destination& d, std::string_view value) {
+         return set_duration(d.request_timeout, "request_timeout", value);
+     }},
     {"batch_size", Home::server, networked,
      [](Destination& d, std::string_view value) {
          return set_count(d.batch_size, "batch_size", value, 10'000);
@@ -110,7 +118,8 @@ const OptionRule rules[] = {
          else if (value == "batched")
              d.format = HttpFormat::batched;
          else
-             return invalid("option \"format\" must be \"binary\", \"structured\" or \"batched\"");
+             return invalid("invalid value for option \"format\"",
+                            "Write \"binary\", \"structured\" or \"batched\".");
          return std::nullopt;
      }},
     {"max_connections", Home::server, http,
@@ -210,12 +219,13 @@ std::optional<Error> check_postgresql_url(const Url& url) {
                 ErrorKind::invalid_value, "invalid URL parameter \"" + name + "\"", "",
                 "Valid parameters are: " + joined({parameters.begin(), parameters.end()}) + "."};
     }
-    if (url.path.size() < 2)
+    if (url.path.size() < 2 || url.path.front() != '/')
         return invalid("URL names no database",
                        "Write for example \"postgresql://host/database\", or "
                        "\"postgresql:///database\" for a database of this server.");
     if (!percent_decoded(url.path))
-        return invalid("name of the database is badly encoded");
+        return invalid("name of the database is badly encoded",
+                       "Percent-encode what is special in it.");
     if (url.path.find('/', 1) != std::string::npos)
         return invalid("URL names no database",
                        "A database name follows the host, and nothing else.");
@@ -244,8 +254,8 @@ std::optional<Error> apply_url(Destination& destination, std::string_view value)
     std::optional<Error> error;
     switch (scheme->kind) {
         case SinkKind::null:
-            if (!url.path.empty() || !url.host.empty())
-                error = invalid("nothing may follow \"null:\"");
+            if (value.size() != std::string_view("null:").size())
+                error = invalid("nothing may follow \"null:\"", "Write \"null:\".");
             break;
         case SinkKind::http:
             error = check_http_url(url);
@@ -292,7 +302,8 @@ std::optional<Error> apply_server_options(Destination& destination,
         return error;
     if (destination.batch_size > 1 && destination.kind == SinkKind::http &&
         destination.format != HttpFormat::batched)
-        return invalid("option \"batch_size\" needs the format \"batched\"");
+        return invalid("option \"batch_size\" has no effect here",
+                       "It needs the format \"batched\".");
     return std::nullopt;
 }
 
@@ -314,7 +325,7 @@ Result<Micros> parse_duration(std::string_view text) {
             return *number * unit.length;
         break;
     }
-    return Error{ErrorKind::invalid_value, "invalid duration \"" + std::string(text) + "\"", "",
+    return Error{ErrorKind::invalid_value, "\"" + std::string(text) + "\" is no duration.", "",
                  "Write a number of milliseconds, or a number with the unit ms, s or min; at least "
                  "1 ms and at most a day."};
 }

@@ -17,7 +17,7 @@ EventBlock::~EventBlock() {
 Event* EventBlock::append(std::size_t bytes) noexcept {
     if (events_.size() == max_events)
         return nullptr;
-    if (used_ + bytes > capacity_) {
+    if (buffer_ == nullptr || used_ + bytes > capacity_) {
         if (!events_.empty())
             return nullptr;
         const std::size_t wanted = bytes > usual_bytes ? bytes : usual_bytes;

@@ -117,6 +117,8 @@ void Pipeline::step() {
             break;
         for (const Outcome& outcome : outcomes_) {
             batches_in_flight_--;
+            if (outcome.batch->period == period_)
+                of_this_period_--;
             if (outcome.confirmed)
                 confirm(*outcome.batch);
             else
@@ -131,11 +133,14 @@ void Pipeline::step() {
 }
 
 void Pipeline::submit_ready() {
-    // After a failure one batch goes as a probe; the rest follows when it is confirmed.
+    // After a failure one batch goes as a probe; the rest follows when it is confirmed. It does not
+    // wait for batches of before, which may hang for as long as the destination lets them.
     const std::size_t limit = failures_ > 0 ? 1 : capabilities_.max_batches;
-    while (!ready_.empty() && !backing_off() && batches_in_flight_ < limit) {
+    while (!ready_.empty() && !backing_off() && of_this_period_ < limit &&
+           batches_in_flight_ < capabilities_.max_batches) {
         Batch& batch = form_batch();
         batches_in_flight_++;
+        of_this_period_++;
         sink_->submit(batch);
     }
 }
@@ -176,16 +181,16 @@ void Pipeline::confirm(Batch& batch) {
         failures_ = 0;
         backoff_.reset();
     }
-    const Micros unix_now = clock_.unix_now();
+    const Micros now = clock_.now(), unix_now = clock_.unix_now();
     for (Event* event : batch.events)
-        settle(*event, unix_now);
+        settle(*event, now, unix_now);
 }
 
-void Pipeline::settle(Event& event, Micros unix_now) {
+void Pipeline::settle(Event& event, Micros now, Micros unix_now) {
     event.in_flight = false;
     event.settled = true;
     unsettled_--;
-    stats_.settled(unix_now - event.occurred_at, event.payload.size(), unix_now);
+    stats_.settled(unix_now - event.occurred_at, event.payload.size(), now);
     if (!capabilities_.ordered && !event.ordering_key.empty())
         release_key(event);
     if (--event.block->unsettled == 0)
@@ -233,12 +238,17 @@ void Pipeline::fail(const Outcome& outcome) {
             failed_.push_back(event);
         event->chained = false;
     }
-    // Batches that were already under way when the destination failed tell nothing new.
+    // Batches that were already under way when the destination failed tell nothing new, but for how
+    // long it asks to be left alone.
+    Micros wait = outcome.retry_after;
     if (outcome.batch->period == period_) {
         period_++;
+        of_this_period_ = 0;
         failures_++;
-        resume_at_ = clock_.now() + std::max(backoff_.next(), outcome.retry_after);
+        wait = std::max(wait, backoff_.next());
     }
+    if (wait > 0)
+        resume_at_ = std::max(resume_at_, clock_.now() + wait);
 }
 
 void Pipeline::requeue_failed() {

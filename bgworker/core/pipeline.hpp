@@ -100,7 +100,7 @@ class Pipeline {
     void submit_ready();
     Batch& form_batch();
     void confirm(Batch& batch);
-    void settle(Event& event, Micros unix_now);
+    void settle(Event& event, Micros now, Micros unix_now);
     void release_key(Event& event);
     void block_settled(EventBlock& block);
     void fail(const Outcome& outcome);
@@ -129,6 +129,7 @@ class Pipeline {
     std::uint64_t next_turn_ = 1;
 
     std::size_t batches_in_flight_ = 0;
+    std::size_t of_this_period_ = 0;               // those sent since the last failure
     std::vector<std::unique_ptr<Batch>> batches_;  // all there are: spare or in flight
     std::vector<Batch*> spare_batches_;
     std::vector<Outcome> outcomes_;

@@ -42,11 +42,11 @@ static std::optional<std::uint64_t> take_number(std::string_view& text, char sep
     if (error != std::errc{})
         return std::nullopt;
     text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-    if (!text.empty()) {
-        if (text.front() != separator)
-            return std::nullopt;
-        text.remove_prefix(1);
-    }
+    if (text.empty())
+        return separator == ',' ? std::optional(number) : std::nullopt;  // the last may stand alone
+    if (text.front() != separator)
+        return std::nullopt;
+    text.remove_prefix(1);
     return number;
 }
 

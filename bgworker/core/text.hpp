@@ -52,7 +52,8 @@ using Uuid = std::array<std::uint8_t, 16>;
 // 8-4-4-4-12 lower-case hex digits, as PostgreSQL prints a uuid.
 void append_uuid(std::string& out, const Uuid& uuid);
 
-// RFC 3339 in UTC with microseconds: 2026-01-31T10:20:30.123456Z. `unix_micros` may be negative.
+// RFC 3339 in UTC with microseconds: 2026-01-31T10:20:30.123456Z. The years are 1 to 9999, which
+// enqueue sees to.
 void append_timestamp(std::string& out, std::int64_t unix_micros);
 
 // A JSON string with its quotes. The text is UTF-8; it goes through as it is, but for quotes,

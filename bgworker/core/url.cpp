@@ -6,12 +6,12 @@
 
 namespace outbox {
 
-static Error malformed(std::string_view text, const char* why) {
-    // The text may hold a password: say what is wrong with it, do not repeat it.
-    const std::size_t colon = text.find(':');
-    return {
-        ErrorKind::invalid_value, std::string("invalid URL: ") + why, "",
-        colon == std::string_view::npos ? "A URL starts with a scheme, such as \"https://\"." : ""};
+// The text may hold a password: say what is wrong with it, do not repeat it.
+static Error malformed(const char* why, const char* hint =
+                                            "Write for example \"https://example.com:443/events\", "
+                                            "with a port from 1 to 65535; what is special is "
+                                            "percent-encoded.") {
+    return {ErrorKind::invalid_value, std::string("invalid URL: ") + why, "", hint};
 }
 
 static int hex_digit(char c) {
@@ -39,6 +39,12 @@ std::optional<std::string> percent_decoded(std::string_view text) {
     return decoded;
 }
 
+// Decoded text that goes into a header line or a connection string.
+static bool has_control_character(std::string_view text) {
+    return std::any_of(text.begin(), text.end(),
+                       [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; });
+}
+
 static bool is_scheme(std::string_view text) {
     auto letter = [](char c) { return ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z'; };
     return !text.empty() && letter(text.front()) &&
@@ -50,14 +56,14 @@ static bool is_scheme(std::string_view text) {
 Result<Url> Url::parse(std::string_view text) {
     for (char c : text)
         if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f || c == '"' || c == '<' || c == '>')
-            return malformed(text, "it contains blanks or control characters");
+            return malformed("it contains blanks or control characters");
     if (text.find('#') != std::string_view::npos)
-        return malformed(text, "it has a fragment");
+        return malformed("it has a fragment");
 
     Url url;
     const std::size_t colon = text.find(':');
     if (colon == std::string_view::npos || !is_scheme(text.substr(0, colon)))
-        return malformed(text, "it has no scheme");
+        return malformed("it has no scheme", "A URL starts with a scheme, such as \"https://\".");
     for (char c : text.substr(0, colon))
         url.scheme += ascii_lower(c);
     text.remove_prefix(colon + 1);
@@ -73,7 +79,7 @@ Result<Url> Url::parse(std::string_view text) {
             auto value = percent_decoded(
                 equals == std::string_view::npos ? std::string_view{} : pair.substr(equals + 1));
             if (!name || !value)
-                return malformed(text, "its query is badly encoded");
+                return malformed("its query is badly encoded");
             url.query.emplace_back(*name, *value);
         }
     }
@@ -92,29 +98,29 @@ Result<Url> Url::parse(std::string_view text) {
         const std::size_t separator = userinfo.find(':');
         url.has_password = separator != std::string_view::npos;
         url.user = percent_decoded(userinfo.substr(0, separator));
-        if (!url.user)
-            return malformed(text, "its user is badly encoded");
+        if (!url.user || has_control_character(*url.user))
+            return malformed("its user is badly encoded");
     }
     std::size_t end_of_host = authority.find(':');
     if (!authority.empty() && authority.front() == '[') {
         const std::size_t bracket = authority.find(']');
         if (bracket == std::string_view::npos)
-            return malformed(text, "its IPv6 address is not closed");
+            return malformed("its IPv6 address is not closed");
         url.host = authority.substr(1, bracket - 1);
         end_of_host = bracket + 1;
         if (end_of_host < authority.size() && authority[end_of_host] != ':')
-            return malformed(text, "its host is malformed");
+            return malformed("its host is malformed");
     } else {
         auto host = percent_decoded(authority.substr(0, end_of_host));
-        if (!host)
-            return malformed(text, "its host is badly encoded");
+        if (!host || has_control_character(*host))
+            return malformed("its host is badly encoded");
         url.host = *host;
     }
     if (end_of_host < authority.size()) {
         const std::string_view port = authority.substr(end_of_host + 1);
         const auto number = parse_integer(port);
         if (!number || *number < 1 || *number > 65535)
-            return malformed(text, "its port is not a number from 1 to 65535");
+            return malformed("its port is not a number from 1 to 65535");
         url.port = port;
     }
     return url;

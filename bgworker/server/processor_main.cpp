@@ -97,9 +97,8 @@ static void process(const Message& message) {
     end();
 
     DeliveryStats& stats = shared->slots[my_slot].stats;
-    const TimestampTz now = GetCurrentTimestamp();
     if (done)
-        stats.settled(now - message.occurred_at, 0, now);
+        stats.settled(GetCurrentTimestamp() - message.occurred_at, 0, SystemClock{}.now());
     else if (!waits)
         stats.failed();
 }

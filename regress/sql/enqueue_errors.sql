@@ -32,6 +32,8 @@ SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', topic => E't
 SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', ordering_key => repeat('k', 1025)) $$);
 SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', schema_version => 0) $$);
 SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', occurred_at => 'infinity') $$);
+SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', occurred_at => '10000-01-01 00:00:00+00') $$);
+SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', occurred_at => '0001-12-31 23:59:59+00 BC') $$);
 
 -- headers
 SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', headers => '[1]') $$);

@@ -89,6 +89,10 @@ CREATE TABLE inbox.progress (
 );
 COMMENT ON TABLE inbox.progress IS 'what processors count, saved now and then';
 
+COMMENT ON SEQUENCE inbox.consumer_id_seq IS 'ids of consumers';
+COMMENT ON SEQUENCE inbox.subscription_number_seq IS 'order of subscriptions';
+COMMENT ON SEQUENCE inbox.message_seq_seq IS 'order of arrival';
+
 SELECT pg_extension_config_dump('inbox.consumer', '');
 SELECT pg_extension_config_dump('inbox.consumer_id_seq', '');
 SELECT pg_extension_config_dump('inbox.subscription', '');

@@ -1,0 +1,490 @@
+#include "core/destination.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace outbox {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+using Options = std::vector<Option>;
+
+const DestinationDefaults defaults{.connect_timeout = seconds(7),
+                                   .request_timeout = seconds(8),
+                                   .user = "relay",
+                                   .local_host = "/run/postgresql",
+                                   .local_port = "5433"};
+
+Result<Destination> parse(const Options& server, const Options& mapping = {}) {
+    return Destination::parse("bus", server, mapping, defaults);
+}
+
+Destination destination(const Options& server, const Options& mapping = {}) {
+    Result<Destination> result = parse(server, mapping);
+    EXPECT_TRUE(result) << result.error().message;
+    return result ? result.value() : Destination{};
+}
+
+std::string text_of(const Error& error) {
+    return error.message + '\n' + error.detail + '\n' + error.hint;
+}
+
+// ---------------------------------------------------------------------------------------------
+// What is accepted
+// ---------------------------------------------------------------------------------------------
+
+TEST(Destination, OfSchemeNullNeedsNothingElse) {
+    const Destination d = destination({{"url", "null:"}});
+    EXPECT_EQ(d.name, "bus");
+    EXPECT_EQ(d.kind, SinkKind::null);
+    EXPECT_TRUE(d.topics.matches_everything());
+    EXPECT_EQ(d.start, Start::beginning);
+}
+
+TEST(Destination, FallsBackToTheDefaultsOfTheServer) {
+    const Destination d = destination({{"url", "postgresql:///catalog"}});
+    EXPECT_EQ(d.connect_timeout, seconds(7));
+    EXPECT_EQ(d.request_timeout, seconds(8));
+    EXPECT_EQ(d.default_user, "relay");
+    EXPECT_EQ(d.local_host, "/run/postgresql");
+    EXPECT_EQ(d.local_port, "5433");
+    EXPECT_EQ(d.batch_size, 0u) << "the sink's own";
+    EXPECT_EQ(d.max_connections, 0u) << "the sink's own";
+}
+
+TEST(Destination, OfSchemeHttpTakesItsOptions) {
+    const Destination d = destination({{"topics", "video.*"},
+                                       {"format", "batched"},
+                                       {"batch_size", "50"},
+                                       {"max_connections", "4"},
+                                       {"connect_timeout", "500ms"},
+                                       {"request_timeout", "2min"},
+                                       {"ca_file", "/etc/ca.pem"},
+                                       {"start", "end"},
+                                       {"url", "https://example.com/events?a=1"}},
+                                      {{"user", "alice"}, {"password", "pw"}, {"token", "t"}});
+    EXPECT_EQ(d.kind, SinkKind::http);
+    EXPECT_EQ(d.url_text, "https://example.com/events?a=1");
+    EXPECT_EQ(d.url.host, "example.com");
+    EXPECT_TRUE(d.topics.matches("video.events"));
+    EXPECT_FALSE(d.topics.matches("user.events"));
+    EXPECT_EQ(d.format, HttpFormat::batched);
+    EXPECT_EQ(d.batch_size, 50u);
+    EXPECT_EQ(d.max_connections, 4u);
+    EXPECT_EQ(d.connect_timeout, milliseconds(500));
+    EXPECT_EQ(d.request_timeout, seconds(120));
+    EXPECT_EQ(d.ca_file, "/etc/ca.pem");
+    EXPECT_EQ(d.start, Start::end);
+    EXPECT_EQ(d.user, "alice");
+    EXPECT_EQ(d.password, "pw");
+    EXPECT_EQ(d.token, "t");
+}
+
+TEST(Destination, OfSchemePostgresqlTakesItsOptions) {
+    const Destination d = destination(
+        {{"url", "postgresql://alice@db.example.com:5433/catalog?sslmode=verify-full"},
+         {"consumer", "catalog"},
+         {"batch_size", "10000"}},
+        {{"user", "bob"}, {"password", "pw"}, {"sslcert", "c.pem"}, {"sslkey", "k.pem"}});
+    EXPECT_EQ(d.kind, SinkKind::postgresql);
+    EXPECT_EQ(d.url.user, "alice");
+    EXPECT_EQ(d.url.port, "5433");
+    EXPECT_EQ(d.url.path, "/catalog");
+    EXPECT_EQ(d.consumer, "catalog");
+    EXPECT_EQ(d.batch_size, 10'000u);
+    EXPECT_EQ(d.user, "bob");
+    EXPECT_EQ(d.password, "pw");
+    EXPECT_EQ(d.ssl_cert, "c.pem");
+    EXPECT_EQ(d.ssl_key, "k.pem");
+}
+
+TEST(Destination, SchemesHaveTheirSinks) {
+    EXPECT_EQ(destination({{"url", "http://h/"}}).kind, SinkKind::http);
+    EXPECT_EQ(destination({{"url", "HTTPS://h/"}}).kind, SinkKind::http);
+    EXPECT_EQ(destination({{"url", "postgres://h/db"}}).kind, SinkKind::postgresql);
+    EXPECT_EQ(destination({{"url", "null:"}}).kind, SinkKind::null);
+}
+
+TEST(Destination, FormatsHaveTheirNames) {
+    const Option url{"url", "http://h/"};
+    EXPECT_EQ(destination({url}).format, HttpFormat::binary);
+    EXPECT_EQ(destination({url, {"format", "binary"}}).format, HttpFormat::binary);
+    EXPECT_EQ(destination({url, {"format", "structured"}}).format, HttpFormat::structured);
+}
+
+TEST(Destination, ABatchOfOneNeedsNoBatchedFormat) {
+    EXPECT_EQ(destination({{"url", "http://h/"}, {"batch_size", "1"}}).batch_size, 1u);
+}
+
+TEST(DestinationValidation, AgreesWithParsing) {
+    EXPECT_EQ(validate_server_options({{"url", "http://h/"}, {"format", "batched"}}), std::nullopt);
+    EXPECT_EQ(validate_mapping_options({{"user", "alice"}, {"password", "pw"}}), std::nullopt);
+    EXPECT_EQ(validate_mapping_options({}), std::nullopt);
+    EXPECT_EQ(validate_no_options({}), std::nullopt);
+}
+
+TEST(DestinationValidation, OfAMappingDoesNotKnowItsServersSink) {
+    const Options token{{"token", "t"}};
+    EXPECT_EQ(validate_mapping_options(token), std::nullopt);
+    EXPECT_FALSE(parse({{"url", "postgresql:///db"}}, token)) << "only the whole shows the mistake";
+}
+
+// ---------------------------------------------------------------------------------------------
+// What is refused: each case with a part of what the message, and the detail or hint, must say
+// ---------------------------------------------------------------------------------------------
+
+struct Refused {
+    const char* name;
+    Options server;
+    Options mapping;
+    ErrorKind kind;
+    const char* message;
+    const char* advice;
+    bool only_together = false;  // each catalogue's options are valid without the other's
+};
+
+void PrintTo(const Refused& refused, std::ostream* out) {
+    *out << refused.name;
+}
+
+class Refusal : public testing::TestWithParam<Refused> {};
+
+constexpr ErrorKind option = ErrorKind::invalid_option;
+constexpr ErrorKind value = ErrorKind::invalid_value;
+
+const Option http_url{"url", "http://host/"};
+const Option pg_url{"url", "postgresql:///db"};
+const Option null_url{"url", "null:"};
+
+const Refused refusals[] = {
+    // The URL.
+    {"NoUrl", {{"topics", "*"}}, {}, option, "\"url\" is required", "OPTIONS (url"},
+    {"NoScheme", {{"url", "example.com"}}, {}, value, "invalid URL", "scheme"},
+    {"BadPort", {{"url", "http://h:99999/"}}, {}, value, "invalid URL: its port", "1 to 65535"},
+    {"UnknownScheme",
+     {{"url", "ftp://h/"}},
+     {},
+     value,
+     "\"ftp\" is not supported",
+     "Supported schemes are: null, http, https, postgresql, postgres."},
+    {"PasswordInHttpUrl",
+     {{"url", "https://alice:hunter2@h/"}},
+     {},
+     value,
+     "password",
+     "CREATE USER MAPPING"},
+    {"PasswordInPostgresqlUrl",
+     {{"url", "postgresql://alice:hunter2@h/db"}},
+     {},
+     value,
+     "password",
+     "CREATE USER MAPPING"},
+    {"PasswordWithoutSlashes",
+     {{"url", "postgresql:alice:hunter2@h"}},
+     {},
+     value,
+     "URL",
+     "postgresql://"},
+    {"PasswordInNullUrl",
+     {{"url", "null://alice:hunter2@"}},
+     {},
+     value,
+     "password",
+     "CREATE USER MAPPING"},
+    {"PasswordAsParameter",
+     {{"url", "postgresql:///db?password=hunter2"}},
+     {},
+     value,
+     "password",
+     "CREATE USER MAPPING"},
+    {"PasswordAsParameterInDisguise",
+     {{"url", "postgresql:///db?p%61ssword=hunter2"}},
+     {},
+     value,
+     "password",
+     "CREATE USER MAPPING"},
+    {"SecretParameter",
+     {{"url", "postgresql:///db?sslpassword=hunter2"}},
+     {},
+     value,
+     "invalid URL parameter \"sslpassword\"",
+     "Valid parameters are: host, port, sslmode,"},
+    {"ServiceParameter",
+     {{"url", "postgresql:///db?service=other"}},
+     {},
+     value,
+     "invalid URL parameter \"service\"",
+     "Valid parameters are:"},
+    {"ParameterThatNamesAnotherDatabase",
+     {{"url", "postgresql:///db?dbname=other"}},
+     {},
+     value,
+     "invalid URL parameter \"dbname\"",
+     "Valid parameters are:"},
+    {"UserInHttpUrl",
+     {{"url", "https://alice@h/"}},
+     {},
+     value,
+     "user or password",
+     "CREATE USER MAPPING"},
+    {"NoHost", {{"url", "https:///events"}}, {}, value, "no host", "https://example.com"},
+    {"NoSlashes", {{"url", "https:example.com"}}, {}, value, "no host", "https://example.com"},
+    {"NoDatabase", {{"url", "postgresql://h"}}, {}, value, "no database", "postgresql://host/"},
+    {"EmptyDatabase", {{"url", "postgresql://h/"}}, {}, value, "no database", "postgresql://host/"},
+    {"DatabaseWithoutSlashes", {{"url", "postgresql:catalog"}}, {}, value, "URL", "postgresql://"},
+    {"MoreThanADatabase",
+     {{"url", "postgresql://h/db/table"}},
+     {},
+     value,
+     "no database",
+     "A database name follows the host, and nothing else."},
+    {"SomethingBehindNull", {{"url", "null:x"}}, {}, value, "null:", ""},
+    {"HostBehindNull", {{"url", "null://host"}}, {}, value, "null:", ""},
+    {"UserBehindNull", {{"url", "null://alice@"}}, {}, value, "null:", ""},
+    {"QueryBehindNull", {{"url", "null:?token=hunter2"}}, {}, value, "null:", ""},
+
+    {"BadlyEncodedDatabase", {{"url", "postgresql:///d%zz"}}, {}, value, "badly encoded", ""},
+
+    // Options that do not exist, or not here.
+    {"UnknownHttpOption",
+     {http_url, {"fromat", "binary"}},
+     {},
+     option,
+     "invalid option \"fromat\"",
+     "Valid options are: url, topics, start, connect_timeout, request_timeout, batch_size, format, "
+     "max_connections, ca_file."},
+    {"UnknownPostgresqlOption",
+     {pg_url, {"x", "1"}},
+     {},
+     option,
+     "invalid option \"x\"",
+     "Valid options are: url, topics, start, connect_timeout, request_timeout, batch_size, "
+     "consumer."},
+    {"UnknownNullOption",
+     {null_url, {"x", "1"}},
+     {},
+     option,
+     "invalid option \"x\"",
+     "Valid options are: url, topics, start."},
+    {"NameInCapitals",
+     {http_url, {"Format", "binary"}},
+     {},
+     option,
+     "invalid option \"Format\"",
+     "Valid options are:"},
+    {"OptionOfAnotherSink",
+     {pg_url, {"format", "binary"}},
+     {},
+     option,
+     "invalid option \"format\"",
+     "Valid options are: url,"},
+    {"SecretInTheServer",
+     {http_url, {"password", "hunter2"}},
+     {},
+     option,
+     "invalid option \"password\"",
+     "It belongs into CREATE USER MAPPING"},
+    {"TokenInTheServer",
+     {http_url, {"token", "hunter2"}},
+     {},
+     option,
+     "invalid option \"token\"",
+     "It belongs into CREATE USER MAPPING"},
+    {"UnknownMappingOption",
+     {http_url},
+     {{"pasword", "hunter2"}},
+     option,
+     "invalid option \"pasword\"",
+     "Valid options are: user, password, token."},
+    {"MappingOptionOfAnotherSink",
+     {pg_url},
+     {{"token", "hunter2"}},
+     option,
+     "invalid option \"token\"",
+     "Valid options are: user, password, sslcert, sslkey.",
+     true},
+    {"ServerOptionInTheMapping",
+     {http_url},
+     {{"format", "binary"}},
+     option,
+     "invalid option \"format\"",
+     "It belongs into CREATE SERVER."},
+    {"MappingOfNull",
+     {null_url},
+     {{"user", "alice"}},
+     option,
+     "invalid option \"user\"",
+     "There are no valid options here.",
+     true},
+
+    // Values.
+    {"EmptyTopics", {http_url, {"topics", ""}}, {}, value, "topic pattern", "video.*"},
+    {"Start", {http_url, {"start", "now"}}, {}, value, "\"start\"", "\"end\""},
+    {"Format", {http_url, {"format", "xml"}}, {}, value, "\"format\"", "\"structured\""},
+    {"BatchSizeZero",
+     {pg_url, {"batch_size", "0"}},
+     {},
+     value,
+     "\"batch_size\"",
+     "from 1 to 10000"},
+    {"BatchSizeTooLarge",
+     {pg_url, {"batch_size", "10001"}},
+     {},
+     value,
+     "\"batch_size\"",
+     "from 1 to 10000"},
+    {"BatchSizeNoNumber",
+     {pg_url, {"batch_size", "many"}},
+     {},
+     value,
+     "\"batch_size\"",
+     "from 1 to 10000"},
+    {"BatchSizeWithoutBatches",
+     {http_url, {"batch_size", "2"}},
+     {},
+     value,
+     "\"batch_size\"",
+     "\"batched\""},
+    {"ConnectionsZero",
+     {http_url, {"max_connections", "0"}},
+     {},
+     value,
+     "\"max_connections\"",
+     "from 1 to 256"},
+    {"ConnectionsTooMany",
+     {http_url, {"max_connections", "257"}},
+     {},
+     value,
+     "\"max_connections\"",
+     "from 1 to 256"},
+    {"ConnectTimeout",
+     {http_url, {"connect_timeout", "soon"}},
+     {},
+     value,
+     "invalid value for option \"connect_timeout\"",
+     "ms, s or min"},
+    {"RequestTimeout",
+     {http_url, {"request_timeout", "0"}},
+     {},
+     value,
+     "invalid value for option \"request_timeout\"",
+     "ms, s or min"},
+    {"EmptyConsumer", {pg_url, {"consumer", ""}}, {}, value, "\"consumer\"", "empty"},
+    {"ConsumerWithControlCharacter",
+     {pg_url, {"consumer", "a\nb"}},
+     {},
+     value,
+     "\"consumer\"",
+     "control characters"},
+    {"EmptyCaFile", {http_url, {"ca_file", ""}}, {}, value, "\"ca_file\"", "empty"},
+    {"EmptyPassword", {http_url}, {{"password", ""}}, value, "\"password\"", "empty"},
+    {"PasswordWithLineBreak",
+     {http_url},
+     {{"password", "hunter2\r\nx: y"}},
+     value,
+     "\"password\"",
+     "control characters"},
+    {"TokenWithDelete",
+     {http_url},
+     {{"token", "hunter2\x7f"}},
+     value,
+     "\"token\"",
+     "control characters"},
+};
+
+INSTANTIATE_TEST_SUITE_P(, Refusal, testing::ValuesIn(refusals),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(Refusal, SaysWhatIsWrongAndWhatWouldBeRight) {
+    const Result<Destination> result = parse(GetParam().server, GetParam().mapping);
+    ASSERT_FALSE(result) << "it was accepted";
+    const Error& error = result.error();
+    EXPECT_EQ(error.kind, GetParam().kind);
+    EXPECT_THAT(error.message, HasSubstr(GetParam().message));
+    EXPECT_THAT(text_of(error), HasSubstr(GetParam().advice));
+    EXPECT_NE(error.hint, "") << "no hint with: " << error.message;
+    EXPECT_THAT(error.message, Not(HasSubstr("\n")));
+    EXPECT_THAT(text_of(error), Not(HasSubstr("hunter2"))) << "a secret is repeated";
+}
+
+TEST(DestinationValidation, RefusesWhatParsingRefusesIfOneCatalogueShowsIt) {
+    for (const Refused& each : refusals) {
+        const bool refused = validate_server_options(each.server).has_value() ||
+                             validate_mapping_options(each.mapping).has_value();
+        EXPECT_EQ(refused, !parse(each.server, each.mapping) && !each.only_together) << each.name;
+    }
+}
+
+TEST(DestinationValidation, ObjectsWithoutOptionsSaySo) {
+    const std::optional<Error> error = validate_no_options({{"url", "null:"}});
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind, ErrorKind::invalid_option);
+    EXPECT_EQ(error->message, "invalid option \"url\"");
+    EXPECT_EQ(error->hint, "There are no valid options here.");
+}
+
+TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
+    const std::optional<Error> error = validate_mapping_options({{"x", "1"}});
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->hint, "Valid options are: user, password, token, sslcert, sslkey.");
+}
+
+// ---------------------------------------------------------------------------------------------
+// Durations
+// ---------------------------------------------------------------------------------------------
+
+TEST(Duration, HasUnits) {
+    EXPECT_EQ(parse_duration("500").value(), milliseconds(500));
+    EXPECT_EQ(parse_duration("500ms").value(), milliseconds(500));
+    EXPECT_EQ(parse_duration("10s").value(), seconds(10));
+    EXPECT_EQ(parse_duration("2min").value(), seconds(120));
+    EXPECT_EQ(parse_duration(" 10 s ").value(), seconds(10));
+}
+
+TEST(Duration, ReachesFromAMillisecondToADay) {
+    EXPECT_EQ(parse_duration("1").value(), milliseconds(1));
+    for (const char* day : {"86400000", "86400000ms", "86400s", "1440min"})
+        EXPECT_EQ(parse_duration(day).value(), seconds(86'400)) << day;
+}
+
+TEST(Duration, RefusesEverythingElseAndShowsTheUnits) {
+    for (const char* text : {"",
+                             " ",
+                             "s",
+                             "ms",
+                             "0",
+                             "0s",
+                             "-1",
+                             "-5s",
+                             "1.5s",
+                             "1h",
+                             "10m",
+                             "10S",
+                             "1d",
+                             "10 s s",
+                             "1 0s",
+                             "10sec",
+                             "ten",
+                             "86400001",
+                             "86401s",
+                             "1441min",
+                             "99999999999999999999",
+                             "9223372036854775807min",
+                             "1e3",
+                             "+5s"}) {
+        const Result<Micros> duration = parse_duration(text);
+        ASSERT_FALSE(duration) << '"' << text << '"';
+        EXPECT_EQ(duration.error().kind, ErrorKind::invalid_value);
+        EXPECT_THAT(duration.error().message, HasSubstr('"' + std::string(text) + '"'));
+        EXPECT_THAT(duration.error().hint,
+                    AllOf(HasSubstr("ms, s or min"), HasSubstr("at most a day")));
+    }
+}
+
+}  // namespace
+}  // namespace outbox
