@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <type_traits>
 
 #include "core/delivery_stats.hpp"
 #include "pg.hpp"
@@ -14,7 +15,7 @@
 
 namespace outbox {
 
-enum class WorkerKind : std::uint8_t { none, keeper, relay, processor };
+enum class WorkerKind : std::uint32_t { none, keeper, relay, processor };
 
 enum class WorkerState : std::uint32_t {
     starting,
@@ -101,6 +102,8 @@ struct WorkerIdentity {
     Oid object;
     Oid role;
 };
+// It is a hash key, compared byte by byte: padding would be part of it.
+static_assert(std::has_unique_object_representations_v<WorkerIdentity>);
 
 // Reserves a slot; -1 when all are taken, or the database is held.
 int reserve_slot(const WorkerIdentity& identity, const char* name);

@@ -27,19 +27,8 @@ static void for_each_ward(Visit visit) {
         visit(ward);
 }
 
-// As bytes: padding is part of a hash key.
-static WorkerIdentity identify(WorkerKind kind, Oid object, Oid role) {
-    WorkerIdentity identity;
-    memset(static_cast<void*>(&identity), 0, sizeof identity);
-    identity.kind = kind;
-    identity.database = MyDatabaseId;
-    identity.object = object;
-    identity.role = role;
-    return identity;
-}
-
 static void want(WorkerKind kind, Oid object, Oid role, const char* name) {
-    const WorkerIdentity identity = identify(kind, object, role);
+    const WorkerIdentity identity = {kind, MyDatabaseId, object, role};
     bool found;
     auto* ward = static_cast<Ward*>(hash_search(wards, &identity, HASH_ENTER, &found));
     if (!found)
@@ -163,7 +152,7 @@ static void end_unwanted() {
     for (int i = 0; i < used; i++) {
         LWLockAcquire(shared->lock, LW_SHARED);
         const WorkerSlot& slot = shared->slots[i];
-        const WorkerIdentity identity = identify(slot.kind, slot.object, slot.role);
+        const WorkerIdentity identity = {slot.kind, slot.database, slot.object, slot.role};
         const bool ours = slot.database == MyDatabaseId && slot.kind > WorkerKind::keeper;
         LWLockRelease(shared->lock);
         if (!ours)

@@ -86,6 +86,7 @@ static void make_wait_set() {
 // Starts over from the cursor, with a new sink: what is in flight is given up and sent again.
 static std::optional<Error> rebuild_pipeline() {
     relay->pipeline.reset();
+    relay->failures_shown = 0;
     relay->config = relay->new_config;
     relay->open_windows.clear();
     relay->window_unread = false;

@@ -1,0 +1,407 @@
+"""A PostgreSQL server of the tests' own, with the extension from a build directory.
+
+`Installation` stages the build where the server can read it; `Cluster` is one data directory and
+the processes on it. The server is a child of the test process and is told to stop when that dies,
+so that nothing stays behind, whatever happens to pytest.
+
+A root user runs the server as `postgres`. Sockets and data live in a temporary directory.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+
+from processes import children_of, describe_process, process_exists
+from waiting import SECOND, Stopwatch, wait_until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SUPERUSER = "postgres"
+
+# What every cluster of the tests runs with. Polls are an hour apart, so that a test passes only if
+# the wake-up reached the relay. Nothing here survives a power failure; a killed process is no such.
+DEFAULT_SETTINGS: Mapping[str, str] = {
+    "fsync": "off",
+    "max_connections": "80",
+    "max_worker_processes": "40",
+    "max_prepared_transactions": "40",
+    "shared_buffers": "64MB",
+    "log_line_prefix": "%m [%p] %b %d ",
+    "log_checkpoints": "off",
+    "log_min_messages": "warning",
+    "autovacuum_naptime": "1h",
+    "outbox.poll_min": "1h",
+    "outbox.poll_max": "1h",
+    "outbox.backoff_max": "1s",
+}
+
+# Lines of the log that no test may cause unless it says so.
+CRASH = re.compile(
+    r"PANIC:|was terminated by signal|stack smashing|TRAP:|FailedAssertion|AddressSanitizer"
+    r"|runtime error:|terminate called|double free|free\(\): invalid|corrupted"
+    r"|SIGKILL to recalcitrant children"
+)
+TERMINATED_PROCESS = re.compile(r"\(PID (\d+)\) was terminated by signal 9")
+WORKER_ERROR = re.compile(r"\] pg_outbox [a-z]+ \S* ?(ERROR|PANIC):")
+
+
+def as_server_user(command: list[str]) -> list[str]:
+    """The command, run by a user the server is willing to run as, and ending with us."""
+    prefix = ["setpriv", "--pdeathsig", "INT"]
+    if os.geteuid() == 0:
+        prefix += [f"--reuid={SUPERUSER}", f"--regid={SUPERUSER}", "--init-groups"]
+    return [*prefix, *command]
+
+
+def make_directory(purpose: str) -> Path:
+    """A temporary directory that belongs to the server's user."""
+    path = Path(tempfile.mkdtemp(prefix=f"outbox-{purpose}-"))
+    if os.geteuid() == 0:
+        user = pwd.getpwnam(SUPERUSER)
+        os.chown(path, user.pw_uid, user.pw_gid)
+    return path
+
+
+def run(command: list[str], **keywords: object) -> str:
+    result = subprocess.run(
+        command, cwd="/", text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **keywords
+    )
+    assert result.returncode == 0, f"{' '.join(command)}:\n{result.stdout}"
+    return result.stdout
+
+
+class Installation:
+    """The build, staged, and an initialised data directory to copy."""
+
+    def __init__(self) -> None:
+        self.pg_config = os.environ.get("PG_CONFIG", "pg_config")
+        self.build = Path(os.environ.get("OUTBOX_BUILD", REPOSITORY / "build")).resolve()
+        assert (self.build / "CMakeCache.txt").exists(), (
+            f"{self.build} is no build directory; set OUTBOX_BUILD, or run "
+            f"cmake -S {REPOSITORY} -B {self.build} && cmake --build {self.build}"
+        )
+        self.bin_directory = Path(self.ask("--bindir"))
+        self.stage = Path(tempfile.mkdtemp(prefix="outbox-stage-"))
+        self.directory = make_directory("template")
+        try:
+            run(
+                ["cmake", "--install", str(self.build)],
+                env={**os.environ, "DESTDIR": str(self.stage)},
+            )
+            run(["chmod", "-R", "a+rX", str(self.stage)])
+            self.settings = self.settings_to_find_extension()
+            self.template = self.directory / "data"
+            self.run_program(
+                "initdb", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8",
+                f"--username={SUPERUSER}", "-D", str(self.template),
+            )
+        except BaseException:
+            self.remove()
+            raise
+
+    def ask(self, option: str) -> str:
+        return run([self.pg_config, option]).strip()
+
+    def run_program(self, name: str, *arguments: str) -> str:
+        return run(as_server_user([str(self.bin_directory / name), *arguments]))
+
+    def settings_to_find_extension(self) -> dict[str, str]:
+        """How this server is told to look for extensions and modules in the stage."""
+        known = {
+            line.split("\t")[0]
+            for line in run([str(self.bin_directory / "postgres"), "--describe-config"]).split("\n")
+        }
+        if "extension_destdir" in known:  # Debian's patch
+            return {
+                "extension_destdir": str(self.stage),
+                "shared_preload_libraries": "$libdir/pg_outbox",
+            }
+        if "extension_control_path" in known:  # PostgreSQL 18
+            return {
+                "extension_control_path": f"{self.stage}{self.ask('--sharedir')}:$system",
+                "dynamic_library_path": f"{self.stage}{self.ask('--pkglibdir')}:$libdir",
+                "shared_preload_libraries": "pg_outbox",
+            }
+        # A server that looks nowhere else: the extension must be installed into it.
+        return {"shared_preload_libraries": "$libdir/pg_outbox"}
+
+    def has_module(self, name: str) -> bool:
+        return any(self.stage.rglob(f"{name}.so"))
+
+    def has_extension(self, name: str) -> bool:
+        return any(self.stage.rglob(f"{name}.control"))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.stage, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Cluster:
+    """One server. Not started when made."""
+
+    all: list["Cluster"] = []  # those whose log is still to be checked
+
+    def __init__(
+        self,
+        installation: Installation,
+        settings: Mapping[str, str] | None = None,
+        *,
+        data_from: list[str] | None = None,  # command that makes the data, without its target
+    ) -> None:
+        self.installation = installation
+        self.directory = make_directory("cluster")
+        self.data = self.directory / "data"
+        self.log_path = self.directory / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        self.starts = 0  # of the server, recoveries included: older connections are dead
+        self.killed: set[int] = set()
+        self.checked_to = 0  # both are places in the log
+        self.test_began = 0
+        self.final_log: bytes | None = None
+        self.settings = {**DEFAULT_SETTINGS, **installation.settings, **(settings or {})}
+        self.log_path.touch()
+        command = data_from or ["cp", "-a", str(installation.template)]
+        run(as_server_user([*command, str(self.data)]))
+        with (self.data / "postgresql.conf").open("a") as configuration:
+            configuration.write("include 'test.conf'\n")
+        Cluster.all.append(self)
+
+    # ---- settings -------------------------------------------------------------------------------
+
+    def write_settings(self) -> None:
+        own = {
+            "port": str(self.port),
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self.directory),
+        }
+        path = self.data / "test.conf"
+        path.write_text(
+            "".join(
+                f"{name} = '{quoted(value)}'\n" for name, value in {**self.settings, **own}.items()
+            )
+        )
+        path.chmod(0o644)
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Changes settings of the running server, which takes notice soon."""
+        self.settings |= settings
+        self.write_settings()
+        os.kill(self.postmaster, signal.SIGHUP)
+
+    # ---- processes ------------------------------------------------------------------------------
+
+    @property
+    def postmaster(self) -> int:
+        assert self.process is not None, "the server is not running"
+        return self.process.pid
+
+    def start(self) -> "Cluster":
+        assert self.process is None
+        for _ in range(3):  # somebody may take the port between our choice and its use
+            self.port = self.port or free_port()
+            self.write_settings()
+            began = self.log_size()
+            with self.log_path.open("ab") as log:
+                self.process = subprocess.Popen(
+                    as_server_user(
+                        [str(self.installation.bin_directory / "postgres"), "-D", str(self.data)]
+                    ),
+                    cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                )  # fmt: skip
+            try:
+                self.wait_ready()
+                return self
+            except ServerEnded:
+                self.process = None
+                if "could not bind" not in self.log_since(began):
+                    break
+                self.port = 0
+        raise AssertionError(f"the server did not start:\n{self.log_since(began)}")
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        def attempt() -> bool:
+            if self.process is None or self.process.poll() is not None:
+                raise ServerEnded
+            with self.connect():
+                return True
+
+        wait_until(
+            attempt, timeout=timeout, what="the server to accept connections",
+            ignoring=(psycopg.OperationalError,),
+        )  # fmt: skip
+        self.starts += 1
+
+    def stop(self, mode: str = "fast", timeout: float = 60.0) -> float:
+        """Stops the server, and returns how many seconds that took."""
+        assert self.process is not None
+        signals = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+        watch = Stopwatch()
+        os.kill(self.postmaster, signals[mode])
+        self.process.wait(timeout)
+        self.process = None
+        return watch.seconds
+
+    def restart(self, mode: str = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def kill(self, pid: int) -> None:
+        """kill -9 of one process of the server; the log may say so."""
+        self.killed.add(pid)
+        os.kill(pid, signal.SIGKILL)
+
+    def kill_and_recover(self, pid: int) -> None:
+        """kill -9 of one process, and the restart of all others that follows."""
+        began = self.log_size()
+        self.kill(pid)
+        wait_until(
+            lambda: self.log_since(began),
+            lambda text: "database system is ready to accept connections" in text,
+            timeout=60, what=f"the server to recover from the death of process {pid}",
+        )  # fmt: skip
+        self.wait_ready()
+
+    def kill_postmaster(self) -> None:
+        """kill -9 of the postmaster; returns when all its children have noticed."""
+        assert self.process is not None
+        children = children_of(self.postmaster)
+        os.kill(self.postmaster, signal.SIGKILL)
+        self.process.wait()
+        self.process = None
+        wait_until(
+            lambda: [describe_process(pid) for pid in children if process_exists(pid)],
+            lambda left: not left,
+            timeout=20, what="all processes of the server to end after the postmaster",
+        )  # fmt: skip
+
+    def promote(self) -> None:
+        with self.connect() as connection:
+            assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
+
+    def make_standby(self, settings: Mapping[str, str] | None = None) -> "Cluster":
+        """A streaming standby of this server; not started."""
+        base_backup = [
+            str(self.installation.bin_directory / "pg_basebackup"), "-h", str(self.directory),
+            "-p", str(self.port), "-U", SUPERUSER, "-X", "stream", "-c", "fast", "-R", "--no-sync",
+            "-D",
+        ]  # fmt: skip
+        return Cluster(
+            self.installation, {**self.settings, **(settings or {})}, data_from=base_backup
+        )
+
+    # ---- connections ----------------------------------------------------------------------------
+
+    def conninfo(self, database: str = "postgres", user: str = SUPERUSER) -> str:
+        return (
+            f"host={self.directory} port={self.port} user={user} dbname={database} "
+            f"connect_timeout=20 options='-c statement_timeout=60s'"
+        )
+
+    def connect(self, database: str = "postgres", user: str = SUPERUSER) -> psycopg.Connection:
+        return psycopg.connect(self.conninfo(database, user), autocommit=True)
+
+    def execute(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
+        """Runs a statement in the database postgres, over a connection of its own."""
+        with self.connect() as connection:
+            cursor = connection.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def workers(self) -> list[tuple[str, str | None, int]]:
+        """Background workers of pg_outbox in the whole cluster: type, database, pid."""
+        return self.execute(
+            "SELECT backend_type, datname, pid FROM pg_stat_activity "
+            "WHERE starts_with(backend_type, 'pg_outbox ') ORDER BY 1, 2, 3"
+        )
+
+    def workers_in(self, database: str) -> list[str]:
+        """The kinds of workers connected to a database."""
+        return [kind.split()[1] for kind, name, _ in self.workers() if name == database]
+
+    def wait_for_workers(self, database: str, *kinds: str, timeout: float = SECOND) -> None:
+        """Waits until exactly these kinds of workers are connected to the database."""
+        wait_until(
+            lambda: self.workers_in(database), lambda seen: seen == sorted(kinds), timeout=timeout,
+            what=f"exactly {list(kinds) or 'no workers'} in {database}",
+        )  # fmt: skip
+
+    def describe(self) -> str:
+        """For the report of a failure: what workers do, and how far destinations are."""
+        try:
+            workers = self.execute(
+                "SELECT datname, pid, application_name, state, wait_event, query "
+                "FROM pg_stat_activity WHERE starts_with(backend_type, 'pg_outbox ')"
+            )
+            lines = [str(row) for row in workers]
+            for (name,) in self.execute("SELECT datname FROM pg_database WHERE datallowconn"):
+                with self.connect(name) as connection, suppress(psycopg.Error):
+                    status = connection.execute("SELECT row_to_json(s) FROM outbox.status AS s")
+                    lines += [f"{name}: {row[0]}" for row in status]
+            return "\n".join(lines)
+        except (psycopg.Error, AssertionError) as error:
+            return f"cannot be asked: {error}"
+
+    # ---- log ------------------------------------------------------------------------------------
+
+    def log_size(self) -> int:
+        return self.log_path.stat().st_size if self.final_log is None else len(self.final_log)
+
+    def log_since(self, offset: int) -> str:
+        if self.final_log is not None:
+            return self.final_log[offset:].decode(errors="replace")
+        with self.log_path.open("rb") as log:
+            log.seek(offset)
+            return log.read().decode(errors="replace")
+
+    def log(self) -> str:
+        return self.log_since(0)
+
+    def complaints(self, allowed: list[str]) -> list[str]:
+        """New lines of the log that nobody expected. `allowed`: patterns of worker errors."""
+        lines = []
+        new, self.checked_to = self.log_since(self.checked_to), self.log_size()
+        for line in new.splitlines():
+            terminated = TERMINATED_PROCESS.search(line)
+            if terminated and int(terminated[1]) in self.killed:
+                continue
+            suspicious = CRASH.search(line) or WORKER_ERROR.search(line)
+            if suspicious and not any(re.search(pattern, line) for pattern in allowed):
+                lines.append(line)
+        return lines
+
+    # ---- end ------------------------------------------------------------------------------------
+
+    def destroy(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.stop("immediate")
+        self.final_log = self.log_path.read_bytes()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+# The fixture `make_cluster`: (settings, started=True) -> Cluster
+MakeCluster = Callable[..., Cluster]
+
+
+class ServerEnded(Exception):
+    """The postmaster ended while we waited for it."""
+
+
+def quoted(value: str) -> str:
+    return value.replace("'", "''")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,142 @@
+"""Fixtures of the system tests.
+
+    database        a database with the extension on a server that all cheap tests share
+    make_cluster    servers of the test's own, for those that kill, restart or configure
+    receiver        a scripted HTTP receiver
+    http            the test needs the HTTP sink
+
+After every test the new part of each server log is searched for crashes and for errors of our
+workers (`cluster.py`); either fails the test. The end of the logs is attached to every failure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from cluster import Cluster, Installation, MakeCluster
+from database import Database, NewDatabase, create_database
+from receiver import Receiver
+
+
+# -------------------------------------------------------------------------------------------------
+# Servers
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def installation() -> Iterator[Installation]:
+    installation = Installation()
+    yield installation
+    installation.remove()
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(installation: Installation) -> Iterator[Cluster]:
+    cluster = Cluster(installation).start()
+    yield cluster
+    cluster.destroy()
+    lines = cluster.complaints([])
+    assert not lines, "the shared server ended badly:\n" + "\n".join(lines)
+
+
+@pytest.fixture
+def make_cluster(installation: Installation) -> Iterator[MakeCluster]:
+    made: list[Cluster] = []
+
+    def make(settings: Mapping[str, str] | None = None, *, started: bool = True) -> Cluster:
+        made.append(Cluster(installation, settings))
+        return made[-1].start() if started else made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.destroy()
+
+
+numbers = itertools.count(1)
+
+
+@pytest.fixture
+def new_database(shared_cluster: Cluster) -> Iterator[NewDatabase]:
+    """Makes databases on the shared server."""
+    names: list[str] = []
+
+    def make(*, extension: bool = True) -> Database:
+        names.append(f"db_{next(numbers)}")
+        return create_database(shared_cluster, names[-1], extension=extension)
+
+    yield make
+    for name in names:
+        shared_cluster.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def database(new_database: NewDatabase) -> Database:
+    return new_database()
+
+
+# -------------------------------------------------------------------------------------------------
+# Peers
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture
+def http(installation: Installation) -> None:
+    if not installation.has_module("pg_outbox_http"):
+        pytest.skip("NOT TESTED: the HTTP sink is not part of this build")
+
+
+# -------------------------------------------------------------------------------------------------
+# Logs, skips
+# -------------------------------------------------------------------------------------------------
+
+
+def check_logs(item: pytest.Item) -> None:
+    allowed = [mark.args[0] for mark in item.iter_markers("worker_errors")]
+    lines = [line for cluster in Cluster.all for line in cluster.complaints(allowed)]
+    assert not lines, "the server log has lines that no test may cause:\n" + "\n".join(lines)
+
+
+# First to begin, so last to end: what it raises keeps no other hook from ending.
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    if outcome.excinfo is None:
+        check_logs(item)
+
+
+@pytest.fixture(autouse=True)
+def logs_after_shutdown(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set up before and so ended after all others: checks what servers logged while they ended."""
+    for cluster in Cluster.all:
+        cluster.test_began = cluster.log_size()
+    yield
+    try:
+        check_logs(request.node)
+    finally:
+        Cluster.all[:] = [cluster for cluster in Cluster.all if cluster.final_log is None]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and os.environ.get("REQUIRE_ALL_TESTS") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"REQUIRE_ALL_TESTS=1, but the test was skipped: {report.longrepr}"
+    if report.failed:
+        for cluster in Cluster.all:
+            tail = "\n".join(cluster.log_since(cluster.test_began).splitlines()[-80:])
+            report.sections.append((f"end of the server log, {cluster.directory.name}", tail))
+            if call.when == "call" and cluster.test_began < cluster.log_size():
+                report.sections.append((f"workers, {cluster.directory.name}", cluster.describe()))

@@ -1,0 +1,176 @@
+"""A database with pg_outbox, and what tests do and ask there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from cluster import Cluster
+from waiting import SECOND, wait_until
+
+
+@dataclass(frozen=True)
+class Worker:
+    kind: str  # keeper, relay, processor
+    name: str
+    pid: int
+    state: str
+
+
+class Database:
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self._connection: psycopg.Connection | None = None
+        self._connected_to = 0  # which start of the server
+
+    # ---- connections ----------------------------------------------------------------------------
+
+    def connect(self) -> psycopg.Connection:
+        return self.cluster.connect(self.name)
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        """One in autocommit mode, made anew when the server was started again."""
+        stale = self._connected_to != self.cluster.starts
+        if self._connection is None or self._connection.closed or stale:
+            self._connection = self.connect()
+            self._connected_to = self.cluster.starts
+        return self._connection
+
+    def disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def execute(self, statement: Any, parameters: tuple[object, ...] = ()) -> list[tuple]:
+        cursor = self.connection.execute(statement, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def value(self, statement: Any, parameters: tuple[object, ...] = ()) -> Any:
+        rows = self.execute(statement, parameters)
+        return rows[0][0] if rows else None
+
+    # ---- set up ---------------------------------------------------------------------------------
+
+    def create_extension(self) -> None:
+        self.execute("CREATE EXTENSION pg_outbox")
+
+    def add_destination(self, name: str, url: str, **options: str) -> None:
+        pairs = [
+            sql.SQL("{} {}").format(sql.Identifier(key), sql.Literal(value))
+            for key, value in {"url": url, **options}.items()
+        ]
+        self.execute(
+            sql.SQL("CREATE SERVER {} FOREIGN DATA WRAPPER pg_outbox OPTIONS ({})").format(
+                sql.Identifier(name), sql.SQL(", ").join(pairs)
+            )
+        )
+
+    # ---- events ---------------------------------------------------------------------------------
+
+    def enqueue(
+        self, key: str = "a", count: int = 1, *, first: int = 1, topic: str | None = None
+    ) -> list[str]:
+        """Enqueues versions `first`, ... of the item `key`, in one transaction; returns the ids."""
+        return enqueue(self.connection, key, count, first=first, topic=topic)
+
+    def last_position(self) -> int:
+        return self.value("SELECT coalesce(max(position), 0) FROM outbox.event")
+
+    def published(self, destination: str = "d") -> int:
+        """Events confirmed since its relay started."""
+        return self.value(
+            "SELECT published FROM outbox.status WHERE destination = %s", (destination,)
+        )
+
+    def wait_published(self, count: int, destination: str = "d", *, timeout: float = 20) -> None:
+        """Waits until its relay has delivered exactly so many events since it started."""
+        published = wait_until(
+            lambda: self.published(destination), lambda seen: seen is not None and seen >= count,
+            timeout=timeout, what=f"{count} events delivered to {destination}",
+        )  # fmt: skip
+        assert published == count
+
+    def wait_settled(self, destination: str = "d", *, timeout: float = 20) -> None:
+        """Waits until everything that is in the log now is delivered."""
+        last = self.last_position()
+        wait_until(
+            lambda: self.status(destination),
+            lambda status: (status["position"] or 0) >= last and status["in_flight"] == 0,
+            timeout=timeout, what=f"position {last} and all before settled at {destination}",
+        )  # fmt: skip
+
+    # ---- workers --------------------------------------------------------------------------------
+
+    def status(self, destination: str = "d") -> dict[str, Any]:
+        cursor = self.connection.execute(
+            "SELECT * FROM outbox.status WHERE destination = %s", (destination,)
+        )
+        row = cursor.fetchone()
+        assert row is not None, f"no destination {destination} in outbox.status"
+        return dict(zip([column.name for column in cursor.description or []], row))
+
+    def workers(self) -> list[Worker]:
+        rows = self.execute("SELECT kind, name, pid, state FROM outbox.workers() ORDER BY 1, 2")
+        return [Worker(*row) for row in rows]
+
+    def pid(self, kind: str, name: str | None = None) -> int | None:
+        """The process of a worker that has started up; None: there is none."""
+        for worker in self.workers():
+            if (
+                worker.kind == kind
+                and worker.state != "starting"
+                and (name is None or worker.name == name)
+            ):
+                return worker.pid
+        return None
+
+    def wait_for_worker(
+        self,
+        kind: str,
+        name: str | None = None,
+        *,
+        other_than: int | None = None,
+        timeout: float = 10 * SECOND,
+    ) -> int:
+        """Waits until such a worker is at work, and returns its pid."""
+        pid = wait_until(
+            lambda: self.pid(kind, name), lambda seen: seen not in (None, other_than),
+            timeout=timeout,
+            what=f"a {kind} {name or ''} at work in {self.name}, other than {other_than}",
+            ignoring=(psycopg.OperationalError,),
+        )  # fmt: skip
+        assert pid is not None
+        return pid
+
+
+# The fixture `new_database`: (extension=True) -> Database
+NewDatabase = Callable[..., Database]
+
+
+def create_database(cluster: Cluster, name: str = "db", *, extension: bool = True) -> Database:
+    cluster.execute(f"CREATE DATABASE {name}")
+    database = Database(cluster, name)
+    if extension:
+        database.create_extension()
+    return database
+
+
+def enqueue(
+    connection: psycopg.Connection,
+    key: str = "a",
+    count: int = 1,
+    *,
+    first: int = 1,
+    topic: str | None = None,
+) -> list[str]:
+    rows = connection.execute(
+        "SELECT outbox.enqueue('item', %s::text, 'changed', jsonb_build_object('n', n), "
+        "version => n, topic => %s::text) FROM generate_series(%s::bigint, %s::bigint) AS n",
+        (key, topic, first, first + count - 1),
+    ).fetchall()
+    return [str(row[0]) for row in rows]

@@ -1,0 +1,64 @@
+"""What /proc says about a process: whether it is there, wakes up, and who handles its signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from waiting import stays, wait_until
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def process_exists(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def describe_process(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return f"{pid} (gone)"
+
+
+def status_of(path: str) -> dict[str, str]:
+    lines = Path(path, "status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def wake_ups(pid: int) -> int:
+    """How often the process went to sleep so far: each wake-up makes it one more."""
+    return int(status_of(f"/proc/{pid}")["voluntary_ctxt_switches"])
+
+
+def wait_until_quiet(pid: int, seconds: float = 1.0) -> None:
+    def sleeps() -> bool:
+        try:
+            stays(lambda: wake_ups(pid), wake_ups(pid), seconds=seconds, what="wake-ups")
+        except AssertionError:
+            return False
+        return True
+
+    wait_until(sleeps, timeout=30, what=f"process {pid} to sleep for {seconds} s")
+
+
+def assert_threads_block_signals(pid: int) -> None:
+    """A handler of the server must never run on a thread that a library started."""
+    handled = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1)
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        if int(thread) == pid:
+            continue
+        try:
+            status = status_of(f"/proc/{pid}/task/{thread}")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        blocked = int(status["SigBlk"], 16)
+        taken = [number.name for number in handled if not blocked >> (number - 1) & 1]
+        assert not taken, f"thread {status['Name']} of {pid} takes {taken}"

@@ -1,0 +1,350 @@
+"""From one database into another: the postgresql sink, the inbox, its processors and handlers.
+
+Polls are an hour apart on these servers (cluster.py): whatever is applied, a wake-up has brought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from conftest import MakeCluster, create_database
+from cluster import Cluster
+from database import Database
+from waiting import SECOND, Stopwatch, stays, wait_until
+
+APPLIED = """
+    CREATE TABLE applied (number bigint GENERATED ALWAYS AS IDENTITY, event_id uuid, key text,
+                          version bigint, headers jsonb, payload jsonb, who name);
+    CREATE TABLE poison (key text, version bigint);
+    CREATE FUNCTION handle(event inbox.message) RETURNS void LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO applied (event_id, key, version, headers, payload, who)
+            VALUES (event.event_id, event.aggregate_id, event.version, event.headers,
+                    inbox.json(event), current_user);
+        IF EXISTS (SELECT FROM poison AS p WHERE p.key = event.aggregate_id AND p.version = event.version) THEN
+            RAISE EXCEPTION 'poison %', event.version;
+        END IF;
+    END $$;
+"""
+
+
+class Reader(Database):
+    """A database with pg_inbox and a handler that lists what it was given."""
+
+    def create_extension(self) -> None:
+        self.execute("CREATE EXTENSION pg_inbox")
+        self.execute(APPLIED)
+
+    def subscribe(self, consumer: str = "c", pattern: str = "*") -> None:
+        self.execute("SELECT inbox.subscribe(%s, %s, 'handle')", (consumer, pattern))
+
+    def applied(self) -> list[str]:
+        return [str(row[0]) for row in self.execute("SELECT event_id FROM applied ORDER BY number")]
+
+    def wait_applied(self, ids: list[str], *, timeout: float = 20) -> None:
+        """Waits until exactly these events were applied, once each and in this order."""
+        wait_until(
+            self.applied, lambda seen: len(seen) >= len(ids), timeout=timeout,
+            what=f"{len(ids)} events to be applied",
+        )  # fmt: skip
+        assert self.applied() == ids
+
+    def state(self, consumer: str = "c") -> dict[str, object]:
+        cursor = self.connection.execute("SELECT * FROM inbox.status WHERE consumer = %s", (consumer,))
+        row = cursor.fetchone()
+        assert row is not None, f"no consumer {consumer} in inbox.status"
+        return dict(zip([column.name for column in cursor.description or []], row))
+
+
+@pytest.fixture
+def reader(shared_cluster: Cluster, new_database: Callable[..., Database]) -> Reader:
+    empty = new_database(extension=False)
+    reader = Reader(shared_cluster, empty.name)
+    reader.create_extension()
+    return reader
+
+
+@pytest.fixture
+def writer(database: Database, reader: Reader) -> Database:
+    database.add_destination("d", f"postgresql:///{reader.name}", consumer="c")
+    return database
+
+
+def test_events_are_applied_in_order_as_they_were_enqueued(writer: Database, reader: Reader) -> None:
+    reader.subscribe()
+    ids = writer.enqueue("a", 3) + writer.enqueue("b", 2)
+    reader.wait_applied(ids)
+    assert reader.execute("SELECT key, version, payload, who FROM applied ORDER BY number LIMIT 1") == [
+        ("a", 1, {"n": 1}, "postgres")
+    ]
+    row = reader.execute("SELECT count(*) FROM inbox.message")
+    assert row == [(0,)], "processed messages are still in the inbox"
+
+
+def test_everything_of_an_event_arrives(writer: Database, reader: Reader) -> None:
+    writer.execute(
+        """SELECT outbox.enqueue('video', 'v1', 'Created', '\\x00ff'::bytea, 'application/x-protobuf', version => -3,
+               topic => 'videos', ordering_key => 'k ä', headers => '{"a": "ä\\"", "n": 1.5, "t": true, "z": null}',
+               schema_version => 9, event_id => '00000000-0000-7000-8000-000000000001',
+               source_event_id => '00000000-0000-7000-8000-000000000002', occurred_at => '1969-07-20 20:17:40.5+00')"""
+    )
+    writer.execute("SELECT outbox.enqueue('video', 'v2', 'Nothing', NULL::jsonb, ordering_key => '')")
+    wait_until(
+        lambda: reader.value("SELECT count(*) FROM inbox.message"), lambda n: n == 2, what="both messages"
+    )
+    first, second = reader.execute(
+        """SELECT event_id::text, position, version, schema_version, source_event_id::text, source, topic, aggregate_type,
+               aggregate_id, event_type, ordering_key, content_type, headers, payload,
+               extract(epoch FROM occurred_at)::float FROM inbox.message ORDER BY seq"""
+    )
+    assert first == (
+        "00000000-0000-7000-8000-000000000001", 1, -3, 9, "00000000-0000-7000-8000-000000000002", writer.name,
+        "videos", "video", "v1", "Created", "k ä", "application/x-protobuf",
+        {"a": 'ä"', "n": 1.5, "t": True, "z": None}, b"\x00\xff", -14182939.5,
+    )  # fmt: skip
+    assert second[10:14] == ("", "application/json", None, None)
+
+
+def test_a_commit_is_applied_at_once(writer: Database, reader: Reader) -> None:
+    reader.subscribe()
+    writer.wait_for_worker("relay", "d")
+    ids = writer.enqueue("a", 1)
+    reader.wait_applied(ids)  # everything is connected and asleep now
+    watch = Stopwatch()
+    ids += writer.enqueue("a", 1, first=2)
+    reader.wait_applied(ids)
+    assert watch.seconds < SECOND
+
+
+def test_a_failing_handler_holds_back_its_key_and_nothing_else(writer: Database, reader: Reader) -> None:
+    reader.execute("INSERT INTO poison VALUES ('bad', 2)")
+    reader.subscribe()
+    bad = writer.enqueue("bad", 4)
+    good = writer.enqueue("good", 3)
+    reader.wait_applied([bad[0], *good])
+    key = wait_until(
+        lambda: reader.execute("SELECT consumer, ordering_key, event_id::text, error FROM inbox.waiting_keys"),
+        what="the key to be shown as waiting",
+    )
+    assert key == [("c", "bad", bad[1], "poison 2")]
+    assert reader.state()["waiting_keys"] == 1 and reader.state()["last_error"] == "poison 2"
+    reader.execute("DELETE FROM poison")
+    reader.wait_applied([bad[0], *good, *bad[1:]])
+    assert reader.execute("SELECT count(*) FROM inbox.waiting_keys") == [(0,)]
+
+
+def test_a_redelivered_batch_is_applied_once(writer: Database, reader: Reader) -> None:
+    reader.subscribe()
+    ids = writer.enqueue("a", 20)
+    reader.wait_applied(ids)
+    # As a relay that crashed before it saved its cursor: everything is sent again.
+    relay = writer.wait_for_worker("relay", "d")
+    writer.wait_settled()
+    writer.execute("SELECT pg_terminate_backend(%s)", (relay,))
+    wait_until(lambda: writer.pid("relay", "d"), lambda pid: pid is None, what="the relay to end")
+    writer.execute("UPDATE outbox.cursor SET done = '1:1:', upto = NULL, position = 0")
+    writer.wait_for_worker("relay", "d", other_than=relay)
+    more = writer.enqueue("a", 1, first=21)
+    reader.wait_applied(ids + more)
+    wait_until(
+        lambda: reader.value("SELECT count(*) FROM inbox.message"), lambda n: n == 0,
+        what="duplicates to be dropped",
+    )  # fmt: skip
+    assert reader.applied() == ids + more
+
+
+def test_a_destination_without_inbox_says_what_to_do(
+    database: Database, new_database: Callable[..., Database]
+) -> None:
+    empty = new_database(extension=False)
+    database.add_destination("d", f"postgresql:///{empty.name}")
+    ids = database.enqueue("a", 2)
+    error = wait_until(lambda: database.status()["last_error"], what="an error in the status view")
+    assert "CREATE EXTENSION pg_inbox" in error
+    reader = Reader(empty.cluster, empty.name)
+    reader.create_extension()
+    reader.subscribe(empty.name)
+    reader.wait_applied(ids)
+
+
+def test_order_survives_the_loss_of_the_connection(writer: Database, reader: Reader) -> None:
+    reader.subscribe()
+    ids: list[str] = []
+    for round in range(10):
+        for key in "abc":
+            ids += writer.enqueue(key, 50, first=round * 50 + 1)
+        reader.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name LIKE 'pg_outbox d%'"
+        )
+    wait_until(reader.applied, lambda seen: len(seen) >= len(ids), timeout=60, what="all events applied")
+    assert sorted(reader.applied()) == sorted(ids)
+    back = reader.value(
+        "SELECT count(*) FROM (SELECT version <= lag(version) OVER (PARTITION BY key ORDER BY number) AS back "
+        "FROM applied) AS s WHERE back"
+    )
+    assert back == 0, "events of a key were applied out of order"
+
+
+def test_a_database_with_only_the_inbox_is_served(reader: Reader) -> None:
+    """Nobody but SQL: no pg_outbox in this database, no sender."""
+    reader.subscribe()
+    wait_until(lambda: reader.state()["pid"], what="a processor", timeout=5)
+    for n in range(1, 4):
+        receive(reader, n)
+    wait_until(lambda: reader.value("SELECT count(*) FROM applied"), lambda n: n == 3, what="three applied")
+    reader.execute("SELECT inbox.unsubscribe('c', '*', 'handle')")
+    wait_until(lambda: reader.state()["pid"], lambda pid: pid is None, what="the processor to end")
+    assert reader.state()["state"] == "not subscribed"
+
+
+def receive(reader: Database, n: int, consumer: str = "c") -> None:
+    reader.execute(
+        "SELECT inbox.receive(%s, 'test', ARRAY[gen_random_uuid()], ARRAY[now()], ARRAY[%s::bigint], ARRAY[%s::bigint],"
+        " ARRAY[1], ARRAY[NULL::uuid], ARRAY['t'], ARRAY['t'], ARRAY['k'], ARRAY['Thing'], ARRAY['k'],"
+        " ARRAY['application/json'], ARRAY[NULL::jsonb], ARRAY[convert_to('{}', 'UTF8')])",
+        (consumer, n, n),
+    )
+
+
+def test_handlers_have_the_rights_of_the_role_that_subscribed(
+    reader: Reader, shared_cluster: Cluster
+) -> None:
+    role = f"app_{reader.name}"
+    reader.execute(
+        sql.SQL(
+            "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA inbox TO {role};"
+            "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox TO {role};"
+            "GRANT INSERT ON applied TO {role}; GRANT SELECT ON poison TO {role};"
+            "CREATE TABLE secret (a int);"
+            "CREATE FUNCTION peek(event inbox.message) RETURNS void LANGUAGE sql AS 'SELECT a FROM secret';"
+            "CREATE FUNCTION climb(event inbox.message) RETURNS void LANGUAGE plpgsql AS"
+            " $$ BEGIN SET SESSION AUTHORIZATION postgres; END $$;"
+        ).format(role=sql.Identifier(role))
+    )
+    try:
+        with shared_cluster.connect(reader.name, role) as connection:
+            connection.execute("SELECT inbox.subscribe('mine', '*', 'handle')")
+            connection.execute("SELECT inbox.subscribe('peeking', '*', 'peek')")
+            connection.execute("SELECT inbox.subscribe('climbing', '*', 'climb')")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute("SELECT * FROM inbox.message")
+        for consumer in ("mine", "peeking", "climbing"):
+            receive(reader, 1, consumer)
+        wait_until(lambda: reader.execute("SELECT who FROM applied"), lambda rows: rows == [(role,)], what="who")
+        errors = wait_until(
+            lambda: dict(reader.execute("SELECT consumer, error FROM inbox.waiting_keys")),
+            lambda seen: len(seen) == 2, what="both others to be refused",
+        )  # fmt: skip
+        assert errors["peeking"] == "permission denied for table secret"
+        assert "permission denied" in errors["climbing"]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="belongs to role"):
+            reader.execute("SELECT inbox.subscribe('mine', 'More', 'handle')")
+    finally:
+        reader.execute("DELETE FROM inbox.consumer")
+        reader.execute("DROP EXTENSION pg_inbox CASCADE")
+        reader.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)))
+
+
+def test_whoever_owns_the_inbox_cannot_run_handlers_as_a_superuser(
+    shared_cluster: Cluster, new_database: Callable[..., Database]
+) -> None:
+    """pg_inbox is trusted: its owner may write any role into inbox.consumer."""
+    database = new_database(extension=False)
+    owner = f"owner_{database.name}"
+    database.execute(f"CREATE ROLE {owner} LOGIN; ALTER DATABASE {database.name} OWNER TO {owner}")
+    try:
+        with shared_cluster.connect(database.name, owner) as connection:
+            connection.execute("CREATE SCHEMA mine")
+            connection.execute("CREATE EXTENSION pg_inbox")
+            connection.execute(
+                "CREATE FUNCTION mine.handle(event inbox.message) RETURNS void LANGUAGE sql AS 'SELECT 1'"
+            )
+            offset = shared_cluster.log_size()
+            connection.execute("SELECT inbox.subscribe('c', '*', 'mine.handle')")
+            wait_until(
+                lambda: connection.execute("SELECT state FROM inbox.status").fetchone(),
+                lambda row: row == ("idle",), what="the processor of the owner",
+            )  # fmt: skip
+            # Extensions belong to whoever created them; an owner without superuser rights cannot
+            # write to its tables, unless the script made them his. Whatever he may do, do it.
+            owns = connection.execute(
+                "SELECT pg_get_userbyid(relowner) = current_user FROM pg_class WHERE oid = 'inbox.consumer'::regclass"
+            ).fetchone()
+            if owns == (True,):
+                connection.execute("UPDATE inbox.consumer SET role = 'postgres'")
+                connection.execute("SET inbox.wake = 'subscriptions'")
+                wait_until(
+                    lambda: shared_cluster.log_since(offset), lambda log: "is not processed" in log,
+                    what="the refusal in the server log",
+                )  # fmt: skip
+                row = connection.execute("SELECT pid FROM inbox.status").fetchone()
+                assert row == (None,), "a processor runs as a superuser on behalf of somebody else"
+    finally:
+        shared_cluster.execute(f"ALTER DATABASE {database.name} OWNER TO postgres")
+        database.execute(f"DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}")
+
+
+def test_a_foreign_server_of_somebody_else_needs_a_password(
+    database: Database, reader: Reader, shared_cluster: Cluster
+) -> None:
+    """He must not connect as the operating-system user of the server."""
+    role = f"operator_{database.name}"
+    database.execute(
+        f"CREATE ROLE {role} LOGIN PASSWORD 'right'; GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {role}"
+    )
+    try:
+        with shared_cluster.connect(database.name, role) as connection:
+            connection.execute(
+                f"CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'postgresql:///{reader.name}')"
+            )
+            error = wait_until(lambda: database.status()["last_error"], what="a refusal") if database.enqueue() else ""
+            assert "password is required" in error
+            connection.execute(f"CREATE USER MAPPING FOR {role} SERVER d OPTIONS (password 'wrong, but not asked for')")
+        error = wait_until(
+            lambda: database.status()["last_error"], lambda seen: "asked for no password" in seen,
+            what="a refusal of a destination that trusts everybody",
+        )  # fmt: skip
+        assert "wrong" not in error
+    finally:
+        database.execute(f"DROP SERVER IF EXISTS d CASCADE; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.mark.worker_errors("does not exist")
+def test_dropping_the_inbox_ends_its_processors(reader: Reader) -> None:
+    reader.subscribe()
+    pid = wait_until(lambda: reader.state()["pid"], what="a processor")
+    watch = Stopwatch()
+    reader.execute("DROP EXTENSION pg_inbox CASCADE")
+    wait_until(
+        lambda: reader.value("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", (pid,)),
+        lambda n: n == 0, what="the processor to end",
+    )  # fmt: skip
+    assert watch.seconds < SECOND
+
+
+def test_processors_go_on_after_a_crash(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({"fsync": "on"})
+    reader = Reader(cluster, "reader")
+    cluster.execute("CREATE DATABASE reader")
+    reader.create_extension()
+    reader.subscribe()
+    writer = create_database(cluster, "writer")
+    writer.add_destination("d", "postgresql:///reader", consumer="c")
+    ids: list[str] = []
+    for round in range(4):
+        ids += writer.enqueue("a", 300, first=round * 300 + 1)
+        pid = wait_until(
+            lambda: reader.state()["pid"] or 0, what="a processor", ignoring=(psycopg.OperationalError,)
+        )
+        cluster.kill_and_recover(int(pid))
+    wait_until(
+        reader.applied, lambda seen: len(seen) >= len(ids), timeout=60, what="all events applied",
+        ignoring=(psycopg.OperationalError,),
+    )  # fmt: skip
+    assert reader.applied() == ids, "lost, twice or out of order"
+    stays(lambda: len(reader.applied()), len(ids), seconds=0.5, what="number of applied events")

@@ -1,0 +1,136 @@
+"""What is shipped: exported symbols, versions, comments, privileges, the regimes of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster import REPOSITORY, Installation
+from database import Database
+
+
+def symbols(module: Path) -> set[str]:
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", str(module)], check=True, capture_output=True, text=True
+    ).stdout
+    return {line.split()[-1] for line in listing.splitlines()}
+
+
+def modules(installation: Installation) -> dict[str, Path]:
+    return {path.stem: path for path in installation.stage.rglob("*.so")}
+
+
+def test_the_modules_export_what_is_called_and_nothing_else(installation: Installation) -> None:
+    found = modules(installation)
+    main = symbols(found.pop("pg_outbox"))
+    functions = {name for name in main if name.startswith("outbox_")}
+    described = {f"pg_finfo_{name}" for name in functions if not name.endswith("_main")}
+    assert main == functions | described | {"Pg_magic_func", "_PG_init"}
+    entry_points = {"launcher", "keeper", "relay", "processor"}
+    assert {f"outbox_{name}_main" for name in entry_points} <= functions
+    assert set(found) == {"pg_outbox_http", "pg_outbox_postgresql"}
+    for name, path in found.items():
+        assert symbols(path) == {"outbox_create_sink"}, name
+
+
+def test_the_main_module_needs_no_library_of_a_sink(installation: Installation) -> None:
+    needed = subprocess.run(
+        ["objdump", "-p", str(modules(installation)["pg_outbox"])],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    for library in ("libcurl", "libpq", "libssl", "libcrypto", "libjsoncpp"):
+        assert library not in needed
+
+
+def test_core_and_sinks_know_no_header_of_the_server(installation: Installation) -> None:
+    commands = json.loads((installation.build / "compile_commands.json").read_text())
+    server_headers = installation.ask("--includedir-server")
+    checked = 0
+    for entry in commands:
+        path = Path(entry["file"])
+        if path.parts[-2] == "core" or "sinks" in path.parts:
+            assert server_headers not in entry["command"], path
+            checked += 1
+    assert checked > 10
+
+
+def test_no_error_jumps_over_cpp_frames_by_custom() -> None:
+    """PG_TRY in C++ is a trap: whatever is thrown through it leaves a dead frame as error handler."""
+    for folder in ("extension", "bgworker"):
+        for path in (REPOSITORY / folder).rglob("*.?pp"):
+            assert "PG_TRY" not in path.read_text(), path
+
+
+def test_versions_agree(installation: Installation) -> None:
+    top = (REPOSITORY / "CMakeLists.txt").read_text()
+    match = re.search(r"project\(pg_outbox VERSION ([0-9.]+)", top)
+    assert match is not None
+    version = match[1]
+    meta = json.loads((REPOSITORY / "META.json").read_text())
+    assert meta["version"] == version
+    assert {entry["version"] for entry in meta["provides"].values()} == {version}
+    for name in ("pg_outbox", "pg_inbox"):
+        (control,) = installation.stage.rglob(f"{name}.control")
+        assert f"default_version = '{version}'" in control.read_text()
+        assert list(installation.stage.rglob(f"{name}--{version}.sql"))
+    assert f"## [{version}]" in (REPOSITORY / "CHANGELOG.md").read_text()
+    for name, entry in meta["provides"].items():
+        assert (REPOSITORY / entry["file"]).exists(), name
+        assert (REPOSITORY / entry["docfile"]).exists(), name
+
+
+MEMBERS = """
+    SELECT pg_describe_object(d.classid, d.objid, 0), obj_description(d.objid, d.classid::regclass::name)
+      FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
+     WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = %s
+       AND d.classid <> 'pg_cast'::regclass
+"""
+
+
+@pytest.mark.parametrize("extension", ["pg_outbox", "pg_inbox"])
+def test_every_object_has_a_comment(database: Database, extension: str) -> None:
+    database.execute(f"CREATE EXTENSION IF NOT EXISTS {extension}")
+    members = database.execute(MEMBERS, (extension,))
+    assert len(members) > 8
+    assert [name for name, comment in members if not comment] == []
+
+
+@pytest.mark.parametrize("schema", ["outbox", "inbox"])
+def test_public_may_do_nothing(database: Database, schema: str) -> None:
+    database.execute("CREATE EXTENSION IF NOT EXISTS pg_inbox")
+    database.execute("DROP ROLE IF EXISTS nobody_at_all")
+    database.execute("CREATE ROLE nobody_at_all")
+    try:
+        allowed = database.execute(
+            """SELECT 'function ' || p.oid::regprocedure FROM pg_proc AS p
+                WHERE p.pronamespace = %(schema)s::regnamespace AND has_function_privilege('nobody_at_all', p.oid, 'EXECUTE')
+               UNION ALL
+               SELECT 'relation ' || c.oid::regclass FROM pg_class AS c
+                WHERE c.relnamespace = %(schema)s::regnamespace AND c.relkind IN ('r', 'v', 'S')
+                  AND CASE c.relkind WHEN 'S' THEN has_sequence_privilege('nobody_at_all', c.oid, 'USAGE, SELECT, UPDATE')
+                      ELSE has_table_privilege('nobody_at_all', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') END
+               UNION ALL
+               SELECT 'schema' WHERE has_schema_privilege('nobody_at_all', %(schema)s, 'USAGE, CREATE')
+               UNION ALL
+               SELECT 'wrapper' WHERE has_foreign_data_wrapper_privilege('nobody_at_all', 'pg_outbox', 'USAGE')""",
+            {"schema": schema},  # type: ignore[arg-type]
+        )
+        assert allowed == []
+    finally:
+        database.execute("DROP ROLE nobody_at_all")
+
+
+@pytest.mark.parametrize("schema", ["outbox", "inbox"])
+def test_functions_with_more_rights_have_a_fixed_search_path(database: Database, schema: str) -> None:
+    database.execute("CREATE EXTENSION IF NOT EXISTS pg_inbox")
+    loose = database.execute(
+        """SELECT oid::regprocedure::text FROM pg_proc
+            WHERE pronamespace = %s::regnamespace AND prosecdef
+              AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (proconfig), false)""",
+        (schema,),
+    )
+    assert loose == []

@@ -1,0 +1,70 @@
+"""Waiting for a condition, never for a time.
+
+`wait_until` is the only place of the suite that polls. `stays` is its opposite: it watches that
+nothing happens, for the tests that show quiet.
+
+Limits that stand for a promise ("within a second") are multiplied by OUTBOX_TEST_SLOWNESS, for
+machines on which a second is not a second (valgrind, a crowded host). All others are generous.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SLOWNESS = float(os.environ.get("OUTBOX_TEST_SLOWNESS", "1"))
+SECOND = 1.0 * SLOWNESS
+
+
+def wait_until(
+    fetch: Callable[[], T],
+    predicate: Callable[[T], object] = bool,
+    *,
+    timeout: float = 20.0,
+    what: str,
+    ignoring: tuple[type[Exception], ...] = (),
+) -> T:
+    """Calls `fetch` until `predicate` likes the value, and returns that value.
+
+    Exceptions of the kinds in `ignoring` count as "not yet": a server that restarts refuses
+    connections for a moment.
+    """
+    started = time.monotonic()
+    pause = 0.002
+    while True:
+        seen: object
+        try:
+            value = fetch()
+            if predicate(value):
+                return value
+            seen = value
+        except ignoring as error:
+            seen = error
+        if time.monotonic() - started > timeout:
+            raise AssertionError(f"waited {timeout:.1f} s for {what}; last seen: {seen!r}")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+
+
+def stays(fetch: Callable[[], T], expected: T, *, seconds: float, what: str) -> None:
+    """Watches for `seconds` that `fetch` keeps returning `expected`."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        seen = fetch()
+        assert seen == expected, f"{what}: expected {expected!r} to stay, saw {seen!r}"
+        time.sleep(0.05)
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
