@@ -129,7 +129,7 @@ static void tidy_cursors() {
 // Returns false when nothing is installed that needs a keeper.
 static bool look_around() {
     for_each_ward([](Ward* ward) { ward->wanted = false; });
-    begin_work("looking for destinations and consumers");
+    begin_work_on_changes("looking for destinations and consumers");
     const bool outbox = lock_extension("pg_outbox");
     const bool inbox = lock_extension("pg_inbox");
     if (outbox) {

@@ -120,7 +120,7 @@ static void show_error(const char* error) {
 
 // Reads the configuration, and starts over when it changed. Ends the process when there is none.
 static void configure() {
-    begin_work("reading the configuration");
+    begin_work_on_changes("reading the configuration");
     const bool exists = load_config(shared->slots[my_slot].object, relay->new_config);
     end_work();
     if (!exists)

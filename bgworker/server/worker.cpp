@@ -149,6 +149,11 @@ void begin_work(const char* activity) {
     pgstat_report_activity(STATE_RUNNING, activity);
 }
 
+void begin_work_on_changes(const char* activity) {
+    begin_work(activity);
+    InvalidateSystemCaches();
+}
+
 void end_work() {
     PopActiveSnapshot();
     CommitTransactionCommand();

@@ -43,6 +43,10 @@ void become_worker(Datum argument, WakeTarget wake_target);
 void begin_work(const char* activity);
 void end_work();
 
+// The same for work that looks at what a commit has changed in the catalogs. Commits wake us before
+// they send their invalidations; so nothing that is cached can be believed.
+void begin_work_on_changes(const char* activity);
+
 // Whether an extension is there; if so, it stays until the transaction ends. DROP EXTENSION waits
 // for us then, and not we for it, only to find the tables gone.
 bool lock_extension(const char* name);

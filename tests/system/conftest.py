@@ -70,12 +70,21 @@ def new_database(shared_cluster: Cluster) -> Iterator[NewDatabase]:
 
     yield make
     for name in names:
-        shared_cluster.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        drop_database(shared_cluster, name)
 
 
 @pytest.fixture
 def database(new_database: NewDatabase) -> Database:
     return new_database()
+
+
+def drop_database(cluster: Cluster, name: str) -> None:
+    """Whatever a test that failed has left in it."""
+    prepared = "SELECT gid FROM pg_prepared_xacts WHERE database = %s"
+    for (transaction,) in cluster.execute(prepared, (name,)):
+        with cluster.connect(name) as connection:
+            connection.execute(f"ROLLBACK PREPARED '{transaction}'")
+    cluster.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 # -------------------------------------------------------------------------------------------------

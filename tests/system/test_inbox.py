@@ -211,6 +211,8 @@ def receive(reader: Database, n: int, consumer: str = "c") -> None:
     )
 
 
+# The processors find their consumers deleted at the end.
+@pytest.mark.worker_errors("is not one of role")
 def test_handlers_have_the_rights_of_the_role_that_subscribed(
     reader: Reader, shared_cluster: Cluster
 ) -> None:
@@ -250,6 +252,7 @@ def test_handlers_have_the_rights_of_the_role_that_subscribed(
         reader.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)))
 
 
+@pytest.mark.worker_errors("is not one of role")
 def test_whoever_owns_the_inbox_cannot_run_handlers_as_a_superuser(
     shared_cluster: Cluster, new_database: Callable[..., Database]
 ) -> None:
