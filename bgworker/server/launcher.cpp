@@ -154,6 +154,7 @@ extern "C" PGDLLEXPORT void outbox_launcher_main(Datum) {
     before_shmem_exit(forget_launcher, 0);
     BackgroundWorkerUnblockSignals();
     BackgroundWorkerInitializeConnection(nullptr, nullptr, 0);
+    pgstat_report_appname(MyBgworkerEntry->bgw_name);
     shared->launcher = compat::my_proc_number();
 
     HASHCTL control;

@@ -49,8 +49,12 @@ def wait_until_quiet(pid: int, seconds: float = 1.0) -> None:
     wait_until(sleeps, timeout=30, what=f"process {pid} to sleep for {seconds} s")
 
 
-def assert_threads_block_signals(pid: int) -> None:
-    """A handler of the server must never run on a thread that a library started."""
+def assert_threads_block_signals(pid: int) -> int:
+    """A handler of the server must never run on a thread that a library started.
+
+    Returns how many such threads there were.
+    """
+    seen = 0
     handled = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1)
     for thread in os.listdir(f"/proc/{pid}/task"):
         if int(thread) == pid:
@@ -59,6 +63,8 @@ def assert_threads_block_signals(pid: int) -> None:
             status = status_of(f"/proc/{pid}/task/{thread}")
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile
+        seen += 1
         blocked = int(status["SigBlk"], 16)
         taken = [number.name for number in handled if not blocked >> (number - 1) & 1]
         assert not taken, f"thread {status['Name']} of {pid} takes {taken}"
+    return seen
