@@ -1,0 +1,107 @@
+"""A private PostgreSQL server with the extensions of a build, in a temporary directory.
+
+The build is staged into that directory, so nothing on the machine is changed. Started by root, the
+server runs as the user postgres.
+"""
+
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+
+SETTINGS = {
+    "listen_addresses": "",
+    "extension_destdir": "{root}/stage",
+    "shared_preload_libraries": "$libdir/pg_outbox",
+    "unix_socket_directories": "{root}",
+    "max_worker_processes": "32",
+    "shared_buffers": "1GB",
+    # Neither a checkpoint nor a vacuum of one figure may fall into a slice of another.
+    "max_wal_size": "32GB",
+    "min_wal_size": "2GB",
+    "checkpoint_timeout": "1h",
+    "autovacuum": "off",
+}
+
+
+class Cluster:
+    def __init__(self, build: Path, settings: dict[str, str]):
+        self.build = build
+        self.settings = SETTINGS | settings
+        self.bin = Path(self._pg_config("--bindir"))
+        self.root = Path(tempfile.mkdtemp(prefix="outbox-bench-"))
+        self.log = self.root / "log"
+        self._owner: dict = {}
+        self._server: subprocess.Popen | None = None
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stop()
+
+    def conninfo(self, database: str = "bench") -> str:
+        return f"host={self.root} user=postgres dbname={database}"
+
+    def connect(self, database: str = "bench") -> psycopg.Connection:
+        return psycopg.connect(self.conninfo(database), autocommit=True)
+
+    def libraries(self) -> Path:
+        """Where the modules of the extensions are staged."""
+        return Path(f"{self.root}/stage{self._pg_config('--pkglibdir')}")
+
+    def _pg_config(self, option: str) -> str:
+        cache = (self.build / "CMakeCache.txt").read_text()
+        program = re.search(r"^PG_CONFIG:\w+=(.+)$", cache, re.MULTILINE).group(1)
+        return subprocess.check_output([program, option], text=True).strip()
+
+    def _start(self) -> None:
+        if os.geteuid() == 0:
+            account = pwd.getpwnam("postgres")
+            os.chown(self.root, account.pw_uid, account.pw_gid)
+            self._owner = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        subprocess.run(["cmake", "--install", self.build], check=True, stdout=subprocess.DEVNULL,
+                       env=os.environ | {"DESTDIR": str(self.root / "stage")})
+        data = self.root / "data"
+        subprocess.run([self.bin / "initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8",
+                        "--locale", "C.UTF-8", "-D", data],
+                       check=True, stdout=subprocess.DEVNULL, cwd="/", **self._owner)
+        with open(data / "postgresql.conf", "a") as conf:
+            for name, value in self.settings.items():
+                conf.write(f"{name} = '{value.format(root=self.root)}'\n")
+        with open(self.log, "w") as log:
+            self._server = subprocess.Popen([self.bin / "postgres", "-D", data], stdout=log,
+                                            stderr=log, cwd="/", **self._owner)
+        self._wait_until_up()
+        with self.connect("postgres") as connection:
+            connection.execute("CREATE DATABASE bench")
+
+    def _wait_until_up(self) -> None:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self.connect("postgres").close()
+                return
+            except psycopg.OperationalError as error:
+                if self._server.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(
+                        f"the server did not start: {error}\n{self.log.read_text()}") from error
+            time.sleep(0.05)
+
+    def _stop(self) -> None:
+        if self._server is not None:
+            self._server.send_signal(signal.SIGQUIT)  # nothing of it is needed any more
+            self._server.wait()
+        shutil.rmtree(self.root, ignore_errors=True)

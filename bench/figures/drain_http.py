@@ -1,0 +1,153 @@
+"""How fast events reach an HTTP server, one request each: nginx, against wrk with as many connections.
+
+wrk sends the same request all the time, with the same headers and body as an event has. The number of
+connections of the relay is counted, not assumed. wrk runs with one and with two threads; the one that
+is faster over all rounds is the baseline.
+"""
+
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from drain import Drain, drain
+from report import Figure, Goal
+from workload import Bench, payload, wait_until
+
+GOAL = Goal(0.4, 0.7)
+MANY = 64
+
+NGINX = """
+daemon off; pid {root}/nginx.pid; error_log {root}/nginx.log; {user}
+worker_processes 2;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    keepalive_requests 1000000000;
+    client_body_temp_path {root}/body; proxy_temp_path {root}/proxy; fastcgi_temp_path {root}/fastcgi;
+    uwsgi_temp_path {root}/uwsgi; scgi_temp_path {root}/scgi;
+    server {{ listen 127.0.0.1:{port}; location / {{ return 204; }} }}
+}}
+"""
+
+WRK = """
+wrk.method = "POST"
+wrk.body = [[{payload}]]
+wrk.headers["User-Agent"] = "pg_outbox"
+wrk.headers["Content-Type"] = "application/json"
+wrk.headers["ce-specversion"] = "1.0"
+wrk.headers["ce-id"] = "0190f3a4-0000-7000-8000-000000000000"
+wrk.headers["ce-source"] = "/bench/account"
+wrk.headers["ce-type"] = "AccountChanged"
+wrk.headers["ce-subject"] = "a1234"
+wrk.headers["ce-time"] = "2026-01-01T10:10:10.123456Z"
+wrk.headers["ce-partitionkey"] = "a1234"
+wrk.headers["ce-sequence"] = "1234567"
+wrk.headers["ce-aggregateversion"] = "1234"
+wrk.headers["ce-schemaversion"] = "1"
+wrk.headers["ce-topic"] = "account.events"
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def nginx(bench: Bench) -> Iterator[int]:
+    root, port = bench.cluster.root, free_port()
+    conf = root / "nginx.conf"
+    conf.write_text(NGINX.format(root=root, port=port,
+                                 user="user postgres;" if os.geteuid() == 0 else ""))
+    with subprocess.Popen(["/usr/sbin/nginx", "-e", root / "nginx.log", "-c", conf]) as server:
+        try:
+            wait_until(lambda: answers(port), 10, "nginx answers")
+            yield port
+        finally:
+            server.terminate()
+
+
+def connections_to(port: int) -> int:
+    """Established connections, seen from the side that opened them."""
+    remote = f"0100007F:{port:04X}"
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(fields[2] == remote and fields[3] == "01" for fields in map(str.split, lines))
+
+
+def wrk(bench: Bench, port: int, threads: int, connections: int, seconds: int) -> float:
+    script = bench.cluster.root / "post.lua"
+    script.write_text(WRK.format(payload=payload()))
+    output = subprocess.check_output(
+        ["wrk", f"-t{threads}", f"-c{max(threads, connections)}", f"-d{seconds}s", "-s", script,
+         f"http://127.0.0.1:{port}/events"], text=True)
+    if "Non-2xx" in output or "Socket errors" in output:
+        raise RuntimeError(f"wrk failed: {output}")
+    return float(re.search(r"Requests/sec:\s+([\d.]+)", output).group(1))
+
+
+def drain_log(bench: Bench, port: int, events: int, **options: str) -> Drain:
+    bench.clear_log()
+    bench.fill(events, 100)
+    return drain(bench, events, f"http://127.0.0.1:{port}/events", pause=0.05,
+                 look=lambda: connections_to(port), **options)
+
+
+class Contest:
+    """The relay with so many connections, and wrk with as many."""
+
+    def __init__(self, bench: Bench, port: int, **options: str):
+        self.bench, self.port, self.options = bench, port, options
+        self.relay: list[float] = []
+        self.wrk: dict[int, list[float]] = {1: [], 2: []}
+        self.connections = 0
+
+    def round(self, events: int, seconds: int) -> None:
+        run = self.bench.undisturbed(lambda: drain_log(self.bench, self.port, events, **self.options))
+        self.relay.append(run.rate)
+        self.connections = max(self.connections, int(run.most_seen))
+        for threads, rates in self.wrk.items():
+            rates.append(self.bench.undisturbed(
+                lambda: wrk(self.bench, self.port, threads, self.connections, seconds)))
+
+    def better_wrk(self) -> int:
+        return max(self.wrk, key=lambda threads: median(self.wrk[threads]))
+
+    def ratios(self) -> list[float]:
+        return [relay / wrk for relay, wrk in zip(self.relay, self.wrk[self.better_wrk()])]
+
+
+def measure(bench: Bench) -> Figure:
+    bench.need_sink("http")
+    rounds, seconds, events = (3, 2, 50_000) if bench.quick else (7, 4, 250_000)
+    bench.touch_memory()
+    with nginx(bench) as port:
+        contests = [Contest(bench, port), Contest(bench, port, max_connections=str(MANY))]
+        for turn in range(rounds):
+            bench.sql.execute("CHECKPOINT")
+            for contest in contests:
+                contest.round(events, seconds)
+            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
+                f"{contest.connections} connections {contest.ratios()[-1]:.2f}" for contest in contests))
+
+    figure = Figure("drain_http", "Drain to HTTP, one request an event, as a share of wrk's requests")
+    for contest in contests:
+        default = "" if contest.options else " (the default)"
+        figure.add(f"{contest.connections} connections{default}", contest.ratios(), "of wrk", GOAL)
+    for contest in contests:
+        figure.add(f"relay, {contest.connections} connections", contest.relay, "requests/s")
+        for threads, rates in contest.wrk.items():
+            chosen = " (baseline)" if threads == contest.better_wrk() else ""
+            figure.add(f"wrk -t{threads} -c{contest.connections}{chosen}", rates, "requests/s")
+    figure.notes = ["nginx with 2 workers answers 204; 512-byte payload", bench.disturbances()]
+    return figure

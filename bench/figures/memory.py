@@ -1,0 +1,68 @@
+"""What the relay holds in memory while it drains ten million events out of one transaction."""
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from report import Figure, Goal
+from workload import KEYS, Bench, payload, wait_until
+
+GOAL = Goal(128, 64, less_is_better=True)
+AT_ONCE = 1000
+
+
+@dataclass
+class Memory:
+    """MiB, without the shared memory of the server."""
+
+    resident: float  # anonymous and file pages
+    anonymous: float
+    proportional: float
+    peak: float  # the most that was ever resident, less the shared memory by then
+
+
+def memory_of(process: int) -> Memory:
+    def values(file: str) -> dict[str, float]:
+        text = Path(f"/proc/{process}/{file}").read_text()
+        return {name: int(size) / 1024
+                for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+
+    status, smaps = values("status"), values("smaps_rollup")
+    return Memory(resident=status["RssAnon"] + status["RssFile"], anonymous=status["RssAnon"],
+                  proportional=smaps["Pss"] - smaps["Pss_Shmem"],
+                  peak=status["VmHWM"] - status["RssShmem"])
+
+
+def fill_in_one_transaction(bench: Bench, events: int) -> None:
+    bench.sql.execute(
+        "DO $$ BEGIN FOR i IN 1 .. {} LOOP PERFORM outbox.enqueue(ARRAY("
+        "SELECT ROW('account', 'a' || (i * 7919 + n) % {}, 'AccountChanged', '{}'::jsonb, i, NULL, NULL, "
+        "NULL, NULL, NULL, NULL, NULL, NULL, NULL)::outbox.new_event FROM generate_series(1, {}) AS n)); "
+        "END LOOP; END $$".format(events // AT_ONCE, KEYS, payload(), AT_ONCE))
+
+
+def measure(bench: Bench) -> Figure:
+    events = 1_000_000 if bench.quick else 10_000_000
+    fill_in_one_transaction(bench, events)
+    samples: list[Memory] = []
+    start = time.monotonic()
+    with bench.destination("null:"):
+        wait_until(lambda: bench.relay_pid() is not None, 10, "a relay runs")
+        relay = bench.relay_pid()
+        while bench.delivered() < events:
+            samples.append(memory_of(relay))
+            if time.monotonic() - start > 600:
+                raise RuntimeError(f"{bench.delivered()} of {events} events: {bench.status()}")
+            time.sleep(0.01)
+        samples.append(memory_of(relay))
+
+    figure = Figure("memory", f"Memory of the relay, draining {events:,} events out of one transaction")
+    figure.add("largest of the following", max(max(s.resident, s.proportional, s.peak) for s in samples),
+               "MiB", GOAL)
+    figure.add("resident, not shared memory", max(s.resident for s in samples), "MiB")
+    figure.add("anonymous", max(s.anonymous for s in samples), "MiB")
+    figure.add("proportional share (Pss)", max(s.proportional for s in samples), "MiB")
+    figure.add("peak resident less shared memory", max(s.peak for s in samples), "MiB")
+    figure.notes = [f"{len(samples)} samples of /proc, the greatest of each"]
+    return figure

@@ -1,0 +1,67 @@
+"""How much of the machine others used while something was measured.
+
+On a shared machine a slice in which somebody else computed says nothing. What this process, the server
+it started and all other descendants used is taken from what the machine used in total; the rest, and
+what the hypervisor took away, were others.
+"""
+
+import os
+import time
+from collections import defaultdict
+from pathlib import Path
+
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def _machine_seconds() -> float:
+    user, nice, system, _, _, _, _, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + steal) / TICK
+
+
+def _processes() -> tuple[dict[int, list[int]], dict[int, float]]:
+    """Children by parent, and seconds used by process, with those of the children it outlived."""
+    children: dict[int, list[int]] = defaultdict(list)
+    used: dict[int, float] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        children[int(fields[1])].append(int(entry.name))
+        used[int(entry.name)] = sum(map(int, fields[11:15])) / TICK
+    return children, used
+
+
+def _own_seconds() -> float:
+    children, used = _processes()
+    total, left = 0.0, [os.getpid()]
+    while left:
+        process = left.pop()
+        total += used.get(process, 0.0)
+        left += children[process]
+    return total
+
+
+class Watch:
+    """From its making on, the share of all cores that others used."""
+
+    def __init__(self) -> None:
+        self._start = (time.monotonic(), _machine_seconds(), _own_seconds())
+
+    def own(self) -> float:
+        """Seconds of processor time that we used."""
+        return _own_seconds() - self._start[2]
+
+    def others(self) -> float:
+        now = (time.monotonic(), _machine_seconds(), _own_seconds())
+        elapsed, machine, own = (after - before for after, before in zip(now, self._start))
+        return max(0.0, (machine - own) / elapsed / os.cpu_count())
+
+    @staticmethod
+    def of(seconds: float) -> float:
+        watch = Watch()
+        time.sleep(seconds)
+        return watch.others()

@@ -1,0 +1,42 @@
+// A consumer of PgQ that does nothing with the events: batch after batch until there is none.
+//
+//   pgq_consumer CONNINFO QUEUE CONSUMER
+//
+// Prints {"events": ..., "batches": ..., "seconds": ...}.
+#include <chrono>
+
+#include "connection.hpp"
+
+namespace outbox::bench {
+
+using Clock = std::chrono::steady_clock;
+
+static void consume(const char* conninfo, const char* queue, const char* consumer) {
+    Connection connection(conninfo);
+    connection.prepare("next", "SELECT pgq.next_batch($1, $2)");
+    connection.prepare("read", "SELECT * FROM pgq.get_batch_events($1::bigint)");
+    connection.prepare("finish", "SELECT pgq.finish_batch($1::bigint)");
+
+    long events = 0, batches = 0;
+    const Clock::time_point start = Clock::now();
+    while (true) {
+        const Rows batch = connection.execute_prepared(
+            "next", {Parameter::text(queue), Parameter::text(consumer)});
+        if (PQgetisnull(batch.get(), 0, 0))
+            break;
+        const Parameter id = Parameter::binary(field(batch, 0, 0));
+        events += PQntuples(connection.execute_prepared("read", {id}).get());
+        connection.execute_prepared("finish", {id});
+        batches++;
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    std::printf("{\"events\": %ld, \"batches\": %ld, \"seconds\": %.6f}\n", events, batches, seconds);
+}
+
+}  // namespace outbox::bench
+
+int main(int argc, char** argv) {
+    if (argc != 4)
+        outbox::bench::die("usage", "pgq_consumer CONNINFO QUEUE CONSUMER");
+    outbox::bench::consume(argv[1], argv[2], argv[3]);
+}

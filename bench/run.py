@@ -1,0 +1,73 @@
+"""Runs the figures, each on a server of its own, and reports. Called by run.sh, which sets things up."""
+
+import argparse
+import importlib
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import report
+from cluster import Cluster
+from workload import Bench, Unavailable
+
+FIGURES = ["enqueue", "drain_null", "drain_http", "drain_inbox", "latency", "backlog", "memory", "idle"]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench/run.sh")
+    parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer: a look, not a figure")
+    parser.add_argument("figures", nargs="*", metavar="figure", default=FIGURES,
+                        help="one or more of " + ", ".join(FIGURES))
+    arguments = parser.parse_args()
+    for name in arguments.figures:
+        if name not in FIGURES:
+            parser.error(f"no figure is called {name}; there are {', '.join(FIGURES)}")
+    return arguments
+
+
+def about(quick: bool) -> dict:
+    commit = subprocess.run(["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"],
+                            capture_output=True, text=True)
+    model = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return {"commit": commit.stdout.strip(), "started": time.strftime("%Y-%m-%d %H:%M:%S%z"),
+            "quick": quick, "processor": model.group(1) if model else platform.machine(),
+            "cores": os.cpu_count()}
+
+
+def measure(name: str, build: Path, quick: bool) -> report.Figure:
+    module = importlib.import_module(f"figures.{name}")
+    print(f"{name}:", flush=True)
+    with Cluster(build, getattr(module, "SETTINGS", {})) as cluster:
+        return module.measure(Bench(cluster, build / "bench", quick))
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    # A terminated run must not leave its server behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    output = arguments.build / "bench"
+    header = about(arguments.quick)
+    figures = []
+    for name in arguments.figures:
+        try:
+            figures.append(measure(name, arguments.build, arguments.quick))
+        except Unavailable as error:
+            print(f"    not measured: {error}")
+            continue
+        report.write_json(figures, output / "results.json", header)
+    for figure in figures:
+        report.print_table(figure)
+    if not figures:
+        sys.exit("nothing was measured")
+    report.plot(figures, output / "results.png")
+    print(f"\nWritten: {output}/results.json, {output}/results.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""What all figures share: the event that is enqueued, filling the log, and watching the relay."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg
+import psycopg.rows
+
+from cluster import Cluster
+from machine import Watch
+
+T = TypeVar("T")
+
+ACCOUNTS = 100_000
+KEYS = 10_000
+
+# While others use more of the machine than that, slices wait or are measured again.
+MOST_FOR_OTHERS = 0.03
+QUIET = 1.0  # seconds without others before a slice begins: they come in bursts
+
+# Fills the log; several sessions may call it at the same time. `per` events a transaction.
+SCHEMA = f"""
+CREATE EXTENSION pg_outbox;
+CREATE TABLE account (id integer PRIMARY KEY, version bigint NOT NULL) WITH (fillfactor = 50);
+INSERT INTO account SELECT i, 0 FROM generate_series(1, {ACCOUNTS}) AS i;
+CREATE PROCEDURE fill(events integer, per integer, payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1 .. events / per LOOP
+        IF per = 1 THEN
+            PERFORM outbox.enqueue('account', 'a' || i % {KEYS}, 'AccountChanged', payload, i);
+        ELSE
+            PERFORM outbox.enqueue(ARRAY(
+                SELECT ROW('account', 'a' || (i * 7919 + n) % {KEYS}, 'AccountChanged', payload, i,
+                           NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::outbox.new_event
+                  FROM generate_series(1, per) AS n));
+        END IF;
+        COMMIT;
+    END LOOP;
+END $$;
+"""
+
+
+def payload(size: int = 512) -> str:
+    """A JSON object of exactly that many bytes."""
+    event = {"account_id": "a_123456", "balance": 1234567, "owner": ""}
+    event["owner"] = "x" * (size - len(json.dumps(event)))
+    return json.dumps(event)
+
+
+def wait_until(reached: Callable[[], bool], seconds: float, what: str,
+               pause: float = 0.05) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"after {seconds:.0f} s still not: {what}")
+        time.sleep(pause)
+
+
+class Unavailable(Exception):
+    """What a figure measures is not there."""
+
+
+@dataclass
+class Bench:
+    """What a figure is measured with."""
+
+    cluster: Cluster
+    programs: Path
+    quick: bool
+    slices: int = 0
+    disturbed: int = 0
+
+    def __post_init__(self) -> None:
+        self.patience = 30 if self.quick else 900
+        self.sql = self.cluster.connect()
+        self.sql.execute(SCHEMA)
+
+    def say(self, text: str) -> None:
+        print(f"    {text}", flush=True)
+
+    def program(self, name: str, *arguments: str) -> dict:
+        """Runs a helper program to its end; its output is JSON."""
+        output = subprocess.check_output([self.programs / name, *arguments], text=True)
+        return json.loads(output)
+
+    def undisturbed(self, measure: Callable[[], T]) -> T:
+        """What `measure` returns, once others left the machine alone while it ran.
+
+        Waits and measures again for that, until the patience for this figure is used up.
+        """
+        self.slices += 1
+        while True:
+            start = time.monotonic()
+            while self.patience > 0 and Watch.of(QUIET) > MOST_FOR_OTHERS:
+                self.patience -= QUIET
+            watch = Watch()
+            result = measure()
+            if watch.others() <= MOST_FOR_OTHERS:
+                return result
+            self.patience -= time.monotonic() - start
+            if self.patience <= 0:
+                self.disturbed += 1
+                return result
+
+    def disturbances(self) -> str:
+        return (f"others used more than {MOST_FOR_OTHERS:.0%} of the machine during "
+                f"{self.disturbed} of {self.slices} slices")
+
+    def pgbench(self, arguments: list, environment: dict | None = None) -> str:
+        """Runs pgbench to its end; returns its report and what it says on its way."""
+        run = subprocess.run([self.cluster.bin / "pgbench", "-n", *arguments, self.cluster.conninfo()],
+                             capture_output=True, text=True, env=environment)
+        if run.returncode != 0:
+            raise RuntimeError(f"pgbench failed: {run.stderr[-2000:]}")
+        return run.stdout + run.stderr
+
+    def touch_memory(self) -> None:
+        """Uses every buffer once and leaves WAL segments to reuse.
+
+        A page of shared memory costs a page fault at its first use, and a new WAL segment is written
+        twice: both would be charged to whatever inserts first.
+        """
+        pages = self.sql.execute("SELECT setting::int FROM pg_settings WHERE name = 'shared_buffers'")
+        self.sql.execute("CREATE TABLE filler (page text)")
+        self.sql.execute("ALTER TABLE filler ALTER page SET STORAGE PLAIN")
+        self.sql.execute("INSERT INTO filler SELECT repeat('x', 7000) FROM generate_series(1, %s)",
+                         [pages.fetchone()[0]])
+        self.sql.execute("DROP TABLE filler")
+        self.sql.execute("CHECKPOINT")
+
+    def need_sink(self, kind: str) -> None:
+        library = self.cluster.libraries() / f"pg_outbox_{kind}.so"
+        if not library.exists():
+            raise Unavailable(f"the {kind} sink is not built")
+
+    # -- the log ------------------------------------------------------------------------------
+
+    def fill(self, events: int, per: int, sessions: int = 2) -> None:
+        """Puts events into the log in committed transactions of `per`."""
+        script = self.cluster.root / "fill.sql"
+        script.write_text(f"CALL fill({events // sessions}, {per}, '{payload()}');\n")
+        environment = os.environ | {"PGOPTIONS": "-c synchronous_commit=off"}
+        self.pgbench(["-t", "1", "-c", str(sessions), "-j", str(sessions), "-f", script], environment)
+        # A relay waits until what it reads is on disk; that is not what is measured.
+        self.sql.execute("SELECT pg_logical_emit_message(true, 'bench', 'flush')")
+
+    def clear_log(self) -> None:
+        self.sql.execute("TRUNCATE outbox.event_0, outbox.cursor")
+
+    # -- the relay ----------------------------------------------------------------------------
+
+    @contextmanager
+    def destination(self, url: str, **options: str):
+        """A destination named "sink", for as long as the block lasts."""
+        listed = ", ".join(f"{name} '{value}'" for name, value in ({"url": url} | options).items())
+        self.sql.execute(f"CREATE SERVER sink FOREIGN DATA WRAPPER pg_outbox OPTIONS ({listed})")
+        try:
+            yield
+        finally:
+            self.sql.execute("DROP SERVER sink")
+            wait_until(lambda: self.relay_pid() is None, 10, "the relay has ended")
+
+    def relay_pid(self) -> int | None:
+        row = self.sql.execute("SELECT pid FROM outbox.workers() WHERE kind = 'relay'").fetchone()
+        return row and row[0]
+
+    def delivered(self) -> int:
+        row = self.sql.execute(
+            "SELECT delivered FROM outbox.workers() WHERE kind = 'relay'").fetchone()
+        return row[0] if row else 0
+
+    def wait_until_idle(self) -> None:
+        wait_until(lambda: self.status()["state"] == "idle", 30, "the relay is idle")
+
+    def status(self) -> dict:
+        with self.sql.cursor(row_factory=psycopg.rows.dict_row) as cursor:
+            return cursor.execute("SELECT * FROM outbox.status").fetchone()
