@@ -275,6 +275,14 @@ void begin_looking() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
+bool work_is_due() {
+    return !shared->wakeups[my_slot].wanted;
+}
+
+bool reload_is_due() {
+    return shared->wakeups[my_slot].reload;
+}
+
 bool reload_requested() {
     return shared->wakeups[my_slot].reload.exchange(false);
 }

@@ -131,7 +131,11 @@ void set_my_name(const char* name);
 
 // Before a worker looks for work: from here on a commit wakes it.
 void begin_looking();
-// True once after a change of what the worker is configured by.
+// What the latch is set for. To be asked before every wait, for whoever waited for a lock meanwhile
+// has reset the latch.
+bool work_is_due();    // there was such a commit
+bool reload_is_due();  // what the worker is configured by may have changed
+// True once after such a change.
 bool reload_requested();
 
 // ---- holds ------------------------------------------------------------------------------------

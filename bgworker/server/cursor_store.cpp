@@ -61,35 +61,28 @@ static bool take_existing(Oid server, Cursor& cursor) {
     return true;
 }
 
-static void make_new(Oid server, const char* name, Start start, Cursor& cursor) {
+static void make_new(Oid server, const char* name, Cursor& cursor) {
     NameData destination;
     namestrcpy(&destination, name);
-    Oid types[] = {NAMEOID, OIDOID, BOOLOID, INT8OID};
+    Oid types[] = {NAMEOID, OIDOID, INT8OID};
     Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server),
-                      BoolGetDatum(start == Start::end),
                       Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
     execute_for_row(
         "INSERT INTO outbox.cursor (destination, server, done, position, system_identifier, lease, "
-        "saved_at) VALUES ($1, $2, CASE WHEN $3 THEN pg_current_snapshot() ELSE '1:1:' END, 0, $4, "
-        "1, "
-        "clock_timestamp()) RETURNING ctid, done::text",
+        "saved_at) VALUES ($1, $2, '1:1:', 0, $3, 1, clock_timestamp()) RETURNING ctid",
         lengthof(types), types, values, nullptr);
     lease = 1;
-    const char* done = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2);
-    const CoreError error = call_core([&] {
-        cursor = Cursor{};
-        cursor.done = Snapshot::parse(done).value_or(Snapshot{});
-    });
+    const CoreError error = call_core([&] { cursor = Cursor{}; });
     if (error.failed)
         raise(error);
 }
 
-bool take_cursor(Oid server, const char* name, Start start, Cursor& cursor) {
+bool take_cursor(Oid server, const char* name, Cursor& cursor) {
     if (!lock_extension("pg_outbox"))
         return false;
     SPI_connect();
     if (!take_existing(server, cursor))
-        make_new(server, name, start, cursor);
+        make_new(server, name, cursor);
     SPI_finish();
     return true;
 }

@@ -3,7 +3,6 @@
 
 #include <optional>
 
-#include "core/destination.hpp"
 #include "core/snapshot.hpp"
 #include "pg.hpp"
 
@@ -21,10 +20,10 @@ struct Cursor {
 
 // Both in a transaction of begin_work().
 
-// Takes the lease of the destination's cursor, so that no earlier relay can save any more. Makes a
-// cursor for a new destination. `server` invalid: the default destination. False: the extension is
+// Takes the lease of the destination's cursor, so that no earlier relay can save any more. Without
+// a cursor, makes one at the beginning of the log. `server` invalid: the default destination. False: the extension is
 // gone.
-bool take_cursor(Oid server, const char* name, Start start, Cursor& cursor);
+bool take_cursor(Oid server, const char* name, Cursor& cursor);
 
 // Saves what was taken. The commit need not wait for the disk: what is lost in a crash is delivered
 // again. False: the cursor is not ours any more; another relay took it, or the destination is gone.

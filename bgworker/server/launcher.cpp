@@ -129,10 +129,12 @@ static long tend_keepers() {
         if (!entry->exists || !entry->check || looking >= keepers_looking_at_once)
             return;
         const WorkerIdentity keeper = {WorkerKind::keeper, entry->database, InvalidOid, InvalidOid};
+        const std::uint32_t before = entry->keeper.ticket;
         timeout =
             shorter_timeout(timeout, start_child(&entry->keeper, keeper, NameStr(entry->name)));
-        if (entry->keeper.slot >= 0 || find_slot(keeper) >= 0) {
-            entry->check = false;  // whatever it finds, it is being looked at
+        // Only a new keeper will do: one that lives may be on its way out.
+        if (entry->keeper.ticket != before) {
+            entry->check = false;
             looking++;
         }
     });

@@ -75,11 +75,20 @@ static void note_commit(LogReader* reader, uint64 xid) {
     }
 }
 
+// What GetXLogInsertRecPtr() returns at the start of a page lies behind the page's header: no record
+// ends there, and it cannot be flushed to.
+static XLogRecPtr end_of_wal() {
+    const XLogRecPtr next = GetXLogInsertRecPtr();
+    const bool starts_segment = XLogSegmentOffset(next, wal_segment_size) < XLOG_BLCKSZ;
+    const Size header = starts_segment ? SizeOfXLogLongPHD : SizeOfXLogShortPHD;
+    return next % XLOG_BLCKSZ == header ? next - header : next;
+}
+
 static void flush_commits(LogReader* reader) {
     // The first window may hold transactions so old that the commit log has forgotten them.
     const bool look_ups_suffice =
         reader->scanned_before && reader->commits <= max_looked_up_commits;
-    XLogFlush(look_ups_suffice ? reader->commits_end : GetXLogInsertRecPtr());
+    XLogFlush(look_ups_suffice ? reader->commits_end : end_of_wal());
     reader->scanned_before = true;
 }
 

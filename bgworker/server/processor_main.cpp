@@ -174,7 +174,7 @@ extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
     SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
     Backoff poll(milliseconds(settings::poll_min), milliseconds(settings::poll_max), random_seed());
     while (true) {
-        if (handle_signals())
+        if (handle_signals() || reload_requested())
             poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
         begin_looking();
         look_for_messages();
@@ -187,7 +187,8 @@ extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
         save_progress(true);
         set_my_state(WorkerState::idle);
         const long due = until_next_attempt();
-        wait_for_latch(shorter_timeout(due, static_cast<long>(poll.next() / 1000 + 1)),
-                       "OutboxProcessorMain");
+        if (!work_is_due())
+            wait_for_latch(shorter_timeout(due, static_cast<long>(poll.next() / 1000 + 1)),
+                           "OutboxProcessorMain");
     }
 }

@@ -10,6 +10,7 @@
 // the saved cursor. That costs duplicates, which are promised to be bounded, and never an event.
 //
 // All C++ objects belong to the process (`relay`), so that an error that jumps skips none of them.
+#include <algorithm>
 #include <deque>
 #include <memory>
 
@@ -42,7 +43,6 @@ struct Relay {
     Snapshot next_frontier;
     std::deque<Snapshot> open_windows;
     bool window_unread = false;  // the last one has events that are not read yet
-    bool look = true;            // there may be another one
     Backoff poll{1, 1, random_seed()};
     Micros next_look = 0;
 
@@ -90,7 +90,7 @@ static std::optional<Error> rebuild_pipeline() {
     relay->config = relay->new_config;
     relay->open_windows.clear();
     relay->window_unread = false;
-    relay->look = true;
+    relay->next_look = 0;
     relay->frontier = relay->cursor.done;
     relay->settled_before = {};
     if (relay->cursor.foreign) {
@@ -198,7 +198,6 @@ static void look_into_log() {
         if (count == 0) {
             end_work();
             skip_empty_window();
-            relay->look = false;
             relay->next_look = relay->clock.now() + relay->poll.next();
             return;
         }
@@ -214,8 +213,6 @@ static void look_into_log() {
     give_block();
     if (result == ReadResult::end_of_window) {
         relay->window_unread = false;
-        // A commit after the scan wakes us; there is no need to look again before that.
-        relay->look = false;
         relay->next_look = relay->clock.now() + relay->poll.next();
         core([] { relay->pipeline->close_window(); });
     }
@@ -328,11 +325,16 @@ static long timeout_until(Micros due) {
     return left <= 0 ? 0 : static_cast<long>((left + 999) / 1000);
 }
 
-static void wait_for_something() {
-    Micros due = std::min(relay->pipeline->deadline(), save_due());
-    if (relay->pipeline->has_room())
-        due = std::min(due, relay->look || relay->window_unread ? 0 : relay->next_look);
+// When the log must be looked into: at once after a commit, or when the poll behind that is due.
+static Micros look_due() {
+    if (!relay->pipeline->has_room())
+        return never;
+    return relay->window_unread || work_is_due() ? 0 : relay->next_look;
+}
 
+static void wait_for_something() {
+    const Micros due =
+        reload_is_due() ? 0 : std::min({relay->pipeline->deadline(), save_due(), look_due()});
     WaitEvent events[3];
     const int count = WaitEventSetWait(
         wait_set, timeout_until(due), events, lengthof(events),
@@ -340,16 +342,12 @@ static void wait_for_something() {
                            : relay->pipeline->backing_off() ? "OutboxRelayBackoff"
                                                             : "OutboxRelayNetwork"));
     for (int i = 0; i < count; i++)
-        if (events[i].events & WL_LATCH_SET) {
+        if (events[i].events & WL_LATCH_SET)
             ResetLatch(MyLatch);
-            relay->look = true;
-        }
 }
 
 static void turn() {
-    if (relay->clock.now() >= relay->next_look)
-        relay->look = true;
-    if (relay->pipeline->has_room() && (relay->look || relay->window_unread))
+    if (relay->clock.now() >= look_due())
         look_into_log();
     core([] { relay->pipeline->step(); });
     settle();
@@ -366,14 +364,7 @@ static void start() {
     const WorkerSlot& slot = shared->slots[my_slot];
     begin_work("taking the cursor");
     const bool exists = load_config(slot.object, relay->new_config);
-    core([] {
-        // Only the start matters here; what is wrong with the rest is for configure() to say.
-        Result<Destination> destination = relay->new_config.destination();
-        if (destination)
-            relay->destination = std::move(destination.value());
-    });
-    const bool taken = exists && take_cursor(slot.object, NameStr(slot.name),
-                                             relay->destination.start, relay->cursor);
+    const bool taken = exists && take_cursor(slot.object, NameStr(slot.name), relay->cursor);
     end_work();
     if (!taken)
         proc_exit(0);

@@ -179,6 +179,8 @@ bool handle_signals() {
 }
 
 void wait_for_latch(long timeout, const char* wait_event_name) {
+    if (my_slot >= 0 && reload_is_due())
+        return;
     WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout >= 0 ? WL_TIMEOUT : 0),
               timeout, compat::wait_event(wait_event_name));
     ResetLatch(MyLatch);
