@@ -128,6 +128,7 @@ static void configure() {
 
     set_my_name(relay->new_config.name.c_str());
     relay->poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
+    relay->next_look = 0;  // the limits it was made with may be others
     if (relay->pipeline != nullptr && relay->new_config == relay->config)
         return;
     const CoreError error = call_core([] { return rebuild_pipeline(); });
