@@ -18,6 +18,7 @@ struct Transfer {
     curl_slist* headers = nullptr;
     Exchange* exchange = nullptr;
     // Written by callbacks, which must not allocate.
+    bool answered_early = false;
     char body[Http1Response::kept_body];
     std::size_t body_kept = 0;
     std::size_t body_size = 0;
@@ -31,6 +32,21 @@ struct Transfer {
         curl_easy_cleanup(easy);
     }
 };
+
+// A server may answer before it has read the whole request, and with HTTP/2 then closes the stream
+// (RFC 9113, section 8.1). libcurl 7.88 goes on to send, and fails or hangs; the answer is there.
+std::size_t on_header(char* line, std::size_t, std::size_t size, void* self) noexcept {
+    auto* transfer = static_cast<Transfer*>(self);
+    if (size == 2 && line[0] == '\r') {  // the last line
+        long status = 0;
+        curl_off_t sent = 0;
+        curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
+        curl_easy_getinfo(transfer->easy, CURLINFO_SIZE_UPLOAD_T, &sent);
+        const auto whole = static_cast<curl_off_t>(transfer->exchange->content.body.size());
+        transfer->answered_early = status >= 200 && sent < whole;
+    }
+    return size;
+}
 
 std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) noexcept {
     auto* transfer = static_cast<Transfer*>(self);
@@ -92,11 +108,11 @@ class CurlTransport final : public Transport {
         loop_.take_finished([&](CURL* easy, CURLcode result) {
             Transfer* transfer = nullptr;
             curl_easy_getinfo(easy, CURLINFO_PRIVATE, &transfer);
-            curl_multi_remove_handle(loop_.multi(), easy);
-            finish(*transfer, result);
-            done.push_back(transfer->exchange);
-            spare_.push_back(transfer);
+            finish(*transfer, result, done);
         });
+        for (const auto& transfer : transfers_)
+            if (transfer->answered_early)
+                finish(*transfer, CURLE_OK, done);
     }
 
   private:
@@ -124,6 +140,8 @@ class CurlTransport final : public Transport {
                          static_cast<long>(destination.request_timeout / 1000));
         if (!destination.ca_file.empty())
             curl_easy_setopt(easy, CURLOPT_CAINFO, destination.ca_file.c_str());
+        curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
+        curl_easy_setopt(easy, CURLOPT_HEADERDATA, transfer.get());
         curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
         curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer.get());
         curl_easy_setopt(easy, CURLOPT_PRIVATE, transfer.get());
@@ -153,12 +171,20 @@ class CurlTransport final : public Transport {
         curl_easy_setopt(transfer.easy, CURLOPT_HTTPHEADER, transfer.headers);
     }
 
-    static void finish(Transfer& transfer, CURLcode result) {
+    void finish(Transfer& transfer, CURLcode result, std::vector<Exchange*>& done) {
+        curl_multi_remove_handle(loop_.multi(), transfer.easy);
+        if (result == CURLE_OK || transfer.answered_early)
+            take_answer(transfer);
+        else
+            transfer.exchange->fail(transfer.error[0] != '\0' ? transfer.error
+                                                              : curl_easy_strerror(result));
+        transfer.answered_early = false;
+        done.push_back(transfer.exchange);
+        spare_.push_back(&transfer);
+    }
+
+    static void take_answer(Transfer& transfer) {
         Exchange& exchange = *transfer.exchange;
-        if (result != CURLE_OK) {
-            exchange.fail(transfer.error[0] != '\0' ? transfer.error : curl_easy_strerror(result));
-            return;
-        }
         long status = 0;
         curl_off_t retry_after = 0;
         curl_easy_getinfo(transfer.easy, CURLINFO_RESPONSE_CODE, &status);
