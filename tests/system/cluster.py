@@ -207,7 +207,7 @@ class Cluster:
         assert self.process is not None, "the server is not running"
         return self.process.pid
 
-    def start(self) -> "Cluster":
+    def start(self, *arguments: str) -> "Cluster":
         assert self.process is None
         for _ in range(3):  # somebody may take the port between our choice and its use
             self.port = self.port or free_port()
@@ -216,7 +216,8 @@ class Cluster:
             with self.log_path.open("ab") as log:
                 self.process = subprocess.Popen(
                     as_server_user(
-                        [str(self.installation.bin_directory / "postgres"), "-D", str(self.data)]
+                        [str(self.installation.bin_directory / "postgres"), "-D", str(self.data),
+                         *arguments]
                     ),
                     cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from cluster import MakeCluster
 from database import Database, NewDatabase, create_database
 from processes import wait_until_quiet, wake_ups
-from waiting import SECOND, Stopwatch, wait_until
+from waiting import SECOND, Stopwatch, stays, wait_until
 
 def delivers(database: Database, destination: str = "d") -> None:
     """An event enqueued now arrives."""
@@ -349,6 +349,19 @@ def test_a_fast_shutdown_is_fast(make_cluster: MakeCluster) -> None:
     cluster.start()
     for name in ("a", "b"):
         delivers(Database(cluster, name))
+
+
+def test_nothing_runs_while_pg_upgrade_works(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    database = create_database(cluster, "db")
+    database.add_destination("d", "null:")
+    delivers(database)
+    cluster.stop("fast")
+    cluster.start("-b")  # as pg_upgrade starts it
+    stays(cluster.workers, [], seconds=1, what="workers")
+    cluster.stop("fast")
+    cluster.start()
+    delivers(database)
 
 
 # -------------------------------------------------------------------------------------------------
