@@ -29,6 +29,10 @@ namespace outbox {
 // The cursor is saved at the latest after so many events, so that a crash repeats no more of them.
 static constexpr std::uint64_t max_unsaved_events = 100'000;
 
+// While commits come so fast that a window holds several, the next one waits for more: every look
+// takes a snapshot, and whoever wakes us for it pays for a system call.
+static constexpr Micros gather_time = milliseconds(1);
+
 struct Relay {
     SystemClock clock;
     DestinationConfig config;
@@ -45,6 +49,7 @@ struct Relay {
     bool window_unread = false;  // the last one has events that are not read yet
     Backoff poll{1, 1, random_seed()};
     Micros next_look = 0;
+    Micros gather_until = 0;
 
     // Settling.
     Cursor cursor;
@@ -203,6 +208,7 @@ static void look_into_log() {
             return;
         }
         open_window();
+        relay->gather_until = count > 1 ? relay->clock.now() + gather_time : 0;
         relay->poll.reset();
     }
     take_block();
@@ -326,11 +332,13 @@ static long timeout_until(Micros due) {
     return left <= 0 ? 0 : static_cast<long>((left + 999) / 1000);
 }
 
-// When the log must be looked into: at once after a commit, or when the poll behind that is due.
+// When the log must be looked into: after a commit, or when the poll behind that is due.
 static Micros look_due() {
     if (!relay->pipeline->has_room())
         return never;
-    return relay->window_unread || work_is_due() ? 0 : relay->next_look;
+    if (relay->window_unread)
+        return 0;
+    return work_is_due() ? relay->gather_until : relay->next_look;
 }
 
 static void wait_for_something() {
