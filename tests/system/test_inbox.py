@@ -157,6 +157,20 @@ def test_a_redelivered_batch_is_applied_once(writer: Database, reader: Reader) -
     assert reader.applied() == ids + more
 
 
+def test_a_host_is_reached_by_its_name(
+    database: Database, new_database: Callable[..., Database]
+) -> None:
+    """Where it has several addresses, the server need not listen on the first."""
+    target = new_database(extension=False)
+    target.execute("CREATE EXTENSION pg_inbox")
+    port = database.cluster.port
+    database.add_destination("d", f"postgresql://postgres@localhost:{port}/{target.name}")
+    ids = database.enqueue("a", 3)
+    database.wait_published(3)
+    arrived = target.execute("SELECT event_id FROM inbox.message ORDER BY seq")
+    assert [str(row[0]) for row in arrived] == ids
+
+
 def test_a_destination_without_inbox_says_what_to_do(
     database: Database, new_database: Callable[..., Database]
 ) -> None:

@@ -227,16 +227,22 @@ class PostgresqlSink final : public Sink {
         if (addresses.empty())
             failure_ = resolver_->error();
         else
-            start_connection(addresses.substr(0, addresses.find(',')));
+            start_connection(addresses);
         resolver_.reset();
     }
 
-    void start_connection(const std::string& address) {
+    // `addresses`: of the host, separated by commas; libpq tries one after the other. Empty: the host
+    // needs no look-up.
+    void start_connection(const std::string& addresses) {
         const Url& url = destination_.url;
         const std::string* port = url_parameter("port");
         const bool local = url.host.empty() && url_parameter("host") == nullptr;
+        std::string hosts = host_;  // as many as there are addresses
+        for (const char c : addresses)
+            if (c == ',')
+                hosts += ',' + host_;
         std::vector<std::pair<const char*, std::string>> parameters = {
-            {"host", host_},
+            {"host", hosts},
             {"port", port != nullptr     ? *port
                      : !url.port.empty() ? url.port
                      : local             ? destination_.local_port
@@ -252,7 +258,7 @@ class PostgresqlSink final : public Sink {
             if (!value.empty())
                 parameters.emplace_back(name, value);
         };
-        add("hostaddr", address);
+        add("hostaddr", addresses);
         add("password", destination_.password);
         add("sslcert", destination_.ssl_cert);
         add("sslkey", destination_.ssl_key);
