@@ -35,6 +35,7 @@ mkdir -p "$directory/stage"
     stage_build "$directory/stage"
     echo "listen_addresses = ''"
     echo "unix_socket_directories = '$directory'"
+    echo "max_worker_processes = 32" # room for what you try with --keep
 } >"$directory/settings"
 start_server "$directory" <"$directory/settings"
 export PGHOST=$directory PGUSER=postgres PGOPTIONS='-c client_min_messages=warning'
@@ -106,6 +107,7 @@ if $keep; then
     say "the server keeps running. Connect with"
     say "    psql -h $directory -U postgres shop        (and: catalog)"
     say "and stop it with"
-    say "    pg_ctl -D $directory/data stop             (as the user that runs it)"
+    stop="$(pg_bin)/pg_ctl -D $directory/data stop"
+    if [ "$(id -u)" -eq 0 ]; then say "    su postgres -c '$stop'"; else say "    $stop"; fi
 fi
 [ "$lost $twice $disorder $invented $same" = '0 0 0 0 equal' ]
