@@ -502,6 +502,8 @@ def test_an_idle_system_is_idle(
     with cluster.connect() as elsewhere:
         db.disconnect()
         db._connection = elsewhere  # so that asking is no transaction in the database asked about
+        clients = "SELECT pid FROM pg_stat_activity WHERE datname = 'db' AND backend_type = 'client backend'"
+        wait_until(lambda: not db.execute(clients), what="the last session to end, and count itself")
         stays(activity, activity(), seconds=3, what="wake-ups and transactions")
 
 
