@@ -5,6 +5,11 @@
 
 namespace outbox {
 
+void Snapshot::order_xip() {
+    std::sort(xip.begin(), xip.end());
+    xip.erase(std::unique(xip.begin(), xip.end()), xip.end());
+}
+
 bool Snapshot::finished(std::uint64_t xid) const noexcept {
     if (xid < xmin)
         return true;

@@ -17,6 +17,10 @@ struct Snapshot {
     std::uint64_t xmax = 1;
     std::vector<std::uint64_t> xip;  // ascending, each in [xmin, xmax)
 
+    // Brings xip, as the server lists it, into the form above. A transaction that was just being
+    // prepared stands in it twice: once as its session's, once on its own.
+    void order_xip();
+
     // Had this top-level transaction finished (committed or aborted) when the snapshot was taken?
     bool finished(std::uint64_t xid) const noexcept;
 

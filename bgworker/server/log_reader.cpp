@@ -1,7 +1,5 @@
 #include "server/log_reader.hpp"
 
-#include <algorithm>
-
 #include "boundary.hpp"
 #include "log.hpp"
 #include "server/window_spool.hpp"
@@ -55,7 +53,7 @@ static void copy_snapshot(Snapshot& to, const SnapshotData* from) {
         to.xip.resize(from->xcnt);
         for (uint32 i = 0; i < from->xcnt; i++)
             to.xip[i] = widen(from->xip[i], next);
-        std::sort(to.xip.begin(), to.xip.end());
+        to.order_xip();
     });
     if (error.failed)
         raise(error);

@@ -32,6 +32,12 @@ TEST(Snapshot, InBetweenEverythingHadFinishedThatIsNotListed) {
     EXPECT_FALSE(snapshot.finished(19));
 }
 
+TEST(Snapshot, ATransactionThatIsJustBeingPreparedCountsOnce) {
+    Snapshot snapshot{10, 20, {17, 10, 15, 10}};
+    snapshot.order_xip();
+    EXPECT_EQ(snapshot, (Snapshot{10, 20, {10, 15, 17}}));
+}
+
 TEST(Snapshot, NothingHadFinishedInTheFirstOne) {
     EXPECT_FALSE(Snapshot{}.finished(1));
     EXPECT_FALSE(Snapshot{}.finished(3));
