@@ -151,7 +151,7 @@ def share(variant: Variant, cost: float, baseline: float) -> float:
 
 
 def measure(bench: Bench) -> Figure:
-    rounds, seconds = (3, 2) if bench.quick else (9, 4)
+    rounds, seconds = (3, 2) if bench.quick else (5, 4)
     bench.sql.execute(PEERS)
     bench.touch_memory()
     for variant in [BASELINE, *VARIANTS]:
