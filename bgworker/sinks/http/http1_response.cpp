@@ -98,22 +98,25 @@ bool Http1Response::take_line(std::string_view& bytes) {
 
 // Collects the head up to its empty line, then parses it. False: malformed.
 bool Http1Response::read_head(std::string_view& bytes) {
-    // The empty line may be split between reads: look from a little before what is new.
-    const std::size_t from = head_.size() < 3 ? 0 : head_.size() - 3;
+    // The empty line may be split between reads: look from a little before what is new. A line may
+    // end without CR (RFC 9112, section 2.2); the first empty one counts, in whatever pieces it
+    // came.
+    const std::size_t from = head_.size() < 2 ? 0 : head_.size() - 2;
     const std::size_t before = head_.size();
     head_ += bytes;
-    std::size_t end = head_.find("\r\n\r\n", from);
-    std::size_t length = 4;
-    if (end == std::string::npos) {
-        end = head_.find("\n\n", from);
-        length = 2;
-    }
-    if (end == std::string::npos) {
+    auto is_empty_line = [&](std::size_t newline) {
+        const std::string_view text = std::string_view(head_).substr(0, newline);
+        return text.ends_with('\n') || text.ends_with("\n\r");
+    };
+    std::size_t newline = head_.find('\n', from);
+    while (newline != std::string::npos && !is_empty_line(newline))
+        newline = head_.find('\n', newline + 1);
+    if (newline == std::string::npos) {
         bytes = {};
         return head_.size() <= max_head;
     }
-    bytes.remove_prefix(end + length - before);
-    head_.resize(end);
+    bytes.remove_prefix(newline + 1 - before);
+    head_.resize(head_.rfind('\n', newline - 1) + 1);
     return head_.size() <= max_head && parse_head();
 }
 

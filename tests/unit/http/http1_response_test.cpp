@@ -67,6 +67,16 @@ TEST(Http1Response, EndsAtOnceWhereThereIsNoBody) {
     }
 }
 
+TEST(Http1Response, EndsItsHeadAtTheFirstEmptyLineHoweverThatEnds) {
+    for (std::string_view head : {"HTTP/1.1 204 No Content\r\n\n", "HTTP/1.1 204 No Content\n\r\n",
+                                  "HTTP/1.1 204 No Content\n\n"}) {
+        EXPECT_EQ(parse(head).status, 204);
+        const Parsed followed = parse(std::string(head) + "\r\n\r\n");
+        EXPECT_EQ(followed.state, State::complete);
+        EXPECT_FALSE(followed.keep_alive);
+    }
+}
+
 TEST(Http1Response, TakesABodyByItsLength) {
     const std::string_view bytes =
         "HTTP/1.1 503 Busy\r\nRetry-After: 120\r\nContent-Length: 5\r\n\r\nhello";
