@@ -152,7 +152,7 @@ class Bench:
         self.sql.execute("SELECT pg_logical_emit_message(true, 'bench', 'flush')")
 
     def clear_log(self) -> None:
-        self.sql.execute("TRUNCATE outbox.event_0, outbox.cursor")
+        self.sql.execute("TRUNCATE outbox.event, outbox.cursor")
 
     # -- the relay ----------------------------------------------------------------------------
 

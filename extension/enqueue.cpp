@@ -51,7 +51,8 @@ static LogWriter open_log() {
     // The xid before any position: readers rely on it (see log_reader.cpp).
     writer.xid = GetTopFullTransactionId();
     writer.command = GetCurrentCommandId(true);
-    writer.segment = table_open(log_relations().segment, RowExclusiveLock);
+    const LogRelations& log = log_relations();
+    writer.segment = table_open(log.segments[log.current], RowExclusiveLock);
     writer.executor = CreateExecutorState();
     writer.target = makeNode(ResultRelInfo);
     InitResultRelInfo(writer.target, writer.segment, 0, nullptr, 0);

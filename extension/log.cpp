@@ -6,8 +6,45 @@ static LogRelations relations;
 static bool relations_valid = false;
 
 static void invalidate(Datum, Oid relation) {
-    if (relation == InvalidOid || relation == relations.segment || relation == relations.positions)
+    if (relation == InvalidOid || relation == relations.ring || relation == relations.positions)
         relations_valid = false;
+    for (const Oid segment : relations.segments)
+        if (relation == segment)
+            relations_valid = false;
+}
+
+// The ring as it is now, whatever the transaction at hand may see. It has a row per segment.
+static int read_current_segment(Oid table) {
+    int current = 0;
+    Relation ring = table_open(table, AccessShareLock);
+    ::Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    TableScanDesc scan = table_beginscan(ring, snapshot, 0, nullptr);
+    TupleTableSlot* row = table_slot_create(ring, nullptr);
+    while (table_scan_getnextslot(scan, ForwardScanDirection, row)) {
+        slot_getallattrs(row);
+        const int number = DatumGetInt32(row->tts_values[RingNumber]);
+        if (DatumGetBool(row->tts_values[RingCurrent]) && number >= 0 && number < segment_count)
+            current = number;
+    }
+    ExecDropSingleTupleTableSlot(row);
+    table_endscan(scan);
+    UnregisterSnapshot(snapshot);
+    table_close(ring, AccessShareLock);
+    return current;
+}
+
+static bool look_up(LogRelations& found) {
+    const Oid schema = get_namespace_oid("outbox", true);
+    if (!OidIsValid(schema))
+        return false;
+    for (int i = 0; i < segment_count; i++) {
+        found.segments[i] = get_relname_relid(psprintf("event_%d", i), schema);
+        if (!OidIsValid(found.segments[i]))
+            return false;
+    }
+    found.ring = get_relname_relid("ring", schema);
+    found.positions = get_relname_relid("event_position", schema);
+    return OidIsValid(found.ring) && OidIsValid(found.positions);
 }
 
 const LogRelations* find_log_relations() {
@@ -16,15 +53,14 @@ const LogRelations* find_log_relations() {
         CacheRegisterRelcacheCallback(invalidate, 0);
         registered = true;
     }
-    if (!relations_valid) {
-        const Oid schema = get_namespace_oid("outbox", true);
-        if (!OidIsValid(schema))
+    // Reading the ring takes a lock, and so may hear that what was just looked up is old.
+    while (!relations_valid) {
+        LogRelations found{};
+        if (!look_up(found))
             return nullptr;
-        relations.segment = get_relname_relid("event_0", schema);
-        relations.positions = get_relname_relid("event_position", schema);
-        if (!OidIsValid(relations.segment) || !OidIsValid(relations.positions))
-            return nullptr;
+        relations = found;
         relations_valid = true;
+        relations.current = read_current_segment(found.ring);
     }
     return &relations;
 }

@@ -1,4 +1,9 @@
-// Where the log is in the current database: the OIDs of its table and sequence.
+// Where the log is in the current database.
+//
+// The log is a ring of segments: tables of one form, children of outbox.event. Enqueues go to the
+// current one; the keeper moves them on to the next and empties those that every destination is
+// done with (bgworker/server/segments.cpp). Readers read all of them. An enqueue that does not know
+// yet that the ring has turned puts its event into the segment it knows, which is as good.
 #pragma once
 
 #include "pg.hpp"
@@ -25,12 +30,19 @@ enum LogColumn {
     LogColumns
 };
 
+// Columns of outbox.ring (zero-based).
+enum RingColumn { RingNumber, RingCurrent, RingSince };
+
+constexpr int segment_count = 4;
+
 struct LogRelations {
-    Oid segment;    // the table enqueues go to
+    Oid segments[segment_count];
+    int current;    // which of them enqueues go to
+    Oid ring;       // the table that says so
     Oid positions;  // the sequence of positions
 };
 
-// Looked up once per session, and again after the extension was dropped and created.
+// Looked up once per session, and again after the ring turned or the extension was created anew.
 // Raises an error when the extension is not there.
 const LogRelations& log_relations();
 

@@ -50,6 +50,7 @@ extern "C" {
 #include "postmaster/interrupt.h"
 #include "postmaster/postmaster.h"
 #include "storage/buffile.h"
+#include "storage/bufmgr.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"

@@ -15,11 +15,15 @@ int cursor_flush_interval = 1'000;
 char* default_destination = nullptr;
 int max_in_flight = 10'000;
 int max_in_flight_size = 16 * 1024;
+int max_log_size = 10 * 1024;
 int max_payload_size = 1024 * 1024;
 int max_workers = 64;
 int poll_max = 30'000;
 int poll_min = 250;
 int request_timeout = 30'000;
+int retention = 0;
+int segment_age = 3'600;
+int segment_size = 256 * 1024;
 
 static void define_integer(const char* name, const char* description, const char* detail,
                            int* variable, int min, int max, GucContext context, int flags) {
@@ -77,6 +81,8 @@ void define(bool preloading) {
                    "Most memory for events of one destination read and not yet settled.",
                    "One event that is larger still goes, alone.", &max_in_flight_size, 1024,
                    1024 * 1024, PGC_SIGHUP, GUC_UNIT_KB);
+    define_integer("outbox.max_log_size", "Size of the log from which on the server log warns.",
+                   "0: never.", &max_log_size, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MB);
     define_integer("outbox.max_payload_size", "Largest payload that can be enqueued.", nullptr,
                    &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
     define_integer("outbox.poll_max",
@@ -89,6 +95,14 @@ void define(bool preloading) {
                    PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.request_timeout", "Longest wait for the answer of a destination.",
                    nullptr, &request_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.retention", "How long a segment of the log is kept at least.",
+                   "From when enqueues have moved on to the next one.", &retention, 0, INT_MAX,
+                   PGC_SIGHUP, GUC_UNIT_S);
+    define_integer("outbox.segment_age", "Age at which enqueues move on to the next segment.",
+                   nullptr, &segment_age, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
+    define_integer("outbox.segment_size", "Size at which enqueues move on to the next segment.",
+                   "Settled events take their room in the log until then.", &segment_size, 64,
+                   INT_MAX, PGC_SIGHUP, GUC_UNIT_KB);
     DefineCustomStringVariable("inbox.wake", "Set by pg_inbox to have its workers look at commit.",
                                nullptr, &inbox_wake, "", PGC_USERSET,
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,

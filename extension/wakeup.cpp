@@ -74,6 +74,16 @@ static void wake_for_work(std::uint32_t targets) noexcept {
     }
 }
 
+void tell_keeper_of_progress() noexcept {
+    const int used = shared->slots_used.load(std::memory_order_relaxed);
+    for (int i = 0; i < used; i++) {
+        Wakeup& wakeup = shared->wakeups[i];
+        if (wakeup.kind == WakeKeeper && wakeup.database == MyDatabaseId && wakeup.wanted &&
+            wakeup.wanted.exchange(false))
+            wake_process(wakeup.process);
+    }
+}
+
 static void at_transaction_end(XactEvent event, void*) {
     switch (event) {
         case XACT_EVENT_COMMIT:

@@ -60,7 +60,7 @@ def cost_of_backlog(bench: Bench, events: int) -> Cost:
 def costs_of_backlog(bench: Bench, events: int, runs: int) -> list[Cost]:
     """With an empty log to start from, and one run that is not counted: the log is another file now."""
     bench.wait_until_idle()
-    bench.sql.execute("TRUNCATE outbox.event_0")
+    bench.sql.execute("TRUNCATE outbox.event")
     cost_of_backlog(bench, SMALL)
     return [cost_of_backlog(bench, events) for _ in range(runs)]
 

@@ -21,8 +21,8 @@ struct Cursor {
 // Both in a transaction of begin_work().
 
 // Takes the lease of the destination's cursor, so that no earlier relay can save any more. Without
-// a cursor, makes one at the beginning of the log. `server` invalid: the default destination. False: the extension is
-// gone.
+// a cursor, makes one at the beginning of the log. `server` invalid: the default destination.
+// False: the extension is gone.
 bool take_cursor(Oid server, const char* name, Cursor& cursor);
 
 // Saves what was taken. The commit need not wait for the disk: what is lost in a crash is delivered

@@ -4,6 +4,7 @@
 // inbox.wake), a worker of it ended, or the configuration was reloaded. It runs nobody's code: what
 // it reads from tables of pg_inbox, whose owner need not be trusted, it reads row by row without
 // SQL.
+#include "server/segments.hpp"
 #include "server/worker.hpp"
 #include "settings.hpp"
 
@@ -188,6 +189,24 @@ static void leave() {
     proc_exit(0);
 }
 
+// Relays say when the log has grown or was settled, and are not listened to again for this long.
+static constexpr int milliseconds_between_tending = 1'000;
+
+// Returns after how many milliseconds to come back, or -1.
+static long tend_segments_when_due(bool at_once) {
+    static TimestampTz tended_at = 0;
+    static TimestampTz due = DT_NOEND;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (work_is_due())
+        due = Min(due, TimestampTzPlusMilliseconds(tended_at, milliseconds_between_tending));
+    if (at_once || now >= due) {
+        begin_looking();
+        due = tend_segments();
+        tended_at = now;
+    }
+    return due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, due));
+}
+
 }  // namespace outbox
 
 extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
@@ -202,14 +221,15 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
 
     bool look = true;
     while (true) {
-        if (reload_requested() || look) {
+        const bool changed = reload_requested() || look;
+        if (changed) {
             if (!look_around())
                 leave();
             set_my_state(WorkerState::idle);
             wake_launcher();  // it may be waiting to have fewer keepers looking
         }
         end_unwanted();
-        const long timeout = start_wanted();
+        const long timeout = shorter_timeout(start_wanted(), tend_segments_when_due(changed));
         wait_for_latch(timeout, "OutboxKeeperMain");
         look = handle_signals();
     }

@@ -2,6 +2,7 @@
 
 #include "boundary.hpp"
 #include "log.hpp"
+#include "server/row_fetcher.hpp"
 #include "server/window_spool.hpp"
 
 namespace outbox {
@@ -18,6 +19,7 @@ static constexpr int64 epoch_difference =
 
 struct LogReader {
     WindowSpool* spool;
+    RowFetcher fetcher;
     bool scanned_before;
     // Of the scan under way.
     uint64 last_xid;
@@ -30,6 +32,7 @@ LogReader* create_log_reader() {
     auto* reader =
         static_cast<LogReader*>(MemoryContextAllocZero(TopMemoryContext, sizeof(LogReader)));
     reader->spool = create_spool();
+    create_row_fetcher(reader->fetcher);
     return reader;
 }
 
@@ -73,8 +76,8 @@ static void note_commit(LogReader* reader, uint64 xid) {
     }
 }
 
-// What GetXLogInsertRecPtr() returns at the start of a page lies behind the page's header: no record
-// ends there, and it cannot be flushed to.
+// What GetXLogInsertRecPtr() returns at the start of a page lies behind the page's header: no
+// record ends there, and it cannot be flushed to.
 static XLogRecPtr end_of_wal() {
     const XLogRecPtr next = GetXLogInsertRecPtr();
     const bool starts_segment = XLogSegmentOffset(next, wal_segment_size) < XLOG_BLCKSZ;
@@ -94,15 +97,21 @@ static bool is_settled(const Settled& settled, uint64 xid, int64 position) {
     return settled.any && position <= settled.position && settled.in.finished(xid);
 }
 
+struct Segment {
+    uint16 number;
+    Relation table;
+    Relation index;
+};
+
 // Adds the entries from (xid >= first) to (xid < end) that `to` sees.
-static void scan_range(LogReader* reader, Relation segment, Relation index, uint64 first,
-                       uint64 end, const Settled& settled, const Snapshot& to) {
+static void scan_range(LogReader* reader, const Segment& segment, uint64 first, uint64 end,
+                       const Settled& settled, const Snapshot& to) {
     ScanKeyData keys[2];
     ScanKeyInit(&keys[0], 1, BTGreaterEqualStrategyNumber, F_XID8GE, UInt64GetDatum(first));
     ScanKeyInit(&keys[1], 1, BTLessStrategyNumber, F_XID8LT, UInt64GetDatum(end));
 
     IndexScanDesc scan =
-        compat::begin_index_scan(segment, index, GetActiveSnapshot(), lengthof(keys));
+        compat::begin_index_scan(segment.table, segment.index, GetActiveSnapshot(), lengthof(keys));
     scan->xs_want_itup = true;
     index_rescan(scan, keys, lengthof(keys), nullptr, 0);
     while (ItemPointer place = index_getnext_tid(scan, ForwardScanDirection)) {
@@ -119,14 +128,9 @@ static void scan_range(LogReader* reader, Relation segment, Relation index, uint
                 note_commit(reader, xid);
         }
         if (reader->last_xid_finished && !is_settled(settled, xid, position))
-            add_to_spool(reader->spool, {position, *place});
+            add_to_spool(reader->spool, {position, *place, segment.number});
     }
     index_endscan(scan);
-}
-
-static Relation open_segment() {
-    const LogRelations* relations = find_log_relations();
-    return relations != nullptr ? try_table_open(relations->segment, AccessShareLock) : nullptr;
 }
 
 static bool is_order_index(Relation index) {
@@ -150,28 +154,39 @@ static Relation open_order_index(Relation segment) {
     pg_unreachable();
 }
 
-int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to) {
-    Relation segment = open_segment();
-    if (segment == nullptr)
-        return -1;
-    Relation index = open_order_index(segment);
+// Adds the entries of one segment. False: the log is gone.
+static bool scan_segment(LogReader* reader, int number, const Snapshot& from,
+                         const Settled& settled, const Snapshot& to) {
+    const LogRelations* log = find_log_relations();
+    Relation table =
+        log != nullptr ? try_table_open(log->segments[number], AccessShareLock) : nullptr;
+    if (table == nullptr)
+        return false;
+    if (RelationGetNumberOfBlocks(table) > 0) {
+        const Segment segment = {static_cast<uint16>(number), table, open_order_index(table)};
+        reader->last_xid = 0;
+        for (uint64 xid : from.xip)  // in progress then
+            if (to.finished(xid))
+                scan_range(reader, segment, xid, xid + 1, settled, to);
+        if (from.xmax < to.xmax)
+            scan_range(reader, segment, from.xmax, to.xmax, settled, to);
+        index_close(segment.index, AccessShareLock);
+    }
+    table_close(table, AccessShareLock);
+    return true;
+}
 
+int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to) {
     copy_snapshot(to, GetActiveSnapshot());
     reset_spool(reader->spool);
-    reader->last_xid = 0;
     reader->commits = 0;
     reader->commits_end = InvalidXLogRecPtr;
-    for (uint64 xid : from.xip)  // in progress then
-        if (to.finished(xid))
-            scan_range(reader, segment, index, xid, xid + 1, settled, to);
-    if (from.xmax < to.xmax)
-        scan_range(reader, segment, index, from.xmax, to.xmax, settled, to);
+    for (int i = 0; i < segment_count; i++)
+        if (!scan_segment(reader, i, from, settled, to))
+            return -1;
     const uint64 count = sort_spool(reader->spool);
     if (count > 0)
         flush_commits(reader);
-
-    index_close(index, AccessShareLock);
-    table_close(segment, AccessShareLock);
     return static_cast<int64>(count);
 }
 
@@ -326,10 +341,8 @@ static bool topic_matches(const TopicFilter& topics, TupleTableSlot* slot) {
 }
 
 ReadResult read_events(LogReader* reader, const TopicFilter& topics, EventBlock& block) {
-    Relation segment = open_segment();
-    if (segment == nullptr)
-        return ReadResult::log_is_gone;
-    TupleTableSlot* slot = table_slot_create(segment, nullptr);
+    RowFetcher& fetcher = reader->fetcher;
+    begin_fetching(fetcher);
     MemoryContext row_context =
         AllocSetContextCreate(CurrentMemoryContext, "outbox row", ALLOCSET_DEFAULT_SIZES);
     MemoryContext outer = MemoryContextSwitchTo(row_context);
@@ -339,24 +352,26 @@ ReadResult read_events(LogReader* reader, const TopicFilter& topics, EventBlock&
     for (; (entry = peek_spool(reader->spool)) != nullptr; drop_from_spool(reader->spool)) {
         if (rows++ == max_rows_at_once)
             break;
-        ItemPointerData place = entry->place;
-        if (!table_tuple_fetch_row_version(segment, &place, GetActiveSnapshot(), slot))
-            continue;  // its subtransaction was rolled back
+        TupleTableSlot* row;
+        const Fetched fetched = fetch_row(fetcher, *entry, row);
+        if (fetched == Fetched::log_is_gone)
+            return ReadResult::log_is_gone;
+        if (fetched == Fetched::nothing)
+            continue;
         bool is_null;
-        if (DatumGetInt64(slot_getattr(slot, LogPosition + 1, &is_null)) != entry->position)
+        if (DatumGetInt64(slot_getattr(row, LogPosition + 1, &is_null)) != entry->position)
             ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                             errmsg("the log was rewritten while it was read"),
                             errdetail("The relay starts over where it has saved its cursor.")));
-        if (!topic_matches(topics, slot))
+        if (!topic_matches(topics, row))
             continue;
-        if (!copy_event(slot, block))
+        if (!copy_event(row, block))
             break;
         MemoryContextReset(row_context);
     }
     MemoryContextSwitchTo(outer);
     MemoryContextDelete(row_context);
-    ExecDropSingleTupleTableSlot(slot);
-    table_close(segment, AccessShareLock);
+    end_fetching(fetcher);
     return entry == nullptr ? ReadResult::end_of_window : ReadResult::more;
 }
 

@@ -23,6 +23,7 @@
 #include "server/worker.hpp"
 #include "settings.hpp"
 #include "sinks/sink_loader.hpp"
+#include "wakeup.hpp"
 
 namespace outbox {
 
@@ -208,6 +209,7 @@ static void look_into_log() {
             return;
         }
         open_window();
+        tell_keeper_of_progress();
         relay->gather_until = count > 1 ? relay->clock.now() + gather_time : 0;
         relay->poll.reset();
     }
@@ -269,6 +271,7 @@ static void save() {
                              NameStr(shared->slots[my_slot].name))));
         proc_exit(0);
     }
+    tell_keeper_of_progress();
     relay->unsaved = false;
     relay->saved_at = relay->clock.now();
     relay->delivered_at_save = my_stats().delivered;

@@ -14,6 +14,7 @@ namespace outbox {
 struct WindowEntry {
     int64 position;
     ItemPointerData place;
+    uint16 segment;  // the place is there
 };
 
 struct WindowSpool;  // lives as long as the process; its memory is reused

@@ -138,8 +138,13 @@ void become_worker(Datum argument, WakeTarget wake_target) {
     const Oid role = shared->slots[my_slot].role;
     BackgroundWorkerInitializeConnectionByOid(shared->slots[my_slot].database, role, 0);
     pgstat_report_appname(MyBgworkerEntry->bgw_name);
-    if (!OidIsValid(role))  // whoever may create objects must not have a superuser find them
-        SetConfigOption("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_OVERRIDE);
+    if (OidIsValid(role))
+        return;
+    // Whoever may create objects must not have a superuser find them; and what the database has as
+    // defaults is meant for applications.
+    SetConfigOption("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_OVERRIDE);
+    SetConfigOption("default_transaction_isolation", "read committed", PGC_SUSET, PGC_S_OVERRIDE);
+    SetConfigOption("default_transaction_read_only", "off", PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 void begin_work(const char* activity) {

@@ -35,7 +35,7 @@ SELECT count(*) FROM (SELECT outbox.enqueue('a', g::text, 'E', '{}') FROM genera
 SELECT bool_and(ok) FROM (SELECT event_id > lag(event_id) OVER (ORDER BY position) AS ok FROM outbox.event WHERE aggregate_type = 'a') AS s;
 
 -- a batch keeps the order of the array, and gives back the ids in the same order
-TRUNCATE outbox.event_0;
+TRUNCATE outbox.event;
 WITH batch AS (
     SELECT outbox.enqueue(ARRAY(
         SELECT ROW('user', 'u' || g, 'UserCreated', jsonb_build_object('n', g), g, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::outbox.new_event
@@ -62,7 +62,7 @@ SELECT outbox.enqueue('order', 'o2', 'Shipped', '{}', source_event_id => '0190f3
 SELECT count(*) FROM outbox.event WHERE aggregate_id = 'o2';
 
 -- savepoints: what was rolled back is not there; what is there has the xid of the whole transaction
-TRUNCATE outbox.event_0;
+TRUNCATE outbox.event;
 BEGIN;
 SELECT outbox.enqueue('s', '1', 'Kept', '{}') IS NOT NULL AS enqueued;
 SAVEPOINT a;
@@ -88,12 +88,12 @@ BEGIN
 END $$;
 CREATE TRIGGER now AFTER INSERT ON video FOR EACH ROW EXECUTE FUNCTION tell();
 CREATE CONSTRAINT TRIGGER later AFTER INSERT ON video DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION tell();
-TRUNCATE outbox.event_0;
+TRUNCATE outbox.event;
 INSERT INTO video VALUES (1, 'A'), (2, 'B');
 SELECT event_type, payload FROM log;
 
 -- a prepared transaction
-TRUNCATE outbox.event_0;
+TRUNCATE outbox.event;
 BEGIN;
 SELECT outbox.enqueue('p', '1', 'Prepared', '{}') IS NOT NULL AS enqueued;
 PREPARE TRANSACTION 'events';
@@ -102,7 +102,7 @@ COMMIT PREPARED 'events';
 SELECT count(*) FROM outbox.event;
 
 -- plans stay serial; a function that claims to be parallel safe is refused
-TRUNCATE outbox.event_0;
+TRUNCATE outbox.event;
 SELECT set_config(name, 'on', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
 SELECT count(outbox.enqueue('par', g::text, 'E', '{}')) FROM generate_series(1, 3) AS g;
 CREATE FUNCTION careless(g int) RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE

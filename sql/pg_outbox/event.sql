@@ -34,12 +34,42 @@ COMMENT ON COLUMN outbox.event.content_type IS 'media type of the payload';
 COMMENT ON COLUMN outbox.event.headers IS 'JSON object of scalars that travels with the event';
 COMMENT ON COLUMN outbox.event.payload IS 'JSON as UTF-8 text, or any other bytes';
 
+-- The ring of segments: enqueues go to the current one, which the keeper moves on. Those that every
+-- destination is done with are emptied. The one index is for readers, who look for the events of
+-- transactions, in order of position.
+
 CREATE TABLE outbox.event_0 () INHERITS (outbox.event);
 COMMENT ON TABLE outbox.event_0 IS 'segment of the log';
-
--- The one index: readers look for the events of transactions, in order of position.
 CREATE INDEX event_0_xid_position ON outbox.event_0 (xid, position);
 COMMENT ON INDEX outbox.event_0_xid_position IS 'finds the events of a window';
+
+CREATE TABLE outbox.event_1 () INHERITS (outbox.event);
+COMMENT ON TABLE outbox.event_1 IS 'segment of the log';
+CREATE INDEX event_1_xid_position ON outbox.event_1 (xid, position);
+COMMENT ON INDEX outbox.event_1_xid_position IS 'finds the events of a window';
+
+CREATE TABLE outbox.event_2 () INHERITS (outbox.event);
+COMMENT ON TABLE outbox.event_2 IS 'segment of the log';
+CREATE INDEX event_2_xid_position ON outbox.event_2 (xid, position);
+COMMENT ON INDEX outbox.event_2_xid_position IS 'finds the events of a window';
+
+CREATE TABLE outbox.event_3 () INHERITS (outbox.event);
+COMMENT ON TABLE outbox.event_3 IS 'segment of the log';
+CREATE INDEX event_3_xid_position ON outbox.event_3 (xid, position);
+COMMENT ON INDEX outbox.event_3_xid_position IS 'finds the events of a window';
+
+
+-- extension/log.hpp names the columns in this order.
+CREATE TABLE outbox.ring (
+    number  integer     PRIMARY KEY,
+    current boolean     NOT NULL,
+    since   timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+INSERT INTO outbox.ring (number, current) VALUES (0, true), (1, false), (2, false), (3, false);
+COMMENT ON TABLE outbox.ring IS 'which segment of the log enqueues go to';
+COMMENT ON COLUMN outbox.ring.number IS 'segment event_<number>';
+COMMENT ON COLUMN outbox.ring.current IS 'enqueues go to this one';
+COMMENT ON COLUMN outbox.ring.since IS 'since when they do, or do not any more';
 
 -- CACHE 1, because sessions that hand out positions ahead would break the order within a key.
 CREATE SEQUENCE outbox.event_position AS bigint CACHE 1;
@@ -64,5 +94,8 @@ COMMENT ON COLUMN outbox.source_event.event_id IS 'the event that was enqueued';
 COMMENT ON COLUMN outbox.source_event.enqueued_at IS 'when';
 
 SELECT pg_extension_config_dump('outbox.event_0', '');
+SELECT pg_extension_config_dump('outbox.event_1', '');
+SELECT pg_extension_config_dump('outbox.event_2', '');
+SELECT pg_extension_config_dump('outbox.event_3', '');
 SELECT pg_extension_config_dump('outbox.event_position', '');
 SELECT pg_extension_config_dump('outbox.source_event', '');

@@ -45,7 +45,7 @@ COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
     'time of the oldest event that a snapshot has not seen';
 
 CREATE VIEW outbox.status AS
-SELECT d.destination,
+SELECT d.name AS destination,
        coalesce(w.state, 'stopped') AS state,
        w.state_since,
        w.pid,
@@ -62,17 +62,7 @@ SELECT d.destination,
        w.last_error_at,
        greatest(w.settled_position, c.position) AS position,
        c.saved_at AS cursor_saved_at
-  FROM (SELECT s.oid AS server, s.srvname AS destination
-          FROM pg_catalog.pg_foreign_server AS s
-          JOIN pg_catalog.pg_foreign_data_wrapper AS f ON f.oid = s.srvfdw
-         WHERE f.fdwname = 'pg_outbox'
-        UNION ALL
-        SELECT 0, 'default'
-         WHERE pg_catalog.current_setting('outbox.default_destination', true) <> ''
-           AND NOT EXISTS (SELECT
-                             FROM pg_catalog.pg_foreign_server AS s
-                             JOIN pg_catalog.pg_foreign_data_wrapper AS f ON f.oid = s.srvfdw
-                            WHERE f.fdwname = 'pg_outbox')) AS d
+  FROM outbox.destination AS d
   LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
   LEFT JOIN outbox.cursor AS c ON c.server = d.server
   CROSS JOIN LATERAL (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS position

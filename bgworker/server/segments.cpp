@@ -1,0 +1,238 @@
+#include "server/segments.hpp"
+
+#include "log.hpp"
+#include "server/worker.hpp"
+#include "settings.hpp"
+
+namespace outbox {
+
+// When to come back though nothing is known to change: while relays are busy, which includes those
+// that cannot deliver; and when somebody else had a lock.
+static constexpr int busy_milliseconds = 30'000;
+static constexpr int locked_milliseconds = 5'000;
+
+struct Segment {
+    Oid table;
+    bool current;
+    bool empty;
+    int64 size;  // with its index, and values stored apart
+    TimestampTz since;
+};
+
+static Segment segments[segment_count];
+
+static TimestampTz later(TimestampTz time, int64 milliseconds) {
+    return TimestampTzPlusMilliseconds(time, milliseconds);
+}
+
+// A transaction of ours, in which SPI can be used. False: the extension is gone.
+static bool begin(const char* activity) {
+    begin_work(activity);
+    if (!lock_extension("pg_outbox")) {
+        end_work();
+        return false;
+    }
+    SPI_connect();
+    return true;
+}
+
+static void end() {
+    SPI_finish();
+    end_work();
+}
+
+static void execute(const char* statement, int expected) {
+    const int code = SPI_execute(statement, false, 0);
+    if (code != expected)
+        elog(ERROR, "could not tend the segments: %s", SPI_result_code_string(code));
+}
+
+static Datum result_value(uint64 row, int column) {
+    bool is_null;
+    return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, &is_null);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Looking
+// ---------------------------------------------------------------------------------------------
+
+static void measure(Segment& segment) {
+    segment.size =
+        DatumGetInt64(DirectFunctionCall1(pg_total_relation_size, ObjectIdGetDatum(segment.table)));
+    Relation table = table_open(segment.table, AccessShareLock);
+    segment.empty = RelationGetNumberOfBlocks(table) == 0;
+    table_close(table, AccessShareLock);
+}
+
+static void read_ring() {
+    const LogRelations& log = log_relations();
+    execute("SELECT number, current, since FROM outbox.ring ORDER BY number", SPI_OK_SELECT);
+    if (SPI_processed != segment_count)
+        ereport(ERROR,
+                (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                 errmsg("outbox.ring must have a row for each of %d segments", segment_count)));
+    for (int i = 0; i < segment_count; i++) {
+        segments[i].table = log.segments[i];
+        segments[i].current = DatumGetBool(result_value(i, RingCurrent + 1));
+        segments[i].since = DatumGetTimestampTz(result_value(i, RingSince + 1));
+        measure(segments[i]);
+    }
+}
+
+// The log gets a line when it outgrows its limit, not one each time it is found to be so.
+static void watch_size() {
+    static bool warned = false;
+    int64 total = 0;
+    for (const Segment& segment : segments)
+        total += segment.size;
+    const int64 limit = static_cast<int64>(settings::max_log_size) * 1024 * 1024;
+    if (limit > 0 && total > limit && !warned)
+        ereport(WARNING,
+                (errmsg("the log of events has grown to %lld MB",
+                        static_cast<long long>(total / (1024 * 1024))),
+                 errdetail("The limit of outbox.max_log_size is %d MB.", settings::max_log_size),
+                 errhint("The view outbox.segment names the destinations that hold it.")));
+    warned = limit > 0 && total > limit;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Moving on
+// ---------------------------------------------------------------------------------------------
+
+static int current_segment() {
+    for (int i = 0; i < segment_count; i++)
+        if (segments[i].current)
+            return i;
+    return 0;
+}
+
+// The next one that is empty; -1: none is, and the current one goes on growing.
+static int next_segment(int current) {
+    for (int i = 1; i < segment_count; i++)
+        if (const int next = (current + i) % segment_count; segments[next].empty)
+            return next;
+    return -1;
+}
+
+// What a round came to.
+struct Round {
+    bool changed = false;          // so that there may be more to do
+    TimestampTz again = DT_NOEND;  // else: when to come back
+};
+
+static void come_back_at(Round& round, TimestampTz time) {
+    round.again = Min(round.again, time);
+}
+
+static void move_on_when_due(Round& round, TimestampTz now) {
+    const int current = current_segment();
+    const Segment& segment = segments[current];
+    if (segment.empty)
+        return;
+    const TimestampTz old_at = later(segment.since, settings::segment_age * INT64CONST(1000));
+    const bool large = segment.size >= static_cast<int64>(settings::segment_size) * 1024;
+    if (!large && now < old_at) {
+        come_back_at(round, old_at);
+        return;
+    }
+    const int next = next_segment(current);
+    if (next < 0) {
+        come_back_at(round, later(now, busy_milliseconds));
+        return;
+    }
+    execute(psprintf("UPDATE outbox.ring SET current = (number = %d), since = clock_timestamp() "
+                     "WHERE number IN (%d, %d)",
+                     next, current, next),
+            SPI_OK_UPDATE);
+    CacheInvalidateRelcacheByRelid(log_relations().ring);  // so that enqueues hear of it
+    round.changed = true;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Emptying
+// ---------------------------------------------------------------------------------------------
+
+static bool is_free(int number) {
+    execute(psprintf("SELECT outbox.segment_is_free(%d)", number), SPI_OK_SELECT);
+    return DatumGetBool(result_value(0, 1));
+}
+
+static void use_new_snapshot() {
+    PopActiveSnapshot();
+    PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+// In a transaction of its own, for it holds a lock that enqueues which are late could wait for.
+static void empty_segment(int number, Round& round, TimestampTz now) {
+    if (!begin("emptying a segment"))
+        return;
+    if (is_free(number)) {
+        SPI_finish();
+        const bool locked = ConditionalLockRelationOid(segments[number].table, AccessExclusiveLock);
+        // Whoever wrote to it has finished by now, and what he wrote can be seen.
+        use_new_snapshot();
+        SPI_connect();
+        if (!locked) {
+            come_back_at(round, later(now, locked_milliseconds));
+        } else if (is_free(number)) {
+            execute(psprintf("TRUNCATE ONLY outbox.event_%d", number), SPI_OK_UTILITY);
+            execute(psprintf("UPDATE outbox.ring SET since = clock_timestamp() WHERE number = %d",
+                             number),
+                    SPI_OK_UPDATE);
+            round.changed = true;
+        }
+    }
+    end();
+}
+
+static void empty_when_due(int number, Round& round, TimestampTz now) {
+    const Segment& segment = segments[number];
+    if (segment.current || segment.empty)
+        return;
+    const TimestampTz due = later(segment.since, settings::retention * INT64CONST(1000));
+    if (now < due)
+        come_back_at(round, due);
+    else
+        empty_segment(number, round, now);
+}
+
+// ---------------------------------------------------------------------------------------------
+
+static bool relays_are_busy() {
+    for (int i = 0; i < shared->slots_used; i++) {
+        const WorkerSlot& slot = shared->slots[i];
+        if (slot.kind == WorkerKind::relay && slot.database == MyDatabaseId && slot.unsettled > 0)
+            return true;
+    }
+    return false;
+}
+
+static Round tend_once() {
+    Round round;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (!begin("tending the segments"))
+        return round;
+    read_ring();
+    watch_size();
+    move_on_when_due(round, now);
+    end();
+    if (round.changed)  // what was read of the ring is not true any more
+        return round;
+    for (int i = 0; i < segment_count; i++)
+        empty_when_due(i, round, now);
+    if (relays_are_busy())
+        come_back_at(round, later(now, busy_milliseconds));
+    return round;
+}
+
+// Leaving a segment may allow to empty it, and emptying one to move on.
+TimestampTz tend_segments() {
+    Round round;
+    do {
+        round = tend_once();
+        handle_signals();
+    } while (round.changed);
+    return round.again;
+}
+
+}  // namespace outbox

@@ -1,0 +1,73 @@
+-- Where events go: the servers of the wrapper; without any, outbox.default_destination.
+CREATE VIEW outbox.destination AS
+SELECT s.oid AS server, s.srvname AS name
+  FROM pg_catalog.pg_foreign_server AS s
+  JOIN pg_catalog.pg_foreign_data_wrapper AS f ON f.oid = s.srvfdw
+ WHERE f.fdwname = 'pg_outbox'
+UNION ALL
+SELECT 0, 'default'
+ WHERE pg_catalog.current_setting('outbox.default_destination', true) <> ''
+   AND NOT EXISTS (SELECT
+                     FROM pg_catalog.pg_foreign_server AS s
+                     JOIN pg_catalog.pg_foreign_data_wrapper AS f ON f.oid = s.srvfdw
+                    WHERE f.fdwname = 'pg_outbox');
+COMMENT ON VIEW outbox.destination IS 'where events go';
+COMMENT ON COLUMN outbox.destination.server IS 'the foreign server; 0: outbox.default_destination';
+COMMENT ON COLUMN outbox.destination.name IS 'its name; default: outbox.default_destination';
+
+-- The destinations that have not settled all of a segment, by what they have saved. Without a cursor
+-- that speaks of this cluster's transactions that is all of it.
+CREATE FUNCTION outbox.segment_held_by(number integer)
+RETURNS name[]
+LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    destination record;
+    holds       boolean;
+    holders     name[] := '{}';
+BEGIN
+    FOR destination IN
+        SELECT d.name, coalesce(c.done, '1:1:') AS done
+          FROM outbox.destination AS d
+          LEFT JOIN outbox.cursor AS c
+            ON c.server = d.server
+           AND c.system_identifier = (SELECT system_identifier FROM pg_control_system())
+    LOOP
+        EXECUTE format(
+            'SELECT EXISTS (SELECT FROM outbox.event_%1$s WHERE xid >= pg_snapshot_xmax($1))
+                 OR EXISTS (SELECT FROM pg_snapshot_xip($1) AS late(xid)
+                             WHERE EXISTS (SELECT FROM outbox.event_%1$s AS e WHERE e.xid = late.xid))',
+            number)
+            INTO holds USING destination.done;
+        IF holds THEN
+            holders := holders || destination.name;
+        END IF;
+    END LOOP;
+    RETURN holders;
+END $$;
+COMMENT ON FUNCTION outbox.segment_held_by(integer) IS 'destinations that have not settled all events of a segment';
+
+-- Without any destination, events wait for the first one.
+CREATE FUNCTION outbox.segment_is_free(number integer)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM outbox.destination) AND cardinality(outbox.segment_held_by(number)) = 0;
+END;
+COMMENT ON FUNCTION outbox.segment_is_free(integer) IS 'internal: no destination needs the events of a segment';
+
+CREATE VIEW outbox.segment AS
+SELECT r.number,
+       r.current,
+       r.since,
+       pg_catalog.pg_total_relation_size(pg_catalog.format('outbox.event_%s', r.number)::regclass) AS size,
+       outbox.segment_held_by(r.number) AS held_by
+  FROM outbox.ring AS r;
+COMMENT ON VIEW outbox.segment IS 'the log: where it grows, how large it is, and who keeps it from being emptied';
+COMMENT ON COLUMN outbox.segment.number IS 'segment event_<number>';
+COMMENT ON COLUMN outbox.segment.current IS 'enqueues go to this one';
+COMMENT ON COLUMN outbox.segment.since IS 'since when they do, or do not any more';
+COMMENT ON COLUMN outbox.segment.size IS 'bytes, with index and values stored apart';
+COMMENT ON COLUMN outbox.segment.held_by IS 'destinations that have not settled all of it';

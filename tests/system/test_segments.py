@@ -1,0 +1,201 @@
+"""The ring of segments: it turns, settled segments are emptied, and no enqueue waits for any of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster import Cluster, MakeCluster
+from database import Database, create_database
+from receiver import Gate, Receiver, everything
+from waiting import stays, wait_until
+
+SMALL = {"outbox.segment_size": "64kB"}
+ENOUGH = 500  # events that make a segment of that size large
+
+
+def count(database: Database) -> int:
+    return database.value("SELECT count(*) FROM outbox.event")
+
+
+def current(database: Database) -> int:
+    return database.value("SELECT number FROM outbox.ring WHERE current")
+
+
+def held_by(database: Database) -> dict[int, list[str]]:
+    """Of the segments that are not current and not empty."""
+    rows = database.execute(
+        "SELECT number, held_by FROM outbox.segment WHERE NOT current "
+        "AND number IN (SELECT replace(tableoid::regclass::text, 'outbox.event_', '')::int FROM outbox.event)"
+    )
+    return dict(rows)
+
+
+def enqueue(database: Database, first: int = 1) -> list[str]:
+    """Enough events to make a segment large, by one call: all of them go to the same one."""
+    ids = database.value(
+        "SELECT outbox.enqueue(ARRAY(SELECT ROW('item', 'a', 'changed', '{}', n, NULL, NULL, NULL, NULL, "
+        "NULL, NULL, NULL, NULL, NULL)::outbox.new_event FROM generate_series(%s::bigint, %s::bigint) AS n))",
+        (first, first + ENOUGH - 1),
+    )
+    return [str(event_id) for event_id in ids]
+
+
+def wait_for_turn(database: Database, before: int) -> None:
+    wait_until(lambda: current(database), lambda now: now != before, what="the ring to turn")
+
+
+def wait_empty(database: Database) -> None:
+    wait_until(lambda: count(database), lambda n: n == 0, what="all segments to be emptied")
+
+
+def test_settled_segments_are_emptied_all_around_the_ring(make_cluster: MakeCluster) -> None:
+    database = create_database(make_cluster(SMALL))
+    database.add_destination("d", "null:")
+    used = []
+    for round in range(6):
+        used.append(current(database))
+        enqueue(database, 1 + round * ENOUGH)
+        wait_for_turn(database, used[-1])
+        wait_empty(database)
+    assert used == [0, 1, 2, 3, 0, 1]
+    assert database.published() == 6 * ENOUGH
+
+
+def test_a_destination_that_is_stuck_holds_what_it_has_not_got(
+    make_cluster: MakeCluster, receiver: Receiver, http: None
+) -> None:
+    database = create_database(make_cluster(SMALL))
+    gate = Gate()
+    receiver.on(everything, gate.held())
+    database.add_destination("stuck", receiver.url())
+    database.add_destination("fine", "null:")
+    ids = []
+    for number in range(3):
+        ids += enqueue(database, 1 + number * ENOUGH)
+        wait_for_turn(database, number)
+    # No segment is free any more: the last one grows.
+    for number in range(3, 6):
+        ids += enqueue(database, 1 + number * ENOUGH)
+    database.wait_settled("fine")
+    wait_until(
+        lambda: held_by(database), lambda held: held == {n: ["stuck"] for n in range(3)},
+        what="the stuck destination to be named",
+    )  # fmt: skip
+    assert current(database) == 3
+    assert count(database) == len(ids)
+
+    gate.open()
+    wait_empty(database)
+    assert receiver.ids() == ids
+
+
+def test_no_enqueue_waits_for_transactions_and_dumps_that_keep_a_segment(
+    make_cluster: MakeCluster, receiver: Receiver, http: None
+) -> None:
+    database = create_database(make_cluster(SMALL))
+    database.add_destination("d", receiver.url())
+    database.execute("SET lock_timeout = '200ms'")
+    with database.connect() as dump, database.connect() as writer:
+        dump.autocommit = writer.autocommit = False
+        dump.execute("LOCK TABLE outbox.event IN ACCESS SHARE MODE")  # as pg_dump does
+        late = writer.execute("SELECT outbox.enqueue('item', 'late', 'changed', '{}')").fetchone()
+        ids = []
+        for number in range(3):
+            ids += enqueue(database, 1 + number * ENOUGH)
+            wait_for_turn(database, number)
+        database.wait_published(len(ids))
+        wait_until(
+            lambda: held_by(database), lambda held: held == {0: [], 1: [], 2: []},
+            what="segments that nobody holds",
+        )  # fmt: skip
+        stays(lambda: count(database), len(ids), seconds=1, what="events in the log")
+        dump.rollback()
+        wait_until(
+            lambda: count(database), lambda n: n == ENOUGH, what="what the writer has not touched to be emptied"
+        )
+        writer.commit()
+    assert late is not None
+    wait_until(lambda: str(late[0]) in receiver.ids(), what="the late event")
+    wait_empty(database)
+    assert receiver.ids() == [*ids, str(late[0])]
+
+
+def test_segments_are_kept_for_the_retention_time(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({**SMALL, "outbox.retention": "1h"})
+    database = create_database(cluster)
+    database.add_destination("d", "null:")
+    enqueue(database)
+    wait_for_turn(database, 0)
+    wait_until(lambda: held_by(database), lambda held: held == {0: []}, what="it to be settled")
+    stays(lambda: count(database), ENOUGH, seconds=2, what="events in the log")
+    cluster.configure({"outbox.retention": "0"})
+    wait_empty(database)
+
+
+def test_an_old_segment_is_left_however_small(make_cluster: MakeCluster) -> None:
+    database = create_database(make_cluster({"outbox.segment_age": "1s"}))
+    database.add_destination("d", "null:")
+    database.enqueue("a")
+    wait_for_turn(database, 0)
+    wait_empty(database)
+
+
+def test_without_a_destination_everything_is_kept(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({**SMALL, "outbox.segment_age": "1s"})
+    database = create_database(cluster)
+    enqueue(database)
+    for number in range(4):
+        assert database.value("SELECT outbox.segment_is_free(%s)", (number,)) is False
+    restart(cluster)  # the keeper looks at the log when it starts
+    stays(lambda: count(database), ENOUGH, seconds=2, what="events in the log")
+    database.add_destination("d", "null:")
+    database.wait_published(ENOUGH)
+    wait_empty(database)
+
+
+def restart(cluster: Cluster) -> None:
+    cluster.stop("fast")
+    cluster.start()
+
+
+def test_a_log_that_outgrows_its_limit_is_in_the_server_log_once(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({**SMALL, "outbox.max_log_size": "1MB", "outbox.retention": "1h"})
+    database = create_database(cluster)
+    database.add_destination("d", "null:")
+
+    def warnings() -> int:
+        return cluster.log().count("the log of events has grown to")
+
+    for number in range(20):
+        enqueue(database, 1 + number * ENOUGH)
+        database.wait_settled()
+    wait_until(warnings, what="a warning")
+    stays(warnings, 1, seconds=2, what="warnings")
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+def test_sessions_hear_that_the_ring_has_turned(make_cluster: MakeCluster, isolation: str) -> None:
+    database = create_database(make_cluster(SMALL))
+    database.add_destination("d", "null:")
+    with database.connect() as session:
+        session.autocommit = False
+        session.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {isolation}")
+        session.commit()
+        assert segment_of_new_event(session) == "outbox.event_0"
+        session.rollback()
+        session.execute("SELECT 1")  # its snapshot is older than the turn
+        enqueue(database)
+        wait_for_turn(database, 0)
+        # It hears of the turn when it takes a lock; the first event may be late.
+        session.execute("SELECT outbox.enqueue('item', 'late', 'changed', '{}')")
+        assert segment_of_new_event(session) == "outbox.event_1"
+        session.rollback()
+
+
+def segment_of_new_event(session: Any) -> str:
+    session.execute("SELECT outbox.enqueue('item', 'x', 'changed', '{}')")
+    return session.execute(
+        "SELECT tableoid::regclass::text FROM outbox.event WHERE aggregate_id = 'x'"
+    ).fetchone()[0]
