@@ -7,4 +7,4 @@ GRANT USAGE ON TYPE outbox.new_event TO PUBLIC; -- naming it gives no right to d
 GRANT USAGE ON SCHEMA outbox TO pg_monitor;
 GRANT SELECT ON outbox.status, outbox.segment TO pg_monitor;
 GRANT EXECUTE ON FUNCTION outbox.workers(), outbox.oldest_after(pg_snapshot),
-    outbox.segment_held_by(integer) TO pg_monitor;
+    outbox.segment_held_by(integer), outbox.health(), outbox.metrics() TO pg_monitor;

@@ -1,0 +1,57 @@
+-- Is anything wrong, and what is to be done: for a person at 3 a.m., and for an alert.
+--
+--   failing    events do not arrive, and will not until somebody acts
+--   degraded   something goes wrong, and may pass
+CREATE FUNCTION outbox.health(OUT state text, OUT reasons text[])
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH reason(level, text) AS (
+        SELECT 'failing', 'pg_outbox is not preloaded: add it to shared_preload_libraries and restart the server'
+         WHERE current_setting('outbox.max_workers', true) IS NULL
+        UNION ALL
+        SELECT 'failing', format('destination "%s" has no relay: see the server log; perhaps max_worker_processes (%s) is used up',
+                                 s.destination, current_setting('max_worker_processes'))
+          FROM outbox.status AS s
+         WHERE s.state = 'stopped' AND current_setting('outbox.max_workers', true) IS NOT NULL
+        UNION ALL
+        SELECT 'failing', format('destination "%s" cannot be used as configured: %s', s.destination, s.last_error)
+          FROM outbox.status AS s
+         WHERE s.state = 'misconfigured'
+        UNION ALL
+        -- A destination that fails is given a minute to come back.
+        SELECT CASE WHEN s.state_since < clock_timestamp() - interval '1 minute' THEN 'failing' ELSE 'degraded' END,
+               format('destination "%s" fails since %s: %s', s.destination, s.state_since::timestamptz(0), s.last_error)
+          FROM outbox.status AS s
+         WHERE s.state = 'backing off'
+        UNION ALL
+        SELECT 'degraded', format('destination "%s" is behind by %s', s.destination,
+                                  date_trunc('second', s.oldest_pending_age))
+          FROM outbox.status AS s
+         WHERE s.state = 'delivering' AND s.oldest_pending_age > interval '1 minute'
+        UNION ALL
+        SELECT 'degraded', 'events wait for a destination: CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox'
+         WHERE NOT EXISTS (SELECT FROM outbox.destination) AND EXISTS (SELECT FROM outbox.event)
+        UNION ALL
+        SELECT 'degraded',
+               format('the log has grown to %s, more than outbox.max_log_size; it is held by %s', pg_size_pretty(log.size),
+                      coalesce(log.holders, 'open transactions, or outbox.retention'))
+          FROM (SELECT sum(s.size)::bigint AS size,
+                       (SELECT string_agg(DISTINCT quote_ident(name), ', ')
+                          FROM outbox.segment AS held, unnest(held.held_by) AS name) AS holders
+                  FROM outbox.segment AS s) AS log
+         WHERE log.size > pg_size_bytes(nullif(current_setting('outbox.max_log_size', true), '0'))
+    )
+    SELECT CASE
+             WHEN pg_is_in_recovery() THEN 'ok'  -- the primary delivers
+             WHEN bool_or(level = 'failing') THEN 'failing'
+             WHEN bool_or(level = 'degraded') THEN 'degraded'
+             ELSE 'ok'
+           END,
+           CASE
+             WHEN pg_is_in_recovery() THEN '{}'
+             ELSE coalesce(array_agg(text ORDER BY level DESC, text), '{}')
+           END
+      FROM reason;
+END;
+COMMENT ON FUNCTION outbox.health() IS 'ok, degraded or failing, with reasons a person can act on';
