@@ -65,6 +65,11 @@ const LogRelations* find_log_relations() {
     return &relations;
 }
 
+Relation try_open_segment(int number) {
+    const LogRelations* log = find_log_relations();
+    return log != nullptr ? try_table_open(log->segments[number], AccessShareLock) : nullptr;
+}
+
 const LogRelations& log_relations() {
     const LogRelations* found = find_log_relations();
     if (found == nullptr)

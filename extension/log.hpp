@@ -49,4 +49,7 @@ const LogRelations& log_relations();
 // The same, or nullptr.
 const LogRelations* find_log_relations();
 
+// A segment, to be read; nullptr: the log is gone.
+Relation try_open_segment(int number);
+
 }  // namespace outbox

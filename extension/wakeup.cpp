@@ -59,7 +59,7 @@ static void wake_for_change() noexcept {
 }
 
 static void wake_for_work(std::uint32_t targets) noexcept {
-    // Our transaction must be visible before we read `wanted`: the worker writes it first and looks
+    // What we did must be visible before we read `wanted`: the worker writes it first and looks
     // then. The fence pairs with the one in begin_looking().
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const int used = shared->slots_used.load(std::memory_order_relaxed);
@@ -75,13 +75,7 @@ static void wake_for_work(std::uint32_t targets) noexcept {
 }
 
 void tell_keeper_of_progress() noexcept {
-    const int used = shared->slots_used.load(std::memory_order_relaxed);
-    for (int i = 0; i < used; i++) {
-        Wakeup& wakeup = shared->wakeups[i];
-        if (wakeup.kind == WakeKeeper && wakeup.database == MyDatabaseId && wakeup.wanted &&
-            wakeup.wanted.exchange(false))
-            wake_process(wakeup.process);
-    }
+    wake_for_work(WakeKeeper);
 }
 
 static void at_transaction_end(XactEvent event, void*) {

@@ -31,7 +31,8 @@ enum class HttpFormat {
     batched,     // a JSON array of events
 };
 
-// Where a new destination starts to read the log.
+// Where a new destination starts to read the log. Checked here; acted upon by
+// outbox.start_at_end().
 enum class Start { beginning, end };
 
 // What options fall back to: the settings of the server process.

@@ -1,9 +1,10 @@
-// The keeper looks after one database: a relay for each destination, a processor for each consumer.
+// The keeper looks after one database: a relay for each destination, a processor for each consumer,
+// and the segments of the log (segments.cpp).
 //
 // It works when it is woken: a destination, subscription or extension changed (hooks.cpp,
-// inbox.wake), a worker of it ended, or the configuration was reloaded. It runs nobody's code: what
-// it reads from tables of pg_inbox, whose owner need not be trusted, it reads row by row without
-// SQL.
+// inbox.wake), a worker of it ended, a relay came on, or the configuration was reloaded. It runs
+// nobody's code: what it reads from tables of pg_inbox, whose owner need not be trusted, it reads
+// row by row without SQL.
 #include "server/segments.hpp"
 #include "server/worker.hpp"
 #include "settings.hpp"

@@ -97,14 +97,14 @@ static bool is_settled(const Settled& settled, uint64 xid, int64 position) {
     return settled.any && position <= settled.position && settled.in.finished(xid);
 }
 
-struct Segment {
+struct OpenSegment {
     uint16 number;
     Relation table;
     Relation index;
 };
 
 // Adds the entries from (xid >= first) to (xid < end) that `to` sees.
-static void scan_range(LogReader* reader, const Segment& segment, uint64 first, uint64 end,
+static void scan_range(LogReader* reader, const OpenSegment& segment, uint64 first, uint64 end,
                        const Settled& settled, const Snapshot& to) {
     ScanKeyData keys[2];
     ScanKeyInit(&keys[0], 1, BTGreaterEqualStrategyNumber, F_XID8GE, UInt64GetDatum(first));
@@ -157,13 +157,11 @@ static Relation open_order_index(Relation segment) {
 // Adds the entries of one segment. False: the log is gone.
 static bool scan_segment(LogReader* reader, int number, const Snapshot& from,
                          const Settled& settled, const Snapshot& to) {
-    const LogRelations* log = find_log_relations();
-    Relation table =
-        log != nullptr ? try_table_open(log->segments[number], AccessShareLock) : nullptr;
+    Relation table = try_open_segment(number);
     if (table == nullptr)
         return false;
     if (RelationGetNumberOfBlocks(table) > 0) {
-        const Segment segment = {static_cast<uint16>(number), table, open_order_index(table)};
+        const OpenSegment segment = {static_cast<uint16>(number), table, open_order_index(table)};
         reader->last_xid = 0;
         for (uint64 xid : from.xip)  // in progress then
             if (to.finished(xid))

@@ -50,25 +50,9 @@ static Datum result_value(uint64 row, int column, bool* is_null) {
     return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, is_null);
 }
 
-// A transaction of ours. False: pg_inbox is gone.
-static bool begin(const char* activity) {
-    begin_work(activity);
-    if (!lock_extension("pg_inbox")) {
-        end_work();
-        return false;
-    }
-    SPI_connect();
-    return true;
-}
-
-static void end() {
-    SPI_finish();
-    end_work();
-}
-
 static void look_for_messages() {
     static SPIPlanPtr plan = nullptr;
-    if (!begin("looking for messages"))
+    if (!begin_sql_work("looking for messages", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
         plan =
@@ -81,12 +65,12 @@ static void look_for_messages() {
         messages[i] = {DatumGetInt64(result_value(i, 1, &is_null)),
                        DatumGetTimestampTz(result_value(i, 2, &is_null))};
     }
-    end();
+    end_sql_work();
 }
 
 static void process(const Message& message) {
     static SPIPlanPtr plan = nullptr;
-    if (!begin("processing a message"))
+    if (!begin_sql_work("processing a message", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
         plan = plan_of("SELECT inbox.process($1, $2)", {INT4OID, INT8OID});
@@ -94,7 +78,7 @@ static void process(const Message& message) {
     execute(plan, values, nullptr);
     bool waits;
     const bool done = DatumGetBool(result_value(0, 1, &waits));
-    end();
+    end_sql_work();
 
     DeliveryStats& stats = shared->slots[my_slot].stats;
     if (done)
@@ -106,7 +90,7 @@ static void process(const Message& message) {
 // Milliseconds until a message that failed is due; -1: there is none.
 static long until_next_attempt() {
     static SPIPlanPtr plan = nullptr;
-    if (!begin("looking for messages"))
+    if (!begin_sql_work("looking for messages", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
         plan = plan_of("SELECT inbox.next_attempt($1)", {INT4OID});
@@ -116,7 +100,7 @@ static long until_next_attempt() {
     const TimestampTz due = DatumGetTimestampTz(result_value(0, 1, &is_null));
     const long left =
         is_null ? -1 : Max(1, TimestampDifferenceMilliseconds(GetCurrentTimestamp(), due));
-    end();
+    end_sql_work();
     return left;
 }
 
@@ -139,7 +123,7 @@ static void save_progress(bool at_once) {
         (!at_once && now - saved_at < save_interval))
         return;
 
-    if (!begin("saving progress"))
+    if (!begin_sql_work("saving progress", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
         plan = plan_of("SELECT inbox.save_progress($1, $2, $3, $4, $5)",
@@ -150,7 +134,7 @@ static void save_progress(bool at_once) {
                       interval_of(stats.latency.percentile(0.50), &nulls[3]),
                       interval_of(stats.latency.percentile(0.99), &nulls[4])};
     execute(plan, values, nulls);
-    end();
+    end_sql_work();
     saved_done = done;
     saved_failed = failed;
     saved_at = now;

@@ -31,9 +31,7 @@ static bool open_segment(RowFetcher& fetcher, int number) {
     if (fetcher.tables[number] != nullptr)
         return true;
     MemoryContext outer = MemoryContextSwitchTo(fetcher.context);
-    const LogRelations* log = find_log_relations();
-    if (log != nullptr)
-        fetcher.tables[number] = try_table_open(log->segments[number], AccessShareLock);
+    fetcher.tables[number] = try_open_segment(number);
     if (fetcher.tables[number] != nullptr)
         fetcher.slots[number] = table_slot_create(fetcher.tables[number], nullptr);
     MemoryContextSwitchTo(outer);

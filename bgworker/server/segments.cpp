@@ -25,22 +25,6 @@ static TimestampTz later(TimestampTz time, int64 milliseconds) {
     return TimestampTzPlusMilliseconds(time, milliseconds);
 }
 
-// A transaction of ours, in which SPI can be used. False: the extension is gone.
-static bool begin(const char* activity) {
-    begin_work(activity);
-    if (!lock_extension("pg_outbox")) {
-        end_work();
-        return false;
-    }
-    SPI_connect();
-    return true;
-}
-
-static void end() {
-    SPI_finish();
-    end_work();
-}
-
 static void execute(const char* statement, int expected) {
     const int code = SPI_execute(statement, false, 0);
     if (code != expected)
@@ -164,7 +148,7 @@ static void use_new_snapshot() {
 
 // In a transaction of its own, for it holds a lock that enqueues which are late could wait for.
 static void empty_segment(int number, Round& round, TimestampTz now) {
-    if (!begin("emptying a segment"))
+    if (!begin_sql_work("emptying a segment", "pg_outbox"))
         return;
     if (is_free(number)) {
         SPI_finish();
@@ -182,7 +166,7 @@ static void empty_segment(int number, Round& round, TimestampTz now) {
             round.changed = true;
         }
     }
-    end();
+    end_sql_work();
 }
 
 static void empty_when_due(int number, Round& round, TimestampTz now) {
@@ -210,12 +194,12 @@ static bool relays_are_busy() {
 static Round tend_once() {
     Round round;
     const TimestampTz now = GetCurrentTimestamp();
-    if (!begin("tending the segments"))
+    if (!begin_sql_work("tending the segments", "pg_outbox"))
         return round;
     read_ring();
     watch_size();
     move_on_when_due(round, now);
-    end();
+    end_sql_work();
     if (round.changed)  // what was read of the ring is not true any more
         return round;
     for (int i = 0; i < segment_count; i++)

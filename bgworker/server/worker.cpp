@@ -174,6 +174,21 @@ bool lock_extension(const char* name) {
     return get_extension_oid(name, true) == extension;
 }
 
+bool begin_sql_work(const char* activity, const char* extension) {
+    begin_work(activity);
+    if (!lock_extension(extension)) {
+        end_work();
+        return false;
+    }
+    SPI_connect();
+    return true;
+}
+
+void end_sql_work() {
+    SPI_finish();
+    end_work();
+}
+
 bool handle_signals() {
     CHECK_FOR_INTERRUPTS();
     if (!ConfigReloadPending)

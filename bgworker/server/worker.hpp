@@ -36,7 +36,8 @@ long shorter_timeout(long a, long b);
 // ---- being one ----------------------------------------------------------------------------------
 
 // At the beginning of a worker's main function: signals, slot, database. It runs as the role of its
-// slot, or without one as the bootstrap superuser, then with a safe search_path.
+// slot, or without one as the bootstrap superuser, then with a safe search_path and the server's
+// own defaults for transactions.
 void become_worker(Datum argument, WakeTarget wake_target);
 
 // A transaction of the worker's own, shown in pg_stat_activity as `activity`.
@@ -51,11 +52,16 @@ void begin_work_on_changes(const char* activity);
 // for us then, and not we for it, only to find the tables gone.
 bool lock_extension(const char* name);
 
+// begin_work(), lock_extension() and SPI in one. False: the extension is gone, nothing has begun.
+bool begin_sql_work(const char* activity, const char* extension);
+void end_sql_work();
+
 // Does what signals asked for: ends the process, or reads the configuration again. Returns whether
 // it did the latter.
 bool handle_signals();
 
-// Sleeps until the latch is set or the time (milliseconds; -1: for ever) is over.
+// Sleeps until the latch is set or the time (milliseconds; -1: for ever) is over; not at all when a
+// reload is due.
 void wait_for_latch(long timeout, const char* wait_event_name);
 
 }  // namespace outbox

@@ -6,28 +6,33 @@ CREATE FUNCTION outbox.health(OUT state text, OUT reasons text[])
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH reason(level, text) AS (
+    WITH status AS MATERIALIZED (
+        SELECT * FROM outbox.status
+    ), server(preloaded) AS (
+        SELECT current_setting('outbox.max_workers', true) IS NOT NULL
+    ), reason(level, text) AS (
         SELECT 'failing', 'pg_outbox is not preloaded: add it to shared_preload_libraries and restart the server'
-         WHERE current_setting('outbox.max_workers', true) IS NULL
+          FROM server
+         WHERE NOT server.preloaded
         UNION ALL
         SELECT 'failing', format('destination "%s" has no relay: see the server log; perhaps max_worker_processes (%s) is used up',
                                  s.destination, current_setting('max_worker_processes'))
-          FROM outbox.status AS s
-         WHERE s.state = 'stopped' AND current_setting('outbox.max_workers', true) IS NOT NULL
+          FROM status AS s, server
+         WHERE s.state = 'stopped' AND server.preloaded
         UNION ALL
         SELECT 'failing', format('destination "%s" cannot be used as configured: %s', s.destination, s.last_error)
-          FROM outbox.status AS s
+          FROM status AS s
          WHERE s.state = 'misconfigured'
         UNION ALL
         -- A destination that fails is given a minute to come back.
         SELECT CASE WHEN s.state_since < clock_timestamp() - interval '1 minute' THEN 'failing' ELSE 'degraded' END,
                format('destination "%s" fails since %s: %s', s.destination, s.state_since::timestamptz(0), s.last_error)
-          FROM outbox.status AS s
+          FROM status AS s
          WHERE s.state = 'backing off'
         UNION ALL
         SELECT 'degraded', format('destination "%s" is behind by %s', s.destination,
                                   date_trunc('second', s.oldest_pending_age))
-          FROM outbox.status AS s
+          FROM status AS s
          WHERE s.state = 'delivering' AND s.oldest_pending_age > interval '1 minute'
         UNION ALL
         SELECT 'degraded', 'events wait for a destination: CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox'
@@ -35,11 +40,10 @@ BEGIN ATOMIC
         UNION ALL
         SELECT 'degraded',
                format('the log has grown to %s, more than outbox.max_log_size; it is held by %s', pg_size_pretty(log.size),
-                      coalesce(log.holders, 'open transactions, or outbox.retention'))
-          FROM (SELECT sum(s.size)::bigint AS size,
-                       (SELECT string_agg(DISTINCT quote_ident(name), ', ')
-                          FROM outbox.segment AS held, unnest(held.held_by) AS name) AS holders
-                  FROM outbox.segment AS s) AS log
+                      coalesce((SELECT string_agg(DISTINCT quote_ident(name), ', ')
+                                  FROM outbox.segment AS s, unnest(s.held_by) AS name),
+                               'open transactions, or outbox.retention'))
+          FROM (SELECT sum(s.size)::bigint AS size FROM outbox.segment AS s) AS log
          WHERE log.size > pg_size_bytes(nullif(current_setting('outbox.max_log_size', true), '0'))
     )
     SELECT CASE

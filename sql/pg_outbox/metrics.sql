@@ -5,48 +5,37 @@ RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH destination AS (
-        SELECT s.*, replace(replace(replace(s.destination, '\', '\\'), '"', '\"'), E'\n', '\n') AS label
-          FROM outbox.status AS s
-    ), sample(family, type, help, number, line) AS (
-        SELECT 'outbox_up', 'gauge', 'Whether the destination takes events.', 1,
-               format('outbox_up{destination="%s"} %s', label, (state IN ('idle', 'delivering'))::int)
-          FROM destination
+    -- A sample without a value is left out.
+    WITH sample(number, family, type, help, labels, value) AS (
+        SELECT figure.number, figure.family, figure.type, figure.help,
+               format('destination="%s"', replace(replace(replace(s.destination, '\', '\\'), '"', '\"'), E'\n', '\n'))
+                   || figure.more_labels,
+               figure.value
+          FROM outbox.status AS s,
+               LATERAL (VALUES
+                   (1, 'outbox_up', 'gauge', 'Whether the destination takes events.', '',
+                    (s.state IN ('idle', 'delivering'))::integer::numeric),
+                   (2, 'outbox_published', 'counter', 'Events that the destination has confirmed.', '', s.published),
+                   (3, 'outbox_failures', 'counter', 'Attempts that failed.', '', s.failures),
+                   (4, 'outbox_in_flight', 'gauge', 'Events read from the log and not settled.', '', s.in_flight),
+                   (5, 'outbox_pending_at_most', 'gauge', 'Events not settled, at most.', '', s.pending_at_most),
+                   (6, 'outbox_oldest_pending_seconds', 'gauge', 'Age of the oldest event not settled.', '',
+                    greatest(coalesce(extract(epoch FROM s.oldest_pending_age), 0), 0)),
+                   (7, 'outbox_latency_seconds', 'gauge', 'From occurred_at to the confirmation, of the last minutes.',
+                    ',quantile="0.5"', extract(epoch FROM s.latency_p50)),
+                   (7, 'outbox_latency_seconds', 'gauge', 'From occurred_at to the confirmation, of the last minutes.',
+                    ',quantile="0.99"', extract(epoch FROM s.latency_p99))
+               ) AS figure(number, family, type, help, more_labels, value)
         UNION ALL
-        SELECT 'outbox_published', 'counter', 'Events that the destination has confirmed.', 2,
-               format('outbox_published_total{destination="%s"} %s', label, published)
-          FROM destination
-        UNION ALL
-        SELECT 'outbox_failures', 'counter', 'Attempts that failed.', 3,
-               format('outbox_failures_total{destination="%s"} %s', label, failures)
-          FROM destination
-        UNION ALL
-        SELECT 'outbox_in_flight', 'gauge', 'Events read from the log and not settled.', 4,
-               format('outbox_in_flight{destination="%s"} %s', label, in_flight)
-          FROM destination
-        UNION ALL
-        SELECT 'outbox_pending_at_most', 'gauge', 'Events not settled, at most.', 5,
-               format('outbox_pending_at_most{destination="%s"} %s', label, pending_at_most)
-          FROM destination
-        UNION ALL
-        SELECT 'outbox_oldest_pending_seconds', 'gauge', 'Age of the oldest event not settled.', 6,
-               format('outbox_oldest_pending_seconds{destination="%s"} %s', label,
-                      greatest(coalesce(extract(epoch FROM oldest_pending_age), 0), 0))
-          FROM destination
-        UNION ALL
-        SELECT 'outbox_latency_seconds', 'gauge', 'From occurred_at to the confirmation, of the last minutes.', 7,
-               format('outbox_latency_seconds{destination="%s",quantile="%s"} %s', label, q.quantile,
-                      extract(epoch FROM q.latency))
-          FROM destination, LATERAL (VALUES ('0.5', latency_p50), ('0.99', latency_p99)) AS q(quantile, latency)
-         WHERE q.latency IS NOT NULL
-        UNION ALL
-        SELECT 'outbox_log_bytes', 'gauge', 'Size of a segment of the log.', 8,
-               format('outbox_log_bytes{segment="%s"} %s', s.number, s.size)
+        SELECT 8, 'outbox_log_bytes', 'gauge', 'Size of a segment of the log.', format('segment="%s"', s.number), s.size
           FROM outbox.segment AS s
     ), family(number, text) AS (
         SELECT number,
-               format(E'# TYPE %s %s\n# HELP %s %s\n', family, type, family, help) || string_agg(line, E'\n' ORDER BY line) || E'\n'
+               format(E'# TYPE %s %s\n# HELP %s %s\n', family, type, family, help)
+                   || string_agg(format(E'%s%s{%s} %s\n', family, CASE type WHEN 'counter' THEN '_total' END, labels, value),
+                                 '' ORDER BY labels)
           FROM sample
+         WHERE value IS NOT NULL
          GROUP BY number, family, type, help
     )
     SELECT coalesce(string_agg(text, '' ORDER BY number), '') || E'# EOF\n'

@@ -183,6 +183,18 @@ def kill_postmaster(cluster: Cluster, database: Database) -> None:
 
 
 KILLS = {"relay": kill_relay, "backend": kill_writing_backend, "postmaster": kill_postmaster}
+TIMES = 3
+
+
+def kill_while_writers_write(
+    victim: str, cluster: Cluster, database: Database, receiver: Receiver, *, arrivals: int
+) -> None:
+    """Again and again; before, between and after so many events arrive."""
+    with writers(database):
+        for _ in range(TIMES):
+            wait_for_new_arrivals(receiver, arrivals)
+            KILLS[victim](cluster, database)
+        wait_for_new_arrivals(receiver, arrivals)
 
 
 @pytest.mark.slow
@@ -204,13 +216,8 @@ def test_ledger_with_kills(
         settings["wal_writer_delay"] = "10s"  # so that a crash really forgets
     cluster = make_cluster(settings)
     database = set_up(cluster, receiver)
-    kills = 3
-    with writers(database):
-        for _ in range(kills):
-            wait_for_new_arrivals(receiver, 500)
-            KILLS[victim](cluster, database)
-        wait_for_new_arrivals(receiver, 500)
-    conclude(database, receiver, restarts=kills)
+    kill_while_writers_write(victim, cluster, database, receiver, arrivals=500)
+    conclude(database, receiver, restarts=TIMES)
 
 
 @pytest.mark.slow
@@ -222,12 +229,7 @@ def test_ledger_while_the_log_is_emptied(
     settings = {"outbox.segment_size": "64kB", "outbox.cursor_flush_interval": "100ms"}
     cluster = make_cluster(settings)
     database = set_up(cluster, receiver)
-    kills = 3
-    with writers(database):
-        for _ in range(kills):
-            wait_for_new_arrivals(receiver, 1500)
-            KILLS[victim](cluster, database)
-        wait_for_new_arrivals(receiver, 1500)
-    verdict = conclude(database, receiver, restarts=kills, log_is_kept=False)
+    kill_while_writers_write(victim, cluster, database, receiver, arrivals=1500)
+    verdict = conclude(database, receiver, restarts=TIMES, log_is_kept=False)
     kept = database.value("SELECT count(*) FROM outbox.event")
     assert kept < verdict.committed, "nothing was emptied"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from cluster import free_port
 from database import Database
 from waiting import SECOND, wait_until
 
@@ -81,12 +82,6 @@ class TlsServer:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def make_certificates(root: Path) -> None:

@@ -1,9 +1,8 @@
 // How requests get to the destination and answers back. Two ways, one for each scheme:
 //
 //   curl_transport    https: libcurl's multi interface, with HTTP/2 where the server offers it
-//   direct_transport  http: libcurl connects, the exchange over the connection is ours, which costs
-//   a
-//                     third per request (docs/performance.md)
+//   direct_transport  http: libcurl connects, the exchange over the connection is ours, which
+//                     costs a third per request (docs/performance.md)
 #pragma once
 
 #include <memory>

@@ -31,8 +31,8 @@ constexpr int statements_per_batch = 3;
 constexpr const char* receive_name = "outbox_receive";
 constexpr const char* receive_statement =
     "SELECT inbox.receive($1::text, $2::text, $3::uuid[], $4::timestamptz[], $5::int8[], "
-    "$6::int8[], "
-    "$7::int4[], $8::uuid[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], "
+    "$6::int8[], $7::int4[], $8::uuid[], $9::text[], $10::text[], $11::text[], $12::text[], "
+    "$13::text[], "
     "$14::text[], $15::jsonb[], $16::bytea[])";
 
 // The array parameters of inbox.receive(), from $3 on, filled from the events of a batch.
@@ -231,8 +231,8 @@ class PostgresqlSink final : public Sink {
         resolver_.reset();
     }
 
-    // `addresses`: of the host, separated by commas; libpq tries one after the other. Empty: the host
-    // needs no look-up.
+    // `addresses`: of the host, separated by commas; libpq tries one after the other. Empty: the
+    // host needs no look-up.
     void start_connection(const std::string& addresses) {
         const Url& url = destination_.url;
         const std::string* port = url_parameter("port");
@@ -308,8 +308,7 @@ class PostgresqlSink final : public Sink {
         if (destination_.password_required && !PQconnectionUsedPassword(connection_)) {
             failure_ =
                 "the destination asked for no password, and the owner of the foreign server is not "
-                "a "
-                "superuser";
+                "a superuser";
             return;
         }
         PQsetnonblocking(connection_, 1);
