@@ -13,15 +13,19 @@ int backoff_min = 100;
 int connect_timeout = 10'000;
 int cursor_flush_interval = 1'000;
 char* default_destination = nullptr;
+int max_attempts = 16;
 int max_in_flight = 10'000;
 int max_in_flight_size = 16 * 1024;
 int max_log_size = 10 * 1024;
 int max_payload_size = 1024 * 1024;
 int max_workers = 64;
+int on_dead_letter = 0;
 int poll_max = 30'000;
 int poll_min = 250;
 int request_timeout = 30'000;
 int retention = 0;
+int retry_base = 1'000;
+int retry_max = 600'000;
 int segment_age = 3'600;
 int segment_size = 256 * 1024;
 
@@ -30,6 +34,10 @@ static void define_integer(const char* name, const char* description, const char
     DefineCustomIntVariable(name, description, detail, variable, *variable, min, max, context,
                             flags, nullptr, nullptr, nullptr);
 }
+
+// Read by name, in SQL: outbox.destination_option().
+static const config_enum_entry on_dead_letter_values[] = {
+    {"release", 0, false}, {"block", 1, false}, {nullptr, 0, false}};
 
 // Same destination rules as CREATE SERVER has; checked when the setting is, not when the relay
 // starts.
@@ -74,6 +82,10 @@ void define(bool preloading) {
         "URL that events go to in databases without a destination of their own.",
         "Empty: nowhere; events wait in the log.", &default_destination, "", PGC_SIGHUP, 0,
         check_default_destination, nullptr, nullptr);
+    define_integer("outbox.max_attempts",
+                   "Attempts after which an event that is refused becomes a dead letter.",
+                   "A destination that fails is tried for ever, and its events are not charged.",
+                   &max_attempts, 1, 1'000'000, PGC_SIGHUP, 0);
     define_integer("outbox.max_in_flight",
                    "Most events of one destination read and not yet settled.", nullptr,
                    &max_in_flight, 1, 1'000'000, PGC_SIGHUP, 0);
@@ -85,6 +97,11 @@ void define(bool preloading) {
                    "0: never.", &max_log_size, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MB);
     define_integer("outbox.max_payload_size", "Largest payload that can be enqueued.", nullptr,
                    &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
+    DefineCustomEnumVariable("outbox.on_dead_letter",
+                             "What becomes of later events of the ordering key of a dead letter.",
+                             "release: they are delivered; block: they wait for a decision.",
+                             &on_dead_letter, on_dead_letter, on_dead_letter_values, PGC_SIGHUP, 0,
+                             nullptr, nullptr, nullptr);
     define_integer("outbox.poll_max",
                    "Longest pause between two looks of an idle relay into the log.",
                    "Commits wake relays; looking is for prepared transactions and after crashes.",
@@ -98,6 +115,12 @@ void define(bool preloading) {
     define_integer("outbox.retention", "How long a segment of the log is kept at least.",
                    "From when enqueues have moved on to the next one.", &retention, 0, INT_MAX,
                    PGC_SIGHUP, GUC_UNIT_S);
+    define_integer("outbox.retry_base",
+                   "Pause before a refused event is tried again; it doubles with each attempt.",
+                   "Each pause is random, between nothing and its length.", &retry_base, 1, INT_MAX,
+                   PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.retry_max", "Longest pause before a refused event is tried again.",
+                   nullptr, &retry_max, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.segment_age", "Age at which enqueues move on to the next segment.",
                    nullptr, &segment_age, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
     define_integer("outbox.segment_size", "Size at which enqueues move on to the next segment.",

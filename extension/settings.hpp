@@ -11,15 +11,19 @@ extern int backoff_min;            // ms
 extern int connect_timeout;        // ms
 extern int cursor_flush_interval;  // ms
 extern char* default_destination;  // URL; empty: none
-extern int max_in_flight;          // events
-extern int max_in_flight_size;     // kB
-extern int max_log_size;           // MB; 0: no limit
-extern int max_payload_size;       // bytes
+extern int max_attempts;
+extern int max_in_flight;       // events
+extern int max_in_flight_size;  // kB
+extern int max_log_size;        // MB; 0: no limit
+extern int max_payload_size;    // bytes
 extern int max_workers;
+extern int on_dead_letter;   // release, block
 extern int poll_max;         // ms
 extern int poll_min;         // ms
 extern int request_timeout;  // ms
 extern int retention;        // s
+extern int retry_base;       // ms
+extern int retry_max;        // ms
 extern int segment_age;      // s
 extern int segment_size;     // kB
 

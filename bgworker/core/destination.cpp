@@ -71,6 +71,12 @@ std::optional<Error> set_text(std::string& target, std::string_view name, std::s
 
 std::optional<Error> apply_url(Destination& destination, std::string_view value);
 
+// Options that are read in SQL (outbox.destination_option) are only checked here.
+std::optional<Error> check_duration(std::string_view name, std::string_view value) {
+    Micros ignored;
+    return set_duration(ignored, name, value);
+}
+
 const std::initializer_list<SinkKind> all{};
 const std::initializer_list<SinkKind> http{SinkKind::http};
 const std::initializer_list<SinkKind> postgresql{SinkKind::postgresql};
@@ -95,6 +101,22 @@ const OptionRule rules[] = {
          else
              return invalid("invalid value for option \"start\"",
                             "Write \"beginning\" or \"end\".");
+         return std::nullopt;
+     }},
+    {"max_attempts", Home::server, all,
+     [](Destination&, std::string_view value) {
+         std::size_t ignored;
+         return set_count(ignored, "max_attempts", value, 1'000'000);
+     }},
+    {"retry_base", Home::server, all,
+     [](Destination&, std::string_view value) { return check_duration("retry_base", value); }},
+    {"retry_max", Home::server, all,
+     [](Destination&, std::string_view value) { return check_duration("retry_max", value); }},
+    {"on_dead_letter", Home::server, all,
+     [](Destination&, std::string_view value) -> std::optional<Error> {
+         if (value != "release" && value != "block")
+             return invalid("invalid value for option \"on_dead_letter\"",
+                            "Write \"release\" or \"block\".");
          return std::nullopt;
      }},
     {"connect_timeout", Home::server, networked,

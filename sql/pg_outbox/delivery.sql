@@ -1,0 +1,304 @@
+-- Events in trouble at a destination. A healthy event never gets here.
+--
+--   PENDING     waits behind an earlier event of its ordering key, or for its turn in a replay
+--   RELEASED    has failed and waits for its next attempt
+--   DEAD        has used up its attempts or was refused for good: a dead letter, waits for a person
+--   DISCARDED   a person decided against it; kept until the cursor has passed it
+--
+-- A row is a full copy of its event, so that the log can move on. Rows hold their key: while a key
+-- has a PENDING or RELEASED row (or, with on_dead_letter 'block', a DEAD one), its later events are put
+-- behind it. Of each key only the first such row has a next_retry_at; whoever takes a row away gives
+-- the next one its turn (outbox.promote). All of this happens under the lock of the destination's
+-- row of outbox.cursor, so that nobody puts an event behind a row that is just being taken away.
+--
+-- The columns of the event come first, as in outbox.event: extension/log.hpp counts on it.
+CREATE TABLE outbox.delivery (
+    LIKE outbox.event INCLUDING COMMENTS,
+    destination     name        NOT NULL,
+    state           text        NOT NULL CHECK (state IN ('PENDING', 'RELEASED', 'DEAD', 'DISCARDED')),
+    attempts        integer     NOT NULL DEFAULT 0,
+    next_retry_at   timestamptz,
+    lock_token      uuid,
+    locked_at       timestamptz,
+    locked_until    timestamptz,
+    last_error      text,
+    first_failed_at timestamptz,
+    last_failed_at  timestamptz,
+    operation       bigint,
+    PRIMARY KEY (destination, position)
+);
+COMMENT ON TABLE outbox.delivery IS 'events in trouble: retries, dead letters, and what waits behind them';
+COMMENT ON COLUMN outbox.delivery.destination IS 'where the event is to be delivered';
+COMMENT ON COLUMN outbox.delivery.state IS 'PENDING, RELEASED, DEAD or DISCARDED';
+COMMENT ON COLUMN outbox.delivery.attempts IS 'how often the destination refused it';
+COMMENT ON COLUMN outbox.delivery.next_retry_at IS 'not sent before; NULL: not before something else is settled';
+COMMENT ON COLUMN outbox.delivery.lock_token IS 'it is being delivered under this token; NULL: it is not';
+COMMENT ON COLUMN outbox.delivery.locked_at IS 'since when';
+COMMENT ON COLUMN outbox.delivery.locked_until IS 'then the lease of a fetcher ends; NULL: a relay has it';
+COMMENT ON COLUMN outbox.delivery.last_error IS 'why the last attempt failed';
+COMMENT ON COLUMN outbox.delivery.first_failed_at IS 'when the first attempt failed';
+COMMENT ON COLUMN outbox.delivery.last_failed_at IS 'when the last attempt failed';
+COMMENT ON COLUMN outbox.delivery.operation IS 'the replay that put it here; see outbox.operation';
+
+CREATE INDEX delivery_key ON outbox.delivery (destination, ordering_key, position)
+    WHERE state <> 'DISCARDED' AND ordering_key <> '';
+COMMENT ON INDEX outbox.delivery_key IS 'finds what holds a key';
+CREATE INDEX delivery_due ON outbox.delivery (destination, next_retry_at)
+    WHERE next_retry_at IS NOT NULL;
+COMMENT ON INDEX outbox.delivery_due IS 'finds what is due';
+
+SELECT pg_extension_config_dump('outbox.delivery', '');
+
+-- An option of a destination, or else the setting of the same name.
+CREATE FUNCTION outbox.destination_option(destination name, option text)
+RETURNS text
+LANGUAGE sql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce((SELECT o.option_value
+                       FROM pg_foreign_server AS s
+                       JOIN pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw AND w.fdwname = 'pg_outbox'
+                      CROSS JOIN LATERAL pg_options_to_table(s.srvoptions) AS o
+                      WHERE s.srvname = destination AND o.option_name = option),
+                    current_setting('outbox.' || option, true));
+END;
+COMMENT ON FUNCTION outbox.destination_option(name, text) IS 'internal: an option of a destination, or its default';
+
+CREATE FUNCTION outbox.option_as_interval(destination name, option text)
+RETURNS interval
+LANGUAGE sql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    -- As in all options, a bare number is milliseconds.
+    SELECT (CASE WHEN value ~ '^\s*\d+\s*$' THEN value || 'ms' ELSE value END)::interval
+      FROM outbox.destination_option(destination, option) AS value;
+END;
+COMMENT ON FUNCTION outbox.option_as_interval(name, text) IS 'internal: an option that is a duration';
+
+-- How long a failed event waits for its next attempt: exponential back-off with full jitter.
+CREATE FUNCTION outbox.retry_delay(destination name, attempts integer)
+RETURNS interval
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT random() * least(outbox.option_as_interval(destination, 'retry_max'),
+                            outbox.option_as_interval(destination, 'retry_base') * 2 ^ least(greatest(attempts, 1) - 1, 30));
+END;
+COMMENT ON FUNCTION outbox.retry_delay(name, integer) IS 'internal: how long a failed event waits for its next attempt';
+
+-- The first row that holds the key: the one whose turn it is. No row: the key is free.
+CREATE FUNCTION outbox.first_of_key(destination name, ordering_key text)
+RETURNS SETOF outbox.delivery
+LANGUAGE sql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT d.*
+      FROM outbox.delivery AS d
+     WHERE d.destination = $1 AND d.ordering_key = $2 AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
+       AND (d.state <> 'DEAD' OR outbox.destination_option($1, 'on_dead_letter') = 'block')
+     ORDER BY d.position
+     LIMIT 1;
+END;
+COMMENT ON FUNCTION outbox.first_of_key(name, text) IS 'internal: the row of outbox.delivery that holds a key';
+
+-- Gives the first row of each key its turn, and returns the keys that nothing holds any more.
+CREATE FUNCTION outbox.promote(destination name, keys text[])
+RETURNS SETOF text
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE outbox.delivery AS d
+       SET next_retry_at = clock_timestamp()
+      FROM (SELECT DISTINCT key FROM unnest(keys) AS key WHERE key <> '') AS k,
+           LATERAL outbox.first_of_key($1, k.key) AS first
+     WHERE d.destination = $1 AND d.position = first.position
+       AND first.state = 'PENDING' AND first.next_retry_at IS NULL;
+    SELECT DISTINCT key
+      FROM unnest(keys) AS key
+     WHERE key <> '' AND NOT EXISTS (SELECT FROM outbox.first_of_key($1, key));
+END;
+COMMENT ON FUNCTION outbox.promote(name, text[]) IS 'internal: gives what waits behind settled events its turn';
+
+-- Keys that something holds.
+CREATE FUNCTION outbox.held_keys(destination name, at_most integer)
+RETURNS SETOF text
+LANGUAGE sql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE key AS (  -- from key to key by the index, however many rows each has
+        (SELECT d.ordering_key
+           FROM outbox.delivery AS d
+          WHERE d.destination = $1 AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
+          ORDER BY d.ordering_key LIMIT 1)
+        UNION ALL
+        SELECT (SELECT d.ordering_key
+                  FROM outbox.delivery AS d
+                 WHERE d.destination = $1 AND d.ordering_key > key.ordering_key
+                   AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
+                 ORDER BY d.ordering_key LIMIT 1)
+          FROM key
+         WHERE key.ordering_key IS NOT NULL
+    )
+    SELECT key.ordering_key
+      FROM key
+     WHERE key.ordering_key IS NOT NULL
+       AND EXISTS (SELECT FROM outbox.first_of_key($1, key.ordering_key))
+     LIMIT at_most;
+END;
+COMMENT ON FUNCTION outbox.held_keys(name, integer) IS 'internal: the keys that events in trouble hold';
+
+-- The destination refused these events. Those that are not here yet are copied from the log.
+CREATE FUNCTION outbox.fail_events(
+    destination name,
+    xids        xid8[],
+    positions   bigint[],
+    errors      text[],
+    permanent   boolean[],
+    OUT "position" bigint,
+    OUT state    text,
+    OUT attempts integer)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    max_attempts CONSTANT integer := outbox.destination_option(destination, 'max_attempts');
+    now          CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    INSERT INTO outbox.delivery
+    SELECT e.*, $1, 'PENDING'
+      FROM unnest(xids, positions) AS failed(xid, place)
+      JOIN outbox.event AS e ON e.xid = failed.xid AND e.position = failed.place
+        ON CONFLICT DO NOTHING;
+
+    RETURN QUERY
+    UPDATE outbox.delivery AS d
+       SET attempts = d.attempts + 1,
+           state = CASE WHEN dies THEN 'DEAD' ELSE 'RELEASED' END,
+           next_retry_at = CASE WHEN NOT dies THEN now + outbox.retry_delay($1, d.attempts + 1) END,
+           lock_token = NULL,
+           locked_at = NULL,
+           locked_until = NULL,
+           last_error = failed.error,
+           first_failed_at = coalesce(d.first_failed_at, now),
+           last_failed_at = now
+      FROM (SELECT f.place, f.error, f.permanent OR b.attempts + 1 >= max_attempts AS dies
+              FROM unnest(positions, errors, permanent) AS f(place, error, permanent)
+              JOIN outbox.delivery AS b ON b.destination = $1 AND b.position = f.place
+             WHERE b.state IN ('PENDING', 'RELEASED')) AS failed
+     WHERE d.destination = $1 AND d.position = failed.place
+    RETURNING d.position, d.state, d.attempts;
+END $$;
+COMMENT ON FUNCTION outbox.fail_events(name, xid8[], bigint[], text[], boolean[]) IS
+    'internal: makes refused events retries or dead letters';
+
+-- These events wait behind others of their keys.
+CREATE FUNCTION outbox.park_events(destination name, xids xid8[], positions bigint[])
+RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO outbox.delivery
+    SELECT e.*, $1, 'PENDING'
+      FROM unnest(xids, positions) AS parked(xid, place)
+      JOIN outbox.event AS e ON e.xid = parked.xid AND e.position = parked.place
+        ON CONFLICT DO NOTHING;
+END;
+COMMENT ON FUNCTION outbox.park_events(name, xid8[], bigint[]) IS
+    'internal: puts events behind others of their keys';
+
+-- Takes what is due under a token: rows whose turn has come, each with what waits right behind it. Of
+-- each row no more than max_bytes of payload altogether, but at least one row.
+CREATE FUNCTION outbox.claim_due(
+    destination  name,
+    token        uuid,
+    locked_until timestamptz,
+    max_events   integer,
+    max_bytes    bigint)
+RETURNS SETOF outbox.delivery
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    now CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+    WITH due AS (
+        SELECT d.position, d.ordering_key, d.next_retry_at
+          FROM outbox.delivery AS d
+         WHERE d.destination = $1 AND d.next_retry_at <= now
+           AND (d.lock_token IS NULL OR d.locked_until < now)
+           AND (d.ordering_key = ''
+                OR d.position = (SELECT f.position FROM outbox.first_of_key($1, d.ordering_key) AS f))
+         ORDER BY d.next_retry_at, d.position
+         LIMIT max_events
+           FOR UPDATE OF d SKIP LOCKED
+    ), wanted AS (
+        SELECT due.position, due.next_retry_at, due.position AS head FROM due
+        UNION ALL
+        SELECT follower.position, due.next_retry_at, due.position
+          FROM due
+         CROSS JOIN LATERAL (
+            SELECT f.position, f.state
+              FROM outbox.delivery AS f
+             WHERE f.destination = $1 AND f.ordering_key = due.ordering_key AND f.position > due.position
+               AND f.state = 'PENDING' AND f.ordering_key <> ''
+               AND NOT EXISTS (SELECT FROM outbox.delivery AS b
+                                WHERE b.destination = $1 AND b.ordering_key = due.ordering_key AND b.ordering_key <> ''
+                                  AND b.position > due.position AND b.position < f.position
+                                  AND b.state IN ('RELEASED', 'DEAD'))
+             ORDER BY f.position
+             LIMIT 100) AS follower
+    ), numbered AS (
+        SELECT w.position,
+               row_number() OVER w AS number,
+               sum(coalesce(octet_length(d.payload), 0)) OVER w AS bytes
+          FROM wanted AS w
+          JOIN outbox.delivery AS d ON d.destination = $1 AND d.position = w.position
+        WINDOW w AS (ORDER BY w.next_retry_at, w.head, w.position)
+    )
+    UPDATE outbox.delivery AS d
+       SET lock_token = token, locked_at = now, locked_until = $3
+      FROM numbered AS n
+     WHERE d.destination = $1 AND d.position = n.position
+       AND (n.number = 1 OR n.number <= max_events AND n.bytes <= max_bytes)
+    RETURNING d.*;
+END $$;
+COMMENT ON FUNCTION outbox.claim_due(name, uuid, timestamptz, integer, bigint) IS
+    'internal: takes events in trouble that are due under a token';
+
+-- The destination has confirmed these events, which were claimed under the token. Returns the keys
+-- that nothing holds any more.
+CREATE FUNCTION outbox.settle_events(destination name, token uuid, positions bigint[])
+RETURNS SETOF text
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    keys text[];
+BEGIN
+    WITH settled AS (
+        DELETE FROM outbox.delivery AS d
+         WHERE d.destination = $1 AND d.position = ANY (positions) AND d.lock_token = token
+        RETURNING d.ordering_key
+    )
+    SELECT array_agg(DISTINCT s.ordering_key) INTO keys FROM settled AS s;
+    RETURN QUERY SELECT * FROM outbox.promote($1, coalesce(keys, '{}'));
+END $$;
+COMMENT ON FUNCTION outbox.settle_events(name, uuid, bigint[]) IS
+    'internal: takes confirmed events out of outbox.delivery';
+
+-- Gives back what was claimed and not sent.
+CREATE FUNCTION outbox.unlock_events(destination name, token uuid, positions bigint[])
+RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE outbox.delivery AS d
+       SET lock_token = NULL, locked_at = NULL, locked_until = NULL
+     WHERE d.destination = $1 AND d.position = ANY (positions) AND d.lock_token = token;
+END;
+COMMENT ON FUNCTION outbox.unlock_events(name, uuid, bigint[]) IS 'internal: gives back what was claimed and not sent';
