@@ -8,13 +8,20 @@
 namespace outbox {
 
 Micros Backoff::next() noexcept {
-    Micros ceiling = base_;
-    for (unsigned i = 0; i < steps_ && ceiling < cap_; i++)
-        ceiling = ceiling > cap_ / 2 ? cap_ : ceiling * 2;
-    ceiling = std::max<Micros>(1, std::min(ceiling, cap_));
-    if (ceiling < cap_)
+    const Micros longest = ceiling(steps_);
+    if (longest < cap_)
         steps_++;
+    return jittered(longest);
+}
 
+Micros Backoff::ceiling(unsigned steps) const noexcept {
+    Micros ceiling = base_;
+    for (unsigned i = 0; i < steps && ceiling < cap_; i++)
+        ceiling = ceiling > cap_ / 2 ? cap_ : ceiling * 2;
+    return std::max<Micros>(1, std::min(ceiling, cap_));
+}
+
+Micros Backoff::jittered(Micros ceiling) noexcept {
     // xorshift64: jitter wants to be spread out, not to be unpredictable.
     random_ ^= random_ << 13;
     random_ ^= random_ >> 7;

@@ -23,11 +23,16 @@ class Backoff {
 
     // The next delay, in microseconds; each call is one step further.
     Micros next() noexcept;
+    // The delay after so many steps; counts none.
+    Micros after(unsigned steps) noexcept { return jittered(ceiling(steps)); }
 
     void reset() noexcept { steps_ = 0; }
     unsigned steps() const noexcept { return steps_; }
 
   private:
+    Micros ceiling(unsigned steps) const noexcept;
+    Micros jittered(Micros ceiling) noexcept;
+
     Micros base_;
     Micros cap_;
     std::uint64_t random_;

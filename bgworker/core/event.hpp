@@ -29,6 +29,7 @@ struct Header {
 
 struct Event {
     std::int64_t position = 0;
+    std::uint64_t xid = 0;
     Micros occurred_at = 0;  // since the Unix epoch
     Uuid event_id{};
     Uuid source_event_id{};
@@ -37,6 +38,7 @@ struct Event {
     bool has_version = false;
     bool has_source_event_id = false;
     bool has_payload = false;
+    bool retry = false;  // it comes from outbox.delivery, not from the log
     std::string_view topic;
     std::string_view aggregate_type;
     std::string_view aggregate_id;
@@ -53,6 +55,9 @@ struct Event {
     bool in_flight = false;
     bool chained = false;  // travels in one batch with the event of its key before it
     bool settled = false;
+    std::uint8_t failures = 0;      // in a row, while the destination worked for others
+    std::uint32_t batch_limit = 0;  // travels with fewer events than the batch that failed; 0: any
+    Micros again_at = 0;            // after a failure of its own
 };
 
 class EventBlock {

@@ -32,7 +32,7 @@ Pipeline::~Pipeline() {
 
 bool Pipeline::has_room() const noexcept {
     return unsettled_ < limits_.max_events && held_bytes_ < limits_.max_bytes &&
-           span_ < limits_.max_events * max_span_factor;
+           span_ < limits_.max_events * max_span_factor && held_keys_.size() < max_held_keys;
 }
 
 void Pipeline::open_window() {
@@ -68,16 +68,30 @@ void Pipeline::admit(EventBlock* block) {
     (window.last != nullptr ? window.last->next : window.first) = block;
     window.last = block;
 
-    unsettled_ += events.size();
     span_ += events.size();
-    held_bytes_ += block->bytes();
-    for (Event& event : events)
+    take_in(*block);
+}
+
+void Pipeline::take_in(EventBlock& block) {
+    unsettled_ += block.events().size();
+    held_bytes_ += block.bytes();
+    for (Event& event : block.events())
         enqueue(event);
+}
+
+// Retries of a sink that is ordered wait for each other too: the next one of a key must not be on
+// its way when the one before is refused.
+bool Pipeline::waits_for_its_key(const Event& event) const noexcept {
+    return !event.ordering_key.empty() && (event.retry || !capabilities_.ordered);
 }
 
 void Pipeline::enqueue(Event& event) {
     event.turn = next_turn_++;
-    if (!capabilities_.ordered && !event.ordering_key.empty()) {
+    if (is_held(event)) {
+        record(event, Record::Kind::parked);
+        return;
+    }
+    if (waits_for_its_key(event)) {
         auto [entry, is_first] = last_of_key_.try_emplace(event.ordering_key, &event);
         if (!is_first) {
             entry->second->next_of_key = &event;
@@ -94,12 +108,74 @@ void Pipeline::close_window() {
 }
 
 // ---------------------------------------------------------------------------------------------
+// Events in trouble
+// ---------------------------------------------------------------------------------------------
+
+void Pipeline::hold_key(std::string_view key) {
+    held_keys_.emplace(key);
+}
+
+void Pipeline::free_key(std::string_view key) {
+    const auto entry = held_keys_.find(key);
+    if (entry != held_keys_.end())
+        held_keys_.erase(entry);
+}
+
+bool Pipeline::is_held(const Event& event) const {
+    return !held_keys_.empty() && !event.retry && held_keys_.contains(event.ordering_key);
+}
+
+void Pipeline::admit_retries(EventBlock* block) {
+    assert(!block->empty());
+    spare_blocks_.reserve(max_spare_blocks);
+    block->unsettled = block->events().size();
+    for (Event& event : block->events())
+        event.retry = true;
+    take_in(*block);
+}
+
+void Pipeline::record(Event& event, Record::Kind kind) {
+    records_.push_back({.event = &event, .kind = kind});
+}
+
+// An event that was its key's turn.
+void Pipeline::park(Event& event) {
+    record(event, Record::Kind::parked);
+    record_waiting(event);
+}
+
+// Whatever waits behind an event in memory waits in outbox.delivery instead.
+void Pipeline::record_waiting(Event& event) {
+    if (!waits_for_its_key(event))
+        return;
+    last_of_key_.erase(event.ordering_key);
+    Event* next = std::exchange(event.next_of_key, nullptr);
+    while (next != nullptr) {
+        record(*next, next->retry ? Record::Kind::unsent : Record::Kind::parked);
+        next = std::exchange(next->next_of_key, nullptr);
+    }
+}
+
+void Pipeline::recorded() {
+    for (const Record& record : records_)
+        settle(*record.event);
+    records_.clear();
+    advance_front();
+}
+
+// ---------------------------------------------------------------------------------------------
 // The destination's side
 // ---------------------------------------------------------------------------------------------
 
 Micros Pipeline::deadline() const noexcept {
-    const Micros sink = sink_->deadline();
-    return backing_off() && !ready_.empty() ? std::min(sink, resume_at_) : sink;
+    Micros next = sink_->deadline();
+    if (paused_)
+        return next;
+    if (backing_off())
+        return ready_.empty() && aside_.empty() ? next : std::min(next, resume_at_);
+    for (const Event* event : aside_)
+        next = std::min(next, event->again_at);
+    return next;
 }
 
 void Pipeline::step() {
@@ -109,6 +185,7 @@ void Pipeline::step() {
         const Micros now = clock_.now();
         if (backing_off() && now >= resume_at_)
             resume_at_ = 0;
+        bring_back_set_aside(now);
         submit_ready();
 
         outcomes_.clear();
@@ -119,7 +196,7 @@ void Pipeline::step() {
             batches_in_flight_--;
             if (outcome.batch->period == period_)
                 of_this_period_--;
-            if (outcome.confirmed)
+            if (outcome.fate == Fate::confirmed)
                 confirm(*outcome.batch);
             else
                 fail(outcome);
@@ -136,63 +213,100 @@ void Pipeline::submit_ready() {
     // After a failure one batch goes as a probe; the rest follows when it is confirmed. It does not
     // wait for batches of before, which may hang for as long as the destination lets them.
     const std::size_t limit = failures_ > 0 ? 1 : capabilities_.max_batches;
-    while (!ready_.empty() && !backing_off() && of_this_period_ < limit &&
+    while (!paused_ && !backing_off() && of_this_period_ < limit &&
            batches_in_flight_ < capabilities_.max_batches) {
-        Batch& batch = form_batch();
+        Batch* batch = form_batch();
+        if (batch == nullptr)
+            break;
         batches_in_flight_++;
         of_this_period_++;
-        sink_->submit(batch);
+        sink_->submit(*batch);
     }
 }
 
-Batch& Pipeline::form_batch() {
+// The next batch; nullptr: there is nothing to send.
+Batch* Pipeline::form_batch() {
     if (spare_batches_.empty())
         spare_batches_.push_back(batches_.emplace_back(std::make_unique<Batch>()).get());
     Batch& batch = *spare_batches_.back();
-    spare_batches_.pop_back();
     batch.bytes = 0;
     batch.period = period_;
 
+    std::size_t limit = capabilities_.max_batch_events;
     auto take = [&](Event& event) {
+        const std::size_t limit_with =
+            event.batch_limit > 0 ? std::min<std::size_t>(limit, event.batch_limit) : limit;
         const bool fits = batch.events.empty() ||
-                          (batch.events.size() < capabilities_.max_batch_events &&
+                          (batch.events.size() < limit_with &&
                            batch.bytes + event.payload.size() <= capabilities_.max_batch_bytes);
         if (fits) {
             batch.events.push_back(&event);
             batch.bytes += event.payload.size();
             event.in_flight = true;
+            limit = limit_with;
         }
         return fits;
     };
-    while (!ready_.empty() && take(*ready_.front())) {
+    while (!ready_.empty()) {
         Event* event = ready_.front();
+        const bool held = is_held(*event);
+        if (!held && !take(*event))
+            break;
         ready_.pop_front();
+        if (held) {
+            park(*event);
+            continue;
+        }
         // Events that wait for this one may come along behind it.
         while (event->next_of_key != nullptr && take(*event->next_of_key)) {
             event = event->next_of_key;
             event->chained = true;
         }
     }
-    return batch;
+    if (batch.events.empty())
+        return nullptr;
+    spare_batches_.pop_back();
+    return &batch;
+}
+
+void Pipeline::bring_back_set_aside(Micros now) {
+    std::erase_if(aside_, [&](Event* event) {
+        const bool due = now >= event->again_at;
+        if (due)
+            ready_.push_back(event);
+        return due;
+    });
 }
 
 void Pipeline::confirm(Batch& batch) {
-    if (batch.period == period_ && failures_ > 0) {
-        failures_ = 0;
-        backoff_.reset();
+    if (batch.period == period_) {
+        destination_works();
+        failed_in_a_row_ = refused_in_a_row_ = 0;
     }
     const Micros now = clock_.now(), unix_now = clock_.unix_now();
     for (Event* event : batch.events)
-        settle(*event, now, unix_now);
+        confirm(*event, now, unix_now);
 }
 
-void Pipeline::settle(Event& event, Micros now, Micros unix_now) {
+void Pipeline::destination_works() noexcept {
+    failures_ = 0;
+    backoff_.reset();
+}
+
+void Pipeline::confirm(Event& event, Micros now, Micros unix_now) {
     event.in_flight = false;
+    stats_.settled(unix_now - event.occurred_at, event.payload.size(), now);
+    if (waits_for_its_key(event))
+        release_key(event);
+    if (event.retry)
+        record(event, Record::Kind::confirmed);
+    else
+        settle(event);
+}
+
+void Pipeline::settle(Event& event) {
     event.settled = true;
     unsettled_--;
-    stats_.settled(unix_now - event.occurred_at, event.payload.size(), now);
-    if (!capabilities_.ordered && !event.ordering_key.empty())
-        release_key(event);
     if (--event.block->unsettled == 0)
         block_settled(*event.block);
 }
@@ -214,6 +328,10 @@ void Pipeline::release_key(Event& event) {
 // Frees the block now, not when everything before it is settled: one slow event must not hold the
 // memory of all that overtook it.
 void Pipeline::block_settled(EventBlock& block) {
+    if (block.window == nullptr) {  // of retries
+        recycle(&block);
+        return;
+    }
     Window& window = *block.window;
     if (block.previous != nullptr) {
         block.previous->through = block.through;
@@ -229,17 +347,96 @@ void Pipeline::block_settled(EventBlock& block) {
     recycle(&block);
 }
 
+// ---------------------------------------------------------------------------------------------
+// Failure
+// ---------------------------------------------------------------------------------------------
+
 void Pipeline::fail(const Outcome& outcome) {
+    Batch& batch = *outcome.batch;
+    for (Event* event : batch.events)
+        event->in_flight = false;
+    if (outcome.fate == Fate::undone) {
+        requeue(batch);
+        return;
+    }
     stats_.failed();
     last_error_ = outcome.error;
-    for (Event* event : outcome.batch->events) {
-        event->in_flight = false;
-        if (!event->chained)
-            failed_.push_back(event);
-        event->chained = false;
+    if (outcome.fate == Fate::refused) {
+        on_refused(outcome);
+    } else if (outcome.fate == Fate::failed && !capabilities_.ordered && batch.period == period_) {
+        on_failed(outcome);
+    } else {
+        requeue(batch);
+        back_off(outcome);
     }
-    // Batches that were already under way when the destination failed tell nothing new, but for how
-    // long it asks to be left alone.
+}
+
+void Pipeline::requeue(Batch& batch) {
+    for (Event* event : batch.events)
+        if (!std::exchange(event->chained, false))
+            failed_.push_back(event);
+}
+
+void Pipeline::halve(Batch& batch) {
+    for (Event* event : batch.events)
+        event->batch_limit =
+            static_cast<std::uint32_t>(std::max<std::size_t>(1, batch.events.size() / 2));
+}
+
+// Perhaps it is the event; perhaps the destination is going down.
+void Pipeline::on_failed(const Outcome& outcome) {
+    Batch& batch = *outcome.batch;
+    failed_in_a_row_++;
+    Event& first = *batch.events.front();
+    const bool alone = batch.events.size() == 1;
+    if (alone && failures_ == 0 && first.failures < failures_of_event)
+        first.failures++;
+    if (alone && first.failures == failures_of_event &&
+        failed_in_a_row_ < failures_of_destination) {
+        refuse(first, outcome.error, false);
+        return;
+    }
+    if (!alone)
+        halve(batch);
+    set_aside(batch);
+    if (failed_in_a_row_ >= failures_of_destination || outcome.retry_after > 0)
+        back_off(outcome);
+}
+
+void Pipeline::set_aside(Batch& batch) {
+    for (Event* event : batch.events)
+        if (!std::exchange(event->chained, false)) {
+            event->again_at = clock_.now() + backoff_.after(event->failures);
+            aside_.push_back(event);
+        }
+}
+
+void Pipeline::on_refused(const Outcome& outcome) {
+    Batch& batch = *outcome.batch;
+    if (batch.events.size() > 1) {
+        halve(batch);
+        requeue(batch);
+        return;
+    }
+    refuse(*batch.events.front(), outcome.error, outcome.permanent);
+    if (batch.period != period_)
+        return;
+    if (++refused_in_a_row_ > max_refused_in_a_row)
+        back_off(outcome);
+    else
+        destination_works();  // it answered
+}
+
+void Pipeline::refuse(Event& event, const std::string& error, bool permanent) {
+    records_.push_back({&event, Record::Kind::refused, permanent, error});
+    if (!event.ordering_key.empty())
+        hold_key(event.ordering_key);
+    record_waiting(event);
+}
+
+// Batches that were already under way when the destination failed tell nothing new, but for how
+// long it asks to be left alone.
+void Pipeline::back_off(const Outcome& outcome) {
     Micros wait = outcome.retry_after;
     if (outcome.batch->period == period_) {
         period_++;

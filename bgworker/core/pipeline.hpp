@@ -7,9 +7,18 @@
 // Order. A sink that is `ordered` gets events as they come. For any other the pipeline keeps the
 // order of each key: while an event of a key is in flight, later ones of the key wait behind it.
 //
-// Failure. A failed batch goes back to the front, the destination is left alone for a while
-// (exponential back-off with full jitter, at least what it asked for), then probed with one batch;
-// the first confirmation opens it again.
+// Failure of the destination. The batch goes back to the front, the destination is left alone for a
+// while (exponential back-off with full jitter, at least what it asked for), then probed with one
+// batch; the first confirmation opens it again. A request that fails among others that succeed is
+// sent again alone, soon, while the others go on; several in a row are a failure of the
+// destination, and one that fails time after time while others succeed is the fault of its event.
+//
+// Failure of an event. A batch that is refused is halved until the offender stands alone. That one
+// leaves the pipeline for outbox.delivery, where it waits for another attempt or for a person, and
+// so do the later events of its key, which it holds. When everything is refused, with no success in
+// between, the destination is backed off from as well: it is more likely at fault than all events.
+//
+// Retries come back from there as blocks that belong to no window.
 //
 // Memory is bounded by `Limits`; has_room() says when the reader must wait. One thread.
 #pragma once
@@ -22,6 +31,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "backoff.hpp"
@@ -41,6 +51,20 @@ struct Window {
     std::size_t passed = 0;  // events up to settled_to
 };
 
+// What has to be written to outbox.delivery before an event may leave the pipeline.
+struct Record {
+    enum class Kind {
+        refused,
+        parked,     // waits behind an earlier event of its key
+        confirmed,  // a retry that was delivered
+        unsent,     // a retry that is held back by an earlier one of its key
+    };
+    Event* event = nullptr;
+    Kind kind = Kind::parked;
+    bool permanent = false;  // refused: for good
+    std::string error{};     // refused: why
+};
+
 class Pipeline {
   public:
     struct Limits {
@@ -54,6 +78,14 @@ class Pipeline {
     // Events settled behind the first unsettled one are delivered again after a crash. This many
     // times max_events is the most there can be of them.
     static constexpr std::size_t max_span_factor = 16;
+    // So many keys can be held by events in trouble; then nothing more is read.
+    static constexpr std::size_t max_held_keys = 100'000;
+    // Failed requests in a row, with no success in between, that make it the destination's failure.
+    static constexpr unsigned failures_of_destination = 3;
+    // Failures of one event, while others succeed, that make it the event's fault.
+    static constexpr unsigned failures_of_event = 3;
+    // Refused events in a row after which the destination is backed off from.
+    static constexpr unsigned max_refused_in_a_row = 10;
 
     Pipeline(std::unique_ptr<Sink> sink, const Limits& limits, const Clock& clock,
              DeliveryStats& stats, std::uint64_t seed);
@@ -70,11 +102,26 @@ class Pipeline {
     void admit(EventBlock* block);
     void close_window();
 
+    // Events in trouble. A key is held while outbox.delivery has an event of it that comes first:
+    // events of the log that have it are parked.
+    void hold_key(std::string_view key);
+    void free_key(std::string_view key);
+    void free_all_keys() noexcept { held_keys_.clear(); }
+    std::size_t held_keys() const noexcept { return held_keys_.size(); }
+    // What is to be recorded. recorded() says that all of it has been.
+    const std::vector<Record>& records() const noexcept { return records_; }
+    void recorded();
+    // Takes a block of retries, in order of position, each key's from its first one on.
+    void admit_retries(EventBlock* block);
+
     // The destination's side.
     int descriptor() const noexcept { return sink_->descriptor(); }
     // When step() must be called though the descriptor is quiet.
     Micros deadline() const noexcept;
     void step();
+    // While paused nothing is sent; what is in flight ends as it may.
+    void pause(bool paused) noexcept { paused_ = paused; }
+    std::size_t batches_in_flight() const noexcept { return batches_in_flight_; }
 
     // Settlement. How many windows at the front were settled since the last call; they are
     // forgotten.
@@ -91,20 +138,40 @@ class Pipeline {
     std::optional<Micros> oldest() const noexcept;
 
     bool backing_off() const noexcept { return resume_at_ != 0; }
-    // Failures since the last confirmation.
+    // Failures of the destination since the last confirmation.
     std::uint64_t failures() const noexcept { return failures_; }
     const std::string& last_error() const noexcept { return last_error_; }
 
   private:
+    void take_in(EventBlock& block);
     void enqueue(Event& event);
+    bool waits_for_its_key(const Event& event) const noexcept;
+    bool is_held(const Event& event) const;
+    void record(Event& event, Record::Kind kind);
+    void park(Event& event);
+    void record_waiting(Event& event);
+
     void submit_ready();
-    Batch& form_batch();
+    Batch* form_batch();
+    void bring_back_set_aside(Micros now);
+
     void confirm(Batch& batch);
-    void settle(Event& event, Micros now, Micros unix_now);
+    void destination_works() noexcept;
+    void confirm(Event& event, Micros now, Micros unix_now);
+    void settle(Event& event);
     void release_key(Event& event);
     void block_settled(EventBlock& block);
+
     void fail(const Outcome& outcome);
+    void halve(Batch& batch);
+    void requeue(Batch& batch);
+    void on_failed(const Outcome& outcome);
+    void set_aside(Batch& batch);
+    void on_refused(const Outcome& outcome);
+    void refuse(Event& event, const std::string& error, bool permanent);
+    void back_off(const Outcome& outcome);
     void requeue_failed();
+
     void advance_front();
     void recycle(EventBlock* block) noexcept;
 
@@ -124,6 +191,7 @@ class Pipeline {
     std::vector<std::unique_ptr<EventBlock>> spare_blocks_;
 
     std::deque<Event*> ready_;
+    std::vector<Event*> aside_;  // failed on their own; each goes again at its again_at
     std::unordered_map<std::string_view, Event*>
         last_of_key_;  // of each key that has unsettled events
     std::uint64_t next_turn_ = 1;
@@ -135,9 +203,18 @@ class Pipeline {
     std::vector<Outcome> outcomes_;
     std::vector<Event*> failed_;
 
+    struct KeyHash : std::hash<std::string_view> {
+        using is_transparent = void;
+    };
+    std::unordered_set<std::string, KeyHash, std::equal_to<>> held_keys_;
+    std::vector<Record> records_;
+
+    bool paused_ = false;
     Micros resume_at_ = 0;      // 0: not backing off
     std::uint64_t period_ = 0;  // counts back-offs
     std::uint64_t failures_ = 0;
+    unsigned failed_in_a_row_ = 0;   // requests, since the last confirmation
+    unsigned refused_in_a_row_ = 0;  // events, since the last confirmation
     std::string last_error_;
 };
 

@@ -14,7 +14,7 @@ class NullSink final : public Sink {
     void submit(Batch& batch) noexcept override { waiting_.push_back(&batch); }
     void step(Micros, std::vector<Outcome>& outcomes) noexcept override {
         for (Batch* batch : waiting_)
-            outcomes.push_back({batch, true, {}, 0});
+            outcomes.push_back({.batch = batch});
         waiting_.clear();
     }
 

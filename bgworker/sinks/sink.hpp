@@ -25,12 +25,23 @@ struct Batch {
     std::uint64_t period = 0;    // the pipeline's: between which failures it was sent
 };
 
+enum class Fate {
+    confirmed,
+    unavailable,  // the destination cannot be reached, throttles, or will not have us: nothing that
+                  // any event could be blamed for
+    failed,   // no success, and nobody knows why: no answer in time, a server error. It may have
+              // taken effect
+    refused,  // the destination will not have an event of it
+    undone,   // the failure of another batch took it along
+};
+
 // What became of a batch. A batch whose fate is unknown has failed.
 struct Outcome {
     Batch* batch = nullptr;
-    bool confirmed = false;
-    std::string error;       // why not; one line, no secrets
+    Fate fate = Fate::confirmed;
+    std::string error{};     // why not; one line, no secrets
     Micros retry_after = 0;  // the destination asked to be left alone for so long; 0: it did not
+    bool permanent = false;  // refused now, and whenever it is tried again
 };
 
 struct Capabilities {
@@ -56,7 +67,7 @@ class Sink {
     // Starts to send. The outcome comes from a later step(), also when it fails at once.
     virtual void submit(Batch& batch) noexcept = 0;
     // Moves everything that can move, and appends what became of batches. When a sink is ordered, a
-    // failure reports all batches in flight as failed.
+    // failure reports all batches in flight, those behind it as undone.
     virtual void step(Micros now, std::vector<Outcome>& outcomes) noexcept = 0;
 };
 

@@ -39,7 +39,7 @@ class ScriptedSink final : public Sink {
         submitted_.push_back(positions_of(batch));
         in_flight_.push_back(&batch);
         if (confirms_at_once_)
-            answer(batch, {.batch = &batch, .confirmed = true, .error = {}});
+            answer(batch, {.batch = &batch});
     }
     void step(Micros, std::vector<Outcome>& outcomes) noexcept override {
         outcomes.insert(outcomes.end(), std::make_move_iterator(answers_.begin()),
@@ -55,16 +55,21 @@ class ScriptedSink final : public Sink {
         if (capabilities_.ordered && batch != in_flight_.front())
             ADD_FAILURE() << "an ordered sink confirms in order; the batch of event " << position
                           << " is not the first";
-        answer(*batch, {.batch = batch, .confirmed = true, .error = {}});
+        answer(*batch, {.batch = batch});
     }
     // When the sink is ordered, nothing behind the failed batch takes effect either.
-    void fail(std::int64_t position, std::string error = "refused", Micros retry_after = 0) {
+    void fail(std::int64_t position, std::string error = "down", Micros retry_after = 0,
+              Fate fate = Fate::unavailable, bool permanent = false) {
         Batch* failed = batch_with(position);
         const std::vector<Batch*> batches =
             failed != nullptr && capabilities_.ordered ? in_flight_ : std::vector{failed};
         for (Batch* batch : batches)
             if (batch != nullptr)
-                answer(*batch, {.batch = batch, .error = error, .retry_after = retry_after});
+                answer(*batch, {.batch = batch,
+                                .fate = batch == failed ? fate : Fate::undone,
+                                .error = error,
+                                .retry_after = retry_after,
+                                .permanent = permanent});
     }
     void confirm_everything() {
         while (!in_flight_.empty())

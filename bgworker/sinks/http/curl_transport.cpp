@@ -176,11 +176,18 @@ class CurlTransport final : public Transport {
         if (result == CURLE_OK || transfer.answered_early)
             take_answer(transfer);
         else
-            transfer.exchange->fail(transfer.error[0] != '\0' ? transfer.error
-                                                              : curl_easy_strerror(result));
+            take_failure(transfer, result);
         transfer.answered_early = false;
         done.push_back(transfer.exchange);
         spare_.push_back(&transfer);
+    }
+
+    static void take_failure(Transfer& transfer, CURLcode result) {
+        long sent = 0;
+        curl_easy_getinfo(transfer.easy, CURLINFO_REQUEST_SIZE, &sent);
+        transfer.exchange->reached = sent > 0;
+        transfer.exchange->fail(transfer.error[0] != '\0' ? transfer.error
+                                                          : curl_easy_strerror(result));
     }
 
     static void take_answer(Transfer& transfer) {

@@ -148,6 +148,7 @@ class DirectTransport final : public Transport {
     void start_request(Connection& connection, Exchange& exchange) {
         connection.state = Connection::State::busy;
         connection.exchange = &exchange;
+        exchange.reached = true;
         connection.response.reset();
         connection.sent = 0;
         connection.deadline = config_.clock.now() + config_.destination.request_timeout;

@@ -1,5 +1,5 @@
-// The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; anything else, or none, is
-// a failure. Redirects are not followed (CloudEvents webhook specification, section 2.1).
+// The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; what others mean is in
+// verdict_of(). Redirects are not followed (CloudEvents webhook specification, section 2.1).
 #include <algorithm>
 
 #include "core/text.hpp"
@@ -43,6 +43,46 @@ std::string printable(std::string_view text) {
     for (char c : text)
         line += static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c;
     return std::string(trim(line));
+}
+
+struct Verdict {
+    Fate fate;
+    bool permanent = false;
+};
+
+// The URL and the credentials are the same for all events, so an answer about them says nothing
+// about this one. Server errors and lost answers may be due to either (RFC 9110, section 15).
+Verdict verdict_of(const Exchange& exchange) {
+    const int status = exchange.status;
+    if (status == 0)
+        return {exchange.reached ? Fate::failed : Fate::unavailable};
+    if (status >= 200 && status < 300)
+        return {Fate::confirmed};
+    switch (status) {
+        case 413:  // too large
+        case 415:  // of a kind it does not take
+        case 431:  // its headers are too large
+            return {Fate::refused, true};
+        case 401:
+        case 402:
+        case 403:
+        case 404:
+        case 405:
+        case 407:
+        case 410:
+        case 421:
+        case 426:
+        case 429:
+        case 503:
+            return {Fate::unavailable};
+        case 408:
+        case 425:
+            return {Fate::failed};
+        default:
+            if (status >= 500)
+                return {Fate::failed};
+            return {status >= 400 ? Fate::refused : Fate::unavailable};
+    }
 }
 
 std::string explain(const Exchange& exchange) {
@@ -92,6 +132,7 @@ class HttpSink final : public Sink {
                 throw std::bad_alloc();
             Exchange& exchange = *spare_.back();
             exchange.batch = &batch;
+            exchange.reached = false;
             encode(batch, exchange.content);
             spare_.pop_back();
             transport_->send(exchange);
@@ -108,7 +149,7 @@ class HttpSink final : public Sink {
                 spare_.push_back(done_.back());
             }
             for (; !out_of_memory_.empty(); out_of_memory_.pop_back())
-                outcomes.push_back({out_of_memory_.back(), false, "out of memory", 0});
+                outcomes.push_back({out_of_memory_.back(), Fate::unavailable, "out of memory"});
         } catch (...) {
             // What could not be reported is still there for the next step.
         }
@@ -130,10 +171,11 @@ class HttpSink final : public Sink {
     }
 
     Outcome outcome_of(const Exchange& exchange) const {
-        if (exchange.status >= 200 && exchange.status < 300)
-            return {exchange.batch, true, {}, 0};
-        return {exchange.batch, false, explain(exchange),
-                retry_after_of(exchange.retry_after, clock_.unix_now())};
+        const Verdict verdict = verdict_of(exchange);
+        if (verdict.fate == Fate::confirmed)
+            return {.batch = exchange.batch};
+        return {exchange.batch, verdict.fate, explain(exchange),
+                retry_after_of(exchange.retry_after, clock_.unix_now()), verdict.permanent};
     }
 
     const Destination& destination_;

@@ -22,6 +22,7 @@ struct Exchange {
 
     // The answer. status 0: there was none, and `error` says why.
     int status = 0;
+    bool reached = false;  // without an answer: the request may have got there
     std::string error;
     std::string retry_after;  // as the header has it; empty: none
     std::string body;         // the beginning of it

@@ -4,8 +4,8 @@
 // the one before. Each batch is BEGIN, receive, COMMIT, with no synchronisation point between
 // batches: after an error the server skips everything up to the next one, which never comes. So no
 // batch takes effect after one that failed, and the order holds. The connection is then given up,
-// and all batches in flight have failed; those whose COMMIT was not confirmed may have happened,
-// and the inbox ignores what it has already.
+// and with it all batches in flight; those whose COMMIT was not confirmed may have happened, and
+// the inbox ignores what it has already.
 #include <libpq-fe.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -399,14 +399,16 @@ class PostgresqlSink final : public Sink {
             }
             nulls = 0;
             const ExecStatusType status = PQresultStatus(result);
-            if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK)
+            if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
                 failure_ = one_line(PQresultErrorMessage(result));
+                refused_ = is_about_the_data(PQresultErrorField(result, PG_DIAG_SQLSTATE));
+            }
             PQclear(result);
             if (!failure_.empty())
                 return;
             if (++statements_done_ == statements_per_batch) {
                 statements_done_ = 0;
-                outcomes.push_back({batches_.front(), true, {}, 0});
+                outcomes.push_back({.batch = batches_.front()});
                 batches_.pop_front();
                 deadline_ = batches_.empty() ? never : clock_.now() + destination_.request_timeout;
             }
@@ -433,12 +435,25 @@ class PostgresqlSink final : public Sink {
             rewatch(left > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
     }
 
+    // Errors that another attempt with the same data would meet again, by SQLSTATE class: wrong
+    // data, a violated constraint, a limit, an error raised by a trigger.
+    static bool is_about_the_data(const char* state) {
+        static constexpr std::array<std::string_view, 6> classes{"21", "22", "23",
+                                                                 "44", "54", "P0"};
+        return state != nullptr && std::find(classes.begin(), classes.end(),
+                                             std::string_view(state).substr(0, 2)) != classes.end();
+    }
+
     void give_up(std::vector<Outcome>& outcomes) noexcept {
         disconnect();
-        for (Batch* batch : batches_)
-            outcomes.push_back({batch, false, failure_, 0});
+        Fate fate = refused_ ? Fate::refused : Fate::unavailable;
+        for (Batch* batch : batches_) {
+            outcomes.push_back({batch, fate, failure_});
+            fate = Fate::undone;
+        }
         batches_.clear();
         failure_.clear();
+        refused_ = false;
     }
 
     void disconnect() noexcept {
@@ -505,6 +520,7 @@ class PostgresqlSink final : public Sink {
     PGconn* connection_ = nullptr;
     Micros deadline_ = never;
     std::string failure_;
+    bool refused_ = false;  // because of an event in the first batch
 
     std::deque<Batch*> batches_;  // in flight, or waiting for the connection
     int statements_done_ = 0;     // of the first one

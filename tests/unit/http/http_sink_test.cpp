@@ -79,7 +79,7 @@ TEST_F(HttpSink, ConfirmsOnAny2xxAndKeepsTheConnection) {
           "HTTP/1.1 202 x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
           "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 x\r\nContent-Length: 0\r\n\r\n"}) {
         peer_.then({.bytes = answer});
-        EXPECT_TRUE(send_one().confirmed) << answer;
+        EXPECT_EQ(send_one().fate, Fate::confirmed) << answer;
     }
     EXPECT_EQ(peer_.connections(), 1);
     const std::string request = peer_.requests().front();
@@ -95,7 +95,7 @@ TEST_F(HttpSink, SendsAsManyAtATimeAsConnectionsAreAllowed) {
         for (int i = 0; i < 3; i++)
             sink_->submit(batch(i));
         for (const Outcome& outcome : outcomes(3))
-            EXPECT_TRUE(outcome.confirmed) << outcome.error;
+            EXPECT_EQ(outcome.fate, Fate::confirmed) << outcome.error;
     }
     EXPECT_EQ(peer_.connections(), 3);
     EXPECT_EQ(peer_.requests().size(), 15u);
@@ -113,7 +113,7 @@ TEST_F(HttpSink, AnyOtherAnswerIsAFailureThatSaysWhy) {
     EXPECT_EQ(send_one().error, "malformed answer");
     peer_.then({.bytes = "HTTP/1.1 200 OK\r\nContent-Le", .close = true});
     EXPECT_EQ(send_one().error, "connection closed before the answer was complete");
-    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
 }
 
 TEST_F(HttpSink, ObeysRetryAfter) {
@@ -132,9 +132,9 @@ TEST_F(HttpSink, ObeysRetryAfter) {
 
 TEST_F(HttpSink, SendsAgainWhenAnIdleConnectionTurnsOutToBeClosed) {
     create();
-    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
     peer_.then({.bytes = "", .close = true});  // as a server that closes just then
-    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
     EXPECT_EQ(peer_.connections(), 2);
     EXPECT_EQ(peer_.requests().size(), 3u);
 }
@@ -142,7 +142,7 @@ TEST_F(HttpSink, SendsAgainWhenAnIdleConnectionTurnsOutToBeClosed) {
 TEST_F(HttpSink, DoesNotSendAgainOnANewConnection) {
     create();
     peer_.then({.bytes = "", .close = true});
-    EXPECT_FALSE(send_one().confirmed);
+    EXPECT_NE(send_one().fate, Fate::confirmed);
     EXPECT_EQ(peer_.requests().size(), 1u);
 }
 
@@ -150,8 +150,8 @@ TEST_F(HttpSink, TakesAnswersByteByByte) {
     create();
     peer_.then(
         {.bytes = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", .byte_by_byte = true});
-    EXPECT_TRUE(send_one().confirmed);
-    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
     EXPECT_EQ(peer_.connections(), 1);
 }
 
@@ -159,15 +159,15 @@ TEST_F(HttpSink, OpensAnotherConnectionWhenTheServerClosesTheLast) {
     create();
     peer_.then({.bytes = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
                 .close = true});
-    EXPECT_TRUE(send_one().confirmed);
-    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
     EXPECT_EQ(peer_.connections(), 2);
 }
 
 TEST_F(HttpSink, SendsLargeBodies) {
     create();
     payload_ = "\"" + std::string(8 * 1024 * 1024, 'x') + "\"";
-    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
     EXPECT_TRUE(peer_.requests().front().ends_with(payload_));
 }
 
@@ -175,13 +175,13 @@ TEST_F(HttpSink, GivesUpWhenThereIsNoAnswerInTime) {
     create({{"request_timeout", "50ms"}});
     peer_.then({.bytes = ""});
     EXPECT_EQ(send_one().error, "no answer in time");
-    EXPECT_TRUE(send_one().confirmed);
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
 }
 
 TEST_F(HttpSink, SaysWhenNobodyListens) {
     create({{"url", "http://127.0.0.1:1/"}});
     const Outcome outcome = send_one();
-    EXPECT_FALSE(outcome.confirmed);
+    EXPECT_NE(outcome.fate, Fate::confirmed);
     EXPECT_NE(outcome.error.find("onnect"), std::string::npos) << outcome.error;
 }
 
