@@ -69,6 +69,8 @@ const char* worker_state_name(WorkerState state) {
             return "delivering";
         case WorkerState::backing_off:
             return "backing off";
+        case WorkerState::paused:
+            return "paused";
         case WorkerState::misconfigured:
             return "misconfigured";
         case WorkerState::stopped:

@@ -22,6 +22,7 @@ enum class WorkerState : std::uint32_t {
     idle,         // nothing to do
     delivering,   // or processing
     backing_off,  // the destination failed; it is left alone for a while, then probed
+    paused,       // by an operator
     misconfigured,
     stopped,
 };
@@ -60,6 +61,7 @@ struct WorkerSlot {
     std::atomic<std::int64_t> settled_position;
     std::atomic<std::int64_t> oldest;  // Unix micros of the first unsettled event; 0: none
     std::atomic<std::uint64_t> unsettled;
+    std::atomic<std::uint64_t> held_keys;  // by events in trouble
     DeliveryStats stats;
 };
 

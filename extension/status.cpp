@@ -15,7 +15,7 @@ struct WorkerRow {
     TimestampTz state_since;
     TimestampTz last_error_at;
     char last_error[sizeof WorkerSlot::last_error];
-    uint64 delivered, bytes, failures, unsettled;
+    uint64 delivered, bytes, failures, unsettled, held_keys;
     int64 settled_position, oldest;
     int64 p50, p99;  // microseconds; -1: none
 };
@@ -47,6 +47,7 @@ static void copy_row(WorkerRow& row, const WorkerSlot& slot) {
     row.bytes = slot.stats.bytes;
     row.failures = slot.stats.failures;
     row.unsettled = slot.unsettled;
+    row.held_keys = slot.held_keys;
     row.settled_position = slot.settled_position;
     row.oldest = slot.oldest;
     row.p50 = slot.stats.latency.percentile(0.50).value_or(-1);
@@ -71,6 +72,7 @@ static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
         Bytes,
         Failures,
         Unsettled,
+        HeldKeys,
         Oldest,
         Position,
         P50,
@@ -93,6 +95,7 @@ static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
     values[Bytes] = Int64GetDatum(static_cast<int64>(row.bytes));
     values[Failures] = Int64GetDatum(static_cast<int64>(row.failures));
     values[Unsettled] = Int64GetDatum(static_cast<int64>(row.unsettled));
+    values[HeldKeys] = Int64GetDatum(static_cast<int64>(row.held_keys));
     values[Oldest] = TimestampTzGetDatum(row.oldest - epoch_difference);
     nulls[Oldest] = row.oldest == 0;
     values[Position] = Int64GetDatum(row.settled_position);

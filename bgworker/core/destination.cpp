@@ -337,7 +337,8 @@ Result<Micros> parse_duration(std::string_view text) {
         Micros length;
     };
     static constexpr std::array units{Unit{"ms", milliseconds(1)}, Unit{"min", seconds(60)},
-                                      Unit{"s", seconds(1)}, Unit{"", milliseconds(1)}};
+                                      Unit{"h", seconds(3600)}, Unit{"s", seconds(1)},
+                                      Unit{"", milliseconds(1)}};
     const std::string_view value = trim(text);
     for (const Unit& unit : units) {
         if (!value.ends_with(unit.suffix))
@@ -347,9 +348,10 @@ Result<Micros> parse_duration(std::string_view text) {
             return *number * unit.length;
         break;
     }
-    return Error{ErrorKind::invalid_value, "\"" + std::string(text) + "\" is no duration.", "",
-                 "Write a number of milliseconds, or a number with the unit ms, s or min; at least "
-                 "1 ms and at most a day."};
+    return Error{
+        ErrorKind::invalid_value, "\"" + std::string(text) + "\" is no duration.", "",
+        "Write a number of milliseconds, or a number with the unit ms, s, min or h; at least "
+        "1 ms and at most a day."};
 }
 
 Result<Destination> Destination::parse(std::string_view name,

@@ -85,7 +85,7 @@ std::optional<Error> validate_mapping_options(const std::vector<Option>& options
 // Other objects (the wrapper itself, foreign tables) take no options.
 std::optional<Error> validate_no_options(const std::vector<Option>& options);
 
-// "500", "500ms", "10s", "2min": at least a millisecond, at most a day.
+// "500", "500ms", "10s", "2min", "1h": at least a millisecond, at most a day.
 Result<Micros> parse_duration(std::string_view text);
 
 }  // namespace outbox

@@ -121,6 +121,12 @@ void Pipeline::free_key(std::string_view key) {
         held_keys_.erase(entry);
 }
 
+void Pipeline::hold_keys_of_records() {
+    for (const Record& record : records_)
+        if (!record.event->ordering_key.empty())
+            hold_key(record.event->ordering_key);
+}
+
 bool Pipeline::is_held(const Event& event) const {
     return !held_keys_.empty() && !event.retry && held_keys_.contains(event.ordering_key);
 }

@@ -107,12 +107,15 @@ class Pipeline {
     void hold_key(std::string_view key);
     void free_key(std::string_view key);
     void free_all_keys() noexcept { held_keys_.clear(); }
+    void hold_keys_of_records();
     std::size_t held_keys() const noexcept { return held_keys_.size(); }
     // What is to be recorded. recorded() says that all of it has been.
     const std::vector<Record>& records() const noexcept { return records_; }
     void recorded();
     // Takes a block of retries, in order of position, each key's from its first one on.
     void admit_retries(EventBlock* block);
+    // Whether retries are of use now: not while nothing can be sent anyway.
+    bool wants_retries() const noexcept { return !paused_ && !backing_off() && has_room(); }
 
     // The destination's side.
     int descriptor() const noexcept { return sink_->descriptor(); }
@@ -121,7 +124,7 @@ class Pipeline {
     void step();
     // While paused nothing is sent; what is in flight ends as it may.
     void pause(bool paused) noexcept { paused_ = paused; }
-    std::size_t batches_in_flight() const noexcept { return batches_in_flight_; }
+    bool paused() const noexcept { return paused_; }
 
     // Settlement. How many windows at the front were settled since the last call; they are
     // forgotten.

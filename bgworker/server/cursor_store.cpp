@@ -7,7 +7,7 @@ namespace outbox {
 
 // Where our row is, and the token under which we may change it.
 static ItemPointerData row_place;
-static int64 lease;
+static int64 lease = -1;
 
 static Datum text_of(const Snapshot& snapshot) {
     char* text = static_cast<char*>(palloc(snapshot.text_size()));
@@ -15,12 +15,11 @@ static Datum text_of(const Snapshot& snapshot) {
     return CStringGetTextDatum(text);
 }
 
-// Runs a statement that yields (ctid, lease, done, upto, position, system_identifier); true when it
-// yielded a row, which is in SPI_tuptable then.
+// Runs a statement that yields (ctid, ...); true when it yielded a row, which is in SPI_tuptable.
 static bool execute_for_row(const char* statement, int count, Oid* types, Datum* values,
                             const char* nulls) {
     const int code = SPI_execute_with_args(statement, count, types, values, nulls, false, 1);
-    if (code != SPI_OK_UPDATE_RETURNING && code != SPI_OK_INSERT_RETURNING)
+    if (code != SPI_OK_SELECT && code != SPI_OK_UPDATE_RETURNING && code != SPI_OK_INSERT_RETURNING)
         elog(ERROR, "could not access outbox.cursor: %s", SPI_result_code_string(code));
     if (SPI_processed == 0)
         return false;
@@ -77,34 +76,49 @@ static void make_new(Oid server, const char* name, Cursor& cursor) {
         raise(error);
 }
 
-bool take_cursor(Oid server, const char* name, Cursor& cursor) {
-    if (!lock_extension("pg_outbox"))
-        return false;
-    SPI_connect();
+void take_cursor(Oid server, const char* name, Cursor& cursor) {
     if (!take_existing(server, cursor))
         make_new(server, name, cursor);
-    SPI_finish();
-    return true;
 }
 
-bool save_cursor(const Cursor& cursor) {
-    if (!lock_extension("pg_outbox"))
-        return false;
-    SPI_connect();
+CursorState look_at_cursor(Oid server) {
+    Oid types[] = {OIDOID, INT8OID};
+    Datum values[] = {ObjectIdGetDatum(server), Int64GetDatum(lease)};
+    if (!execute_for_row("SELECT ctid, paused FROM outbox.cursor WHERE server = $1 AND lease = $2",
+                         lengthof(types), types, values, nullptr))
+        return {.ours = false, .paused = false};
+    bool is_null;
+    return {.ours = true,
+            .paused = DatumGetBool(
+                SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &is_null))};
+}
+
+static bool lock_row(const char* statement) {
+    Oid types[] = {TIDOID, INT8OID};
+    Datum values[] = {PointerGetDatum(&row_place), Int64GetDatum(lease)};
+    return execute_for_row(statement, lengthof(types), types, values, nullptr);
+}
+
+bool lock_cursor() {
+    return lock_row(
+        "SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND lease = $2 FOR UPDATE SKIP LOCKED");
+}
+
+bool wait_for_cursor() {
+    return lock_row("SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND lease = $2 FOR UPDATE");
+}
+
+void save_cursor(const Cursor& cursor) {
     const bool partly = cursor.upto.has_value();
-    Oid types[] = {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID};
-    Datum values[] = {
-        PointerGetDatum(&row_place),    Int64GetDatum(lease),
-        text_of(cursor.done),           partly ? text_of(*cursor.upto) : Datum{0},
-        Int64GetDatum(cursor.position), Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
-    const char nulls[] = {' ', ' ', ' ', partly ? ' ' : 'n', ' ', ' '};
-    const bool saved = execute_for_row(
-        "UPDATE outbox.cursor SET done = $3::pg_snapshot, upto = $4::pg_snapshot, position = $5, "
-        "system_identifier = $6, saved_at = clock_timestamp() "
-        "WHERE ctid = $1 AND lease = $2 RETURNING ctid",
+    Oid types[] = {TIDOID, TEXTOID, TEXTOID, INT8OID, INT8OID};
+    Datum values[] = {PointerGetDatum(&row_place), text_of(cursor.done),
+                      partly ? text_of(*cursor.upto) : Datum{0}, Int64GetDatum(cursor.position),
+                      Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
+    const char nulls[] = {' ', ' ', partly ? ' ' : 'n', ' ', ' '};
+    execute_for_row(
+        "UPDATE outbox.cursor SET done = $2::pg_snapshot, upto = $3::pg_snapshot, position = $4, "
+        "system_identifier = $5, saved_at = clock_timestamp() WHERE ctid = $1 RETURNING ctid",
         lengthof(types), types, values, nulls);
-    SPI_finish();
-    return saved;
 }
 
 }  // namespace outbox

@@ -15,6 +15,8 @@
 // was rolled back shows only then.
 #pragma once
 
+#include <vector>
+
 #include "core/event.hpp"
 #include "core/snapshot.hpp"
 #include "core/topic_filter.hpp"
@@ -43,7 +45,9 @@ int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settle
 
 enum class ReadResult { more, end_of_window, log_is_gone };
 
-// Appends the next events of the window whose topics match to the block, until it is full.
-ReadResult read_events(LogReader* reader, const TopicFilter& topics, EventBlock& block);
+// Appends the next events of the window whose topics match to the block, until it is full. Skips
+// those at the positions in `recorded` (ascending): they stand in outbox.delivery.
+ReadResult read_events(LogReader* reader, const TopicFilter& topics,
+                       const std::vector<std::int64_t>& recorded, EventBlock& block);
 
 }  // namespace outbox

@@ -5,6 +5,9 @@
 //   step     no transaction: the sink sends, waits, confirms (core/pipeline)
 //   settle   in memory: windows whose events are all confirmed move the cursor
 //   flush    now and then, a short transaction: save the cursor
+//   record   only when there is trouble, a short transaction: refused events, and those behind
+//   them,
+//            go to outbox.delivery; retries that are due come from there
 //
 // Whatever fails inside the server ends the process; the keeper starts another, which goes on from
 // the saved cursor. That costs duplicates, which are promised to be bounded, and never an event.
@@ -18,6 +21,7 @@
 #include "core/pipeline.hpp"
 #include "log.hpp"
 #include "server/cursor_store.hpp"
+#include "server/delivery_store.hpp"
 #include "server/destination_config.hpp"
 #include "server/log_reader.hpp"
 #include "server/worker.hpp"
@@ -33,6 +37,11 @@ static constexpr std::uint64_t max_unsaved_events = 100'000;
 // While commits come so fast that a window holds several, the next one waits for more: every look
 // takes a snapshot, and whoever wakes us for it pays for a system call.
 static constexpr Micros gather_time = milliseconds(1);
+
+// An operator is in the middle of something with our cursor: when to try again.
+static constexpr Micros busy_time = milliseconds(100);
+// Retries that are due and could not be had: when to look again.
+static constexpr Micros retry_pause = seconds(1);
 
 struct Relay {
     SystemClock clock;
@@ -54,10 +63,17 @@ struct Relay {
 
     // Settling.
     Cursor cursor;
+    bool cursor_lost = false;  // somebody moved it, or took it
     bool unsaved = false;
     Micros saved_at = 0;
+    Micros not_before = 0;  // of saving and recording
     std::uint64_t delivered_at_save = 0;
-    std::uint64_t failures_shown = 0;
+    std::uint64_t failed_attempts_shown = 0;
+    std::uint64_t failures_shown = 0;  // of the destination
+
+    // Events in trouble.
+    std::vector<std::int64_t> recorded;  // positions of the log that stand in outbox.delivery
+    Micros retries_due = 0;
 };
 
 static Relay* relay = nullptr;
@@ -66,6 +82,10 @@ static WaitEventSet* wait_set = nullptr;
 
 static DeliveryStats& my_stats() {
     return shared->slots[my_slot].stats;
+}
+
+static const char* my_name() {
+    return NameStr(shared->slots[my_slot].name);
 }
 
 static void core(void (*body)()) {
@@ -124,25 +144,52 @@ static void show_error(const char* error) {
     ereport(LOG, (errmsg("destination \"%s\": %s", NameStr(shared->slots[my_slot].name), error)));
 }
 
-// Reads the configuration, and starts over when it changed. Ends the process when there is none.
-static void configure() {
-    begin_work_on_changes("reading the configuration");
-    const bool exists = load_config(shared->slots[my_slot].object, relay->new_config);
-    end_work();
-    if (!exists)
-        proc_exit(0);
-
-    set_my_name(relay->new_config.name.c_str());
-    relay->poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
-    relay->next_look = 0;  // the limits it was made with may be others
-    if (relay->pipeline != nullptr && relay->new_config == relay->config)
-        return;
+// From the cursor as it is now, which somebody may have moved.
+static void start_over() {
     const CoreError error = call_core([] { return rebuild_pipeline(); });
     if (error.failed) {
         show_error(error.message);
         set_my_state(WorkerState::misconfigured);
     }
     make_wait_set();
+}
+
+// What operators decide takes effect here: the position of the cursor, whether the destination is
+// paused, which keys are held.
+static void follow_operators(const CursorState& state) {
+    relay->pipeline->pause(state.paused);
+    load_held_keys(my_name(), *relay->pipeline);
+    relay->retries_due = 0;
+}
+
+// Reads the configuration, and starts over when it or the cursor changed. Ends the process when
+// there is no such destination.
+static void configure() {
+    begin_work_on_changes("reading the configuration");
+    const Oid server = shared->slots[my_slot].object;
+    const bool exists = load_config(server, relay->new_config) && lock_extension("pg_outbox");
+    if (!exists) {
+        end_work();
+        proc_exit(0);
+    }
+    set_my_name(relay->new_config.name.c_str());
+    relay->poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
+    relay->next_look = 0;  // the limits it was made with may be others
+
+    SPI_connect();
+    bool starts_over = relay->pipeline == nullptr || !(relay->new_config == relay->config);
+    if (!look_at_cursor(server).ours || (starts_over && !wait_for_cursor())) {
+        take_cursor(server, my_name(), relay->cursor);
+        starts_over = true;
+    }
+    relay->cursor_lost = false;
+    if (starts_over) {
+        begin_deliveries(my_name(), relay->cursor, relay->recorded);
+        start_over();
+    }
+    if (relay->pipeline != nullptr)
+        follow_operators(look_at_cursor(server));
+    end_sql_work();
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -214,7 +261,8 @@ static void look_into_log() {
         relay->poll.reset();
     }
     take_block();
-    const ReadResult result = read_events(reader, relay->destination.topics, *block_at_hand);
+    const ReadResult result =
+        read_events(reader, relay->destination.topics, relay->recorded, *block_at_hand);
     end_work();
     if (result == ReadResult::log_is_gone)
         proc_exit(0);
@@ -257,24 +305,65 @@ static Micros save_due() {
     if (!relay->unsaved || relay->cursor.foreign)
         return never;
     const std::uint64_t unsaved_events = my_stats().delivered - relay->delivered_at_save;
-    return unsaved_events >= max_unsaved_events
-               ? 0
-               : relay->saved_at + milliseconds(settings::cursor_flush_interval);
+    const Micros due = unsaved_events >= max_unsaved_events
+                           ? 0
+                           : relay->saved_at + milliseconds(settings::cursor_flush_interval);
+    return std::max(due, relay->not_before);
+}
+
+// A transaction under the lock of the cursor. False: it cannot be had now, and nothing has begun.
+static bool begin_settling(const char* activity) {
+    if (!begin_sql_work(activity, "pg_outbox"))
+        proc_exit(0);
+    if (lock_cursor())
+        return true;
+    relay->cursor_lost = !look_at_cursor(shared->slots[my_slot].object).ours;
+    end_sql_work();
+    relay->not_before = relay->clock.now() + busy_time;
+    return false;
 }
 
 static void save() {
-    begin_work("saving the cursor");
-    const bool saved = save_cursor(relay->cursor);
-    end_work();
-    if (!saved) {
-        ereport(LOG, (errmsg("destination \"%s\" is not served by this relay any more",
-                             NameStr(shared->slots[my_slot].name))));
-        proc_exit(0);
-    }
+    if (!begin_settling("saving the cursor"))
+        return;
+    save_cursor(relay->cursor);
+    end_sql_work();
     tell_keeper_of_progress();
     relay->unsaved = false;
     relay->saved_at = relay->clock.now();
     relay->delivered_at_save = my_stats().delivered;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Events in trouble
+// ---------------------------------------------------------------------------------------------
+
+static Micros record_due() {
+    return relay->pipeline->records().empty() ? never : relay->not_before;
+}
+
+static void record() {
+    if (!begin_settling("recording events in trouble"))
+        return;
+    record_events(my_name(), *relay->pipeline);
+    relay->retries_due = next_retry(my_name(), relay->clock);
+    end_sql_work();
+    core([] { relay->pipeline->recorded(); });
+}
+
+static Micros retry_due() {
+    return relay->pipeline->wants_retries() ? std::max(relay->retries_due, relay->not_before)
+                                            : never;
+}
+
+static void take_retries() {
+    if (!begin_settling("taking retries"))
+        return;
+    const std::size_t count = load_retries(my_name(), *relay->pipeline);
+    relay->retries_due = next_retry(my_name(), relay->clock);
+    if (count == 0)  // what is due waits for something before it
+        relay->retries_due = std::max(relay->retries_due, relay->clock.now() + retry_pause);
+    end_sql_work();
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -283,6 +372,11 @@ static void save() {
 
 // The log gets a line when a destination fails and one when it works again, not one per attempt.
 static void show_failures() {
+    const std::uint64_t failed_attempts = my_stats().failures;
+    if (failed_attempts != relay->failed_attempts_shown)
+        set_my_error(relay->pipeline->last_error().c_str());
+    relay->failed_attempts_shown = failed_attempts;
+
     const std::uint64_t failures = relay->pipeline->failures();
     if (failures == relay->failures_shown)
         return;
@@ -290,7 +384,6 @@ static void show_failures() {
     if (failures == 0) {
         ereport(LOG, (errmsg("destination \"%s\" works again", name)));
     } else {
-        set_my_error(relay->pipeline->last_error().c_str());
         if (relay->failures_shown == 0)
             ereport(LOG, (errmsg("destination \"%s\" failed: %s", name,
                                  relay->pipeline->last_error().c_str()),
@@ -303,9 +396,11 @@ static void show_progress() {
     const Pipeline& pipeline = *relay->pipeline;
     WorkerSlot& slot = shared->slots[my_slot];
     slot.unsettled.store(pipeline.unsettled(), std::memory_order_relaxed);
+    slot.held_keys.store(pipeline.held_keys(), std::memory_order_relaxed);
     slot.oldest.store(pipeline.oldest().value_or(0), std::memory_order_relaxed);
     slot.settled_position.store(relay->cursor.position, std::memory_order_relaxed);
-    set_my_state(pipeline.failures() > 0    ? WorkerState::backing_off
+    set_my_state(pipeline.paused()          ? WorkerState::paused
+                 : pipeline.failures() > 0  ? WorkerState::backing_off
                  : pipeline.unsettled() > 0 ? WorkerState::delivering
                                             : WorkerState::idle);
     show_failures();
@@ -321,7 +416,7 @@ static void leave_when_asked() {
     if (!ProcDiePending)
         return;
     ProcDiePending = false;
-    if (relay->pipeline != nullptr && save_due() != never) {
+    if (relay->pipeline != nullptr && relay->unsaved && !relay->cursor.foreign) {
         SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
         save();
     }
@@ -337,7 +432,7 @@ static long timeout_until(Micros due) {
 
 // When the log must be looked into: after a commit, or when the poll behind that is due.
 static Micros look_due() {
-    if (!relay->pipeline->has_room())
+    if (!relay->pipeline->has_room() || relay->pipeline->paused())
         return never;
     if (relay->window_unread)
         return 0;
@@ -345,8 +440,10 @@ static Micros look_due() {
 }
 
 static void wait_for_something() {
-    const Micros due =
-        reload_is_due() ? 0 : std::min({relay->pipeline->deadline(), save_due(), look_due()});
+    const Micros due = reload_is_due() || relay->cursor_lost
+                           ? 0
+                           : std::min({relay->pipeline->deadline(), save_due(), look_due(),
+                                       record_due(), retry_due()});
     WaitEvent events[3];
     const int count = WaitEventSetWait(
         wait_set, timeout_until(due), events, lengthof(events),
@@ -361,7 +458,11 @@ static void wait_for_something() {
 static void turn() {
     if (relay->clock.now() >= look_due())
         look_into_log();
+    if (relay->clock.now() >= retry_due())
+        take_retries();
     core([] { relay->pipeline->step(); });
+    if (relay->clock.now() >= record_due())
+        record();
     settle();
     if (relay->clock.now() >= save_due())
         save();
@@ -372,14 +473,6 @@ static void start() {
     reader = create_log_reader();
     core([] { relay = new Relay; });
     SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
-
-    const WorkerSlot& slot = shared->slots[my_slot];
-    begin_work("taking the cursor");
-    const bool exists = load_config(slot.object, relay->new_config);
-    const bool taken = exists && take_cursor(slot.object, NameStr(slot.name), relay->cursor);
-    end_work();
-    if (!taken)
-        proc_exit(0);
 }
 
 }  // namespace outbox
@@ -393,7 +486,7 @@ extern "C" PGDLLEXPORT void outbox_relay_main(Datum argument) {
     while (true) {
         leave_when_asked();
         const bool reloaded = handle_signals();
-        if (reload_requested() || reloaded)
+        if (reload_requested() || reloaded || relay->cursor_lost)
             configure();
         if (relay->pipeline == nullptr) {
             wait_for_latch(-1, "OutboxRelayMisconfigured");

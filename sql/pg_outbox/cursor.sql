@@ -9,7 +9,8 @@ CREATE TABLE outbox.cursor (
     position          bigint      NOT NULL,
     system_identifier bigint      NOT NULL,
     lease             bigint      NOT NULL,
-    saved_at          timestamptz NOT NULL
+    saved_at          timestamptz NOT NULL,
+    paused            boolean     NOT NULL DEFAULT false
 );
 COMMENT ON TABLE outbox.cursor IS 'how far each destination has come';
 COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server; default: outbox.default_destination';
@@ -20,6 +21,7 @@ COMMENT ON COLUMN outbox.cursor.position IS 'highest settled position';
 COMMENT ON COLUMN outbox.cursor.system_identifier IS 'the cluster whose transactions the snapshots speak of';
 COMMENT ON COLUMN outbox.cursor.lease IS 'token of the relay that may settle; a new relay takes a new one';
 COMMENT ON COLUMN outbox.cursor.saved_at IS 'when the row was written';
+COMMENT ON COLUMN outbox.cursor.paused IS 'nothing is delivered until outbox.resume()';
 
 SELECT pg_extension_config_dump('outbox.cursor', '');
 

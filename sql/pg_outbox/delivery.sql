@@ -291,6 +291,20 @@ END $$;
 COMMENT ON FUNCTION outbox.settle_events(name, uuid, bigint[]) IS
     'internal: takes confirmed events out of outbox.delivery';
 
+-- Gives back what an earlier relay had claimed, and sees to it that no key waits for nothing: an option
+-- may have changed what holds one.
+CREATE FUNCTION outbox.unlock_all(destination name)
+RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE outbox.delivery AS d
+       SET lock_token = NULL, locked_at = NULL, locked_until = NULL
+     WHERE d.destination = $1 AND d.lock_token IS NOT NULL;
+    SELECT outbox.promote($1, ARRAY(SELECT outbox.held_keys($1, 100000)));
+END;
+COMMENT ON FUNCTION outbox.unlock_all(name) IS 'internal: what is in trouble, as a relay finds it when it starts';
+
 -- Gives back what was claimed and not sent.
 CREATE FUNCTION outbox.unlock_events(destination name, token uuid, positions bigint[])
 RETURNS void

@@ -11,6 +11,7 @@ CREATE FUNCTION outbox.workers(
     OUT delivered_bytes  bigint,
     OUT failures         bigint,
     OUT unsettled        bigint,
+    OUT held_keys        bigint,
     OUT oldest_unsettled timestamptz,
     OUT settled_position bigint,
     OUT latency_p50      interval,
@@ -55,6 +56,7 @@ SELECT d.name AS destination,
        -- other topics.
        greatest(last.position - greatest(w.settled_position, c.position, 0), 0) AS pending_at_most,
        coalesce(w.unsettled, 0) AS in_flight,
+       coalesce(w.held_keys, 0) AS held_keys,
        clock_timestamp() - oldest.occurred_at AS oldest_pending_age,
        w.latency_p50,
        w.latency_p99,
@@ -75,13 +77,14 @@ SELECT d.name AS destination,
                              END AS occurred_at) AS oldest;
 COMMENT ON VIEW outbox.status IS 'every destination in one look: is anything stuck, since when, why';
 COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server; default: outbox.default_destination';
-COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, backing off, misconfigured or stopped';
+COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, backing off, paused, misconfigured or stopped';
 COMMENT ON COLUMN outbox.status.state_since IS 'since when it is in this state';
 COMMENT ON COLUMN outbox.status.pid IS 'process of the relay';
 COMMENT ON COLUMN outbox.status.published IS 'events confirmed since the relay started';
 COMMENT ON COLUMN outbox.status.failures IS 'failed attempts since the relay started';
 COMMENT ON COLUMN outbox.status.pending_at_most IS 'events not settled, at most';
 COMMENT ON COLUMN outbox.status.in_flight IS 'events read from the log and not settled';
+COMMENT ON COLUMN outbox.status.held_keys IS 'ordering keys whose events wait behind one in trouble; see outbox.blocked_key';
 COMMENT ON COLUMN outbox.status.oldest_pending_age IS 'age of the oldest event not settled';
 COMMENT ON COLUMN outbox.status.latency_p50 IS 'half of the recent events took at most this long from occurred_at to confirmed';
 COMMENT ON COLUMN outbox.status.latency_p99 IS '99 of 100 recent events took at most this long';

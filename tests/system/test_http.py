@@ -360,8 +360,9 @@ def test_what_fails_is_tried_again_in_order(db: Database, receiver: Receiver, ki
     assert 1 <= status["failures"] <= 3
     assert not [r for r in receiver.requests if r.target != "/"], "a redirect was followed"
     log = db.cluster.log_since(db.cluster.test_began)
-    assert log.count(f'destination "d" failed: ') == 1, "the log says so once"
-    assert log.count('destination "d" works again') == 1
+    failed = log.count('destination "d" failed: ')
+    assert failed <= 1, "the log says so once, if it was more than one request"
+    assert log.count('destination "d" works again') == failed
 
 
 def test_a_refused_connection_is_tried_until_it_works(db: Database, receiver: Receiver) -> None:

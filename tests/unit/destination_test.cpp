@@ -367,13 +367,13 @@ const Refused refusals[] = {
      {},
      value,
      "invalid value for option \"connect_timeout\"",
-     "ms, s or min"},
+     "ms, s, min or h"},
     {"RequestTimeout",
      {http_url, {"request_timeout", "0"}},
      {},
      value,
      "invalid value for option \"request_timeout\"",
-     "ms, s or min"},
+     "ms, s, min or h"},
     {"EmptyConsumer", {pg_url, {"consumer", ""}}, {}, value, "\"consumer\"", "empty"},
     {"ConsumerWithControlCharacter",
      {pg_url, {"consumer", "a\nb"}},
@@ -443,6 +443,8 @@ TEST(Duration, HasUnits) {
     EXPECT_EQ(parse_duration("500ms").value(), milliseconds(500));
     EXPECT_EQ(parse_duration("10s").value(), seconds(10));
     EXPECT_EQ(parse_duration("2min").value(), seconds(120));
+    EXPECT_EQ(parse_duration("1h").value(), seconds(3600));
+    EXPECT_EQ(parse_duration("1h").value(), seconds(3600));
     EXPECT_EQ(parse_duration(" 10 s ").value(), seconds(10));
 }
 
@@ -462,7 +464,7 @@ TEST(Duration, RefusesEverythingElseAndShowsTheUnits) {
                              "-1",
                              "-5s",
                              "1.5s",
-                             "1h",
+                             "1d",
                              "10m",
                              "10S",
                              "1d",
@@ -482,7 +484,7 @@ TEST(Duration, RefusesEverythingElseAndShowsTheUnits) {
         EXPECT_EQ(duration.error().kind, ErrorKind::invalid_value);
         EXPECT_THAT(duration.error().message, HasSubstr('"' + std::string(text) + '"'));
         EXPECT_THAT(duration.error().hint,
-                    AllOf(HasSubstr("ms, s or min"), HasSubstr("at most a day")));
+                    AllOf(HasSubstr("ms, s, min or h"), HasSubstr("at most a day")));
     }
 }
 

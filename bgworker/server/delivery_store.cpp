@@ -1,0 +1,300 @@
+#include "server/delivery_store.hpp"
+
+#include "boundary.hpp"
+#include "server/event_copy.hpp"
+
+namespace outbox {
+
+// Retries taken from the table at a time.
+static constexpr int max_retries = 256;
+static constexpr int64 max_retry_bytes = 1024 * 1024;
+
+// Of an error that is kept.
+static constexpr int max_error_bytes = 1000;
+
+static void core_or_raise(CoreError error) {
+    if (error.failed)
+        raise(error);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Calling functions of SQL
+// ---------------------------------------------------------------------------------------------
+
+// Under which this process has retries under way.
+static Datum my_token() {
+    static pg_uuid_t token;
+    static bool made = false;
+    if (!made && !pg_strong_random(&token, sizeof token))
+        elog(ERROR, "could not generate random values");
+    made = true;
+    return UUIDPGetDatum(&token);
+}
+
+static Datum name_datum(const char* destination) {
+    auto* name = static_cast<Name>(palloc(sizeof(NameData)));
+    namestrcpy(name, destination);
+    return NameGetDatum(name);
+}
+
+static void run(const char* statement, int count, const Oid* types, const Datum* values,
+                const char* nulls = nullptr) {
+    const int code = SPI_execute_with_args(statement, count, const_cast<Oid*>(types),
+                                           const_cast<Datum*>(values), nulls, false, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not access outbox.delivery: %s", SPI_result_code_string(code));
+}
+
+static Datum result(uint64 row, int column, bool* is_null) {
+    return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, is_null);
+}
+
+// An array that is filled from records: room for all of them.
+struct ArrayBuilder {
+    Oid type;
+    int16 length;
+    bool by_value;
+    char align;
+    Datum* values;
+    int count;
+
+    void add(Datum value) { values[count++] = value; }
+    Datum datum() const {
+        return PointerGetDatum(construct_array(values, count, type, length, by_value, align));
+    }
+};
+
+static ArrayBuilder array_of(Oid type, size_t room) {
+    ArrayBuilder array{};
+    array.type = type;
+    get_typlenbyvalalign(type, &array.length, &array.by_value, &array.align);
+    array.values = static_cast<Datum*>(palloc(Max(room, 1) * sizeof(Datum)));
+    return array;
+}
+
+static Datum server_text(std::string_view utf8) {
+    char* converted =
+        pg_any_to_server(const_cast<char*>(utf8.data()), static_cast<int>(utf8.size()), PG_UTF8);
+    return PointerGetDatum(
+        converted == utf8.data()
+            ? cstring_to_text_with_len(utf8.data(), static_cast<int>(utf8.size()))
+            : cstring_to_text(converted));
+}
+
+// What a destination answered may be anything.
+static Datum error_text(std::string_view error) {
+    int size = static_cast<int>(error.size());
+    char* text = pnstrdup(error.data(), size);
+    size = static_cast<int>(strlen(text));
+    if (GetDatabaseEncoding() != PG_UTF8 || !pg_verify_mbstr(PG_UTF8, text, size, true))
+        for (char* c = text; *c != '\0'; c++)
+            if (IS_HIGHBIT_SET(*c))
+                *c = '?';
+    size = pg_mbcliplen(text, size, max_error_bytes);
+    return PointerGetDatum(cstring_to_text_with_len(text, size));
+}
+
+// ---------------------------------------------------------------------------------------------
+// Beginning
+// ---------------------------------------------------------------------------------------------
+
+void begin_deliveries(const char* destination, const Cursor& cursor,
+                      std::vector<std::int64_t>& recorded) {
+    char* done = static_cast<char*>(palloc(cursor.done.text_size()));
+    cursor.done.write_text(done);
+    const Oid types[] = {NAMEOID, TEXTOID};
+    const Datum values[] = {name_datum(destination), CStringGetTextDatum(done)};
+    const char nulls[] = {' ', cursor.foreign ? 'n' : ' '};
+    run("SELECT outbox.unlock_all($1)", 1, types, values);
+    run("SELECT position FROM outbox.delivery WHERE destination = $1 "
+        "AND ($2 IS NULL OR NOT pg_visible_in_snapshot(xid, $2::pg_snapshot)) ORDER BY position",
+        lengthof(types), types, values, nulls);
+    core_or_raise(call_core([&] {
+        recorded.clear();
+        recorded.reserve(SPI_processed);
+    }));
+    bool is_null;
+    for (uint64 i = 0; i < SPI_processed; i++)
+        recorded.push_back(DatumGetInt64(result(i, 1, &is_null)));  // within what is reserved
+}
+
+void load_held_keys(const char* destination, Pipeline& pipeline) {
+    const Oid types[] = {NAMEOID, INT4OID};
+    const Datum values[] = {name_datum(destination),
+                            Int32GetDatum(static_cast<int32>(Pipeline::max_held_keys))};
+    run("SELECT outbox.held_keys($1, $2)", lengthof(types), types, values);
+    pipeline.free_all_keys();
+    bool is_null;
+    for (uint64 i = 0; i < SPI_processed; i++) {
+        const Bytes key = utf8_of(result(i, 1, &is_null));
+        core_or_raise(call_core([&] { pipeline.hold_key({key.data, key.size}); }));
+    }
+    core_or_raise(call_core([&] { pipeline.hold_keys_of_records(); }));
+}
+
+// ---------------------------------------------------------------------------------------------
+// Recording
+// ---------------------------------------------------------------------------------------------
+
+struct RecordArrays {
+    ArrayBuilder refused_xids, refused_positions, errors, permanent;
+    ArrayBuilder parked_xids, parked_positions;
+    ArrayBuilder confirmed, unsent;
+    ArrayBuilder keys;
+};
+
+static RecordArrays arrays_of(const std::vector<Record>& records) {
+    const size_t n = records.size();
+    RecordArrays arrays = {
+        array_of(XID8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n),
+        array_of(BOOLOID, n), array_of(XID8OID, n), array_of(INT8OID, n),
+        array_of(INT8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n),
+    };
+    for (const Record& record : records) {
+        const Event& event = *record.event;
+        const Datum xid = UInt64GetDatum(event.xid);
+        const Datum position = Int64GetDatum(event.position);
+        switch (record.kind) {
+            case Record::Kind::refused:
+                arrays.refused_xids.add(xid);
+                arrays.refused_positions.add(position);
+                arrays.errors.add(error_text(record.error));
+                arrays.permanent.add(BoolGetDatum(record.permanent));
+                break;
+            case Record::Kind::parked:
+                arrays.parked_xids.add(xid);
+                arrays.parked_positions.add(position);
+                break;
+            case Record::Kind::confirmed:
+                arrays.confirmed.add(position);
+                break;
+            case Record::Kind::unsent:
+                arrays.unsent.add(position);
+                break;
+        }
+        if (!event.ordering_key.empty())
+            arrays.keys.add(server_text(event.ordering_key));
+    }
+    return arrays;
+}
+
+static const Record* refused_at(const std::vector<Record>& records, int64 position) {
+    for (const Record& record : records)
+        if (record.kind == Record::Kind::refused && record.event->position == position)
+            return &record;
+    return nullptr;
+}
+
+// One line per refused event: there are never many, for the destination is backed off from.
+static void log_refusal(const char* destination, const Record& record, bool dead, int attempts) {
+    const Event& event = *record.event;
+    pg_uuid_t id;
+    memcpy(id.data, event.event_id.data(), UUID_LEN);
+    const char* id_text = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
+    const char* key = TextDatumGetCString(server_text(event.ordering_key));
+    const char* error = TextDatumGetCString(error_text(record.error));
+    if (dead)
+        ereport(WARNING,
+                (errmsg("event %s is a dead letter of destination \"%s\": %s", id_text, destination,
+                        error),
+                 errdetail("Attempt %d; ordering key \"%s\".", attempts, key),
+                 errhint("outbox.redrive() delivers it again, outbox.discard() gives it up.")));
+    else
+        ereport(LOG,
+                (errmsg("destination \"%s\" refused event %s: %s", destination, id_text, error),
+                 errdetail("Attempt %d; ordering key \"%s\".", attempts, key)));
+}
+
+static void record_refused(const char* destination, const RecordArrays& arrays,
+                           const std::vector<Record>& records) {
+    const Oid types[] = {NAMEOID, XID8ARRAYOID, INT8ARRAYOID, TEXTARRAYOID, BOOLARRAYOID};
+    const Datum values[] = {name_datum(destination), arrays.refused_xids.datum(),
+                            arrays.refused_positions.datum(), arrays.errors.datum(),
+                            arrays.permanent.datum()};
+    run("SELECT position, state = 'DEAD', attempts FROM outbox.fail_events($1, $2, $3, $4, $5)",
+        lengthof(types), types, values);
+    bool is_null;
+    for (uint64 i = 0; i < SPI_processed; i++) {
+        const Record* record = refused_at(records, DatumGetInt64(result(i, 1, &is_null)));
+        if (record != nullptr)
+            log_refusal(destination, *record, DatumGetBool(result(i, 2, &is_null)),
+                        DatumGetInt32(result(i, 3, &is_null)));
+    }
+}
+
+void record_events(const char* destination, Pipeline& pipeline) {
+    const RecordArrays arrays = arrays_of(pipeline.records());
+    if (arrays.refused_positions.count > 0)
+        record_refused(destination, arrays, pipeline.records());
+    if (arrays.parked_positions.count > 0) {
+        const Oid types[] = {NAMEOID, XID8ARRAYOID, INT8ARRAYOID};
+        const Datum values[] = {name_datum(destination), arrays.parked_xids.datum(),
+                                arrays.parked_positions.datum()};
+        run("SELECT outbox.park_events($1, $2, $3)", lengthof(types), types, values);
+    }
+    const Oid retry_types[] = {NAMEOID, UUIDOID, INT8ARRAYOID};
+    if (arrays.confirmed.count > 0) {
+        const Datum values[] = {name_datum(destination), my_token(), arrays.confirmed.datum()};
+        run("SELECT outbox.settle_events($1, $2, $3)", lengthof(retry_types), retry_types, values);
+    }
+    if (arrays.unsent.count > 0) {
+        const Datum values[] = {name_datum(destination), my_token(), arrays.unsent.datum()};
+        run("SELECT outbox.unlock_events($1, $2, $3)", lengthof(retry_types), retry_types, values);
+    }
+    const Oid types[] = {NAMEOID, TEXTARRAYOID};
+    const Datum values[] = {name_datum(destination), arrays.keys.datum()};
+    run("SELECT outbox.promote($1, $2)", lengthof(types), types, values);
+    bool is_null;
+    for (uint64 i = 0; i < SPI_processed; i++) {
+        const Bytes key = utf8_of(result(i, 1, &is_null));
+        core_or_raise(call_core([&] { pipeline.free_key({key.data, key.size}); }));
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Retries
+// ---------------------------------------------------------------------------------------------
+
+std::size_t load_retries(const char* destination, Pipeline& pipeline) {
+    const Oid types[] = {NAMEOID, UUIDOID, INT4OID, INT8OID};
+    const Datum values[] = {name_datum(destination), my_token(), Int32GetDatum(max_retries),
+                            Int64GetDatum(max_retry_bytes)};
+    run("SELECT * FROM outbox.claim_due($1, $2, NULL, $3, $4) ORDER BY position", lengthof(types),
+        types, values);
+    const uint64 count = SPI_processed;
+    SPITupleTable* rows = SPI_tuptable;
+    TupleTableSlot* slot = MakeSingleTupleTableSlot(rows->tupdesc, &TTSOpsHeapTuple);
+    // Its own until it is admitted; an error ends the process.
+    EventBlock* block = nullptr;
+    for (uint64 i = 0; i < count; i++) {
+        ExecStoreHeapTuple(rows->vals[i], slot, false);
+        if (block == nullptr)
+            core_or_raise(call_core([&] { block = pipeline.take_block(); }));
+        if (!copy_event(slot, *block)) {
+            core_or_raise(call_core([&] {
+                pipeline.admit_retries(block);
+                block = nullptr;
+            }));
+            i--;  // into the next one
+        }
+    }
+    if (block != nullptr)
+        core_or_raise(call_core([&] { pipeline.admit_retries(block); }));
+    ExecDropSingleTupleTableSlot(slot);
+    return count;
+}
+
+Micros next_retry(const char* destination, const Clock& clock) {
+    const Oid types[] = {NAMEOID};
+    const Datum values[] = {name_datum(destination)};
+    run("SELECT min(next_retry_at) FROM outbox.delivery "
+        "WHERE destination = $1 AND next_retry_at IS NOT NULL AND lock_token IS NULL",
+        lengthof(types), types, values);
+    bool is_null;
+    const Datum due = result(0, 1, &is_null);
+    if (is_null)
+        return never;
+    return clock.now() + Max(0, DatumGetTimestampTz(due) - GetCurrentTimestamp());
+}
+
+}  // namespace outbox
