@@ -89,6 +89,8 @@ static void at_transaction_end(XactEvent event, void*) {
             }
             if (targets_at_commit & WakeKeeper)
                 wake_for_change();
+            if (targets_at_commit & WakeSegments)
+                tell_keeper_of_progress();
             if (targets_at_commit != 0)
                 wake_for_work(targets_at_commit);
             break;
@@ -108,3 +110,9 @@ void register_transaction_callback() {
 }
 
 }  // namespace outbox
+
+// For fetchers. It also loads the library, whose settings functions in SQL read by name.
+OUTBOX_FUNCTION(outbox_wake_keeper) {
+    outbox::wake_at_commit(outbox::WakeSegments);
+    PG_RETURN_VOID();
+}

@@ -15,6 +15,7 @@ enum WakeTarget : std::uint32_t {
     WakeRelays = 1,      // of this database: there are events
     WakeProcessors = 2,  // of this database: there are messages
     WakeKeeper = 4,      // of this database: a destination, subscription or extension changed
+    WakeSegments = 8,    // the keeper: events were read or settled
 };
 
 void wake_at_commit(std::uint32_t targets) noexcept;

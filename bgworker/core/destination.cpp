@@ -18,7 +18,7 @@ struct Scheme {
 constexpr std::array schemes{
     Scheme{"null", SinkKind::null},           Scheme{"http", SinkKind::http},
     Scheme{"https", SinkKind::http},          Scheme{"postgresql", SinkKind::postgresql},
-    Scheme{"postgres", SinkKind::postgresql},
+    Scheme{"postgres", SinkKind::postgresql}, Scheme{"pull", SinkKind::pull},
 };
 
 enum class Home { server, user_mapping };
@@ -80,6 +80,7 @@ std::optional<Error> check_duration(std::string_view name, std::string_view valu
 const std::initializer_list<SinkKind> all{};
 const std::initializer_list<SinkKind> http{SinkKind::http};
 const std::initializer_list<SinkKind> postgresql{SinkKind::postgresql};
+const std::initializer_list<SinkKind> pull{SinkKind::pull};
 const std::initializer_list<SinkKind> networked{SinkKind::http, SinkKind::postgresql};
 
 const OptionRule rules[] = {
@@ -153,6 +154,11 @@ const OptionRule rules[] = {
     {"consumer", Home::server, postgresql,
      [](Destination& d, std::string_view value) {
          return set_text(d.consumer, "consumer", value);
+     }},
+    {"lanes", Home::server, pull,
+     [](Destination&, std::string_view value) {
+         std::size_t ignored;
+         return set_count(ignored, "lanes", value, 1'024);
      }},
 
     {"user", Home::user_mapping, networked,
@@ -284,6 +290,10 @@ std::optional<Error> apply_url(Destination& destination, std::string_view value)
             break;
         case SinkKind::postgresql:
             error = check_postgresql_url(url);
+            break;
+        case SinkKind::pull:  // read in SQL, letter by letter
+            if (value != "pull:")
+                error = invalid("nothing may follow \"pull:\"", "Write \"pull:\".");
             break;
     }
     if (error)

@@ -23,7 +23,7 @@ struct Option {
     bool operator==(const Option&) const = default;
 };
 
-enum class SinkKind { null, http, postgresql };
+enum class SinkKind { null, http, postgresql, pull };  // pull: no sink; outbox.fetch()
 
 enum class HttpFormat {
     binary,      // one event a request, its attributes as ce- headers

@@ -44,6 +44,18 @@ static void want(WorkerKind kind, Oid object, Oid role, const char* name) {
 // What there is to look after
 // ---------------------------------------------------------------------------------------------
 
+// Events of a pull destination are fetched: outbox.fetch().
+static bool is_pull(Oid server) {
+    const ForeignServer* destination = GetForeignServerExtended(server, FSV_MISSING_OK);
+    ListCell* cell;
+    foreach (cell, destination != nullptr ? destination->options : NIL) {
+        DefElem* option = lfirst_node(DefElem, cell);
+        if (strcmp(option->defname, "url") == 0)
+            return strcmp(defGetString(option), "pull:") == 0;
+    }
+    return false;
+}
+
 static void want_relays() {
     const Oid wrapper = get_foreign_data_wrapper_oid("pg_outbox", true);
     bool any = false;
@@ -54,12 +66,14 @@ static void want_relays() {
         if (server->srvfdw != wrapper)
             continue;
         any = true;
-        want(WorkerKind::relay, server->oid, InvalidOid, NameStr(server->srvname));
+        if (!is_pull(server->oid))
+            want(WorkerKind::relay, server->oid, InvalidOid, NameStr(server->srvname));
     }
     systable_endscan(scan);
     table_close(catalog, AccessShareLock);
 
-    if (!any && settings::default_destination[0] != '\0')
+    if (!any && settings::default_destination[0] != '\0' &&
+        strcmp(settings::default_destination, "pull:") != 0)
         want(WorkerKind::relay, InvalidOid, InvalidOid, "default");
 }
 

@@ -13,6 +13,7 @@ static const char* module_of(SinkKind kind) {
         case SinkKind::postgresql:
             return "pg_outbox_postgresql.so";
         case SinkKind::null:
+        case SinkKind::pull:
             break;
     }
     return "";
@@ -27,6 +28,8 @@ static Error not_loaded(const std::string& path) {
 Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context) {
     if (context.destination.kind == SinkKind::null)
         return create_null_sink();
+    if (context.destination.kind == SinkKind::pull)  // its relay is about to end
+        return Error{ErrorKind::unavailable, "events of this destination are fetched"};
 
     Dl_info self{};
     dladdr(reinterpret_cast<void*>(&create_sink), &self);

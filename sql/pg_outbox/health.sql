@@ -35,6 +35,11 @@ BEGIN ATOMIC
           FROM status AS s
          WHERE s.state = 'delivering' AND s.oldest_pending_age > interval '1 minute'
         UNION ALL
+        SELECT 'degraded', format('destination "%s" is behind by %s: its fetchers are away, slow or stuck; %s of its events are under leases',
+                                  s.destination, date_trunc('second', s.oldest_pending_age), s.in_flight)
+          FROM status AS s
+         WHERE s.state = 'pull' AND s.oldest_pending_age > interval '1 minute'
+        UNION ALL
         SELECT 'degraded', 'events wait for a destination: CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox'
          WHERE NOT EXISTS (SELECT FROM outbox.destination) AND EXISTS (SELECT FROM outbox.event)
         UNION ALL

@@ -14,7 +14,7 @@ BEGIN ATOMIC
           FROM outbox.status AS s,
                LATERAL (VALUES
                    (1, 'outbox_up', 'gauge', 'Whether the destination takes events.', '',
-                    (s.state IN ('idle', 'delivering'))::integer::numeric),
+                    (s.state IN ('idle', 'delivering', 'pull'))::integer::numeric),
                    (2, 'outbox_published', 'counter', 'Events that the destination has confirmed.', '', s.published),
                    (3, 'outbox_failures', 'counter', 'Attempts that failed.', '', s.failures),
                    (4, 'outbox_in_flight', 'gauge', 'Events read from the log and not settled.', '', s.in_flight),

@@ -1,11 +1,11 @@
 -- Where events go: the servers of the wrapper; without any, outbox.default_destination.
 CREATE VIEW outbox.destination AS
-SELECT s.oid AS server, s.srvname AS name
+SELECT s.oid AS server, s.srvname AS name, coalesce('url=pull:' = ANY (s.srvoptions), false) AS pull
   FROM pg_catalog.pg_foreign_server AS s
   JOIN pg_catalog.pg_foreign_data_wrapper AS f ON f.oid = s.srvfdw
  WHERE f.fdwname = 'pg_outbox'
 UNION ALL
-SELECT 0, 'default'
+SELECT 0, 'default', pg_catalog.current_setting('outbox.default_destination', true) = 'pull:'
  WHERE pg_catalog.current_setting('outbox.default_destination', true) <> ''
    AND NOT EXISTS (SELECT
                      FROM pg_catalog.pg_foreign_server AS s
@@ -14,6 +14,7 @@ SELECT 0, 'default'
 COMMENT ON VIEW outbox.destination IS 'where events go';
 COMMENT ON COLUMN outbox.destination.server IS 'the foreign server; 0: outbox.default_destination';
 COMMENT ON COLUMN outbox.destination.name IS 'its name; default: outbox.default_destination';
+COMMENT ON COLUMN outbox.destination.pull IS 'it has no relay: events are taken with outbox.fetch()';
 
 -- The destinations that have not settled all of a segment, by what they have saved. Without a cursor
 -- that speaks of this cluster's transactions that is all of it.
@@ -28,7 +29,7 @@ DECLARE
     holders     name[] := '{}';
 BEGIN
     FOR destination IN
-        SELECT d.name, coalesce(c.done, '1:1:') AS done
+        SELECT d.name, d.pull, coalesce(c.done, '1:1:') AS done
           FROM outbox.destination AS d
           LEFT JOIN outbox.cursor AS c
             ON c.server = d.server
@@ -40,6 +41,16 @@ BEGIN
                              WHERE EXISTS (SELECT FROM outbox.event_%1$s AS e WHERE e.xid = late.xid))',
             number)
             INTO holds USING destination.done;
+        IF NOT holds AND destination.pull THEN  -- read, but not settled: see pull.sql
+            EXECUTE format(
+                'SELECT EXISTS (SELECT
+                                  FROM outbox.batch AS b
+                                 CROSS JOIN LATERAL unnest(b.xids, b.positions) AS open(xid, place)
+                                  JOIN outbox.event_%s AS e ON e.xid = open.xid AND e.position = open.place
+                                 WHERE b.destination = $1)',
+                number)
+                INTO holds USING destination.name;
+        END IF;
         IF holds THEN
             holders := holders || destination.name;
         END IF;

@@ -47,17 +47,17 @@ COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
 
 CREATE VIEW outbox.status AS
 SELECT d.name AS destination,
-       coalesce(w.state, 'stopped') AS state,
+       CASE WHEN d.pull THEN 'pull' ELSE coalesce(w.state, 'stopped') END AS state,
        w.state_since,
        w.pid,
        coalesce(w.delivered, 0) AS published,
        coalesce(w.failures, 0) AS failures,
        -- Positions handed out since; an upper bound, for it counts rolled back events and those of
        -- other topics.
-       greatest(last.position - greatest(w.settled_position, c.position, 0), 0) AS pending_at_most,
-       coalesce(w.unsettled, 0) AS in_flight,
+       greatest(last.position - greatest(w.settled_position, c.position, 0), 0) + open.events AS pending_at_most,
+       coalesce(w.unsettled, open.leased) AS in_flight,
        coalesce(w.held_keys, 0) AS held_keys,
-       clock_timestamp() - oldest.occurred_at AS oldest_pending_age,
+       clock_timestamp() - least(oldest.occurred_at, open.oldest) AS oldest_pending_age,
        w.latency_p50,
        w.latency_p99,
        w.last_error,
@@ -69,6 +69,13 @@ SELECT d.name AS destination,
   LEFT JOIN outbox.cursor AS c ON c.server = d.server
   CROSS JOIN LATERAL (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS position
                         FROM outbox.event_position) AS last
+  -- What fetchers have not settled.
+  CROSS JOIN LATERAL (SELECT coalesce(sum(cardinality(b.positions)), 0)::bigint AS events,
+                             coalesce((SELECT sum(l.events) FROM outbox.lease AS l WHERE l.destination = d.name),
+                                      0)::bigint AS leased,
+                             min(b.oldest) AS oldest
+                        FROM outbox.batch AS b
+                       WHERE d.pull AND b.destination = d.name) AS open
   -- A relay knows its oldest event; without one the log is asked.
   CROSS JOIN LATERAL (SELECT CASE
                                WHEN w.pid IS NULL
@@ -77,18 +84,18 @@ SELECT d.name AS destination,
                              END AS occurred_at) AS oldest;
 COMMENT ON VIEW outbox.status IS 'every destination in one look: is anything stuck, since when, why';
 COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server; default: outbox.default_destination';
-COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, backing off, paused, misconfigured or stopped';
+COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, backing off, paused, misconfigured or stopped; pull: events are fetched';
 COMMENT ON COLUMN outbox.status.state_since IS 'since when it is in this state';
 COMMENT ON COLUMN outbox.status.pid IS 'process of the relay';
 COMMENT ON COLUMN outbox.status.published IS 'events confirmed since the relay started';
 COMMENT ON COLUMN outbox.status.failures IS 'failed attempts since the relay started';
 COMMENT ON COLUMN outbox.status.pending_at_most IS 'events not settled, at most';
-COMMENT ON COLUMN outbox.status.in_flight IS 'events read from the log and not settled';
+COMMENT ON COLUMN outbox.status.in_flight IS 'events read from the log and not settled; pull: under leases';
 COMMENT ON COLUMN outbox.status.held_keys IS 'ordering keys whose events wait behind one in trouble; see outbox.blocked_key';
 COMMENT ON COLUMN outbox.status.oldest_pending_age IS 'age of the oldest event not settled';
 COMMENT ON COLUMN outbox.status.latency_p50 IS 'half of the recent events took at most this long from occurred_at to confirmed';
 COMMENT ON COLUMN outbox.status.latency_p99 IS '99 of 100 recent events took at most this long';
 COMMENT ON COLUMN outbox.status.last_error IS 'why the last attempt failed that failed';
 COMMENT ON COLUMN outbox.status.last_error_at IS 'when';
-COMMENT ON COLUMN outbox.status.position IS 'highest settled position';
+COMMENT ON COLUMN outbox.status.position IS 'highest settled position; pull: highest in a batch or settled';
 COMMENT ON COLUMN outbox.status.cursor_saved_at IS 'when the cursor was last saved';

@@ -1,0 +1,805 @@
+-- Pull destinations: a relay outside the server takes events with outbox.fetch(), sends them on, and
+-- says what came of it with outbox.ack() and outbox.nack().
+--
+-- What is to be fetched is dealt out to lanes by ordering key, and cut into batches. Only the first
+-- batch of a lane is handed out, to one fetcher at a time: so the order of a key holds, however many
+-- fetchers there are. A batch knows the places of its events in the log, and is all that a healthy
+-- event costs. When a lane has run empty, whoever finds it so reads the next window of the log (as
+-- a relay does, see docs/architecture.md) under the lock of the destination's row of outbox.cursor,
+-- in which `done` then means: settled, or in a batch.
+--
+-- An event that is refused moves to outbox.delivery and takes the other events of its key that were
+-- handed out with it along, so that whatever becomes of the lease they stay in order there.
+--
+-- Locks are taken in this order: a batch, the cursor, rows of outbox.delivery. Everything here needs
+-- READ COMMITTED, for what is looked at under a lock must not be older than the lock.
+CREATE TABLE outbox.batch (
+    destination  name     NOT NULL,
+    lane         integer  NOT NULL,
+    number       bigint   NOT NULL,
+    xids         xid8[]   NOT NULL,
+    positions    bigint[] NOT NULL,
+    oldest       timestamptz,
+    taken        integer  NOT NULL DEFAULT 0,
+    retries      bigint[] NOT NULL DEFAULT '{}',
+    token        uuid,
+    locked_until timestamptz,
+    fetched_at   timestamptz,
+    fetched_by   text,
+    PRIMARY KEY (destination, lane, number)
+);
+COMMENT ON TABLE outbox.batch IS 'what pull destinations have not settled';
+COMMENT ON COLUMN outbox.batch.destination IS 'where the events go';
+COMMENT ON COLUMN outbox.batch.lane IS 'batches of a lane are fetched one after the other; -1: events in trouble only';
+COMMENT ON COLUMN outbox.batch.number IS 'their order';
+COMMENT ON COLUMN outbox.batch.xids IS 'its events in the log, in order';
+COMMENT ON COLUMN outbox.batch.positions IS 'its events in the log, in order';
+COMMENT ON COLUMN outbox.batch.oldest IS 'occurred_at of the oldest of them';
+COMMENT ON COLUMN outbox.batch.taken IS 'so many of them, the first ones, are under the lease';
+COMMENT ON COLUMN outbox.batch.retries IS 'positions of events in outbox.delivery that are under the lease as well';
+COMMENT ON COLUMN outbox.batch.token IS 'of the lease; NULL: it is to be fetched';
+COMMENT ON COLUMN outbox.batch.locked_until IS 'when the lease ends';
+COMMENT ON COLUMN outbox.batch.fetched_at IS 'when it began';
+COMMENT ON COLUMN outbox.batch.fetched_by IS 'role, application_name and address of who has it';
+
+CREATE UNIQUE INDEX batch_token ON outbox.batch (token) WHERE token IS NOT NULL;
+COMMENT ON INDEX outbox.batch_token IS 'finds what a lease covers';
+
+-- Transactions and positions mean the same after a restore, and so do batches.
+SELECT pg_extension_config_dump('outbox.batch', '');
+
+ALTER TABLE outbox.cursor
+    ADD COLUMN lanes       integer,
+    ADD COLUMN first_batch bigint,
+    ADD COLUMN next_batch  bigint;
+COMMENT ON COLUMN outbox.cursor.lanes IS 'pull: batches were dealt out to so many lanes';
+-- Looking for the first batch of a lane from here on, nobody meets dead rows that an old snapshot keeps.
+COMMENT ON COLUMN outbox.cursor.first_batch IS 'pull: there are no batches with a lower number';
+COMMENT ON COLUMN outbox.cursor.next_batch IS 'pull: number of the next batch';
+
+CREATE VIEW outbox.lease AS
+SELECT b.destination, b.lane, b.fetched_by, b.fetched_at, b.locked_until,
+       b.taken + pg_catalog.cardinality(b.retries) AS events
+  FROM outbox.batch AS b
+ WHERE b.locked_until > pg_catalog.clock_timestamp();
+COMMENT ON VIEW outbox.lease IS 'who has fetched events and not yet settled them';
+COMMENT ON COLUMN outbox.lease.destination IS 'where the events go';
+COMMENT ON COLUMN outbox.lease.lane IS 'the lane that waits for it; -1: none, the events were in trouble';
+COMMENT ON COLUMN outbox.lease.fetched_by IS 'role, application_name and address of the fetcher';
+COMMENT ON COLUMN outbox.lease.fetched_at IS 'when it fetched them';
+COMMENT ON COLUMN outbox.lease.locked_until IS 'when others may';
+COMMENT ON COLUMN outbox.lease.events IS 'how many are left under the lease';
+
+CREATE FUNCTION outbox.wake_keeper()
+RETURNS void
+LANGUAGE c VOLATILE
+AS 'MODULE_PATHNAME', 'outbox_wake_keeper';
+COMMENT ON FUNCTION outbox.wake_keeper() IS 'internal: at commit the keeper hears that events were read or settled';
+
+CREATE FUNCTION outbox.check_isolation()
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'events cannot be fetched or settled in a % transaction',
+                        upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'feature_not_supported',
+                  HINT = 'Use READ COMMITTED, in a transaction of its own.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_isolation() IS 'internal: refuses transactions that look at the past';
+
+CREATE FUNCTION outbox.check_lease_time(lease interval)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF lease IS NULL OR lease < interval '1 millisecond' OR lease > interval '1 day' THEN
+        RAISE EXCEPTION 'lease must be from 1 ms to a day'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_lease_time(interval) IS 'internal: refuses leases that make no sense';
+
+-- The server of a pull destination that the session may fetch from.
+CREATE FUNCTION outbox.check_fetcher(destination name)
+RETURNS oid
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    server oid;
+BEGIN
+    SELECT d.server INTO server FROM outbox.destination AS d WHERE d.name = destination AND d.pull;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no pull destination "%"', destination
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox OPTIONS (url ''pull:'').';
+    END IF;
+    IF server <> 0 AND NOT has_server_privilege(session_user, server, 'USAGE') THEN
+        RAISE EXCEPTION 'permission denied for destination "%"', destination
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('GRANT USAGE ON FOREIGN SERVER %I TO %I;', destination, session_user);
+    END IF;
+    RETURN server;
+END $$;
+COMMENT ON FUNCTION outbox.check_fetcher(name) IS 'internal: refuses those who may not fetch';
+
+-- ------------------------------------------------------------------------------------------------
+-- From the log into batches
+-- ------------------------------------------------------------------------------------------------
+
+-- Our own transaction has not finished, though it sees what it has written.
+CREATE FUNCTION outbox.finished_by_now()
+RETURNS pg_snapshot
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE
+             WHEN pg_visible_in_snapshot(own, now)
+             THEN format('%s:%s:%s', least(own, pg_snapshot_xmin(now)), pg_snapshot_xmax(now),
+                         (SELECT string_agg(xip::text, ',' ORDER BY xip)
+                            FROM (SELECT pg_snapshot_xip(now) UNION ALL SELECT own) AS open(xip)))::pg_snapshot
+             ELSE now
+           END
+      FROM (SELECT pg_current_snapshot(), pg_current_xact_id()) AS transaction(now, own);
+END;
+COMMENT ON FUNCTION outbox.finished_by_now() IS 'internal: a snapshot in which our own transaction is in progress';
+
+-- The option `topics` as patterns of LIKE.
+CREATE FUNCTION outbox.topic_patterns(topics text)
+RETURNS text[]
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT array_agg(replace(replace(replace(replace(btrim(topic, E' \t\r\n'), '\', '\\'), '%', '\%'), '_', '\_'),
+                             '*', '%'))
+      FROM string_to_table(coalesce(topics, '*'), ',') AS topic;
+END;
+COMMENT ON FUNCTION outbox.topic_patterns(text) IS 'internal: the option `topics` as patterns of LIKE';
+
+-- Deals out the events that are not in `from_snapshot`, are in `to_snapshot`, and lie above `after`
+-- and not above `upto`; without those up to `settled_position` that were settled in another cluster.
+CREATE FUNCTION outbox.make_batches(
+    destination      name,
+    from_snapshot    pg_snapshot,
+    to_snapshot      pg_snapshot,
+    after            bigint,
+    upto             bigint,
+    settled          pg_snapshot,
+    settled_position bigint,
+    lanes            integer,
+    first_number     bigint,
+    OUT events        bigint,
+    OUT last_position bigint,
+    OUT batches       bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    patterns CONSTANT text[] := outbox.topic_patterns(outbox.destination_option(destination, 'topics'));
+BEGIN
+    WITH event AS (
+        SELECT e.xid, e.position, e.topic, e.ordering_key, e.occurred_at, octet_length(e.payload) AS bytes
+          FROM outbox.event AS e
+         WHERE e.xid >= pg_snapshot_xmax(from_snapshot) AND e.xid < pg_snapshot_xmax(to_snapshot)
+           AND e.position > after AND e.position <= $5
+        UNION ALL
+        SELECT e.xid, e.position, e.topic, e.ordering_key, e.occurred_at, octet_length(e.payload)
+          FROM pg_snapshot_xip(from_snapshot) AS late(xid)
+          JOIN outbox.event AS e ON e.xid = late.xid
+         WHERE e.position > after AND e.position <= $5
+    ), found AS (
+        SELECT * FROM event
+         WHERE pg_visible_in_snapshot(xid, to_snapshot)
+           AND NOT (position <= settled_position AND pg_visible_in_snapshot(xid, settled))
+    ), dealt AS (
+        -- Unordered events go to a lane by the hundred, so that they share batches.
+        SELECT xid, position, occurred_at, bytes,
+               (CASE ordering_key
+                  WHEN '' THEN position / 100
+                  ELSE hashtextextended(ordering_key, 0) & 9223372036854775807
+                END % lanes)::integer AS lane
+          FROM found
+         WHERE topic LIKE ANY (patterns)
+    ), cut AS (
+        SELECT xid, position, occurred_at, lane,
+               (row_number() OVER w - 1) / 100 AS hundreds,
+               sum(coalesce(bytes, 0)) OVER w / 4194304 AS megabytes
+          FROM dealt
+        WINDOW w AS (PARTITION BY lane ORDER BY position)
+    ), made AS (
+        INSERT INTO outbox.batch (destination, lane, number, xids, positions, oldest)
+        SELECT $1, lane, first_number - 1 + row_number() OVER (ORDER BY min(position)),
+               array_agg(xid ORDER BY position), array_agg(position ORDER BY position), min(occurred_at)
+          FROM cut
+         GROUP BY lane, hundreds, megabytes
+        RETURNING 1
+    )
+    SELECT f.events, f.last_position, (SELECT count(*) FROM made)
+      INTO events, last_position, batches
+      FROM (SELECT count(*) AS events, max(position) AS last_position FROM found) AS f;
+END $$;
+COMMENT ON FUNCTION outbox.make_batches(name, pg_snapshot, pg_snapshot, bigint, bigint, pg_snapshot, bigint, integer, bigint) IS
+    'internal: makes batches of events in the log';
+
+CREATE FUNCTION outbox.make_cursor(destination name, server oid)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    LOCK TABLE outbox.cursor IN SHARE UPDATE EXCLUSIVE MODE; -- in the way of nobody but others that do this
+    INSERT INTO outbox.cursor (destination, server, done, position, system_identifier, lease, saved_at)
+    SELECT $1, $2, '1:1:', 0, system_identifier, 0, clock_timestamp()
+      FROM pg_control_system()
+     WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1);
+END $$;
+COMMENT ON FUNCTION outbox.make_cursor(name, oid) IS 'internal: the cursor of a pull destination that was never fetched from';
+
+-- The lowest position in a window above a given one.
+CREATE FUNCTION outbox.next_position(from_snapshot pg_snapshot, to_snapshot pg_snapshot, after bigint)
+RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT min(position)
+      FROM (SELECT e.xid, e.position
+              FROM outbox.event AS e
+             WHERE e.xid >= pg_snapshot_xmax(from_snapshot) AND e.xid < pg_snapshot_xmax(to_snapshot)
+               AND e.position > after
+            UNION ALL
+            SELECT e.xid, e.position
+              FROM pg_snapshot_xip(from_snapshot) AS late(xid)
+              JOIN outbox.event AS e ON e.xid = late.xid
+             WHERE e.position > after) AS event
+     WHERE pg_visible_in_snapshot(xid, to_snapshot);
+END;
+COMMENT ON FUNCTION outbox.next_position(pg_snapshot, pg_snapshot, bigint) IS
+    'internal: where the next event of a window is';
+
+-- Reads on in the log. True: look again, there are new batches, or more to read.
+--
+-- A large window is read in parts, by position; meanwhile the cursor says, as that of a relay does:
+-- of the window that ends with `upto`, what lies below `position` is done.
+CREATE FUNCTION outbox.read_on(destination name)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    part_size CONSTANT bigint := 200000;
+    wanted    CONSTANT integer := coalesce(outbox.destination_option(destination, 'lanes'), '8');
+    nothing   CONSTANT pg_snapshot := '1:1:';
+    c         outbox.cursor;
+    foreign_  boolean;
+    first     bigint;
+    free      boolean;
+    target    pg_snapshot;
+    last      bigint;
+    part_end  bigint;
+    complete  boolean;
+    made      record;
+BEGIN
+    SELECT * INTO c FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false; -- somebody is at it
+    END IF;
+    foreign_ := c.system_identifier <> (SELECT system_identifier FROM pg_control_system());
+
+    SELECT min(b.number), count(b.number) < coalesce(c.lanes, 0)
+      INTO first, free
+      FROM generate_series(0, c.lanes - 1) AS l(lane)
+     CROSS JOIN LATERAL (SELECT number FROM outbox.batch AS b
+                          WHERE b.destination = $1 AND b.lane = l.lane AND b.number >= c.first_batch
+                          ORDER BY number LIMIT 1) AS b;
+    -- As long as every lane has something there is no need to. Other lanes, or another function that
+    -- deals out to them, must not have batches of a key in two.
+    IF first IS NOT NULL AND (NOT free OR c.lanes <> wanted OR foreign_) THEN
+        RETURN false;
+    END IF;
+
+    target := CASE WHEN c.upto IS NULL OR foreign_ THEN outbox.finished_by_now() ELSE c.upto END;
+    SELECT last_value INTO last FROM outbox.event_position;
+    part_end := CASE WHEN foreign_ THEN last ELSE c.position + part_size END;
+    complete := part_end >= last;
+    LOOP
+        made := outbox.make_batches(
+            destination,
+            CASE WHEN foreign_ THEN nothing ELSE c.done END, target,
+            CASE WHEN foreign_ OR c.upto IS NULL THEN 0 ELSE c.position END, part_end,
+            CASE WHEN foreign_ THEN coalesce(c.upto, c.done) ELSE nothing END, c.position,
+            wanted, coalesce(c.next_batch, 1));
+        EXIT WHEN made.events > 0 OR complete;
+        part_end := outbox.next_position(c.done, target, part_end) + part_size - 1; -- a gap: the log was emptied there
+        complete := part_end IS NULL;
+        EXIT WHEN complete;
+    END LOOP;
+    IF complete AND made.events = 0 AND c.upto IS NULL AND NOT foreign_ THEN
+        RETURN false;
+    END IF;
+    UPDATE outbox.cursor AS u
+       SET done = CASE WHEN complete THEN target ELSE c.done END,
+           upto = CASE WHEN NOT complete THEN target END,
+           position = greatest(c.position, CASE WHEN complete THEN made.last_position ELSE part_end END),
+           system_identifier = CASE WHEN foreign_ THEN (SELECT system_identifier FROM pg_control_system())
+                                    ELSE c.system_identifier END,
+           lease = c.lease + 1, -- should a relay still be at work
+           saved_at = clock_timestamp(),
+           lanes = wanted,
+           first_batch = coalesce(first, c.next_batch, 1),
+           next_batch = coalesce(c.next_batch, 1) + made.batches
+     WHERE u.destination = $1;
+    PERFORM outbox.wake_keeper();
+    RETURN made.batches > 0 OR NOT complete;
+END $$;
+COMMENT ON FUNCTION outbox.read_on(name) IS 'internal: makes batches of what is next in the log';
+
+-- ------------------------------------------------------------------------------------------------
+-- Fetching
+-- ------------------------------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.fetcher()
+RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT concat_ws(' ', session_user, nullif(current_setting('application_name'), ''), host(inet_client_addr()));
+END;
+COMMENT ON FUNCTION outbox.fetcher() IS 'internal: who fetches';
+
+-- Takes the first batch of a lane under a token. A lane in which somebody else is, or has a lease, is
+-- passed over, and not just its first batch.
+CREATE FUNCTION outbox.claim_batch(destination name, token uuid, locked_until timestamptz, max_events integer)
+RETURNS SETOF outbox.batch
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    now         CONSTANT timestamptz := clock_timestamp();
+    lanes       integer;
+    first_batch bigint;
+BEGIN
+    SELECT c.lanes, c.first_batch INTO lanes, first_batch FROM outbox.cursor AS c WHERE c.destination = $1;
+    RETURN QUERY
+    UPDATE outbox.batch AS b
+       SET token = $2, locked_until = $3, fetched_at = now, fetched_by = outbox.fetcher(),
+           taken = least(cardinality(b.positions), max_events), retries = '{}'
+     WHERE b.destination = $1
+       AND (b.lane, b.number) = (
+               SELECT f.lane, f.number
+                 FROM generate_series(0, lanes - 1) AS l(lane)
+                CROSS JOIN LATERAL (SELECT h.lane, h.number FROM outbox.batch AS h
+                                     WHERE h.destination = $1 AND h.lane = l.lane AND h.number >= first_batch
+                                     ORDER BY h.number LIMIT 1) AS head
+                 JOIN outbox.batch AS f
+                   ON f.destination = $1 AND f.lane = head.lane AND f.number = head.number
+                WHERE f.token IS NULL OR f.locked_until < now
+                ORDER BY f.number
+                LIMIT 1
+                  FOR UPDATE OF f SKIP LOCKED)
+    RETURNING b.*;
+END $$;
+COMMENT ON FUNCTION outbox.claim_batch(name, uuid, timestamptz, integer) IS 'internal: takes the first batch of a lane';
+
+-- The events of a batch that are under its lease.
+CREATE FUNCTION outbox.events_of(batch outbox.batch)
+RETURNS SETOF outbox.event
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT e.*
+      FROM unnest(batch.xids[:batch.taken], batch.positions[:batch.taken])
+           WITH ORDINALITY AS b(xid, place, number)
+     CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
+                          WHERE e.xid = b.xid AND e.position = b.place LIMIT 1) AS e
+     ORDER BY b.number;
+END;
+COMMENT ON FUNCTION outbox.events_of(outbox.batch) IS 'internal: the events of a batch that are under its lease';
+
+CREATE FUNCTION outbox.take_out_of(batch outbox.batch, gone bigint[])
+RETURNS outbox.batch
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE outbox.batch AS b
+       SET xids = left_over.xids, positions = left_over.positions, taken = left_over.taken
+      FROM (SELECT coalesce(array_agg(e.xid ORDER BY e.number), '{}'),
+                   coalesce(array_agg(e.place ORDER BY e.number), '{}'),
+                   count(*) FILTER (WHERE e.number <= batch.taken)
+              FROM unnest(batch.xids, batch.positions) WITH ORDINALITY AS e(xid, place, number)
+             WHERE e.place <> ALL (gone)) AS left_over(xids, positions, taken)
+     WHERE b.destination = batch.destination AND b.lane = batch.lane AND b.number = batch.number
+    RETURNING b.*;
+END;
+COMMENT ON FUNCTION outbox.take_out_of(outbox.batch, bigint[]) IS 'internal: takes events out of a batch';
+
+-- Ends a lease: what was under it has been settled, or (handed_back) not.
+CREATE FUNCTION outbox.end_lease(batch outbox.batch, handed_back boolean)
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    DELETE FROM outbox.batch AS b
+     WHERE b.destination = batch.destination AND b.lane = batch.lane AND b.number = batch.number
+       AND cardinality(b.positions) <= CASE WHEN handed_back THEN 0 ELSE b.taken END;
+    UPDATE outbox.batch AS b
+       SET xids      = CASE WHEN handed_back THEN b.xids ELSE b.xids[b.taken + 1:] END,
+           positions = CASE WHEN handed_back THEN b.positions ELSE b.positions[b.taken + 1:] END,
+           taken = 0, retries = '{}', token = NULL, locked_until = NULL, fetched_at = NULL, fetched_by = NULL
+     WHERE b.destination = batch.destination AND b.lane = batch.lane AND b.number = batch.number;
+END;
+COMMENT ON FUNCTION outbox.end_lease(outbox.batch, boolean) IS 'internal: ends the lease of a batch';
+
+CREATE FUNCTION outbox.lock_cursor(destination name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE;
+END $$;
+COMMENT ON FUNCTION outbox.lock_cursor(name) IS 'internal: keeps others from changing what holds keys';
+
+-- Puts events of a batch whose keys are held behind those that hold them.
+CREATE FUNCTION outbox.park_held(batch outbox.batch)
+RETURNS outbox.batch
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    held record;
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = batch.destination)
+       OR NOT EXISTS (SELECT FROM outbox.events_of(batch) AS e, outbox.first_of_key(batch.destination, e.ordering_key))
+    THEN
+        RETURN batch;
+    END IF;
+    PERFORM outbox.lock_cursor(batch.destination);
+    SELECT array_agg(e.xid) AS xids, array_agg(e.position) AS positions, array_agg(e.ordering_key) AS keys
+      INTO held
+      FROM outbox.events_of(batch) AS e
+     WHERE EXISTS (SELECT FROM outbox.first_of_key(batch.destination, e.ordering_key));
+    IF held.positions IS NULL THEN
+        RETURN batch;
+    END IF;
+    PERFORM outbox.park_events(batch.destination, held.xids, held.positions);
+    PERFORM outbox.promote(batch.destination, held.keys); -- a late one may have come to be the first
+    RETURN outbox.take_out_of(batch, held.positions);
+END $$;
+COMMENT ON FUNCTION outbox.park_held(outbox.batch) IS 'internal: puts events behind those that hold their keys';
+
+-- Takes events in trouble that are due under a token.
+CREATE FUNCTION outbox.claim_retries(destination name, token uuid, locked_until timestamptz, max_events integer)
+RETURNS SETOF outbox.delivery
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    now     CONSTANT timestamptz := clock_timestamp();
+    claimed bigint[];
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.delivery AS d
+                    WHERE d.destination = $1 AND d.next_retry_at <= now
+                      AND (d.lock_token IS NULL OR d.locked_until < now)) THEN
+        RETURN;
+    END IF;
+    PERFORM outbox.lock_cursor(destination);
+    DELETE FROM outbox.batch AS b
+     WHERE b.ctid = ANY (ARRAY(SELECT o.ctid FROM outbox.batch AS o
+                                WHERE o.destination = $1 AND o.lane = -1 AND o.locked_until < now
+                                  FOR UPDATE SKIP LOCKED));
+    claimed := ARRAY(SELECT d.position FROM outbox.claim_due($1, $2, $3, max_events, 4194304) AS d);
+    IF cardinality(claimed) = 0 THEN
+        RETURN;
+    END IF;
+    UPDATE outbox.cursor AS c SET next_batch = coalesce(c.next_batch, 1) + 1 WHERE c.destination = $1;
+    INSERT INTO outbox.batch
+        (destination, lane, number, xids, positions, retries, token, locked_until, fetched_at, fetched_by)
+    SELECT $1, -1, c.next_batch - 1, '{}', '{}', claimed, $2, $3, now,
+           outbox.fetcher()
+      FROM outbox.cursor AS c
+     WHERE c.destination = $1;
+    RETURN QUERY
+    SELECT d.* FROM outbox.delivery AS d
+     WHERE d.destination = $1 AND d.position = ANY (claimed)
+     ORDER BY d.position;
+END $$;
+COMMENT ON FUNCTION outbox.claim_retries(name, uuid, timestamptz, integer) IS
+    'internal: takes events in trouble that are due under a token';
+
+-- Plans are kept, and must be right for tables that were empty when they were made: indexes only.
+CREATE FUNCTION outbox.fetch(
+    destination name,
+    max_events  integer DEFAULT 100,
+    lease       interval DEFAULT '30 seconds')
+RETURNS TABLE (
+    token           uuid,
+    attempts        integer,
+    "position"      bigint,
+    occurred_at     timestamptz,
+    event_id        uuid,
+    version         bigint,
+    schema_version  integer,
+    source_event_id uuid,
+    topic           text,
+    aggregate_type  text,
+    aggregate_id    text,
+    event_type      text,
+    ordering_key    text,
+    content_type    text,
+    headers         jsonb,
+    payload         bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    server       CONSTANT oid := outbox.check_fetcher(destination);
+    new_token    CONSTANT uuid := gen_random_uuid();
+    locked_until CONSTANT timestamptz := clock_timestamp() + lease;
+    batch        outbox.batch;
+    count        bigint;
+BEGIN
+    PERFORM outbox.check_isolation();
+    PERFORM outbox.check_lease_time(lease);
+    IF max_events IS NULL OR max_events < 1 THEN
+        RAISE EXCEPTION 'max_events must be at least 1' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM outbox.wake_keeper();
+    -- The commit of this transaction puts those of the events on disk, which may have been asynchronous.
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    RETURN QUERY
+    SELECT new_token, d.attempts, d.position, d.occurred_at, d.event_id, d.version, d.schema_version,
+           d.source_event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key,
+           d.content_type, d.headers, d.payload
+      FROM outbox.claim_retries(destination, new_token, locked_until, max_events) AS d;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+
+    LOOP
+        SELECT * INTO batch FROM outbox.claim_batch(destination, new_token, locked_until, max_events);
+        IF NOT FOUND THEN
+            IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1) THEN
+                PERFORM outbox.make_cursor(destination, server);
+            END IF;
+            IF outbox.read_on(destination) THEN
+                CONTINUE;
+            END IF;
+            RETURN;
+        END IF;
+        batch := outbox.park_held(batch);
+        EXIT WHEN batch.taken > 0;
+        PERFORM outbox.end_lease(batch, false);
+    END LOOP;
+
+    RETURN QUERY
+    SELECT new_token, 0, e.position, e.occurred_at, e.event_id, e.version, e.schema_version,
+           e.source_event_id, e.topic, e.aggregate_type, e.aggregate_id, e.event_type, e.ordering_key,
+           e.content_type, e.headers, e.payload
+      FROM outbox.events_of(batch) AS e;
+    GET DIAGNOSTICS count = ROW_COUNT;
+    IF count <> batch.taken THEN
+        RAISE EXCEPTION 'events of destination "%" are missing in the log', destination
+            USING ERRCODE = 'data_corrupted',
+                  DETAIL = format('Of batch %s, %s of %s were found.', batch.number, count, batch.taken);
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.fetch(name, integer, interval) IS
+    'takes the next events of a pull destination under a lease; commit before you use them';
+
+-- ------------------------------------------------------------------------------------------------
+-- Settling
+-- ------------------------------------------------------------------------------------------------
+
+-- The batch of a lease that has not ended, locked; with the cursor if events in trouble are concerned.
+CREATE FUNCTION outbox.lock_lease(token uuid, with_cursor boolean)
+RETURNS outbox.batch
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    batch outbox.batch;
+BEGIN
+    PERFORM outbox.check_isolation();
+    PERFORM outbox.wake_keeper();
+    SELECT * INTO batch FROM outbox.batch AS b WHERE b.token = $1 FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'lease % is not known', token
+            USING ERRCODE = 'OL001',
+                  DETAIL = 'It was settled or given back, or it ended and others have fetched its events since.';
+    END IF;
+    IF with_cursor OR cardinality(batch.retries) > 0 THEN
+        PERFORM outbox.lock_cursor(batch.destination);
+    END IF;
+    IF batch.locked_until <= clock_timestamp() THEN
+        RAISE EXCEPTION 'lease % has ended', token
+            USING ERRCODE = 'OL001',
+                  DETAIL = format('It ended at %s.', batch.locked_until),
+                  HINT = 'Ask outbox.fetch() for a longer lease, or prolong it with outbox.extend().';
+    END IF;
+    RETURN batch;
+END $$;
+COMMENT ON FUNCTION outbox.lock_lease(uuid, boolean) IS 'internal: the batch of a lease that has not ended';
+
+CREATE FUNCTION outbox.ack(token uuid)
+RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    batch CONSTANT outbox.batch := outbox.lock_lease(token, false);
+BEGIN
+    IF cardinality(batch.retries) > 0 THEN
+        PERFORM outbox.settle_events(batch.destination, token, batch.retries);
+    END IF;
+    PERFORM outbox.end_lease(batch, false);
+    RETURN batch.taken + cardinality(batch.retries);
+END $$;
+COMMENT ON FUNCTION outbox.ack(uuid) IS
+    'settles what was fetched under a token and not refused; says how many events that were';
+
+-- Moves an event that is under a lease to outbox.delivery, still under the lease, with all others of
+-- its key there are.
+CREATE FUNCTION outbox.move_key(batch outbox.batch, failed bigint)
+RETURNS outbox.batch
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    moved record;
+BEGIN
+    SELECT array_agg(e.xid) AS xids, array_agg(e.position) AS positions INTO moved
+      FROM outbox.events_of(batch) AS e
+      JOIN outbox.events_of(batch) AS f ON f.position = failed
+     WHERE e.position = f.position OR e.ordering_key = f.ordering_key AND f.ordering_key <> '';
+    PERFORM outbox.park_events(batch.destination, moved.xids, moved.positions);
+    UPDATE outbox.delivery AS d
+       SET lock_token = batch.token, locked_at = batch.fetched_at, locked_until = batch.locked_until
+     WHERE d.destination = batch.destination AND d.position = ANY (moved.positions);
+    batch := outbox.take_out_of(batch, moved.positions);
+    batch.retries := batch.retries || moved.positions;
+    RETURN batch;
+END $$;
+COMMENT ON FUNCTION outbox.move_key(outbox.batch, bigint) IS 'internal: moves the events of a key to outbox.delivery';
+
+-- Returns events of the same lease that must not be sent any more: they wait behind this one.
+CREATE FUNCTION outbox.nack(token uuid, event_id uuid, error text, permanent boolean DEFAULT false)
+RETURNS SETOF uuid
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    batch  outbox.batch := outbox.lock_lease(token, true);
+    place  bigint;
+    failed outbox.delivery;
+    behind bigint[] := '{}';
+BEGIN
+    SELECT e.position INTO place FROM outbox.events_of(batch) AS e WHERE e.event_id = $2;
+    IF FOUND THEN
+        batch := outbox.move_key(batch, place);
+    END IF;
+    SELECT * INTO failed FROM outbox.delivery AS d
+     WHERE d.destination = batch.destination AND d.position = ANY (batch.retries)
+       AND d.lock_token = $1 AND d.event_id = $2;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'event % is not under lease %', event_id, token
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Perhaps it was refused before, or is one that waits behind another.';
+    END IF;
+
+    SELECT f.state INTO failed.state
+      FROM outbox.fail_events(batch.destination, ARRAY[failed.xid], ARRAY[failed.position],
+                              ARRAY[coalesce(error, '')], ARRAY[coalesce(permanent, false)]) AS f;
+    IF failed.state = 'RELEASED' OR outbox.destination_option(batch.destination, 'on_dead_letter') = 'block' THEN
+        behind := ARRAY(SELECT d.position FROM outbox.delivery AS d
+                         WHERE d.destination = batch.destination AND d.position = ANY (batch.retries)
+                           AND d.ordering_key = failed.ordering_key AND d.ordering_key <> ''
+                           AND d.position > failed.position AND d.lock_token = $1);
+        PERFORM outbox.unlock_events(batch.destination, token, behind);
+    END IF;
+    PERFORM outbox.promote(batch.destination, ARRAY[failed.ordering_key]);
+    UPDATE outbox.batch AS b
+       SET retries = ARRAY(SELECT r FROM unnest(batch.retries) AS r WHERE r <> ALL (behind || failed.position))
+     WHERE b.token = $1;
+    RETURN QUERY
+    SELECT d.event_id FROM outbox.delivery AS d
+     WHERE d.destination = batch.destination AND d.position = ANY (behind)
+     ORDER BY d.position;
+END $$;
+COMMENT ON FUNCTION outbox.nack(uuid, uuid, text, boolean) IS
+    'says that an event was refused; returns those of the lease that must not be sent any more';
+
+CREATE FUNCTION outbox.extend(token uuid, lease interval DEFAULT '30 seconds')
+RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    batch    outbox.batch;
+    new_end  CONSTANT timestamptz := clock_timestamp() + lease;
+BEGIN
+    PERFORM outbox.check_lease_time(lease);
+    batch := outbox.lock_lease(token, false);
+    UPDATE outbox.batch AS b SET locked_until = new_end WHERE b.token = $1;
+    UPDATE outbox.delivery AS d SET locked_until = new_end
+     WHERE d.destination = batch.destination AND d.position = ANY (batch.retries) AND d.lock_token = $1;
+    RETURN new_end;
+END $$;
+COMMENT ON FUNCTION outbox.extend(uuid, interval) IS 'makes a lease end so much after now; says when that is';
+
+CREATE FUNCTION outbox.release(token uuid)
+RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    batch CONSTANT outbox.batch := outbox.lock_lease(token, false);
+BEGIN
+    PERFORM outbox.unlock_events(batch.destination, token, batch.retries);
+    PERFORM outbox.end_lease(batch, true);
+    RETURN batch.taken + cardinality(batch.retries);
+END $$;
+COMMENT ON FUNCTION outbox.release(uuid) IS
+    'gives what was fetched under a token back to others; says how many events that were';
+
+-- ------------------------------------------------------------------------------------------------
+-- A pull destination that gets another url
+-- ------------------------------------------------------------------------------------------------
+
+-- The cursor of its relay is ahead of what is in batches: that is put in the relay's way.
+CREATE FUNCTION outbox.leave_pull()
+RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    d record;
+BEGIN
+    FOR d IN
+        SELECT DISTINCT d.name
+          FROM pg_event_trigger_ddl_commands() AS command
+          JOIN outbox.destination AS d ON d.server = command.objid
+         WHERE command.classid = 'pg_foreign_server'::regclass AND NOT d.pull
+           AND EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = d.name)
+    LOOP
+        PERFORM FROM outbox.batch AS b WHERE b.destination = d.name ORDER BY b.lane, b.number FOR UPDATE;
+        PERFORM outbox.lock_cursor(d.name);
+        PERFORM outbox.park_events(d.name, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = d.name;
+        DELETE FROM outbox.batch AS b WHERE b.destination = d.name;
+        UPDATE outbox.delivery AS w SET next_retry_at = clock_timestamp()
+         WHERE w.destination = d.name AND w.ordering_key = '' AND w.state = 'PENDING' AND w.next_retry_at IS NULL;
+        PERFORM outbox.promote(d.name, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
+                                              WHERE w.destination = d.name AND w.state = 'PENDING'));
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION outbox.leave_pull() IS 'internal: hands what fetchers have not settled to a relay';
+
+CREATE EVENT TRIGGER outbox_leave_pull ON ddl_command_end WHEN tag IN ('ALTER SERVER')
+    EXECUTE FUNCTION outbox.leave_pull();
+ALTER EVENT TRIGGER outbox_leave_pull ENABLE ALWAYS;
+COMMENT ON EVENT TRIGGER outbox_leave_pull IS 'hands what fetchers have not settled to a relay';
