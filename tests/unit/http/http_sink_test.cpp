@@ -251,6 +251,20 @@ TEST_F(HttpSink, SaysWhichAddressOfWhichHostIsNotAllowed) {
                   "address 127.0.0.1 of host \"127.0.0.1\" is not allowed (outbox.allowed_hosts)");
 }
 
+TEST_F(HttpSink, RefusesRequestsThatWaitForOneConnection) {
+    allowed_hosts_ = "";
+    for (const char* scheme : {"http", "https"}) {
+        create({{"url", at_host(peer_.url(), scheme, "localhost")}});
+        for (int round = 0; round < 3; round++) {
+            for (int i = 0; i < 8; i++)
+                sink_->submit(batch(i));
+            for (const Outcome& outcome : outcomes(8))
+                EXPECT_NE(outcome.error.find("is not allowed"), std::string::npos) << outcome.error;
+        }
+    }
+    EXPECT_EQ(peer_.connections(), 0);
+}
+
 TEST_F(HttpSink, ConnectsToAnAllowedAddressHoweverItIsWritten) {
     allowed_hosts_ = "127.0.0.0/8";
     for (const char* host : {"127.1", "2130706433", "localhost", "[::ffff:127.0.0.1]"}) {
