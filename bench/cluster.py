@@ -22,6 +22,7 @@ SETTINGS = {
     "shared_preload_libraries": "$libdir/pg_outbox",
     "unix_socket_directories": "{root}",
     "max_worker_processes": "32",
+    "outbox.allowed_hosts": "127.0.0.1, localhost",
     "shared_buffers": "1GB",
     # Neither a checkpoint nor a vacuum of one figure may fall into a slice of another.
     "max_wal_size": "32GB",

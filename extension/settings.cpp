@@ -8,6 +8,7 @@
 
 namespace outbox::settings {
 
+char* allowed_hosts = nullptr;
 int backoff_max = 30'000;
 int backoff_min = 100;
 int connect_timeout = 10'000;
@@ -39,19 +40,31 @@ static void define_integer(const char* name, const char* description, const char
 static const config_enum_entry on_dead_letter_values[] = {
     {"release", 0, false}, {"block", 1, false}, {nullptr, 0, false}};
 
-// Same destination rules as CREATE SERVER has; checked when the setting is, not when the relay
-// starts.
-static bool check_default_destination(char** value, void**, GucSource) {
-    if (**value == '\0')
-        return true;
-    const char* url = *value;
-    const CoreError error = call_core([url] { return validate_server_options({{"url", url}}); });
+// For check hooks.
+static bool accepted(const CoreError& error) {
     if (!error.failed)
         return true;
     GUC_check_errdetail("%s", error.message);
     if (error.hint[0] != '\0')
         GUC_check_errhint("%s", error.hint);
     return false;
+}
+
+static bool check_allowed_hosts(char** value, void**, GucSource) {
+    const char* list = *value;
+    return accepted(call_core([list]() -> std::optional<Error> {
+        const Result<AllowedHosts> hosts = AllowedHosts::parse(list);
+        return hosts ? std::nullopt : std::optional(hosts.error());
+    }));
+}
+
+// Same destination rules as CREATE SERVER has; checked when the setting is, not when the relay
+// starts.
+static bool check_default_destination(char** value, void**, GucSource) {
+    if (**value == '\0')
+        return true;
+    const char* url = *value;
+    return accepted(call_core([url] { return validate_server_options({{"url", url}}); }));
 }
 
 // pg_inbox is plain SQL: setting this is how its functions ask for a wake-up at commit. Where this
@@ -65,6 +78,10 @@ static void assign_inbox_wake(const char* value, void*) {
 }
 
 void define(bool preloading) {
+    DefineCustomStringVariable(
+        "outbox.allowed_hosts", "Names, addresses and networks that destinations may be at.",
+        "Empty: any, for http other than loopback, link-local and metadata addresses.",
+        &allowed_hosts, "", PGC_SIGHUP, GUC_LIST_INPUT, check_allowed_hosts, nullptr, nullptr);
     define_integer("outbox.backoff_max",
                    "Longest pause before a failing destination is tried again.", nullptr,
                    &backoff_max, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);

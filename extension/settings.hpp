@@ -6,6 +6,7 @@
 namespace outbox::settings {
 
 // In alphabetical order; units as in the names of the accessors below or in the comments.
+extern char* allowed_hosts;        // list; empty: see docs/security.md
 extern int backoff_max;            // ms
 extern int backoff_min;            // ms
 extern int connect_timeout;        // ms

@@ -237,8 +237,11 @@ std::optional<Error> check_postgresql_url(const Url& url) {
         std::string_view{"keepalives_idle"},
         std::string_view{"application_name"},
     };
+    // libpq would take it for several hosts, of which only the first is known to anybody else.
+    const auto is_list = [](const std::string& host) { return host.find(',') != host.npos; };
+    bool several_hosts = is_list(url.host);
     for (const auto& [name, value] : url.query) {
-        static_cast<void>(value);
+        several_hosts |= name == "host" && is_list(value);
         if (name == "password")
             return Error{ErrorKind::invalid_value, "URL must not contain a password", "",
                          "Set \"password\" in CREATE USER MAPPING."};
@@ -247,6 +250,9 @@ std::optional<Error> check_postgresql_url(const Url& url) {
                 ErrorKind::invalid_value, "invalid URL parameter \"" + name + "\"", "",
                 "Valid parameters are: " + joined({parameters.begin(), parameters.end()}) + "."};
     }
+    if (several_hosts)
+        return invalid("URL names several hosts",
+                       "Use a host name that has several addresses; they are tried in turn.");
     if (url.path.size() < 2 || url.path.front() != '/')
         return invalid("URL names no database",
                        "Write for example \"postgresql://host/database\", or "
@@ -375,6 +381,10 @@ Result<Destination> Destination::parse(std::string_view name,
     destination.default_user = defaults.user;
     destination.local_host = defaults.local_host;
     destination.local_port = defaults.local_port;
+    Result<AllowedHosts> allowed_hosts = AllowedHosts::parse(defaults.allowed_hosts);
+    if (!allowed_hosts)
+        return allowed_hosts.error();
+    destination.allowed_hosts = std::move(allowed_hosts.value());
     if (std::optional<Error> error = apply_server_options(destination, server_options))
         return *error;
     if (std::optional<Error> error =

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "allowed_hosts.hpp"
 #include "clock.hpp"
 #include "result.hpp"
 #include "topic_filter.hpp"
@@ -44,6 +45,7 @@ struct DestinationDefaults {
     std::string user;
     std::string local_host;
     std::string local_port;
+    std::string allowed_hosts;
 
     bool operator==(const DestinationDefaults&) const = default;
 };
@@ -66,6 +68,7 @@ struct Destination {
 
     std::string consumer;  // of the inbox; empty: the name of its database
     std::string default_user, local_host, local_port;
+    AllowedHosts allowed_hosts;
 
     // From the user mapping. Never shown, never logged.
     std::string user, password, token, ssl_cert, ssl_key;

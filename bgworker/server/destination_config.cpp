@@ -68,7 +68,8 @@ bool load_config(Oid server, DestinationConfig& config) {
                            .request_timeout = milliseconds(settings::request_timeout),
                            .user = user,
                            .local_host = host,
-                           .local_port = std::to_string(PostPortNumber)};
+                           .local_port = std::to_string(PostPortNumber),
+                           .allowed_hosts = settings::allowed_hosts};
         config.password_required = password_required;
         config.limits = settings::pipeline_limits();
     });

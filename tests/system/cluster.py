@@ -44,6 +44,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "outbox.poll_min": "1h",
     "outbox.poll_max": "1h",
     "outbox.backoff_max": "1s",
+    "outbox.allowed_hosts": "127.0.0.1, localhost",
 }
 
 # Lines of the log that no test may cause unless it says so.

@@ -136,7 +136,8 @@ Behaviour = Callable[[Exchange], Awaitable[None]]
 
 
 class Receiver:
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self.address = address
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -211,7 +212,7 @@ class Receiver:
 
     async def _start_listening(self) -> None:
         self._server = await self._loop.create_server(
-            lambda: _Connection(self), "127.0.0.1", self.port, backlog=512
+            lambda: _Connection(self), self.address, self.port, backlog=512
         )
         self.port = self._server.sockets[0].getsockname()[1]
 

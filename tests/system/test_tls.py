@@ -31,6 +31,7 @@ http {{
         ssl_certificate {root}/server.crt; ssl_certificate_key {root}/server.key;
         location /events {{ proxy_pass http://unix:{root}/backend; }}
         location /early {{ return 204; }}
+        location /moved {{ return 307 /early; }}
     }}
     # nginx reads a request to its end before it passes it on.
     server {{ listen unix:{root}/backend; access_log off; location / {{ return 204; }} }}
@@ -195,3 +196,16 @@ def test_a_missing_ca_file_is_a_failure_that_says_so(
         lambda: database.status()["last_error"], what="an error", timeout=5 * SECOND
     )
     assert "/nowhere/ca.crt" in error
+
+
+def test_a_redirect_is_a_failure_that_says_so(
+    database: Database, tls_server: Callable[..., TlsServer]
+) -> None:
+    server = tls_server()
+    database.add_destination("d", server.url(path="moved"), ca_file=server.authority)
+    database.enqueue()
+    error = wait_until(
+        lambda: database.status()["last_error"], what="an error", timeout=5 * SECOND
+    )
+    assert error.startswith("HTTP 307 (redirects are not followed)")
+    assert not server.requests()

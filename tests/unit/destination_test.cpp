@@ -18,7 +18,8 @@ const DestinationDefaults defaults{.connect_timeout = seconds(7),
                                    .request_timeout = seconds(8),
                                    .user = "relay",
                                    .local_host = "/run/postgresql",
-                                   .local_port = "5433"};
+                                   .local_port = "5433",
+                                   .allowed_hosts = "db.example.com"};
 
 Result<Destination> parse(const Options& server, const Options& mapping = {}) {
     return Destination::parse("bus", server, mapping, defaults);
@@ -53,6 +54,7 @@ TEST(Destination, FallsBackToTheDefaultsOfTheServer) {
     EXPECT_EQ(d.default_user, "relay");
     EXPECT_EQ(d.local_host, "/run/postgresql");
     EXPECT_EQ(d.local_port, "5433");
+    EXPECT_TRUE(d.allowed_hosts.allows("db.example.com"));
     EXPECT_EQ(d.batch_size, 0u) << "the sink's own";
     EXPECT_EQ(d.max_connections, 0u) << "the sink's own";
 }
@@ -244,6 +246,19 @@ const Refused refusals[] = {
      "no database",
      "A database name follows the host, and nothing else."},
     {"SomethingBehindNull", {{"url", "null:x"}}, {}, value, "null:", ""},
+    {"SeveralHosts",
+     {{"url", "postgresql://a,b/db"}},
+     {},
+     value,
+     "several hosts",
+     "several addresses"},
+    {"SeveralHostsInAParameter",
+     {{"url", "postgresql:///db?host=/tmp,b"}},
+     {},
+     value,
+     "several hosts",
+     "several addresses"},
+    {"SeveralHostsInDisguise", {{"url", "postgresql://a%2Cb/db"}}, {}, value, "several hosts", ""},
     {"HostBehindNull", {{"url", "null://host"}}, {}, value, "null:", ""},
     {"UserBehindNull", {{"url", "null://alice@"}}, {}, value, "null:", ""},
     {"QueryBehindNull", {{"url", "null:?token=hunter2"}}, {}, value, "null:", ""},

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/text.hpp"
+#include "sinks/http/address_check.hpp"
 #include "sinks/http/curl_loop.hpp"
 #include "sinks/http/http1_response.hpp"
 #include "sinks/http/transport.hpp"
@@ -23,8 +24,9 @@ struct Transfer {
     std::size_t body_kept = 0;
     std::size_t body_size = 0;
     char error[CURL_ERROR_SIZE];
+    AddressCheck address_check;
 
-    Transfer() = default;
+    explicit Transfer(const Destination& destination) : address_check(destination) {}
     Transfer(const Transfer&) = delete;
     Transfer& operator=(const Transfer&) = delete;
     ~Transfer() {
@@ -88,6 +90,7 @@ class CurlTransport final : public Transport {
         transfer.exchange = &exchange;
         transfer.body_kept = transfer.body_size = 0;
         transfer.error[0] = '\0';
+        transfer.address_check.reset();
         set_headers(transfer, exchange.content.headers);
         curl_easy_setopt(transfer.easy, CURLOPT_POSTFIELDS, exchange.content.body.data());
         curl_easy_setopt(transfer.easy, CURLOPT_POSTFIELDSIZE_LARGE,
@@ -117,7 +120,7 @@ class CurlTransport final : public Transport {
 
   private:
     Transfer* make_transfer() {
-        auto transfer = std::make_unique<Transfer>();
+        auto transfer = std::make_unique<Transfer>(config_.destination);
         transfer->easy = curl_easy_init();
         if (transfer->easy == nullptr)
             throw std::bad_alloc();
@@ -127,6 +130,7 @@ class CurlTransport final : public Transport {
         curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "https");
         curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
         curl_easy_setopt(easy, CURLOPT_PROXY, "");  // not from the environment of the server
+        transfer->address_check.install(easy);
         curl_easy_setopt(easy, CURLOPT_POST, 1L);
         curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_2TLS);
         curl_easy_setopt(easy, CURLOPT_PIPEWAIT, 1L);
@@ -186,8 +190,7 @@ class CurlTransport final : public Transport {
         long sent = 0;
         curl_easy_getinfo(transfer.easy, CURLINFO_REQUEST_SIZE, &sent);
         transfer.exchange->reached = sent > 0;
-        transfer.exchange->fail(transfer.error[0] != '\0' ? transfer.error
-                                                          : curl_easy_strerror(result));
+        transfer.exchange->fail(transfer.address_check.explain(result, transfer.error));
     }
 
     static void take_answer(Transfer& transfer) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/text.hpp"
+#include "sinks/http/address_check.hpp"
 #include "sinks/http/curl_loop.hpp"
 #include "sinks/http/http1_response.hpp"
 #include "sinks/http/transport.hpp"
@@ -32,6 +33,9 @@ struct Connection {
     Http1Response response;
     Micros deadline = never;
     char error[CURL_ERROR_SIZE];
+    AddressCheck address_check;
+
+    explicit Connection(const Destination& destination) : address_check(destination) {}
 };
 
 class DirectTransport final : public Transport {
@@ -102,7 +106,7 @@ class DirectTransport final : public Transport {
 
   private:
     void open(Exchange& exchange) {
-        auto connection = std::make_unique<Connection>();
+        auto connection = std::make_unique<Connection>(config_.destination);
         connection->easy = curl_easy_init();
         if (connection->easy == nullptr)
             throw std::bad_alloc();
@@ -112,6 +116,7 @@ class DirectTransport final : public Transport {
         curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http");
         curl_easy_setopt(easy, CURLOPT_CONNECT_ONLY, 1L);
         curl_easy_setopt(easy, CURLOPT_PROXY, "");  // not from the environment of the server
+        connection->address_check.install(easy);
         curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
         curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // do not wait for a hanging name server
         curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -135,8 +140,7 @@ class DirectTransport final : public Transport {
         event.events = EPOLLIN;
         event.data.ptr = &connection;
         if (socket == CURL_SOCKET_BAD) {
-            lose(connection,
-                 connection.error[0] != '\0' ? connection.error : curl_easy_strerror(result));
+            lose(connection, connection.address_check.explain(result, connection.error));
         } else if (epoll_ctl(loop_.epoll(), EPOLL_CTL_ADD, socket, &event) != 0) {
             lose(connection, "could not watch a connection");
         } else {
@@ -267,9 +271,9 @@ class DirectTransport final : public Transport {
         lose(connection, why);
     }
 
-    void lose(Connection& connection, const char* why) {
+    void lose(Connection& connection, std::string why) {
         Exchange& exchange = *std::exchange(connection.exchange, nullptr);
-        exchange.fail(why);
+        exchange.fail(std::move(why));
         finished_.push_back(&exchange);
         close(connection);
     }

@@ -207,10 +207,12 @@ class PostgresqlSink final : public Sink {
         const std::string* host = url_parameter("host");
         host_ = host != nullptr ? *host : url.host.empty() ? destination_.local_host : url.host;
         const bool is_socket = host_.starts_with('/') || host_.starts_with('@');
-        const bool is_address = host_.find_first_not_of("0123456789.") == std::string::npos ||
-                                host_.find(':') != std::string::npos;
-        if (is_socket || is_address) {
-            start_connection("");
+        if (is_socket) {
+            if (destination_.allowed_hosts.empty() ||
+                destination_.allowed_hosts.allows("localhost"))
+                start_connection("");
+            else
+                failure_ = "Unix socket \"" + host_ + "\" is not allowed (outbox.allowed_hosts)";
             return;
         }
         resolver_ = std::make_unique<Resolver>(host_);
@@ -224,15 +226,35 @@ class PostgresqlSink final : public Sink {
             return;
         unwatch();
         const std::string addresses = resolver_->addresses();
+        const std::string allowed = allowed_among(addresses);
         if (addresses.empty())
             failure_ = resolver_->error();
-        else
-            start_connection(addresses);
+        else if (!allowed.empty())
+            start_connection(allowed);
         resolver_.reset();
     }
 
+    // Both separated by commas. When none is left, failure_ says why.
+    std::string allowed_among(std::string_view addresses) {
+        if (destination_.allowed_hosts.empty())
+            return std::string(addresses);
+        std::string allowed;
+        while (!addresses.empty()) {
+            const std::string_view text = addresses.substr(0, addresses.find(','));
+            addresses.remove_prefix(std::min(addresses.size(), text.size() + 1));
+            const std::optional<Address> address = Address::parse(text);
+            if (address && destination_.allowed_hosts.allows(host_, *address))
+                allowed.append(allowed.empty() ? "" : ",").append(text);
+            else if (address)
+                failure_ = not_allowed(*address, host_);
+        }
+        if (!allowed.empty())
+            failure_.clear();
+        return allowed;
+    }
+
     // `addresses`: of the host, separated by commas; libpq tries one after the other. Empty: the
-    // host needs no look-up.
+    // host is a directory of sockets.
     void start_connection(const std::string& addresses) {
         const Url& url = destination_.url;
         const std::string* port = url_parameter("port");

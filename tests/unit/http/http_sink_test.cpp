@@ -17,7 +17,9 @@ class HttpSink : public testing::Test {
         if (std::none_of(options.begin(), options.end(),
                          [](const Option& o) { return o.name == "url"; }))
             options.push_back({"url", peer_.url()});
-        Result<Destination> parsed = Destination::parse("d", options, mapping, {});
+        DestinationDefaults defaults;
+        defaults.allowed_hosts = allowed_hosts_;
+        Result<Destination> parsed = Destination::parse("d", options, mapping, defaults);
         ASSERT_TRUE(parsed.ok()) << parsed.error().message;
         destination_ = std::move(parsed.value());
         destination_.source = "shop";
@@ -70,6 +72,7 @@ class HttpSink : public testing::Test {
     std::deque<Event> events_;
     std::deque<Batch> batches_;
     std::string payload_ = R"({"n":1})";
+    std::string allowed_hosts_ = "127.0.0.1";
 };
 
 TEST_F(HttpSink, ConfirmsOnAny2xxAndKeepsTheConnection) {
@@ -194,6 +197,109 @@ TEST_F(HttpSink, SendsCredentialsAndNeverShowsThem) {
     create({}, {{"token", "abc"}});
     send_one();
     EXPECT_NE(peer_.requests().back().find("\r\nAuthorization: Bearer abc\r\n"), std::string::npos);
+}
+
+// -- outbox.allowed_hosts ---------------------------------------------------------------------
+
+// One that differs from what the peer listens on only in how it is written.
+std::string at_host(const std::string& url, const std::string& scheme, const std::string& host) {
+    return scheme + "://" + host + url.substr(url.rfind(':'));
+}
+
+TEST_F(HttpSink, ConnectsToNoReservedAddressUnlessToldTo) {
+    allowed_hosts_ = "";
+    for (const char* scheme : {"http", "https"})
+        for (const char* host : {"127.0.0.1",
+                                 "127.1",
+                                 "2130706433",
+                                 "0x7f000001",
+                                 "0177.0.0.01",
+                                 "127.0.0.1.",
+                                 "%31%32%37.0.0.1",
+                                 "0.0.0.0",
+                                 "0",
+                                 "localhost",
+                                 "LOCALHOST.",
+                                 "a.localhost",
+                                 "[::1]",
+                                 "[::]",
+                                 "[::ffff:127.0.0.1]",
+                                 "[0:0:0:0:0:ffff:7f00:1]",
+                                 "[::127.0.0.1]",
+                                 "[64:ff9b::127.0.0.1]",
+                                 "169.254.169.254",
+                                 "[fe80::1%25lo]",
+                                 "[fd00:ec2::254]"}) {
+            create({{"url", at_host(peer_.url(), scheme, host)}});
+            const Outcome outcome = send_one();
+            EXPECT_FALSE(outcome.confirmed);
+            // What libcurl or the resolver do not take for an address never gets so far.
+            if (outcome.error.find("resolve") == std::string::npos) {
+                EXPECT_TRUE(outcome.error.starts_with("address ")) << host << ": " << outcome.error;
+                EXPECT_TRUE(outcome.error.ends_with(" is not allowed (outbox.allowed_hosts)"))
+                    << host << ": " << outcome.error;
+            }
+        }
+    EXPECT_EQ(peer_.connections(), 0);
+}
+
+TEST_F(HttpSink, SaysWhichAddressOfWhichHostIsNotAllowed) {
+    allowed_hosts_ = "";
+    create();
+    for (int attempt = 0; attempt < 3; attempt++)
+        EXPECT_EQ(send_one().error,
+                  "address 127.0.0.1 of host \"127.0.0.1\" is not allowed (outbox.allowed_hosts)");
+}
+
+TEST_F(HttpSink, RefusesRequestsThatWaitForOneConnection) {
+    allowed_hosts_ = "";
+    for (const char* scheme : {"http", "https"}) {
+        create({{"url", at_host(peer_.url(), scheme, "localhost")}});
+        for (int round = 0; round < 3; round++) {
+            for (int i = 0; i < 8; i++)
+                sink_->submit(batch(i));
+            for (const Outcome& outcome : outcomes(8))
+                EXPECT_NE(outcome.error.find("is not allowed"), std::string::npos) << outcome.error;
+        }
+    }
+    EXPECT_EQ(peer_.connections(), 0);
+}
+
+TEST_F(HttpSink, ConnectsToAnAllowedAddressHoweverItIsWritten) {
+    allowed_hosts_ = "127.0.0.0/8";
+    for (const char* host : {"127.1", "2130706433", "localhost", "[::ffff:127.0.0.1]"}) {
+        create({{"url", at_host(peer_.url(), "http", host)}});
+        const Outcome outcome = send_one();
+        EXPECT_TRUE(outcome.confirmed) << host << ": " << outcome.error;
+    }
+}
+
+TEST_F(HttpSink, ConnectsToAnAllowedNameWhereverItIs) {
+    for (const char* list : {"localhost", "example.com, LOCALHOST."}) {
+        allowed_hosts_ = list;
+        create({{"url", at_host(peer_.url(), "http", "localhost")}});
+        const Outcome outcome = send_one();
+        EXPECT_TRUE(outcome.confirmed) << outcome.error;
+    }
+}
+
+TEST_F(HttpSink, AListAllowsNothingElse) {
+    allowed_hosts_ = "localhost, 192.0.2.0/24, *.example.com";
+    for (const char* host : {"127.0.0.1", "127.1"})
+        for (const char* scheme : {"http", "https"}) {
+            create({{"url", at_host(peer_.url(), scheme, host)}});
+            const std::string error = send_one().error;
+            EXPECT_TRUE(error.starts_with("address 127.0.0.1 of host \"")) << error;
+        }
+    EXPECT_EQ(peer_.connections(), 0);
+}
+
+TEST_F(HttpSink, FailsInLibcurlsWordsWhereAnAddressIsAllowed) {
+    create({{"url", at_host(peer_.url(), "https", "127.0.0.1")}, {"connect_timeout", "50ms"}});
+    peer_.then({.bytes = "no TLS", .close = true});
+    const std::string error = send_one().error;
+    EXPECT_EQ(error.find("allowed"), std::string::npos) << error;
+    EXPECT_GT(peer_.connections(), 0);
 }
 
 TEST_F(HttpSink, CanBeDestroyedWhileRequestsAreUnderWay) {

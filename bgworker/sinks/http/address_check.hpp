@@ -1,0 +1,37 @@
+// Asks outbox.allowed_hosts about each address just before libcurl connects to it: between the
+// check and the connection there is no name server that could say something else.
+#pragma once
+
+#include <curl/curl.h>
+
+#include <optional>
+#include <string>
+
+#include "core/destination.hpp"
+
+namespace outbox {
+
+class AddressCheck {
+  public:
+    explicit AddressCheck(const Destination& destination);
+
+    // Must outlive the handle's transfers, at this place.
+    void install(CURL* easy);
+    // Before each further one.
+    void reset() noexcept;
+
+    // Why there is no connection; `error`: what libcurl wrote, if anything.
+    std::string explain(CURLcode result, const char* error) const;
+
+  private:
+    static curl_socket_t open(void* self, curlsocktype, curl_sockaddr* address) noexcept;
+    bool allows(const std::optional<Address>& address) const noexcept;
+
+    const Destination& destination_;
+    std::string host_;
+    // What the callback saw, which must not allocate.
+    bool tried_ = false;  // an address that is allowed
+    std::optional<Address> refused_;
+};
+
+}  // namespace outbox
