@@ -1,10 +1,12 @@
 // outbox.enqueue: an event into the log, in the caller's transaction.
 //
 // The row goes straight through the table access method: no SPI, no plan, no trigger, and no
-// privilege on the log is needed beyond EXECUTE on the function.
+// privilege on the log is needed beyond EXECUTE on the function. Which topics that includes, says
+// outbox.producer.
 #include "event_input.hpp"
 #include "log.hpp"
 #include "pg.hpp"
+#include "producer.hpp"
 #include "shared_state.hpp"
 #include "source_event.hpp"
 #include "wakeup.hpp"
@@ -83,6 +85,7 @@ static Datum enqueue_one(const EventInput& input) {
     Datum values[LogColumns];
     bool nulls[LogColumns];
     fill_event(input, values, nulls);
+    check_may_produce(values[LogTopic]);
     if (input.source_event_id != nullptr) {
         const pg_uuid_t* earlier = claim_source_event(values);
         if (earlier != nullptr)
@@ -231,6 +234,7 @@ static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* i
         TupleTableSlot* slot = ExecClearTuple(slots[filled]);
         const EventInput input = input_from_row(row, descriptor);
         fill_event(input, slot->tts_values, slot->tts_isnull);
+        check_may_produce(slot->tts_values[LogTopic]);
         const pg_uuid_t* id = DatumGetUUIDP(slot->tts_values[LogEventId]);
         const pg_uuid_t* earlier =
             input.source_event_id != nullptr ? claim_source_event(slot->tts_values) : nullptr;

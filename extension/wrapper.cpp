@@ -5,10 +5,29 @@
 #include "options.hpp"
 #include "pg.hpp"
 
+namespace outbox {
+
+// The server reads these files as itself: what they prove is its identity, not that of whoever
+// names them.
+static void check_may_name_keys(const OptionTexts& texts) {
+    for (int i = 0; i < texts.count; i++)
+        for (const char* option : {"sslcert", "sslkey"})
+            if (strcmp(texts.names[i], option) == 0 && !superuser())
+                ereport(ERROR,
+                        (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                         errmsg("permission denied to set option \"%s\"", option),
+                         errhint("Only superusers may say which keys of the server are used; "
+                                 "others set \"password\".")));
+}
+
+}  // namespace outbox
+
 OUTBOX_FUNCTION(outbox_validate_options) {
     using namespace outbox;
     const OptionTexts texts = option_texts(untransformRelOptions(PG_GETARG_DATUM(0)));
     const Oid catalog = PG_GETARG_OID(1);
+    if (catalog == UserMappingRelationId)
+        check_may_name_keys(texts);
 
     const CoreError error = call_core([&] {
         const std::vector<Option> options = to_options(texts);

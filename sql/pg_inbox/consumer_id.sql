@@ -1,7 +1,8 @@
--- The id of a consumer, which is made when it is new.
+-- The id of a consumer, which is made when it is new. With the caller's rights: other functions of
+-- the inbox may, nobody else.
 CREATE FUNCTION inbox.consumer_id(consumer text)
 RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE

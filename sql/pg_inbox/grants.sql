@@ -2,5 +2,4 @@
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA inbox FROM PUBLIC;
 
 -- Who may read statistics of the server may read ours.
-GRANT USAGE ON SCHEMA inbox TO pg_monitor;
-GRANT SELECT ON inbox.status, inbox.waiting_keys TO pg_monitor;
+SELECT inbox.grant_monitor('pg_monitor');

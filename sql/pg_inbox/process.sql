@@ -3,7 +3,7 @@
 
 CREATE FUNCTION inbox.check_role(consumer_id integer)
 RETURNS void
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -130,6 +130,7 @@ COMMENT ON FUNCTION inbox.record_failure(integer, bigint, text, text) IS
 
 -- Processes one message. Returns true when it is done with, be it handled, passed over or a duplicate;
 -- false when it failed; NULL when it waits. The handler's effects are part of the caller's transaction.
+-- No search_path is set, for handlers are to find theirs; nothing here depends on it.
 CREATE FUNCTION inbox.process(consumer_id integer, seq bigint)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -146,7 +147,7 @@ BEGIN
     END IF;
     IF taken.handlers IS NOT NULL THEN
         FOREACH handler IN ARRAY taken.handlers LOOP
-            EXECUTE 'SELECT ' || handler || '($1)' USING taken.message;
+            EXECUTE pg_catalog.format('SELECT %s($1)', handler) USING taken.message;
         END LOOP;
         -- What handlers deferred to the commit would fail there, where nobody could catch it.
         SET CONSTRAINTS ALL IMMEDIATE;

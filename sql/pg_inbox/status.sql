@@ -1,3 +1,13 @@
+-- Whether the one who asks has the rights of a role that is named in inbox.consumer.
+CREATE FUNCTION inbox.is_own(role name)
+RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role AND pg_has_role(r.oid, 'USAGE'));
+END;
+COMMENT ON FUNCTION inbox.is_own(name) IS 'internal: whether a consumer is one''s own';
+
 CREATE VIEW inbox.status AS
 SELECT c.name AS consumer,
        c.role,
@@ -19,7 +29,8 @@ SELECT c.name AS consumer,
        blocked.keys AS waiting_keys,
        p.latency_p50,
        p.latency_p99,
-       blocked.last_error,
+       -- What a handler says quotes its message more often than not.
+       CASE WHEN inbox.is_own(c.role) THEN blocked.last_error END AS last_error,
        blocked.last_error_at
   FROM inbox.consumer AS c
   LEFT JOIN inbox.progress AS p ON p.consumer_id = c.id
@@ -43,6 +54,7 @@ COMMENT ON COLUMN inbox.status.failures IS 'failed attempts';
 COMMENT ON COLUMN inbox.status.pending_at_most IS 'messages that wait, at most';
 COMMENT ON COLUMN inbox.status.oldest_pending_age IS 'for how long the oldest has waited';
 COMMENT ON COLUMN inbox.status.waiting_keys IS 'messages whose handler failed, each with its key behind it; see inbox.waiting_keys';
+COMMENT ON COLUMN inbox.status.last_error IS 'why a handler failed last; for those who have the rights of the consumer''s role';
 COMMENT ON COLUMN inbox.status.latency_p50 IS 'half of the recent messages took at most this long from occurred_at to processed';
 COMMENT ON COLUMN inbox.status.latency_p99 IS '99 of 100 recent messages took at most this long';
 
@@ -59,5 +71,6 @@ SELECT c.name AS consumer,
        w.next_attempt_at
   FROM inbox.waiting AS w
   JOIN inbox.consumer AS c ON c.id = w.consumer_id
-  LEFT JOIN inbox.message AS m ON m.consumer_id = w.consumer_id AND m.event_id = w.event_id;
-COMMENT ON VIEW inbox.waiting_keys IS 'keys that wait because a handler failed, since when and why';
+  LEFT JOIN inbox.message AS m ON m.consumer_id = w.consumer_id AND m.event_id = w.event_id
+ WHERE inbox.is_own(c.role);
+COMMENT ON VIEW inbox.waiting_keys IS 'keys of one''s own consumers that wait because a handler failed, since when and why';

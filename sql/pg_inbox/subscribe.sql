@@ -96,9 +96,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.unsubscribe(text, text, regproc) IS 'ends a subscription';
 
+-- With the caller's rights, for whoever may call this decides as whom handlers run: the two above.
 CREATE FUNCTION inbox.count_subscriptions(consumer_id integer, for_role name)
 RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN

@@ -1,4 +1,4 @@
-"""What is shipped: exported symbols, versions, comments, privileges, the regimes of the code."""
+"""What is shipped: exported symbols, versions, comments, the regimes of the code."""
 
 from __future__ import annotations
 
@@ -97,40 +97,3 @@ def test_every_object_has_a_comment(database: Database, extension: str) -> None:
     members = database.execute(MEMBERS, (extension,))
     assert len(members) > 8
     assert [name for name, comment in members if not comment] == []
-
-
-@pytest.mark.parametrize("schema", ["outbox", "inbox"])
-def test_public_may_do_nothing(database: Database, schema: str) -> None:
-    database.execute("CREATE EXTENSION IF NOT EXISTS pg_inbox")
-    database.execute("DROP ROLE IF EXISTS nobody_at_all")
-    database.execute("CREATE ROLE nobody_at_all")
-    try:
-        allowed = database.execute(
-            """SELECT 'function ' || p.oid::regprocedure FROM pg_proc AS p
-                WHERE p.pronamespace = %(schema)s::regnamespace AND has_function_privilege('nobody_at_all', p.oid, 'EXECUTE')
-               UNION ALL
-               SELECT 'relation ' || c.oid::regclass FROM pg_class AS c
-                WHERE c.relnamespace = %(schema)s::regnamespace AND c.relkind IN ('r', 'v', 'S')
-                  AND CASE c.relkind WHEN 'S' THEN has_sequence_privilege('nobody_at_all', c.oid, 'USAGE, SELECT, UPDATE')
-                      ELSE has_table_privilege('nobody_at_all', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') END
-               UNION ALL
-               SELECT 'schema' WHERE has_schema_privilege('nobody_at_all', %(schema)s, 'USAGE, CREATE')
-               UNION ALL
-               SELECT 'wrapper' WHERE has_foreign_data_wrapper_privilege('nobody_at_all', 'pg_outbox', 'USAGE')""",
-            {"schema": schema},  # type: ignore[arg-type]
-        )
-        assert allowed == []
-    finally:
-        database.execute("DROP ROLE nobody_at_all")
-
-
-@pytest.mark.parametrize("schema", ["outbox", "inbox"])
-def test_functions_with_more_rights_have_a_fixed_search_path(database: Database, schema: str) -> None:
-    database.execute("CREATE EXTENSION IF NOT EXISTS pg_inbox")
-    loose = database.execute(
-        """SELECT oid::regprocedure::text FROM pg_proc
-            WHERE pronamespace = %s::regnamespace AND prosecdef
-              AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (proconfig), false)""",
-        (schema,),
-    )
-    assert loose == []

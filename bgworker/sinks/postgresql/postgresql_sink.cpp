@@ -334,6 +334,8 @@ class PostgresqlSink final : public Sink {
             return;
         }
         PQsetnonblocking(connection_, 1);
+        // Details quote rows, which are events; monitors see the error.
+        PQsetErrorVerbosity(connection_, PQERRORS_TERSE);
         if (!PQsendPrepare(connection_, receive_name, receive_statement, 0, nullptr)) {
             failure_ = connection_error();
             return;

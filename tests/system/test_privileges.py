@@ -1,0 +1,809 @@
+"""Who may do what: every object of both extensions, and what those who have a right can and cannot do.
+
+A new function, table, view or type is entered into USERS below; until then the test fails. What is
+for somebody is entered into rights.sql as well.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+
+from cluster import Cluster
+from database import Database, NewDatabase
+from receiver import Receiver, answer, everything
+from waiting import wait_until
+
+# Who is given which right. `public` is given none.
+GRANTS = {
+    "producer": "outbox.grant_produce",
+    "operator": "outbox.grant_operate",
+    "monitor": "outbox.grant_monitor",
+    "sender": "inbox.grant_send",
+    "reader": "inbox.grant_read",
+    "inbox monitor": "inbox.grant_monitor",
+    "public": None,
+}
+
+NOBODY = ""
+
+# Who may use what, but for owners and superusers: EXECUTE, SELECT, USAGE.
+USERS = {
+    "schema outbox": "producer, operator, monitor",
+    "wrapper pg_outbox": NOBODY,
+    "table outbox.cursor": NOBODY,
+    "table outbox.delivery": NOBODY,
+    "table outbox.event": NOBODY,
+    "table outbox.event_0": NOBODY,
+    "table outbox.event_1": NOBODY,
+    "table outbox.event_2": NOBODY,
+    "table outbox.event_3": NOBODY,
+    "table outbox.producer": NOBODY,
+    "table outbox.ring": NOBODY,
+    "table outbox.source_event": NOBODY,
+    "view outbox.destination": NOBODY,
+    "view outbox.segment": "monitor",
+    "view outbox.status": "monitor",
+    "sequence outbox.event_position": NOBODY,
+    "type outbox.new_event": "producer",
+    "function outbox.check_topics(text)": NOBODY,
+    "function outbox.claim_due(name,uuid,timestamp with time zone,integer,bigint)": NOBODY,
+    "function outbox.claim_source_event(uuid,text,text,text,uuid)": NOBODY,
+    "function outbox.destination_option(name,text)": NOBODY,
+    "function outbox.enqueue(outbox.new_event[])": "producer",
+    "function outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
+    "function outbox.enqueue(text,text,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
+    "function outbox.fail_events(name,xid8[],bigint[],text[],boolean[])": NOBODY,
+    "function outbox.first_of_key(name,text)": NOBODY,
+    "function outbox.grant_monitor(regrole)": NOBODY,
+    "function outbox.grant_operate(regrole)": NOBODY,
+    "function outbox.grant_produce(regrole,text)": NOBODY,
+    "function outbox.grant_right(regrole,text)": NOBODY,
+    "function outbox.health()": "monitor",
+    "function outbox.held_keys(name,integer)": NOBODY,
+    "function outbox.metrics()": "monitor",
+    "function outbox.oldest_after(pg_snapshot)": "monitor",
+    "function outbox.option_as_interval(name,text)": NOBODY,
+    "function outbox.park_events(name,xid8[],bigint[])": NOBODY,
+    "function outbox.parts_of_right(text)": NOBODY,
+    "function outbox.privileges_of_right(text)": NOBODY,
+    "function outbox.producer_changed()": NOBODY,
+    "function outbox.promote(name,text[])": NOBODY,
+    "function outbox.retry_delay(name,integer)": NOBODY,
+    "function outbox.revoke_monitor(regrole)": NOBODY,
+    "function outbox.revoke_operate(regrole)": NOBODY,
+    "function outbox.revoke_produce(regrole)": NOBODY,
+    "function outbox.revoke_right(regrole,text)": NOBODY,
+    "function outbox.segment_held_by(integer)": "monitor",
+    "function outbox.segment_is_free(integer)": NOBODY,
+    "function outbox.settle_events(name,uuid,bigint[])": NOBODY,
+    "function outbox.start_at_end()": NOBODY,
+    "function outbox.unlock_events(name,uuid,bigint[])": NOBODY,
+    "function outbox.validate_options(text[],oid)": NOBODY,
+    "function outbox.workers()": "monitor",
+    "schema inbox": "sender, reader, inbox monitor",
+    "table inbox.consumer": NOBODY,
+    "table inbox.message": NOBODY,
+    "table inbox.processed": NOBODY,
+    "table inbox.progress": NOBODY,
+    "table inbox.subscription": NOBODY,
+    "table inbox.waiting": NOBODY,
+    "view inbox.status": "inbox monitor",
+    "view inbox.waiting_keys": "reader",
+    "sequence inbox.consumer_id_seq": NOBODY,
+    "sequence inbox.message_seq_seq": NOBODY,
+    "sequence inbox.subscription_number_seq": NOBODY,
+    "function inbox.add_subscription(text,text,regproc,name)": "reader",
+    "function inbox.apply(regclass,text[],text,jsonb)": "reader",
+    "function inbox.check_role(integer)": NOBODY,
+    "function inbox.consumer_id(text)": NOBODY,
+    "function inbox.count_subscriptions(integer,name)": NOBODY,
+    "function inbox.grant_monitor(regrole)": NOBODY,
+    "function inbox.grant_read(regrole)": NOBODY,
+    "function inbox.grant_right(regrole,text)": NOBODY,
+    "function inbox.grant_send(regrole)": NOBODY,
+    "function inbox.is_own(name)": "reader, inbox monitor",
+    "function inbox.json(inbox.message)": "reader",
+    "function inbox.next_attempt(integer)": "reader",
+    "function inbox.next_messages(integer,integer)": "reader",
+    "function inbox.parts_of_right(text)": NOBODY,
+    "function inbox.privileges_of_right(text)": NOBODY,
+    "function inbox.process(integer,bigint)": "reader",
+    "function inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": "sender",
+    "function inbox.record_failure(integer,bigint,text,text)": "reader",
+    "function inbox.revoke_monitor(regrole)": NOBODY,
+    "function inbox.revoke_read(regrole)": NOBODY,
+    "function inbox.revoke_right(regrole,text)": NOBODY,
+    "function inbox.revoke_send(regrole)": NOBODY,
+    "function inbox.save_progress(integer,bigint,bigint,interval,interval)": "reader",
+    "function inbox.subscribe(text,text,regproc)": "reader",
+    "function inbox.take(integer,bigint)": "reader",
+    "function inbox.unsubscribe(text,text,regproc)": "reader",
+}
+
+
+class People:
+    """A role per right. Roles belong to the whole cluster, so each test has its own."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.roles: list[str] = []
+
+    def add(self, kind: str, *options: str) -> str:
+        role = f"{kind}_{self.database.name}".replace(" ", "_")
+        self.database.execute(f"CREATE ROLE {role} LOGIN {' '.join(options)}")
+        self.roles.append(role)
+        return role
+
+    def with_right(self, kind: str, *arguments: object) -> str:
+        """A new role that was given one right."""
+        role = self.add(kind)
+        if GRANTS[kind] is not None:
+            values = ", ".join(["%s"] * (1 + len(arguments)))
+            self.database.execute(f"SELECT {GRANTS[kind]}({values})", (role, *arguments))
+        return role
+
+    def connect(self, role: str) -> psycopg.Connection:
+        return self.database.cluster.connect(self.database.name, role)
+
+    def remove(self) -> None:
+        for role in self.roles:
+            if self.database.value("SELECT to_regrole(%s)", (role,)):
+                self.database.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+@pytest.fixture
+def people(database: Database) -> Iterator[People]:
+    database.execute("CREATE EXTENSION pg_inbox")
+    people = People(database)
+    yield people
+    people.remove()
+
+
+# -------------------------------------------------------------------------------------------------
+# The list
+# -------------------------------------------------------------------------------------------------
+
+ALLOWED = """
+    WITH object(name, kind, id) AS (
+        SELECT 'schema ' || nspname, 'schema', oid FROM pg_namespace WHERE nspname IN ('outbox', 'inbox')
+        UNION ALL
+        SELECT 'wrapper ' || fdwname, 'wrapper', oid FROM pg_foreign_data_wrapper
+        UNION ALL
+        SELECT 'function ' || oid::regprocedure, 'function', oid FROM pg_proc
+         WHERE pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)
+        UNION ALL
+        SELECT CASE relkind WHEN 'r' THEN 'table ' WHEN 'v' THEN 'view ' WHEN 'S' THEN 'sequence '
+                            WHEN 'c' THEN 'type ' ELSE relkind::text || ' ' END || oid::regclass,
+               CASE relkind WHEN 'S' THEN 'sequence' WHEN 'c' THEN 'type' ELSE 'table' END,
+               CASE relkind WHEN 'c' THEN reltype ELSE oid END
+          FROM pg_class
+         WHERE relnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) AND relkind NOT IN ('i', 't')
+        UNION ALL
+        SELECT 'type ' || oid::regtype, 'type', oid FROM pg_type
+         WHERE typnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) AND typrelid = 0 AND typelem = 0
+    ), allowed AS (
+        SELECT o.name, p.privilege
+          FROM object AS o,
+               LATERAL (SELECT privilege, CASE o.kind
+                           WHEN 'schema' THEN has_schema_privilege(%(role)s, o.id, privilege)
+                           WHEN 'wrapper' THEN has_foreign_data_wrapper_privilege(%(role)s, o.id, privilege)
+                           WHEN 'function' THEN has_function_privilege(%(role)s, o.id, privilege)
+                           WHEN 'table' THEN has_any_column_privilege(%(role)s, o.id, privilege)
+                           WHEN 'sequence' THEN has_sequence_privilege(%(role)s, o.id, privilege)
+                           WHEN 'type' THEN has_type_privilege(%(role)s, o.id, privilege) END AS has
+                          FROM unnest(CASE o.kind
+                           WHEN 'schema' THEN '{USAGE, CREATE}'
+                           WHEN 'function' THEN '{EXECUTE}'
+                           WHEN 'table' THEN '{SELECT, INSERT, UPDATE, REFERENCES}'
+                           WHEN 'sequence' THEN '{SELECT, USAGE, UPDATE}'
+                           ELSE '{USAGE}' END::text[]) AS privilege) AS p
+         WHERE p.has
+        UNION ALL
+        SELECT o.name, privilege
+          FROM object AS o, unnest('{DELETE, TRUNCATE, TRIGGER}'::text[]) AS privilege
+         WHERE o.kind = 'table' AND has_table_privilege(%(role)s, o.id, privilege)
+    )
+    SELECT o.name, coalesce(array_agg(a.privilege) FILTER (WHERE a.privilege IS NOT NULL), '{}')
+      FROM object AS o LEFT JOIN allowed AS a USING (name)
+     GROUP BY o.name
+"""
+
+
+def test_everything_is_for_those_it_is_meant_for(people: People) -> None:
+    found: dict[str, list[str]] = {}
+    for kind in GRANTS:
+        role = people.with_right(kind)
+        for name, privileges in people.database.execute(ALLOWED, {"role": role}):  # type: ignore[arg-type]
+            users = found.setdefault(name, [])
+            assert set(privileges) <= {"EXECUTE", "SELECT", "USAGE"}, f"{kind} may {privileges} {name}"
+            if privileges:
+                users.append(kind)
+    assert {name: ", ".join(users) for name, users in found.items()} == USERS
+
+
+def test_nothing_is_granted_on_columns(people: People) -> None:
+    columns = people.database.execute(
+        "SELECT attrelid::regclass::text, attname FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid "
+        "WHERE c.relnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) AND attacl IS NOT NULL"
+    )
+    assert columns == []
+
+
+def test_members_of_pg_monitor_are_monitors(people: People) -> None:
+    granted = people.with_right("monitor")
+    people.database.execute("SELECT inbox.grant_monitor(%s)", (granted,))
+    member = people.add("member")
+    people.database.execute(f"GRANT pg_monitor TO {member}")
+    rights = [
+        sorted(people.database.execute(ALLOWED, {"role": role}))  # type: ignore[arg-type]
+        for role in (granted, member)
+    ]
+    assert rights[0] == rights[1]
+
+
+# Not pinned, with the reason.
+SEARCH_PATH_OF_THE_CALLER = {
+    "inbox.process(integer,bigint)",  # handlers are to find what the path of their role has
+}
+
+
+def test_every_function_has_a_fixed_search_path(people: People) -> None:
+    functions = people.database.execute(
+        """SELECT p.oid::regprocedure::text, prosecdef,
+                  coalesce('search_path=pg_catalog, pg_temp' = ANY (proconfig), false),
+                  l.lanname = 'c' OR p.prosqlbody IS NOT NULL
+             FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
+            WHERE pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)"""
+    )
+    loose = {
+        name
+        for name, with_more_rights, pinned, resolved in functions
+        if not pinned and (with_more_rights or not resolved)
+    }
+    assert loose == SEARCH_PATH_OF_THE_CALLER
+
+
+# -------------------------------------------------------------------------------------------------
+# Granting
+# -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def refused(message: str = "permission denied") -> Iterator[None]:
+    with pytest.raises(errors.InsufficientPrivilege, match=message):
+        yield
+
+
+@pytest.mark.parametrize("kind", [kind for kind, function in GRANTS.items() if function])
+def test_what_was_granted_can_be_revoked(people: People, kind: str) -> None:
+    role = people.with_right(kind)
+    people.database.execute(f"SELECT {(GRANTS[kind] or '').replace('grant', 'revoke')}(%s)", (role,))
+    people.database.execute(f"DROP ROLE {role}")  # or else something depends on it
+    assert people.database.execute("SELECT * FROM outbox.producer") == []
+
+
+def test_rights_are_revoked_one_by_one(people: People) -> None:
+    role = people.with_right("producer")
+    people.database.execute("SELECT outbox.grant_monitor(%s)", (role,))
+    people.database.execute("SELECT outbox.revoke_produce(%s)", (role,))
+    with people.connect(role) as connection:
+        assert connection.execute("SELECT outbox.metrics()").fetchone()
+        with refused("permission denied for function enqueue"):
+            enqueue(connection, "video.events")
+
+
+def test_only_those_who_may_grant(people: People) -> None:
+    names = [
+        name
+        for (name,) in people.database.execute(
+            "SELECT oid::regproc::text FROM pg_proc WHERE proname ~ '^(grant|revoke)_' "
+            "AND pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)"
+        )
+    ]
+    for kind in GRANTS:
+        role = people.with_right(kind)
+        with people.connect(role) as connection:
+            for name in names:
+                right = ", 'monitor'" if name.endswith("_right") else ""
+                with refused():
+                    connection.execute(f"SELECT {name}('{role}'{right})")
+
+
+def test_granting_can_be_delegated(people: People) -> None:
+    deputy, producer = people.with_right("monitor"), people.add("producer")
+    people.database.execute(f"GRANT EXECUTE ON FUNCTION outbox.grant_produce TO {deputy}")
+    with people.connect(deputy) as connection:
+        connection.execute("SELECT outbox.grant_produce(%s, 'video.*')", (producer,))
+        with refused():
+            connection.execute("SELECT outbox.revoke_produce(%s)", (producer,))
+    assert people.database.execute("SELECT role::text, topics, granted_by FROM outbox.producer") == [
+        (producer, "video.*", deputy)
+    ]
+    with people.connect(producer) as connection:
+        enqueue(connection, "video.events")
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
+        (("nobody_of_that_name",), errors.UndefinedObject),
+        (("1",), errors.UndefinedObject),
+        (("-",), errors.UndefinedObject),
+        ((None,), errors.Error),
+        (("postgres", "a,,b"), errors.InvalidParameterValue),
+        (("postgres", ""), errors.InvalidParameterValue),
+        (("postgres", None), errors.NotNullViolation),
+    ],
+)
+def test_what_cannot_be_granted(
+    people: People, arguments: tuple[object, ...], error: type[psycopg.Error]
+) -> None:
+    values = ", ".join(["%s"] * len(arguments))
+    with pytest.raises(error):
+        people.database.execute(f"SELECT outbox.grant_produce({values})", arguments)
+    assert people.database.execute("SELECT * FROM outbox.producer") == []
+
+
+def test_names_of_roles_are_only_names(people: People) -> None:
+    name = f'"x TO PUBLIC; --''$$%s {people.database.name}'
+    role = sql.Identifier(name)
+    people.database.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
+    quoted = people.database.value("SELECT quote_ident(%s)", (name,))
+    try:
+        people.database.execute("SELECT outbox.grant_produce(%s, 'video.*')", (quoted,))
+        people.database.execute(sql.SQL("SET ROLE {}").format(role))
+        enqueue(people.database.connection, "video.events")
+        with refused("topic"):
+            enqueue(people.database.connection, "user.events")
+        people.database.execute("RESET ROLE")
+        people.database.execute("SELECT outbox.revoke_produce(%s)", (quoted,))
+    finally:
+        people.database.execute("RESET ROLE")
+        people.database.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(role))
+
+
+# -------------------------------------------------------------------------------------------------
+# Producing
+# -------------------------------------------------------------------------------------------------
+
+
+def enqueue(connection: psycopg.Connection, topic: str | None, aggregate_type: str = "video") -> None:
+    connection.execute(
+        "SELECT outbox.enqueue(%s, '1', 'Changed', '{}', topic => %s)", (aggregate_type, topic)
+    )
+
+
+def may(connection: psycopg.Connection, topic: str | None) -> bool:
+    """Whether the role of the connection may enqueue events of a topic."""
+    try:
+        with connection.transaction():
+            enqueue(connection, topic)
+        return True
+    except errors.InsufficientPrivilege as error:
+        assert f'permission denied for topic "{topic}"' in str(error)
+        return False
+
+
+def test_a_producer_reads_nothing(people: People) -> None:
+    producer = people.with_right("producer")
+    people.database.add_destination("d", "http://localhost:9/")
+    people.database.execute("CREATE USER MAPPING FOR postgres SERVER d OPTIONS (token 'secret')")
+    people.database.execute("CREATE USER MAPPING FOR PUBLIC SERVER d OPTIONS (password 'secret')")
+    relations = people.database.execute(
+        "SELECT oid::regclass::text FROM pg_class WHERE relkind IN ('r', 'v') "
+        "AND relnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)"
+    )
+    assert len(relations) > 15
+    with people.connect(producer) as connection:
+        enqueue(connection, "video.events")
+        for (relation,) in relations:
+            with refused():
+                connection.execute(f"TABLE {relation}")
+        with refused():
+            connection.execute("SELECT last_value FROM outbox.event_position")
+        with refused():
+            connection.execute("SELECT outbox.workers()")
+        with refused():
+            connection.execute("SELECT outbox.claim_due('d', gen_random_uuid(), now(), 1, 1)")
+        with refused():
+            connection.execute("TABLE pg_user_mapping")
+        options = connection.execute("SELECT srvname, umoptions FROM pg_user_mappings").fetchall()
+        assert options == [("d", None), ("d", None)]
+
+
+def test_a_producer_can_be_limited_to_topics(people: People) -> None:
+    producer = people.with_right("producer", "video.*, user.created")
+    with people.connect(producer) as connection:
+        assert may(connection, "video.events")
+        assert may(connection, "user.created")
+        assert not may(connection, "user.events")
+        assert not may(connection, "Video.events")
+        enqueue(connection, None, "video")  # the topic is made from the type
+        with pytest.raises(errors.InsufficientPrivilege) as caught:
+            enqueue(connection, None, "order")
+        diagnostic = caught.value.diag
+        assert diagnostic.message_primary == 'permission denied for topic "order.events"'
+        assert diagnostic.message_detail == (
+            f'Role "{producer}" may enqueue events of the topics "video.*, user.created".'
+        )
+        assert "grant_produce" in str(diagnostic.message_hint)
+    assert people.database.value("SELECT count(*) FROM outbox.event") == 3
+
+
+def test_every_form_of_enqueue_is_limited(people: People) -> None:
+    producer = people.with_right("producer", "video.*")
+    calls = [
+        "outbox.enqueue('{0}', '1', 'E', '{{}}'::jsonb)",
+        "outbox.enqueue('{0}', '1', 'E', '\\x00'::bytea, 'a/b')",
+        "outbox.enqueue('{0}', '1', 'E', '{{}}'::jsonb, source_event_id => gen_random_uuid())",
+        "outbox.enqueue(ARRAY[ROW('video', '1', 'E', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,"
+        " NULL, NULL), ROW('{0}', '1', 'E', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,"
+        " NULL)]::outbox.new_event[])",
+    ]
+    with people.connect(producer) as connection:
+        for call in calls:
+            connection.execute(f"SELECT {call.format('video')}")
+            with refused('permission denied for topic "order.events"'):
+                connection.execute(f"SELECT {call.format('order')}")
+    assert people.database.execute("SELECT DISTINCT topic FROM outbox.event") == [("video.events",)]
+    assert people.database.value("SELECT count(*) FROM outbox.source_event") == 1
+
+
+def test_what_is_granted_again_takes_the_place_of_what_was(people: People) -> None:
+    """In a session that has already asked."""
+    producer = people.with_right("producer", "video.*")
+    grant = "SELECT outbox.grant_produce(%s, %s)"
+    with people.connect(producer) as connection:
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
+        people.database.execute(grant, (producer, "user.*"))
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (False, True)
+        people.database.execute(grant, (producer, "*"))
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, True)
+        people.database.execute("UPDATE outbox.producer SET topics = 'video.x'")
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
+        people.database.execute("TRUNCATE outbox.producer")
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, True)
+        people.database.execute("SELECT outbox.revoke_produce(%s)", (producer,))
+        with refused("permission denied for schema outbox"):
+            enqueue(connection, "video.x")
+
+
+def test_a_grant_that_is_rolled_back_has_no_effect(people: People) -> None:
+    producer = people.with_right("producer", "video.*")
+    with people.database.connect() as owner, people.connect(producer) as connection:
+        assert not may(connection, "user.x")
+        owner.execute("BEGIN")
+        owner.execute("SELECT outbox.grant_produce(%s, 'user.*')", (producer,))
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
+        owner.execute("ROLLBACK")
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
+
+        # in the same session, also to a savepoint
+        owner.execute("BEGIN")
+        owner.execute("SAVEPOINT s")
+        owner.execute("SELECT outbox.grant_produce(%s, 'user.*')", (producer,))
+        owner.execute(f"SET LOCAL ROLE {producer}")
+        enqueue(owner, "user.x")
+        owner.execute("ROLLBACK TO s")
+        owner.execute(f"SET LOCAL ROLE {producer}")
+        enqueue(owner, "video.x")
+        assert not may(owner, "user.x")
+        owner.execute("ROLLBACK")
+        owner.execute("BEGIN")
+        owner.execute("SELECT outbox.grant_produce(%s, 'user.*')", (producer,))
+        owner.execute(f"SET LOCAL ROLE {producer}")
+        enqueue(owner, "user.x")
+        owner.execute("ROLLBACK")
+        owner.execute(f"SET ROLE {producer}")
+        assert not may(owner, "user.x")
+
+
+def test_a_grant_counts_whatever_the_transaction_can_see(people: People) -> None:
+    producer = people.with_right("producer", "video.*")
+    with people.connect(producer) as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        assert connection.execute("SELECT pg_current_snapshot()").fetchone()
+        people.database.execute("SELECT outbox.grant_produce(%s, 'user.*')", (producer,))
+        enqueue(connection, "user.x")
+        connection.execute("ROLLBACK")
+
+
+def test_members_of_a_role_have_its_limits(people: People) -> None:
+    group = people.with_right("producer", "video.*")
+    member = people.add("member")
+    with people.connect(member) as connection:
+        with refused("permission denied for schema outbox"):
+            enqueue(connection, "video.x")
+        people.database.execute(f"GRANT {group} TO {member}")
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
+
+        # grants add up, over any number of steps
+        other, between = people.add("other"), people.add("between")
+        people.database.execute("SELECT outbox.grant_produce(%s, 'user.*')", (other,))
+        people.database.execute(f"GRANT {other} TO {between}; GRANT {between} TO {member}")
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, True)
+        assert not may(connection, "order.x")
+        people.database.execute(f"REVOKE {other} FROM {between}")
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
+
+        # also with one that has no limit, and with the owner
+        people.database.execute("SELECT outbox.grant_produce(%s)", (between,))
+        assert may(connection, "order.x")
+        people.database.execute(f"REVOKE {between} FROM {member}")
+        assert not may(connection, "order.x")
+        people.database.execute(f"ALTER ROLE {member} SUPERUSER")
+        assert may(connection, "order.x")
+        people.database.execute(f"ALTER ROLE {member} NOSUPERUSER")
+        assert not may(connection, "order.x")
+
+
+def test_execute_alone_has_no_limit(people: People) -> None:
+    role = people.add("plain")
+    people.database.execute(
+        f"GRANT USAGE ON SCHEMA outbox TO {role}; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO {role}"
+    )
+    with people.connect(role) as connection:
+        assert may(connection, "order.x")
+
+
+def test_the_role_that_is_set_counts(people: People) -> None:
+    video = people.with_right("producer", "video.*")
+    login = people.add("login", "NOINHERIT")
+    people.database.execute("SELECT outbox.grant_produce(%s, 'user.*')", (login,))
+    people.database.execute(f"GRANT {video} TO {login}")
+    with people.connect(login) as connection:
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (False, True)
+        connection.execute(f"SET ROLE {video}")
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
+        connection.execute("RESET ROLE")
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (False, True)
+
+
+def test_a_security_definer_function_has_the_limits_of_its_owner(people: People) -> None:
+    producer = people.with_right("producer", "video.*")
+    caller = people.with_right("monitor")
+    people.database.execute("SELECT outbox.grant_produce(%s, 'user.*')", (caller,))
+    people.database.execute("CREATE SCHEMA app")
+    for name, rights in (("as_owner", "SECURITY DEFINER"), ("as_caller", "SECURITY INVOKER")):
+        people.database.execute(
+            f"CREATE FUNCTION app.{name}(topic text) RETURNS uuid LANGUAGE sql {rights} "
+            "SET search_path = pg_catalog, pg_temp "
+            "AS $$ SELECT outbox.enqueue('a', '1', 'E', '{}'::jsonb, topic => $1) $$;"
+            f"ALTER FUNCTION app.{name} OWNER TO {producer}"
+        )
+    people.database.execute(f"GRANT USAGE ON SCHEMA app TO {caller}")
+    with people.connect(caller) as connection:
+        connection.execute("SELECT app.as_owner('video.x')")
+        connection.execute("SELECT app.as_caller('user.x')")
+        with refused(f'topic "user.x"(.|\n)*"{producer}"'):
+            connection.execute("SELECT app.as_owner('user.x')")
+        with refused(f'topic "video.x"(.|\n)*"{caller}"'):
+            connection.execute("SELECT app.as_caller('video.x')")
+        assert may(connection, "user.x")
+    people.database.execute("DROP SCHEMA app CASCADE")
+
+
+def test_a_renamed_role_keeps_its_limits(people: People) -> None:
+    producer = people.with_right("producer", "video.*")
+    renamed = f"renamed_{people.database.name}"
+    people.database.execute(f"ALTER ROLE {producer} RENAME TO {renamed}")
+    people.roles.append(renamed)
+    with people.connect(renamed) as connection:
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
+
+
+def program(cluster: Cluster, name: str, *arguments: str, data: str | None = None) -> str:
+    command = [str(cluster.installation.bin_directory / name), "-h", str(cluster.directory),
+               "-p", str(cluster.port), "-U", "postgres", *arguments]  # fmt: skip
+    return subprocess.run(command, check=True, capture_output=True, text=True, input=data).stdout
+
+
+def test_limits_go_with_a_dump_by_the_name_of_the_role(
+    people: People, new_database: NewDatabase, shared_cluster: Cluster
+) -> None:
+    producer = people.with_right("producer", "video.*")
+    gone = people.add("gone")
+    people.database.execute("INSERT INTO outbox.producer (role, topics) VALUES (%s, '*')", (gone,))
+    people.database.execute(f"DROP ROLE {gone}")
+    dump = program(shared_cluster, "pg_dump", people.database.name)
+
+    # The role is another one by now, as in another cluster.
+    people.database.execute(f"DROP OWNED BY {producer}; DROP ROLE {producer}; CREATE ROLE {producer} LOGIN")
+    copy = new_database(extension=False)
+    program(shared_cluster, "psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", copy.name, data=dump)
+    assert copy.execute("SELECT role::text, topics FROM outbox.producer") == [(producer, "video.*")]
+    with shared_cluster.connect(copy.name, producer) as connection:
+        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
+    copy.execute(f"DROP OWNED BY {producer}")
+
+
+# -------------------------------------------------------------------------------------------------
+# Destinations
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", GRANTS)
+def test_no_right_lets_the_server_connect_anywhere(people: People, kind: str) -> None:
+    role = people.with_right(kind)
+    people.database.add_destination("d", "null:", topics="nothing")
+    with people.connect(role) as connection:
+        for statement in (
+            "CREATE SERVER e FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')",
+            "ALTER SERVER d OPTIONS (SET url 'http://localhost/')",
+            "ALTER SERVER d OPTIONS (SET topics '*')",
+            "DROP SERVER d",
+            "CREATE USER MAPPING FOR PUBLIC SERVER d OPTIONS (user 'me')",
+            "CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (user 'me')",
+            "CREATE FOREIGN DATA WRAPPER mine VALIDATOR outbox.validate_options",
+            "ALTER FOREIGN DATA WRAPPER pg_outbox NO VALIDATOR",
+            "ALTER SYSTEM SET outbox.default_destination = 'http://localhost/'",
+        ):
+            with refused("permission denied|must be owner"):
+                connection.execute(statement)
+        with pytest.raises(errors.CantChangeRuntimeParam):
+            connection.execute("SET outbox.default_destination = 'http://localhost/'")
+
+
+def test_whoever_has_usage_on_the_wrapper_owns_his_destinations_only(people: People) -> None:
+    first, second = people.with_right("operator"), people.with_right("monitor")
+    people.database.execute(f"GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {first}, {second}")
+    with people.connect(first) as mine, people.connect(second) as other:
+        mine.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', topics 'nothing')")
+        mine.execute("CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (user 'me', password 'secret')")
+        mine.execute("ALTER SERVER d OPTIONS (SET topics 'anything')")
+        read = "SELECT umoptions FROM pg_user_mappings"
+        assert mine.execute(read).fetchall() == [(["user=me", "password=secret"],)]
+        assert other.execute(read).fetchall() == [(None,)]
+        for statement in (
+            "ALTER SERVER d OPTIONS (SET topics '*')",
+            "DROP SERVER d CASCADE",
+            f"DROP USER MAPPING FOR {first} SERVER d",
+            f"ALTER USER MAPPING FOR {first} SERVER d OPTIONS (SET user 'other')",
+        ):
+            with refused("must be owner|permission denied"):
+                other.execute(statement)
+        # The server's keys prove who the server is, not who owns the destination.
+        for option in ("sslcert", "sslkey"):
+            with refused(f'permission denied to set option "{option}"'):
+                mine.execute(f"ALTER USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (ADD {option} 'server.key')")
+    people.database.execute(f"ALTER USER MAPPING FOR {first} SERVER d OPTIONS (ADD sslkey 'server.key')")
+
+
+# -------------------------------------------------------------------------------------------------
+# Monitoring
+# -------------------------------------------------------------------------------------------------
+
+
+def test_a_monitor_sees_no_event(people: People, receiver: Receiver, http: None) -> None:
+    monitor = people.with_right("monitor")
+    receiver.on(everything, answer(503, body=b"come back later"))
+    people.database.add_destination("d", receiver.url())
+    people.database.execute(
+        "SELECT outbox.enqueue('kind-of-secret', 'id-of-secret', 'secret', '{\"a\": \"secret\"}', "
+        "topic => 'topic.of.secret', ordering_key => 'key-of-secret', headers => '{\"h\": \"secret\"}')"
+    )
+    with people.connect(monitor) as connection:
+        wait_until(
+            lambda: connection.execute("SELECT last_error FROM outbox.status").fetchone(),
+            lambda row: row == ("HTTP 503: come back later",), what="the error of the destination",
+        )  # fmt: skip
+        for query in (
+            "SELECT array_agg(s::text)::text FROM outbox.status AS s",
+            "SELECT array_agg(s::text)::text FROM outbox.segment AS s",
+            "SELECT array_agg(s::text)::text FROM outbox.workers() AS s",
+            "SELECT h::text FROM outbox.health() AS h",
+            "SELECT outbox.metrics()",
+        ):
+            row: Any = connection.execute(query).fetchone()
+            assert row[0] and "secret" not in row[0]
+        for statement in ("TABLE outbox.event", "TABLE outbox.delivery", "TABLE outbox.cursor"):
+            with refused():
+                connection.execute(statement)
+        with refused("permission denied for function enqueue"):
+            enqueue(connection, "video.x")
+
+
+def test_an_error_of_an_inbox_does_not_quote_the_event(people: People, new_database: NewDatabase) -> None:
+    """Details of an error would: "Failing row contains ..."."""
+    reader = new_database(extension=False)
+    reader.execute("CREATE EXTENSION pg_inbox; ALTER TABLE inbox.message ADD CONSTRAINT c CHECK (version > 0)")
+    people.database.add_destination("d", f"postgresql:///{reader.name}")
+    people.database.execute("SELECT outbox.enqueue('a', '1', 'E', '\"secret\"', 0, ordering_key => 'secret')")
+    error = wait_until(
+        lambda: people.database.value(
+            "SELECT coalesce((SELECT last_error FROM outbox.status),"
+            "                (SELECT max(last_error) FROM outbox.delivery))"
+        ),
+        what="the error",
+    )
+    assert 'violates check constraint "c"' in error
+    assert "secret" not in error
+    people.database.execute("DROP SERVER d")
+
+
+# -------------------------------------------------------------------------------------------------
+# The inbox
+# -------------------------------------------------------------------------------------------------
+
+RECEIVE = """
+    SELECT inbox.receive(%s, 'test', ARRAY[gen_random_uuid()], ARRAY[now()], ARRAY[1], ARRAY[1], ARRAY[1],
+                         ARRAY[NULL::uuid], ARRAY['t'], ARRAY['a'], ARRAY['1'], ARRAY['E'], ARRAY['secret'],
+                         ARRAY['application/json'], ARRAY[NULL::jsonb], ARRAY['{}'::bytea])
+"""
+
+
+def test_a_sender_sends_and_nothing_else(people: People) -> None:
+    sender = people.with_right("sender")
+    with people.connect(sender) as connection:
+        assert connection.execute(RECEIVE, ("c",)).fetchone() == (1,)
+        for statement in (
+            "TABLE inbox.message",
+            "TABLE inbox.status",
+            "SELECT inbox.consumer_id('new')",
+            "SELECT inbox.take(1, 1)",
+            "SELECT inbox.subscribe('c', '*', 'now')",
+        ):
+            with refused():
+                connection.execute(statement)
+
+
+def test_a_reader_cannot_choose_as_whom_handlers_run(people: People) -> None:
+    """Even with EXECUTE on everything, he subscribes for himself and reads what is his."""
+    reader, other = people.with_right("reader"), people.with_right("sender")
+    for role in (reader, other):
+        people.database.execute(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox TO {role}")
+    people.database.execute(
+        "CREATE FUNCTION refuse(event inbox.message) RETURNS void LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'as %', current_user; END $$"
+    )
+    people.database.execute("SELECT inbox.subscribe('ours', '*', 'refuse')")
+    consumers = "SELECT id, name, role FROM inbox.consumer ORDER BY name"
+    with people.connect(reader) as connection:
+        connection.execute("SELECT inbox.subscribe('mine', '*', 'refuse')")
+        connection.execute(RECEIVE, ("mine",))
+        ids = {name: id for id, name, _ in people.database.execute(consumers)}
+        with refused("must be a member"):
+            connection.execute("SELECT inbox.add_subscription('new', '*', 'refuse', 'postgres')")
+        for function in ("count_subscriptions({ours}, '{reader}')", "count_subscriptions({mine}, 'postgres')",
+                         "consumer_id('new')", "take({ours}, 1)", "next_messages({ours}, 1)",
+                         "process({ours}, 1)", "record_failure({ours}, 1, 'x', 'x')",
+                         "save_progress({ours}, 1, 1, NULL, NULL)",
+                         "unsubscribe('ours', '*', 'refuse')"):  # fmt: skip
+            with refused("permission denied|not one of role|belongs to role"):
+                connection.execute(f"SELECT inbox.{function.format(reader=reader, **ids)}")
+        assert people.database.execute(consumers) == [
+            (ids["mine"], "mine", reader),
+            (ids["ours"], "ours", "postgres"),
+        ]
+        seen = wait_until(
+            lambda: connection.execute("SELECT consumer, ordering_key, error FROM inbox.waiting_keys").fetchall(),
+            what="the failure of the handler",
+        )  # fmt: skip
+        assert seen == [("mine", "secret", f"as {reader}")]
+    people.database.execute("SELECT inbox.grant_read(%s)", (other,))
+    with people.connect(other) as connection:
+        assert connection.execute("TABLE inbox.waiting_keys").fetchall() == []
+    people.database.execute("DELETE FROM inbox.subscription; DROP FUNCTION refuse")
+
+
+def test_a_monitor_of_the_inbox_sees_no_message(people: People) -> None:
+    monitor = people.with_right("inbox monitor")
+    people.database.execute(
+        "CREATE FUNCTION refuse(event inbox.message) RETURNS void LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'not %', event.ordering_key; END $$"
+    )
+    people.database.execute("SELECT inbox.subscribe('c', '*', 'refuse')")
+    people.database.execute(RECEIVE, ("c",))
+    error = "SELECT last_error, last_error_at IS NOT NULL FROM inbox.status"
+    wait_until(lambda: people.database.execute(error), lambda rows: rows == [("not secret", True)], what="a failure")
+    with people.connect(monitor) as connection:
+        assert connection.execute(error).fetchall() == [(None, True)]
+        with refused():
+            connection.execute("TABLE inbox.waiting_keys")
