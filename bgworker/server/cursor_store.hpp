@@ -22,8 +22,8 @@ struct Cursor {
 
 // Takes the lease of the destination's cursor, so that no earlier relay can save any more. Without
 // a cursor, makes one at the beginning of the log. `server` invalid: the default destination.
-// False: the extension is gone.
-bool take_cursor(Oid server, const char* name, Cursor& cursor);
+// False: the extension or the destination is gone.
+bool take_cursor(Oid server, Cursor& cursor);
 
 // Saves what was taken. The commit need not wait for the disk: what is lost in a crash is delivered
 // again. False: the cursor is not ours any more; another relay took it, or the destination is gone.

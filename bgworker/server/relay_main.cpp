@@ -376,7 +376,7 @@ static void start() {
     const WorkerSlot& slot = shared->slots[my_slot];
     begin_work("taking the cursor");
     const bool exists = load_config(slot.object, relay->new_config);
-    const bool taken = exists && take_cursor(slot.object, NameStr(slot.name), relay->cursor);
+    const bool taken = exists && take_cursor(slot.object, relay->cursor);
     end_work();
     if (!taken)
         proc_exit(0);
