@@ -27,6 +27,10 @@ struct LogWriter {
 };
 
 static void check_may_enqueue() {
+    if (IsBinaryUpgrade)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("cannot enqueue events while pg_upgrade is at work")));
+    log_relations();  // before anything is done that counts on their form
     if (RecoveryInProgress())
         ereport(ERROR,
                 (errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
@@ -80,8 +84,6 @@ static TupleTableSlot* make_slot(const LogWriter& writer) {
 
 // Returns the id of the event: the new one, or with a source event the one enqueued for it before.
 static Datum enqueue_one(const EventInput& input) {
-    check_may_enqueue();
-
     Datum values[LogColumns];
     bool nulls[LogColumns];
     fill_event(input, values, nulls);
@@ -269,6 +271,7 @@ static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* i
 }  // namespace outbox
 
 OUTBOX_FUNCTION(outbox_enqueue_json) {
+    outbox::check_may_enqueue();
     outbox::EventInput input{};
     input.json = PG_ARGISNULL(3) ? nullptr : PG_GETARG_JSONB_P(3);
     outbox::take_options(fcinfo, 4, input);
@@ -276,6 +279,7 @@ OUTBOX_FUNCTION(outbox_enqueue_json) {
 }
 
 OUTBOX_FUNCTION(outbox_enqueue_bytes) {
+    outbox::check_may_enqueue();
     outbox::EventInput input{};
     input.bytes = PG_ARGISNULL(3) ? nullptr : PG_GETARG_BYTEA_PP(3);
     input.content_type = outbox::text_argument(fcinfo, 4);

@@ -1,5 +1,7 @@
 #include "log.hpp"
 
+#include "version.hpp"
+
 namespace outbox {
 
 static LogRelations relations;
@@ -35,7 +37,8 @@ static int read_current_segment(Oid table) {
 
 static bool look_up(LogRelations& found) {
     const Oid schema = get_namespace_oid("outbox", true);
-    if (!OidIsValid(schema))
+    VersionProblem problem;
+    if (!OidIsValid(schema) || find_version_problem(problem))
         return false;
     for (int i = 0; i < segment_count; i++) {
         found.segments[i] = get_relname_relid(psprintf("event_%d", i), schema);
@@ -72,6 +75,10 @@ Relation try_open_segment(int number) {
 
 const LogRelations& log_relations() {
     const LogRelations* found = find_log_relations();
+    VersionProblem problem;
+    if (found == nullptr && find_version_problem(problem))
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("%s", problem.message), errhint("%s", problem.hint)));
     if (found == nullptr)
         ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
                         errmsg("extension \"pg_outbox\" is not installed in this database"),

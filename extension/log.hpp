@@ -43,7 +43,7 @@ struct LogRelations {
 };
 
 // Looked up once per session, and again after the ring turned or the extension was created anew.
-// Raises an error when the extension is not there.
+// Raises an error when the extension is not there, or of a version that does not fit.
 const LogRelations& log_relations();
 
 // The same, or nullptr.

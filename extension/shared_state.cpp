@@ -293,32 +293,54 @@ bool reload_requested() {
 // Holds
 // ---------------------------------------------------------------------------------------------
 
-static int my_hold = -1;
+// Indexes into the holds; -1: none.
+static int my_hold = -1;          // until the transaction ends
+static int my_session_hold = -1;  // until the session ends
+
+static int take_hold(Oid database) {
+    int taken = -1;
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    for (int i = 0; i < SharedState::max_holds && taken < 0; i++)
+        if (!OidIsValid(shared->holds[i].database)) {
+            shared->holds[i] = {database, MyProcPid};
+            taken = i;
+        }
+    LWLockRelease(shared->lock);
+    if (taken < 0)
+        ereport(ERROR,
+                (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+                 errmsg("too many databases are being dropped, copied or restored at the same "
+                        "time")));
+    return taken;
+}
+
+static void give_back_hold(int& hold) {
+    if (hold < 0)
+        return;
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    const Oid database = shared->holds[hold].database;
+    shared->holds[hold].database = InvalidOid;
+    LWLockRelease(shared->lock);
+    hold = -1;
+    mark_changed(database);
+    wake_launcher();
+}
 
 void hold_database(Oid database) {
     release_hold();
-    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    for (int i = 0; i < SharedState::max_holds && my_hold < 0; i++)
-        if (!OidIsValid(shared->holds[i].database)) {
-            shared->holds[i] = {database, MyProcPid};
-            my_hold = i;
-        }
-    LWLockRelease(shared->lock);
-    if (my_hold < 0)
-        ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-                        errmsg("too many databases are being dropped or copied at the same time")));
+    my_hold = take_hold(database);
 }
 
 void release_hold() {
-    if (my_hold < 0)
-        return;
-    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    const Oid database = shared->holds[my_hold].database;
-    shared->holds[my_hold].database = InvalidOid;
-    LWLockRelease(shared->lock);
-    my_hold = -1;
-    mark_changed(database);
-    wake_launcher();
+    give_back_hold(my_hold);
+}
+
+bool hold_database_for_session(Oid database) {
+    if (my_session_hold >= 0)
+        return false;
+    my_session_hold = take_hold(database);
+    before_shmem_exit([](int, Datum) { give_back_hold(my_session_hold); }, 0);
+    return true;
 }
 
 bool is_held(Oid database) {

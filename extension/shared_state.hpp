@@ -74,12 +74,12 @@ struct SharedState {
     std::atomic<Oid> changed[max_changed];
     std::atomic<bool> everything_changed;
 
-    // A DROP DATABASE and its like: no worker may be in this database.
+    // A DROP DATABASE and its like, or a restore: no worker may be in this database.
     struct Hold {
         Oid database;
         int process;
     };
-    static constexpr int max_holds = 16;
+    static constexpr int max_holds = 64;
     Hold holds[max_holds];  // under the lock
 
     std::uint32_t next_ticket;    // under the lock
@@ -145,6 +145,8 @@ bool reload_requested();
 // Until release_hold(), no worker is started in the database. At most one per process.
 void hold_database(Oid database);
 void release_hold();
+// Until the session ends, no worker is started in its database. Returns whether that is new.
+bool hold_database_for_session(Oid database);
 bool is_held(Oid database);
 
 }  // namespace outbox

@@ -60,27 +60,29 @@ static Datum interval_from_micros(int64 micros) {
     return IntervalPGetDatum(interval);
 }
 
+// Columns of outbox.workers(), in the order of sql/pg_outbox/status.sql.
+enum WorkerColumn {
+    Kind,
+    Object,
+    Name,
+    Pid,
+    State,
+    StateSince,
+    Delivered,
+    Bytes,
+    Failures,
+    Unsettled,
+    HeldKeys,
+    Oldest,
+    Position,
+    P50,
+    P99,
+    LastError,
+    LastErrorAt,
+    Columns
+};
+
 static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
-    enum {
-        Kind,
-        Object,
-        Name,
-        Pid,
-        State,
-        StateSince,
-        Delivered,
-        Bytes,
-        Failures,
-        Unsettled,
-        HeldKeys,
-        Oldest,
-        Position,
-        P50,
-        P99,
-        LastError,
-        LastErrorAt,
-        Columns
-    };
     constexpr int64 epoch_difference =
         static_cast<int64>(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * USECS_PER_SEC;
     Datum values[Columns] = {};
@@ -115,6 +117,10 @@ OUTBOX_FUNCTION(outbox_workers) {
     using namespace outbox;
     InitMaterializedSRF(fcinfo, 0);
     auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
+    if (result->setDesc->natts != Columns)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("extension \"pg_outbox\" has another version than its library"),
+                        errhint("Run ALTER EXTENSION pg_outbox UPDATE.")));
     if (shared == nullptr)  // not preloaded: there are no workers
         return Datum{0};
 

@@ -29,11 +29,23 @@ static bool execute_for_row(const char* statement, int count, Oid* types, Datum*
     return true;
 }
 
-static bool take_existing(Oid server, Cursor& cursor) {
-    Oid types[] = {OIDOID};
-    Datum values[] = {ObjectIdGetDatum(server)};
+// The name of the destination, which does not change before the transaction ends; nullptr: it is
+// gone.
+static const char* lock_name(Oid server) {
+    if (!OidIsValid(server))
+        return "default";
+    LockDatabaseObject(ForeignServerRelationId, server, 0, AccessShareLock);
+    const ForeignServer* row = GetForeignServerExtended(server, FSV_MISSING_OK);
+    return row != nullptr ? row->servername : nullptr;
+}
+
+static bool take_existing(Oid server, const char* name, Cursor& cursor) {
+    NameData destination;
+    namestrcpy(&destination, name);
+    Oid types[] = {NAMEOID, OIDOID};
+    Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server)};
     if (!execute_for_row(
-            "UPDATE outbox.cursor SET lease = lease + 1 WHERE server = $1 "
+            "UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
             "RETURNING ctid, lease, done::text, upto::text, position, system_identifier",
             lengthof(types), types, values, nullptr))
         return false;
@@ -76,9 +88,13 @@ static void make_new(Oid server, const char* name, Cursor& cursor) {
         raise(error);
 }
 
-void take_cursor(Oid server, const char* name, Cursor& cursor) {
-    if (!take_existing(server, cursor))
+bool take_cursor(Oid server, Cursor& cursor) {
+    const char* name = lock_name(server);
+    if (name == nullptr)
+        return false;
+    if (!take_existing(server, name, cursor))
         make_new(server, name, cursor);
+    return true;
 }
 
 CursorState look_at_cursor(Oid server) {

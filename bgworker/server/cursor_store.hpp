@@ -22,7 +22,8 @@ struct Cursor {
 
 // Takes the lease of the destination's cursor, so that no earlier relay can save any more. Without
 // a cursor, makes one at the beginning of the log. `server` invalid: the default destination.
-void take_cursor(Oid server, const char* name, Cursor& cursor);
+// False: the destination is gone.
+bool take_cursor(Oid server, Cursor& cursor);
 
 // What an operator did to the cursor since.
 struct CursorState {

@@ -8,6 +8,7 @@
 #include "server/segments.hpp"
 #include "server/worker.hpp"
 #include "settings.hpp"
+#include "version.hpp"
 
 namespace outbox {
 
@@ -126,20 +127,19 @@ static void want_processors() {
     relation_close(consumers, AccessShareLock);
 }
 
-// Cursors follow their servers: a renamed one keeps its cursor, a dropped one takes it along.
-static void tidy_cursors() {
-    SPI_connect();
-    const int renamed = SPI_execute(
-        "UPDATE outbox.cursor AS c SET destination = s.srvname "
-        "FROM pg_foreign_server AS s WHERE s.oid = c.server AND s.srvname <> c.destination",
-        false, 0);
-    const int dropped = SPI_execute(
-        "DELETE FROM outbox.cursor AS c WHERE c.server <> 0 "
-        "AND NOT EXISTS (SELECT FROM pg_foreign_server AS s WHERE s.oid = c.server)",
-        false, 0);
-    if (renamed != SPI_OK_UPDATE || dropped != SPI_OK_DELETE)
-        elog(ERROR, "could not tidy outbox.cursor");
-    SPI_finish();
+// The log is left alone while its SQL objects are of a version that is not ours.
+static bool log_fits = true;
+
+static void look_at_version() {
+    VersionProblem problem;
+    const bool fitted = log_fits;
+    log_fits = !find_version_problem(problem);
+    if (log_fits)
+        return;
+    set_my_error(problem.message);
+    if (fitted)  // once
+        ereport(LOG, (errmsg("events of this database are not delivered"),
+                      errdetail("%s.", problem.message), errhint("%s", problem.hint)));
 }
 
 // Returns false when nothing is installed that needs a keeper.
@@ -149,8 +149,9 @@ static bool look_around() {
     const bool outbox = lock_extension("pg_outbox");
     const bool inbox = lock_extension("pg_inbox");
     if (outbox) {
-        want_relays();
-        tidy_cursors();
+        look_at_version();
+        if (log_fits)
+            want_relays();
     }
     if (inbox)
         want_processors();
@@ -240,11 +241,13 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
         if (changed) {
             if (!look_around())
                 leave();
-            set_my_state(WorkerState::idle);
+            set_my_state(log_fits ? WorkerState::idle : WorkerState::misconfigured);
             wake_launcher();  // it may be waiting to have fewer keepers looking
         }
         end_unwanted();
-        const long timeout = shorter_timeout(start_wanted(), tend_segments_when_due(changed));
+        long timeout = start_wanted();
+        if (log_fits)
+            timeout = shorter_timeout(timeout, tend_segments_when_due(changed));
         wait_for_latch(timeout, "OutboxKeeperMain");
         look = handle_signals();
     }

@@ -179,7 +179,10 @@ static void configure() {
     SPI_connect();
     bool starts_over = relay->pipeline == nullptr || !(relay->new_config == relay->config);
     if (!look_at_cursor(server).ours || (starts_over && !wait_for_cursor())) {
-        take_cursor(server, my_name(), relay->cursor);
+        if (!take_cursor(server, relay->cursor)) {
+            end_sql_work();
+            proc_exit(0);
+        }
         starts_over = true;
     }
     relay->cursor_lost = false;

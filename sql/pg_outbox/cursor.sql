@@ -1,6 +1,9 @@
 -- How far each destination has come. One row per destination, updated by its relay alone, at most
 -- every outbox.cursor_flush_interval. No index on purpose: the relay finds its row by ctid, which
 -- costs the same however many dead versions a held snapshot keeps alive.
+--
+-- A destination is known by its name here and in outbox.delivery. Names last through dumps, copies and
+-- pg_upgrade, which oids do not; and they are followed when servers are renamed or dropped, below.
 CREATE TABLE outbox.cursor (
     destination       name        NOT NULL,
     server            oid         NOT NULL,
@@ -10,11 +13,14 @@ CREATE TABLE outbox.cursor (
     system_identifier bigint      NOT NULL,
     lease             bigint      NOT NULL,
     saved_at          timestamptz NOT NULL,
-    paused            boolean     NOT NULL DEFAULT false
+    paused            boolean     NOT NULL DEFAULT false,
+    inserted_by       xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    dumped_done       pg_snapshot,
+    dumped_upto       pg_snapshot
 );
 COMMENT ON TABLE outbox.cursor IS 'how far each destination has come';
 COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server; default: outbox.default_destination';
-COMMENT ON COLUMN outbox.cursor.server IS 'the foreign server; 0: outbox.default_destination';
+COMMENT ON COLUMN outbox.cursor.server IS 'the foreign server when the relay started; 0: outbox.default_destination';
 COMMENT ON COLUMN outbox.cursor.done IS 'the events of all transactions that had finished in this snapshot are settled';
 COMMENT ON COLUMN outbox.cursor.upto IS 'of the window that ends here, the events up to position are settled as well; NULL: none';
 COMMENT ON COLUMN outbox.cursor.position IS 'highest settled position';
@@ -22,6 +28,9 @@ COMMENT ON COLUMN outbox.cursor.system_identifier IS 'the cluster whose transact
 COMMENT ON COLUMN outbox.cursor.lease IS 'token of the relay that may settle; a new relay takes a new one';
 COMMENT ON COLUMN outbox.cursor.saved_at IS 'when the row was written';
 COMMENT ON COLUMN outbox.cursor.paused IS 'nothing is delivered until outbox.resume()';
+COMMENT ON COLUMN outbox.cursor.inserted_by IS 'the transaction that made the row; so one that comes with a dump is known';
+COMMENT ON COLUMN outbox.cursor.dumped_done IS 'done as it came with a dump; NULL: it did not; see restore.sql';
+COMMENT ON COLUMN outbox.cursor.dumped_upto IS 'upto as it came with a dump';
 
 SELECT pg_extension_config_dump('outbox.cursor', '');
 
@@ -42,7 +51,8 @@ BEGIN
      CROSS JOIN pg_control_system() AS c
      WHERE command.classid = 'pg_foreign_server'::regclass
        AND w.fdwname = 'pg_outbox'
-       AND 'start=end' = ANY (s.srvoptions);
+       AND 'start=end' = ANY (s.srvoptions)
+       AND NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = s.srvname); -- restored
 END
 $$;
 COMMENT ON FUNCTION outbox.start_at_end() IS 'internal: makes the cursor of a destination that starts at the end';
@@ -51,3 +61,80 @@ CREATE EVENT TRIGGER outbox_start_at_end ON ddl_command_end WHEN tag IN ('CREATE
     EXECUTE FUNCTION outbox.start_at_end();
 ALTER EVENT TRIGGER outbox_start_at_end ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_start_at_end IS 'makes the cursor of a destination that starts at the end';
+
+-- A renamed destination keeps its cursor and its events in trouble. Which one is renamed can be told by
+-- its oid alone, so the oids are brought up to date before. The relay that goes by the old name loses
+-- its lease, so that it can write nothing under that name any more.
+CREATE FUNCTION outbox.note_servers()
+RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE outbox.cursor AS c
+       SET server = s.oid
+      FROM pg_foreign_server AS s
+     WHERE s.srvname = c.destination AND s.oid <> c.server;
+END
+$$;
+COMMENT ON FUNCTION outbox.note_servers() IS 'internal: notes which server each cursor belongs to';
+
+CREATE EVENT TRIGGER outbox_note_servers ON ddl_command_start WHEN tag IN ('ALTER SERVER')
+    EXECUTE FUNCTION outbox.note_servers();
+ALTER EVENT TRIGGER outbox_note_servers ENABLE ALWAYS;
+COMMENT ON EVENT TRIGGER outbox_note_servers IS 'notes which server each cursor belongs to';
+
+CREATE FUNCTION outbox.follow_renamed_servers()
+RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    renamed record;
+BEGIN
+    FOR renamed IN
+        SELECT c.destination AS old, s.srvname AS new
+          FROM pg_event_trigger_ddl_commands() AS command
+          JOIN pg_foreign_server AS s ON s.oid = command.objid
+          JOIN outbox.cursor AS c ON c.server = s.oid AND c.destination <> s.srvname
+         WHERE command.classid = 'pg_foreign_server'::regclass
+    LOOP
+        UPDATE outbox.cursor SET destination = renamed.new, lease = lease + 1 WHERE destination = renamed.old;
+        UPDATE outbox.delivery SET destination = renamed.new WHERE destination = renamed.old;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox.follow_renamed_servers() IS 'internal: renames what belongs to a destination';
+
+CREATE EVENT TRIGGER outbox_follow_renamed_servers ON ddl_command_end WHEN tag IN ('ALTER SERVER')
+    EXECUTE FUNCTION outbox.follow_renamed_servers();
+ALTER EVENT TRIGGER outbox_follow_renamed_servers ENABLE ALWAYS;
+COMMENT ON EVENT TRIGGER outbox_follow_renamed_servers IS 'renames what belongs to a destination';
+
+-- A dropped destination takes along what belongs to it. The name of outbox.default_destination is not
+-- that of a server, whatever servers there are.
+CREATE FUNCTION outbox.follow_dropped_servers()
+RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    dropped name;
+BEGIN
+    FOR dropped IN
+        SELECT o.object_name
+          FROM pg_event_trigger_dropped_objects() AS o
+         WHERE o.classid = 'pg_foreign_server'::regclass AND o.object_name <> 'default'
+    LOOP
+        DELETE FROM outbox.cursor WHERE destination = dropped;
+        DELETE FROM outbox.delivery WHERE destination = dropped;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox.follow_dropped_servers() IS 'internal: removes what belongs to a destination';
+
+CREATE EVENT TRIGGER outbox_follow_dropped_servers ON sql_drop
+    WHEN tag IN ('DROP SERVER', 'DROP FOREIGN DATA WRAPPER', 'DROP EXTENSION', 'DROP OWNED')
+    EXECUTE FUNCTION outbox.follow_dropped_servers();
+ALTER EVENT TRIGGER outbox_follow_dropped_servers ENABLE ALWAYS;
+COMMENT ON EVENT TRIGGER outbox_follow_dropped_servers IS 'removes what belongs to a destination';

@@ -15,6 +15,10 @@ BEGIN ATOMIC
           FROM server
          WHERE NOT server.preloaded
         UNION ALL
+        SELECT 'failing', 'nothing is delivered: ' || w.last_error
+          FROM outbox.workers() AS w
+         WHERE w.kind = 'keeper' AND w.state = 'misconfigured'
+        UNION ALL
         SELECT 'failing', format('destination "%s" has no relay: see the server log; perhaps max_worker_processes (%s) is used up',
                                  s.destination, current_setting('max_worker_processes'))
           FROM status AS s, server

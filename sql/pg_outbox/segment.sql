@@ -32,7 +32,7 @@ BEGIN
         SELECT d.name, d.pull, coalesce(c.done, '1:1:') AS done
           FROM outbox.destination AS d
           LEFT JOIN outbox.cursor AS c
-            ON c.server = d.server
+            ON c.destination = d.name
            AND c.system_identifier = (SELECT system_identifier FROM pg_control_system())
     LOOP
         EXECUTE format(

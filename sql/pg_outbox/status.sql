@@ -66,7 +66,7 @@ SELECT d.name AS destination,
        c.saved_at AS cursor_saved_at
   FROM outbox.destination AS d
   LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
-  LEFT JOIN outbox.cursor AS c ON c.server = d.server
+  LEFT JOIN outbox.cursor AS c ON c.destination = d.name
   CROSS JOIN LATERAL (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS position
                         FROM outbox.event_position) AS last
   -- What fetchers have not settled.

@@ -232,7 +232,7 @@ TEST_F(HttpSink, ConnectsToNoReservedAddressUnlessToldTo) {
                                  "[fd00:ec2::254]"}) {
             create({{"url", at_host(peer_.url(), scheme, host)}});
             const Outcome outcome = send_one();
-            EXPECT_FALSE(outcome.confirmed);
+            EXPECT_NE(outcome.fate, Fate::confirmed);
             // What libcurl or the resolver do not take for an address never gets so far.
             if (outcome.error.find("resolve") == std::string::npos) {
                 EXPECT_TRUE(outcome.error.starts_with("address ")) << host << ": " << outcome.error;
@@ -270,7 +270,7 @@ TEST_F(HttpSink, ConnectsToAnAllowedAddressHoweverItIsWritten) {
     for (const char* host : {"127.1", "2130706433", "localhost", "[::ffff:127.0.0.1]"}) {
         create({{"url", at_host(peer_.url(), "http", host)}});
         const Outcome outcome = send_one();
-        EXPECT_TRUE(outcome.confirmed) << host << ": " << outcome.error;
+        EXPECT_EQ(outcome.fate, Fate::confirmed) << host << ": " << outcome.error;
     }
 }
 
@@ -279,7 +279,7 @@ TEST_F(HttpSink, ConnectsToAnAllowedNameWhereverItIs) {
         allowed_hosts_ = list;
         create({{"url", at_host(peer_.url(), "http", "localhost")}});
         const Outcome outcome = send_one();
-        EXPECT_TRUE(outcome.confirmed) << outcome.error;
+        EXPECT_EQ(outcome.fate, Fate::confirmed) << outcome.error;
     }
 }
 

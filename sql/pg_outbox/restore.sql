@@ -1,0 +1,170 @@
+-- A dump that is restored: what comes by COPY or INSERT, and not from outbox.enqueue() or a relay, speaks
+-- of transactions of another database, and most often of another cluster. Nothing that is written to
+-- the log by enqueues passes here.
+--
+-- Of those transactions only one thing is of interest: which of the restored cursors had seen them
+-- finish. Snapshots of one cluster are nested: whatever had finished in one has finished in every
+-- later one. So the snapshots of the restored cursors are numbered in their order, from 4 on, and a
+-- transaction gets the number of the last one in which it had not finished, or 3. These numbers are
+-- xids from before any that this cluster has given to a transaction that enqueues (initdb alone uses
+-- more), and stand to each other as the old ones did; from here on nothing is special about them.
+--
+-- The order in which things arrive matters for duplicates only. pg_dump writes the cursors first.
+-- Events that come before them, or when a relay has gone on already, are delivered to everybody.
+
+-- No worker in this database until the session ends: half of a log is not for reading, for its events
+-- are not in order.
+CREATE FUNCTION outbox.hold_workers()
+RETURNS void
+LANGUAGE c VOLATILE STRICT
+AS 'MODULE_PATHNAME', 'outbox_hold_workers';
+COMMENT ON FUNCTION outbox.hold_workers() IS 'internal: has the workers of the database leave until this session ends';
+
+-- The highest of these numbers.
+CREATE FUNCTION outbox.last_restored_xid()
+RETURNS xid8
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+BEGIN ATOMIC
+    SELECT '600'::xid8;
+END;
+COMMENT ON FUNCTION outbox.last_restored_xid() IS 'internal: xids up to this one are those of events of a restored dump';
+
+-- One table at a time, also in a parallel restore: events are numbered by the cursors that are there.
+CREATE FUNCTION outbox.begin_restore()
+RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    LOCK TABLE outbox.ring IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM outbox.hold_workers();
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION outbox.begin_restore() IS 'internal: before events come from somewhere else than outbox.enqueue()';
+
+-- ---------------------------------------------------------------------------------------------
+-- Events
+-- ---------------------------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.adopt_event()
+RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    SELECT CASE
+             WHEN bool_and(pg_snapshot_xmax(c.done) <= outbox.last_restored_xid())
+             THEN greatest('3'::xid8, -- maximum over the snapshots it had not finished in
+                           (array_agg(pg_snapshot_xmax(c.done) ORDER BY pg_snapshot_xmax(c.done) DESC)
+                               FILTER (WHERE NOT pg_visible_in_snapshot(NEW.xid, c.dumped_done)))[1],
+                           (array_agg(pg_snapshot_xmax(c.upto) ORDER BY pg_snapshot_xmax(c.upto) DESC)
+                               FILTER (WHERE NOT pg_visible_in_snapshot(NEW.xid, c.dumped_upto)))[1])
+             ELSE pg_current_xact_id()
+           END
+      INTO NEW.xid
+      FROM outbox.cursor AS c;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION outbox.adopt_event() IS 'internal: makes a restored event one of this database';
+
+DO $$
+BEGIN
+    FOR number IN 0..3 LOOP
+        EXECUTE format(
+            'CREATE TRIGGER begin_restore BEFORE INSERT ON outbox.event_%1$s
+                 FOR EACH STATEMENT EXECUTE FUNCTION outbox.begin_restore();
+             ALTER TABLE outbox.event_%1$s ENABLE ALWAYS TRIGGER begin_restore;
+             COMMENT ON TRIGGER begin_restore ON outbox.event_%1$s IS ''has workers leave'';
+             CREATE TRIGGER adopt_event BEFORE INSERT ON outbox.event_%1$s
+                 FOR EACH ROW EXECUTE FUNCTION outbox.adopt_event();
+             ALTER TABLE outbox.event_%1$s ENABLE ALWAYS TRIGGER adopt_event;
+             COMMENT ON TRIGGER adopt_event ON outbox.event_%1$s IS ''makes a restored event one of this database''',
+            number);
+    END LOOP;
+END
+$$;
+
+-- ---------------------------------------------------------------------------------------------
+-- Cursors
+-- ---------------------------------------------------------------------------------------------
+
+-- A restored cursor takes the place of one that a relay has made since CREATE SERVER.
+CREATE FUNCTION outbox.adopt_cursor()
+RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    this_system CONSTANT bigint := system_identifier FROM pg_control_system();
+BEGIN
+    IF NEW.inserted_by = pg_current_xact_id() AND NEW.system_identifier = this_system THEN
+        RETURN NEW; -- made here
+    END IF;
+
+    LOCK TABLE outbox.ring IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM outbox.hold_workers();
+    WITH replaced AS (
+        DELETE FROM outbox.cursor AS c WHERE c.destination = NEW.destination RETURNING c.lease
+    )
+    SELECT greatest(NEW.lease, max(r.lease)) + 1 INTO NEW.lease FROM replaced AS r;
+    NEW.server := coalesce((SELECT s.oid FROM pg_foreign_server AS s WHERE s.srvname = NEW.destination), 0);
+    NEW.system_identifier := this_system;
+    NEW.inserted_by := pg_current_xact_id();
+
+    -- Events that were numbered by other cursors do not say what this one had settled.
+    IF EXISTS (SELECT FROM outbox.event AS e WHERE e.xid <= outbox.last_restored_xid()) THEN
+        NEW.done := '1:1:';
+        NEW.upto := NULL;
+    END IF;
+    NEW.dumped_done := NEW.done;
+    NEW.dumped_upto := NEW.upto;
+    NEW.done := '1:1:'; -- until number_cursors()
+    NEW.upto := NULL;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION outbox.adopt_cursor() IS 'internal: makes a restored cursor one of this database';
+
+CREATE TRIGGER adopt_cursor BEFORE INSERT ON outbox.cursor
+    FOR EACH ROW EXECUTE FUNCTION outbox.adopt_cursor();
+ALTER TABLE outbox.cursor ENABLE ALWAYS TRIGGER adopt_cursor;
+COMMENT ON TRIGGER adopt_cursor ON outbox.cursor IS 'makes a restored cursor one of this database';
+
+-- Of two snapshots with the same end the later one has fewer transactions in progress.
+CREATE FUNCTION outbox.number_cursors()
+RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    WITH restored AS (
+        SELECT c.destination, c.dumped_done, c.dumped_upto
+          FROM outbox.cursor AS c
+         WHERE c.dumped_done IS NOT NULL AND pg_snapshot_xmax(c.done) <= outbox.last_restored_xid()
+    ), numbered AS (
+        SELECT s.destination, s.is_upto,
+               least(3 + row_number() OVER (ORDER BY pg_snapshot_xmax(s.snapshot), s.in_progress DESC),
+                     outbox.last_restored_xid()::text::bigint) AS number
+          FROM (SELECT r.destination, v.is_upto, v.snapshot,
+                       (SELECT count(*) FROM pg_snapshot_xip(v.snapshot)) AS in_progress
+                  FROM restored AS r, (VALUES (false, r.dumped_done), (true, r.dumped_upto)) AS v(is_upto, snapshot)
+                 WHERE v.snapshot IS NOT NULL) AS s
+    )
+    UPDATE outbox.cursor AS c
+       SET done = (SELECT format('%1$s:%1$s:', n.number)::pg_snapshot
+                     FROM numbered AS n WHERE n.destination = c.destination AND NOT n.is_upto),
+           upto = (SELECT format('%1$s:%1$s:', n.number)::pg_snapshot
+                     FROM numbered AS n WHERE n.destination = c.destination AND n.is_upto)
+      FROM restored AS r
+     WHERE c.destination = r.destination;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION outbox.number_cursors() IS 'internal: numbers the snapshots of restored cursors';
+
+CREATE TRIGGER number_cursors AFTER INSERT ON outbox.cursor
+    FOR EACH ROW WHEN (NEW.dumped_done IS NOT NULL) EXECUTE FUNCTION outbox.number_cursors();
+ALTER TABLE outbox.cursor ENABLE ALWAYS TRIGGER number_cursors;
+COMMENT ON TRIGGER number_cursors ON outbox.cursor IS 'numbers the snapshots of restored cursors';
