@@ -233,7 +233,11 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    LOCK TABLE outbox.cursor IN SHARE UPDATE EXCLUSIVE MODE; -- in the way of nobody but others that do this
+    BEGIN
+        LOCK TABLE outbox.cursor IN SHARE UPDATE EXCLUSIVE MODE NOWAIT; -- others that do the same are kept out
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN;
+    END;
     INSERT INTO outbox.cursor (destination, server, done, position, system_identifier, lease, saved_at)
     SELECT $1, $2, '1:1:', 0, system_identifier, 0, clock_timestamp()
       FROM pg_control_system()
@@ -515,7 +519,8 @@ END $$;
 COMMENT ON FUNCTION outbox.claim_retries(name, uuid, timestamptz, integer) IS
     'internal: takes events in trouble that are due under a token';
 
--- Plans are kept, and must be right for tables that were empty when they were made: indexes only.
+-- Plans are kept, and must be right for tables that were empty when they were made: indexes only, and
+-- no compiling because of what the others seem to cost.
 CREATE FUNCTION outbox.fetch(
     destination name,
     max_events  integer DEFAULT 100,
@@ -540,16 +545,16 @@ RETURNS TABLE (
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    server       CONSTANT oid := outbox.check_fetcher(destination);
-    new_token    CONSTANT uuid := gen_random_uuid();
-    locked_until CONSTANT timestamptz := clock_timestamp() + lease;
-    batch        outbox.batch;
-    count        bigint;
+    server    CONSTANT oid := outbox.check_fetcher(destination);
+    new_token CONSTANT uuid := gen_random_uuid();
+    batch     outbox.batch;
+    count     bigint;
 BEGIN
     PERFORM outbox.check_isolation();
     PERFORM outbox.check_lease_time(lease);
@@ -566,13 +571,14 @@ BEGIN
     SELECT new_token, d.attempts, d.position, d.occurred_at, d.event_id, d.version, d.schema_version,
            d.source_event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key,
            d.content_type, d.headers, d.payload
-      FROM outbox.claim_retries(destination, new_token, locked_until, max_events) AS d;
+      FROM outbox.claim_retries(destination, new_token, clock_timestamp() + lease, max_events) AS d;
     IF FOUND THEN
         RETURN;
     END IF;
 
     LOOP
-        SELECT * INTO batch FROM outbox.claim_batch(destination, new_token, locked_until, max_events);
+        SELECT * INTO batch
+          FROM outbox.claim_batch(destination, new_token, clock_timestamp() + lease, max_events);
         IF NOT FOUND THEN
             IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1) THEN
                 PERFORM outbox.make_cursor(destination, server);
@@ -642,6 +648,7 @@ RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     batch CONSTANT outbox.batch := outbox.lock_lease(token, false);
@@ -686,6 +693,7 @@ RETURNS SETOF uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
@@ -736,11 +744,12 @@ RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    batch    outbox.batch;
-    new_end  CONSTANT timestamptz := clock_timestamp() + lease;
+    batch   outbox.batch;
+    new_end CONSTANT timestamptz := clock_timestamp() + lease;
 BEGIN
     PERFORM outbox.check_lease_time(lease);
     batch := outbox.lock_lease(token, false);
@@ -756,6 +765,7 @@ RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     batch CONSTANT outbox.batch := outbox.lock_lease(token, false);
