@@ -238,9 +238,12 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN
         RETURN;
     END;
-    INSERT INTO outbox.cursor (destination, server, done, position, system_identifier, lease, saved_at)
-    SELECT $1, $2, '1:1:', 0, system_identifier, 0, clock_timestamp()
+    INSERT INTO outbox.cursor (destination, server, done, position, system_identifier, lease, saved_at,
+                               lanes, first_batch, next_batch)
+    SELECT $1, $2, '1:1:', 0, system_identifier, 0, clock_timestamp(), known.lanes, known.first_batch, known.next_batch
       FROM pg_control_system()
+     CROSS JOIN (SELECT max(b.lane) + 1, min(b.number), max(b.number) + 1
+                   FROM outbox.batch AS b WHERE b.destination = $1) AS known(lanes, first_batch, next_batch)
      WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1);
 END $$;
 COMMENT ON FUNCTION outbox.make_cursor(name, oid) IS 'internal: the cursor of a pull destination that was never fetched from';
@@ -328,7 +331,8 @@ BEGIN
         RETURN false;
     END IF;
     UPDATE outbox.cursor AS u
-       SET done = CASE WHEN complete THEN target ELSE c.done END,
+       SET server = (SELECT d.server FROM outbox.destination AS d WHERE d.name = $1), -- another one after a restore
+           done = CASE WHEN complete THEN target ELSE c.done END,
            upto = CASE WHEN NOT complete THEN target END,
            position = greatest(c.position, CASE WHEN complete THEN made.last_position ELSE part_end END),
            system_identifier = CASE WHEN foreign_ THEN (SELECT system_identifier FROM pg_control_system())
@@ -788,23 +792,23 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    d record;
+    left_behind name;
 BEGIN
-    FOR d IN
+    FOR left_behind IN
         SELECT DISTINCT d.name
           FROM pg_event_trigger_ddl_commands() AS command
           JOIN outbox.destination AS d ON d.server = command.objid
          WHERE command.classid = 'pg_foreign_server'::regclass AND NOT d.pull
            AND EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = d.name)
     LOOP
-        PERFORM FROM outbox.batch AS b WHERE b.destination = d.name ORDER BY b.lane, b.number FOR UPDATE;
-        PERFORM outbox.lock_cursor(d.name);
-        PERFORM outbox.park_events(d.name, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = d.name;
-        DELETE FROM outbox.batch AS b WHERE b.destination = d.name;
+        PERFORM FROM outbox.batch AS b WHERE b.destination = left_behind ORDER BY b.lane, b.number FOR UPDATE;
+        PERFORM outbox.lock_cursor(left_behind);
+        PERFORM outbox.park_events(left_behind, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = left_behind;
+        DELETE FROM outbox.batch AS b WHERE b.destination = left_behind;
         UPDATE outbox.delivery AS w SET next_retry_at = clock_timestamp()
-         WHERE w.destination = d.name AND w.ordering_key = '' AND w.state = 'PENDING' AND w.next_retry_at IS NULL;
-        PERFORM outbox.promote(d.name, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
-                                              WHERE w.destination = d.name AND w.state = 'PENDING'));
+         WHERE w.destination = left_behind AND w.ordering_key = '' AND w.state = 'PENDING' AND w.next_retry_at IS NULL;
+        PERFORM outbox.promote(left_behind, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
+                                              WHERE w.destination = left_behind AND w.state = 'PENDING'));
     END LOOP;
 END $$;
 COMMENT ON FUNCTION outbox.leave_pull() IS 'internal: hands what fetchers have not settled to a relay';
