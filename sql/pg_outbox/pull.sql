@@ -233,10 +233,17 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    LOCK TABLE outbox.cursor IN SHARE UPDATE EXCLUSIVE MODE; -- in the way of nobody but others that do this
-    INSERT INTO outbox.cursor (destination, server, done, position, system_identifier, lease, saved_at)
-    SELECT $1, $2, '1:1:', 0, system_identifier, 0, clock_timestamp()
+    BEGIN
+        LOCK TABLE outbox.cursor IN SHARE UPDATE EXCLUSIVE MODE NOWAIT; -- others that do the same are kept out
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN;
+    END;
+    INSERT INTO outbox.cursor (destination, server, done, position, system_identifier, lease, saved_at,
+                               lanes, first_batch, next_batch)
+    SELECT $1, $2, '1:1:', 0, system_identifier, 0, clock_timestamp(), known.lanes, known.first_batch, known.next_batch
       FROM pg_control_system()
+     CROSS JOIN (SELECT max(b.lane) + 1, min(b.number), max(b.number) + 1
+                   FROM outbox.batch AS b WHERE b.destination = $1) AS known(lanes, first_batch, next_batch)
      WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1);
 END $$;
 COMMENT ON FUNCTION outbox.make_cursor(name, oid) IS 'internal: the cursor of a pull destination that was never fetched from';
@@ -324,7 +331,8 @@ BEGIN
         RETURN false;
     END IF;
     UPDATE outbox.cursor AS u
-       SET done = CASE WHEN complete THEN target ELSE c.done END,
+       SET server = (SELECT d.server FROM outbox.destination AS d WHERE d.name = $1), -- another one after a restore
+           done = CASE WHEN complete THEN target ELSE c.done END,
            upto = CASE WHEN NOT complete THEN target END,
            position = greatest(c.position, CASE WHEN complete THEN made.last_position ELSE part_end END),
            system_identifier = CASE WHEN foreign_ THEN (SELECT system_identifier FROM pg_control_system())
@@ -515,7 +523,8 @@ END $$;
 COMMENT ON FUNCTION outbox.claim_retries(name, uuid, timestamptz, integer) IS
     'internal: takes events in trouble that are due under a token';
 
--- Plans are kept, and must be right for tables that were empty when they were made: indexes only.
+-- Plans are kept, and must be right for tables that were empty when they were made: indexes only, and
+-- no compiling because of what the others seem to cost.
 CREATE FUNCTION outbox.fetch(
     destination name,
     max_events  integer DEFAULT 100,
@@ -540,16 +549,16 @@ RETURNS TABLE (
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    server       CONSTANT oid := outbox.check_fetcher(destination);
-    new_token    CONSTANT uuid := gen_random_uuid();
-    locked_until CONSTANT timestamptz := clock_timestamp() + lease;
-    batch        outbox.batch;
-    count        bigint;
+    server    CONSTANT oid := outbox.check_fetcher(destination);
+    new_token CONSTANT uuid := gen_random_uuid();
+    batch     outbox.batch;
+    count     bigint;
 BEGIN
     PERFORM outbox.check_isolation();
     PERFORM outbox.check_lease_time(lease);
@@ -566,13 +575,14 @@ BEGIN
     SELECT new_token, d.attempts, d.position, d.occurred_at, d.event_id, d.version, d.schema_version,
            d.source_event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key,
            d.content_type, d.headers, d.payload
-      FROM outbox.claim_retries(destination, new_token, locked_until, max_events) AS d;
+      FROM outbox.claim_retries(destination, new_token, clock_timestamp() + lease, max_events) AS d;
     IF FOUND THEN
         RETURN;
     END IF;
 
     LOOP
-        SELECT * INTO batch FROM outbox.claim_batch(destination, new_token, locked_until, max_events);
+        SELECT * INTO batch
+          FROM outbox.claim_batch(destination, new_token, clock_timestamp() + lease, max_events);
         IF NOT FOUND THEN
             IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1) THEN
                 PERFORM outbox.make_cursor(destination, server);
@@ -642,6 +652,7 @@ RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     batch CONSTANT outbox.batch := outbox.lock_lease(token, false);
@@ -686,6 +697,7 @@ RETURNS SETOF uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
@@ -736,11 +748,12 @@ RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    batch    outbox.batch;
-    new_end  CONSTANT timestamptz := clock_timestamp() + lease;
+    batch   outbox.batch;
+    new_end CONSTANT timestamptz := clock_timestamp() + lease;
 BEGIN
     PERFORM outbox.check_lease_time(lease);
     batch := outbox.lock_lease(token, false);
@@ -756,6 +769,7 @@ RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     batch CONSTANT outbox.batch := outbox.lock_lease(token, false);
@@ -778,23 +792,23 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    d record;
+    left_behind name;
 BEGIN
-    FOR d IN
+    FOR left_behind IN
         SELECT DISTINCT d.name
           FROM pg_event_trigger_ddl_commands() AS command
           JOIN outbox.destination AS d ON d.server = command.objid
          WHERE command.classid = 'pg_foreign_server'::regclass AND NOT d.pull
            AND EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = d.name)
     LOOP
-        PERFORM FROM outbox.batch AS b WHERE b.destination = d.name ORDER BY b.lane, b.number FOR UPDATE;
-        PERFORM outbox.lock_cursor(d.name);
-        PERFORM outbox.park_events(d.name, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = d.name;
-        DELETE FROM outbox.batch AS b WHERE b.destination = d.name;
+        PERFORM FROM outbox.batch AS b WHERE b.destination = left_behind ORDER BY b.lane, b.number FOR UPDATE;
+        PERFORM outbox.lock_cursor(left_behind);
+        PERFORM outbox.park_events(left_behind, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = left_behind;
+        DELETE FROM outbox.batch AS b WHERE b.destination = left_behind;
         UPDATE outbox.delivery AS w SET next_retry_at = clock_timestamp()
-         WHERE w.destination = d.name AND w.ordering_key = '' AND w.state = 'PENDING' AND w.next_retry_at IS NULL;
-        PERFORM outbox.promote(d.name, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
-                                              WHERE w.destination = d.name AND w.state = 'PENDING'));
+         WHERE w.destination = left_behind AND w.ordering_key = '' AND w.state = 'PENDING' AND w.next_retry_at IS NULL;
+        PERFORM outbox.promote(left_behind, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
+                                              WHERE w.destination = left_behind AND w.state = 'PENDING'));
     END LOOP;
 END $$;
 COMMENT ON FUNCTION outbox.leave_pull() IS 'internal: hands what fetchers have not settled to a relay';
