@@ -149,7 +149,8 @@ BEGIN
                      outbox.last_restored_xid()::text::bigint) AS number
           FROM (SELECT r.destination, v.is_upto, v.snapshot,
                        (SELECT count(*) FROM pg_snapshot_xip(v.snapshot)) AS in_progress
-                  FROM restored AS r, (VALUES (false, r.dumped_done), (true, r.dumped_upto)) AS v(is_upto, snapshot)
+                  FROM restored AS r
+                 CROSS JOIN LATERAL (VALUES (false, r.dumped_done), (true, r.dumped_upto)) AS v(is_upto, snapshot)
                  WHERE v.snapshot IS NOT NULL) AS s
     )
     UPDATE outbox.cursor AS c
