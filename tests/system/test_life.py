@@ -3,17 +3,18 @@ promotion, a library and SQL objects of different versions."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random, randrange
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from cluster import SUPERUSER, Cluster, MakeCluster, as_server_user, free_port
-from database import Database, NewDatabase, create_database
+from database import Database, create_database
 from ledger import check, check_log, read_ledger
 from receiver import Receiver, Request, answer
 from test_ledger import set_up, wait_for_new_arrivals, writers
@@ -94,27 +95,6 @@ def test_a_rename_is_followed_when_the_cursor_knows_another_server(with_trouble:
         connection.execute(EXCHANGE_SERVERS)
         connection.execute("ALTER SERVER d RENAME TO renamed")
         assert destinations_known(connection) == ({"renamed", "e"}, {"renamed", "e"})
-
-
-def test_a_relay_takes_the_cursor_of_its_name(database: Database) -> None:
-    database.enqueue(count=4)
-    database.add_destination("d", "null:")
-    database.wait_published(4)
-    database.add_destination("e", "null:", start="end")
-    database.wait_for_worker("relay", "e")
-    database.enqueue()
-    database.wait_settled("d")
-    database.wait_published(1, "e")
-    for name in ("d", "e"):
-        wait_unsettled(database, name, 0)
-    database.execute(EXCHANGE_SERVERS)
-    for name in ("d", "e"):
-        relay = database.wait_for_worker("relay", name)
-        database.execute("SELECT pg_terminate_backend(%s)", (relay,))
-        database.wait_for_worker("relay", name, other_than=relay)
-    database.enqueue()
-    for name in ("d", "e"):
-        database.wait_published(1, name)
 
 
 def test_a_drop_takes_everything_along_in_its_own_transaction(with_trouble: Database) -> None:
@@ -419,6 +399,90 @@ def test_in_whatever_order_a_dump_comes_nothing_is_lost(
             # Workers that ended soon after they began are given a pause.
             database.wait_for_worker("relay", destination, timeout=60)
     backlog.hold(database, duplicates=True, in_order=False)
+
+
+class History:
+    """Of some other cluster, made by chance: transactions that enqueue, and destinations of which
+    each has settled what a snapshot had seen, and of the next window the part up to a position."""
+
+    def __init__(self, random: Random) -> None:
+        self.events: list[tuple[int, int]] = []  # xid, position
+        self.cursors: dict[str, tuple[str, str | None, int]] = {}  # done, upto, position
+        self.unsettled: dict[str, set[int]] = {}
+        next_xid = random.choice([750, 10_000, 5_000_000_000])
+        in_progress: set[int] = set()
+        seen: list[tuple[int, set[int]]] = []  # snapshots: the next xid, and who was in progress
+        for _ in range(60):
+            if random.random() < 0.5:
+                in_progress.add(next_xid)
+                next_xid += 1
+            elif in_progress:
+                in_progress.remove(random.choice(sorted(in_progress)))
+            if in_progress and random.random() < 0.7:
+                event = random.choice(sorted(in_progress)), len(self.events) + 1
+                self.events.append(event)
+            seen.append((next_xid, set(in_progress)))
+        for name in ("a", "b", "c", "d"):
+            first, second = sorted(random.sample(range(len(seen)), 2))
+            partly = random.random() < 0.5
+            position = random.randint(0, len(self.events))
+            done, upto = seen[first], seen[second] if partly else None
+            self.cursors[name] = (as_text(done), as_text(upto) if upto else None, position)
+            self.unsettled[name] = {
+                place
+                for xid, place in self.events
+                if not finished(xid, done)
+                and not (upto and finished(xid, upto) and place <= position)
+            }
+
+
+def finished(xid: int, snapshot: tuple[int, set[int]]) -> bool:
+    return xid < snapshot[0] and xid not in snapshot[1]
+
+
+def as_text(snapshot: tuple[int, set[int]]) -> str:
+    next_xid, in_progress = snapshot
+    return f"{min(in_progress, default=next_xid)}:{next_xid}:" + ",".join(
+        map(str, sorted(in_progress))
+    )
+
+
+@pytest.mark.parametrize("order", ["cursors first", "mixed"])
+def test_what_had_been_settled_is_known_of_any_history(database: Database, order: str) -> None:
+    """Without workers: of the rows as they are after a restore."""
+    seed = int(os.environ.get("OUTBOX_TEST_SEED", randrange(1_000_000)))
+    print(f"OUTBOX_TEST_SEED={seed}")
+    random = Random(seed)
+    insert_cursor = (
+        "INSERT INTO outbox.cursor (destination, server, done, upto, position, system_identifier, "
+        "lease, saved_at, inserted_by) VALUES (%s, 1, %s, %s, %s, 1, 1, now(), '700')"
+    )
+    insert_event = (
+        "INSERT INTO outbox.event_0 (xid, position, occurred_at, event_id, schema_version, topic, "
+        "aggregate_type, aggregate_id, event_type, ordering_key, content_type) "
+        "VALUES (%s::text::xid8, %s, now(), gen_random_uuid(), 1, '', '', '', '', '', '')"
+    )
+    for _ in range(40):
+        history = History(random)
+        rows = [(insert_cursor, (name, *cursor)) for name, cursor in history.cursors.items()]
+        random.shuffle(rows)
+        rows += [(insert_event, event) for event in history.events]
+        if order == "mixed":
+            random.shuffle(rows)
+        for statement, values in rows:
+            database.execute(statement, values)
+        for name, expected in history.unsettled.items():
+            unsettled = {
+                place
+                for (place,) in database.execute(
+                    UNSETTLED.replace("e.event_id::text", "e.position"), (name,)
+                )
+            }
+            if order == "mixed":
+                assert unsettled >= expected, f"{name} of {history.cursors}"
+            else:
+                assert unsettled == expected, f"{name} of {history.cursors}"
+        database.execute("TRUNCATE outbox.cursor, outbox.event_0")
 
 
 def test_workers_stay_away_until_a_restore_is_over(database: Database) -> None:
