@@ -30,7 +30,6 @@ static void check_may_enqueue() {
     if (IsBinaryUpgrade)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("cannot enqueue events while pg_upgrade is at work")));
-    log_relations();  // before anything is done that counts on their form
     if (RecoveryInProgress())
         ereport(ERROR,
                 (errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
@@ -42,6 +41,7 @@ static void check_may_enqueue() {
                 (errcode(ERRCODE_INVALID_TRANSACTION_STATE),
                  errmsg("cannot enqueue events during a parallel operation"),
                  errhint("Declare the function that calls outbox.enqueue() as PARALLEL UNSAFE.")));
+    log_relations();  // before anything is done that counts on their form
 
     static bool warned = false;
     if (shared == nullptr && !warned) {

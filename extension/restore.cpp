@@ -1,5 +1,5 @@
-// While a dump is restored, workers stay away: sql/pg_outbox/restore.sql says why. There is no way to
-// see when a restore is complete but that its session ends.
+// While a dump is restored, workers stay away: sql/pg_outbox/restore.sql says why. There is no way
+// to see when a restore is complete but that its session ends.
 #include "pg.hpp"
 #include "shared_state.hpp"
 

@@ -10,7 +10,8 @@
 -- more), and stand to each other as the old ones did; from here on nothing is special about them.
 --
 -- The order in which things arrive matters for duplicates only. pg_dump writes the cursors first.
--- Events that come before them, or when a relay has gone on already, are delivered to everybody.
+-- Events that come before them, or when a relay has gone on already, are delivered to everybody; and
+-- a cursor that comes after events has settled nothing.
 
 -- No worker in this database until the session ends: half of a log is not for reading, for its events
 -- are not in order.
@@ -113,14 +114,16 @@ BEGIN
     NEW.system_identifier := this_system;
     NEW.inserted_by := pg_current_xact_id();
 
-    -- Events that were numbered by other cursors do not say what this one had settled.
-    IF EXISTS (SELECT FROM outbox.event AS e WHERE e.xid <= outbox.last_restored_xid()) THEN
-        NEW.done := '1:1:';
-        NEW.upto := NULL;
+    -- Events that were numbered without this cursor do not say what it had settled, and numbers that
+    -- are in use must not change any more.
+    IF NOT EXISTS (SELECT FROM outbox.event AS e WHERE e.xid <= outbox.last_restored_xid()) THEN
+        NEW.dumped_done := NEW.done;
+        NEW.dumped_upto := NEW.upto;
+    ELSE
+        NEW.dumped_done := NULL;
+        NEW.dumped_upto := NULL;
     END IF;
-    NEW.dumped_done := NEW.done;
-    NEW.dumped_upto := NEW.upto;
-    NEW.done := '1:1:'; -- until number_cursors()
+    NEW.done := '1:1:'; -- nothing is settled, unless number_cursors() knows better
     NEW.upto := NULL;
     RETURN NEW;
 END
@@ -149,7 +152,8 @@ BEGIN
                      outbox.last_restored_xid()::text::bigint) AS number
           FROM (SELECT r.destination, v.is_upto, v.snapshot,
                        (SELECT count(*) FROM pg_snapshot_xip(v.snapshot)) AS in_progress
-                  FROM restored AS r, (VALUES (false, r.dumped_done), (true, r.dumped_upto)) AS v(is_upto, snapshot)
+                  FROM restored AS r
+                 CROSS JOIN LATERAL (VALUES (false, r.dumped_done), (true, r.dumped_upto)) AS v(is_upto, snapshot)
                  WHERE v.snapshot IS NOT NULL) AS s
     )
     UPDATE outbox.cursor AS c

@@ -26,11 +26,13 @@ WRITERS = 5
 
 
 @contextmanager
-def writers(database: Database, count: int = WRITERS) -> Iterator[list[subprocess.Popen[str]]]:
+def writers(
+    database: Database, count: int = WRITERS, *, conninfo: str | None = None
+) -> Iterator[list[subprocess.Popen[str]]]:
     """Writers at work; after the block they have stopped."""
     seed = int(os.environ.get("OUTBOX_TEST_SEED", random.randrange(1_000_000)))
     print(f"OUTBOX_TEST_SEED={seed}")
-    conninfo = database.cluster.conninfo(database.name)
+    conninfo = conninfo or database.cluster.conninfo(database.name)
     processes = [
         subprocess.Popen(
             writer_command(conninfo, number, seed + number, AGGREGATES),
