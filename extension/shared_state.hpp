@@ -62,6 +62,7 @@ struct WorkerSlot {
     std::atomic<std::int64_t> oldest;  // Unix micros of the first unsettled event; 0: none
     std::atomic<std::uint64_t> unsettled;
     std::atomic<std::uint64_t> held_keys;  // by events in trouble
+    std::atomic<std::uint64_t> read_to;    // a relay looked for events of transactions below
     DeliveryStats stats;
 };
 

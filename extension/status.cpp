@@ -2,6 +2,7 @@
 // it.
 #include "pg.hpp"
 #include "shared_state.hpp"
+#include "wakeup.hpp"
 
 namespace outbox {
 
@@ -15,7 +16,7 @@ struct WorkerRow {
     TimestampTz state_since;
     TimestampTz last_error_at;
     char last_error[sizeof WorkerSlot::last_error];
-    uint64 delivered, bytes, failures, unsettled, held_keys;
+    uint64 delivered, bytes, failures, unsettled, held_keys, read_to;
     int64 settled_position, oldest;
     int64 p50, p99;  // microseconds; -1: none
 };
@@ -48,6 +49,7 @@ static void copy_row(WorkerRow& row, const WorkerSlot& slot) {
     row.failures = slot.stats.failures;
     row.unsettled = slot.unsettled;
     row.held_keys = slot.held_keys;
+    row.read_to = slot.read_to;
     row.settled_position = slot.settled_position;
     row.oldest = slot.oldest;
     row.p50 = slot.stats.latency.percentile(0.50).value_or(-1);
@@ -73,6 +75,7 @@ enum WorkerColumn {
     Failures,
     Unsettled,
     HeldKeys,
+    ReadTo,
     Oldest,
     Position,
     P50,
@@ -98,6 +101,8 @@ static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
     values[Failures] = Int64GetDatum(static_cast<int64>(row.failures));
     values[Unsettled] = Int64GetDatum(static_cast<int64>(row.unsettled));
     values[HeldKeys] = Int64GetDatum(static_cast<int64>(row.held_keys));
+    values[ReadTo] = UInt64GetDatum(row.read_to);
+    nulls[ReadTo] = row.read_to == 0;
     values[Oldest] = TimestampTzGetDatum(row.oldest - epoch_difference);
     nulls[Oldest] = row.oldest == 0;
     values[Position] = Int64GetDatum(row.settled_position);
@@ -136,4 +141,10 @@ OUTBOX_FUNCTION(outbox_workers) {
             put_row(result, *row);
     }
     return Datum{0};
+}
+
+// What operators decide is seen at the end of their transaction.
+OUTBOX_FUNCTION(outbox_wake_relays) {
+    outbox::wake_at_commit(outbox::WakeKeeper);
+    PG_RETURN_VOID();
 }

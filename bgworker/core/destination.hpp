@@ -33,7 +33,7 @@ enum class HttpFormat {
 };
 
 // Where a new destination starts to read the log. Checked here; acted upon by
-// outbox.start_at_end().
+// outbox.start_cursor().
 enum class Start { beginning, end };
 
 // What options fall back to: the settings of the server process.

@@ -72,29 +72,25 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     return true;
 }
 
-static void make_new(Oid server, const char* name, Cursor& cursor) {
+static void make_new(Oid server, const char* name) {
     NameData destination;
     namestrcpy(&destination, name);
-    Oid types[] = {NAMEOID, OIDOID, INT8OID};
-    Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server),
-                      Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
-    execute_for_row(
-        "INSERT INTO outbox.cursor (destination, server, done, position, system_identifier, lease, "
-        "saved_at) VALUES ($1, $2, '1:1:', 0, $3, 1, clock_timestamp()) RETURNING ctid",
-        lengthof(types), types, values, nullptr);
-    lease = 1;
-    const CoreError error = call_core([&] { cursor = Cursor{}; });
-    if (error.failed)
-        raise(error);
+    Oid types[] = {NAMEOID, OIDOID};
+    Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server)};
+    const int code = SPI_execute_with_args("SELECT outbox.make_cursor($1, $2)", lengthof(types),
+                                           types, values, nullptr, false, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not make a cursor: %s", SPI_result_code_string(code));
 }
 
 bool take_cursor(Oid server, Cursor& cursor) {
     const char* name = lock_name(server);
     if (name == nullptr)
         return false;
-    if (!take_existing(server, name, cursor))
-        make_new(server, name, cursor);
-    return true;
+    if (take_existing(server, name, cursor))
+        return true;
+    make_new(server, name);
+    return take_existing(server, name, cursor);
 }
 
 CursorState look_at_cursor(Oid server) {

@@ -22,7 +22,7 @@ struct Cursor {
 
 // Takes the lease of the destination's cursor, so that no earlier relay can save any more. Without
 // a cursor, makes one at the beginning of the log. `server` invalid: the default destination.
-// False: the destination is gone.
+// False: the destination is gone, or somebody else is just making cursors: to be tried again.
 bool take_cursor(Oid server, Cursor& cursor);
 
 // What an operator did to the cursor since.

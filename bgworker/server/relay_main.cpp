@@ -400,6 +400,7 @@ static void show_progress() {
     WorkerSlot& slot = shared->slots[my_slot];
     slot.unsettled.store(pipeline.unsettled(), std::memory_order_relaxed);
     slot.held_keys.store(pipeline.held_keys(), std::memory_order_relaxed);
+    slot.read_to.store(relay->frontier.xmax, std::memory_order_relaxed);
     slot.oldest.store(pipeline.oldest().value_or(0), std::memory_order_relaxed);
     slot.settled_position.store(relay->cursor.position, std::memory_order_relaxed);
     set_my_state(pipeline.paused()          ? WorkerState::paused

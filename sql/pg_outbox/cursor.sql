@@ -34,9 +34,9 @@ COMMENT ON COLUMN outbox.cursor.dumped_upto IS 'upto as it came with a dump';
 
 SELECT pg_extension_config_dump('outbox.cursor', '');
 
--- A destination that starts at the end of the log gets what commits after it was created, however
--- long its relay takes to start. One that starts at the beginning has no cursor until then.
-CREATE FUNCTION outbox.start_at_end()
+-- A destination has its cursor from its creation on: one that starts at the end of the log gets what
+-- commits after that, however long its relay takes to start.
+CREATE FUNCTION outbox.start_cursor()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -44,23 +44,23 @@ AS $$
 BEGIN
     INSERT INTO outbox.cursor
         (destination, server, done, position, system_identifier, lease, saved_at)
-    SELECT s.srvname, s.oid, pg_current_snapshot(), 0, c.system_identifier, 0, clock_timestamp()
+    SELECT s.srvname, s.oid,
+           CASE WHEN 'start=end' = ANY (s.srvoptions) THEN pg_current_snapshot() ELSE '1:1:' END, 0, c.system_identifier, 0, clock_timestamp()
       FROM pg_event_trigger_ddl_commands() AS command
       JOIN pg_foreign_server AS s ON s.oid = command.objid
       JOIN pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw
      CROSS JOIN pg_control_system() AS c
      WHERE command.classid = 'pg_foreign_server'::regclass
        AND w.fdwname = 'pg_outbox'
-       AND 'start=end' = ANY (s.srvoptions)
        AND NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = s.srvname); -- restored
 END
 $$;
-COMMENT ON FUNCTION outbox.start_at_end() IS 'internal: makes the cursor of a destination that starts at the end';
+COMMENT ON FUNCTION outbox.start_cursor() IS 'internal: makes the cursor of a destination';
 
-CREATE EVENT TRIGGER outbox_start_at_end ON ddl_command_end WHEN tag IN ('CREATE SERVER')
-    EXECUTE FUNCTION outbox.start_at_end();
-ALTER EVENT TRIGGER outbox_start_at_end ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER outbox_start_at_end IS 'makes the cursor of a destination that starts at the end';
+CREATE EVENT TRIGGER outbox_start_cursor ON ddl_command_end WHEN tag IN ('CREATE SERVER')
+    EXECUTE FUNCTION outbox.start_cursor();
+ALTER EVENT TRIGGER outbox_start_cursor ENABLE ALWAYS;
+COMMENT ON EVENT TRIGGER outbox_start_cursor IS 'makes the cursor of a destination';
 
 -- A renamed destination keeps its cursor and its events in trouble. Which one is renamed can be told by
 -- its oid alone, so the oids are brought up to date before. The relay that goes by the old name loses

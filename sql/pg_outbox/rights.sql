@@ -10,7 +10,10 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE right_to
              WHEN 'produce' THEN ARRAY['enqueue', 'new_event']
-             WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'redrive', 'discard']
+             WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'cancel_replay', 'redrive', 'discard',
+                                       'event_status', 'operation', 'replay_progress', 'dead_letter', 'blocked_key',
+                                       'held_keys', 'first_of_key']
+             WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- the views, and the functions they call on behalf of whoever reads them
              WHEN 'monitor' THEN ARRAY['status', 'segment', 'lease', 'health', 'metrics',
                                        'workers', 'oldest_after', 'segment_held_by']

@@ -12,6 +12,7 @@ CREATE FUNCTION outbox.workers(
     OUT failures         bigint,
     OUT unsettled        bigint,
     OUT held_keys        bigint,
+    OUT read_to          xid8,
     OUT oldest_unsettled timestamptz,
     OUT settled_position bigint,
     OUT latency_p50      interval,

@@ -83,7 +83,7 @@ USERS = {
     "function outbox.segment_held_by(integer)": "monitor",
     "function outbox.segment_is_free(integer)": NOBODY,
     "function outbox.settle_events(name,uuid,bigint[])": NOBODY,
-    "function outbox.start_at_end()": NOBODY,
+    "function outbox.start_cursor()": NOBODY,
     "function outbox.unlock_events(name,uuid,bigint[])": NOBODY,
     "function outbox.validate_options(text[],oid)": NOBODY,
     "function outbox.workers()": "monitor",

@@ -1,0 +1,472 @@
+-- What operators decide: to pause, resume, seek, replay, and what becomes of dead letters. Every
+-- decision is noted in outbox.operation, in the transaction that makes it.
+--
+-- They are safe against each other and against relays and fetchers, because all of them lock the
+-- destination's row of outbox.cursor first. A relay never waits for that lock: while an operator
+-- keeps a transaction open, it goes on delivering and saves what it did later.
+
+CREATE SEQUENCE outbox.operation_id AS bigint;
+COMMENT ON SEQUENCE outbox.operation_id IS 'ids of operations';
+
+CREATE TABLE outbox.operation (
+    id            bigint      PRIMARY KEY DEFAULT nextval('outbox.operation_id'),
+    requested_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    requested_by  name        NOT NULL DEFAULT session_user,
+    destination   name        NOT NULL,
+    action        text        NOT NULL,
+    from_position bigint,
+    to_position   bigint,
+    events        bigint,
+    selection     jsonb
+);
+COMMENT ON TABLE outbox.operation IS 'what operators did, and who';
+COMMENT ON COLUMN outbox.operation.id IS 'in the order of requests';
+COMMENT ON COLUMN outbox.operation.requested_at IS 'when';
+COMMENT ON COLUMN outbox.operation.requested_by IS 'the role that was logged in';
+COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination at that time';
+COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive or discard';
+COMMENT ON COLUMN outbox.operation.from_position IS 'seek: highest settled position before';
+COMMENT ON COLUMN outbox.operation.to_position IS 'seek: what lies above is delivered';
+COMMENT ON COLUMN outbox.operation.events IS 'how many events it concerned';
+COMMENT ON COLUMN outbox.operation.selection IS 'which ones, as the arguments said';
+
+SELECT pg_extension_config_dump('outbox.operation', '');
+SELECT pg_extension_config_dump('outbox.operation_id', '');
+
+CREATE FUNCTION outbox.wake_relays()
+RETURNS void
+LANGUAGE c VOLATILE
+AS 'MODULE_PATHNAME', 'outbox_wake_relays';
+COMMENT ON FUNCTION outbox.wake_relays() IS 'internal: at commit, relays look at what operators decided';
+
+-- Locks the destination until the transaction ends, and returns its cursor.
+-- Errors: 42704 there is no such destination; 55P03 it is just being set up.
+CREATE FUNCTION outbox.take_control(destination name)
+RETURNS outbox.cursor
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    cursor outbox.cursor;
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = destination) THEN
+        RAISE EXCEPTION 'destination "%" does not exist', destination
+            USING ERRCODE = 'undefined_object', HINT = 'The view outbox.status lists all destinations.';
+    END IF;
+    SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE;
+    IF NOT FOUND THEN  -- outbox.default_destination has a cursor from when its relay starts
+        RAISE EXCEPTION 'destination "%" is just being set up', destination
+            USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
+    END IF;
+    PERFORM outbox.wake_relays();
+    RETURN cursor;
+END $$;
+COMMENT ON FUNCTION outbox.take_control(name) IS 'internal: locks a destination for an operator';
+
+-- ---------------------------------------------------------------------------------------------
+-- Pause and resume
+-- ---------------------------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.set_paused(destination name, paused boolean)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    cursor CONSTANT outbox.cursor := outbox.take_control(destination);
+BEGIN
+    UPDATE outbox.cursor AS c SET paused = $2 WHERE c.destination = $1;
+    INSERT INTO outbox.operation (destination, action, from_position)
+    VALUES (destination, CASE WHEN paused THEN 'pause' ELSE 'resume' END, cursor.position);
+END $$;
+COMMENT ON FUNCTION outbox.set_paused(name, boolean) IS 'internal: pauses or resumes a destination';
+
+-- Nothing more is sent to the destination; what is on its way is finished. Events wait in the log.
+CREATE FUNCTION outbox.pause(destination name)
+RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.set_paused(destination, true);
+END;
+COMMENT ON FUNCTION outbox.pause(name) IS 'stops delivering to a destination';
+
+CREATE FUNCTION outbox.resume(destination name)
+RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.set_paused(destination, false);
+END;
+COMMENT ON FUNCTION outbox.resume(name) IS 'goes on delivering to a destination';
+
+-- ---------------------------------------------------------------------------------------------
+-- Seek
+-- ---------------------------------------------------------------------------------------------
+
+-- From here on the events of `done`, and those at or below the position of transactions that have
+-- finished, count as settled, and all others are delivered, once more or for the first time. Events in
+-- outbox.delivery stay there. Segments are locked so that none is emptied before this is committed.
+CREATE FUNCTION outbox.move_cursor(destination name, done pg_snapshot, upto pg_snapshot, "position" bigint)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    before CONSTANT outbox.cursor := outbox.take_control(destination);
+BEGIN
+    LOCK TABLE outbox.event IN ACCESS SHARE MODE;
+    DELETE FROM outbox.batch AS b WHERE b.destination = $1;
+    UPDATE outbox.cursor AS c
+       SET done = $2, upto = $3, position = $4, lease = c.lease + 1, saved_at = clock_timestamp(),
+           system_identifier = s.system_identifier
+      FROM pg_control_system() AS s
+     WHERE c.destination = $1;
+    INSERT INTO outbox.operation (destination, action, from_position, to_position)
+    VALUES (destination, 'seek', before.position, $4);
+    RETURN $4;
+END $$;
+COMMENT ON FUNCTION outbox.move_cursor(name, pg_snapshot, pg_snapshot, bigint) IS 'internal: moves the cursor of a destination';
+
+-- Delivers what lies above a position, and nothing else. Returns the position.
+CREATE FUNCTION outbox.seek(destination name, "position" bigint)
+RETURNS bigint
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.move_cursor(destination, '1:1:', pg_current_snapshot(), $2);
+END;
+COMMENT ON FUNCTION outbox.seek(name, bigint) IS 'delivers the events above a position, again or for the first time';
+
+-- Delivers what occurred at a time or later (occurred_at), and what was enqueued behind the first of
+-- that. Reads the whole log. Returns the position that was found.
+CREATE FUNCTION outbox.seek(destination name, since timestamptz)
+RETURNS bigint
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.seek(destination,
+                       coalesce((SELECT min(e.position) - 1 FROM outbox.event AS e WHERE e.occurred_at >= since),
+                                (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p)));
+END;
+COMMENT ON FUNCTION outbox.seek(name, timestamptz) IS 'delivers the events since a time, again or for the first time';
+
+-- 'beginning': all that is in the log; 'end': what commits from now on; or a position or a time as above.
+-- Errors: 22007 it is none of these.
+CREATE FUNCTION outbox.seek(destination name, target text)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF target = 'beginning' THEN
+        RETURN outbox.move_cursor(destination, '1:1:', NULL, 0);
+    ELSIF target = 'end' THEN
+        RETURN outbox.move_cursor(destination, outbox.finished_by_now(), NULL,
+                                  (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p));
+    ELSIF target ~ '^\d{1,18}$' THEN
+        RETURN outbox.seek(destination, target::bigint);
+    END IF;
+    RETURN outbox.seek(destination, target::timestamptz);
+EXCEPTION
+    WHEN invalid_datetime_format OR datetime_field_overflow THEN
+        RAISE EXCEPTION 'cannot seek to "%"', target
+            USING ERRCODE = 'invalid_datetime_format', HINT = 'Write "beginning", "end", a position or a time.';
+END $$;
+COMMENT ON FUNCTION outbox.seek(name, text) IS 'moves a destination to the beginning or end of the log, a position or a time';
+
+-- ---------------------------------------------------------------------------------------------
+-- Replay
+-- ---------------------------------------------------------------------------------------------
+
+-- Delivers a selection of the events in the log once more, without moving the cursor, and before later
+-- events of their keys. All arguments must fit; NULL fits everything. Copies of the events wait in
+-- outbox.delivery, so the log can move on meanwhile. Returns the id of the operation; the view
+-- outbox.replay_progress tells how far it is.
+CREATE FUNCTION outbox.replay(
+    destination    name,
+    since          timestamptz DEFAULT NULL,
+    until          timestamptz DEFAULT NULL,
+    topic          text        DEFAULT NULL,
+    aggregate_type text        DEFAULT NULL,
+    aggregate_id   text        DEFAULT NULL,
+    event_type     text        DEFAULT NULL,
+    ordering_key   text        DEFAULT NULL,
+    event_ids      uuid[]      DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    id       CONSTANT bigint := nextval('outbox.operation_id');
+    patterns CONSTANT text[] := outbox.topic_patterns(outbox.destination_option(destination, 'topics'));
+    keys     text[];
+    count    bigint;
+BEGIN
+    PERFORM outbox.take_control(destination);
+    WITH selected AS (
+        INSERT INTO outbox.delivery AS d
+        SELECT e.*, $1, 'PENDING', 0, CASE WHEN e.ordering_key = '' THEN clock_timestamp() END,
+               NULL, NULL, NULL, NULL, NULL, NULL, id
+          FROM outbox.event AS e
+         WHERE e.topic LIKE ANY (patterns)
+           AND ($2 IS NULL OR e.occurred_at >= $2) AND ($3 IS NULL OR e.occurred_at < $3)
+           AND ($4 IS NULL OR e.topic LIKE ANY (outbox.topic_patterns($4)))
+           AND ($5 IS NULL OR e.aggregate_type = $5) AND ($6 IS NULL OR e.aggregate_id = $6)
+           AND ($7 IS NULL OR e.event_type = $7) AND ($8 IS NULL OR e.ordering_key = $8)
+           AND ($9 IS NULL OR e.event_id = ANY ($9))
+            ON CONFLICT DO NOTHING  -- it waits to be delivered already, or for a decision
+        RETURNING d.ordering_key
+    )
+    SELECT count(*), array_agg(DISTINCT s.ordering_key) INTO count, keys FROM selected AS s;
+    PERFORM outbox.promote(destination, coalesce(keys, '{}'));
+    INSERT INTO outbox.operation (id, destination, action, events, selection)
+    VALUES (id, $1, 'replay', count, jsonb_strip_nulls(jsonb_build_object(
+        'since', $2, 'until', $3, 'topic', $4, 'aggregate_type', $5, 'aggregate_id', $6,
+        'event_type', $7, 'ordering_key', $8, 'event_ids', $9)));
+    RETURN id;
+END $$;
+COMMENT ON FUNCTION outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[]) IS
+    'delivers a selection of events once more';
+
+CREATE VIEW outbox.replay_progress AS
+SELECT o.id, o.destination, o.requested_at, o.requested_by, o.events,
+       count(d.position) FILTER (WHERE d.state <> 'DEAD') AS waiting,
+       count(d.position) FILTER (WHERE d.state = 'DEAD') AS dead
+  FROM outbox.operation AS o
+  LEFT JOIN outbox.delivery AS d ON d.operation = o.id AND d.state <> 'DISCARDED'
+ WHERE o.action = 'replay'
+ GROUP BY o.id;
+COMMENT ON VIEW outbox.replay_progress IS 'how far replays are';
+COMMENT ON COLUMN outbox.replay_progress.id IS 'as outbox.replay() returned it';
+COMMENT ON COLUMN outbox.replay_progress.destination IS 'where to';
+COMMENT ON COLUMN outbox.replay_progress.requested_at IS 'since when';
+COMMENT ON COLUMN outbox.replay_progress.requested_by IS 'by whom';
+COMMENT ON COLUMN outbox.replay_progress.events IS 'how many events were selected';
+COMMENT ON COLUMN outbox.replay_progress.waiting IS 'how many of them are still to be delivered';
+COMMENT ON COLUMN outbox.replay_progress.dead IS 'how many of them became dead letters';
+
+CREATE INDEX delivery_operation ON outbox.delivery (operation) WHERE operation IS NOT NULL;
+COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
+
+-- Gives up what of a replay has not been delivered and is not on its way. Returns how many events.
+-- Errors: 42704 there is no such replay.
+CREATE FUNCTION outbox.cancel_replay(id bigint)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    target name;
+    keys   text[];
+    count  bigint;
+BEGIN
+    SELECT o.destination INTO target FROM outbox.operation AS o WHERE o.id = $1 AND o.action = 'replay';
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'replay % does not exist', id
+            USING ERRCODE = 'undefined_object', HINT = 'The view outbox.replay_progress lists all replays.';
+    END IF;
+    PERFORM outbox.take_control(target);
+    WITH given_up AS (
+        DELETE FROM outbox.delivery AS d
+         WHERE d.operation = $1 AND d.state = 'PENDING' AND d.lock_token IS NULL
+        RETURNING d.ordering_key
+    )
+    SELECT count(*), array_agg(DISTINCT g.ordering_key) INTO count, keys FROM given_up AS g;
+    PERFORM outbox.promote(target, coalesce(keys, '{}'));
+    INSERT INTO outbox.operation (destination, action, events, selection)
+    VALUES (target, 'cancel replay', count, jsonb_build_object('replay', $1));
+    RETURN count;
+END $$;
+COMMENT ON FUNCTION outbox.cancel_replay(bigint) IS 'gives up what is left of a replay';
+
+-- ---------------------------------------------------------------------------------------------
+-- Dead letters
+-- ---------------------------------------------------------------------------------------------
+
+CREATE VIEW outbox.dead_letter AS
+SELECT d.destination, d.event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.ordering_key,
+       d.occurred_at, d.attempts, d.first_failed_at, d.last_failed_at, d.last_error,
+       d.content_type, d.headers, d.payload, d.position
+  FROM outbox.delivery AS d
+ WHERE d.state = 'DEAD';
+COMMENT ON VIEW outbox.dead_letter IS 'events that wait for a decision: outbox.redrive() or outbox.discard()';
+
+CREATE VIEW outbox.blocked_key AS
+SELECT first.destination, first.ordering_key,
+       first.event_id, first.state, first.attempts, first.next_retry_at, first.last_error,
+       coalesce(first.first_failed_at, first.occurred_at) AS since,
+       (SELECT count(*)
+          FROM outbox.delivery AS d
+         WHERE d.destination = first.destination AND d.ordering_key = first.ordering_key AND d.ordering_key <> ''
+           AND d.position > first.position AND d.state <> 'DISCARDED' AND d.state <> 'DEAD') AS waiting
+  FROM outbox.destination AS t
+ CROSS JOIN LATERAL outbox.held_keys(t.name, 100000) AS key
+ CROSS JOIN LATERAL outbox.first_of_key(t.name, key) AS first;
+COMMENT ON VIEW outbox.blocked_key IS 'ordering keys whose later events wait, since when and why';
+COMMENT ON COLUMN outbox.blocked_key.destination IS 'where they wait for delivery';
+COMMENT ON COLUMN outbox.blocked_key.ordering_key IS 'the key';
+COMMENT ON COLUMN outbox.blocked_key.event_id IS 'the event that holds it';
+COMMENT ON COLUMN outbox.blocked_key.state IS 'RELEASED: it is tried again; DEAD: it waits for a decision; PENDING: it is its turn';
+COMMENT ON COLUMN outbox.blocked_key.attempts IS 'how often it was refused';
+COMMENT ON COLUMN outbox.blocked_key.next_retry_at IS 'when it is tried again';
+COMMENT ON COLUMN outbox.blocked_key.last_error IS 'why it was refused';
+COMMENT ON COLUMN outbox.blocked_key.since IS 'when it was first refused';
+COMMENT ON COLUMN outbox.blocked_key.waiting IS 'how many events wait behind it';
+
+-- The dead letters of a destination that fit all arguments; NULL fits everything.
+CREATE FUNCTION outbox.dead_letters(
+    destination name, event_ids uuid[], topic text, aggregate_type text, aggregate_id text, event_type text,
+    ordering_key text, error text)
+RETURNS SETOF bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT d.position
+      FROM outbox.delivery AS d
+     WHERE d.destination = $1 AND d.state = 'DEAD'
+       AND ($2 IS NULL OR d.event_id = ANY ($2)) AND ($3 IS NULL OR d.topic LIKE ANY (outbox.topic_patterns($3)))
+       AND ($4 IS NULL OR d.aggregate_type = $4) AND ($5 IS NULL OR d.aggregate_id = $5)
+       AND ($6 IS NULL OR d.event_type = $6) AND ($7 IS NULL OR d.ordering_key = $7)
+       AND ($8 IS NULL OR d.last_error LIKE $8);
+END;
+COMMENT ON FUNCTION outbox.dead_letters(name, uuid[], text, text, text, text, text, text) IS 'internal: a selection of dead letters';
+
+CREATE FUNCTION outbox.decide_on_dead_letters(destination name, action text, positions bigint[], selection jsonb)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    keys  text[];
+    count bigint;
+BEGIN
+    WITH decided AS (
+        UPDATE outbox.delivery AS d
+           SET state = CASE action WHEN 'redrive' THEN 'RELEASED' ELSE 'DISCARDED' END,
+               attempts = CASE action WHEN 'redrive' THEN 0 ELSE d.attempts END,
+               next_retry_at = CASE action WHEN 'redrive' THEN clock_timestamp() END,
+               headers = CASE action WHEN 'redrive' THEN d.headers END,
+               payload = CASE action WHEN 'redrive' THEN d.payload END
+         WHERE d.destination = $1 AND d.position = ANY (positions) AND d.state = 'DEAD'
+        RETURNING d.ordering_key
+    )
+    SELECT count(*), array_agg(DISTINCT d.ordering_key) INTO count, keys FROM decided AS d;
+    -- A discarded event is remembered for as long as anybody may ask, or the cursor may meet it again.
+    DELETE FROM outbox.delivery AS d
+     WHERE d.destination = $1 AND d.state = 'DISCARDED' AND d.last_failed_at < clock_timestamp() - interval '30 days';
+    PERFORM outbox.promote(destination, coalesce(keys, '{}'));
+    INSERT INTO outbox.operation (destination, action, events, selection)
+    VALUES ($1, action, count, jsonb_strip_nulls(selection));
+    RETURN count;
+END $$;
+COMMENT ON FUNCTION outbox.decide_on_dead_letters(name, text, bigint[], jsonb) IS 'internal: redrives or discards dead letters';
+
+-- Delivers dead letters again, with all their attempts. All arguments must fit, without any it is all
+-- of them; `topic` takes patterns as destinations do, `error` one of LIKE. Returns how many.
+CREATE FUNCTION outbox.redrive(
+    destination    name,
+    event_ids      uuid[] DEFAULT NULL,
+    topic          text   DEFAULT NULL,
+    aggregate_type text   DEFAULT NULL,
+    aggregate_id   text   DEFAULT NULL,
+    event_type     text   DEFAULT NULL,
+    ordering_key   text   DEFAULT NULL,
+    error          text   DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.take_control(destination);
+    RETURN outbox.decide_on_dead_letters(
+        $1, 'redrive', ARRAY(SELECT outbox.dead_letters($1, $2, $3, $4, $5, $6, $7, $8)),
+        jsonb_build_object('event_ids', $2, 'topic', $3, 'aggregate_type', $4, 'aggregate_id', $5,
+                           'event_type', $6, 'ordering_key', $7, 'error', $8));
+END $$;
+COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text) IS 'delivers dead letters again';
+
+-- Gives dead letters up; what waits behind them follows. Arguments as for outbox.redrive().
+CREATE FUNCTION outbox.discard(
+    destination    name,
+    event_ids      uuid[] DEFAULT NULL,
+    topic          text   DEFAULT NULL,
+    aggregate_type text   DEFAULT NULL,
+    aggregate_id   text   DEFAULT NULL,
+    event_type     text   DEFAULT NULL,
+    ordering_key   text   DEFAULT NULL,
+    error          text   DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.take_control(destination);
+    RETURN outbox.decide_on_dead_letters(
+        $1, 'discard', ARRAY(SELECT outbox.dead_letters($1, $2, $3, $4, $5, $6, $7, $8)),
+        jsonb_build_object('event_ids', $2, 'topic', $3, 'aggregate_type', $4, 'aggregate_id', $5,
+                           'event_type', $6, 'ordering_key', $7, 'error', $8));
+END $$;
+COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text) IS 'gives dead letters up';
+
+-- ---------------------------------------------------------------------------------------------
+-- One event
+-- ---------------------------------------------------------------------------------------------
+
+-- Where an event stands at each destination that selects its topic. Reads the whole log, which has no
+-- index on ids. No row: the event is unknown, not committed, or so old that the log has let it go.
+--
+--   PENDING     waits to be read, or behind an earlier event of its key
+--   INFLIGHT    a relay or fetcher has it, or it was confirmed within the last outbox.cursor_flush_interval
+--   PUBLISHED   was confirmed
+--   RELEASED    failed and waits for its next attempt
+--   DEAD        waits for a person
+--   DISCARDED   a person gave it up
+CREATE FUNCTION outbox.event_status(
+    event_id uuid,
+    OUT destination     name,
+    OUT state           text,
+    OUT attempts        integer,
+    OUT next_retry_at   timestamptz,
+    OUT last_error      text,
+    OUT first_failed_at timestamptz,
+    OUT last_failed_at  timestamptz,
+    OUT "position"      bigint)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH event AS MATERIALIZED (
+        SELECT e.position, e.xid, e.topic FROM outbox.event AS e WHERE e.event_id = $1
+    ), trouble AS MATERIALIZED (
+        SELECT d.* FROM outbox.delivery AS d WHERE d.event_id = $1
+    )
+    SELECT t.destination,
+           CASE WHEN t.lock_token IS NOT NULL THEN 'INFLIGHT' ELSE t.state END,
+           t.attempts, t.next_retry_at, t.last_error, t.first_failed_at, t.last_failed_at, t.position
+      FROM trouble AS t
+    UNION ALL
+    SELECT d.name,
+           CASE
+             WHEN leased.number IS NOT NULL THEN 'INFLIGHT'
+             WHEN dealt.number IS NOT NULL THEN 'PENDING'
+             WHEN pg_visible_in_snapshot(e.xid, c.done)
+                  OR e.position <= c.position AND pg_visible_in_snapshot(e.xid, c.upto) THEN 'PUBLISHED'
+             WHEN e.xid < w.read_to THEN 'INFLIGHT'
+             ELSE 'PENDING'
+           END,
+           0, NULL, NULL, NULL, NULL, e.position
+      FROM event AS e
+      JOIN outbox.destination AS d
+        ON e.topic LIKE ANY (outbox.topic_patterns(outbox.destination_option(d.name, 'topics')))
+      LEFT JOIN outbox.cursor AS c ON c.destination = d.name
+      LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
+      LEFT JOIN outbox.batch AS leased ON leased.destination = d.name AND e.position = ANY (leased.positions[:leased.taken])
+      LEFT JOIN outbox.batch AS dealt ON dealt.destination = d.name AND e.position = ANY (dealt.positions)
+     WHERE NOT EXISTS (SELECT FROM trouble AS t WHERE t.destination = d.name)
+     ORDER BY 1;
+END;
+COMMENT ON FUNCTION outbox.event_status(uuid) IS 'where an event stands at each destination';

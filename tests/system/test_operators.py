@@ -1,0 +1,368 @@
+"""What operators decide: pause, resume, seek, replay, redrive, discard; and where one event stands."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+
+from database import Database
+from receiver import Gate, Receiver, answer, everything
+from test_delivery import rows, version_of, wait_for_rows, wait_for_versions
+from waiting import stays, wait_until
+
+
+@pytest.fixture
+def db(database: Database, http: None) -> Database:
+    return database
+
+
+def operations(db: Database) -> list[tuple[Any, ...]]:
+    return db.execute("SELECT action, events FROM outbox.operation ORDER BY id")
+
+
+def event_states(db: Database, event_id: str) -> list[tuple[str, str]]:
+    return db.execute("SELECT destination, state FROM outbox.event_status(%s)", (event_id,))
+
+
+def wait_for_state(db: Database, event_id: str, state: str, destination: str = "d") -> None:
+    wait_until(
+        lambda: dict(event_states(db, event_id)).get(destination), lambda seen: seen == state,
+        what=f"event {event_id} to be {state}",
+    )  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------
+# Pause and resume
+# -------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_destination_gets_nothing_and_others_all(
+    db: Database, receiver: Receiver
+) -> None:
+    other = Receiver()
+    db.add_destination("d", receiver.url())
+    db.add_destination("other", other.url())
+    db.enqueue("a")
+    db.wait_settled()
+    db.execute("SELECT outbox.pause('d')")
+    wait_until(lambda: db.status()["state"], lambda seen: seen == "paused", what="the pause")
+    db.enqueue("a", 2, first=2)
+    wait_for_versions(other, "a", [1, 2, 3])
+    assert receiver.versions("a") == [1]
+    db.execute("SELECT outbox.resume('d')")
+    wait_for_versions(receiver, "a", [1, 2, 3])
+    assert operations(db) == [("pause", None), ("resume", None)]
+    other.close()
+
+
+def test_a_pause_survives_the_server(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url())
+    db.execute("SELECT outbox.pause('d')")
+    db.cluster.restart()
+    db.enqueue("a")
+    wait_until(lambda: db.status()["state"], lambda seen: seen == "paused", what="the pause")
+    assert receiver.requests == []
+    db.execute("SELECT outbox.resume('d')")
+    wait_for_versions(receiver, "a", [1])
+
+
+def test_a_pause_finishes_what_is_on_its_way(db: Database, receiver: Receiver) -> None:
+    gate = Gate()
+    receiver.on(everything, gate.held(), times=1)
+    db.add_destination("d", receiver.url())
+    db.enqueue("a", 3)
+    wait_until(lambda: gate.holding, what="the first request")
+    db.execute("SELECT outbox.pause('d')")
+    wait_until(lambda: db.status()["state"], lambda seen: seen == "paused", what="the pause")
+    gate.open()
+    wait_until(lambda: db.status()["in_flight"], lambda seen: seen == 2, what="one confirmation")
+    assert receiver.versions("a") == [1]
+    db.execute("SELECT outbox.resume('d')")
+    wait_for_versions(receiver, "a", [1, 2, 3])
+
+
+def test_an_operator_who_goes_for_a_coffee_stops_nothing(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url())
+    db.enqueue("a")
+    db.wait_settled()
+    with db.connect() as operator, operator.transaction():
+        operator.execute("SELECT outbox.pause('d')")
+        db.enqueue("a", 5, first=2)
+        wait_for_versions(receiver, "a", [1, 2, 3, 4, 5, 6])
+    wait_until(lambda: db.status()["state"], lambda seen: seen == "paused", what="the pause")
+
+
+@pytest.mark.parametrize(
+    "call", ["pause('x')", "seek('x', 'end')", "replay('x')", "redrive('x')", "discard('x')"]
+)
+def test_a_destination_that_does_not_exist(db: Database, call: str) -> None:
+    with pytest.raises(psycopg.errors.UndefinedObject, match='destination "x" does not exist'):
+        db.execute(f"SELECT outbox.{call}")
+
+
+# -------------------------------------------------------------------------------------------------
+# Seek
+# -------------------------------------------------------------------------------------------------
+
+
+def test_seek_delivers_from_there_on(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url())
+    for n in range(1, 5):
+        db.enqueue("a", first=n)
+    db.wait_settled()
+    (third,) = db.execute("SELECT position FROM outbox.event WHERE version = 3")[0]
+    assert db.value("SELECT outbox.seek('d', %s::bigint)", (third,)) == third
+    wait_for_versions(receiver, "a", [1, 2, 3, 4, 4])
+    db.execute("SELECT outbox.seek('d', 'beginning')")
+    wait_for_versions(receiver, "a", [1, 2, 3, 4, 4, 1, 2, 3, 4])
+    (when,) = db.execute("SELECT occurred_at FROM outbox.event WHERE version = 3")[0]
+    db.execute("SELECT outbox.seek('d', %s::timestamptz)", (when,))
+    wait_for_versions(receiver, "a", [1, 2, 3, 4, 4, 1, 2, 3, 4, 3, 4])
+    actions = db.execute("SELECT action, to_position FROM outbox.operation ORDER BY id")
+    assert actions == [("seek", third), ("seek", 0), ("seek", third - 1)]
+
+
+def test_seek_to_the_end_skips_what_is_there(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url())
+    db.execute("SELECT outbox.pause('d')")
+    db.enqueue("a", 3)
+    with db.connect() as late, late.transaction():
+        late.execute("SELECT outbox.enqueue('item', 'late', 'changed', '{}', version => 1)")
+        db.execute("SELECT outbox.seek('d', 'end')")
+    db.execute("SELECT outbox.resume('d')")
+    db.enqueue("a", first=4)
+    wait_for_versions(receiver, "a", [4])
+    wait_for_versions(receiver, "late", [1])
+
+
+def test_seek_does_not_skip_a_transaction_that_was_open(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url())
+    with db.connect() as late, late.transaction():
+        late.execute("SELECT outbox.enqueue('item', 'late', 'changed', '{}', version => 1)")
+        db.enqueue("a", 3)
+        db.wait_settled()
+        db.execute("SELECT outbox.seek('d', (SELECT max(position) FROM outbox.event))")
+    wait_for_versions(receiver, "late", [1])
+    assert receiver.versions("a") == [1, 2, 3]
+
+
+def test_seek_while_events_are_on_their_way(db: Database, receiver: Receiver) -> None:
+    gate = Gate()
+    receiver.on(everything, gate.held(), times=1)
+    db.add_destination("d", receiver.url())
+    db.enqueue("a", 3)
+    wait_until(lambda: gate.holding, what="the first request")
+    db.execute("SELECT outbox.seek('d', 'beginning')")
+    gate.open()
+    wait_until(lambda: receiver.versions("a")[-3:], lambda seen: seen == [1, 2, 3],
+               what="everything from the beginning")  # fmt: skip
+    db.wait_settled()
+
+
+def test_seek_says_what_it_takes(db: Database) -> None:
+    db.add_destination("d", "null:")
+    with pytest.raises(psycopg.errors.InvalidDatetimeFormat, match='cannot seek to "tomorow"'):
+        db.execute("SELECT outbox.seek('d', 'tomorow')")
+
+
+def test_a_segment_is_not_emptied_under_a_seek(db: Database, receiver: Receiver) -> None:
+    """The keeper must see the cursor where the operator has put it, or find the segment locked."""
+    db.add_destination("d", receiver.url())
+    db.enqueue("a", 3)
+    db.wait_settled()
+    with db.connect() as operator, operator.transaction():
+        operator.execute("SELECT outbox.seek('d', 'beginning')")
+        with db.connect() as keeper, keeper.transaction():
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                keeper.execute("LOCK TABLE outbox.event_0 IN ACCESS EXCLUSIVE MODE NOWAIT")
+    wait_for_versions(receiver, "a", [1, 2, 3, 1, 2, 3])
+
+
+# -------------------------------------------------------------------------------------------------
+# Replay
+# -------------------------------------------------------------------------------------------------
+
+
+def test_replay_delivers_a_selection_again(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url())
+    ids = db.enqueue("a", 3)
+    db.enqueue("b", 3)
+    db.wait_settled()
+    position = db.status()["position"]
+    replay = db.value("SELECT outbox.replay('d', aggregate_id => 'a')")
+    wait_for_versions(receiver, "a", [1, 2, 3, 1, 2, 3])
+    wait_for_rows(db, [])
+    assert db.execute(
+        "SELECT events, waiting, dead FROM outbox.replay_progress WHERE id = %s", (replay,)
+    ) == [(3, 0, 0)]
+    db.execute("SELECT outbox.replay('d', event_ids => ARRAY[%s::uuid])", (ids[1],))
+    wait_for_versions(receiver, "a", [1, 2, 3, 1, 2, 3, 2])
+    assert receiver.versions("b") == [1, 2, 3]
+    assert db.status()["position"] == position
+    assert operations(db) == [("replay", 3), ("replay", 1)]
+
+
+def test_new_events_of_a_key_follow_its_replay(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url())
+    db.enqueue("a", 3)
+    db.wait_settled()
+    gate = Gate()
+    receiver.on(everything, gate.held(), times=1)
+    db.execute("SELECT outbox.replay('d')")
+    wait_until(lambda: gate.holding, what="the first event of the replay")
+    db.enqueue("a", first=4)
+    db.enqueue("b")
+    wait_for_versions(receiver, "b", [1])
+    assert receiver.versions("a") == [1, 2, 3, 1]
+    gate.open()
+    wait_for_versions(receiver, "a", [1, 2, 3, 1, 2, 3, 4])
+
+
+def test_a_replay_can_be_cancelled(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url())
+    db.enqueue("a", 3)
+    db.wait_settled()
+    db.execute("SELECT outbox.pause('d')")
+    replay = db.value("SELECT outbox.replay('d')")
+    assert db.value("SELECT waiting FROM outbox.replay_progress WHERE id = %s", (replay,)) == 3
+    assert db.value("SELECT outbox.cancel_replay(%s)", (replay,)) == 3
+    db.execute("SELECT outbox.resume('d')")
+    db.enqueue("a", first=4)
+    wait_for_versions(receiver, "a", [1, 2, 3, 4])
+    with pytest.raises(psycopg.errors.UndefinedObject, match="replay 0 does not exist"):
+        db.execute("SELECT outbox.cancel_replay(0)")
+
+
+# -------------------------------------------------------------------------------------------------
+# Dead letters
+# -------------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_are_redriven(db: Database, receiver: Receiver) -> None:
+    rule = receiver.on(everything, answer(413), times=3)
+    db.add_destination("d", receiver.url())
+    for key in ("a", "b", "c"):
+        db.enqueue(key)
+    wait_for_rows(db, [(key, 1, "DEAD", 1) for key in ("a", "b", "c")])
+    assert len(rule.met) == 3
+    assert db.value("SELECT count(*) FROM outbox.dead_letter") == 3
+    assert db.value("SELECT outbox.redrive('d', ordering_key => 'a', error => '%%413%%')") == 1
+    wait_for_versions(receiver, "a", [1, 1])
+    wait_for_rows(db, [(key, 1, "DEAD", 1) for key in ("b", "c")])
+    assert db.value("SELECT outbox.redrive('d')") == 2
+    wait_for_rows(db, [])
+    assert sorted(receiver.subjects()) == ["a", "a", "b", "b", "c", "c"]
+    assert operations(db) == [("redrive", 1), ("redrive", 2)]
+
+
+def test_a_blocked_key_is_freed_by_a_decision(db: Database, receiver: Receiver) -> None:
+    receiver.on(version_of("a", 1), answer(413))
+    receiver.on(version_of("b", 1), answer(413), times=1)
+    db.add_destination("d", receiver.url(), on_dead_letter="block")
+    (first, _, _) = db.enqueue("a", 3)
+    db.enqueue("b", 3)
+    wait_until(lambda: len(rows(db)), lambda seen: seen == 6, what="two blocked keys")
+    blocked = db.execute(
+        "SELECT ordering_key, event_id::text, state, waiting, last_error, since IS NOT NULL "
+        "FROM outbox.blocked_key WHERE destination = 'd' ORDER BY 1"
+    )
+    assert blocked[0] == ("a", first, "DEAD", 2, "HTTP 413", True)
+    assert [row[0] for row in blocked] == ["a", "b"]
+    assert db.value("SELECT outbox.discard('d', event_ids => ARRAY[%s::uuid])", (first,)) == 1
+    wait_for_versions(receiver, "a", [1, 2, 3])
+    assert receiver.versions("b") == [1]
+    db.execute("SELECT outbox.redrive('d', ordering_key => 'b')")
+    wait_for_versions(receiver, "b", [1, 1, 2, 3])
+    wait_for_rows(db, [("a", 1, "DISCARDED", 1)])
+    db.enqueue("a", first=4)
+    wait_for_versions(receiver, "a", [1, 2, 3, 4])
+
+
+def test_what_is_discarded_stays_discarded_after_a_seek(db: Database, receiver: Receiver) -> None:
+    receiver.on(version_of("a", 1), answer(413))
+    db.add_destination("d", receiver.url())
+    db.enqueue("a", 2)
+    wait_for_rows(db, [("a", 1, "DEAD", 1)])
+    db.execute("SELECT outbox.discard('d')")
+    db.execute("SELECT outbox.seek('d', 'beginning')")
+    wait_for_versions(receiver, "a", [1, 2, 2])
+    wait_for_rows(db, [("a", 1, "DISCARDED", 1)])
+
+
+# -------------------------------------------------------------------------------------------------
+# One event
+# -------------------------------------------------------------------------------------------------
+
+
+def test_where_an_event_stands(db: Database, receiver: Receiver) -> None:
+    gate = Gate()
+    receiver.on(version_of("a", 1), gate.held(answer(400)), times=1)
+    receiver.on(version_of("a", 1), answer(413), times=1)
+    db.add_destination("d", receiver.url(), retry_base="1440min", retry_max="1440min")
+    db.add_destination("elsewhere", "null:", topics="user.*")
+    db.execute("SELECT outbox.pause('d')")
+    first, second = db.enqueue("a", 2)
+    assert event_states(db, first) == [("d", "PENDING")]
+    db.execute("SELECT outbox.resume('d')")
+    wait_for_state(db, first, "INFLIGHT")
+    gate.open()
+    wait_for_state(db, first, "RELEASED")
+    assert event_states(db, second) == [("d", "PENDING")]
+    db.execute("UPDATE outbox.delivery SET next_retry_at = now() WHERE event_id = %s", (first,))
+    db.execute("SELECT outbox.pause('d'); SELECT outbox.resume('d')")  # so that it looks again
+    wait_for_state(db, first, "DEAD")
+    wait_for_state(db, second, "PUBLISHED")
+    assert db.execute("SELECT attempts, last_error FROM outbox.event_status(%s)", (first,)) == [
+        (2, "HTTP 413")
+    ]
+    db.execute("SELECT outbox.discard('d')")
+    assert event_states(db, first) == [("d", "DISCARDED")]
+    assert event_states(db, "00000000-0000-7000-8000-000000000000") == []
+
+
+# -------------------------------------------------------------------------------------------------
+# All at once
+# -------------------------------------------------------------------------------------------------
+
+
+def test_operators_at_the_same_time(db: Database, receiver: Receiver) -> None:
+    """Many of them decide about the same destination under load; nothing is lost, none fails."""
+    receiver.on(lambda request: request.number % 7 == 3, answer(413), times=60)
+    db.add_destination("d", receiver.url(), on_dead_letter="block")
+    decisions = [
+        "SELECT outbox.pause('d')", "SELECT outbox.resume('d')", "SELECT outbox.seek('d', 'beginning')",
+        "SELECT outbox.redrive('d')", "SELECT outbox.replay('d', aggregate_id => 'k1')",
+    ]  # fmt: skip
+    failures: list[BaseException] = []
+
+    def decide(offset: int) -> None:
+        try:
+            with db.connect() as connection:
+                for n in range(20):
+                    connection.execute(decisions[(n * 3 + offset) % len(decisions)])
+        except BaseException as error:
+            failures.append(error)
+
+    operators = [threading.Thread(target=decide, args=(n,)) for n in range(4)]
+    for operator in operators:
+        operator.start()
+    for version in range(1, 41):
+        for key in range(5):
+            db.enqueue(f"k{key}", first=version)
+    for operator in operators:
+        operator.join()
+    assert failures == []
+    db.execute("SELECT outbox.resume('d')")
+    receiver.forget_rules()
+
+    def missing() -> list[tuple[str, int]]:
+        arrived = {(e.subject, e.version) for e in receiver.events() if e.request.status == 204}
+        db.execute("SELECT outbox.redrive('d')")
+        return [(f"k{k}", v) for k in range(5) for v in range(1, 41)
+                if (f"k{k}", v) not in arrived]  # fmt: skip
+
+    wait_until(missing, lambda seen: not seen, what="all events to arrive", timeout=40)
+    wait_for_rows(db, [])
