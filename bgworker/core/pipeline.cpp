@@ -87,11 +87,16 @@ bool Pipeline::waits_for_its_key(const Event& event) const noexcept {
 
 void Pipeline::enqueue(Event& event) {
     event.turn = next_turn_++;
+    const bool waits = waits_for_its_key(event);
     if (is_held(event)) {
-        record(event, Record::Kind::parked);
-        return;
+        // Behind an event of the log that is on its way, or else behind those in outbox.delivery.
+        const auto last = last_of_key_.find(event.ordering_key);
+        if (!waits || last == last_of_key_.end() || last->second->retry) {
+            record(event, Record::Kind::parked);
+            return;
+        }
     }
-    if (waits_for_its_key(event)) {
+    if (waits) {
         auto [entry, is_first] = last_of_key_.try_emplace(event.ordering_key, &event);
         if (!is_first) {
             entry->second->next_of_key = &event;
@@ -111,20 +116,39 @@ void Pipeline::close_window() {
 // Events in trouble
 // ---------------------------------------------------------------------------------------------
 
+// What of the key has not been sent must not wait here while later events of it wait in
+// outbox.delivery, and go from there.
 void Pipeline::hold_key(std::string_view key) {
-    held_keys_.emplace(key);
+    if (held_keys_.emplace(key).second)
+        park_unsent([&](const Event& event) { return event.ordering_key == key; });
+}
+
+void Pipeline::hold_keys(std::vector<std::string>&& keys) {
+    held_keys_.clear();
+    for (std::string& key : keys)
+        held_keys_.insert(std::move(key));
+    for (const Record& record : records_)
+        if (!record.event->ordering_key.empty())
+            held_keys_.emplace(record.event->ordering_key);
+    park_unsent([&](const Event& event) { return is_held(event); });
+}
+
+template <class Predicate>
+void Pipeline::park_unsent(Predicate is_meant) {
+    const auto parks = [&](Event* event) {
+        const bool parks = !event->retry && is_meant(*event);
+        if (parks)
+            park(*event);
+        return parks;
+    };
+    std::erase_if(ready_, parks);
+    std::erase_if(aside_, parks);
 }
 
 void Pipeline::free_key(std::string_view key) {
     const auto entry = held_keys_.find(key);
     if (entry != held_keys_.end())
         held_keys_.erase(entry);
-}
-
-void Pipeline::hold_keys_of_records() {
-    for (const Record& record : records_)
-        if (!record.event->ordering_key.empty())
-            hold_key(record.event->ordering_key);
 }
 
 bool Pipeline::is_held(const Event& event) const {
@@ -457,6 +481,12 @@ void Pipeline::back_off(const Outcome& outcome) {
 void Pipeline::requeue_failed() {
     std::sort(failed_.begin(), failed_.end(),
               [](const Event* a, const Event* b) { return a->turn < b->turn; });
+    std::erase_if(failed_, [&](Event* event) {
+        const bool held = is_held(*event);
+        if (held)
+            park(*event);
+        return held;
+    });
     ready_.insert(ready_.begin(), failed_.begin(), failed_.end());
     failed_.clear();
 }

@@ -106,8 +106,8 @@ class Pipeline {
     // events of the log that have it are parked.
     void hold_key(std::string_view key);
     void free_key(std::string_view key);
-    void free_all_keys() noexcept { held_keys_.clear(); }
-    void hold_keys_of_records();
+    // These keys, those of what is to be recorded, and no others.
+    void hold_keys(std::vector<std::string>&& keys);
     std::size_t held_keys() const noexcept { return held_keys_.size(); }
     // What is to be recorded. recorded() says that all of it has been.
     const std::vector<Record>& records() const noexcept { return records_; }
@@ -152,6 +152,8 @@ class Pipeline {
     bool is_held(const Event& event) const;
     void record(Event& event, Record::Kind kind);
     void park(Event& event);
+    template <class Predicate>
+    void park_unsent(Predicate is_meant);
     void record_waiting(Event& event);
 
     void submit_ready();

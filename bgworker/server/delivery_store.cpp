@@ -123,13 +123,18 @@ void load_held_keys(const char* destination, Pipeline& pipeline) {
     const Datum values[] = {name_datum(destination),
                             Int32GetDatum(static_cast<int32>(Pipeline::max_held_keys))};
     run("SELECT outbox.held_keys($1, $2)", lengthof(types), types, values);
-    pipeline.free_all_keys();
     bool is_null;
-    for (uint64 i = 0; i < SPI_processed; i++) {
-        const Bytes key = utf8_of(result(i, 1, &is_null));
-        core_or_raise(call_core([&] { pipeline.hold_key({key.data, key.size}); }));
-    }
-    core_or_raise(call_core([&] { pipeline.hold_keys_of_records(); }));
+    auto* keys = static_cast<Bytes*>(palloc(Max(SPI_processed, 1) * sizeof(Bytes)));
+    const uint64 count = SPI_processed;
+    for (uint64 i = 0; i < count; i++)
+        keys[i] = utf8_of(result(i, 1, &is_null));
+    core_or_raise(call_core([&] {
+        std::vector<std::string> held;
+        held.reserve(count);
+        for (uint64 i = 0; i < count; i++)
+            held.emplace_back(keys[i].data, keys[i].size);
+        pipeline.hold_keys(std::move(held));
+    }));
 }
 
 // ---------------------------------------------------------------------------------------------
