@@ -43,8 +43,8 @@ static void register_callbacks() {
     if (registered)
         return;
     CacheRegisterRelcacheCallback(invalidate_table, 0);
-    for (const auto cache :
-         {AUTHMEMROLEMEM, AUTHOID, DATABASEOID})  // what has_privs_of_role() reads
+    // What has_privs_of_role() reads.
+    for (const auto cache : {AUTHMEMROLEMEM, AUTHOID, DATABASEOID})
         CacheRegisterSyscacheCallback(cache, invalidate_roles, 0);
     registered = true;
 }

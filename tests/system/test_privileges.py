@@ -544,6 +544,19 @@ def test_members_of_a_role_have_its_limits(people: People) -> None:
         assert not may(connection, "order.x")
 
 
+def test_the_owner_has_no_limit(people: People) -> None:
+    """Though a superuser has the rights of all roles, limited ones included."""
+    people.with_right("producer", "video.*")
+    assert may(people.database.connection, "user.x")
+    deputy = people.with_right("monitor")
+    people.database.execute("SELECT outbox.grant_produce(%s, 'video.*')", (deputy,))
+    with people.connect(deputy) as connection:
+        assert not may(connection, "user.x")
+        people.database.execute(f"ALTER TABLE outbox.producer OWNER TO {deputy}")
+        assert may(connection, "user.x")
+    people.database.execute("ALTER TABLE outbox.producer OWNER TO postgres")
+
+
 def test_execute_alone_has_no_limit(people: People) -> None:
     role = people.add("plain")
     people.database.execute(
@@ -618,10 +631,12 @@ def test_limits_go_with_a_dump_by_the_name_of_the_role(
     people.database.execute(f"DROP OWNED BY {producer}; DROP ROLE {producer}; CREATE ROLE {producer} LOGIN")
     copy = new_database(extension=False)
     program(shared_cluster, "psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", copy.name, data=dump)
-    assert copy.execute("SELECT role::text, topics FROM outbox.producer") == [(producer, "video.*")]
-    with shared_cluster.connect(copy.name, producer) as connection:
-        assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
-    copy.execute(f"DROP OWNED BY {producer}")
+    try:
+        assert copy.execute("SELECT role::text, topics FROM outbox.producer") == [(producer, "video.*")]
+        with shared_cluster.connect(copy.name, producer) as connection:
+            assert (may(connection, "video.x"), may(connection, "user.x")) == (True, False)
+    finally:
+        copy.execute(f"DROP OWNED BY {producer}")
 
 
 # -------------------------------------------------------------------------------------------------
@@ -739,6 +754,15 @@ RECEIVE = """
 """
 
 
+def end_processors(database: Database) -> None:
+    """Before the roles they work as lose their rights."""
+    database.execute("SELECT inbox.unsubscribe(name, '*', 'refuse') FROM inbox.consumer")
+    wait_until(
+        lambda: [worker for worker in database.workers() if worker.kind == "processor"],
+        lambda seen: not seen, what="the processors to end",
+    )  # fmt: skip
+
+
 def test_a_sender_sends_and_nothing_else(people: People) -> None:
     sender = people.with_right("sender")
     with people.connect(sender) as connection:
@@ -790,7 +814,7 @@ def test_a_reader_cannot_choose_as_whom_handlers_run(people: People) -> None:
     people.database.execute("SELECT inbox.grant_read(%s)", (other,))
     with people.connect(other) as connection:
         assert connection.execute("TABLE inbox.waiting_keys").fetchall() == []
-    people.database.execute("DELETE FROM inbox.subscription; DROP FUNCTION refuse")
+    end_processors(people.database)
 
 
 def test_a_monitor_of_the_inbox_sees_no_message(people: People) -> None:
@@ -807,3 +831,4 @@ def test_a_monitor_of_the_inbox_sees_no_message(people: People) -> None:
         assert connection.execute(error).fetchall() == [(None, True)]
         with refused():
             connection.execute("TABLE inbox.waiting_keys")
+    end_processors(people.database)
