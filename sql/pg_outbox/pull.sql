@@ -446,12 +446,13 @@ END;
 COMMENT ON FUNCTION outbox.end_lease(outbox.batch, boolean) IS 'internal: ends the lease of a batch';
 
 CREATE FUNCTION outbox.lock_cursor(destination name)
-RETURNS void
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE;
+    RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION outbox.lock_cursor(name) IS 'internal: keeps others from changing what holds keys';
 
@@ -499,7 +500,9 @@ BEGIN
                       AND (d.lock_token IS NULL OR d.locked_until < now)) THEN
         RETURN;
     END IF;
-    PERFORM outbox.lock_cursor(destination);
+    IF NOT outbox.lock_cursor(destination) THEN
+        RETURN; -- there is none yet
+    END IF;
     DELETE FROM outbox.batch AS b
      WHERE b.ctid = ANY (ARRAY(SELECT o.ctid FROM outbox.batch AS o
                                 WHERE o.destination = $1 AND o.lane = -1 AND o.locked_until < now
@@ -571,6 +574,10 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
+    IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1) THEN
+        PERFORM outbox.make_cursor(destination, server);
+    END IF;
+
     RETURN QUERY
     SELECT new_token, d.attempts, d.position, d.occurred_at, d.event_id, d.version, d.schema_version,
            d.source_event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key,
@@ -584,12 +591,7 @@ BEGIN
         SELECT * INTO batch
           FROM outbox.claim_batch(destination, new_token, clock_timestamp() + lease, max_events);
         IF NOT FOUND THEN
-            IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1) THEN
-                PERFORM outbox.make_cursor(destination, server);
-            END IF;
-            IF outbox.read_on(destination) THEN
-                CONTINUE;
-            END IF;
+            CONTINUE WHEN outbox.read_on(destination);
             RETURN;
         END IF;
         batch := outbox.park_held(batch);
