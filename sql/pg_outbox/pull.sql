@@ -191,8 +191,9 @@ BEGIN
         UNION ALL
         SELECT e.xid, e.position, e.topic, e.ordering_key, e.occurred_at, octet_length(e.payload)
           FROM pg_snapshot_xip(from_snapshot) AS late(xid)
-          JOIN outbox.event AS e ON e.xid = late.xid
-         WHERE e.position > after AND e.position <= $5
+         CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
+                              WHERE e.xid = late.xid AND e.position > after AND e.position <= $5
+                             OFFSET 0) AS e -- one by one, through the index
     ), found AS (
         SELECT * FROM event
          WHERE pg_visible_in_snapshot(xid, to_snapshot)
@@ -262,8 +263,8 @@ BEGIN ATOMIC
             UNION ALL
             SELECT e.xid, e.position
               FROM pg_snapshot_xip(from_snapshot) AS late(xid)
-              JOIN outbox.event AS e ON e.xid = late.xid
-             WHERE e.position > after) AS event
+             CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
+                                  WHERE e.xid = late.xid AND e.position > after OFFSET 0) AS e) AS event
      WHERE pg_visible_in_snapshot(xid, to_snapshot);
 END;
 COMMENT ON FUNCTION outbox.next_position(pg_snapshot, pg_snapshot, bigint) IS
