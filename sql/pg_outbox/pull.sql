@@ -569,7 +569,6 @@ BEGIN
     IF max_events IS NULL OR max_events < 1 THEN
         RAISE EXCEPTION 'max_events must be at least 1' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM outbox.wake_keeper();
     -- The commit of this transaction puts those of the events on disk, which may have been asynchronous.
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
