@@ -21,6 +21,7 @@ int max_log_size = 10 * 1024;
 int max_payload_size = 1024 * 1024;
 int max_workers = 64;
 int on_dead_letter = 0;
+int on_full_log = OnFullLogWarn;
 int poll_max = 30'000;
 int poll_min = 250;
 int request_timeout = 30'000;
@@ -57,6 +58,9 @@ static bool check_allowed_hosts(char** value, void**, GucSource) {
         return hosts ? std::nullopt : std::optional(hosts.error());
     }));
 }
+
+static const config_enum_entry on_full_log_values[] = {
+    {"warn", OnFullLogWarn, false}, {"detach", OnFullLogDetach, false}, {nullptr, 0, false}};
 
 // Same destination rules as CREATE SERVER has; checked when the setting is, not when the relay
 // starts.
@@ -119,6 +123,12 @@ void define(bool preloading) {
                              "release: they are delivered; block: they wait for a decision.",
                              &on_dead_letter, on_dead_letter, on_dead_letter_values, PGC_SIGHUP, 0,
                              nullptr, nullptr, nullptr);
+    DefineCustomEnumVariable("outbox.on_full_log",
+                             "What happens when the log outgrows outbox.max_log_size.",
+                             "warn: the server log says so; detach: destinations that hold it are "
+                             "paused and lose what they hold back.",
+                             &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr,
+                             nullptr, nullptr);
     define_integer("outbox.poll_max",
                    "Longest pause between two looks of an idle relay into the log.",
                    "Commits wake relays; looking is for prepared transactions and after crashes.",

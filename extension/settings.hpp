@@ -5,6 +5,8 @@
 
 namespace outbox::settings {
 
+enum OnFullLog { OnFullLogWarn, OnFullLogDetach };
+
 // In alphabetical order; units as in the names of the accessors below or in the comments.
 extern char* allowed_hosts;        // list; empty: see docs/security.md
 extern int backoff_max;            // ms
@@ -19,6 +21,7 @@ extern int max_log_size;        // MB; 0: no limit
 extern int max_payload_size;    // bytes
 extern int max_workers;
 extern int on_dead_letter;   // release, block
+extern int on_full_log;      // an OnFullLog
 extern int poll_max;         // ms
 extern int poll_min;         // ms
 extern int request_timeout;  // ms

@@ -299,7 +299,8 @@ std::optional<Error> apply_url(Destination& destination, std::string_view value)
             break;
         case SinkKind::pull:  // read in SQL, letter by letter
             if (value != "pull:")
-                error = invalid("nothing may follow \"pull:\"", "Write \"pull:\".");
+                error = invalid("the URL of a pull destination is \"pull:\", and nothing else",
+                                "Write \"pull:\".");
             break;
     }
     if (error)

@@ -63,6 +63,17 @@ static void read_ring() {
     }
 }
 
+// Destinations that hold the log let go of it, each with a line in the server log.
+static void detach_holders() {
+    execute("SELECT outbox.detach_holders()", SPI_OK_SELECT);
+    for (uint64 i = 0; i < SPI_processed; i++)
+        ereport(WARNING,
+                (errmsg("destination \"%s\" is detached: the log has outgrown outbox.max_log_size",
+                        NameStr(*DatumGetName(result_value(i, 1)))),
+                 errdetail("It is paused, and events that it has not settled will be removed."),
+                 errhint("outbox.resume() goes on with what the log still has.")));
+}
+
 // The log gets a line when it outgrows its limit, not one each time it is found to be so.
 static void watch_size() {
     static bool warned = false;
@@ -77,6 +88,8 @@ static void watch_size() {
                  errdetail("The limit of outbox.max_log_size is %d MB.", settings::max_log_size),
                  errhint("The view outbox.segment names the destinations that hold it.")));
     warned = limit > 0 && total > limit;
+    if (warned && settings::on_full_log == settings::OnFullLogDetach)
+        detach_holders();
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ CREATE TABLE outbox.cursor (
     lease             bigint      NOT NULL,
     saved_at          timestamptz NOT NULL,
     paused            boolean     NOT NULL DEFAULT false,
+    detached_at       timestamptz,
     inserted_by       xid8        NOT NULL DEFAULT pg_current_xact_id(),
     dumped_done       pg_snapshot,
     dumped_upto       pg_snapshot
@@ -28,6 +29,7 @@ COMMENT ON COLUMN outbox.cursor.system_identifier IS 'the cluster whose transact
 COMMENT ON COLUMN outbox.cursor.lease IS 'token of the relay that may settle; a new relay takes a new one';
 COMMENT ON COLUMN outbox.cursor.saved_at IS 'when the row was written';
 COMMENT ON COLUMN outbox.cursor.paused IS 'nothing is delivered until outbox.resume()';
+COMMENT ON COLUMN outbox.cursor.detached_at IS 'since then it does not hold the log: see outbox.on_full_log; NULL: it does';
 COMMENT ON COLUMN outbox.cursor.inserted_by IS 'the transaction that made the row; so one that comes with a dump is known';
 COMMENT ON COLUMN outbox.cursor.dumped_done IS 'done as it came with a dump; NULL: it did not; see restore.sql';
 COMMENT ON COLUMN outbox.cursor.dumped_upto IS 'upto as it came with a dump';

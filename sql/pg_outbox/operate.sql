@@ -24,7 +24,7 @@ COMMENT ON COLUMN outbox.operation.id IS 'in the order of requests';
 COMMENT ON COLUMN outbox.operation.requested_at IS 'when';
 COMMENT ON COLUMN outbox.operation.requested_by IS 'the role that was logged in';
 COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination at that time';
-COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive or discard';
+COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive or discard; detach: by the keeper';
 COMMENT ON COLUMN outbox.operation.from_position IS 'seek: highest settled position before';
 COMMENT ON COLUMN outbox.operation.to_position IS 'seek: what lies above is delivered';
 COMMENT ON COLUMN outbox.operation.events IS 'how many events it concerned';
@@ -75,7 +75,10 @@ AS $$
 DECLARE
     cursor CONSTANT outbox.cursor := outbox.take_control(destination);
 BEGIN
-    UPDATE outbox.cursor AS c SET paused = $2 WHERE c.destination = $1;
+    -- One that was detached starts over: what its relay or fetchers know of the log may be gone.
+    UPDATE outbox.cursor AS c
+       SET paused = $2, detached_at = NULL, lease = c.lease + (c.detached_at IS NOT NULL)::integer
+     WHERE c.destination = $1;
     INSERT INTO outbox.operation (destination, action, from_position)
     VALUES (destination, CASE WHEN paused THEN 'pause' ELSE 'resume' END, cursor.position);
 END $$;
@@ -99,6 +102,41 @@ BEGIN ATOMIC
     SELECT outbox.set_paused(destination, false);
 END;
 COMMENT ON FUNCTION outbox.resume(name) IS 'goes on delivering to a destination';
+
+-- Called by the keeper when the log has outgrown outbox.max_log_size and outbox.on_full_log says 'detach':
+-- the destinations that hold the oldest segment are paused and do not hold it any more.
+CREATE FUNCTION outbox.detach_holders()
+RETURNS SETOF name
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    holder outbox.cursor;
+BEGIN
+    FOR holder IN
+        SELECT c.*
+          FROM outbox.cursor AS c
+         WHERE c.destination = ANY (
+                   (SELECT s.held_by FROM outbox.segment AS s
+                     WHERE NOT s.current AND s.held_by <> '{}' ORDER BY s.since LIMIT 1)::name[])
+           FOR UPDATE SKIP LOCKED
+    LOOP
+        -- What fetchers have not settled goes back to the log.
+        UPDATE outbox.cursor AS c
+           SET paused = true, detached_at = clock_timestamp(), lease = c.lease + 1,
+               done = CASE WHEN open.position IS NULL THEN c.done ELSE '1:1:' END,
+               upto = CASE WHEN open.position IS NULL THEN c.upto ELSE coalesce(c.upto, c.done) END,
+               position = coalesce(open.position - 1, c.position)
+          FROM (SELECT min(b.positions[1]) FROM outbox.batch AS b WHERE b.destination = holder.destination) AS open(position)
+         WHERE c.destination = holder.destination;
+        DELETE FROM outbox.batch AS b WHERE b.destination = holder.destination;
+        INSERT INTO outbox.operation (destination, action, from_position)
+        VALUES (holder.destination, 'detach', holder.position);
+        PERFORM outbox.wake_relays();
+        RETURN NEXT holder.destination;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION outbox.detach_holders() IS 'internal: has destinations let go of a log that is too large';
 
 -- ---------------------------------------------------------------------------------------------
 -- Seek

@@ -191,8 +191,9 @@ BEGIN
         UNION ALL
         SELECT e.xid, e.position, e.topic, e.ordering_key, e.occurred_at, octet_length(e.payload)
           FROM pg_snapshot_xip(from_snapshot) AS late(xid)
-          JOIN outbox.event AS e ON e.xid = late.xid
-         WHERE e.position > after AND e.position <= $5
+         CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
+                              WHERE e.xid = late.xid AND e.position > after AND e.position <= $5
+                             OFFSET 0) AS e -- one by one, through the index
     ), found AS (
         SELECT * FROM event
          WHERE pg_visible_in_snapshot(xid, to_snapshot)
@@ -262,8 +263,8 @@ BEGIN ATOMIC
             UNION ALL
             SELECT e.xid, e.position
               FROM pg_snapshot_xip(from_snapshot) AS late(xid)
-              JOIN outbox.event AS e ON e.xid = late.xid
-             WHERE e.position > after) AS event
+             CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
+                                  WHERE e.xid = late.xid AND e.position > after OFFSET 0) AS e) AS event
      WHERE pg_visible_in_snapshot(xid, to_snapshot);
 END;
 COMMENT ON FUNCTION outbox.next_position(pg_snapshot, pg_snapshot, bigint) IS
@@ -446,12 +447,13 @@ END;
 COMMENT ON FUNCTION outbox.end_lease(outbox.batch, boolean) IS 'internal: ends the lease of a batch';
 
 CREATE FUNCTION outbox.lock_cursor(destination name)
-RETURNS void
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE;
+    RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION outbox.lock_cursor(name) IS 'internal: keeps others from changing what holds keys';
 
@@ -499,7 +501,9 @@ BEGIN
                       AND (d.lock_token IS NULL OR d.locked_until < now)) THEN
         RETURN;
     END IF;
-    PERFORM outbox.lock_cursor(destination);
+    IF NOT outbox.lock_cursor(destination) THEN
+        RETURN; -- there is none yet
+    END IF;
     DELETE FROM outbox.batch AS b
      WHERE b.ctid = ANY (ARRAY(SELECT o.ctid FROM outbox.batch AS o
                                 WHERE o.destination = $1 AND o.lane = -1 AND o.locked_until < now
@@ -565,10 +569,13 @@ BEGIN
     IF max_events IS NULL OR max_events < 1 THEN
         RAISE EXCEPTION 'max_events must be at least 1' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM outbox.wake_keeper();
     -- The commit of this transaction puts those of the events on disk, which may have been asynchronous.
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1) THEN
+        PERFORM outbox.make_cursor(destination, server);
     END IF;
 
     RETURN QUERY
@@ -584,12 +591,7 @@ BEGIN
         SELECT * INTO batch
           FROM outbox.claim_batch(destination, new_token, clock_timestamp() + lease, max_events);
         IF NOT FOUND THEN
-            IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1) THEN
-                PERFORM outbox.make_cursor(destination, server);
-            END IF;
-            IF outbox.read_on(destination) THEN
-                CONTINUE;
-            END IF;
+            CONTINUE WHEN outbox.read_on(destination);
             RETURN;
         END IF;
         batch := outbox.park_held(batch);

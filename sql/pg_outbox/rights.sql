@@ -106,6 +106,24 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.revoke_produce(regrole) IS 'takes the right to enqueue events from a role';
 
+CREATE FUNCTION outbox.grant_fetch(role regrole)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.grant_right(role, 'fetch');
+END;
+COMMENT ON FUNCTION outbox.grant_fetch(regrole) IS 'lets a role fetch from pull destinations that it has USAGE on';
+
+CREATE FUNCTION outbox.revoke_fetch(role regrole)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.revoke_right(role, 'fetch');
+END;
+COMMENT ON FUNCTION outbox.revoke_fetch(regrole) IS 'takes that right from a role';
+
 CREATE FUNCTION outbox.grant_operate(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER

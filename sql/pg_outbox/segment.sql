@@ -34,6 +34,7 @@ BEGIN
           LEFT JOIN outbox.cursor AS c
             ON c.destination = d.name
            AND c.system_identifier = (SELECT system_identifier FROM pg_control_system())
+         WHERE c.detached_at IS NULL
     LOOP
         EXECUTE format(
             'SELECT EXISTS (SELECT FROM outbox.event_%1$s WHERE xid >= pg_snapshot_xmax($1))

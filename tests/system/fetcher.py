@@ -14,7 +14,7 @@ import time
 
 import psycopg
 
-REFUSED = 0.01
+REFUSED = 0.02
 STALLED = 0.002
 LEASE = "1s"
 

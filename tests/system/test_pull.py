@@ -299,6 +299,21 @@ def test_a_refused_event_holds_its_key_and_nothing_else(database: Database) -> N
     assert database.execute("SELECT * FROM outbox.delivery") == []
 
 
+def test_later_events_wait_in_order_behind_a_retry(database: Database) -> None:
+    pull_destination(database, lanes="1", retry_base="1000min", retry_max="1000min")
+    a = database.enqueue("a", 150)
+    events = fetch(database)
+    assert nack(database, events[0]) == a[1:100]
+    assert ack(database, events) == 0
+    a += database.enqueue("a", 10)
+    b = database.enqueue("b", 2)
+    assert drain(database) == b
+    assert database.value("SELECT count(*) FROM outbox.delivery") == len(a)
+    database.execute("UPDATE outbox.delivery SET next_retry_at = now() WHERE state = 'RELEASED'")
+    assert drain(database) == a
+    assert database.execute("SELECT * FROM outbox.delivery") == []
+
+
 def test_retries_are_counted(database: Database) -> None:
     pull_destination(database, max_attempts="3", **EAGER)
     (event_id,) = database.enqueue("a")
@@ -543,7 +558,7 @@ def tools(tmp_path: Path) -> Iterator[list[Fetchers]]:
 def test_ledger_with_fetchers_that_are_killed_refuse_and_stall(
     make_cluster: MakeCluster, tools: list[Fetchers], tmp_path: Path
 ) -> None:
-    settings = {"outbox.segment_size": "256kB", "outbox.retry_base": "1ms", "outbox.retry_max": "20ms"}
+    settings = {"outbox.segment_size": "256kB", "outbox.retry_base": "50ms", "outbox.retry_max": "200ms"}
     cluster = make_cluster(settings)
     database = create_database(cluster)
     database.execute(SETUP.format(aggregates=AGGREGATES))

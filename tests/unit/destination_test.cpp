@@ -110,6 +110,7 @@ TEST(Destination, SchemesHaveTheirSinks) {
     EXPECT_EQ(destination({{"url", "HTTPS://h/"}}).kind, SinkKind::http);
     EXPECT_EQ(destination({{"url", "postgres://h/db"}}).kind, SinkKind::postgresql);
     EXPECT_EQ(destination({{"url", "null:"}}).kind, SinkKind::null);
+    EXPECT_EQ(destination({{"url", "pull:"}, {"lanes", "1024"}}).kind, SinkKind::pull);
 }
 
 TEST(Destination, FormatsHaveTheirNames) {
@@ -173,7 +174,7 @@ const Refused refusals[] = {
      {},
      value,
      "\"ftp\" is not supported",
-     "Supported schemes are: null, http, https, postgresql, postgres."},
+     "Supported schemes are: null, http, https, postgresql, postgres, pull."},
     {"PasswordInHttpUrl",
      {{"url", "https://alice:hunter2@h/"}},
      {},
@@ -262,6 +263,8 @@ const Refused refusals[] = {
     {"HostBehindNull", {{"url", "null://host"}}, {}, value, "null:", ""},
     {"UserBehindNull", {{"url", "null://alice@"}}, {}, value, "null:", ""},
     {"QueryBehindNull", {{"url", "null:?token=hunter2"}}, {}, value, "null:", ""},
+    {"SomethingBehindPull", {{"url", "pull:x"}}, {}, value, "pull:", ""},
+    {"PullInCapitals", {{"url", "PULL:"}}, {}, value, "pull:", ""},
 
     {"BadlyEncodedDatabase", {{"url", "postgresql:///d%zz"}}, {}, value, "badly encoded", ""},
 
