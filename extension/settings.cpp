@@ -123,12 +123,11 @@ void define(bool preloading) {
                              "release: they are delivered; block: they wait for a decision.",
                              &on_dead_letter, on_dead_letter, on_dead_letter_values, PGC_SIGHUP, 0,
                              nullptr, nullptr, nullptr);
-    DefineCustomEnumVariable("outbox.on_full_log",
-                             "What happens when the log outgrows outbox.max_log_size.",
-                             "warn: the server log says so; detach: destinations that hold it are "
-                             "paused and lose what they hold back.",
-                             &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr,
-                             nullptr, nullptr);
+    DefineCustomEnumVariable(
+        "outbox.on_full_log", "What happens when the log outgrows outbox.max_log_size.",
+        "warn: the server log says so; detach: destinations that hold it are "
+        "paused and lose what they hold back.",
+        &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     define_integer("outbox.poll_max",
                    "Longest pause between two looks of an idle relay into the log.",
                    "Commits wake relays; looking is for prepared transactions and after crashes.",

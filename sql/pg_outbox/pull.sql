@@ -17,7 +17,7 @@ CREATE TABLE outbox.batch (
     destination  name     NOT NULL,
     lane         integer  NOT NULL,
     number       bigint   NOT NULL,
-    xids         xid8[]   NOT NULL,
+    xids         xid8[],
     positions    bigint[] NOT NULL,
     oldest       timestamptz,
     taken        integer  NOT NULL DEFAULT 0,
@@ -26,13 +26,14 @@ CREATE TABLE outbox.batch (
     locked_until timestamptz,
     fetched_at   timestamptz,
     fetched_by   text,
+    inserted_by  xid8     NOT NULL DEFAULT pg_current_xact_id(),
     PRIMARY KEY (destination, lane, number)
 );
 COMMENT ON TABLE outbox.batch IS 'what pull destinations have not settled';
 COMMENT ON COLUMN outbox.batch.destination IS 'where the events go';
 COMMENT ON COLUMN outbox.batch.lane IS 'batches of a lane are fetched one after the other; -1: events in trouble only';
 COMMENT ON COLUMN outbox.batch.number IS 'their order';
-COMMENT ON COLUMN outbox.batch.xids IS 'its events in the log, in order';
+COMMENT ON COLUMN outbox.batch.xids IS 'its events in the log, in order; NULL: they came with a dump and are to be found by position';
 COMMENT ON COLUMN outbox.batch.positions IS 'its events in the log, in order';
 COMMENT ON COLUMN outbox.batch.oldest IS 'occurred_at of the oldest of them';
 COMMENT ON COLUMN outbox.batch.taken IS 'so many of them, the first ones, are under the lease';
@@ -41,12 +42,39 @@ COMMENT ON COLUMN outbox.batch.token IS 'of the lease; NULL: it is to be fetched
 COMMENT ON COLUMN outbox.batch.locked_until IS 'when the lease ends';
 COMMENT ON COLUMN outbox.batch.fetched_at IS 'when it began';
 COMMENT ON COLUMN outbox.batch.fetched_by IS 'role, application_name and address of who has it';
+COMMENT ON COLUMN outbox.batch.inserted_by IS 'the transaction that made the row; so one that comes with a dump is known';
 
 CREATE UNIQUE INDEX batch_token ON outbox.batch (token) WHERE token IS NOT NULL;
 COMMENT ON INDEX outbox.batch_token IS 'finds what a lease covers';
+CREATE INDEX batch_restored ON outbox.batch (destination) WHERE xids IS NULL;
+COMMENT ON INDEX outbox.batch_restored IS 'finds those that came with a dump';
 
--- Transactions and positions mean the same after a restore, and so do batches.
 SELECT pg_extension_config_dump('outbox.batch', '');
+
+-- Positions mean the same after a restore, transactions do not: see restore.sql.
+CREATE FUNCTION outbox.adopt_batch()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NEW.positions = '{}' THEN  -- retries only, which outbox.delivery has
+        RETURN NULL;
+    END IF;
+    NEW.xids := NULL;
+    NEW.inserted_by := pg_current_xact_id();
+    NEW.taken := 0;
+    NEW.retries := '{}';
+    NEW.token := NULL;
+    NEW.locked_until := NULL;
+    RETURN NEW;
+END $$;
+COMMENT ON FUNCTION outbox.adopt_batch() IS 'internal: makes a restored batch one of this database';
+
+CREATE TRIGGER adopt_batch BEFORE INSERT ON outbox.batch
+    FOR EACH ROW WHEN (NEW.inserted_by <> pg_current_xact_id()) EXECUTE FUNCTION outbox.adopt_batch();
+ALTER TABLE outbox.batch ENABLE ALWAYS TRIGGER adopt_batch;
+COMMENT ON TRIGGER adopt_batch ON outbox.batch IS 'makes a restored batch one of this database';
 
 ALTER TABLE outbox.cursor
     ADD COLUMN lanes       integer,
@@ -362,6 +390,28 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.fetcher() IS 'internal: who fetches';
 
+-- After a restore: reads the whole log, once.
+CREATE FUNCTION outbox.find_restored_batches(destination name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = on
+SET enable_hashjoin = on
+AS $$
+BEGIN
+    PERFORM outbox.lock_cursor(destination);
+    UPDATE outbox.batch AS b
+       SET xids = found.xids
+      FROM (SELECT r.lane, r.number, array_agg(e.xid ORDER BY place.number) AS xids
+              FROM outbox.batch AS r
+             CROSS JOIN LATERAL unnest(r.positions) WITH ORDINALITY AS place(position, number)
+              JOIN outbox.event AS e ON e.position = place.position
+             WHERE r.destination = $1 AND r.xids IS NULL
+             GROUP BY r.lane, r.number) AS found
+     WHERE b.destination = $1 AND b.lane = found.lane AND b.number = found.number;
+END $$;
+COMMENT ON FUNCTION outbox.find_restored_batches(name) IS 'internal: finds the events of restored batches';
+
 -- Takes the first batch of a lane under a token. A lane in which somebody else is, or has a lease, is
 -- passed over, and not just its first batch.
 CREATE FUNCTION outbox.claim_batch(destination name, token uuid, locked_until timestamptz, max_events integer)
@@ -576,6 +626,10 @@ BEGIN
 
     IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1) THEN
         PERFORM outbox.make_cursor(destination, server);
+    ELSIF (SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = $1) THEN
+        RETURN;
+    ELSIF EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = $1 AND b.xids IS NULL) THEN
+        PERFORM outbox.find_restored_batches(destination);
     END IF;
 
     RETURN QUERY
@@ -805,6 +859,7 @@ BEGIN
     LOOP
         PERFORM FROM outbox.batch AS b WHERE b.destination = left_behind ORDER BY b.lane, b.number FOR UPDATE;
         PERFORM outbox.lock_cursor(left_behind);
+        PERFORM outbox.find_restored_batches(left_behind);
         PERFORM outbox.park_events(left_behind, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = left_behind;
         DELETE FROM outbox.batch AS b WHERE b.destination = left_behind;
         UPDATE outbox.delivery AS w SET next_retry_at = clock_timestamp()

@@ -44,7 +44,8 @@ BEGIN
             INTO holds USING destination.done;
         IF NOT holds AND destination.pull THEN  -- read, but not settled: see pull.sql
             EXECUTE format(
-                'SELECT EXISTS (SELECT
+                'SELECT EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = $1 AND b.xids IS NULL)
+                     OR EXISTS (SELECT
                                   FROM outbox.batch AS b
                                  CROSS JOIN LATERAL unnest(b.xids, b.positions) AS open(xid, place)
                                   JOIN outbox.event_%s AS e ON e.xid = open.xid AND e.position = open.place
