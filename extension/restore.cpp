@@ -1,13 +1,11 @@
 // While a dump is restored, workers stay away: sql/pg_outbox/restore.sql says why. There is no way
 // to see when a restore is complete but that its session ends.
-#include "pg.hpp"
+#include "log.hpp"
 #include "shared_state.hpp"
 
-OUTBOX_FUNCTION(outbox_hold_workers) {
-    using namespace outbox;
-    // Not preloaded: there are no workers.
-    if (shared == nullptr || !hold_database_for_session(MyDatabaseId))
-        PG_RETURN_VOID();
+namespace outbox {
+
+static void clear_of_workers() {
     ereport(LOG, (errmsg("workers of pg_outbox leave database \"%s\" until this session ends",
                          get_database_name(MyDatabaseId)),
                   errdetail("Events or cursors are being restored.")));
@@ -16,5 +14,16 @@ OUTBOX_FUNCTION(outbox_hold_workers) {
         ResetLatch(MyLatch);
         CHECK_FOR_INTERRUPTS();
     }
+}
+
+}  // namespace outbox
+
+// Called for every row; does something for the first.
+OUTBOX_FUNCTION(outbox_begin_restore) {
+    using namespace outbox;
+    LockRelationOid(log_relations().ring, ShareRowExclusiveLock);
+    // Not preloaded: there are no workers.
+    if (shared != nullptr && hold_database_for_session(MyDatabaseId))
+        clear_of_workers();
     PG_RETURN_VOID();
 }

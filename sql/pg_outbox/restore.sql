@@ -14,12 +14,13 @@
 -- a cursor that comes after events has settled nothing.
 
 -- No worker in this database until the session ends: half of a log is not for reading, for its events
--- are not in order.
-CREATE FUNCTION outbox.hold_workers()
+-- are not in order. And one table at a time, also in a parallel restore: events are numbered by the
+-- cursors that are there.
+CREATE FUNCTION outbox.begin_restore()
 RETURNS void
 LANGUAGE c VOLATILE STRICT
-AS 'MODULE_PATHNAME', 'outbox_hold_workers';
-COMMENT ON FUNCTION outbox.hold_workers() IS 'internal: has the workers of the database leave until this session ends';
+AS 'MODULE_PATHNAME', 'outbox_begin_restore';
+COMMENT ON FUNCTION outbox.begin_restore() IS 'internal: has the workers of the database leave until this session ends';
 
 -- The highest of these numbers.
 CREATE FUNCTION outbox.last_restored_xid()
@@ -29,20 +30,6 @@ BEGIN ATOMIC
     SELECT '600'::xid8;
 END;
 COMMENT ON FUNCTION outbox.last_restored_xid() IS 'internal: xids up to this one are those of events of a restored dump';
-
--- One table at a time, also in a parallel restore: events are numbered by the cursors that are there.
-CREATE FUNCTION outbox.begin_restore()
-RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    LOCK TABLE outbox.ring IN SHARE ROW EXCLUSIVE MODE;
-    PERFORM outbox.hold_workers();
-    RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION outbox.begin_restore() IS 'internal: before events come from somewhere else than outbox.enqueue()';
 
 -- ---------------------------------------------------------------------------------------------
 -- Events
@@ -54,6 +41,10 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF NEW.xid = pg_current_xact_id() THEN
+        RETURN NEW; -- made here
+    END IF;
+    PERFORM outbox.begin_restore();
     SELECT CASE
              WHEN bool_and(pg_snapshot_xmax(c.done) <= outbox.last_restored_xid())
              THEN greatest('3'::xid8, -- maximum over the snapshots it had not finished in
@@ -74,11 +65,7 @@ DO $$
 BEGIN
     FOR number IN 0..3 LOOP
         EXECUTE format(
-            'CREATE TRIGGER begin_restore BEFORE INSERT ON outbox.event_%1$s
-                 FOR EACH STATEMENT EXECUTE FUNCTION outbox.begin_restore();
-             ALTER TABLE outbox.event_%1$s ENABLE ALWAYS TRIGGER begin_restore;
-             COMMENT ON TRIGGER begin_restore ON outbox.event_%1$s IS ''has workers leave'';
-             CREATE TRIGGER adopt_event BEFORE INSERT ON outbox.event_%1$s
+            'CREATE TRIGGER adopt_event BEFORE INSERT ON outbox.event_%1$s
                  FOR EACH ROW EXECUTE FUNCTION outbox.adopt_event();
              ALTER TABLE outbox.event_%1$s ENABLE ALWAYS TRIGGER adopt_event;
              COMMENT ON TRIGGER adopt_event ON outbox.event_%1$s IS ''makes a restored event one of this database''',
@@ -104,8 +91,7 @@ BEGIN
         RETURN NEW; -- made here
     END IF;
 
-    LOCK TABLE outbox.ring IN SHARE ROW EXCLUSIVE MODE;
-    PERFORM outbox.hold_workers();
+    PERFORM outbox.begin_restore();
     WITH replaced AS (
         DELETE FROM outbox.cursor AS c WHERE c.destination = NEW.destination RETURNING c.lease
     )
