@@ -35,6 +35,11 @@ LogReader* create_log_reader() {
     return reader;
 }
 
+void restart_reading(LogReader* reader) {
+    reader->scanned_before = false;
+    reset_spool(reader->spool);
+}
+
 // ---------------------------------------------------------------------------------------------
 // Snapshots
 // ---------------------------------------------------------------------------------------------
@@ -85,7 +90,8 @@ static XLogRecPtr end_of_wal() {
 }
 
 static void flush_commits(LogReader* reader) {
-    // The first window may hold transactions so old that the commit log has forgotten them.
+    // The first window, or the first after a seek, may hold transactions so old that the commit log
+    // has forgotten them.
     const bool look_ups_suffice =
         reader->scanned_before && reader->commits <= max_looked_up_commits;
     XLogFlush(look_ups_suffice ? reader->commits_end : end_of_wal());

@@ -35,6 +35,8 @@ struct Settled {
 struct LogReader;  // lives as long as the process
 
 LogReader* create_log_reader();
+// The next window may begin anywhere.
+void restart_reading(LogReader* reader);
 
 // Both in one transaction of begin_work().
 

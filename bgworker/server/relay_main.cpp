@@ -146,6 +146,7 @@ static void show_error(const char* error) {
 
 // From the cursor as it is now, which somebody may have moved.
 static void start_over() {
+    restart_reading(reader);
     const CoreError error = call_core([] { return rebuild_pipeline(); });
     if (error.failed) {
         show_error(error.message);

@@ -103,6 +103,7 @@ BEGIN
     LOOP
         UPDATE outbox.cursor SET destination = renamed.new, lease = lease + 1 WHERE destination = renamed.old;
         UPDATE outbox.delivery SET destination = renamed.new WHERE destination = renamed.old;
+        UPDATE outbox.batch SET destination = renamed.new WHERE destination = renamed.old;
     END LOOP;
 END
 $$;
@@ -130,6 +131,7 @@ BEGIN
     LOOP
         DELETE FROM outbox.cursor WHERE destination = dropped;
         DELETE FROM outbox.delivery WHERE destination = dropped;
+        DELETE FROM outbox.batch WHERE destination = dropped;
     END LOOP;
 END
 $$;

@@ -47,6 +47,9 @@ CREATE INDEX delivery_due ON outbox.delivery (destination, next_retry_at)
     WHERE next_retry_at IS NOT NULL;
 COMMENT ON INDEX outbox.delivery_due IS 'finds what is due';
 
+CREATE INDEX delivery_failed ON outbox.delivery (state, destination) WHERE state IN ('DEAD', 'RELEASED');
+COMMENT ON INDEX outbox.delivery_failed IS 'counts retries and dead letters';
+
 SELECT pg_extension_config_dump('outbox.delivery', '');
 
 -- An option of a destination, or else the setting of the same name.
@@ -163,13 +166,14 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    max_attempts CONSTANT integer := outbox.destination_option(destination, 'max_attempts');
+    max_attempts CONSTANT integer NOT NULL := outbox.destination_option(destination, 'max_attempts');
     now          CONSTANT timestamptz := clock_timestamp();
 BEGIN
     INSERT INTO outbox.delivery
     SELECT e.*, $1, 'PENDING'
       FROM unnest(xids, positions) AS failed(xid, place)
-      JOIN outbox.event AS e ON e.xid = failed.xid AND e.position = failed.place
+     CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
+                          WHERE e.xid = failed.xid AND e.position = failed.place LIMIT 1) AS e
         ON CONFLICT DO NOTHING;
 
     RETURN QUERY
@@ -202,7 +206,8 @@ BEGIN ATOMIC
     INSERT INTO outbox.delivery
     SELECT e.*, $1, 'PENDING'
       FROM unnest(xids, positions) AS parked(xid, place)
-      JOIN outbox.event AS e ON e.xid = parked.xid AND e.position = parked.place
+     CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
+                          WHERE e.xid = parked.xid AND e.position = parked.place LIMIT 1) AS e
         ON CONFLICT DO NOTHING;
 END;
 COMMENT ON FUNCTION outbox.park_events(name, xid8[], bigint[]) IS

@@ -44,6 +44,36 @@ BEGIN ATOMIC
           FROM status AS s
          WHERE s.state = 'pull' AND s.oldest_pending_age > interval '1 minute'
         UNION ALL
+        SELECT 'failing', format('destination "%s" was detached at %s, because the log had outgrown outbox.max_log_size; outbox.resume() goes on with what the log still has',
+                                 c.destination, c.detached_at::timestamptz(0))
+          FROM outbox.cursor AS c
+         WHERE c.detached_at IS NOT NULL
+        UNION ALL
+        SELECT 'degraded', format('destination "%s" is paused; outbox.resume() goes on', c.destination)
+          FROM outbox.cursor AS c
+         WHERE c.paused AND c.detached_at IS NULL
+        UNION ALL
+        SELECT CASE WHEN t.blocks THEN 'failing' ELSE 'degraded' END,
+               format('destination "%s" has %s dead letters, the first of %s (%s)%s; see outbox.dead_letter, outbox.redrive(), outbox.discard()',
+                      t.destination, t.count, t.since::timestamptz(0), t.last_error,
+                      CASE WHEN t.blocks THEN ', and they block their keys' ELSE '' END)
+          FROM (SELECT d.destination, count(*), min(d.last_failed_at) AS since,
+                       (array_agg(d.last_error ORDER BY d.last_failed_at))[1] AS last_error,
+                       outbox.destination_option(d.destination, 'on_dead_letter') = 'block' AS blocks
+                  FROM outbox.delivery AS d
+                 WHERE d.state = 'DEAD'
+                 GROUP BY d.destination) AS t
+        UNION ALL
+        SELECT 'degraded', format('destination "%s" has refused %s events, which are tried again (%s)', t.destination, t.count, t.last_error)
+          FROM (SELECT d.destination, count(*), (array_agg(d.last_error ORDER BY d.last_failed_at DESC))[1] AS last_error
+                  FROM outbox.delivery AS d
+                 WHERE d.state = 'RELEASED' AND d.attempts > 0
+                 GROUP BY d.destination) AS t
+        UNION ALL
+        SELECT 'failing', format('destination "%s": 100000 ordering keys are held by events in trouble, and nothing more is read', s.destination)
+          FROM status AS s
+         WHERE s.held_keys >= 100000
+        UNION ALL
         SELECT 'degraded', 'events wait for a destination: CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox'
          WHERE NOT EXISTS (SELECT FROM outbox.destination) AND EXISTS (SELECT FROM outbox.event)
         UNION ALL

@@ -87,4 +87,32 @@ def test_metrics_are_openmetrics_text(database: Database) -> None:
     assert r'outbox_published_total{destination="odd \"name\" \\"} 10' in lines
     assert r'outbox_up{destination="odd \"name\" \\"} 1' in lines
     families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert len(families) == len(set(families)) == 8
+    assert len(families) == len(set(families)) == 11
+
+
+def test_events_in_trouble(database: Database, receiver: Receiver, http: None) -> None:
+    receiver.on(lambda request: request.headers["ce-subject"] == "dead", answer(413))
+    receiver.on(lambda request: request.headers["ce-subject"] == "later", answer(400))
+    database.add_destination("d", receiver.url(), retry_base="1440min", retry_max="1440min")
+    database.enqueue("dead")
+    database.enqueue("later")
+    dead, later = wait_until(
+        lambda: health(database)[1], lambda seen: len(seen) == 2, what="two reasons"
+    )
+    assert 'destination "d" has 1 dead letters' in dead and "HTTP 413" in dead
+    assert 'destination "d" has refused 1 events, which are tried again (HTTP 400)' in later
+    assert health(database)[0] == "degraded"
+    assert 'outbox_dead_letters{destination="d"} 1' in database.value("SELECT outbox.metrics()")
+    assert 'outbox_retries{destination="d"} 1' in database.value("SELECT outbox.metrics()")
+    database.execute("ALTER SERVER d OPTIONS (ADD on_dead_letter 'block')")
+    (reason,) = [text for text in wait_for_state(database, "failing") if "dead" in text]
+    assert "block their keys" in reason
+
+
+def test_a_paused_destination(database: Database) -> None:
+    database.add_destination("d", "null:")
+    database.execute("SELECT outbox.pause('d')")
+    (reason,) = wait_for_state(database, "degraded")
+    assert reason == 'destination "d" is paused; outbox.resume() goes on'
+    database.execute("SELECT outbox.resume('d')")
+    wait_for_state(database, "ok")

@@ -199,3 +199,36 @@ def segment_of_new_event(session: Any) -> str:
     return session.execute(
         "SELECT tableoid::regclass::text FROM outbox.event WHERE aggregate_id = 'x'"
     ).fetchone()[0]
+
+
+def test_a_log_that_is_too_large_can_let_go_of_who_holds_it(
+    make_cluster: MakeCluster, receiver: Receiver, http: None
+) -> None:
+    database = create_database(
+        make_cluster({**SMALL, "outbox.max_log_size": "1MB", "outbox.on_full_log": "detach"})
+    )
+    receiver.refuse_connections()
+    database.add_destination("stuck", receiver.url())
+    database.add_destination("fine", "null:")
+
+    def fill() -> str | None:
+        enqueue(database)
+        return database.value(
+            "SELECT destination FROM outbox.operation WHERE action = 'detach'"
+        )
+
+    assert wait_until(fill, what="a destination to be detached") == "stuck"
+    wait_until(
+        lambda: database.value("SELECT sum(size) FROM outbox.segment"),
+        lambda size: size < 512 * 1024, what="what nobody holds to be removed",
+    )  # fmt: skip
+    state, reasons = database.execute("SELECT * FROM outbox.health()")[0]
+    assert state == "failing" and any('"stuck" was detached' in reason for reason in reasons)
+    assert 'destination "stuck" is detached' in database.cluster.log()
+    receiver.listen()
+    assert receiver.requests == []
+    database.execute("SELECT outbox.resume('stuck')")
+    (last,) = database.enqueue("new")
+    wait_until(lambda: last in receiver.ids(), what="what comes after the resume")
+    database.wait_settled("stuck")
+    assert database.value("SELECT count(*) FROM outbox.cursor WHERE detached_at IS NOT NULL") == 0
