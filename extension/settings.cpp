@@ -24,6 +24,8 @@ int on_dead_letter = 0;
 int on_full_log = OnFullLogWarn;
 int poll_max = 30'000;
 int poll_min = 250;
+int receipt_retention = 7 * 86'400;
+bool receipts = false;
 int request_timeout = 30'000;
 int retention = 0;
 int retry_base = 1'000;
@@ -136,6 +138,12 @@ void define(bool preloading) {
                    "First pause of a relay that found nothing; it doubles each time.",
                    "Each pause is random, between nothing and its length.", &poll_min, 10, INT_MAX,
                    PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.receipt_retention", "How long receipts are kept at least.",
+                   "And at most twice as long.", &receipt_retention, 1, INT_MAX, PGC_SIGHUP,
+                   GUC_UNIT_S);
+    DefineCustomBoolVariable(
+        "outbox.receipts", "Whether destinations keep a receipt of each event they confirmed.",
+        "Costs a row per event.", &receipts, receipts, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     define_integer("outbox.request_timeout", "Longest wait for the answer of a destination.",
                    nullptr, &request_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.retention", "How long a segment of the log is kept at least.",

@@ -20,16 +20,18 @@ extern int max_in_flight_size;  // kB
 extern int max_log_size;        // MB; 0: no limit
 extern int max_payload_size;    // bytes
 extern int max_workers;
-extern int on_dead_letter;   // release, block
-extern int on_full_log;      // an OnFullLog
-extern int poll_max;         // ms
-extern int poll_min;         // ms
-extern int request_timeout;  // ms
-extern int retention;        // s
-extern int retry_base;       // ms
-extern int retry_max;        // ms
-extern int segment_age;      // s
-extern int segment_size;     // kB
+extern int on_dead_letter;  // release, block
+extern int on_full_log;     // an OnFullLog
+extern int poll_max;        // ms
+extern int poll_min;        // ms
+extern bool receipts;
+extern int receipt_retention;  // s
+extern int request_timeout;    // ms
+extern int retention;          // s
+extern int retry_base;         // ms
+extern int retry_max;          // ms
+extern int segment_age;        // s
+extern int segment_size;       // kB
 
 // Registers them. Those that shape shared memory exist only in the postmaster's configuration, and
 // only when the library is preloaded.

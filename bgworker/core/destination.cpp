@@ -120,6 +120,13 @@ const OptionRule rules[] = {
                             "Write \"release\" or \"block\".");
          return std::nullopt;
      }},
+    {"receipts", Home::server, all,
+     [](Destination& d, std::string_view value) -> std::optional<Error> {
+         if (value != "on" && value != "off")
+             return invalid("invalid value for option \"receipts\"", "Write \"on\" or \"off\".");
+         d.receipts = value == "on";
+         return std::nullopt;
+     }},
     {"connect_timeout", Home::server, networked,
      [](Destination& d, std::string_view value) {
          return set_duration(d.connect_timeout, "connect_timeout", value);
@@ -379,6 +386,7 @@ Result<Destination> Destination::parse(std::string_view name,
     destination.name = name;
     destination.connect_timeout = defaults.connect_timeout;
     destination.request_timeout = defaults.request_timeout;
+    destination.receipts = defaults.receipts;
     destination.default_user = defaults.user;
     destination.local_host = defaults.local_host;
     destination.local_port = defaults.local_port;

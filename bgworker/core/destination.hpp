@@ -40,6 +40,7 @@ enum class Start { beginning, end };
 struct DestinationDefaults {
     Micros connect_timeout = seconds(10);
     Micros request_timeout = seconds(30);
+    bool receipts = false;
     // For postgresql: as whom to connect, and where this server itself listens, when nothing says
     // so.
     std::string user;
@@ -58,6 +59,7 @@ struct Destination {
     std::string url_text;
     TopicFilter topics;
     Start start = Start::beginning;
+    bool receipts = false;
     Micros connect_timeout = 0;
     Micros request_timeout = 0;
     std::size_t batch_size = 0;       // 0: the sink's own default

@@ -227,7 +227,7 @@ void Pipeline::step() {
             if (outcome.batch->period == period_)
                 of_this_period_--;
             if (outcome.fate == Fate::confirmed)
-                confirm(*outcome.batch);
+                confirm(outcome);
             else
                 fail(outcome);
             outcome.batch->events.clear();
@@ -308,14 +308,25 @@ void Pipeline::bring_back_set_aside(Micros now) {
     });
 }
 
-void Pipeline::confirm(Batch& batch) {
+void Pipeline::confirm(const Outcome& outcome) {
+    Batch& batch = *outcome.batch;
     if (batch.period == period_) {
         destination_works();
         failed_in_a_row_ = refused_in_a_row_ = 0;
     }
     const Micros now = clock_.now(), unix_now = clock_.unix_now();
+    if (limits_.receipts)
+        keep_receipts(outcome, unix_now);
     for (Event* event : batch.events)
         confirm(*event, now, unix_now);
+}
+
+void Pipeline::keep_receipts(const Outcome& outcome, Micros unix_now) {
+    const std::vector<Event*>& events = outcome.batch->events;
+    for (std::size_t i = 0; i < events.size(); i++)
+        receipts_.push_back(
+            {events[i]->event_id, events[i]->position, unix_now,
+             i < outcome.message_ids.size() ? outcome.message_ids[i] : std::string()});
 }
 
 void Pipeline::destination_works() noexcept {

@@ -65,6 +65,14 @@ struct Record {
     std::string error{};     // refused: why
 };
 
+// That an event was confirmed, for whoever wants to know later.
+struct Receipt {
+    Uuid event_id{};
+    std::int64_t position = 0;
+    Micros published_at = 0;   // since the Unix epoch
+    std::string message_id{};  // empty: the destination has none
+};
+
 class Pipeline {
   public:
     struct Limits {
@@ -72,6 +80,7 @@ class Pipeline {
         std::size_t max_bytes = 16 * 1024 * 1024;  // memory of their blocks
         Micros backoff_base = milliseconds(100);
         Micros backoff_cap = seconds(30);
+        bool receipts = false;  // are kept until they are taken
 
         bool operator==(const Limits&) const = default;
     };
@@ -126,6 +135,9 @@ class Pipeline {
     void pause(bool paused) noexcept { paused_ = paused; }
     bool paused() const noexcept { return paused_; }
 
+    const std::vector<Receipt>& receipts() const noexcept { return receipts_; }
+    void receipts_taken() noexcept { receipts_.clear(); }
+
     // Settlement. How many windows at the front were settled since the last call; they are
     // forgotten.
     std::size_t take_settled_windows() noexcept;
@@ -160,7 +172,8 @@ class Pipeline {
     Batch* form_batch();
     void bring_back_set_aside(Micros now);
 
-    void confirm(Batch& batch);
+    void confirm(const Outcome& outcome);
+    void keep_receipts(const Outcome& outcome, Micros unix_now);
     void destination_works() noexcept;
     void confirm(Event& event, Micros now, Micros unix_now);
     void settle(Event& event);
@@ -213,6 +226,7 @@ class Pipeline {
     };
     std::unordered_set<std::string, KeyHash, std::equal_to<>> held_keys_;
     std::vector<Record> records_;
+    std::vector<Receipt> receipts_;
 
     bool paused_ = false;
     Micros resume_at_ = 0;      // 0: not backing off

@@ -9,8 +9,8 @@ namespace outbox {
 static constexpr int max_retries = 256;
 static constexpr int64 max_retry_bytes = 1024 * 1024;
 
-// Of an error that is kept.
-static constexpr int max_error_bytes = 1000;
+// Of an error or a message id that is kept.
+static constexpr int max_text_bytes = 1000;
 
 static void core_or_raise(CoreError error) {
     if (error.failed)
@@ -81,8 +81,14 @@ static Datum server_text(std::string_view utf8) {
             : cstring_to_text(converted));
 }
 
+static Datum uuid_datum(const Uuid& uuid) {
+    auto* copy = static_cast<pg_uuid_t*>(palloc(sizeof(pg_uuid_t)));
+    memcpy(copy->data, uuid.data(), UUID_LEN);
+    return UUIDPGetDatum(copy);
+}
+
 // What a destination answered may be anything.
-static Datum error_text(std::string_view error) {
+static Datum text_from_outside(std::string_view error) {
     int size = static_cast<int>(error.size());
     char* text = pnstrdup(error.data(), size);
     size = static_cast<int>(strlen(text));
@@ -90,7 +96,7 @@ static Datum error_text(std::string_view error) {
         for (char* c = text; *c != '\0'; c++)
             if (IS_HIGHBIT_SET(*c))
                 *c = '?';
-    size = pg_mbcliplen(text, size, max_error_bytes);
+    size = pg_mbcliplen(text, size, max_text_bytes);
     return PointerGetDatum(cstring_to_text_with_len(text, size));
 }
 
@@ -163,7 +169,7 @@ static RecordArrays arrays_of(const std::vector<Record>& records) {
             case Record::Kind::refused:
                 arrays.refused_xids.add(xid);
                 arrays.refused_positions.add(position);
-                arrays.errors.add(error_text(record.error));
+                arrays.errors.add(text_from_outside(record.error));
                 arrays.permanent.add(BoolGetDatum(record.permanent));
                 break;
             case Record::Kind::parked:
@@ -193,11 +199,10 @@ static const Record* refused_at(const std::vector<Record>& records, int64 positi
 // One line per refused event: there are never many, for the destination is backed off from.
 static void log_refusal(const char* destination, const Record& record, bool dead, int attempts) {
     const Event& event = *record.event;
-    pg_uuid_t id;
-    memcpy(id.data, event.event_id.data(), UUID_LEN);
-    const char* id_text = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
+    const char* id_text =
+        DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(event.event_id)));
     const char* key = TextDatumGetCString(server_text(event.ordering_key));
-    const char* error = TextDatumGetCString(error_text(record.error));
+    const char* error = TextDatumGetCString(text_from_outside(record.error));
     if (dead)
         ereport(WARNING,
                 (errmsg("event %s is a dead letter of destination \"%s\": %s", id_text, destination,
@@ -287,6 +292,25 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
         core_or_raise(call_core([&] { pipeline.admit_retries(block); }));
     ExecDropSingleTupleTableSlot(slot);
     return count;
+}
+
+void save_receipts(const char* destination, const std::vector<Receipt>& receipts) {
+    if (receipts.empty())
+        return;
+    ArrayBuilder event_ids = array_of(UUIDOID, receipts.size());
+    ArrayBuilder positions = array_of(INT8OID, receipts.size());
+    ArrayBuilder times = array_of(FLOAT8OID, receipts.size());
+    ArrayBuilder message_ids = array_of(TEXTOID, receipts.size());
+    for (const Receipt& receipt : receipts) {
+        event_ids.add(uuid_datum(receipt.event_id));
+        positions.add(Int64GetDatum(receipt.position));
+        times.add(Float8GetDatum(static_cast<double>(receipt.published_at) / USECS_PER_SEC));
+        message_ids.add(text_from_outside(receipt.message_id));
+    }
+    const Oid types[] = {NAMEOID, UUIDARRAYOID, INT8ARRAYOID, FLOAT8ARRAYOID, TEXTARRAYOID};
+    const Datum values[] = {name_datum(destination), event_ids.datum(), positions.datum(),
+                            times.datum(), message_ids.datum()};
+    run("SELECT outbox.add_receipts($1, $2, $3, $4, $5)", lengthof(types), types, values);
 }
 
 Micros next_retry(const char* destination, const Clock& clock) {

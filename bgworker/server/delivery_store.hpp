@@ -28,6 +28,9 @@ void record_events(const char* destination, Pipeline& pipeline);
 // Hands retries that are due to the pipeline. Returns how many.
 std::size_t load_retries(const char* destination, Pipeline& pipeline);
 
+// Keeps receipts in outbox.receipt.
+void save_receipts(const char* destination, const std::vector<Receipt>& receipts);
+
 // When the next retry is due; `never`: there is none.
 Micros next_retry(const char* destination, const Clock& clock);
 

@@ -66,6 +66,7 @@ bool load_config(Oid server, DestinationConfig& config) {
         config.mapping_options = to_options(mapping_texts);
         config.defaults = {.connect_timeout = milliseconds(settings::connect_timeout),
                            .request_timeout = milliseconds(settings::request_timeout),
+                           .receipts = settings::receipts,
                            .user = user,
                            .local_host = host,
                            .local_port = std::to_string(PostPortNumber),

@@ -134,8 +134,10 @@ static std::optional<Error> rebuild_pipeline() {
     Result<std::unique_ptr<Sink>> sink = create_sink({relay->destination, relay->clock});
     if (!sink)
         return sink.error();
-    relay->pipeline = std::make_unique<Pipeline>(std::move(sink.value()), relay->config.limits,
-                                                 relay->clock, my_stats(), random_seed());
+    Pipeline::Limits limits = relay->config.limits;
+    limits.receipts = relay->destination.receipts;
+    relay->pipeline = std::make_unique<Pipeline>(std::move(sink.value()), limits, relay->clock,
+                                                 my_stats(), random_seed());
     return std::nullopt;
 }
 
@@ -304,9 +306,13 @@ static void settle() {
     });
 }
 
+static bool something_to_save() {
+    return (relay->unsaved && !relay->cursor.foreign) || !relay->pipeline->receipts().empty();
+}
+
 // When the cursor must be saved at the latest.
 static Micros save_due() {
-    if (!relay->unsaved || relay->cursor.foreign)
+    if (!something_to_save())
         return never;
     const std::uint64_t unsaved_events = my_stats().delivered - relay->delivered_at_save;
     const Micros due = unsaved_events >= max_unsaved_events
@@ -330,8 +336,12 @@ static bool begin_settling(const char* activity) {
 static void save() {
     if (!begin_settling("saving the cursor"))
         return;
-    save_cursor(relay->cursor);
+    // Before the cursor passes an event, its receipt is there.
+    save_receipts(my_name(), relay->pipeline->receipts());
+    if (!relay->cursor.foreign)
+        save_cursor(relay->cursor);
     end_sql_work();
+    relay->pipeline->receipts_taken();
     tell_keeper_of_progress();
     relay->unsaved = false;
     relay->saved_at = relay->clock.now();
@@ -421,7 +431,7 @@ static void leave_when_asked() {
     if (!ProcDiePending)
         return;
     ProcDiePending = false;
-    if (relay->pipeline != nullptr && relay->unsaved && !relay->cursor.foreign) {
+    if (relay->pipeline != nullptr && something_to_save()) {
         SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
         save();
     }

@@ -10,6 +10,7 @@ namespace outbox {
 // that cannot deliver; and when somebody else had a lock.
 static constexpr int busy_milliseconds = 30'000;
 static constexpr int locked_milliseconds = 5'000;
+static constexpr int receipt_milliseconds = 3'600'000;
 
 struct Segment {
     Oid table;
@@ -63,19 +64,26 @@ static void read_ring() {
     }
 }
 
-// Destinations that hold the log let go of it, each with a line in the server log.
-static void detach_holders() {
-    execute("SELECT outbox.detach_holders()", SPI_OK_SELECT);
-    for (uint64 i = 0; i < SPI_processed; i++)
+// One destination lets go of the log. The next one may have to only when there was time to see what
+// that has helped, and for the others to save how far they have come.
+static void detach_last(TimestampTz now) {
+    static TimestampTz not_before = 0;
+    if (now < not_before)
+        return;
+    not_before = later(now, Max(5'000, 2 * settings::cursor_flush_interval));
+    execute("SELECT outbox.detach_last()", SPI_OK_SELECT);
+    bool is_null;
+    const Datum name = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &is_null);
+    if (!is_null)
         ereport(WARNING,
                 (errmsg("destination \"%s\" is detached: the log has outgrown outbox.max_log_size",
-                        NameStr(*DatumGetName(result_value(i, 1)))),
+                        NameStr(*DatumGetName(name))),
                  errdetail("It is paused, and events that it has not settled will be removed."),
                  errhint("outbox.resume() goes on with what the log still has.")));
 }
 
 // The log gets a line when it outgrows its limit, not one each time it is found to be so.
-static void watch_size() {
+static void watch_size(TimestampTz now) {
     static bool warned = false;
     int64 total = 0;
     for (const Segment& segment : segments)
@@ -89,7 +97,7 @@ static void watch_size() {
                  errhint("The view outbox.segment names the destinations that hold it.")));
     warned = limit > 0 && total > limit;
     if (warned && settings::on_full_log == settings::OnFullLogDetach)
-        detach_holders();
+        detach_last(now);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -204,13 +212,25 @@ static bool relays_are_busy() {
     return false;
 }
 
+// Receipts are forgotten after a while. Where nothing happens there is nothing to forget.
+static void tend_receipts(TimestampTz now) {
+    static TimestampTz due = 0;
+    if (now < due)
+        return;
+    execute("SELECT outbox.turn_receipts()", SPI_OK_SELECT);
+    const int64 pause =
+        DatumGetBool(result_value(0, 1)) ? receipt_milliseconds : locked_milliseconds;
+    due = later(now, Min(pause, settings::receipt_retention * INT64CONST(1000)));
+}
+
 static Round tend_once() {
     Round round;
     const TimestampTz now = GetCurrentTimestamp();
     if (!begin_sql_work("tending the segments", "pg_outbox"))
         return round;
+    tend_receipts(now);
     read_ring();
-    watch_size();
+    watch_size(now);
     move_on_when_due(round, now);
     end_sql_work();
     if (round.changed)  // what was read of the ring is not true any more

@@ -42,6 +42,8 @@ struct Outcome {
     std::string error{};     // why not; one line, no secrets
     Micros retry_after = 0;  // the destination asked to be left alone for so long; 0: it did not
     bool permanent = false;  // refused now, and whenever it is tried again
+    std::vector<std::string> message_ids{};  // confirmed: what the destination calls each event of
+                                             // the batch, in order; empty: it does not say
 };
 
 struct Capabilities {

@@ -104,23 +104,25 @@ END;
 COMMENT ON FUNCTION outbox.resume(name) IS 'goes on delivering to a destination';
 
 -- Called by the keeper when the log has outgrown outbox.max_log_size and outbox.on_full_log says 'detach':
--- the destinations that hold the oldest segment are paused and do not hold it any more.
-CREATE FUNCTION outbox.detach_holders()
-RETURNS SETOF name
+-- the one that is furthest behind of those that hold the oldest segment is paused and does not hold it
+-- any more. NULL: none holds it, or somebody is at work on it.
+CREATE FUNCTION outbox.detach_last()
+RETURNS name
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     holder outbox.cursor;
 BEGIN
-    FOR holder IN
-        SELECT c.*
-          FROM outbox.cursor AS c
-         WHERE c.destination = ANY (
-                   (SELECT s.held_by FROM outbox.segment AS s
-                     WHERE NOT s.current AND s.held_by <> '{}' ORDER BY s.since LIMIT 1)::name[])
-           FOR UPDATE SKIP LOCKED
-    LOOP
+    SELECT c.* INTO holder
+      FROM outbox.cursor AS c
+     WHERE c.destination = ANY (
+               (SELECT s.held_by FROM outbox.segment AS s
+                 WHERE NOT s.current AND s.held_by <> '{}' ORDER BY s.since LIMIT 1)::name[])
+     ORDER BY pg_snapshot_xmax(c.done), c.position
+     LIMIT 1
+       FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
         -- What fetchers have not settled goes back to the log.
         UPDATE outbox.cursor AS c
            SET paused = true, detached_at = clock_timestamp(), lease = c.lease + 1,
@@ -133,10 +135,10 @@ BEGIN
         INSERT INTO outbox.operation (destination, action, from_position)
         VALUES (holder.destination, 'detach', holder.position);
         PERFORM outbox.wake_relays();
-        RETURN NEXT holder.destination;
-    END LOOP;
+    END IF;
+    RETURN holder.destination;
 END $$;
-COMMENT ON FUNCTION outbox.detach_holders() IS 'internal: has destinations let go of a log that is too large';
+COMMENT ON FUNCTION outbox.detach_last() IS 'internal: has a destination let go of a log that is too large';
 
 -- ---------------------------------------------------------------------------------------------
 -- Seek
@@ -455,7 +457,8 @@ COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, t
 -- ---------------------------------------------------------------------------------------------
 
 -- Where an event stands at each destination that selects its topic. Reads the whole log, which has no
--- index on ids. No row: the event is unknown, not committed, or so old that the log has let it go.
+-- index on ids. No row: the event is unknown, not committed, or so old that the log has let it go;
+-- where receipts are kept, they know of it for longer.
 --
 --   PENDING     waits to be read, or behind an earlier event of its key
 --   INFLIGHT    a relay or fetcher has it, or it was confirmed within the last outbox.cursor_flush_interval
@@ -472,7 +475,9 @@ CREATE FUNCTION outbox.event_status(
     OUT last_error      text,
     OUT first_failed_at timestamptz,
     OUT last_failed_at  timestamptz,
-    OUT "position"      bigint)
+    OUT "position"      bigint,
+    OUT published_at    timestamptz,
+    OUT message_id      text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -481,14 +486,20 @@ BEGIN ATOMIC
         SELECT e.position, e.xid, e.topic FROM outbox.event AS e WHERE e.event_id = $1
     ), trouble AS MATERIALIZED (
         SELECT d.* FROM outbox.delivery AS d WHERE d.event_id = $1
+    ), receipt AS MATERIALIZED (
+        SELECT DISTINCT ON (r.destination) r.*
+          FROM outbox.receipt AS r WHERE r.event_id = $1 ORDER BY r.destination, r.published_at DESC
     )
     SELECT t.destination,
            CASE WHEN t.lock_token IS NOT NULL THEN 'INFLIGHT' ELSE t.state END,
-           t.attempts, t.next_retry_at, t.last_error, t.first_failed_at, t.last_failed_at, t.position
+           t.attempts, t.next_retry_at, t.last_error, t.first_failed_at, t.last_failed_at, t.position,
+           r.published_at, r.message_id
       FROM trouble AS t
+      LEFT JOIN receipt AS r ON r.destination = t.destination
     UNION ALL
     SELECT d.name,
            CASE
+             WHEN r.event_id IS NOT NULL THEN 'PUBLISHED'
              WHEN leased.number IS NOT NULL THEN 'INFLIGHT'
              WHEN dealt.number IS NOT NULL THEN 'PENDING'
              WHEN pg_visible_in_snapshot(e.xid, c.done)
@@ -496,7 +507,7 @@ BEGIN ATOMIC
              WHEN e.xid < w.read_to THEN 'INFLIGHT'
              ELSE 'PENDING'
            END,
-           0, NULL, NULL, NULL, NULL, e.position
+           0, NULL, NULL, NULL, NULL, e.position, r.published_at, r.message_id
       FROM event AS e
       JOIN outbox.destination AS d
         ON e.topic LIKE ANY (outbox.topic_patterns(outbox.destination_option(d.name, 'topics')))
@@ -504,7 +515,12 @@ BEGIN ATOMIC
       LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
       LEFT JOIN outbox.batch AS leased ON leased.destination = d.name AND e.position = ANY (leased.positions[:leased.taken])
       LEFT JOIN outbox.batch AS dealt ON dealt.destination = d.name AND e.position = ANY (dealt.positions)
+      LEFT JOIN receipt AS r ON r.destination = d.name
      WHERE NOT EXISTS (SELECT FROM trouble AS t WHERE t.destination = d.name)
+    UNION ALL
+    SELECT r.destination, 'PUBLISHED', 0, NULL, NULL, NULL, NULL, r.position, r.published_at, r.message_id
+      FROM receipt AS r
+     WHERE NOT EXISTS (SELECT FROM event) AND NOT EXISTS (SELECT FROM trouble AS t WHERE t.destination = r.destination)
      ORDER BY 1;
 END;
 COMMENT ON FUNCTION outbox.event_status(uuid) IS 'where an event stands at each destination';

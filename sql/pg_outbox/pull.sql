@@ -713,6 +713,14 @@ AS $$
 DECLARE
     batch CONSTANT outbox.batch := outbox.lock_lease(token, false);
 BEGIN
+    IF outbox.destination_option(batch.destination, 'receipts') = 'on' THEN
+        PERFORM outbox.add_receipts(batch.destination, array_agg(e.event_id), array_agg(e.position),
+                                    array_agg(extract(epoch FROM clock_timestamp())::double precision), array_agg(''::text))
+           FROM (SELECT b.event_id, b.position FROM outbox.events_of(batch) AS b
+                 UNION ALL
+                 SELECT d.event_id, d.position FROM outbox.delivery AS d
+                  WHERE d.destination = batch.destination AND d.position = ANY (batch.retries)) AS e;
+    END IF;
     IF cardinality(batch.retries) > 0 THEN
         PERFORM outbox.settle_events(batch.destination, token, batch.retries);
     END IF;

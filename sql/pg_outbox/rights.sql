@@ -11,7 +11,7 @@ BEGIN ATOMIC
     SELECT CASE right_to
              WHEN 'produce' THEN ARRAY['enqueue', 'new_event']
              WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'cancel_replay', 'redrive', 'discard',
-                                       'event_status', 'operation', 'replay_progress', 'dead_letter', 'blocked_key',
+                                       'event_status', 'receipt', 'operation', 'replay_progress', 'dead_letter', 'blocked_key',
                                        'held_keys', 'first_of_key']
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- the views, and the functions they call on behalf of whoever reads them

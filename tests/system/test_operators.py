@@ -8,10 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from database import Database
+from cluster import MakeCluster
+from database import Database, create_database
 from receiver import Gate, Receiver, answer, everything
 from test_delivery import rows, version_of, wait_for_rows, wait_for_versions
-from waiting import stays, wait_until
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -366,3 +367,37 @@ def test_operators_at_the_same_time(db: Database, receiver: Receiver) -> None:
 
     wait_until(missing, lambda seen: not seen, what="all events to arrive", timeout=40)
     wait_for_rows(db, [])
+
+
+# -------------------------------------------------------------------------------------------------
+# Receipts
+# -------------------------------------------------------------------------------------------------
+
+
+def test_receipts_are_kept_where_they_are_wanted(db: Database, receiver: Receiver) -> None:
+    receiver.on(version_of("a", 2), answer(400), times=1)
+    db.add_destination("d", receiver.url(), receipts="on", retry_base="1ms")
+    db.add_destination("other", "null:")
+    ids = db.enqueue("a", 3)
+    wait_until(
+        lambda: {str(row[0]) for row in db.execute("SELECT event_id FROM outbox.receipt")},
+        lambda seen: seen == set(ids), what="three receipts",
+    )  # fmt: skip
+    assert db.value("SELECT bool_and(destination = 'd' AND published_at <= now()) FROM outbox.receipt")
+    db.execute("TRUNCATE outbox.event_0")  # as the keeper does when everything is settled
+    status = db.execute("SELECT destination, state, published_at IS NOT NULL FROM outbox.event_status(%s)",
+                        (ids[0],))  # fmt: skip
+    assert status == [("d", "PUBLISHED", True)]
+
+
+def test_receipts_are_forgotten(make_cluster: MakeCluster) -> None:
+    db = create_database(make_cluster({"outbox.receipt_retention": "1s"}))
+    db.add_destination("d", "null:", receipts="on")
+    (old,) = db.enqueue("a")
+    wait_until(lambda: db.value("SELECT count(*) FROM outbox.receipt"), lambda n: n == 1, what="a receipt")
+
+    def forgotten() -> bool:
+        db.enqueue("b")
+        return old not in {str(row[0]) for row in db.execute("SELECT event_id FROM outbox.receipt")}
+
+    wait_until(forgotten, what="the first receipt to be forgotten")

@@ -274,21 +274,24 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"fromat\"",
-     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, connect_timeout, request_timeout, batch_size, format, "
+     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "receipts, connect_timeout, request_timeout, batch_size, format, "
      "max_connections, ca_file."},
     {"UnknownPostgresqlOption",
      {pg_url, {"x", "1"}},
      {},
      option,
      "invalid option \"x\"",
-     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, connect_timeout, request_timeout, batch_size, "
+     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "receipts, connect_timeout, request_timeout, batch_size, "
      "consumer."},
     {"UnknownNullOption",
      {null_url, {"x", "1"}},
      {},
      option,
      "invalid option \"x\"",
-     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter."},
+     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "receipts."},
     {"NameInCapitals",
      {http_url, {"Format", "binary"}},
      {},

@@ -1,0 +1,76 @@
+-- Receipts: which events a destination has confirmed, when, and what it calls them. Kept where the option
+-- `receipts` is on, in two tables of which one is filled; after outbox.receipt_retention the keeper
+-- empties the other and turns to it.
+CREATE TABLE outbox.receipt (
+    event_id     uuid        NOT NULL,
+    destination  name        NOT NULL,
+    position     bigint      NOT NULL,
+    published_at timestamptz NOT NULL,
+    message_id   text
+);
+COMMENT ON TABLE outbox.receipt IS 'events that destinations have confirmed';
+COMMENT ON COLUMN outbox.receipt.event_id IS 'the event';
+COMMENT ON COLUMN outbox.receipt.destination IS 'who confirmed it';
+COMMENT ON COLUMN outbox.receipt.position IS 'its position in the log';
+COMMENT ON COLUMN outbox.receipt.published_at IS 'when the confirmation arrived';
+COMMENT ON COLUMN outbox.receipt.message_id IS 'what the destination calls it; NULL: it does not say';
+
+CREATE TABLE outbox.receipt_0 () INHERITS (outbox.receipt);
+COMMENT ON TABLE outbox.receipt_0 IS 'one half of outbox.receipt';
+CREATE INDEX receipt_0_event_id ON outbox.receipt_0 (event_id);
+COMMENT ON INDEX outbox.receipt_0_event_id IS 'finds the receipts of an event';
+CREATE TABLE outbox.receipt_1 () INHERITS (outbox.receipt);
+COMMENT ON TABLE outbox.receipt_1 IS 'the other half of outbox.receipt';
+CREATE INDEX receipt_1_event_id ON outbox.receipt_1 (event_id);
+COMMENT ON INDEX outbox.receipt_1_event_id IS 'finds the receipts of an event';
+
+CREATE TABLE outbox.receipt_turn (
+    current integer     NOT NULL,
+    since   timestamptz NOT NULL
+);
+INSERT INTO outbox.receipt_turn VALUES (0, clock_timestamp());
+COMMENT ON TABLE outbox.receipt_turn IS 'which half of outbox.receipt is filled';
+COMMENT ON COLUMN outbox.receipt_turn.current IS 'receipt_<current>';
+COMMENT ON COLUMN outbox.receipt_turn.since IS 'since when';
+
+SELECT pg_extension_config_dump('outbox.receipt_0', '');
+SELECT pg_extension_config_dump('outbox.receipt_1', '');
+
+-- Times are seconds since 1970.
+CREATE FUNCTION outbox.add_receipts(destination name, event_ids uuid[], positions bigint[], times double precision[], message_ids text[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('INSERT INTO outbox.receipt_%s
+                    SELECT r.event_id, $1, r.position, to_timestamp(r.time), nullif(r.message_id, '''')
+                      FROM unnest($2, $3, $4, $5) AS r(event_id, position, time, message_id)',
+                   (SELECT t.current FROM outbox.receipt_turn AS t))
+      USING destination, event_ids, positions, times, message_ids;
+END $$;
+COMMENT ON FUNCTION outbox.add_receipts(name, uuid[], bigint[], double precision[], text[]) IS
+    'internal: keeps that events were confirmed';
+
+-- Called by the keeper. Whoever adds receipts, or reads them, at this very moment makes it come back later.
+CREATE FUNCTION outbox.turn_receipts()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    retention CONSTANT interval := current_setting('outbox.receipt_retention');
+    turn      outbox.receipt_turn;
+BEGIN
+    SELECT * INTO turn FROM outbox.receipt_turn;
+    IF turn.since > clock_timestamp() - retention THEN
+        RETURN true;
+    END IF;
+    EXECUTE format('LOCK TABLE outbox.receipt_%s IN ACCESS EXCLUSIVE MODE NOWAIT', 1 - turn.current);
+    EXECUTE format('TRUNCATE ONLY outbox.receipt_%s', 1 - turn.current);
+    UPDATE outbox.receipt_turn SET current = 1 - turn.current, since = clock_timestamp();
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+COMMENT ON FUNCTION outbox.turn_receipts() IS 'internal: forgets receipts that are old';
