@@ -20,23 +20,22 @@ BOUND = 100_000 + 10_000
 GOAL = Goal(BOUND, BOUND, less_is_better=True)
 
 
-def is_up(bench: Bench) -> bool:
+def has_relay_other_than(bench: Bench, process: int) -> bool:
     try:
         bench.sql = bench.cluster.connect()
-        return bench.relay_pid() is not None
+        return bench.relay_pid() not in (None, process)
     except psycopg.OperationalError:
         return False
 
 
 def kill_when_delivered(bench: Bench, events: int) -> int:
     """Returns how many were."""
-    relay = bench.relay_pid
-    wait_until(lambda: relay() is not None, 10, "the relay runs")
-    process = relay()
+    wait_until(lambda: bench.relay_pid() is not None, 10, "the relay runs")
+    process = bench.relay_pid()
     wait_until(lambda: bench.delivered() >= events, 120, f"{events} events are delivered", pause=0.005)
     delivered = bench.delivered()
     os.kill(process, signal.SIGKILL)
-    wait_until(lambda: is_up(bench), 60, "the server is up again")
+    wait_until(lambda: has_relay_other_than(bench, process), 60, "another relay runs")
     return delivered
 
 
@@ -74,8 +73,7 @@ def to_null(bench: Bench, events: int) -> int:
 
 def measure(bench: Bench) -> Figure:
     bench.need_sink("http")
-    rounds = 3 if bench.quick else 5
-    to_requests, to_nothing = (100_000, 2_000_000) if bench.quick else (300_000, 5_000_000)
+    rounds, to_requests, to_nothing = (3, 300_000, 2_000_000) if bench.quick else (5, 600_000, 3_000_000)
     http: list[int] = []
     null: list[int] = []
     for turn in range(rounds):
@@ -84,7 +82,9 @@ def measure(bench: Bench) -> Figure:
         bench.say(f"round {turn + 1} of {rounds}: http {http[-1]:,}, null {null[-1]:,}")
 
     figure = Figure("duplicates", "Events delivered twice after one kill -9 of the relay at full speed")
-    figure.add("http, one request an event", http, "events", GOAL)
-    figure.add("null:", null, "events", GOAL)
+    figure.add("most of all rounds, http", max(http), "events", GOAL)
+    figure.add("most of all rounds, null:", max(null), "events", GOAL)
+    figure.add("http, one request an event", http, "events")
+    figure.add("null:", null, "events")
     figure.notes = [f"backlogs of {to_requests:,} and {to_nothing:,}, killed half-way; none was lost"]
     return figure

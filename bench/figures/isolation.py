@@ -44,7 +44,7 @@ def beside_one_that_hangs(bench: Bench, events: int) -> Drain:
 
 def measure(bench: Bench) -> Figure:
     bench.need_sink("http")
-    rounds, events = (3, 500_000) if bench.quick else (7, 1_000_000)
+    rounds, events = (3, 1_000_000) if bench.quick else (7, 3_000_000)
     bench.touch_memory()
     beside: list[float] = []
     ratios: list[float] = []
