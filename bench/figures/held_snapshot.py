@@ -52,6 +52,7 @@ def dead_tuples(bench: Bench, schema: str, table: str = "%") -> int:
 
 def log(bench: Bench, seconds: int) -> Run:
     """p99 is that from sending COMMIT to the request at an HTTP receiver."""
+    bench.clear_log()
     with subprocess.Popen([bench.programs / "latency", bench.cluster.conninfo(), str(RATE), str(seconds),
                            str(SESSIONS), "bare"],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
