@@ -15,7 +15,9 @@ import report
 from cluster import Cluster
 from workload import Bench, Unavailable
 
-FIGURES = ["enqueue", "drain_null", "drain_http", "drain_inbox", "latency", "backlog", "memory", "idle"]
+FIGURES = ["enqueue", "drain_null", "drain_http", "drain_inbox", "latency", "backlog", "memory", "idle",
+           "wal", "rotation", "outage", "isolation", "duplicates", "pull"]
+LONG = ["held_snapshot"]  # only when asked for
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -23,11 +25,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: a look, not a figure")
     parser.add_argument("figures", nargs="*", metavar="figure", default=FIGURES,
-                        help="one or more of " + ", ".join(FIGURES))
+                        help=f"one or more of {', '.join(FIGURES)}; or {', '.join(LONG)}, which takes long")
     arguments = parser.parse_args()
     for name in arguments.figures:
-        if name not in FIGURES:
-            parser.error(f"no figure is called {name}; there are {', '.join(FIGURES)}")
+        if name not in FIGURES + LONG:
+            parser.error(f"no figure is called {name}; there are {', '.join(FIGURES + LONG)}")
     return arguments
 
 

@@ -74,12 +74,13 @@ class Bench:
     cluster: Cluster
     programs: Path
     quick: bool
+    database: str = "bench"
     slices: int = 0
     disturbed: int = 0
 
     def __post_init__(self) -> None:
         self.patience = 30 if self.quick else 900
-        self.sql = self.cluster.connect()
+        self.sql = self.cluster.connect(self.database)
         self.sql.execute(SCHEMA)
 
     def say(self, text: str) -> None:
@@ -115,8 +116,8 @@ class Bench:
 
     def pgbench(self, arguments: list, environment: dict | None = None) -> str:
         """Runs pgbench to its end; returns its report and what it says on its way."""
-        run = subprocess.run([self.cluster.bin / "pgbench", "-n", *arguments, self.cluster.conninfo()],
-                             capture_output=True, text=True, env=environment)
+        run = subprocess.run([self.cluster.bin / "pgbench", "-n", *arguments,
+                              self.cluster.conninfo(self.database)], capture_output=True, text=True, env=environment)
         if run.returncode != 0:
             raise RuntimeError(f"pgbench failed: {run.stderr[-2000:]}")
         return run.stdout + run.stderr
@@ -157,23 +158,24 @@ class Bench:
     # -- the relay ----------------------------------------------------------------------------
 
     @contextmanager
-    def destination(self, url: str, **options: str):
-        """A destination named "sink", for as long as the block lasts."""
+    def destination(self, url: str, called: str = "sink", **options: str):
+        """A destination, for as long as the block lasts."""
         listed = ", ".join(f"{name} '{value}'" for name, value in ({"url": url} | options).items())
-        self.sql.execute(f"CREATE SERVER sink FOREIGN DATA WRAPPER pg_outbox OPTIONS ({listed})")
+        self.sql.execute(f"CREATE SERVER {called} FOREIGN DATA WRAPPER pg_outbox OPTIONS ({listed})")
         try:
             yield
         finally:
-            self.sql.execute("DROP SERVER sink")
-            wait_until(lambda: self.relay_pid() is None, 10, "the relay has ended")
+            self.sql.execute(f"DROP SERVER {called}")
+            wait_until(lambda: self.relay_pid(called) is None, 10, "the relay has ended")
 
-    def relay_pid(self) -> int | None:
-        row = self.sql.execute("SELECT pid FROM outbox.workers() WHERE kind = 'relay'").fetchone()
+    def relay_pid(self, called: str = "sink") -> int | None:
+        row = self.sql.execute("SELECT pid FROM outbox.workers() WHERE kind = 'relay' AND name = %s",
+                               [called]).fetchone()
         return row and row[0]
 
     def delivered(self) -> int:
         row = self.sql.execute(
-            "SELECT delivered FROM outbox.workers() WHERE kind = 'relay'").fetchone()
+            "SELECT delivered FROM outbox.workers() WHERE kind = 'relay' AND name = 'sink'").fetchone()
         return row[0] if row else 0
 
     def wait_until_idle(self) -> None:

@@ -26,7 +26,7 @@ daemon off; pid {root}/nginx.pid; error_log {root}/nginx.log; {user}
 worker_processes 2;
 events {{ worker_connections 1024; }}
 http {{
-    access_log off;
+    log_format id '$http_ce_id'; access_log {access};
     keepalive_requests 1000000000;
     client_body_temp_path {root}/body; proxy_temp_path {root}/proxy; fastcgi_temp_path {root}/fastcgi;
     uwsgi_temp_path {root}/uwsgi; scgi_temp_path {root}/scgi;
@@ -65,10 +65,10 @@ def answers(port: int) -> bool:
 
 
 @contextmanager
-def nginx(bench: Bench) -> Iterator[int]:
+def nginx(bench: Bench, access: str = "off") -> Iterator[int]:
     root, port = bench.cluster.root, free_port()
     conf = root / "nginx.conf"
-    conf.write_text(NGINX.format(root=root, port=port,
+    conf.write_text(NGINX.format(root=root, port=port, access=access,
                                  user="user postgres;" if os.geteuid() == 0 else ""))
     with subprocess.Popen(["/usr/sbin/nginx", "-e", root / "nginx.log", "-c", conf]) as server:
         try:

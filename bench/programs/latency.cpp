@@ -1,12 +1,13 @@
 // From commit to arrival: a paced producer and an HTTP receiver in one process, on one clock.
 //
-//   latency CONNINFO RATE SECONDS SESSIONS
+//   latency CONNINFO RATE SECONDS SESSIONS [bare]
 //
 // Prints the port it listens on, waits for a line on the standard input (the destination can be made
 // meanwhile), and then commits RATE transactions per second in SESSIONS sessions. Each changes a row
 // and enqueues an event that carries its number. For each it keeps when COMMIT was sent, when COMMIT
 // returned, and when the request with the event had been read to its end. Prints the differences as
-// JSON, in microseconds; those of the first second, in which caches fill, are left out.
+// JSON, in microseconds; those of the first second, in which caches fill, are left out. `bare`: the
+// transactions change no row.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -156,9 +157,11 @@ static std::string payload_of(std::size_t number) {
 }
 
 // Commits events first, first + step, ... Each has its time; one that is late does not delay others.
-static void produce(Run& run, const char* conninfo, Time start, double rate, std::size_t first,
-                    std::size_t step) {
+static void produce(Run& run, const char* conninfo, Time start, double rate, bool bare,
+                    std::size_t first, std::size_t step) {
     Connection connection(conninfo);
+    connection.prepare("enqueue",
+                       "SELECT outbox.enqueue('account', $1, 'AccountChanged', $2::jsonb, 1)");
     connection.prepare("change",
                        "WITH changed AS (UPDATE account SET version = version + 1 WHERE id = $1 "
                        "RETURNING version) "
@@ -172,7 +175,8 @@ static void produce(Run& run, const char* conninfo, Time start, double rate, std
                         duration<double>(static_cast<double>(number) / rate)));
         connection.execute("BEGIN");
         connection.execute_prepared(
-            "change", {Parameter::text(id.c_str()), Parameter::text(payload.c_str())});
+            bare ? "enqueue" : "change",
+            {Parameter::text(id.c_str()), Parameter::text(payload.c_str())});
         run.events[number].sent = Clock::now();
         connection.execute("COMMIT");
         run.events[number].returned = Clock::now();
@@ -216,7 +220,8 @@ static void print(const Run& run, Time start) {
                 run.events.size() - run.arrivals, run.repeated.load());
 }
 
-static void measure(const char* conninfo, double rate, double seconds, std::size_t sessions) {
+static void measure(const char* conninfo, double rate, double seconds, std::size_t sessions,
+                    bool bare) {
     Run run(static_cast<std::size_t>(rate * seconds));
     std::thread(receive, std::ref(run), open_listener()).detach();
     std::getchar();
@@ -224,7 +229,7 @@ static void measure(const char* conninfo, double rate, double seconds, std::size
     const Time start = Clock::now() + std::chrono::milliseconds(200);
     std::vector<std::thread> producers;
     for (std::size_t i = 0; i < sessions; i++)
-        producers.emplace_back(produce, std::ref(run), conninfo, start, rate, i, sessions);
+        producers.emplace_back(produce, std::ref(run), conninfo, start, rate, bare, i, sessions);
     for (std::thread& producer : producers)
         producer.join();
     const Time deadline = Clock::now() + std::chrono::seconds(30);
@@ -238,8 +243,8 @@ static void measure(const char* conninfo, double rate, double seconds, std::size
 }  // namespace outbox::bench
 
 int main(int argc, char** argv) {
-    if (argc != 5)
-        outbox::bench::die("usage", "latency CONNINFO RATE SECONDS SESSIONS");
+    if (argc != 5 && argc != 6)
+        outbox::bench::die("usage", "latency CONNINFO RATE SECONDS SESSIONS [bare]");
     outbox::bench::measure(argv[1], std::atof(argv[2]), std::atof(argv[3]),
-                           std::strtoull(argv[4], nullptr, 10));
+                           std::strtoull(argv[4], nullptr, 10), argc == 6);
 }

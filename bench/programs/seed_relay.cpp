@@ -1,13 +1,14 @@
 // The relay of the usual outbox table, as it is written in many places: claim rows with SKIP LOCKED
 // under a token, publish them, mark each as published.
 //
-//   seed_relay CONNINFO row|batch SECONDS
+//   seed_relay CONNINFO row|batch SECONDS [follow]
 //
 // `row` marks one row per statement and transaction; `batch` is kinder and marks all rows of a claim
 // in one. Publishing costs nothing here. Stops when the table is drained or the time is up, and prints
-// {"events": ..., "seconds": ...}.
+// {"events": ..., "seconds": ...}. With `follow` it looks again, ten times a second, until the time is up.
 #include <chrono>
 #include <string>
+#include <thread>
 
 #include "connection.hpp"
 
@@ -51,7 +52,7 @@ static void mark_batch(Connection& connection, const Rows& claimed, const char* 
     connection.execute_prepared("mark_batch", {Parameter::binary(ids), Parameter::text(token)});
 }
 
-static void relay(const char* conninfo, bool by_row, double limit) {
+static void relay(const char* conninfo, bool by_row, double limit, bool follow) {
     Connection connection(conninfo);
     connection.prepare("claim", claim_statement);
     connection.prepare("mark_row", mark_row_statement);
@@ -63,8 +64,11 @@ static void relay(const char* conninfo, bool by_row, double limit) {
     for (long batch = 1; seconds < limit; batch++) {
         const std::string token = "relay-" + std::to_string(batch);
         const Rows claimed = connection.execute_prepared("claim", {Parameter::text(token.c_str())});
-        if (PQntuples(claimed.get()) == 0)
-            break;
+        if (PQntuples(claimed.get()) == 0) {
+            if (!follow)
+                break;
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        }
         (by_row ? mark_rows : mark_batch)(connection, claimed, token.c_str());
         events += PQntuples(claimed.get());
         seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -75,7 +79,7 @@ static void relay(const char* conninfo, bool by_row, double limit) {
 }  // namespace outbox::bench
 
 int main(int argc, char** argv) {
-    if (argc != 4)
-        outbox::bench::die("usage", "seed_relay CONNINFO row|batch SECONDS");
-    outbox::bench::relay(argv[1], std::string_view(argv[2]) == "row", std::atof(argv[3]));
+    if (argc != 4 && argc != 5)
+        outbox::bench::die("usage", "seed_relay CONNINFO row|batch SECONDS [follow]");
+    outbox::bench::relay(argv[1], std::string_view(argv[2]) == "row", std::atof(argv[3]), argc == 5);
 }
