@@ -26,6 +26,7 @@ class Attempt:
     event_id: str
     key: str
     version: int
+    connection: int
     began: float
     ended: float | None  # None: it was never answered
     status: int | None
@@ -41,8 +42,8 @@ class Attempt:
 
 def attempts_of(events: Iterable[Event]) -> list[Attempt]:
     return [
-        Attempt(event.id, event.subject, event.version, event.request.began,
-                event.request.ended, event.request.status)
+        Attempt(event.id, event.subject, event.version, event.request.connection,
+                event.request.began, event.request.ended, event.request.status)
         for event in events
     ]  # fmt: skip
 
@@ -100,7 +101,7 @@ class Account:
         assert not self.out_of_order, f"{self}\n" + "\n".join(self.out_of_order[:10])
         if repeats:
             return
-        assert not self.unexplained, f"{self}\ntwice without a cause: {self.unexplained[:10]}"
+        assert not self.unexplained, f"{self}\ntwice without a cause: {self.unexplained[:10]}\n{[r.kill for r in self.repeats]}"
         most = self.steps_back.most_common(1)
         assert not most or most[0][1] <= restarts, f"{self}\nsteps back of {most[0]}"
         for kill in self.repeats:
@@ -137,7 +138,7 @@ def balance(
     by_version = {(entry.key, entry.version): entry.event_id for entry in ledger}
     settled = settled_at(attempts, dead, max_attempts)
     account.repeats = repeats_allowed(attempts, kills, window, behind)
-    taken_at: dict[str, float] = {}
+    taken: dict[str, Attempt] = {}
     last: Counter[str] = Counter()
     for attempt in attempts:
         if attempt.event_id not in by_id or attempt.event_id in rolled_back:
@@ -156,16 +157,18 @@ def balance(
         if not attempt.taken or attempt.ended is None:
             continue
         account.taken += 1
-        if attempt.event_id in taken_at:
-            account.twice += 1
-            cause = cause_of(account.repeats, taken_at[attempt.event_id], attempt.began)
-            if cause is None:
-                account.unexplained.append(attempt.event_id)
-            else:
-                cause.number += 1
-        taken_at[attempt.event_id] = attempt.ended
+        before_that = taken.get(attempt.event_id)
+        taken[attempt.event_id] = attempt
+        if before_that is None:
+            continue
+        account.twice += 1
+        cause = cause_of(account.repeats, before_that.began, attempt.began)
+        if cause is None:
+            account.unexplained.append(f"{before_that} and {attempt}")
+        else:
+            cause.number += 1
     account.lost = [
-        entry for entry in ledger if entry.event_id not in taken_at and entry.event_id not in dead
+        entry for entry in ledger if entry.event_id not in taken and entry.event_id not in dead
     ]
     return account
 
@@ -180,9 +183,9 @@ def repeats_allowed(
     ]  # fmt: skip
 
 
-def cause_of(repeats: list[Repeats], taken: float, sent_again: float) -> Repeats | None:
+def cause_of(repeats: list[Repeats], sent: float, sent_again: float) -> Repeats | None:
     """The first kill between the two."""
     for each in repeats:
-        if each.kill.ended >= taken and each.kill.began <= sent_again:
+        if each.kill.ended >= sent and each.kill.began <= sent_again:
             return each
     return None

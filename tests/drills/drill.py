@@ -37,7 +37,7 @@ MAX_IN_FLIGHT = 60
 FLUSH_INTERVAL = 0.1
 SETTINGS = {
     "outbox.cursor_flush_interval": "100ms",
-    "outbox.segment_size": "256kB",
+    "outbox.segment_size": "64kB",
     "outbox.backoff_min": "1ms",
     "outbox.backoff_max": "100ms",
     "outbox.max_in_flight": str(MAX_IN_FLIGHT),
@@ -182,11 +182,14 @@ class Drill:
             self.cluster.kill_postmaster()
             self.cluster.start()
 
-    def kill_receiver(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+    @contextmanager
+    def receiver_away(self) -> Iterator[None]:
         """To its peers a process that is killed is connections that are reset, and nobody listening."""
         with self.noted("receiver"):
             self.suffering.refuse_connections()
-            meanwhile()
+        try:
+            yield
+        finally:
             self.suffering.listen()
 
     def relay(self, destination: str = "suffering") -> int:

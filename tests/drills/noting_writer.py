@@ -19,7 +19,7 @@ import psycopg
 from ledger import Writer
 
 # So that all writers together leave the receivers, and the tests, some time.
-PAUSE = 0.008
+PAUSE = 0.004
 
 
 class NotingWriter(Writer):

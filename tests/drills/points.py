@@ -8,6 +8,7 @@ sent; a lock that somebody else has, before the statement that needs it. In deta
                                UPDATE that follows
     SHARE of outbox.delivery   the same for what is done about events in trouble
     SHARE of outbox.ring       the keeper can read it, and not move on
+    SHARE of outbox.batch      the seek has the cursor, and has not moved it
     FOR UPDATE of a ring row   that of a segment that is being emptied is updated behind TRUNCATE
 
 Each point is a context manager: in its block the process stands there; it yields whom to kill.
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from receiver import Exchange, Gate
+from receiver import Exchange, Gate, answer
 from waiting import wait_until
 
 from .drill import LOST_CONNECTION, Drill
@@ -87,12 +88,9 @@ def in_flight(drill: Drill) -> int:
 def after_read(drill: Drill) -> Iterator[int]:
     """Events are in its memory, and nobody to send them to."""
     relay = drill.relay()
-    drill.suffering.refuse_connections()
-    wait_until(lambda: in_flight(drill), lambda n: n >= 10, what="events read and not sent")
-    try:
+    with drill.receiver_away():
+        wait_until(lambda: in_flight(drill), lambda n: n >= 10, what="events read and not sent")
         yield relay
-    finally:
-        drill.suffering.listen()
 
 
 @contextmanager
@@ -150,7 +148,13 @@ def during_settle_of_retry(drill: Drill) -> Iterator[int]:
     """A retry was confirmed, and is still in outbox.delivery."""
     relay = drill.relay()
     gate = Gate()
-    drill.mood.instead = gate.held()
+    hold = gate.held()
+
+    async def hold_retries(exchange: Exchange) -> None:
+        was_refused = drill.mood.refused[exchange.request.headers["ce-id"]] > 0
+        await (hold if was_refused else answer())(exchange)
+
+    drill.mood.instead = hold_retries
     try:
         with transaction(drill) as other:
             wait_until(
@@ -178,20 +182,19 @@ def during_rotation(drill: Drill) -> Iterator[int]:
         yield keeper
 
 
+HELD = "SELECT number FROM outbox.segment WHERE cardinality(held_by) > 0 AND NOT current LIMIT 1"
+
+
 @contextmanager
 def during_emptying(drill: Drill) -> Iterator[int]:
     """A segment was truncated, and the transaction that did it is open."""
     keeper = drill.keeper()
-    held = "SELECT number FROM outbox.segment WHERE cardinality(held_by) > 0 AND NOT current LIMIT 1"
     with transaction(drill) as other:
-        drill.suffering.refuse_connections()
-        try:
+        with drill.receiver_away():
             (number,) = wait_until(
-                lambda: drill.database.execute(held), timeout=60, what="a segment that is held"
+                lambda: drill.database.execute(HELD), timeout=60, what="a segment that is held"
             )[0]
             other.execute("SELECT FROM outbox.ring WHERE number = %s FOR UPDATE", (number,))
-        finally:
-            drill.suffering.listen()
         wait_blocked(drill, keeper, other)
         locked = drill.database.value(
             "SELECT count(*) FROM pg_locks WHERE pid = %s AND granted "
@@ -223,7 +226,7 @@ def during_seek(drill: Drill) -> Iterator[int]:
 
     thread = threading.Thread(target=seek)
     with transaction(drill) as other:
-        other.execute("LOCK TABLE outbox.cursor IN SHARE MODE")
+        other.execute("LOCK TABLE outbox.batch IN SHARE MODE")
         thread.start()
         wait_blocked(drill, pid, other)
         yield pid
