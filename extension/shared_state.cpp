@@ -133,6 +133,9 @@ int reserve_slot(const WorkerIdentity& identity, const char* name) {
         slot.settled_position = 0;
         slot.oldest = 0;
         slot.unsettled = 0;
+        slot.held_keys = 0;
+        slot.read_to = 0;
+        slot.reading = 0;
         slot.stats.reset();
         if (chosen == shared->slots_used)
             shared->slots_used = chosen + 1;

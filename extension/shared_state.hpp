@@ -63,6 +63,7 @@ struct WorkerSlot {
     std::atomic<std::uint64_t> unsettled;
     std::atomic<std::uint64_t> held_keys;  // by events in trouble
     std::atomic<std::uint64_t> read_to;    // a relay looked for events of transactions below
+    std::atomic<std::uint32_t> reading;    // segments a relay knows places in, a bit for each
     DeliveryStats stats;
 };
 

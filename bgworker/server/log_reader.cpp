@@ -7,6 +7,7 @@
 #include "server/event_copy.hpp"
 #include "server/row_fetcher.hpp"
 #include "server/window_spool.hpp"
+#include "shared_state.hpp"
 
 namespace outbox {
 
@@ -25,6 +26,7 @@ struct LogReader {
     bool last_xid_finished;
     int commits;
     XLogRecPtr commits_end;
+    std::uint32_t segments;  // that have some of it, a bit for each
 };
 
 LogReader* create_log_reader() {
@@ -132,8 +134,10 @@ static void scan_range(LogReader* reader, const OpenSegment& segment, uint64 fir
             if (reader->last_xid_finished)
                 note_commit(reader, xid);
         }
-        if (reader->last_xid_finished && !is_settled(settled, xid, position))
+        if (reader->last_xid_finished && !is_settled(settled, xid, position)) {
             add_to_spool(reader->spool, {position, *place, segment.number});
+            reader->segments |= 1U << segment.number;
+        }
     }
     index_endscan(scan);
 }
@@ -175,8 +179,14 @@ static bool scan_segment(LogReader* reader, int number, const Snapshot& from,
             scan_range(reader, segment, from.xmax, to.xmax, settled, to);
         index_close(segment.index, AccessShareLock);
     }
+    // Before the lock is released, under which the keeper looks.
+    shared->slots[my_slot].reading = reader->segments;
     table_close(table, AccessShareLock);
     return true;
+}
+
+void forget_window() {
+    shared->slots[my_slot].reading = 0;
 }
 
 int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to) {
@@ -184,6 +194,7 @@ int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settle
     reset_spool(reader->spool);
     reader->commits = 0;
     reader->commits_end = InvalidXLogRecPtr;
+    reader->segments = 0;
     for (int i = 0; i < segment_count; i++)
         if (!scan_segment(reader, i, from, settled, to))
             return -1;

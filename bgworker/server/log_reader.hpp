@@ -12,7 +12,8 @@
 //
 // A window is scanned once, through the index alone, into a spool of (position, place); rows are
 // then fetched by place in as many short transactions as it takes. Whether a row's subtransaction
-// was rolled back shows only then.
+// was rolled back shows only then. Until all of a window is read the keeper leaves its segments
+// alone: to him a row that was rolled back is none, to us it is a place.
 #pragma once
 
 #include <vector>
@@ -44,6 +45,9 @@ void restart_reading(LogReader* reader);
 // that its transactions are on disk: an event must not outrun the durability of its transaction.
 // Returns how many events it may have, or -1: the log is gone.
 int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to);
+
+// Nothing more is read of the window.
+void forget_window();
 
 enum class ReadResult { more, end_of_window, log_is_gone };
 

@@ -116,6 +116,7 @@ static std::optional<Error> rebuild_pipeline() {
     relay->config = relay->new_config;
     relay->open_windows.clear();
     relay->window_unread = false;
+    forget_window();
     relay->next_look = 0;
     relay->frontier = relay->cursor.done;
     relay->settled_before = {};
@@ -276,6 +277,7 @@ static void look_into_log() {
     give_block();
     if (result == ReadResult::end_of_window) {
         relay->window_unread = false;
+        forget_window();
         relay->next_look = relay->clock.now() + relay->poll.next();
         core([] { relay->pipeline->close_window(); });
     }

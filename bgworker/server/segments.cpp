@@ -162,6 +162,17 @@ static bool is_free(int number) {
     return DatumGetBool(result_value(0, 1));
 }
 
+// Of a window that is being read the relay knows places, also those of rows that were rolled back.
+static bool is_being_read(int number) {
+    for (int i = 0; i < shared->slots_used; i++) {
+        const WorkerSlot& slot = shared->slots[i];
+        if (slot.kind == WorkerKind::relay && slot.database == MyDatabaseId &&
+            (slot.reading & 1U << number) != 0)
+            return true;
+    }
+    return false;
+}
+
 static void use_new_snapshot() {
     PopActiveSnapshot();
     PushActiveSnapshot(GetTransactionSnapshot());
@@ -179,7 +190,7 @@ static void empty_segment(int number, Round& round, TimestampTz now) {
         SPI_connect();
         if (!locked) {
             come_back_at(round, later(now, locked_milliseconds));
-        } else if (is_free(number)) {
+        } else if (is_free(number) && !is_being_read(number)) {
             execute(psprintf("TRUNCATE ONLY outbox.event_%d", number), SPI_OK_UTILITY);
             execute(psprintf("UPDATE outbox.ring SET since = clock_timestamp() WHERE number = %d",
                              number),

@@ -36,7 +36,7 @@ CREATE TABLE aggregate (id int PRIMARY KEY, version bigint NOT NULL);
 CREATE TABLE ledger (event_id uuid PRIMARY KEY, aggregate int NOT NULL, version bigint NOT NULL,
                      writer int NOT NULL);
 INSERT INTO aggregate SELECT n, 0 FROM generate_series(1, {aggregates}) AS n;
-CREATE FUNCTION change(which int, writer int) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION change(which int, writer int) RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
     new_version bigint;
     event uuid;
@@ -45,6 +45,7 @@ BEGIN
     event := outbox.enqueue('item', which::text, 'changed',
                             jsonb_build_object('writer', writer), version => new_version);
     INSERT INTO ledger VALUES (event, which, new_version, writer);
+    RETURN event;
 END $$;
 """
 

@@ -233,3 +233,46 @@ def test_a_log_that_is_too_large_can_let_go_of_who_holds_it(
     database.wait_settled("stuck")
     detached = database.execute("SELECT destination FROM outbox.operation WHERE action = 'detach'")
     assert detached == [("stuck",)], "one that was on its way was detached as well"
+
+
+def move_to(database: Database, number: int) -> None:
+    database.execute("UPDATE outbox.ring SET current = (number = %s)", (number,))
+    database.execute("ALTER TABLE outbox.ring RESET (fillfactor)")  # so that sessions hear of it
+
+
+def write_in_vain(database: Database, way: str) -> None:
+    with database.connect() as session, session.transaction(force_rollback=way == "rollback"):
+        with session.transaction(force_rollback=True):
+            session.execute("SELECT outbox.enqueue('item', 'x', 'changed', '{}')")
+
+
+@pytest.mark.parametrize("way", ["rollback", "savepoint"])
+def test_a_segment_is_not_emptied_while_its_window_is_read(
+    make_cluster: MakeCluster, receiver: Receiver, http: None, way: str
+) -> None:
+    """Of what was rolled back the relay knows the places, before it knows that it was."""
+    cluster = make_cluster({"outbox.max_in_flight": "1", "outbox.retention": "1h"})
+    database = create_database(cluster)
+    gate = Gate()
+    receiver.on(everything, gate.held(), times=1)
+    database.add_destination("d", receiver.url())
+    database.execute("SELECT outbox.pause('d')")
+    ids = enqueue(database) + enqueue(database, 1 + ENOUGH)  # more than is read at a time
+    move_to(database, 1)
+    write_in_vain(database, way)
+    move_to(database, 2)
+    ids += database.enqueue("a", first=2 * ENOUGH + 1)
+    database.execute("SELECT outbox.resume('d')")
+    wait_until(lambda: gate.holding, what="the first event")
+
+    def size() -> int:
+        return database.value("SELECT pg_relation_size('outbox.event_1')")
+
+    before = size()
+    assert before > 0
+    cluster.configure({"outbox.retention": "0"})
+    stays(size, before, seconds=2, what="size of the segment")
+    gate.open()
+    database.wait_settled()
+    assert receiver.ids() == ids
+    wait_until(size, lambda left: left == 0, what="the segment to be emptied")

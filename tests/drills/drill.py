@@ -1,0 +1,309 @@
+"""What all drills have: a server under load, two destinations, and books kept outside of it.
+
+    suffering    refuses some events, some of them for good, and whatever else the drill does to it
+    calm         takes everything, and must not notice
+
+Writers are processes of their own (noting_writer.py); receivers keep every request.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+
+from cluster import Cluster, make_directory
+from database import Database, create_database
+from ledger import SETUP, Entry, read_ledger
+from receiver import Behaviour, Exchange, Receiver, answer, everything
+from waiting import SLOWNESS, wait_until
+
+from .account import Account, Kill, attempts_of, balance
+
+AGGREGATES = 24
+WRITERS = 3
+MAX_ATTEMPTS = 4
+
+# Everything happens often: cursors are saved, segments left and emptied, failures forgiven.
+FLUSH_INTERVAL = 0.1
+SETTINGS = {
+    "outbox.cursor_flush_interval": "100ms",
+    "outbox.segment_size": "64kB",
+    "outbox.backoff_min": "1ms",
+    "outbox.backoff_max": "100ms",
+    "outbox.max_in_flight": "60",
+}
+SUFFERING = {"retry_base": "10ms", "retry_max": "200ms", "max_attempts": str(MAX_ATTEMPTS)}
+
+# A saved cursor is on disk when the WAL writer has come round three times (200 ms each); on a crowded
+# machine a process gets its turn later than it wants.
+REPEATS_WINDOW = FLUSH_INTERVAL + 0.6 + 2.0 * SLOWNESS
+LOST_CONNECTION = (psycopg.OperationalError, psycopg.InterfaceError)
+
+
+def new_seed() -> int:
+    return int(os.environ.get("OUTBOX_TEST_SEED", random.randrange(1_000_000)))
+
+
+# -------------------------------------------------------------------------------------------------
+# A receiver with opinions
+# -------------------------------------------------------------------------------------------------
+
+
+class Mood:
+    """How a receiver answers: most events with 204, a few never, some only later.
+
+    What becomes of an event depends on its id alone, so that it does not matter who asks when.
+    """
+
+    def __init__(self, receiver: Receiver, *, refuses: bool) -> None:
+        self.refuses = refuses
+        self.refused: Counter[str] = Counter()  # times each event was
+        self.instead: Behaviour | None = None  # of taking an event
+        receiver.on(everything, self.behave)
+
+    def status_of(self, event_id: str) -> int:
+        dice = int(event_id[-6:], 16)
+        if not self.refuses:
+            return 204
+        if dice % 149 == 0:
+            return 413  # for good
+        if dice % 151 == 0:
+            return 400  # until its attempts are used up
+        if dice % 19 == 0 and self.refused[event_id] < 1 + dice % (MAX_ATTEMPTS - 1):
+            return 400
+        return 204
+
+    async def behave(self, exchange: Exchange) -> None:
+        event_id = exchange.request.headers["ce-id"]
+        status = self.status_of(event_id)
+        if status != 204:
+            self.refused[event_id] += 1
+            await answer(status, body=b"not like this")(exchange)
+        elif self.instead is not None:
+            await self.instead(exchange)
+        else:
+            await answer()(exchange)
+
+
+# -------------------------------------------------------------------------------------------------
+# The drill
+# -------------------------------------------------------------------------------------------------
+
+
+class Drill:
+    reports: list[str] = []  # of all drills, for the end
+
+    def __init__(
+        self, cluster: Cluster, name: str, *, seed: int | None = None, **options: str
+    ) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.suffering = Receiver()
+        self.calm = Receiver()
+        self.mood = Mood(self.suffering, refuses=True)
+        self.kills: list[Kill] = []
+        self.notes = make_directory("notes")
+        self.writers: list[subprocess.Popen[str]] = []
+        self.seed = new_seed() if seed is None else seed
+        self.random = random.Random(self.seed)
+        print(f"OUTBOX_TEST_SEED={self.seed}")
+        self.database = create_database(cluster)
+        self.database.execute(SETUP.format(aggregates=AGGREGATES))
+        self.database.add_destination("suffering", self.suffering.url(), **{**SUFFERING, **options})
+        self.database.add_destination("calm", self.calm.url())
+        for destination in ("suffering", "calm"):
+            self.database.wait_for_worker("relay", destination)
+
+    def close(self) -> None:
+        for process in self.writers:
+            process.kill()
+            process.wait()
+        self.suffering.close()
+        self.calm.close()
+        shutil.rmtree(self.notes, ignore_errors=True)
+
+    # ---- load -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def load(self, *, conninfo: str | None = None) -> Iterator[None]:
+        """Writers at work; after the block they have stopped."""
+        conninfo = conninfo or self.cluster.conninfo(self.database.name)
+        program = Path(__file__).with_name("noting_writer.py")
+        search = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self.writers = [
+            subprocess.Popen(
+                [sys.executable, str(program), str(self.notes / str(number)), conninfo, str(number),
+                 str(self.seed + number), str(AGGREGATES)],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env={**os.environ, **search},
+            )
+            for number in range(WRITERS)
+        ]  # fmt: skip
+        yield
+        for process in self.writers:
+            process.terminate()
+        for process in self.writers:
+            output, _ = process.communicate(timeout=90)
+            assert process.returncode == 0, f"a writer failed:\n{output}"
+
+    def wait_for_arrivals(self, more: int, *, at: Receiver | None = None) -> None:
+        """Lets so many more requests arrive."""
+        receiver = at or self.suffering
+        goal = len(receiver.requests) + more
+        wait_until(
+            lambda: len(receiver.requests), lambda seen: seen >= goal, timeout=60,
+            what=f"{more} more requests",
+        )  # fmt: skip
+
+    # ---- killing --------------------------------------------------------------------------------
+
+    @contextmanager
+    def noted(self, what: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.kills.append(Kill(what, began, time.monotonic()))
+
+    def kill(self, what: str, pid: int) -> None:
+        with self.noted(what):
+            self.cluster.kill_and_recover(pid)
+
+    def kill_postmaster(self) -> None:
+        with self.noted("postmaster"):
+            self.cluster.kill_postmaster()
+            self.cluster.start()
+
+    @contextmanager
+    def receiver_away(self) -> Iterator[None]:
+        """To its peers a process that is killed is connections that are reset, and nobody listening."""
+        with self.noted("receiver"):
+            self.suffering.refuse_connections()
+        try:
+            yield
+        finally:
+            self.suffering.listen()
+
+    def relay(self, destination: str = "suffering") -> int:
+        return self.database.wait_for_worker("relay", destination)
+
+    def keeper(self) -> int:
+        return self.database.wait_for_worker("keeper")
+
+    def launcher(self) -> int:
+        def pid() -> int | None:
+            return next((p for kind, _, p in self.cluster.workers() if "launcher" in kind), None)
+
+        found = wait_until(pid, what="a launcher", ignoring=(psycopg.OperationalError,))
+        assert found is not None
+        return found
+
+    def writing_backend(self) -> int:
+        def pid() -> int | None:
+            rows = self.cluster.execute(
+                "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
+                "AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()"
+            )
+            return self.random.choice(rows)[0] if rows else None
+
+        found = wait_until(pid, what="a backend in the middle of a transaction")
+        assert found is not None
+        return found
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def conclude(self, *, repeats: bool = False, acknowledged_lasts: bool = True) -> Account:
+        """Waits until everything is settled, and holds the books against each other."""
+        ledger = read_ledger(self.database.connection)
+        self.wait_until_settled(ledger)
+        dead = self.dead_letters()
+        rolled_back = self.noted_as("rolled back")
+        accounts = {
+            name: balance(
+                ledger, attempts_of(receiver.events()), dead=dead if name == "suffering" else set(),
+                rolled_back=rolled_back, max_attempts=MAX_ATTEMPTS,
+                kills=[k for k in self.kills if name == "suffering" or k.what != "receiver"],
+                window=REPEATS_WINDOW, behind=self.most_behind_a_slow_event(),
+            )
+            for name, receiver in (("suffering", self.suffering), ("calm", self.calm))
+        }  # fmt: skip
+        self.report(accounts)
+        restarts = sum(kill.what != "receiver" for kill in self.kills)
+        for name, account in accounts.items():
+            account.hold(restarts=restarts, repeats=repeats and name == "suffering")
+        assert accounts["calm"].refusals == 0
+        self.check_ledger(ledger, rolled_back, acknowledged_lasts)
+        return accounts["suffering"]
+
+    def most_behind_a_slow_event(self) -> int:
+        """docs/architecture.md; and the log is read a block of 512 events at a time."""
+        return 16 * int(self.cluster.settings["outbox.max_in_flight"]) + 512
+
+    def wait_until_settled(self, ledger: list[Entry]) -> None:
+        committed = {entry.event_id for entry in ledger}
+        for receiver in (self.suffering, self.calm):
+            with suppress(AssertionError):  # the account will say which ones
+                wait_until(
+                    lambda: len(committed.difference(receiver.ids())),
+                    lambda missing: missing == 0, timeout=40, what="all events to be sent",
+                )  # fmt: skip
+        wait_until(
+            lambda: self.database.execute(
+                "SELECT destination, state, count(*) FROM outbox.delivery WHERE state <> 'DEAD' GROUP BY 1, 2"
+            ),
+            lambda waiting: waiting == [], what="nothing but dead letters in outbox.delivery",
+        )  # fmt: skip
+        for destination in ("suffering", "calm"):
+            self.database.wait_settled(destination)
+
+    def dead_letters(self) -> set[str]:
+        rows = self.database.execute(
+            "SELECT event_id::text, destination, last_error FROM outbox.dead_letter"
+        )
+        for event_id, destination, error in rows:
+            assert destination == "suffering" and error, f"{event_id} is dead at {destination}: {error}"
+            assert self.mood.refused[event_id] > 0, f"{event_id} is dead and was never refused"
+        return {event_id for event_id, _, _ in rows}
+
+    def noted_as(self, what: str) -> set[str]:
+        lines = [
+            line.rstrip("\n").split("\t")
+            for path in self.notes.iterdir()
+            for line in path.read_text().splitlines()
+        ]
+        return {event for kind, event in lines if kind == what}
+
+    def check_ledger(
+        self, ledger: list[Entry], rolled_back: set[str], acknowledged_lasts: bool
+    ) -> None:
+        """The table `ledger` is itself as the writers outside have seen it."""
+        committed = {entry.event_id for entry in ledger}
+        assert not committed & rolled_back, "what was rolled back is there"
+        if acknowledged_lasts:
+            missing = self.noted_as("committed") - committed
+            assert not missing, f"the server forgot what it had said was committed: {missing}"
+        versions: dict[str, list[int]] = {}
+        for entry in ledger:
+            versions.setdefault(entry.key, []).append(entry.version)
+        for key, found in versions.items():
+            assert sorted(found) == list(range(1, len(found) + 1)), f"gaps in key {key}"
+
+    def report(self, accounts: dict[str, Account]) -> None:
+        kills = Counter(kill.what for kill in self.kills)
+        counted = ", ".join(f"{n} {what}" for what, n in sorted(kills.items())) or "none"
+        for name, account in accounts.items():
+            line = f"{self.name} [seed {self.seed}] {name}: {account}; kills: {counted}"
+            Drill.reports.append(line)
+            print(line, flush=True)
+
+
+# The fixture `make_drill`: (settings=None, **options of the suffering destination) -> Drill
+MakeDrill = Callable[..., Drill]
