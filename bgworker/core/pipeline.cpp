@@ -30,9 +30,13 @@ Pipeline::~Pipeline() {
 // The log's side
 // ---------------------------------------------------------------------------------------------
 
+bool Pipeline::has_memory() const noexcept {
+    return unsettled_ < limits_.max_events && held_bytes_ < limits_.max_bytes;
+}
+
 bool Pipeline::has_room() const noexcept {
-    return unsettled_ < limits_.max_events && held_bytes_ < limits_.max_bytes &&
-           span_ < limits_.max_events * max_span_factor && held_keys_.size() < max_held_keys;
+    return has_memory() && span_ < limits_.max_events * max_span_factor &&
+           held_keys_.size() < max_held_keys;
 }
 
 void Pipeline::open_window() {

@@ -124,7 +124,7 @@ class Pipeline {
     // Takes a block of retries, in order of position, each key's from its first one on.
     void admit_retries(EventBlock* block);
     // Whether retries are of use now: not while nothing can be sent anyway.
-    bool wants_retries() const noexcept { return !paused_ && !backing_off() && has_room(); }
+    bool wants_retries() const noexcept { return !paused_ && !backing_off() && has_memory(); }
 
     // The destination's side.
     int descriptor() const noexcept { return sink_->descriptor(); }
@@ -158,6 +158,7 @@ class Pipeline {
     const std::string& last_error() const noexcept { return last_error_; }
 
   private:
+    bool has_memory() const noexcept;
     void take_in(EventBlock& block);
     void enqueue(Event& event);
     bool waits_for_its_key(const Event& event) const noexcept;

@@ -293,6 +293,18 @@ TEST_F(PipelineTrouble, RetriesMoveNoCursor) {
     EXPECT_EQ(pipeline->highest_settled(), 7);
 }
 
+TEST_F(PipelineTrouble, TooManyHeldKeysStopReadingAndNotTheRetriesThatFreeThem) {
+    start(single_events);
+    std::vector<std::string> keys;
+    for (std::size_t i = 0; i < Pipeline::max_held_keys; i++)
+        keys.push_back(std::to_string(i));
+    pipeline->hold_keys(std::move(keys));
+    EXPECT_FALSE(pipeline->has_room());
+    EXPECT_TRUE(pipeline->wants_retries());
+    pipeline->free_key("7");
+    EXPECT_TRUE(pipeline->has_room());
+}
+
 // ---------------------------------------------------------------------------------------------
 // Pause
 // ---------------------------------------------------------------------------------------------
