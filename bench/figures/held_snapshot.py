@@ -1,7 +1,7 @@
 """What a snapshot that somebody holds for ten minutes costs, at a steady rate of events.
 
-Without, with, and without again: ten minutes each way, one after the other, for that is how long it must
-be held. In --quick ten seconds. The usual outbox table (marked per batch, the kinder of its relays) and PgQ
+Without for five minutes, with for ten, without for five: slices cannot take turns when it must be held for
+so long. In --quick it is held for ten seconds. The usual outbox table (marked per batch, the kinder of its relays) and PgQ
 go through the same, with two minutes without before. Autovacuum is on and does what it can. Dead
 tuples are counted row by row while the snapshot is still held.
 """

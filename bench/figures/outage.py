@@ -20,7 +20,7 @@ def database(bench: Bench, name: str) -> Bench:
 
 
 def has_failed(down: Bench) -> bool:
-    return down.status()["state"] == "backing_off"
+    return down.status()["state"] == "backing off"
 
 
 def measure(bench: Bench) -> Figure:
