@@ -17,7 +17,7 @@ from waiting import wait_until
 
 from .drill import MakeDrill
 
-SIZE, SIZE_LATER = "2048k", "2304k"
+SIZE, SIZE_LATER = "768k", "1024k"
 
 
 @pytest.fixture
@@ -74,5 +74,5 @@ def test_the_disk_of_the_log_is_full(make_drill: MakeDrill, small_disk: Path) ->
         drill.suffering.listen()
         drill.database.wait_settled("suffering")
         subprocess.run(["mount", "-o", f"remount,size={SIZE_LATER}", str(small_disk)], check=True)
-        drill.wait_for_arrivals(1000, at=drill.calm)
+        drill.wait_for_arrivals(500, at=drill.calm)
     drill.conclude()
