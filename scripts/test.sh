@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [regress] [system]      default: all
+#   scripts/test.sh [unit] [sanitized] [regress] [system] [drills]     default: all
+#   scripts/test.sh --long [minutes]       the drill of random kills for so long; default: 60
 #
+# A drill prints its seed; with OUTBOX_TEST_SEED=<seed> it is repeated.
 # With REQUIRE_ALL_TESTS=1 a test that cannot run here is a failure, not a skip.
 
 source "$(dirname "$0")/common.sh"
 
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(unit sanitized regress system)
+[ ${#suites[@]} -gt 0 ] || suites=(unit sanitized regress system drills)
+if [ "${suites[0]}" = --long ]; then
+    suites=(random_kills)
+    export OUTBOX_DRILL_MINUTES=${2:-60}
+    [[ $OUTBOX_DRILL_MINUTES =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$OUTBOX_DRILL_MINUTES\""
+fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
     python3-pytest python3-psycopg procps nginx-light openssl
@@ -74,6 +81,20 @@ run_system() {
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/system" -p no:cacheprovider \
         --junitxml="$results/system.xml" >&2 || true
     count_junit "$results/system.xml" system
+}
+
+run_drills() {
+    build_project -D OUTBOX_TESTS=ON
+    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/drills" -p no:cacheprovider \
+        --junitxml="$results/drills.xml" >&2 || true
+    count_junit "$results/drills.xml" drills
+}
+
+run_random_kills() { # shows what it does
+    build_project -D OUTBOX_TESTS=ON
+    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q -s "$repository/tests/drills/test_random_kills.py" \
+        -p no:cacheprovider --junitxml="$results/random_kills.xml" >&2 || true
+    count_junit "$results/random_kills.xml" "random kills"
 }
 
 for suite in "${suites[@]}"; do

@@ -213,8 +213,9 @@ END;
 COMMENT ON FUNCTION outbox.park_events(name, xid8[], bigint[]) IS
     'internal: puts events behind others of their keys';
 
--- Takes what is due under a token: rows whose turn has come, each with what waits right behind it. Of
--- each row no more than max_bytes of payload altogether, but at least one row.
+-- Takes what is due under a token: rows whose turn has come, each with what waits right behind it, up to
+-- a row that is on its way: one before it may have come back, by a replay or after a crash. No more than
+-- max_bytes of payload altogether, but at least one row.
 CREATE FUNCTION outbox.claim_due(
     destination  name,
     token        uuid,
@@ -252,8 +253,9 @@ BEGIN
                AND f.state = 'PENDING' AND f.ordering_key <> ''
                AND NOT EXISTS (SELECT FROM outbox.delivery AS b
                                 WHERE b.destination = $1 AND b.ordering_key = due.ordering_key AND b.ordering_key <> ''
-                                  AND b.position > due.position AND b.position < f.position
-                                  AND b.state IN ('RELEASED', 'DEAD'))
+                                  AND b.position > due.position AND b.position <= f.position
+                                  AND (b.state IN ('RELEASED', 'DEAD')
+                                       OR b.lock_token IS NOT NULL AND coalesce(b.locked_until >= now, true)))
              ORDER BY f.position
              LIMIT 100) AS follower
     ), numbered AS (

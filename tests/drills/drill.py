@@ -27,7 +27,7 @@ from ledger import SETUP, Entry, read_ledger
 from receiver import Behaviour, Exchange, Receiver, answer, everything
 from waiting import SLOWNESS, wait_until
 
-from .account import Account, Kill, attempts_of, balance
+from .account import Account, Attempt, Kill, attempts_of, balance
 
 AGGREGATES = 24
 WRITERS = 3
@@ -112,6 +112,7 @@ class Drill:
         self.calm = Receiver()
         self.mood = Mood(self.suffering, refuses=True)
         self.kills: list[Kill] = []
+        self.moved_at = 0.0
         self.notes = make_directory("notes")
         self.writers: list[subprocess.Popen[str]] = []
         self.seed = new_seed() if seed is None else seed
@@ -192,6 +193,11 @@ class Drill:
         finally:
             self.suffering.listen()
 
+    def move_to(self, database: Database) -> None:
+        """The old server is gone, and perhaps with it what the new one has never heard of."""
+        self.database, self.cluster = database, database.cluster
+        self.moved_at = time.monotonic()
+
     def relay(self, destination: str = "suffering") -> int:
         return self.database.wait_for_worker("relay", destination)
 
@@ -228,7 +234,7 @@ class Drill:
         rolled_back = self.noted_as("rolled back")
         accounts = {
             name: balance(
-                ledger, attempts_of(receiver.events()), dead=dead if name == "suffering" else set(),
+                ledger, self.attempts(receiver, ledger), dead=dead if name == "suffering" else set(),
                 rolled_back=rolled_back, max_attempts=MAX_ATTEMPTS,
                 kills=[k for k in self.kills if name == "suffering" or k.what != "receiver"],
                 window=REPEATS_WINDOW, behind=self.most_behind_a_slow_event(),
@@ -238,10 +244,18 @@ class Drill:
         self.report(accounts)
         restarts = sum(kill.what != "receiver" for kill in self.kills)
         for name, account in accounts.items():
-            account.hold(restarts=restarts, repeats=repeats and name == "suffering")
+            concerned = name == "suffering" or self.moved_at > 0
+            account.hold(restarts=restarts, repeats=repeats and concerned)
         assert accounts["calm"].refusals == 0
         self.check_ledger(ledger, rolled_back, acknowledged_lasts)
         return accounts["suffering"]
+
+    def attempts(self, receiver: Receiver, ledger: list[Entry]) -> list[Attempt]:
+        committed = {entry.event_id for entry in ledger}
+        return [
+            attempt for attempt in attempts_of(receiver.events())
+            if attempt.began > self.moved_at or attempt.event_id in committed
+        ]  # fmt: skip
 
     def most_behind_a_slow_event(self) -> int:
         """docs/architecture.md; and the log is read a block of 512 events at a time."""

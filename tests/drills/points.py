@@ -120,7 +120,7 @@ def after_confirmation(drill: Drill) -> Iterator[int]:
     relay = drill.relay()
     with transaction(drill) as operator:
         operator.execute("SELECT FROM outbox.cursor WHERE destination = 'suffering' FOR UPDATE")
-        drill.wait_for_arrivals(20)
+        drill.wait_for_arrivals(5)
         yield relay
 
 
@@ -239,7 +239,7 @@ def during_seek(drill: Drill) -> Iterator[int]:
 def before_commit_of_seek(drill: Drill) -> Iterator[int]:
     with transaction(drill) as operator:
         operator.execute("SELECT outbox.seek('suffering', 'beginning')")
-        drill.wait_for_arrivals(20)
+        drill.wait_for_arrivals(5)
         yield operator.info.backend_pid
 
 

@@ -26,7 +26,7 @@ def settings_of(dice: random.Random) -> dict[str, str]:
         "synchronous_commit": dice.choice(["on", "on", "off"]),
         "wal_writer_delay": dice.choice(["10ms", "200ms"]),
         "outbox.segment_size": dice.choice(["64kB", "256kB"]),
-        "outbox.max_in_flight": dice.choice(["1", "20", "60"]),
+        "outbox.max_in_flight": dice.choice(["20", "60"]),
         "outbox.cursor_flush_interval": dice.choice(["1ms", "20ms", "100ms"]),
     }
 

@@ -206,6 +206,27 @@ def test_replay_delivers_a_selection_again(db: Database, receiver: Receiver) -> 
     assert operations(db) == [("replay", 3), ("replay", 1)]
 
 
+def test_a_replay_does_not_take_along_what_is_on_its_way(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url())
+    ids = db.enqueue("a", 3)
+    db.wait_settled()
+    gate = Gate()
+    receiver.on(everything, gate.held(), times=1)
+    db.execute("SELECT outbox.replay('d', event_ids => ARRAY[%s::uuid])", (ids[1],))
+    wait_until(lambda: gate.holding, what="the second event")
+    db.execute("SELECT outbox.replay('d')")
+    # The relay has taken the first event, and nothing beyond the one that it has already.
+    wait_until(
+        lambda: db.execute("SELECT version FROM outbox.delivery WHERE lock_token IS NOT NULL ORDER BY 1"),
+        lambda locked: locked == [(1,), (2,)], what="the first event to be taken",
+    )  # fmt: skip
+    gate.open()
+    wait_for_versions(receiver, "a", [1, 2, 3, 2, 1, 3])
+    wait_for_rows(db, [])
+    db.wait_settled()
+    assert receiver.versions("a") == [1, 2, 3, 2, 1, 3]
+
+
 def test_new_events_of_a_key_follow_its_replay(db: Database, receiver: Receiver) -> None:
     db.add_destination("d", receiver.url())
     db.enqueue("a", 3)

@@ -1,0 +1,133 @@
+"""Receivers on bad days, under load. The other destination must not notice."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import time
+
+import pytest
+
+from receiver import (
+    Behaviour,
+    Exchange,
+    Receiver,
+    answer,
+    close_unanswered,
+    cut_off,
+    delayed,
+    reset,
+)
+from waiting import SECOND, wait_until
+
+from .drill import Drill, MakeDrill
+
+EVENTS = 600
+
+
+def latencies(receiver: Receiver) -> list[float]:
+    """Seconds from `occurred_at` to the last byte at the receiver, as its clock has it, ascending."""
+    drift = time.time() - time.monotonic()
+    return sorted(
+        event.request.began + drift
+        - datetime.datetime.fromisoformat(event.attributes["time"].replace("Z", "+00:00")).timestamp()
+        for event in receiver.events()
+    )  # fmt: skip
+
+
+def assert_calm_did_not_notice(drill: Drill) -> None:
+    """`occurred_at` is when the statement began: what the writer waited before COMMIT is in it."""
+    seconds = latencies(drill.calm)
+    median, most = seconds[len(seconds) // 2], seconds[len(seconds) * 99 // 100]
+    line = f"{drill.name}: calm got its events within {median:.3f} s, 99 of 100 within {most:.3f} s"
+    Drill.reports.append(line)
+    assert median < SECOND and most < 5 * SECOND, line
+
+
+def test_down_for_the_whole_run_and_back(make_drill: MakeDrill) -> None:
+    drill = make_drill()
+    drill.suffering.refuse_connections()
+    with drill.load():
+        drill.wait_for_arrivals(EVENTS, at=drill.calm)
+        wait_until(
+            lambda: drill.database.status("suffering")["state"],
+            lambda state: state == "backing off", what="a back-off",
+        )  # fmt: skip
+    drill.database.wait_settled("calm")
+    assert drill.suffering.requests == []
+    assert_calm_did_not_notice(drill)
+    drill.suffering.listen()
+    account = drill.conclude()
+    assert account.twice == 0
+
+
+@pytest.mark.slow
+def test_down_while_everything_is_killed(make_drill: MakeDrill) -> None:
+    """A backlog survives relay, keeper and postmaster."""
+    drill = make_drill()
+    drill.suffering.refuse_connections()
+    with drill.load():
+        for kill in ("relay", "keeper", "postmaster"):
+            drill.wait_for_arrivals(100, at=drill.calm)
+            if kill == "postmaster":
+                drill.kill_postmaster()
+            else:
+                drill.kill(kill, drill.relay() if kill == "relay" else drill.keeper())
+        drill.wait_for_arrivals(100, at=drill.calm)
+    drill.database.wait_for_worker("relay", "calm")
+    drill.database.wait_settled("calm")
+    assert drill.suffering.requests == []
+    drill.suffering.listen()
+    assert drill.conclude().twice == 0
+
+
+def sometimes(dice: random.Random, *bad: Behaviour) -> Behaviour:
+    good = answer()
+
+    async def behave(exchange: Exchange) -> None:
+        await (dice.choice(bad) if dice.random() < 0.1 else good)(exchange)
+
+    return behave
+
+
+def test_slow(make_drill: MakeDrill) -> None:
+    drill = make_drill()
+    drill.mood.instead = delayed(0.3)
+    with drill.load():
+        drill.wait_for_arrivals(EVENTS, at=drill.calm)
+    drill.database.wait_settled("calm")
+    assert_calm_did_not_notice(drill)
+    drill.mood.instead = None
+    assert drill.conclude().twice == 0
+
+
+def test_failing(make_drill: MakeDrill) -> None:
+    """Half answers, resets, connections that are closed, and 503."""
+    drill = make_drill()
+    half = cut_off(b"HTTP/1.1 204 No Con")
+    drill.mood.instead = sometimes(drill.random, half, reset, close_unanswered, answer(503))
+    with drill.load():
+        drill.wait_for_arrivals(EVENTS, at=drill.calm)
+    drill.database.wait_settled("calm")
+    assert_calm_did_not_notice(drill)
+    drill.mood.instead = None
+    assert drill.conclude().twice == 0
+
+
+def test_takes_events_and_cannot_say_so(make_drill: MakeDrill) -> None:
+    """Unknown is failure: each such event arrives once more, and no other."""
+    drill = make_drill()
+    unsaid: list[int] = []
+
+    async def take_and_reset(exchange: Exchange) -> None:
+        exchange.answered(204)
+        exchange.reset()
+        unsaid.append(exchange.request.number)
+
+    drill.mood.instead = sometimes(drill.random, take_and_reset)
+    with drill.load():
+        drill.wait_for_arrivals(EVENTS, at=drill.calm)
+    drill.database.wait_settled("calm")
+    assert_calm_did_not_notice(drill)
+    drill.mood.instead = None
+    assert drill.conclude(repeats=True).twice == len(unsaid) > 0

@@ -1,0 +1,84 @@
+"""What section 6 of the seed documents asks to break, as far as the producer goes.
+
+    1  crash between commit and publishing             test_committed_and_not_published
+    2  published, and crash before it is marked        test_published_and_not_marked
+    3  the acknowledgement gets lost                   test_receivers.py, takes events and cannot say so
+    4  processing takes longer than expected           test_processing_takes_long
+    5  an event that can never be processed            test_an_event_that_nobody_can_process
+    6  nothing goes back to an older version           every drill: see "out of order" in account.py
+"""
+
+from __future__ import annotations
+
+from receiver import delayed
+from waiting import wait_until
+
+from .drill import Drill, MakeDrill
+from .points import transaction
+
+
+def test_committed_and_not_published(make_drill: MakeDrill) -> None:
+    """A backlog that nobody has sent any of outlives the server, and arrives once."""
+    drill = make_drill()
+    drill.database.execute("SELECT outbox.pause('suffering')")
+    with drill.load():
+        drill.wait_for_arrivals(200, at=drill.calm)
+        drill.kill("relay", drill.relay())
+        drill.kill_postmaster()
+    assert drill.suffering.requests == []
+    drill.database.execute("SELECT outbox.resume('suffering')")
+    assert drill.conclude().twice == 0
+
+
+def test_published_and_not_marked(make_drill: MakeDrill) -> None:
+    """What was confirmed since the cursor was saved arrives again: all of that, and nothing else."""
+    drill = make_drill()
+    drill.mood.refuses = False
+    with drill.load():
+        drill.wait_for_arrivals(100)
+    drill.database.wait_settled("suffering")
+    make_durable(drill)
+    before = len(drill.suffering.ids())
+    with transaction(drill) as operator:
+        operator.execute("SELECT FROM outbox.cursor WHERE destination = 'suffering' FOR UPDATE")
+        with drill.load():
+            drill.wait_for_arrivals(100)
+        drill.database.wait_settled("suffering")
+        unmarked = drill.suffering.ids()[before:]
+        drill.kill("published and not marked", drill.relay())
+    assert drill.conclude().twice == len(unmarked)
+
+
+def make_durable(drill: Drill) -> None:
+    """The cursor that is saved, without waiting for the disk, survives a crash from here on."""
+    wait_until(
+        lambda: drill.database.value(
+            "SELECT c.position = w.settled_position FROM outbox.cursor AS c "
+            "JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.name = c.destination "
+            "WHERE c.destination = 'suffering'"
+        ),
+        what="the cursor to be saved",
+    )  # fmt: skip
+    drill.database.execute("SELECT pg_logical_emit_message(true, '', '')")
+
+
+def test_processing_takes_long(make_drill: MakeDrill) -> None:
+    """Nobody loses patience before request_timeout; who does sends the event again, in its order."""
+    drill = make_drill(request_timeout="1s")
+    drill.mood.instead = delayed(0.5)
+    with drill.load():
+        drill.wait_for_arrivals(40)
+    drill.mood.instead = None
+    assert drill.conclude().twice == 0
+
+
+def test_an_event_that_nobody_can_process(make_drill: MakeDrill) -> None:
+    """It becomes a dead letter with a line in the server log, and its key goes on."""
+    drill = make_drill()
+    with drill.load():
+        wait_until(
+            lambda: drill.database.value("SELECT count(*) FROM outbox.dead_letter"),
+            lambda dead: dead >= 3, timeout=60, what="dead letters",
+        )  # fmt: skip
+    dead = drill.conclude().dead
+    assert drill.cluster.log().count("is a dead letter of destination") == dead >= 3
