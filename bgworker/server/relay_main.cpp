@@ -31,7 +31,8 @@
 
 namespace outbox {
 
-// The cursor is saved at the latest after so many events, so that a crash repeats no more of them.
+// The cursor is saved at the latest after so many events, and then on disk, so that a crash repeats
+// no more of them. In between saves are not waited for.
 static constexpr std::uint64_t max_unsaved_events = 100'000;
 
 // While commits come so fast that a window holds several, the next one waits for more: every look
@@ -66,8 +67,8 @@ struct Relay {
     bool cursor_lost = false;  // somebody moved it, or took it
     bool unsaved = false;
     Micros saved_at = 0;
-    Micros not_before = 0;  // of saving and recording
-    std::uint64_t delivered_at_save = 0;
+    Micros not_before = 0;                 // of saving and recording
+    std::uint64_t delivered_at_flush = 0;  // when what was saved was known to be on disk
     std::uint64_t failed_attempts_shown = 0;
     std::uint64_t failures_shown = 0;  // of the destination
 
@@ -308,6 +309,10 @@ static void settle() {
     });
 }
 
+static bool flush_is_due() {
+    return my_stats().delivered - relay->delivered_at_flush >= max_unsaved_events;
+}
+
 static bool something_to_save() {
     return (relay->unsaved && !relay->cursor.foreign) || !relay->pipeline->receipts().empty();
 }
@@ -316,10 +321,8 @@ static bool something_to_save() {
 static Micros save_due() {
     if (!something_to_save())
         return never;
-    const std::uint64_t unsaved_events = my_stats().delivered - relay->delivered_at_save;
-    const Micros due = unsaved_events >= max_unsaved_events
-                           ? 0
-                           : relay->saved_at + milliseconds(settings::cursor_flush_interval);
+    const Micros due =
+        flush_is_due() ? 0 : relay->saved_at + milliseconds(settings::cursor_flush_interval);
     return std::max(due, relay->not_before);
 }
 
@@ -347,7 +350,10 @@ static void save() {
     tell_keeper_of_progress();
     relay->unsaved = false;
     relay->saved_at = relay->clock.now();
-    relay->delivered_at_save = my_stats().delivered;
+    if (flush_is_due()) {
+        XLogFlush(XactLastCommitEnd);
+        relay->delivered_at_flush = my_stats().delivered;
+    }
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -518,3 +518,25 @@ def test_a_session_with_an_old_snapshot_delays_nothing(db: Database, receiver: R
             arrive(receiver, arrived)
         db.wait_settled()
         assert db.status()["state"] == "idle"
+
+
+def test_a_crash_repeats_no_more_events_than_documented(make_cluster: MakeCluster) -> None:
+    """Saves of the cursor are asynchronous, but every 100,000 events one is on disk."""
+    cluster = make_cluster({"wal_writer_delay": "10s", "outbox.cursor_flush_interval": "50ms"})
+    database = create_database(cluster)
+    database.add_destination("d", "null:")
+    database.execute("SELECT outbox.pause('d')")
+    with database.connection.transaction():
+        for _ in range(60):
+            database.execute(
+                "SELECT count(outbox.enqueue('item', n::text, 'changed', '{}'::jsonb)) "
+                "FROM generate_series(1, 10000) AS n"
+            )
+    database.execute("SELECT outbox.resume('d')")
+    delivered = wait_until(
+        lambda: database.published("d"), lambda n: n >= 350_000, what="most of them delivered"
+    )
+    cluster.kill_postmaster()
+    cluster.start("-c", "shared_preload_libraries=")  # no relay that goes on
+    saved = database.value("SELECT position FROM outbox.cursor")
+    assert delivered - saved <= 110_000, f"{delivered} delivered, {saved} saved"
