@@ -63,7 +63,7 @@ def wait_blocked(drill: Drill, pid: int, by: psycopg.Connection) -> None:
     wait_until(
         lambda: drill.database.value("SELECT pg_blocking_pids(%s)", (pid,)),
         lambda blocking: by.info.backend_pid in blocking,
-        what=f"process {pid} to wait for our lock",
+        timeout=60, what=f"process {pid} to wait for our lock",
     )  # fmt: skip
 
 

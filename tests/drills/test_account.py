@@ -51,7 +51,7 @@ def test_what_is_right() -> None:
         ("was not settled", ["a1 503", "a2", *ALL], [], {}),
         ("without a cause", ["a1", *ALL], [], {}),
         ("without a cause", ["a1", *ALL], [5], {}),
-        ("steps back", [*ALL, "a1", "a2", "a3", "a1"], [6, 9], {}),
+        ("steps back", [*ALL, "a2", "a1", "a3", "a2", "a1"], [6, 9], {}),
         ("repeats after a kill", [*ALL, *ALL], [6], {}),
     ],
 )

@@ -1,6 +1,6 @@
 """kill -9 of whatever there is, at random, while writers write.
 
-A round is a server of its own that is killed a dozen times, with settings and moments that follow from
+A round is a server of its own that is killed ten times, with settings and moments that follow from
 its seed. By default there is one round; OUTBOX_DRILL_MINUTES=60 goes on with further ones for that long.
 OUTBOX_TEST_SEED repeats a run from the round whose seed it is.
 """
@@ -17,7 +17,7 @@ from cluster import MakeCluster
 from .drill import SETTINGS, Drill, new_seed
 from .points import POINTS
 
-KILLS_OF_A_ROUND = 12
+KILLS_OF_A_ROUND = 10
 
 
 def settings_of(dice: random.Random) -> dict[str, str]:
