@@ -1,6 +1,6 @@
 """What a snapshot that somebody holds for ten minutes costs, at a steady rate of events.
 
-Without for five minutes, with for ten, without for five: slices cannot take turns when it must be held for
+Without for three minutes, with for ten, without for three: slices cannot take turns when it must be held for
 so long. In --quick it is held for ten seconds. The usual outbox table (marked per batch, the kinder of its relays) and PgQ
 go through the same, with one minute without and three with, which is enough to see where they go. Autovacuum is on and does what it can. Dead
 tuples are counted row by row while the snapshot is still held.
@@ -107,7 +107,7 @@ def pgq(bench: Bench, seconds: int) -> Run:
 
 def measure(bench: Bench) -> Figure:
     bench.need_sink("http")
-    held, half, short = (10, 5, 5) if bench.quick else (600, 300, 60)
+    held, half, short = (10, 5, 5) if bench.quick else (600, 180, 60)
     held_beside = 10 if bench.quick else 180
     bench.sql.execute(PEERS)
     bench.sql.execute("CREATE EXTENSION pgstattuple")
