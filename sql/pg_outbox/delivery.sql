@@ -247,17 +247,16 @@ BEGIN
         SELECT follower.position, due.next_retry_at, due.position
           FROM due
          CROSS JOIN LATERAL (
-            SELECT f.position, f.state
-              FROM outbox.delivery AS f
-             WHERE f.destination = $1 AND f.ordering_key = due.ordering_key AND f.position > due.position
-               AND f.state = 'PENDING' AND f.ordering_key <> ''
-               AND NOT EXISTS (SELECT FROM outbox.delivery AS b
-                                WHERE b.destination = $1 AND b.ordering_key = due.ordering_key AND b.ordering_key <> ''
-                                  AND b.position > due.position AND b.position <= f.position
-                                  AND (b.state IN ('RELEASED', 'DEAD')
-                                       OR b.lock_token IS NOT NULL AND coalesce(b.locked_until >= now, true)))
-             ORDER BY f.position
-             LIMIT 100) AS follower
+            SELECT f.position,
+                   bool_or(f.state <> 'PENDING' OR f.lock_token IS NOT NULL AND coalesce(f.locked_until >= now, true))
+                       OVER (ORDER BY f.position) AS stopped
+              FROM (SELECT b.*
+                      FROM outbox.delivery AS b
+                     WHERE b.destination = $1 AND b.ordering_key = due.ordering_key AND b.position > due.position
+                       AND b.state <> 'DISCARDED' AND b.ordering_key <> ''
+                     ORDER BY b.position
+                     LIMIT 100) AS f) AS follower
+         WHERE NOT follower.stopped
     ), numbered AS (
         SELECT w.position,
                row_number() OVER w AS number,

@@ -273,7 +273,7 @@ class Drill:
             lambda: self.database.execute(
                 "SELECT destination, state, count(*) FROM outbox.delivery WHERE state <> 'DEAD' GROUP BY 1, 2"
             ),
-            lambda waiting: waiting == [], what="nothing but dead letters in outbox.delivery",
+            lambda waiting: waiting == [], timeout=60, what="nothing but dead letters in outbox.delivery",
         )  # fmt: skip
         for destination in ("suffering", "calm"):
             self.database.wait_settled(destination)

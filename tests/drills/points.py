@@ -115,6 +115,26 @@ def after_send(drill: Drill) -> Iterator[int]:
 
 
 @contextmanager
+def behind_a_slow_event(drill: Drill) -> Iterator[int]:
+    """One key gets no answer, the others do, and the cursor is saved in the middle of a window."""
+    relay = drill.relay()
+    gate = Gate()
+    hold = gate.held()
+
+    async def hold_one_key(exchange: Exchange) -> None:
+        await (hold if exchange.request.headers["ce-subject"] == "1" else answer())(exchange)
+
+    drill.mood.instead = hold_one_key
+    try:
+        wait_until(lambda: gate.holding, what="an event of the key")
+        drill.wait_for_arrivals(50)
+        yield relay
+    finally:
+        drill.mood.instead = None
+        gate.open()
+
+
+@contextmanager
 def after_confirmation(drill: Drill) -> Iterator[int]:
     """Confirmed, and not saved: an operator has the cursor."""
     relay = drill.relay()
@@ -265,6 +285,7 @@ POINTS = {
     for point in (
         Point("after read", after_read),
         Point("after send", after_send),
+        Point("behind a slow event", behind_a_slow_event),
         Point("after confirmation", after_confirmation),
         Point("during settle", during_settle),
         Point("during record", during_record),
