@@ -48,7 +48,11 @@ COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
 
 CREATE VIEW outbox.status AS
 SELECT d.name AS destination,
-       CASE WHEN d.pull THEN 'pull' ELSE coalesce(w.state, 'stopped') END AS state,
+       CASE
+         WHEN NOT d.pull THEN coalesce(w.state, 'stopped')
+         WHEN c.paused THEN 'paused'
+         ELSE 'pull'
+       END AS state,
        w.state_since,
        w.pid,
        coalesce(w.delivered, 0) AS published,

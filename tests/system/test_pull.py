@@ -116,6 +116,26 @@ def test_only_matching_topics_are_fetched(database: Database) -> None:
     assert drain(database) == wanted
 
 
+def test_a_paused_destination_hands_out_nothing(database: Database) -> None:
+    database.add_destination("d", "pull:")
+    database.enqueue("a", 3)
+    database.execute("SELECT outbox.pause('d')")
+    assert database.execute("SELECT * FROM outbox.fetch('d')") == []
+    assert database.status()["state"] == "paused"
+    database.execute("SELECT outbox.resume('d')")
+    assert len(database.execute("SELECT * FROM outbox.fetch('d')")) == 3
+
+
+def test_a_seek_takes_leases_back(database: Database) -> None:
+    database.add_destination("d", "pull:")
+    database.enqueue("a", 3)
+    (token, *_) = database.execute("SELECT * FROM outbox.fetch('d')")[0]
+    database.execute("SELECT outbox.seek('d', 'beginning')")
+    with pytest.raises(psycopg.Error, match="is not known"):
+        database.execute("SELECT outbox.ack(%s)", (token,))
+    assert len(database.execute("SELECT * FROM outbox.fetch('d')")) == 3
+
+
 def test_start_at_end(database: Database) -> None:
     database.enqueue("a")
     pull_destination(database, start="end")
