@@ -84,6 +84,12 @@ extern "C" {
 
 #include "pg_compat.hpp"
 
+namespace outbox {
+// From the Unix epoch, which the core counts from, to that of PostgreSQL, in microseconds.
+constexpr int64 epoch_difference =
+    static_cast<int64>(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * USECS_PER_SEC;
+}  // namespace outbox
+
 // A function PostgreSQL can call: exported, though everything else is hidden.
 #define OUTBOX_FUNCTION(name)                            \
     extern "C" PGDLLEXPORT Datum name(PG_FUNCTION_ARGS); \

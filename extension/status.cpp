@@ -86,8 +86,6 @@ enum WorkerColumn {
 };
 
 static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
-    constexpr int64 epoch_difference =
-        static_cast<int64>(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * USECS_PER_SEC;
     Datum values[Columns] = {};
     bool nulls[Columns] = {};
     values[Kind] = CStringGetTextDatum(kind_name(row.kind));

@@ -4,10 +4,6 @@
 
 namespace outbox {
 
-// From the Unix epoch to that of PostgreSQL, in microseconds.
-static constexpr int64 epoch_difference =
-    static_cast<int64>(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * USECS_PER_SEC;
-
 static Bytes bytes_of(Datum value) {
     struct varlena* flat = PG_DETOAST_DATUM_PACKED(value);
     return {VARDATA_ANY(flat), VARSIZE_ANY_EXHDR(flat)};

@@ -145,7 +145,7 @@ static std::optional<Error> rebuild_pipeline() {
 
 static void show_error(const char* error) {
     set_my_error(error);
-    ereport(LOG, (errmsg("destination \"%s\": %s", NameStr(shared->slots[my_slot].name), error)));
+    ereport(LOG, (errmsg("destination \"%s\": %s", my_name(), error)));
 }
 
 // From the cursor as it is now, which somebody may have moved.
@@ -402,15 +402,12 @@ static void show_failures() {
     const std::uint64_t failures = relay->pipeline->failures();
     if (failures == relay->failures_shown)
         return;
-    const char* name = NameStr(shared->slots[my_slot].name);
-    if (failures == 0) {
-        ereport(LOG, (errmsg("destination \"%s\" works again", name)));
-    } else {
-        if (relay->failures_shown == 0)
-            ereport(LOG, (errmsg("destination \"%s\" failed: %s", name,
-                                 relay->pipeline->last_error().c_str()),
-                          errdetail("Events wait in the log; it is tried again.")));
-    }
+    if (failures == 0)
+        ereport(LOG, (errmsg("destination \"%s\" works again", my_name())));
+    else if (relay->failures_shown == 0)
+        ereport(LOG, (errmsg("destination \"%s\" failed: %s", my_name(),
+                             relay->pipeline->last_error().c_str()),
+                      errdetail("Events wait in the log; it is tried again.")));
     relay->failures_shown = failures;
 }
 

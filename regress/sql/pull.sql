@@ -46,7 +46,9 @@ SELECT aggregate_id, version FROM mine
  ORDER BY position;
 SELECT aggregate_id, version, state, attempts, last_error FROM outbox.delivery ORDER BY position;
 SELECT outbox.ack(token) FROM mine LIMIT 1;
-SELECT pg_sleep(0.01);
+DO $$ BEGIN -- until it is due
+    WHILE EXISTS (SELECT FROM outbox.delivery WHERE next_retry_at > clock_timestamp()) LOOP END LOOP;
+END $$;
 
 -- again, and for good; its key is blocked
 TRUNCATE mine;

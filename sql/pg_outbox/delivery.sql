@@ -275,25 +275,17 @@ END $$;
 COMMENT ON FUNCTION outbox.claim_due(name, uuid, timestamptz, integer, bigint) IS
     'internal: takes events in trouble that are due under a token';
 
--- The destination has confirmed these events, which were claimed under the token. Returns the keys
--- that nothing holds any more.
+-- The destination has confirmed these events, which were claimed under the token. Returns their keys,
+-- which are to be promoted.
 CREATE FUNCTION outbox.settle_events(destination name, token uuid, positions bigint[])
 RETURNS SETOF text
-LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-DECLARE
-    keys text[];
-BEGIN
-    WITH settled AS (
-        DELETE FROM outbox.delivery AS d
-         WHERE d.destination = $1 AND d.position = ANY (positions) AND d.lock_token = token
-        RETURNING d.ordering_key
-    )
-    SELECT array_agg(DISTINCT s.ordering_key) INTO keys FROM settled AS s;
-    RETURN QUERY SELECT * FROM outbox.promote($1, coalesce(keys, '{}'));
-END $$;
+BEGIN ATOMIC
+    DELETE FROM outbox.delivery AS d
+     WHERE d.destination = $1 AND d.position = ANY (positions) AND d.lock_token = token
+    RETURNING d.ordering_key;
+END;
 COMMENT ON FUNCTION outbox.settle_events(name, uuid, bigint[]) IS
     'internal: takes confirmed events out of outbox.delivery';
 

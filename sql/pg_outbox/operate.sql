@@ -356,25 +356,10 @@ COMMENT ON COLUMN outbox.blocked_key.last_error IS 'why it was refused';
 COMMENT ON COLUMN outbox.blocked_key.since IS 'when it was first refused';
 COMMENT ON COLUMN outbox.blocked_key.waiting IS 'how many events wait behind it';
 
--- The dead letters of a destination that fit all arguments; NULL fits everything.
-CREATE FUNCTION outbox.dead_letters(
-    destination name, event_ids uuid[], topic text, aggregate_type text, aggregate_id text, event_type text,
-    ordering_key text, error text)
-RETURNS SETOF bigint
-LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT d.position
-      FROM outbox.delivery AS d
-     WHERE d.destination = $1 AND d.state = 'DEAD'
-       AND ($2 IS NULL OR d.event_id = ANY ($2)) AND ($3 IS NULL OR d.topic LIKE ANY (outbox.topic_patterns($3)))
-       AND ($4 IS NULL OR d.aggregate_type = $4) AND ($5 IS NULL OR d.aggregate_id = $5)
-       AND ($6 IS NULL OR d.event_type = $6) AND ($7 IS NULL OR d.ordering_key = $7)
-       AND ($8 IS NULL OR d.last_error LIKE $8);
-END;
-COMMENT ON FUNCTION outbox.dead_letters(name, uuid[], text, text, text, text, text, text) IS 'internal: a selection of dead letters';
-
-CREATE FUNCTION outbox.decide_on_dead_letters(destination name, action text, positions bigint[], selection jsonb)
+-- Decides on the dead letters that fit all arguments; NULL fits everything.
+CREATE FUNCTION outbox.decide_on_dead_letters(
+    action text, destination name, event_ids uuid[], topic text, aggregate_type text, aggregate_id text,
+    event_type text, ordering_key text, error text)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -384,6 +369,7 @@ DECLARE
     keys  text[];
     count bigint;
 BEGIN
+    PERFORM outbox.take_control(destination);
     WITH decided AS (
         UPDATE outbox.delivery AS d
            SET state = CASE action WHEN 'redrive' THEN 'RELEASED' ELSE 'DISCARDED' END,
@@ -391,19 +377,25 @@ BEGIN
                next_retry_at = CASE action WHEN 'redrive' THEN clock_timestamp() END,
                headers = CASE action WHEN 'redrive' THEN d.headers END,
                payload = CASE action WHEN 'redrive' THEN d.payload END
-         WHERE d.destination = $1 AND d.position = ANY (positions) AND d.state = 'DEAD'
+         WHERE d.destination = $2 AND d.state = 'DEAD'
+           AND ($3 IS NULL OR d.event_id = ANY ($3)) AND ($4 IS NULL OR d.topic LIKE ANY (outbox.topic_patterns($4)))
+           AND ($5 IS NULL OR d.aggregate_type = $5) AND ($6 IS NULL OR d.aggregate_id = $6)
+           AND ($7 IS NULL OR d.event_type = $7) AND ($8 IS NULL OR d.ordering_key = $8)
+           AND ($9 IS NULL OR d.last_error LIKE $9)
         RETURNING d.ordering_key
     )
     SELECT count(*), array_agg(DISTINCT d.ordering_key) INTO count, keys FROM decided AS d;
     -- A discarded event is remembered for as long as anybody may ask, or the cursor may meet it again.
     DELETE FROM outbox.delivery AS d
-     WHERE d.destination = $1 AND d.state = 'DISCARDED' AND d.last_failed_at < clock_timestamp() - interval '30 days';
+     WHERE d.destination = $2 AND d.state = 'DISCARDED' AND d.last_failed_at < clock_timestamp() - interval '30 days';
     PERFORM outbox.promote(destination, coalesce(keys, '{}'));
     INSERT INTO outbox.operation (destination, action, events, selection)
-    VALUES ($1, action, count, jsonb_strip_nulls(selection));
+    VALUES ($2, action, count, jsonb_strip_nulls(jsonb_build_object(
+        'event_ids', $3, 'topic', $4, 'aggregate_type', $5, 'aggregate_id', $6,
+        'event_type', $7, 'ordering_key', $8, 'error', $9)));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox.decide_on_dead_letters(name, text, bigint[], jsonb) IS 'internal: redrives or discards dead letters';
+COMMENT ON FUNCTION outbox.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text) IS 'internal: redrives or discards dead letters';
 
 -- Delivers dead letters again, with all their attempts. All arguments must fit, without any it is all
 -- of them; `topic` takes patterns as destinations do, `error` one of LIKE. Returns how many.
@@ -417,16 +409,11 @@ CREATE FUNCTION outbox.redrive(
     ordering_key   text   DEFAULT NULL,
     error          text   DEFAULT NULL)
 RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM outbox.take_control(destination);
-    RETURN outbox.decide_on_dead_letters(
-        $1, 'redrive', ARRAY(SELECT outbox.dead_letters($1, $2, $3, $4, $5, $6, $7, $8)),
-        jsonb_build_object('event_ids', $2, 'topic', $3, 'aggregate_type', $4, 'aggregate_id', $5,
-                           'event_type', $6, 'ordering_key', $7, 'error', $8));
-END $$;
+BEGIN ATOMIC
+    SELECT outbox.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8);
+END;
 COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text) IS 'delivers dead letters again';
 
 -- Gives dead letters up; what waits behind them follows. Arguments as for outbox.redrive().
@@ -440,16 +427,11 @@ CREATE FUNCTION outbox.discard(
     ordering_key   text   DEFAULT NULL,
     error          text   DEFAULT NULL)
 RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM outbox.take_control(destination);
-    RETURN outbox.decide_on_dead_letters(
-        $1, 'discard', ARRAY(SELECT outbox.dead_letters($1, $2, $3, $4, $5, $6, $7, $8)),
-        jsonb_build_object('event_ids', $2, 'topic', $3, 'aggregate_type', $4, 'aggregate_id', $5,
-                           'event_type', $6, 'ordering_key', $7, 'error', $8));
-END $$;
+BEGIN ATOMIC
+    SELECT outbox.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8);
+END;
 COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text) IS 'gives dead letters up';
 
 -- ---------------------------------------------------------------------------------------------

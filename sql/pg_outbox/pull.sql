@@ -275,7 +275,7 @@ BEGIN
                    FROM outbox.batch AS b WHERE b.destination = $1) AS known(lanes, first_batch, next_batch)
      WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1);
 END $$;
-COMMENT ON FUNCTION outbox.make_cursor(name, oid) IS 'internal: the cursor of a pull destination that was never fetched from';
+COMMENT ON FUNCTION outbox.make_cursor(name, oid) IS 'internal: makes the cursor of a destination that has none';
 
 -- The lowest position in a window above a given one.
 CREATE FUNCTION outbox.next_position(from_snapshot pg_snapshot, to_snapshot pg_snapshot, after bigint)
@@ -722,7 +722,7 @@ BEGIN
                   WHERE d.destination = batch.destination AND d.position = ANY (batch.retries)) AS e;
     END IF;
     IF cardinality(batch.retries) > 0 THEN
-        PERFORM outbox.settle_events(batch.destination, token, batch.retries);
+        PERFORM outbox.promote(batch.destination, ARRAY(SELECT outbox.settle_events(batch.destination, token, batch.retries)));
     END IF;
     PERFORM outbox.end_lease(batch, false);
     RETURN batch.taken + cardinality(batch.retries);

@@ -78,6 +78,11 @@ class Database:
         """Enqueues versions `first`, ... of the item `key`, in one transaction; returns the ids."""
         return enqueue(self.connection, key, count, first=first, topic=topic)
 
+    def move_to_segment(self, number: int) -> None:
+        """What is enqueued from here on goes to this one."""
+        self.execute("UPDATE outbox.ring SET current = (number = %s)", (number,))
+        self.execute("ALTER TABLE outbox.ring RESET (fillfactor)")  # so that sessions hear of it
+
     def last_position(self) -> int:
         return self.value("SELECT coalesce(max(position), 0) FROM outbox.event")
 

@@ -212,13 +212,8 @@ def wait_unsettled(database: Database, destination: str, count: int) -> list[str
     return [event for (event,) in found]
 
 
-def move_to_segment(database: Database, number: int) -> None:
-    database.execute("UPDATE outbox.ring SET current = (number = %s)", (number,))
-    database.execute("ALTER TABLE outbox.ring RESET (fillfactor)")  # so that sessions hear of it
-
-
 def make_backlog(database: Database, ahead: Receiver, behind: Receiver) -> Backlog:
-    move_to_segment(database, 3)  # restored last, though its events are the first
+    database.move_to_segment(3)  # restored last, though its events are the first
     database.add_destination("ahead", ahead.url())
     database.add_destination("behind", behind.url(), start="end")
     with database.connect() as late, late.transaction():
@@ -247,7 +242,7 @@ def make_backlog(database: Database, ahead: Receiver, behind: Receiver) -> Backl
         wait_unsettled(database, "ahead", 0)
         wait_unsettled(database, "behind", 7)
         ahead.refuse_connections()
-    move_to_segment(database, 1)
+    database.move_to_segment(1)
     database.enqueue("p", 4, first=11)
     unsettled = {
         "ahead": wait_unsettled(database, "ahead", 5),

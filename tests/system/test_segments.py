@@ -235,11 +235,6 @@ def test_a_log_that_is_too_large_can_let_go_of_who_holds_it(
     assert detached == [("stuck",)], "one that was on its way was detached as well"
 
 
-def move_to(database: Database, number: int) -> None:
-    database.execute("UPDATE outbox.ring SET current = (number = %s)", (number,))
-    database.execute("ALTER TABLE outbox.ring RESET (fillfactor)")  # so that sessions hear of it
-
-
 def write_in_vain(database: Database, way: str) -> None:
     with database.connect() as session, session.transaction(force_rollback=way == "rollback"):
         with session.transaction(force_rollback=True):
@@ -258,9 +253,9 @@ def test_a_segment_is_not_emptied_while_its_window_is_read(
     database.add_destination("d", receiver.url())
     database.execute("SELECT outbox.pause('d')")
     ids = enqueue(database) + enqueue(database, 1 + ENOUGH)  # more than is read at a time
-    move_to(database, 1)
+    database.move_to_segment(1)
     write_in_vain(database, way)
-    move_to(database, 2)
+    database.move_to_segment(2)
     ids += database.enqueue("a", first=2 * ENOUGH + 1)
     database.execute("SELECT outbox.resume('d')")
     wait_until(lambda: gate.holding, what="the first event")
