@@ -131,6 +131,7 @@ TEST_F(PipelineOrder, ABatchKeepsTheOrderOfEachOfItsKeys) {
 TEST_F(PipelineOrder, ASinkMayWantOneKeyABatch) {
     start({.max_batch_events = 4, .max_batches = 8, .keys = KeyPolicy::alone});
     window({{{1, "a"}, {2}, {3, "b"}, {4, "a"}, {5}, {6, "a"}}});
+    step();
     EXPECT_THAT(sink->in_flight(),
                 UnorderedElementsAre(Positions{1, 4, 6}, Positions{2, 5}, Positions{3}));
 }
@@ -138,6 +139,7 @@ TEST_F(PipelineOrder, ASinkMayWantOneKeyABatch) {
 TEST_F(PipelineOrder, ASinkMayWantOneEventOfAKeyABatch) {
     start({.max_batch_events = 4, .max_batches = 8, .keys = KeyPolicy::one_each});
     window({{{1, "a"}, {2}, {3, "b"}, {4, "a"}, {5}, {6, "a"}}});
+    step();
     EXPECT_EQ(sink->in_flight(), (Batches{{1, 2, 3, 5}}));
     confirm(1);
     EXPECT_EQ(sink->in_flight(), (Batches{{4}}));
@@ -148,6 +150,7 @@ TEST_F(PipelineOrder, EventsOfOtherLanesGoInOtherBatches) {
     window({{{.position = 1, .topic = "x"},
              {.position = 2, .topic = "y"},
              {.position = 3, .topic = "x"}}});
+    step();
     EXPECT_EQ(sink->in_flight(), (Batches{{1, 3}, {2}}));
 }
 
@@ -156,6 +159,7 @@ TEST_F(PipelineOrder, AKeyThatMovesToAnotherLaneKeepsItsOrder) {
     window({{{.position = 1, .key = "k", .topic = "x"},
              {.position = 2, .key = "k", .topic = "y"},
              {.position = 3, .key = "k", .topic = "x"}}});
+    step();
     EXPECT_EQ(sink->in_flight(), (Batches{{1}}));
     confirm(1);
     EXPECT_EQ(sink->in_flight(), (Batches{{2}}));
@@ -167,6 +171,7 @@ TEST_F(PipelineOrder, LanesTakeTurns) {
              {.position = 2, .topic = "x"},
              {.position = 3, .topic = "x"},
              {.position = 4, .topic = "y"}}});
+    step();
     for (std::int64_t position : {1, 4, 2, 3})
         confirm(position);
     EXPECT_TRUE(pipeline->idle());
