@@ -11,13 +11,13 @@ namespace outbox {
 // names them.
 static void check_may_name_keys(const OptionTexts& texts) {
     for (int i = 0; i < texts.count; i++)
-        for (const char* option : {"sslcert", "sslkey"})
+        for (const char* option : {"sslcert", "sslkey", "key_file", "profile"})
             if (strcmp(texts.names[i], option) == 0 && !superuser())
                 ereport(ERROR,
                         (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
                          errmsg("permission denied to set option \"%s\"", option),
                          errhint("Only superusers may say which keys of the server are used; "
-                                 "others set \"password\".")));
+                                 "others set the secret itself.")));
 }
 
 }  // namespace outbox

@@ -16,9 +16,15 @@ struct Scheme {
     SinkKind kind;
 };
 constexpr std::array schemes{
-    Scheme{"null", SinkKind::null},           Scheme{"http", SinkKind::http},
-    Scheme{"https", SinkKind::http},          Scheme{"postgresql", SinkKind::postgresql},
-    Scheme{"postgres", SinkKind::postgresql}, Scheme{"pull", SinkKind::pull},
+    Scheme{"null", SinkKind::null},
+    Scheme{"http", SinkKind::http},
+    Scheme{"https", SinkKind::http},
+    Scheme{"postgresql", SinkKind::postgresql},
+    Scheme{"postgres", SinkKind::postgresql},
+    Scheme{"pubsub", SinkKind::pubsub},
+    Scheme{"sqs", SinkKind::sqs},
+    Scheme{"sns", SinkKind::sns},
+    Scheme{"pull", SinkKind::pull},
 };
 
 enum class Home { server, user_mapping };
@@ -69,6 +75,67 @@ std::optional<Error> set_text(std::string& target, std::string_view name, std::s
     return std::nullopt;
 }
 
+std::optional<Error> set_switch(bool& target, std::string_view name, std::string_view value) {
+    if (value != "on" && value != "off")
+        return invalid("invalid value for option \"" + std::string(name) + "\"",
+                       "Write \"on\" or \"off\".");
+    target = value == "on";
+    return std::nullopt;
+}
+
+std::optional<Error> set_target(Destination& destination, std::string_view name,
+                                std::string_view value) {
+    Result<TextTemplate> parsed = TextTemplate::parse(value);
+    if (!parsed)
+        return Error{ErrorKind::invalid_value,
+                     "invalid value for option \"" + std::string(name) + "\"",
+                     parsed.error().message + ".", parsed.error().hint};
+    destination.target = std::move(parsed.value());
+    return std::nullopt;
+}
+
+std::optional<Error> set_format(Destination& destination, std::string_view value) {
+    const bool is_http = destination.kind == SinkKind::http;
+    if (value == "binary")
+        destination.format = EventFormat::binary;
+    else if (value == "structured")
+        destination.format = EventFormat::structured;
+    else if (value == "batched" && is_http)
+        destination.format = EventFormat::batched;
+    else if (value == "attributes" && !is_http)
+        destination.format = EventFormat::attributes;
+    else
+        return invalid("invalid value for option \"format\"",
+                       is_http ? "Write \"binary\", \"structured\" or \"batched\"."
+                               : "Write \"attributes\", \"binary\" or \"structured\".");
+    return std::nullopt;
+}
+
+std::optional<Error> set_endpoint(Destination& destination, std::string_view what,
+                                  std::string_view value) {
+    Result<Url> url = Url::parse(value);
+    const bool usable = url && (url.value().scheme == "http" || url.value().scheme == "https") &&
+                        !url.value().host.empty() && !url.value().user &&
+                        (url.value().path.empty() || url.value().path == "/") &&
+                        url.value().query.empty();
+    if (!usable)
+        return invalid("invalid " + std::string(what) + " \"" + std::string(value) + "\"",
+                       "Write a scheme, a host and perhaps a port, such as "
+                       "\"https://pubsub.example.com\" or \"http://127.0.0.1:8085\".");
+    destination.endpoint = std::move(url.value());
+    destination.endpoint_text = value;
+    return std::nullopt;
+}
+
+// As PUBSUB_EMULATOR_HOST has it: host and port without a scheme.
+std::optional<Error> set_emulator(Destination& destination, std::string_view value) {
+    if (value.find("://") != std::string_view::npos)
+        return invalid("invalid value for option \"emulator_host\"",
+                       "Write a host and a port, such as \"127.0.0.1:8085\".");
+    destination.emulated = true;
+    return set_endpoint(destination, "option \"emulator_host\"", "http://" + std::string(value));
+}
+
 std::optional<Error> apply_url(Destination& destination, std::string_view value);
 
 // Options that are read in SQL (outbox.destination_option) are only checked here.
@@ -81,7 +148,16 @@ const std::initializer_list<SinkKind> all{};
 const std::initializer_list<SinkKind> http{SinkKind::http};
 const std::initializer_list<SinkKind> postgresql{SinkKind::postgresql};
 const std::initializer_list<SinkKind> pull{SinkKind::pull};
-const std::initializer_list<SinkKind> networked{SinkKind::http, SinkKind::postgresql};
+const std::initializer_list<SinkKind> networked{SinkKind::http, SinkKind::postgresql,
+                                                SinkKind::pubsub, SinkKind::sqs, SinkKind::sns};
+const std::initializer_list<SinkKind> over_http{SinkKind::http, SinkKind::pubsub, SinkKind::sqs,
+                                                SinkKind::sns};
+const std::initializer_list<SinkKind> http_or_postgresql{SinkKind::http, SinkKind::postgresql};
+const std::initializer_list<SinkKind> http_or_pubsub{SinkKind::http, SinkKind::pubsub};
+const std::initializer_list<SinkKind> pubsub{SinkKind::pubsub};
+const std::initializer_list<SinkKind> topics{SinkKind::pubsub, SinkKind::sns};
+const std::initializer_list<SinkKind> queues{SinkKind::sqs};
+const std::initializer_list<SinkKind> aws{SinkKind::sqs, SinkKind::sns};
 
 const OptionRule rules[] = {
     {"url", Home::server, all, apply_url},
@@ -121,11 +197,8 @@ const OptionRule rules[] = {
          return std::nullopt;
      }},
     {"receipts", Home::server, all,
-     [](Destination& d, std::string_view value) -> std::optional<Error> {
-         if (value != "on" && value != "off")
-             return invalid("invalid value for option \"receipts\"", "Write \"on\" or \"off\".");
-         d.receipts = value == "on";
-         return std::nullopt;
+     [](Destination& d, std::string_view value) {
+         return set_switch(d.receipts, "receipts", value);
      }},
     {"connect_timeout", Home::server, networked,
      [](Destination& d, std::string_view value) {
@@ -139,28 +212,25 @@ const OptionRule rules[] = {
      [](Destination& d, std::string_view value) {
          return set_count(d.batch_size, "batch_size", value, 10'000);
      }},
-    {"format", Home::server, http,
-     [](Destination& d, std::string_view value) -> std::optional<Error> {
-         if (value == "binary")
-             d.format = HttpFormat::binary;
-         else if (value == "structured")
-             d.format = HttpFormat::structured;
-         else if (value == "batched")
-             d.format = HttpFormat::batched;
-         else
-             return invalid("invalid value for option \"format\"",
-                            "Write \"binary\", \"structured\" or \"batched\".");
-         return std::nullopt;
-     }},
-    {"max_connections", Home::server, http,
+    {"format", Home::server, over_http, set_format},
+    {"max_connections", Home::server, over_http,
      [](Destination& d, std::string_view value) {
          return set_count(d.max_connections, "max_connections", value, 256);
      }},
-    {"ca_file", Home::server, http,
+    {"ca_file", Home::server, over_http,
      [](Destination& d, std::string_view value) { return set_text(d.ca_file, "ca_file", value); }},
     {"consumer", Home::server, postgresql,
      [](Destination& d, std::string_view value) {
          return set_text(d.consumer, "consumer", value);
+     }},
+    {"topic", Home::server, topics,
+     [](Destination& d, std::string_view value) { return set_target(d, "topic", value); }},
+    {"queue", Home::server, queues,
+     [](Destination& d, std::string_view value) { return set_target(d, "queue", value); }},
+    {"emulator_host", Home::server, pubsub, set_emulator},
+    {"create_topics", Home::server, pubsub,
+     [](Destination& d, std::string_view value) {
+         return set_switch(d.create_topics, "create_topics", value);
      }},
     {"lanes", Home::server, pull,
      [](Destination&, std::string_view value) {
@@ -168,14 +238,40 @@ const OptionRule rules[] = {
          return set_count(ignored, "lanes", value, 1'024);
      }},
 
-    {"user", Home::user_mapping, networked,
+    {"user", Home::user_mapping, http_or_postgresql,
      [](Destination& d, std::string_view value) { return set_text(d.user, "user", value); }},
-    {"password", Home::user_mapping, networked,
+    {"password", Home::user_mapping, http_or_postgresql,
      [](Destination& d, std::string_view value) {
          return set_text(d.password, "password", value);
      }},
-    {"token", Home::user_mapping, http,
+    {"token", Home::user_mapping, http_or_pubsub,
      [](Destination& d, std::string_view value) { return set_text(d.token, "token", value); }},
+    {"key", Home::user_mapping, pubsub,  // of several lines; what is in it the sink sees to
+     [](Destination& d, std::string_view value) -> std::optional<Error> {
+         if (trim(value).empty())
+             return invalid("option \"key\" must not be empty",
+                            "It is the text of the key file of a service account.");
+         d.key = value;
+         return std::nullopt;
+     }},
+    {"key_file", Home::user_mapping, pubsub,
+     [](Destination& d, std::string_view value) {
+         return set_text(d.key_file, "key_file", value);
+     }},
+    {"access_key_id", Home::user_mapping, aws,
+     [](Destination& d, std::string_view value) {
+         return set_text(d.access_key_id, "access_key_id", value);
+     }},
+    {"secret_access_key", Home::user_mapping, aws,
+     [](Destination& d, std::string_view value) {
+         return set_text(d.secret_access_key, "secret_access_key", value);
+     }},
+    {"session_token", Home::user_mapping, aws,
+     [](Destination& d, std::string_view value) {
+         return set_text(d.session_token, "session_token", value);
+     }},
+    {"profile", Home::user_mapping, aws,
+     [](Destination& d, std::string_view value) { return set_text(d.profile, "profile", value); }},
     {"sslcert", Home::user_mapping, postgresql,
      [](Destination& d, std::string_view value) { return set_text(d.ssl_cert, "sslcert", value); }},
     {"sslkey", Home::user_mapping, postgresql,
@@ -273,6 +369,66 @@ std::optional<Error> check_postgresql_url(const Url& url) {
     return std::nullopt;
 }
 
+bool is_name(std::string_view text, std::string_view others) {
+    return !text.empty() && std::all_of(text.begin(), text.end(), [&](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               others.find(c) != std::string_view::npos;
+    });
+}
+
+bool is_account(std::string_view text) {
+    return text.size() == 12 && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// What the three have in common: no more than a name as host, and the parameter `endpoint`.
+std::optional<Error> apply_cloud_url(Destination& destination, const Url& url,
+                                     std::string_view example) {
+    const bool is_pubsub = destination.kind == SinkKind::pubsub;
+    if (url.user || !url.port.empty() || !is_name(url.host, "-."))
+        return invalid("URL names no " + std::string(is_pubsub ? "project" : "region"),
+                       "Write for example \"" + std::string(example) + "\".");
+    for (const auto& [name, value] : url.query) {
+        std::optional<Error> error;
+        if (name == "endpoint")
+            error = set_endpoint(destination, "URL parameter \"endpoint\"", value);
+        else if (name == "region" && is_pubsub && is_name(value, "-"))
+            destination.region = value;
+        else
+            error = Error{ErrorKind::invalid_value, "invalid URL parameter \"" + name + "\"", "",
+                          is_pubsub ? "Valid parameters are: region, endpoint."
+                                    : "The only valid parameter is \"endpoint\"."};
+        if (error)
+            return error;
+    }
+    return std::nullopt;
+}
+
+std::optional<Error> apply_pubsub_url(Destination& destination, const Url& url) {
+    static constexpr std::string_view example = "pubsub://my-project";
+    if (std::optional<Error> error = apply_cloud_url(destination, url, example))
+        return error;
+    if (!url.path.empty() && url.path != "/")
+        return invalid("nothing may follow the project in the URL",
+                       "Set the option \"topic\" to say which topic events go to.");
+    destination.project = url.host;
+    return std::nullopt;
+}
+
+std::optional<Error> apply_aws_url(Destination& destination, const Url& url) {
+    const bool is_sns = destination.kind == SinkKind::sns;
+    const std::string_view example = is_sns ? "sns://eu-west-1/123456789012" : "sqs://eu-west-1";
+    if (std::optional<Error> error = apply_cloud_url(destination, url, example))
+        return error;
+    const std::string account = url.path.empty() ? "" : url.path.substr(1);
+    if (account.empty() ? is_sns : !is_account(account))
+        return invalid("URL names no account",
+                       "Write the twelve digits of the account behind the region, as in "
+                       "\"sns://eu-west-1/123456789012\".");
+    destination.region = url.host;
+    destination.account = account;
+    return std::nullopt;
+}
+
 std::optional<Error> apply_url(Destination& destination, std::string_view value) {
     Result<Url> parsed = Url::parse(value);
     if (!parsed)
@@ -293,6 +449,7 @@ std::optional<Error> apply_url(Destination& destination, std::string_view value)
                      "Set \"password\" in CREATE USER MAPPING."};
 
     std::optional<Error> error;
+    destination.kind = scheme->kind;
     switch (scheme->kind) {
         case SinkKind::null:
             if (value.size() != std::string_view("null:").size())
@@ -304,6 +461,13 @@ std::optional<Error> apply_url(Destination& destination, std::string_view value)
         case SinkKind::postgresql:
             error = check_postgresql_url(url);
             break;
+        case SinkKind::pubsub:
+            error = apply_pubsub_url(destination, url);
+            break;
+        case SinkKind::sqs:
+        case SinkKind::sns:
+            error = apply_aws_url(destination, url);
+            break;
         case SinkKind::pull:  // read in SQL, letter by letter
             if (value != "pull:")
                 error = invalid("the URL of a pull destination is \"pull:\", and nothing else",
@@ -312,7 +476,6 @@ std::optional<Error> apply_url(Destination& destination, std::string_view value)
     }
     if (error)
         return error;
-    destination.kind = scheme->kind;
     destination.url_text = value;
     destination.url = std::move(parsed.value());
     return std::nullopt;
@@ -343,11 +506,14 @@ std::optional<Error> apply_server_options(Destination& destination,
                      "Write for example OPTIONS (url 'https://example.com/events')."};
     if (std::optional<Error> error = apply_url(destination, url->value))
         return error;
+    if (destination.kind == SinkKind::http)
+        destination.format = EventFormat::binary;
+    destination.target = TextTemplate::parse("{topic}").value();
     if (std::optional<Error> error =
             apply_options(destination, options, Home::server, destination.kind))
         return error;
     if (destination.batch_size > 1 && destination.kind == SinkKind::http &&
-        destination.format != HttpFormat::batched)
+        destination.format != EventFormat::batched)
         return invalid("option \"batch_size\" has no effect here",
                        "It needs the format \"batched\".");
     return std::nullopt;

@@ -12,6 +12,7 @@
 #include "allowed_hosts.hpp"
 #include "clock.hpp"
 #include "result.hpp"
+#include "text_template.hpp"
 #include "topic_filter.hpp"
 #include "url.hpp"
 
@@ -24,12 +25,14 @@ struct Option {
     bool operator==(const Option&) const = default;
 };
 
-enum class SinkKind { null, http, postgresql, pull };  // pull: no sink; outbox.fetch()
+enum class SinkKind { null, http, postgresql, pubsub, sqs, sns, pull };  // pull: outbox.fetch()
 
-enum class HttpFormat {
-    binary,      // one event a request, its attributes as ce- headers
-    structured,  // one event a request, as JSON
-    batched,     // a JSON array of events
+// How an event looks to its receiver.
+enum class EventFormat {
+    attributes,  // payload and attributes under our own names; not over HTTP
+    binary,      // payload, CloudEvents attributes as `ce-` headers
+    structured,  // a CloudEvents JSON document
+    batched,     // a JSON array of those; over HTTP only
 };
 
 // Where a new destination starts to read the log. Checked here; acted upon by
@@ -65,8 +68,18 @@ struct Destination {
     std::size_t batch_size = 0;       // 0: the sink's own default
     std::size_t max_connections = 0;  // 0: the sink's own default
 
-    HttpFormat format = HttpFormat::binary;
+    EventFormat format = EventFormat::attributes;
     std::string ca_file;
+
+    // Of a cloud's service. `endpoint` instead of the service's own address; no scheme: none.
+    Url endpoint;
+    std::string endpoint_text;
+    std::string project;    // pubsub
+    std::string region;     // sqs, sns; pubsub: empty: any
+    std::string account;    // sqs, sns; sqs: empty: that of the credentials
+    bool emulated = false;  // pubsub: `endpoint` is an emulator, which wants no credentials
+    bool create_topics = false;
+    TextTemplate target;  // the name of the topic or queue
 
     std::string consumer;  // of the inbox; empty: the name of its database
     std::string default_user, local_host, local_port;
@@ -74,6 +87,8 @@ struct Destination {
 
     // From the user mapping. Never shown, never logged.
     std::string user, password, token, ssl_cert, ssl_key;
+    std::string key, key_file;  // of a service account of Google's
+    std::string access_key_id, secret_access_key, session_token, profile;  // of AWS
     // The owner of the server is no superuser: the destination must be shown a password, so that
     // nobody borrows the identity of the server process (as postgres_fdw does).
     bool password_required = false;

@@ -21,7 +21,7 @@ namespace outbox {
 // sink from submit() until its outcome is reported.
 struct Batch {
     std::vector<Event*> events;  // in order; at least one
-    std::size_t bytes = 0;       // payload bytes
+    std::size_t bytes = 0;       // by Sink::size_of()
     std::uint64_t period = 0;    // the pipeline's: between which failures it was sent
 };
 
@@ -35,6 +35,13 @@ enum class Fate {
     undone,   // the failure of another batch took it along
 };
 
+// What became of one event of a batch that the destination did not treat as a whole.
+struct EventOutcome {
+    Fate fate = Fate::confirmed;
+    std::string error{};
+    bool permanent = false;
+};
+
 // What became of a batch. A batch whose fate is unknown has failed.
 struct Outcome {
     Batch* batch = nullptr;
@@ -44,6 +51,16 @@ struct Outcome {
     bool permanent = false;  // refused now, and whenever it is tried again
     std::vector<std::string> message_ids{};  // confirmed: what the destination calls each event of
                                              // the batch, in order; empty: it does not say
+    // Each event's own, in the order of the batch; empty: what stands above is true of all. Not of
+    // a sink that is ordered.
+    std::vector<EventOutcome> of_events{};
+};
+
+// Which events of the same ordering key may travel in one batch.
+enum class KeyPolicy {
+    mixed,     // those that follow each other, with events of other keys
+    one_each,  // one event of a key: a batch may be taken in part
+    alone,     // a batch has events of one key, or events without a key
 };
 
 struct Capabilities {
@@ -53,6 +70,9 @@ struct Capabilities {
     // Batches take effect strictly in the order of submission, and after one has failed no later
     // one does. Without it the pipeline keeps the order: per key one batch at a time.
     bool ordered = false;
+    KeyPolicy keys = KeyPolicy::mixed;
+    // Only events of the same lane (see Sink::lane_of) share a batch.
+    bool lanes = false;
 };
 
 class Sink {
@@ -65,6 +85,12 @@ class Sink {
     virtual int descriptor() const noexcept = 0;
     // When step() has something to do though the descriptor is quiet; `never`: nothing pends.
     virtual Micros deadline() const noexcept = 0;
+
+    // What the event adds to the size of a batch, which max_batch_bytes bounds.
+    virtual std::size_t size_of(const Event& event) const noexcept { return event.payload.size(); }
+    // Appends the name of the event's lane: such as the topic a request is for. May throw
+    // std::bad_alloc.
+    virtual void lane_of(const Event&, std::string& /*lane*/) const {}
 
     // Starts to send. The outcome comes from a later step(), also when it fails at once.
     virtual void submit(Batch& batch) noexcept = 0;

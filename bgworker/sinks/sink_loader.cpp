@@ -12,6 +12,11 @@ static const char* module_of(SinkKind kind) {
             return "pg_outbox_http.so";
         case SinkKind::postgresql:
             return "pg_outbox_postgresql.so";
+        case SinkKind::pubsub:
+            return "pg_outbox_pubsub.so";
+        case SinkKind::sqs:
+        case SinkKind::sns:
+            return "pg_outbox_aws.so";
         case SinkKind::null:
         case SinkKind::pull:
             break;

@@ -75,7 +75,7 @@ TEST(Destination, OfSchemeHttpTakesItsOptions) {
     EXPECT_EQ(d.url.host, "example.com");
     EXPECT_TRUE(d.topics.matches("video.events"));
     EXPECT_FALSE(d.topics.matches("user.events"));
-    EXPECT_EQ(d.format, HttpFormat::batched);
+    EXPECT_EQ(d.format, EventFormat::batched);
     EXPECT_EQ(d.batch_size, 50u);
     EXPECT_EQ(d.max_connections, 4u);
     EXPECT_EQ(d.connect_timeout, milliseconds(500));
@@ -115,9 +115,9 @@ TEST(Destination, SchemesHaveTheirSinks) {
 
 TEST(Destination, FormatsHaveTheirNames) {
     const Option url{"url", "http://h/"};
-    EXPECT_EQ(destination({url}).format, HttpFormat::binary);
-    EXPECT_EQ(destination({url, {"format", "binary"}}).format, HttpFormat::binary);
-    EXPECT_EQ(destination({url, {"format", "structured"}}).format, HttpFormat::structured);
+    EXPECT_EQ(destination({url}).format, EventFormat::binary);
+    EXPECT_EQ(destination({url, {"format", "binary"}}).format, EventFormat::binary);
+    EXPECT_EQ(destination({url, {"format", "structured"}}).format, EventFormat::structured);
 }
 
 TEST(Destination, ABatchOfOneNeedsNoBatchedFormat) {
@@ -174,7 +174,7 @@ const Refused refusals[] = {
      {},
      value,
      "\"ftp\" is not supported",
-     "Supported schemes are: null, http, https, postgresql, postgres, pull."},
+     "Supported schemes are: null, http, https, postgresql, postgres, pubsub, sqs, sns, pull."},
     {"PasswordInHttpUrl",
      {{"url", "https://alice:hunter2@h/"}},
      {},
@@ -452,7 +452,9 @@ TEST(DestinationValidation, ObjectsWithoutOptionsSaySo) {
 TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
     const std::optional<Error> error = validate_mapping_options({{"x", "1"}});
     ASSERT_TRUE(error);
-    EXPECT_EQ(error->hint, "Valid options are: user, password, token, sslcert, sslkey.");
+    EXPECT_EQ(error->hint,
+              "Valid options are: user, password, token, key, key_file, access_key_id, "
+              "secret_access_key, session_token, profile, sslcert, sslkey.");
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
-#include "scripted_peer.hpp"
+#include "../scripted_peer.hpp"
 #include "sinks/sink.hpp"
 
 extern "C" outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept;

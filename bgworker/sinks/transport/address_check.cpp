@@ -1,4 +1,4 @@
-#include "sinks/http/address_check.hpp"
+#include "sinks/transport/address_check.hpp"
 
 #include <sys/socket.h>
 
@@ -19,8 +19,8 @@ static std::string host_of(const std::string& url_text) {
     return host;
 }
 
-AddressCheck::AddressCheck(const Destination& destination)
-    : destination_(destination), host_(host_of(destination.url_text)) {}
+AddressCheck::AddressCheck(const TransportConfig& config)
+    : config_(config), host_(host_of(config.url_text)) {}
 
 void AddressCheck::install(CURL* easy) {
     curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open);
@@ -34,15 +34,17 @@ void AddressCheck::reset() noexcept {
 
 std::string AddressCheck::explain(CURLcode result, const char* error) const {
     if (refused_ && !tried_)
-        return not_allowed(*refused_, destination_.url.host);
+        return not_allowed(*refused_, config_.url.host);
     return error[0] != '\0' ? error : curl_easy_strerror(result);
 }
 
 bool AddressCheck::allows(const std::optional<Address>& address) const noexcept {
+    if (!config_.allowed_hosts)
+        return true;
     if (!address)
         return false;
-    return destination_.allowed_hosts.empty() ? !is_reserved(*address)
-                                              : destination_.allowed_hosts.allows(host_, *address);
+    return config_.allowed_hosts->empty() ? !is_reserved(*address)
+                                          : config_.allowed_hosts->allows(host_, *address);
 }
 
 curl_socket_t AddressCheck::open(void* self, curlsocktype, curl_sockaddr* to) noexcept {

@@ -1,5 +1,5 @@
 // Events as CloudEvents: headers byte by byte, JSON read back by another library.
-#include "sinks/http/cloudevents.hpp"
+#include "sinks/encoding/cloudevents.hpp"
 
 #include <gtest/gtest.h>
 #include <json/json.h>

@@ -1,4 +1,4 @@
-#include "sinks/http/http1_response.hpp"
+#include "sinks/transport/http1_response.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -7,8 +7,9 @@
 
 namespace outbox {
 
-void Http1Response::reset() {
+void Http1Response::reset(std::size_t keep_body) {
     *this = Http1Response{};
+    keep_body_ = keep_body;
 }
 
 Http1Response::State Http1Response::take(std::string_view bytes) {
@@ -138,7 +139,7 @@ bool Http1Response::parse_head() {
     if (status_ >= 100 && status_ < 200) {  // the real one follows
         if (status_ == 101)
             return false;
-        reset();
+        reset(keep_body_);
         begun_ = true;
         return true;
     }
@@ -199,8 +200,8 @@ bool Http1Response::parse_field(std::string_view line) {
 
 void Http1Response::keep(std::string_view data) {
     body_size_ += data.size();
-    if (body_.size() < kept_body)
-        body_ += data.substr(0, kept_body - body_.size());
+    if (body_.size() < keep_body_)
+        body_ += data.substr(0, keep_body_ - body_.size());
 }
 
 }  // namespace outbox

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "core/text.hpp"
-#include "sinks/http/address_check.hpp"
-#include "sinks/http/curl_loop.hpp"
-#include "sinks/http/http1_response.hpp"
-#include "sinks/http/transport.hpp"
+#include "sinks/transport/address_check.hpp"
+#include "sinks/transport/curl_loop.hpp"
+#include "sinks/transport/http1_response.hpp"
+#include "sinks/transport/transport.hpp"
 
 namespace outbox {
 
@@ -35,24 +35,24 @@ struct Connection {
     char error[CURL_ERROR_SIZE];
     AddressCheck address_check;
 
-    explicit Connection(const Destination& destination) : address_check(destination) {}
+    explicit Connection(const TransportConfig& config) : address_check(config) {}
 };
 
 class DirectTransport final : public Transport {
   public:
     explicit DirectTransport(TransportConfig config)
         : config_(std::move(config)), loop_(config_.clock) {
-        const Url& url = config_.destination.url;
+        const Url& url = config_.url;
         const bool ipv6 = url.host.find(':') != std::string::npos;
         const std::string host =
             (ipv6 ? "[" + url.host + "]" : url.host) + (url.port.empty() ? "" : ":" + url.port);
-        const std::string_view text = config_.destination.url_text;
+        const std::string_view text = config_.url_text;
         const std::size_t query = text.find('?');
-        request_start_ = "POST " + (url.path.empty() ? "/" : url.path) +
-                         (query == std::string_view::npos ? "" : std::string(text.substr(query))) +
-                         " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: " + user_agent + "\r\n";
+        target_ = (url.path.empty() ? "/" : url.path) +
+                  (query == std::string_view::npos ? "" : std::string(text.substr(query)));
+        fixed_head_ = " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: " + user_agent + "\r\n";
         if (!config_.authorization.empty())
-            request_start_ += "Authorization: " + config_.authorization + "\r\n";
+            fixed_head_ += "Authorization: " + config_.authorization + "\r\n";
     }
 
     ~DirectTransport() override {
@@ -106,13 +106,12 @@ class DirectTransport final : public Transport {
 
   private:
     void open(Exchange& exchange) {
-        auto connection = std::make_unique<Connection>(config_.destination);
+        auto connection = std::make_unique<Connection>(config_);
         connection->easy = curl_easy_init();
         if (connection->easy == nullptr)
             throw std::bad_alloc();
         CURL* easy = connection->easy;
-        const Destination& destination = config_.destination;
-        curl_easy_setopt(easy, CURLOPT_URL, destination.url_text.c_str());
+        curl_easy_setopt(easy, CURLOPT_URL, config_.url_text.c_str());
         curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http");
         curl_easy_setopt(easy, CURLOPT_CONNECT_ONLY, 1L);
         curl_easy_setopt(easy, CURLOPT_PROXY, "");  // not from the environment of the server
@@ -121,7 +120,7 @@ class DirectTransport final : public Transport {
         curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // do not wait for a hanging name server
         curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
         curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-                         static_cast<long>(destination.connect_timeout / 1000));
+                         static_cast<long>(config_.connect_timeout / 1000));
         curl_easy_setopt(easy, CURLOPT_PRIVATE, connection.get());
         curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, connection->error);
         connection->error[0] = '\0';
@@ -153,10 +152,13 @@ class DirectTransport final : public Transport {
         connection.state = Connection::State::busy;
         connection.exchange = &exchange;
         exchange.reached = true;
-        connection.response.reset();
+        connection.response.reset(exchange.keep_body);
         connection.sent = 0;
-        connection.deadline = config_.clock.now() + config_.destination.request_timeout;
-        connection.head = request_start_;
+        connection.deadline = config_.clock.now() + config_.request_timeout;
+        connection.head = exchange.method;
+        connection.head += ' ';
+        connection.head += exchange.target.empty() ? target_ : exchange.target;
+        connection.head += fixed_head_;
         connection.head += exchange.content.headers;
         connection.head += "Content-Length: ";
         append_integer(connection.head, static_cast<std::int64_t>(exchange.content.body.size()));
@@ -297,7 +299,8 @@ class DirectTransport final : public Transport {
     }
 
     TransportConfig config_;
-    std::string request_start_;
+    std::string target_;      // unless the request has its own
+    std::string fixed_head_;  // of all requests, behind the target
     CurlLoop loop_;
     std::vector<std::unique_ptr<Connection>> connections_;
     std::vector<Connection*> idle_;

@@ -1,6 +1,6 @@
 // Reads an HTTP/1.1 response from a stream of bytes (RFC 9112), as far as a sender of events cares:
 // the status, Retry-After, whether the connection can be used again, and where the response ends.
-// Bodies are thrown away, but for the beginning of an error's.
+// Of a body the beginning is kept.
 //
 // What comes from the network is not trusted: sizes are bounded, anything malformed is an error.
 #pragma once
@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "sinks/transport/exchange.hpp"
 
 namespace outbox {
 
@@ -19,9 +21,9 @@ class Http1Response {
     static constexpr std::size_t max_head = 64 * 1024;
     // A longer body is not waited for: the response counts as complete, the connection as used up.
     static constexpr std::size_t max_body = 1024 * 1024;
-    static constexpr std::size_t kept_body = 200;
 
-    void reset();
+    // For the next response, of whose body so much is kept.
+    void reset(std::size_t keep_body = usual_kept_body);
 
     // Takes more bytes. Interim (1xx) responses are skipped. Bytes behind the end of the response
     // mean that the connection cannot be used again.
@@ -33,7 +35,7 @@ class Http1Response {
     int status() const { return status_; }
     bool keep_alive() const { return keep_alive_; }
     std::string_view retry_after() const { return retry_after_; }
-    std::string_view body() const { return body_; }  // at most kept_body bytes
+    std::string_view body() const { return body_; }  // at most keep_body bytes
 
     // Has anything come at all?
     bool begun() const { return begun_; }
@@ -68,6 +70,7 @@ class Http1Response {
     std::uint64_t left_ = 0;  // of the body or chunk
     std::uint64_t body_size_ = 0;
     std::string retry_after_;
+    std::size_t keep_body_ = usual_kept_body;
     std::string body_;
 };
 

@@ -1,10 +1,9 @@
-#include "sinks/http/cloudevents.hpp"
-
-#include <openssl/evp.h>
+#include "sinks/encoding/cloudevents.hpp"
 
 #include <algorithm>
 
 #include "core/text.hpp"
+#include "sinks/encoding/base64.hpp"
 
 namespace outbox {
 
@@ -47,15 +46,6 @@ std::string source_prefix(std::string_view database) {
     append_path_segment(prefix, database);
     prefix += '/';
     return prefix;
-}
-
-void append_base64(std::string& out, std::string_view bytes) {
-    const std::size_t start = out.size();
-    out.resize(start + (bytes.size() + 2) / 3 * 4 + 1);  // it writes a zero at the end
-    const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data() + start),
-                                       reinterpret_cast<const unsigned char*>(bytes.data()),
-                                       static_cast<int>(bytes.size()));
-    out.resize(start + static_cast<std::size_t>(length));
 }
 
 static bool is_attribute_name(std::string_view name) {

@@ -1,5 +1,7 @@
 // Asks outbox.allowed_hosts about each address just before libcurl connects to it: between the
 // check and the connection there is no name server that could say something else.
+//
+// Also keeps the sockets from other processes.
 #pragma once
 
 #include <curl/curl.h>
@@ -7,13 +9,13 @@
 #include <optional>
 #include <string>
 
-#include "core/destination.hpp"
+#include "sinks/transport/transport.hpp"
 
 namespace outbox {
 
 class AddressCheck {
   public:
-    explicit AddressCheck(const Destination& destination);
+    explicit AddressCheck(const TransportConfig& config);
 
     // Must outlive the handle's transfers, at this place.
     void install(CURL* easy);
@@ -27,7 +29,7 @@ class AddressCheck {
     static curl_socket_t open(void* self, curlsocktype, curl_sockaddr* address) noexcept;
     bool allows(const std::optional<Address>& address) const noexcept;
 
-    const Destination& destination_;
+    const TransportConfig& config_;
     std::string host_;
     // What the callback saw, which must not allocate.
     bool tried_ = false;  // an address that is allowed

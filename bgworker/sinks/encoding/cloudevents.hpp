@@ -22,17 +22,10 @@
 #include <string>
 #include <string_view>
 
-#include "core/destination.hpp"
 #include "core/event.hpp"
+#include "sinks/transport/exchange.hpp"
 
 namespace outbox {
-
-// What of a request depends on its events. Buffers are reused from request to request.
-struct RequestContent {
-    std::string headers;    // "name: value\r\n" ..., without Content-Length
-    std::string_view body;  // lies in the event or in `buffer`
-    std::string buffer;
-};
 
 // The path of the source attribute; `database` is any text.
 std::string source_prefix(std::string_view database);
@@ -44,7 +37,5 @@ void encode_structured(const Event& event, std::string_view source_prefix, Reque
 // Batched mode: a JSON array.
 void encode_batched(std::span<Event* const> events, std::string_view source_prefix,
                     RequestContent& content);
-
-void append_base64(std::string& out, std::string_view bytes);
 
 }  // namespace outbox

@@ -1,5 +1,5 @@
 // Responses as servers send them, and as they should not; whole, and cut at every byte.
-#include "sinks/http/http1_response.hpp"
+#include "sinks/transport/http1_response.hpp"
 
 #include <gtest/gtest.h>
 
@@ -158,7 +158,7 @@ TEST(Http1Response, KeepsLittleAndTakesNoMoreThanItsLimits) {
     const Parsed parsed = parse("HTTP/1.1 500 x\r\nContent-Length: 99999999\r\n\r\n" + big);
     EXPECT_EQ(parsed.state, State::complete);
     EXPECT_FALSE(parsed.keep_alive);
-    EXPECT_EQ(parsed.body.size(), Http1Response::kept_body);
+    EXPECT_EQ(parsed.body.size(), usual_kept_body);
 
     const std::string head = "HTTP/1.1 200 OK\r\nX: " + std::string(Http1Response::max_head, 'x');
     EXPECT_EQ(parse(head).state, State::malformed);

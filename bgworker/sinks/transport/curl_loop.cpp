@@ -1,4 +1,4 @@
-#include "sinks/http/curl_loop.hpp"
+#include "sinks/transport/curl_loop.hpp"
 
 #include <unistd.h>
 

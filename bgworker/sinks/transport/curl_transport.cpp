@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "core/text.hpp"
-#include "sinks/http/address_check.hpp"
-#include "sinks/http/curl_loop.hpp"
-#include "sinks/http/http1_response.hpp"
-#include "sinks/http/transport.hpp"
+#include "sinks/transport/address_check.hpp"
+#include "sinks/transport/curl_loop.hpp"
+#include "sinks/transport/http1_response.hpp"
+#include "sinks/transport/transport.hpp"
 
 namespace outbox {
 
@@ -18,15 +18,14 @@ struct Transfer {
     CURL* easy = nullptr;
     curl_slist* headers = nullptr;
     Exchange* exchange = nullptr;
-    // Written by callbacks, which must not allocate.
+    // Written by callbacks.
     bool answered_early = false;
-    char body[Http1Response::kept_body];
-    std::size_t body_kept = 0;
+    std::string body;
     std::size_t body_size = 0;
     char error[CURL_ERROR_SIZE];
     AddressCheck address_check;
 
-    explicit Transfer(const Destination& destination) : address_check(destination) {}
+    explicit Transfer(const TransportConfig& config) : address_check(config) {}
     Transfer(const Transfer&) = delete;
     Transfer& operator=(const Transfer&) = delete;
     ~Transfer() {
@@ -52,9 +51,12 @@ std::size_t on_header(char* line, std::size_t, std::size_t size, void* self) noe
 
 std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) noexcept {
     auto* transfer = static_cast<Transfer*>(self);
-    const std::size_t kept = std::min(size, sizeof transfer->body - transfer->body_kept);
-    std::memcpy(transfer->body + transfer->body_kept, data, kept);
-    transfer->body_kept += kept;
+    const std::size_t room = transfer->exchange->keep_body - transfer->body.size();
+    try {
+        transfer->body.append(data, std::min(size, room));
+    } catch (...) {
+        return 0;  // the transfer fails
+    }
     transfer->body_size += size;
     return transfer->body_size <= Http1Response::max_body ? size : 0;
 }
@@ -88,10 +90,14 @@ class CurlTransport final : public Transport {
         Transfer& transfer = *spare_.back();
         spare_.pop_back();
         transfer.exchange = &exchange;
-        transfer.body_kept = transfer.body_size = 0;
+        transfer.body.clear();
+        transfer.body_size = 0;
         transfer.error[0] = '\0';
         transfer.address_check.reset();
         set_headers(transfer, exchange.content.headers);
+        curl_easy_setopt(transfer.easy, CURLOPT_CUSTOMREQUEST, exchange.method);
+        curl_easy_setopt(transfer.easy, CURLOPT_REQUEST_TARGET,
+                         exchange.target.empty() ? nullptr : exchange.target.c_str());
         curl_easy_setopt(transfer.easy, CURLOPT_POSTFIELDS, exchange.content.body.data());
         curl_easy_setopt(transfer.easy, CURLOPT_POSTFIELDSIZE_LARGE,
                          static_cast<curl_off_t>(exchange.content.body.size()));
@@ -120,13 +126,12 @@ class CurlTransport final : public Transport {
 
   private:
     Transfer* make_transfer() {
-        auto transfer = std::make_unique<Transfer>(config_.destination);
+        auto transfer = std::make_unique<Transfer>(config_);
         transfer->easy = curl_easy_init();
         if (transfer->easy == nullptr)
             throw std::bad_alloc();
         CURL* easy = transfer->easy;
-        const Destination& destination = config_.destination;
-        curl_easy_setopt(easy, CURLOPT_URL, destination.url_text.c_str());
+        curl_easy_setopt(easy, CURLOPT_URL, config_.url_text.c_str());
         curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "https");
         curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
         curl_easy_setopt(easy, CURLOPT_PROXY, "");  // not from the environment of the server
@@ -139,11 +144,11 @@ class CurlTransport final : public Transport {
         curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // do not wait for a hanging name server
         curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
         curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-                         static_cast<long>(destination.connect_timeout / 1000));
+                         static_cast<long>(config_.connect_timeout / 1000));
         curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
-                         static_cast<long>(destination.request_timeout / 1000));
-        if (!destination.ca_file.empty())
-            curl_easy_setopt(easy, CURLOPT_CAINFO, destination.ca_file.c_str());
+                         static_cast<long>(config_.request_timeout / 1000));
+        if (!config_.ca_file.empty())
+            curl_easy_setopt(easy, CURLOPT_CAINFO, config_.ca_file.c_str());
         curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
         curl_easy_setopt(easy, CURLOPT_HEADERDATA, transfer.get());
         curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
@@ -201,7 +206,7 @@ class CurlTransport final : public Transport {
         curl_easy_getinfo(transfer.easy, CURLINFO_RETRY_AFTER, &retry_after);
         exchange.status = static_cast<int>(status);
         exchange.retry_after = retry_after > 0 ? std::to_string(retry_after) : "";
-        exchange.body.assign(transfer.body, transfer.body_kept);
+        exchange.body = transfer.body;
     }
 
     TransportConfig config_;

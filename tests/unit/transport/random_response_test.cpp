@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "../mutations.hpp"
-#include "sinks/http/http1_response.hpp"
+#include "sinks/transport/http1_response.hpp"
 
 namespace outbox {
 namespace {

@@ -1,0 +1,184 @@
+#include "sinks/transport/request_sink.hpp"
+
+#include <curl/curl.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/text.hpp"
+
+namespace outbox {
+
+// A destination cannot ask to be left alone for longer.
+static constexpr Micros longest_retry_after = seconds(24 * 60 * 60);
+
+RequestSink::RequestSink(const Clock& clock, std::size_t requests)
+    : clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)), exchanges_(requests) {
+    for (auto* list : {&spare_, &waiting_, &done_})
+        list->reserve(requests);
+    unsent_.reserve(requests);
+    for (Exchange& exchange : exchanges_)
+        spare_.push_back(&exchange);
+}
+
+RequestSink::~RequestSink() {
+    transport_.reset();  // it holds exchanges
+    credentials_.reset();
+    if (epoll_ >= 0)
+        close(epoll_);
+}
+
+static void watch(int epoll, int descriptor) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (descriptor >= 0)
+        epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event);
+}
+
+void RequestSink::use(std::unique_ptr<Transport> transport,
+                      std::unique_ptr<Credentials> credentials) {
+    transport_ = std::move(transport);
+    credentials_ = std::move(credentials);
+    watch(epoll_, transport_->descriptor());
+    if (credentials_ != nullptr)
+        watch(epoll_, credentials_->descriptor());
+}
+
+Micros RequestSink::deadline() const noexcept {
+    if (!unsent_.empty() || !done_.empty())
+        return 0;
+    const Micros next = transport_->deadline();
+    return credentials_ == nullptr ? next : std::min(next, credentials_->deadline());
+}
+
+void RequestSink::submit(Batch& batch) noexcept {
+    Exchange& exchange = *spare_.back();  // the pipeline submits no more than capabilities() says
+    spare_.pop_back();
+    exchange.batch = &batch;
+    exchange.step = 0;
+    exchange.reached = false;
+    try {
+        const Credentials::State state =
+            credentials_ == nullptr ? Credentials::State::ready : credentials_->need(clock_.now());
+        if (state == Credentials::State::ready) {
+            start(exchange);
+        } else if (state == Credentials::State::pending) {
+            waiting_.push_back(&exchange);
+        } else {
+            unsent_.push_back({&batch, Fate::unavailable, credentials_->error()});
+            give_back(exchange);
+        }
+    } catch (...) {
+        unsent_.push_back({&batch, Fate::unavailable, "out of memory"});
+        give_back(exchange);
+    }
+}
+
+void RequestSink::start(Exchange& exchange) {
+    if (std::optional<Outcome> outcome = encode(exchange)) {
+        unsent_.push_back(std::move(*outcome));
+        give_back(exchange);
+    } else {
+        transport_->send(exchange);
+    }
+}
+
+void RequestSink::give_back(Exchange& exchange) noexcept {
+    exchange.batch = nullptr;
+    spare_.push_back(&exchange);
+}
+
+void RequestSink::start_waiting(Credentials::State state, std::vector<Outcome>& outcomes) {
+    if (state == Credentials::State::pending)
+        return;
+    while (!waiting_.empty()) {
+        Exchange& exchange = *waiting_.back();
+        if (state == Credentials::State::failed) {
+            outcomes.push_back({exchange.batch, Fate::unavailable, credentials_->error()});
+            give_back(exchange);
+        } else {
+            start(exchange);
+        }
+        waiting_.pop_back();
+    }
+}
+
+bool RequestSink::goes_on(Exchange& exchange) noexcept {
+    try {
+        if (!next_request(exchange))
+            return false;
+        exchange.reached = false;
+        transport_->send(exchange);
+        return true;
+    } catch (...) {
+        exchange.fail("out of memory");
+        return false;
+    }
+}
+
+Outcome RequestSink::judged(const Exchange& exchange) noexcept {
+    try {
+        return judge(exchange);
+    } catch (...) {
+        return {exchange.batch, Fate::failed, "out of memory"};
+    }
+}
+
+void RequestSink::step(Micros now, std::vector<Outcome>& outcomes) noexcept {
+    try {
+        if (credentials_ != nullptr)
+            start_waiting(credentials_->step(now), outcomes);
+        transport_->step(now, done_);
+        for (; !done_.empty(); done_.pop_back()) {
+            if (goes_on(*done_.back()))
+                continue;
+            outcomes.push_back(judged(*done_.back()));
+            give_back(*done_.back());
+        }
+        for (; !unsent_.empty(); unsent_.pop_back())
+            outcomes.push_back(std::move(unsent_.back()));
+    } catch (...) {
+        // What could not be reported is still there for the next step.
+    }
+}
+
+void RequestSink::credentials_rejected() noexcept {
+    if (credentials_ != nullptr)
+        credentials_->rejected();
+}
+
+std::string explain(const Exchange& exchange) {
+    if (exchange.status == 0)
+        return printable(exchange.error);
+    std::string text = "HTTP " + std::to_string(exchange.status);
+    if (exchange.status >= 300 && exchange.status < 400)
+        text += " (redirects are not followed)";
+    const std::string body = printable(std::string_view(exchange.body).substr(0, usual_kept_body));
+    return body.empty() ? text : text + ": " + body;
+}
+
+std::string printable(std::string_view text) {
+    std::string line;
+    for (char c : text)
+        line += static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c;
+    return std::string(trim(line));
+}
+
+Micros retry_after_of(const std::string& text, Micros unix_now) {
+    if (text.empty())
+        return 0;
+    Micros wait = 0;
+    if (const auto number = parse_integer(text))
+        wait = *number > longest_retry_after / seconds(1) ? longest_retry_after : seconds(*number);
+    else if (const time_t date = curl_getdate(text.c_str(), nullptr); date >= 0)
+        wait = seconds(date) - unix_now;
+    return std::clamp<Micros>(wait, 0, longest_retry_after);
+}
+
+bool initialize_curl() noexcept {
+    static const CURLcode initialized = curl_global_init(CURL_GLOBAL_DEFAULT);
+    return initialized == CURLE_OK;
+}
+
+}  // namespace outbox

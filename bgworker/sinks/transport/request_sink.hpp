@@ -1,0 +1,78 @@
+// What the sinks that send requests over HTTP share: a request per batch, many side by side, held
+// back while credentials are fetched. A sink says what goes into a request and what an answer
+// means.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sinks/sink.hpp"
+#include "sinks/transport/credentials.hpp"
+#include "sinks/transport/transport.hpp"
+
+namespace outbox {
+
+class RequestSink : public Sink {
+  public:
+    ~RequestSink() override;
+
+    int descriptor() const noexcept final { return epoll_; }
+    Micros deadline() const noexcept final;
+    void submit(Batch& batch) noexcept final;
+    void step(Micros now, std::vector<Outcome>& outcomes) noexcept final;
+
+  protected:
+    // `requests`: how many go side by side at most. `credentials`: nullptr: none that change. Both
+    // are lent; they must outlive the sink's last step.
+    RequestSink(const Clock& clock, std::size_t requests);
+    void use(std::unique_ptr<Transport> transport, std::unique_ptr<Credentials> credentials = {});
+
+    const Clock& clock() const { return clock_; }
+
+    // Makes the request for `exchange.batch`. A batch that cannot be sent has its outcome at once.
+    // May throw std::bad_alloc.
+    virtual std::optional<Outcome> encode(Exchange& exchange) = 0;
+    // The answer was only a step on the way: makes the request that follows, which is sent with the
+    // same exchange, and returns true. May throw std::bad_alloc: the batch has failed then.
+    virtual bool next_request(Exchange&) { return false; }
+    // What an answer, or that there is none, means. May throw std::bad_alloc: the batch has failed
+    // then.
+    virtual Outcome judge(const Exchange& exchange) = 0;
+    // For judge(): the answer was that the credentials are no good.
+    void credentials_rejected() noexcept;
+
+  private:
+    void start(Exchange& exchange);
+    void start_waiting(Credentials::State state, std::vector<Outcome>& outcomes);
+    void give_back(Exchange& exchange) noexcept;
+    bool goes_on(Exchange& exchange) noexcept;
+    Outcome judged(const Exchange& exchange) noexcept;
+
+    const Clock& clock_;
+    int epoll_ = -1;  // of the descriptors of both
+    std::unique_ptr<Transport> transport_;
+    std::unique_ptr<Credentials> credentials_;
+    std::vector<Exchange> exchanges_;  // all there are; each is in one of the lists, or under way
+    std::vector<Exchange*> spare_;
+    std::vector<Exchange*> waiting_;  // for credentials
+    std::vector<Exchange*> done_;
+    std::vector<Outcome> unsent_;  // room is reserved
+};
+
+// An answer in words: "HTTP 503: try later", or why there is none. One line.
+std::string explain(const Exchange& exchange);
+
+// What came from outside, as one line that can be shown.
+std::string printable(std::string_view text);
+
+// How long the server asks to be left alone; 0: it does not. `text` is the value of Retry-After, a
+// number of seconds or a date (RFC 9110, section 10.2.3).
+Micros retry_after_of(const std::string& text, Micros unix_now);
+
+// For the entry points of modules: libcurl may be used from now on.
+bool initialize_curl() noexcept;
+
+}  // namespace outbox
