@@ -40,6 +40,8 @@ class Entry:
 
 
 class AwsSink(Sink):
+    module = "pg_outbox_aws"
+    server = "aws_server"
     fifo: bool
     batch_limit = 10
     proxy: FaultProxy
@@ -161,9 +163,6 @@ JSON_HEADERS = [("Content-Type", "application/x-amz-json-1.0")]
 
 
 class SqsSink(AwsSink):
-    module = "pg_outbox_sqs"
-    server = "aws_server"
-
     def url(self) -> str:
         return f"sqs://{REGION}/{ACCOUNT}?endpoint=http://127.0.0.1:{self.proxy.port}"
 
@@ -247,9 +246,6 @@ ATTRIBUTE = re.compile(r"MessageAttributes\.entry\.(\d+)\.(Name|Value\.StringVal
 
 
 class SnsSink(AwsSink):
-    module = "pg_outbox_sns"
-    server = "aws_server"
-
     def url(self) -> str:
         return f"sns://{REGION}/{ACCOUNT}?endpoint=http://127.0.0.1:{self.proxy.port}"
 
