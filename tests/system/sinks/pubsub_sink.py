@@ -33,7 +33,7 @@ class PubSubSink(Sink):
 
     def __init__(self, database: Database, server: Server) -> None:
         import grpc
-        from google.cloud import pubsub_v1
+        from google import pubsub_v1
         from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
         from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
