@@ -70,8 +70,9 @@ class HttpSink final : public RequestSink {
         TransportConfig config =
             transport_config(destination_, context.clock, destination_.url_text, destination_.url,
                              connections_of(destination_));
-        config.authorization = authorization_of(destination_);
-        use(create_transport(std::move(config)));
+        const std::string authorization = authorization_of(destination_);
+        config.authorization = authorization;
+        use(create_transport(std::move(config)), nullptr, authorization);
     }
 
     Capabilities capabilities() const noexcept override {
