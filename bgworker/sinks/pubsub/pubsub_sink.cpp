@@ -131,7 +131,8 @@ class PubsubSink final : public RequestSink {
                     retry_after};
         const Verdict verdict =
             verdict_on(exchange, error, "projects/" + destination_.project + "/topics/" + topic);
-        return {exchange.batch, verdict.fate, error.explain(exchange), retry_after,
+        const std::string which = exchange.status == 404 ? "topic \"" + topic + "\": " : "";
+        return {exchange.batch, verdict.fate, which + error.explain(exchange), retry_after,
                 verdict.permanent};
     }
 

@@ -108,7 +108,7 @@ class AwsSink(Sink):
             ]  # fmt: skip
 
     def as_carried(self, message: Message) -> Message:
-        return replace(message, ordering_key=self.group(message), payload=message.payload or None)
+        return replace(super().as_carried(message), ordering_key=self.group(message))
 
     def group(self, message: Message) -> str | None:
         if not self.fifo:
@@ -201,6 +201,9 @@ class SqsSink(AwsSink):
             for id in ids
         ]
         return answered.with_body(json.dumps(document).encode())
+
+    def refuse_batch(self) -> Behaviour:
+        return self.error(400, "InvalidMessageContents")
 
     def throttle(self, seconds: int) -> Behaviour:
         return self.error(400, "RequestThrottled", [("Retry-After", str(seconds))])
@@ -311,6 +314,9 @@ class SnsSink(AwsSink):
         )
         assert changes == 1, answered.body
         return answered.with_body(body)
+
+    def refuse_batch(self) -> Behaviour:
+        return self.error(400, "InvalidParameter")
 
     def throttle(self, seconds: int) -> Behaviour:
         return self.error(429, "Throttled", [("Retry-After", str(seconds))])

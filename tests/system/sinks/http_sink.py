@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from database import Database
@@ -40,11 +39,6 @@ class HttpSink(Sink):
         events = self.receiver.events()
         new, self._received = events[self._received :], len(events)
         return [message_of_event(event) for event in new]
-
-    def as_carried(self, message: Message) -> Message:
-        """A request without a body says nothing about it, and an empty body is none."""
-        content_type = None if message.payload is None else message.content_type
-        return replace(message, content_type=content_type, payload=message.payload or None)
 
     def close(self) -> None:
         super().close()

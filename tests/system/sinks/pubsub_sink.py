@@ -104,6 +104,9 @@ class PubSubSink(Sink):
             for m in request.json()["messages"]
         ]
 
+    def refuse_batch(self) -> Behaviour:
+        return self.error(400, "INVALID_ARGUMENT")
+
     def throttle(self, seconds: int) -> Behaviour:
         return self.error(429, "RESOURCE_EXHAUSTED", [("Retry-After", str(seconds))])
 

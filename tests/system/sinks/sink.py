@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -111,8 +111,9 @@ class Sink(ABC):
         return self._messages
 
     def as_carried(self, message: Message) -> Message:
-        """What of an event this sink carries."""
-        return message
+        """What of an event this sink carries: empty is nothing, and nothing has no type."""
+        content_type = None if message.payload is None else message.content_type
+        return replace(message, content_type=content_type, payload=message.payload or None)
 
     def close(self) -> None:
         self.proxy.close()
@@ -121,6 +122,10 @@ class Sink(ABC):
 
     def carried(self, request: Request) -> list[Message]:
         """`requests`: the events in a request the proxy has recorded."""
+        raise NotImplementedError
+
+    def refuse_batch(self) -> Behaviour:
+        """`batches`: the answer to a request in which one event is no good."""
         raise NotImplementedError
 
     def throttle(self, seconds: int) -> Behaviour:

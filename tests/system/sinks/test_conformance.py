@@ -48,6 +48,10 @@ def enqueue_bytes(db: Database, key: str, payload: bytes, version: int = 1) -> s
     )
 
 
+def allow_any_size(db: Database) -> None:
+    db.execute("SET outbox.max_payload_size = '64MB'")
+
+
 def enqueue_without_key(db: Database, count: int) -> list[str]:
     rows = db.execute(
         "SELECT outbox.enqueue('item', n::text, 'changed', '{}', version => n, ordering_key => '') "
@@ -220,17 +224,37 @@ def test_keys_go_side_by_side_and_each_has_one_request_at_a_time(sink: Sink, db:
 @pytest.mark.needs("batches")
 def test_a_backlog_goes_in_batches_within_the_limit(sink: Sink, db: Database) -> None:
     sink.add_topic()
-    ids = enqueue_without_key(db, 2 * sink.batch_limit + 5)
-    sink.create(batch_size=str(sink.batch_limit))
+    gate = sink.proxy.hold_answers(times=1)
+    sink.create(batch_size=str(sink.batch_limit), max_connections="1")
+    ids = enqueue_without_key(db, 1)
+    wait_until(lambda: gate.holding, what="the first request")
+    ids += enqueue_without_key(db, 2 * sink.batch_limit)
+    wait_until(db.status, lambda s: s["in_flight"] == len(ids), what="a backlog behind it")
+    gate.open()
     assert_arrived(sink, ids)
-    sizes = [len(messages) for _, messages in batches(sink)]
-    assert max(sizes) == sink.batch_limit and len(sizes) == 3, sizes
+    assert [len(messages) for _, messages in batches(sink)] == [1, sink.batch_limit, sink.batch_limit]
+
+
+@pytest.mark.needs("batches")
+def test_of_a_refused_batch_only_the_offender_is_in_trouble(sink: Sink, db: Database) -> None:
+    def has_the_offender(request: Request) -> bool:
+        return any(message.version == 7 for message in sink.carried(request))
+
+    sink.add_topic()
+    sink.proxy.on(has_the_offender, sink.refuse_batch())
+    ids = enqueue_without_key(db, 20)
+    sink.create(retry_base="1h", retry_max="1h")
+    offender = ids.pop(6)
+    wait_until(lambda: in_trouble(db), what="the offender in trouble")
+    assert_arrived(sink, ids)
+    assert [str(row[0]) for row in db.execute("SELECT event_id FROM outbox.delivery")] == [offender]
 
 
 @pytest.mark.needs("batches")
 @pytest.mark.needs("limits")
 def test_a_batch_keeps_below_the_limit_in_bytes(sink: Sink, db: Database) -> None:
     sink.add_topic()
+    allow_any_size(db)
     payload = b"x" * (sink.size_limit() // 4)
     rows = db.execute(
         "SELECT outbox.enqueue('item', n::text, 'changed', %s::bytea, 'text/plain', ordering_key => '') "
@@ -279,12 +303,14 @@ def test_it_waits_as_long_as_it_is_asked_to(sink: Sink, db: Database) -> None:
     sink.add_topic()
     rule = sink.proxy.on(sink.proxy.carries, sink.throttle(2), times=1)
     sink.create()
-    ids = enqueue_keys(db, ["a", "b"], 2)
+    ids = enqueue_keys(db, ["a"], 3)
+    wait_until(lambda: rule.met, what="the first request")
+    ids += enqueue_keys(db, ["b", "c"], 3)
     assert_arrived(sink, ids)
-    throttled = rule.met[0]
-    assert throttled.ended is not None
-    waits = [r.began - throttled.ended for r, _ in batches(sink) if r.began > throttled.ended]
-    assert min(waits) >= 1.9, f"the next request came after {min(waits):.1f} s"
+    first, second, *_ = [request for request, _ in batches(sink)]
+    assert first is rule.met[0] and first.ended is not None
+    waited = second.began - first.ended
+    assert waited >= 1.9, f"the next request came after {waited:.1f} s"
     assert in_trouble(db) == []
     assert db.value("SELECT count(*) FROM outbox.receipt") == 0
 
@@ -351,6 +377,7 @@ def test_a_topic_that_is_missing_is_the_destinations_failure(sink: Sink, db: Dat
 @pytest.mark.parametrize("policy", ["release", "block"])
 def test_an_event_that_is_too_large_is_a_dead_letter(sink: Sink, db: Database, policy: str) -> None:
     sink.add_topic()
+    allow_any_size(db)
     too_large = b"x" * (sink.size_limit() + 1)
     sink.create(on_dead_letter=policy)
     ids = enqueue_keys(db, ["a", "b"], 1)
