@@ -51,15 +51,15 @@ CURLcode ConnectionCheck::start() {
 std::vector<Finding> ConnectionCheck::conclude(CURLcode result) const {
     const std::string& host = config_.url.host;
     const bool https = config_.url.scheme == "https";
-    curl_off_t connected_after = 0;
+    long local_port = 0;  // known once there is a connection, also when TLS fails
     if (easy_ != nullptr)
-        curl_easy_getinfo(easy_, CURLINFO_CONNECT_TIME_T, &connected_after);
+        curl_easy_getinfo(easy_, CURLINFO_LOCAL_PORT, &local_port);
     const std::optional<Address>& address = address_check_.tried();
 
     std::vector<Finding> findings;
     if (address)
         findings.push_back({"address", true, host + " is " + address->text()});
-    if (address && connected_after > 0)
+    if (address && local_port > 0)
         findings.push_back({"connection", true,
                             "port " + (!config_.url.port.empty() ? config_.url.port
                                        : https                   ? "443"
