@@ -76,8 +76,40 @@ run_regress() {
     count "$ok" "$bad" regress
 }
 
+# What the sinks are tested against, below the build directory; tests/system/sinks/servers.py runs it.
+# Google's emulator of Pub/Sub is no package of the distribution; it is used where it is installed.
+# What cannot be installed the tests that need it will miss.
+install_servers() {
+    local servers packages=(python3-venv)
+    servers=$(realpath -m "$build")/servers
+    PATH=$PATH:/usr/local/go/bin
+    command -v java >/dev/null || packages+=(default-jre-headless)
+    command -v mvn >/dev/null || packages+=(maven)
+    command -v go >/dev/null || packages+=(golang)
+    need_packages "${packages[@]}"
+    mkdir -p "$servers"
+    (cd "$repository/tests/system/sinks/pstest_front" && go build -o "$servers/pstest_front" .) ||
+        say "could not build the front of pstest"
+    installed requirements.txt || install_python || say "could not install moto and the clients"
+    installed elasticmq/pom.xml || install_elasticmq || say "could not install ElasticMQ"
+}
+installed() { cmp -s "$repository/tests/$1" "$build/servers/$1"; }
+
+install_python() {
+    /usr/bin/python3 -m venv --clear "$build/servers/python" &&
+        "$build/servers/python/bin/pip" install -q -r "$repository/tests/requirements.txt" &&
+        cp "$repository/tests/requirements.txt" "$build/servers"
+}
+
+install_elasticmq() {
+    mvn -q -B -f "$repository/tests/elasticmq/pom.xml" dependency:copy-dependencies \
+        -DoutputDirectory="$build/servers/elasticmq" >&2 &&
+        cp "$repository/tests/elasticmq/pom.xml" "$build/servers/elasticmq"
+}
+
 run_system() {
     build_project -D OUTBOX_TESTS=ON
+    install_servers
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/system" -p no:cacheprovider \
         --junitxml="$results/system.xml" >&2 || true
     count_junit "$results/system.xml" system

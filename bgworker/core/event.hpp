@@ -17,7 +17,8 @@
 namespace outbox {
 
 class EventBlock;
-struct Window;  // the pipeline's
+struct Lane;    // the pipeline's, as is
+struct Window;
 
 // One member of an event's `headers`. Only scalars get there; see extension/event_input.cpp.
 struct Header {
@@ -50,6 +51,7 @@ struct Event {
 
     // The rest is the pipeline's.
     EventBlock* block = nullptr;
+    Lane* lane = nullptr;          // nullptr: it is no longer to be sent
     std::uint64_t turn = 0;        // counts up as events are admitted
     Event* next_of_key = nullptr;  // the event that waits for this one
     bool in_flight = false;

@@ -89,7 +89,17 @@ bool Pipeline::waits_for_its_key(const Event& event) const noexcept {
     return !event.ordering_key.empty() && (event.retry || !capabilities_.ordered);
 }
 
+void Pipeline::join_lane(Event& event) {
+    lane_name_.clear();
+    if (capabilities_.keys == KeyPolicy::alone)
+        lane_name_ += event.ordering_key.empty() ? '-' : '+';
+    if (capabilities_.lanes)
+        sink_->lane_of(event, lane_name_);
+    ready_.join(event, lane_name_);
+}
+
 void Pipeline::enqueue(Event& event) {
+    join_lane(event);
     event.turn = next_turn_++;
     const bool waits = waits_for_its_key(event);
     if (is_held(event)) {
@@ -108,7 +118,7 @@ void Pipeline::enqueue(Event& event) {
             return;
         }
     }
-    ready_.push_back(&event);
+    ready_.push_back(event);
 }
 
 void Pipeline::close_window() {
@@ -145,7 +155,7 @@ void Pipeline::park_unsent(Predicate is_meant) {
             park(*event);
         return parks;
     };
-    std::erase_if(ready_, parks);
+    ready_.erase_if(parks);
     std::erase_if(aside_, parks);
 }
 
@@ -230,7 +240,9 @@ void Pipeline::step() {
             batches_in_flight_--;
             if (outcome.batch->period == period_)
                 of_this_period_--;
-            if (outcome.fate == Fate::confirmed)
+            if (!outcome.of_events.empty())
+                divide(outcome);
+            else if (outcome.fate == Fate::confirmed)
                 confirm(outcome);
             else
                 fail(outcome);
@@ -265,72 +277,88 @@ Batch* Pipeline::form_batch() {
     Batch& batch = *spare_batches_.back();
     batch.bytes = 0;
     batch.period = period_;
+    while (Lane* lane = ready_.turn()) {
+        fill(batch, *lane);
+        ready_.end_turn();
+        if (!batch.events.empty()) {
+            spare_batches_.pop_back();
+            return &batch;
+        }
+    }
+    return nullptr;
+}
 
+void Pipeline::fill(Batch& batch, Lane& lane) {
     std::size_t limit = capabilities_.max_batch_events;
     auto take = [&](Event& event) {
         const std::size_t limit_with =
             event.batch_limit > 0 ? std::min<std::size_t>(limit, event.batch_limit) : limit;
-        const bool fits = batch.events.empty() ||
-                          (batch.events.size() < limit_with &&
-                           batch.bytes + event.payload.size() <= capabilities_.max_batch_bytes);
+        const std::size_t size = sink_->size_of(event);
+        const bool fits =
+            batch.events.empty() || (batch.events.size() < limit_with &&
+                                     batch.bytes + size <= capabilities_.max_batch_bytes);
         if (fits) {
             batch.events.push_back(&event);
-            batch.bytes += event.payload.size();
+            batch.bytes += size;
             event.in_flight = true;
             limit = limit_with;
         }
         return fits;
     };
-    while (!ready_.empty()) {
-        Event* event = ready_.front();
+    while (!lane.events.empty()) {
+        Event* event = lane.events.front();
         const bool held = is_held(*event);
         if (!held && !take(*event))
             break;
-        ready_.pop_front();
+        ready_.pop_front(lane);
         if (held) {
             park(*event);
             continue;
         }
         // Events that wait for this one may come along behind it.
-        while (event->next_of_key != nullptr && take(*event->next_of_key)) {
+        while (capabilities_.keys != KeyPolicy::one_each && event->next_of_key != nullptr &&
+               event->next_of_key->lane == &lane && take(*event->next_of_key)) {
             event = event->next_of_key;
             event->chained = true;
         }
+        if (capabilities_.keys == KeyPolicy::alone && !event->ordering_key.empty())
+            break;
     }
-    if (batch.events.empty())
-        return nullptr;
-    spare_batches_.pop_back();
-    return &batch;
 }
 
 void Pipeline::bring_back_set_aside(Micros now) {
     std::erase_if(aside_, [&](Event* event) {
         const bool due = now >= event->again_at;
         if (due)
-            ready_.push_back(event);
+            ready_.push_back(*event);
         return due;
     });
 }
 
 void Pipeline::confirm(const Outcome& outcome) {
     Batch& batch = *outcome.batch;
-    if (batch.period == period_) {
-        destination_works();
-        failed_in_a_row_ = refused_in_a_row_ = 0;
-    }
+    destination_answered(batch);
     const Micros now = clock_.now(), unix_now = clock_.unix_now();
-    if (limits_.receipts)
-        keep_receipts(outcome, unix_now);
-    for (Event* event : batch.events)
-        confirm(*event, now, unix_now);
+    for (std::size_t i = 0; i < batch.events.size(); i++) {
+        keep_receipt(outcome, i, unix_now);
+        confirm(*batch.events[i], now, unix_now);
+    }
 }
 
-void Pipeline::keep_receipts(const Outcome& outcome, Micros unix_now) {
-    const std::vector<Event*>& events = outcome.batch->events;
-    for (std::size_t i = 0; i < events.size(); i++)
-        receipts_.push_back(
-            {events[i]->event_id, events[i]->position, unix_now,
-             i < outcome.message_ids.size() ? outcome.message_ids[i] : std::string()});
+void Pipeline::keep_receipt(const Outcome& outcome, std::size_t i, Micros unix_now) {
+    if (!limits_.receipts)
+        return;
+    const Event& event = *outcome.batch->events[i];
+    receipts_.push_back({event.event_id, event.position, unix_now,
+                         i < outcome.message_ids.size() ? outcome.message_ids[i] : std::string()});
+}
+
+// With a success.
+void Pipeline::destination_answered(const Batch& batch) noexcept {
+    if (batch.period != period_)
+        return;
+    destination_works();
+    failed_in_a_row_ = refused_in_a_row_ = 0;
 }
 
 void Pipeline::destination_works() noexcept {
@@ -339,10 +367,14 @@ void Pipeline::destination_works() noexcept {
 }
 
 void Pipeline::confirm(Event& event, Micros now, Micros unix_now) {
-    event.in_flight = false;
-    stats_.settled(unix_now - event.occurred_at, event.payload.size(), now);
     if (waits_for_its_key(event))
         release_key(event);
+    arrived(event, now, unix_now);
+}
+
+void Pipeline::arrived(Event& event, Micros now, Micros unix_now) {
+    event.in_flight = false;
+    stats_.settled(unix_now - event.occurred_at, event.payload.size(), now);
     if (event.retry)
         record(event, Record::Kind::confirmed);
     else
@@ -350,6 +382,7 @@ void Pipeline::confirm(Event& event, Micros now, Micros unix_now) {
 }
 
 void Pipeline::settle(Event& event) {
+    ready_.leave(event);
     event.settled = true;
     unsettled_--;
     if (--event.block->unsettled == 0)
@@ -367,7 +400,7 @@ void Pipeline::release_key(Event& event) {
     entry.key() = next->ordering_key;
     last_of_key_.insert(std::move(entry));
     if (!next->in_flight)
-        ready_.push_back(next);
+        ready_.push_back(*next);
 }
 
 // Frees the block now, not when everything before it is settled: one slow event must not hold the
@@ -396,7 +429,78 @@ void Pipeline::block_settled(EventBlock& block) {
 // Failure
 // ---------------------------------------------------------------------------------------------
 
+// The destination took some events of the batch, and not others.
+void Pipeline::divide(const Outcome& outcome) {
+    const std::vector<Event*>& events = outcome.batch->events;
+    const auto taken = [&](std::size_t i) { return outcome.of_events[i].fate == Fate::confirmed; };
+    const Micros now = clock_.now(), unix_now = clock_.unix_now();
+    bool any_taken = false;
+    std::vector<Event*> left;             // of the events of one key that travelled together
+    std::vector<std::size_t> first_left;  // the first one of each key, by index
+
+    for (std::size_t i = 0, end; i < events.size(); i = end) {
+        for (end = i + 1; end < events.size() && events[end]->chained;)
+            end++;
+        left.clear();
+        for (std::size_t j = i; j < end; j++)
+            if (!taken(j)) {
+                if (left.empty())
+                    first_left.push_back(j);
+                left.push_back(events[j]);
+            }
+        if (!left.empty() && waits_for_its_key(*events[i]))
+            keep_in_chain({events.data() + i, end - i}, left);
+        for (std::size_t j = i; j < end; j++)
+            if (taken(j)) {
+                any_taken = true;
+                keep_receipt(outcome, j, unix_now);
+                left.empty() ? confirm(*events[j], now, unix_now)
+                             : arrived(*events[j], now, unix_now);
+            }
+    }
+
+    if (any_taken)
+        destination_answered(*outcome.batch);
+    else if (std::any_of(outcome.of_events.begin(), outcome.of_events.end(),
+                         [](const EventOutcome& own) { return own.fate == Fate::failed; }))
+        count_failed(*outcome.batch);
+    for (const std::size_t i : first_left) {
+        const EventOutcome& own = outcome.of_events[i];
+        divided_.events.assign(1, events[i]);
+        divided_.period = outcome.batch->period;
+        fail_by_fate({&divided_, own.fate, own.error, outcome.retry_after, own.permanent});
+    }
+}
+
+// Takes those that are not left out of the chain of their key. Of those that are left the first one
+// has its key's turn; the others wait behind it, whatever became of them.
+void Pipeline::keep_in_chain(std::span<Event* const> chain, std::span<Event* const> left) {
+    Event* const after = chain.back()->next_of_key;
+    auto entry = last_of_key_.extract(chain.front()->ordering_key);
+    entry.key() = left.front()->ordering_key;
+    if (after == nullptr)
+        entry.mapped() = left.back();
+    last_of_key_.insert(std::move(entry));
+    for (Event* event : chain)
+        event->next_of_key = nullptr;
+    for (std::size_t i = 0; i < left.size(); i++) {
+        left[i]->next_of_key = i + 1 < left.size() ? left[i + 1] : after;
+        left[i]->in_flight = left[i]->chained = false;
+    }
+}
+
 void Pipeline::fail(const Outcome& outcome) {
+    if (outcome.fate == Fate::failed)
+        count_failed(*outcome.batch);
+    fail_by_fate(outcome);
+}
+
+void Pipeline::count_failed(const Batch& batch) noexcept {
+    if (batch.period == period_)
+        failed_in_a_row_++;
+}
+
+void Pipeline::fail_by_fate(const Outcome& outcome) {
     Batch& batch = *outcome.batch;
     for (Event* event : batch.events)
         event->in_flight = false;
@@ -431,7 +535,6 @@ void Pipeline::halve(Batch& batch) {
 // Perhaps it is the event; perhaps the destination is going down.
 void Pipeline::on_failed(const Outcome& outcome) {
     Batch& batch = *outcome.batch;
-    failed_in_a_row_++;
     Event& first = *batch.events.front();
     const bool alone = batch.events.size() == 1;
     if (alone && failures_ == 0 && first.failures < failures_of_event)
@@ -502,7 +605,8 @@ void Pipeline::requeue_failed() {
             park(*event);
         return held;
     });
-    ready_.insert(ready_.begin(), failed_.begin(), failed_.end());
+    for (auto event = failed_.rbegin(); event != failed_.rend(); event++)
+        ready_.push_front(**event);
     failed_.clear();
 }
 

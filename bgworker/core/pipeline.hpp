@@ -6,6 +6,7 @@
 //
 // Order. A sink that is `ordered` gets events as they come. For any other the pipeline keeps the
 // order of each key: while an event of a key is in flight, later ones of the key wait behind it.
+// Those that follow it may travel with it in one batch, as far as the sink's KeyPolicy has it.
 //
 // Failure of the destination. The batch goes back to the front, the destination is left alone for a
 // while (exponential back-off with full jitter, at least what it asked for), then probed with one
@@ -15,8 +16,10 @@
 //
 // Failure of an event. A batch that is refused is halved until the offender stands alone. That one
 // leaves the pipeline for outbox.delivery, where it waits for another attempt or for a person, and
-// so do the later events of its key, which it holds. When everything is refused, with no success in
-// between, the destination is backed off from as well: it is more likely at fault than all events.
+// so do the later events of its key, which it holds. Where the destination says itself which events
+// of a batch it took, those that it did not take are treated as if they had been sent alone. When
+// everything is refused, with no success in between, the destination is backed off from as well: it
+// is more likely at fault than all events.
 //
 // Retries come back from there as blocks that belong to no window.
 //
@@ -38,6 +41,7 @@
 #include "clock.hpp"
 #include "delivery_stats.hpp"
 #include "event.hpp"
+#include "ready_queue.hpp"
 #include "sinks/sink.hpp"
 
 namespace outbox {
@@ -160,6 +164,7 @@ class Pipeline {
   private:
     bool has_memory() const noexcept;
     void take_in(EventBlock& block);
+    void join_lane(Event& event);
     void enqueue(Event& event);
     bool waits_for_its_key(const Event& event) const noexcept;
     bool is_held(const Event& event) const;
@@ -171,17 +176,24 @@ class Pipeline {
 
     void submit_ready();
     Batch* form_batch();
+    void fill(Batch& batch, Lane& lane);
     void bring_back_set_aside(Micros now);
 
     void confirm(const Outcome& outcome);
-    void keep_receipts(const Outcome& outcome, Micros unix_now);
+    void keep_receipt(const Outcome& outcome, std::size_t i, Micros unix_now);
+    void destination_answered(const Batch& batch) noexcept;
     void destination_works() noexcept;
     void confirm(Event& event, Micros now, Micros unix_now);
+    void arrived(Event& event, Micros now, Micros unix_now);
     void settle(Event& event);
     void release_key(Event& event);
     void block_settled(EventBlock& block);
 
+    void divide(const Outcome& outcome);
+    void keep_in_chain(std::span<Event* const> chain, std::span<Event* const> left);
     void fail(const Outcome& outcome);
+    void count_failed(const Batch& batch) noexcept;
+    void fail_by_fate(const Outcome& outcome);
     void halve(Batch& batch);
     void requeue(Batch& batch);
     void on_failed(const Outcome& outcome);
@@ -209,7 +221,8 @@ class Pipeline {
     std::size_t held_bytes_ = 0;  // of blocks in use
     std::vector<std::unique_ptr<EventBlock>> spare_blocks_;
 
-    std::deque<Event*> ready_;
+    ReadyQueue ready_;
+    std::string lane_name_;      // scratch
     std::vector<Event*> aside_;  // failed on their own; each goes again at its again_at
     std::unordered_map<std::string_view, Event*>
         last_of_key_;  // of each key that has unsettled events
@@ -219,6 +232,7 @@ class Pipeline {
     std::size_t of_this_period_ = 0;               // those sent since the last failure
     std::vector<std::unique_ptr<Batch>> batches_;  // all there are: spare or in flight
     std::vector<Batch*> spare_batches_;
+    Batch divided_;  // an event of a batch that was taken in part
     std::vector<Outcome> outcomes_;
     std::vector<Event*> failed_;
 

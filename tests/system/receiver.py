@@ -373,6 +373,11 @@ class Gate:
     def open(self) -> None:
         self._open.set()
 
+    def hold_thread(self) -> None:
+        self.holding.add(-1)
+        self._open.wait()
+        self.holding.discard(-1)
+
     def held(self, then: Behaviour = answer()) -> Behaviour:
         async def behave(exchange: Exchange) -> None:
             self.holding.add(exchange.request.number)

@@ -57,14 +57,16 @@ class DeliveryModel {
     // What the sink answers.
     void confirmed(const Positions& batch) {
         answered(batch);
-        for (std::int64_t position : batch) {
-            Entry& entry = entry_of(position);
-            EXPECT_FALSE(entry.settled) << "event " << position;
-            entry.settled = true;
-            blocks_[entry.block].unsettled--;
-        }
+        for (std::int64_t position : batch)
+            settle(position);
     }
     void failed(const Positions& batch) { answered(batch); }
+    void divided(const Positions& batch, const std::vector<EventOutcome>& of_events) {
+        answered(batch);
+        for (std::size_t i = 0; i < batch.size(); i++)
+            if (of_events[i].fate == Fate::confirmed)
+                settle(batch[i]);
+    }
 
     // What the pipeline must say now. Windows settled since the last call are forgotten, as there.
     void expect_agreement(Pipeline& pipeline, const DeliveryStats& stats) {
@@ -120,6 +122,13 @@ class DeliveryModel {
 
     Entry& entry_of(std::int64_t position) { return events_.at(index_.at(position)); }
 
+    void settle(std::int64_t position) {
+        Entry& entry = entry_of(position);
+        EXPECT_FALSE(entry.settled) << "event " << position;
+        entry.settled = true;
+        blocks_[entry.block].unsettled--;
+    }
+
     void answered(const Positions& batch) {
         batches_in_flight_--;
         for (std::int64_t position : batch)
@@ -134,6 +143,21 @@ class DeliveryModel {
         EXPECT_LE(batch.events.size(), capabilities_.max_batch_events);
         EXPECT_EQ(batch.bytes, bytes);
         EXPECT_TRUE(bytes <= capabilities_.max_batch_bytes || batch.events.size() == 1) << bytes;
+        expect_to_belong_together(batch);
+    }
+
+    void expect_to_belong_together(const Batch& batch) const {
+        for (std::size_t i = 0; i < batch.events.size(); i++)
+            for (std::size_t j = 0; j < i; j++) {
+                const Event &one = *batch.events[i], &other = *batch.events[j];
+                const bool same_key = one.ordering_key == other.ordering_key;
+                const bool may = (!capabilities_.lanes || one.topic == other.topic) &&
+                                 (capabilities_.keys != KeyPolicy::alone || same_key) &&
+                                 (capabilities_.keys != KeyPolicy::one_each || !same_key ||
+                                  one.ordering_key.empty());
+                EXPECT_TRUE(may) << "events " << one.position << " and " << other.position
+                                 << " in one batch";
+            }
     }
 
     // An earlier event of the key must be settled, or go before this one in the same batch. An

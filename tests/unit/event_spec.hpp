@@ -12,17 +12,19 @@ struct EventSpec {
     std::string key{};  // empty: unordered
     std::string payload = "x";
     Micros occurred_at = 0;
+    std::string topic{};
 };
 
 // Returns whether the block had room.
 inline bool append(EventBlock& block, const EventSpec& spec) {
-    Event* event = block.append(spec.key.size() + spec.payload.size());
+    Event* event = block.append(spec.key.size() + spec.payload.size() + spec.topic.size());
     if (event == nullptr)
         return false;
     event->position = spec.position;
     event->occurred_at = spec.occurred_at;
     event->ordering_key = block.copy(spec.key.data(), spec.key.size());
     event->payload = block.copy(spec.payload.data(), spec.payload.size());
+    event->topic = block.copy(spec.topic.data(), spec.topic.size());
     event->has_payload = true;
     return true;
 }

@@ -59,10 +59,16 @@ class Sequence {
 };
 
 Capabilities random_capabilities(Dice& dice) {
-    return {.max_batch_events = dice.one_of<std::size_t>({1, 1, 2, 5, 20}),
-            .max_batch_bytes = dice.one_of<std::size_t>({1, 50, 500, 1'000'000}),
-            .max_batches = dice.between(1, 8),
-            .ordered = dice.percent(35)};
+    Capabilities capabilities{.max_batch_events = dice.one_of<std::size_t>({1, 1, 2, 5, 20}),
+                              .max_batch_bytes = dice.one_of<std::size_t>({1, 50, 500, 1'000'000}),
+                              .max_batches = dice.between(1, 8),
+                              .ordered = dice.percent(35)};
+    if (!capabilities.ordered) {
+        capabilities.keys = dice.one_of<KeyPolicy>(
+            {KeyPolicy::mixed, KeyPolicy::mixed, KeyPolicy::one_each, KeyPolicy::alone});
+        capabilities.lanes = dice.percent(50);
+    }
+    return capabilities;
 }
 
 Pipeline::Limits random_limits(Dice& dice) {
@@ -79,6 +85,7 @@ class RandomRun {
           capabilities_(random_capabilities(dice_)),
           limits_(random_limits(dice_)),
           keys_(dice_.between(1, 12)),
+          topics_(dice_.one_of<std::size_t>({1, 3, 100})),
           unordered_percent_(dice_.one_of<std::size_t>({0, 20, 90})),
           newest_first_percent_(dice_.one_of<std::size_t>({0, 99})),
           failure_percent_(dice_.one_of<std::size_t>({0, 10, 50})),
@@ -176,7 +183,8 @@ class RandomRun {
             .position = position,
             .key = std::move(key),
             .payload = std::string(dice_.between(1, 60), static_cast<char>('a' + position % 26)),
-            .occurred_at = clock_.unix_now() - static_cast<Micros>(dice_.below(1'000))};
+            .occurred_at = clock_.unix_now() - static_cast<Micros>(dice_.below(1'000)),
+            .topic = std::string(1, static_cast<char>('A' + dice_.below(topics_)))};
     }
 
     void finish_reading() {
@@ -199,7 +207,9 @@ class RandomRun {
     void answer_one() {
         if (sink_->batches().empty())
             return;
-        if (dice_.percent(failure_percent_))
+        if (!capabilities_.ordered && dice_.percent(failure_percent_))
+            divide_one();
+        else if (dice_.percent(failure_percent_))
             fail_one();
         else
             confirm_one();
@@ -216,6 +226,16 @@ class RandomRun {
         const auto positions = sink_->in_flight().at(choose_batch());
         model_.confirmed(positions);
         sink_->confirm(positions.front());
+    }
+
+    // The destination takes some events of a batch.
+    void divide_one() {
+        const auto positions = sink_->in_flight().at(choose_batch());
+        std::vector<EventOutcome> of_events;
+        for (std::size_t i = 0; i < positions.size(); i++)
+            of_events.push_back({dice_.percent(50) ? Fate::confirmed : Fate::unavailable, "busy"});
+        model_.divided(positions, of_events);
+        sink_->divide(positions.front(), of_events);
     }
 
     void fail_one() {
@@ -261,6 +281,7 @@ class RandomRun {
     const Capabilities capabilities_;
     const Pipeline::Limits limits_;
     const std::size_t keys_;
+    const std::size_t topics_;
     const std::size_t unordered_percent_;
     const std::size_t newest_first_percent_;  // so that some event is slow
     std::size_t failure_percent_;

@@ -17,6 +17,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::UnorderedElementsAre;
 
 using Batches = std::vector<Positions>;
 
@@ -125,6 +126,55 @@ TEST_F(PipelineOrder, ABatchKeepsTheOrderOfEachOfItsKeys) {
     EXPECT_THAT(batch, testing::UnorderedElementsAre(1, 2, 3, 4, 5));
     EXPECT_LT(place_of(1), place_of(3));
     EXPECT_LT(place_of(2), place_of(4));
+}
+
+TEST_F(PipelineOrder, ASinkMayWantOneKeyABatch) {
+    start({.max_batch_events = 4, .max_batches = 8, .keys = KeyPolicy::alone});
+    window({{{1, "a"}, {2}, {3, "b"}, {4, "a"}, {5}, {6, "a"}}});
+    step();
+    EXPECT_THAT(sink->in_flight(),
+                UnorderedElementsAre(Positions{1, 4, 6}, Positions{2, 5}, Positions{3}));
+}
+
+TEST_F(PipelineOrder, ASinkMayWantOneEventOfAKeyABatch) {
+    start({.max_batch_events = 4, .max_batches = 8, .keys = KeyPolicy::one_each});
+    window({{{1, "a"}, {2}, {3, "b"}, {4, "a"}, {5}, {6, "a"}}});
+    step();
+    EXPECT_EQ(sink->in_flight(), (Batches{{1, 2, 3, 5}}));
+    confirm(1);
+    EXPECT_EQ(sink->in_flight(), (Batches{{4}}));
+}
+
+TEST_F(PipelineOrder, EventsOfOtherLanesGoInOtherBatches) {
+    start({.max_batch_events = 2, .max_batches = 8, .lanes = true});
+    window({{{.position = 1, .topic = "x"},
+             {.position = 2, .topic = "y"},
+             {.position = 3, .topic = "x"}}});
+    step();
+    EXPECT_EQ(sink->in_flight(), (Batches{{1, 3}, {2}}));
+}
+
+TEST_F(PipelineOrder, AKeyThatMovesToAnotherLaneKeepsItsOrder) {
+    start({.max_batch_events = 4, .max_batches = 8, .lanes = true});
+    window({{{.position = 1, .key = "k", .topic = "x"},
+             {.position = 2, .key = "k", .topic = "y"},
+             {.position = 3, .key = "k", .topic = "x"}}});
+    step();
+    EXPECT_EQ(sink->in_flight(), (Batches{{1}}));
+    confirm(1);
+    EXPECT_EQ(sink->in_flight(), (Batches{{2}}));
+}
+
+TEST_F(PipelineOrder, LanesTakeTurns) {
+    start({.max_batch_events = 1, .max_batches = 1, .lanes = true});
+    window({{{.position = 1, .topic = "x"},
+             {.position = 2, .topic = "x"},
+             {.position = 3, .topic = "x"},
+             {.position = 4, .topic = "y"}}});
+    step();
+    for (std::int64_t position : {1, 4, 2, 3})
+        confirm(position);
+    EXPECT_TRUE(pipeline->idle());
 }
 
 TEST_F(PipelineOrder, EventsOfAKeyThatDidNotFitTheBatchWaitForIt) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <random>
 #include <set>
@@ -161,6 +162,64 @@ TEST_F(PipelineTrouble, AnOrderedSinkIsSentWhatWasUndoneAgain) {
     EXPECT_EQ(sink->in_flight(), (Batches{{2}, {4, 5}}));
     EXPECT_THAT(records(), ElementsAre(std::pair(1, Kind::refused), std::pair(3, Kind::parked),
                                        std::pair(6, Kind::parked)));
+}
+
+TEST_F(PipelineTrouble, WhatADestinationTookOfABatchIsSettledAndTheRestGoesAgain) {
+    start(batched);
+    window({{1}, {2}, {3}});
+    sink->divide(1, {{Fate::confirmed}, {Fate::refused, "too long", true}, {Fate::failed, "oops"}});
+    step();
+    EXPECT_THAT(records(), ElementsAre(std::pair(2, Kind::refused)));
+    EXPECT_EQ(pipeline->records().front().error, "too long");
+    EXPECT_TRUE(pipeline->records().front().permanent);
+    EXPECT_EQ(pipeline->unsettled(), 2u);
+    EXPECT_FALSE(pipeline->backing_off()) << "it works for others";
+    wait();
+    EXPECT_EQ(sink->in_flight(), (Batches{{3}}));
+}
+
+// 1 and 3 were not taken: 3 goes again behind 1, and 4 behind both, though 2 has arrived.
+TEST_F(PipelineTrouble, WhatIsLeftOfAKeyGoesAgainInItsOrder) {
+    start(batched);
+    window({{1, "k"}, {2, "k"}, {3, "k"}});
+    window({{4, "k"}, {5, "k"}});
+    ASSERT_EQ(sink->in_flight(), (Batches{{1, 2, 3}}));
+    sink->divide(1, {{Fate::failed, "a"}, {Fate::confirmed}, {Fate::refused, "b"}});
+    step();
+    EXPECT_THAT(records(), IsEmpty()) << "3 is not asked before 1 has arrived";
+    wait();
+    EXPECT_EQ(sink->in_flight(), (Batches{{1, 3, 4, 5}}));
+    sink->divide(1, {{Fate::confirmed}, {Fate::confirmed}, {Fate::confirmed}, {Fate::failed, "c"}});
+    step();
+    wait();
+    EXPECT_EQ(sink->in_flight(), (Batches{{5}}));
+    confirm(5);
+    EXPECT_TRUE(pipeline->idle());
+}
+
+TEST_F(PipelineTrouble, ABatchOfWhichNothingIsTakenCountsAsOneFailedRequest) {
+    start({.max_batch_events = 2, .max_batches = 4});
+    window({{1}, {2}, {3}, {4}, {5}, {6}});
+    for (std::int64_t first : {1, 3}) {
+        sink->divide(first, {{Fate::failed, "a"}, {Fate::failed, "a"}});
+        step();
+        EXPECT_FALSE(pipeline->backing_off());
+    }
+    sink->divide(5, {{Fate::failed, "a"}, {Fate::failed, "a"}});
+    step();
+    EXPECT_TRUE(pipeline->backing_off());
+}
+
+TEST_F(PipelineTrouble, ThrottledEventsOfABatchLeaveTheDestinationAlone) {
+    start(batched);
+    window({{1}, {2}, {3}});
+    sink->divide(1,
+                 {{Fate::unavailable, "slow down"}, {Fate::confirmed}, {Fate::unavailable, "s"}});
+    step();
+    EXPECT_TRUE(pipeline->backing_off());
+    EXPECT_THAT(records(), IsEmpty());
+    wait();
+    EXPECT_EQ(sink->in_flight(), (Batches{{1, 3}}));
 }
 
 TEST_F(PipelineTrouble, WhenEverythingIsRefusedTheDestinationIsBackedOffFrom) {
@@ -331,9 +390,14 @@ TEST_F(PipelineTrouble, APauseEndsWhatIsInFlightAndSendsNothingMore) {
 class TroubledRun {
   public:
     explicit TroubledRun(std::uint64_t seed) : random_(seed) {
-        const Capabilities capabilities{.max_batch_events = 1 + below(5),
-                                        .max_batches = 1 + below(6),
-                                        .ordered = below(3) == 0};
+        Capabilities capabilities{.max_batch_events = 1 + below(5),
+                                  .max_batches = 1 + below(6),
+                                  .ordered = below(3) == 0};
+        if (!capabilities.ordered) {
+            capabilities.keys = std::array{KeyPolicy::mixed, KeyPolicy::mixed, KeyPolicy::one_each,
+                                           KeyPolicy::alone}[below(4)];
+            capabilities.lanes = below(2) == 0;
+        }
         blocks_ = below(2) == 0;
         auto sink = std::make_unique<ScriptedSink>(capabilities);
         sink_ = sink.get();
@@ -407,7 +471,8 @@ class TroubledRun {
         for (std::size_t n = 1 + below(6); n > 0; n--) {
             const std::string key = below(5) == 0 ? "" : std::string(1, char('a' + below(4)));
             truth_[++last_].key = key;
-            append(*block, {last_, key});
+            append(*block,
+                   {.position = last_, .key = key, .topic = std::string(1, char('A' + below(3)))});
         }
         pipeline_->admit(block);
         pipeline_->close_window();
@@ -445,7 +510,9 @@ class TroubledRun {
         const bool poisoned = std::any_of(positions.begin(), positions.end(),
                                           [](std::int64_t position) { return position % 7 == 3; });
         const std::size_t dice = below(10);
-        if (poisoned && dice < 7) {
+        if (!is_ordered && below(4) == 0) {
+            divide(positions, trouble);
+        } else if (poisoned && dice < 7) {
             end(is_ordered ? everything_in_flight() : positions, false);
             sink_->fail(positions.front(), "poison", 0, Fate::refused, dice == 0);
         } else if (trouble && dice == 9) {
@@ -455,6 +522,20 @@ class TroubledRun {
             end(positions, true);
             sink_->confirm(positions.front());
         }
+    }
+
+    void divide(const Positions& positions, bool trouble) {
+        std::vector<EventOutcome> of_events;
+        for (std::int64_t position : positions) {
+            Fate fate = Fate::confirmed;
+            if (position % 7 == 3)
+                fate = Fate::refused;
+            else if (trouble && below(3) == 0)
+                fate = below(2) ? Fate::failed : Fate::unavailable;
+            of_events.push_back({fate, "no", fate == Fate::refused && below(8) == 0});
+            end({position}, fate == Fate::confirmed);
+        }
+        sink_->divide(positions.front(), std::move(of_events));
     }
 
     Positions everything_in_flight() const {
@@ -524,7 +605,7 @@ class TroubledRun {
             const bool follows = !row.key.empty() && !row.failed && !stopped.contains(row.key) &&
                                  claimed_key(claimed, row.key) && below(3) > 0;
             if (!row.locked && !row.dead && (first || follows) && claimed.size() < 20) {
-                claimed.push_back({position, row.key});
+                claimed.push_back({.position = position, .key = row.key, .topic = "R"});
                 row.locked = true;
             } else {
                 stopped.insert(row.key);

@@ -33,6 +33,7 @@ class ScriptedSink final : public Sink {
     Capabilities capabilities() const noexcept override { return capabilities_; }
     int descriptor() const noexcept override { return -1; }
     Micros deadline() const noexcept override { return answers_.empty() ? own_deadline_ : 0; }
+    void lane_of(const Event& event, std::string& lane) const override { lane += event.topic; }
     void submit(Batch& batch) noexcept override {
         if (on_submit)
             on_submit(batch);
@@ -70,6 +71,11 @@ class ScriptedSink final : public Sink {
                                 .error = error,
                                 .retry_after = retry_after,
                                 .permanent = permanent});
+    }
+    // Each event has its own fate; one for each, in order.
+    void divide(std::int64_t position, std::vector<EventOutcome> of_events) {
+        if (Batch* batch = batch_with(position))
+            answer(*batch, {.batch = batch, .of_events = std::move(of_events)});
     }
     void confirm_everything() {
         while (!in_flight_.empty())

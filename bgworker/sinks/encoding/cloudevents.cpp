@@ -48,7 +48,7 @@ std::string source_prefix(std::string_view database) {
     return prefix;
 }
 
-static bool is_attribute_name(std::string_view name) {
+bool is_attribute_name(std::string_view name) {
     return std::all_of(name.begin(), name.end(),
                        [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); });
 }
@@ -85,34 +85,40 @@ static void for_each_attribute(const Event& event, std::string_view source_prefi
     }
 }
 
-static void append_http_header(std::string& out, const Header& header) {
-    out += header.name;
+void take_apart(const Event& event, std::string_view source_prefix, const TakePart& attribute,
+                const TakePart& header) {
+    attribute("specversion", "1.0");
+    std::string id;
+    append_uuid(id, event.event_id);
+    attribute("id", id);
+    for_each_attribute(event, source_prefix, attribute);
+    for (const Header& part : event.headers)
+        if (part.kind != Header::Kind::null)
+            (is_attribute_name(part.name) ? attribute : header)(part.name, part.value);
+}
+
+static void append_http_header(std::string& out, std::string_view name, std::string_view value) {
+    out += name;
     out += ": ";
-    out += header.value;  // enqueue lets no control characters through
+    out += value;  // enqueue lets no control characters through
     out += "\r\n";
 }
 
 void encode_binary(const Event& event, std::string_view source_prefix, RequestContent& content) {
     std::string& out = content.headers;
-    out = "ce-specversion: 1.0\r\nce-id: ";
-    append_uuid(out, event.event_id);
-    out += "\r\n";
-    auto attribute = [&](std::string_view name, std::string_view value) {
-        out += "ce-";
-        out += name;
-        out += ": ";
-        append_header_value(out, value);
-        out += "\r\n";
-    };
-    for_each_attribute(event, source_prefix, attribute);
-    for (const Header& header : event.headers) {
-        if (header.kind == Header::Kind::null)
-            continue;
-        if (is_attribute_name(header.name))
-            attribute(header.name, header.value);
-        else
-            append_http_header(out, header);
-    }
+    out.clear();
+    take_apart(
+        event, source_prefix,
+        [&](std::string_view name, std::string_view value) {
+            out += "ce-";
+            out += name;
+            out += ": ";
+            append_header_value(out, value);
+            out += "\r\n";
+        },
+        [&](std::string_view name, std::string_view value) {
+            append_http_header(out, name, value);
+        });
     if (event.has_payload) {
         out += "Content-Type: ";
         out += event.content_type;
@@ -180,7 +186,7 @@ static void append_document(std::string& out, const Event& event, std::string_vi
         if (is_attribute_name(header.name))
             append_header_member(out, header.name, header);
         else if (headers != nullptr)
-            append_http_header(*headers, header);
+            append_http_header(*headers, header.name, header.value);
         else
             append_header_member(out, attribute_name_from(header.name), header);
     }

@@ -18,6 +18,7 @@
 // attribute under the name without its other characters.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,15 @@ namespace outbox {
 
 // The path of the source attribute; `database` is any text.
 std::string source_prefix(std::string_view database);
+
+// Does a header of this name become an attribute?
+bool is_attribute_name(std::string_view name);
+
+// The parts of binary mode, for other protocols than HTTP: each attribute but those of the data,
+// and each header of the event that is none. A value is only valid during the call.
+using TakePart = std::function<void(std::string_view name, std::string_view value)>;
+void take_apart(const Event& event, std::string_view source_prefix, const TakePart& attribute,
+                const TakePart& header);
 
 // Binary mode. The body is the payload itself.
 void encode_binary(const Event& event, std::string_view source_prefix, RequestContent& content);

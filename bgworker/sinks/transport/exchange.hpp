@@ -22,6 +22,7 @@ constexpr std::size_t usual_kept_body = 200;
 // Owned by whoever asks; the transport holds it from send() until it puts it into `done`.
 struct Exchange {
     Batch* batch = nullptr;
+    int step = 0;  // the sink's, of a batch that takes several requests: which this is
     const char* method = "POST";
     std::string target;  // path and query; empty: those of the transport's URL
     RequestContent content;

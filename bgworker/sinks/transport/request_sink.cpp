@@ -56,6 +56,7 @@ void RequestSink::submit(Batch& batch) noexcept {
     Exchange& exchange = *spare_.back();  // the pipeline submits no more than capabilities() says
     spare_.pop_back();
     exchange.batch = &batch;
+    exchange.step = 0;
     exchange.reached = false;
     try {
         const Credentials::State state =
@@ -103,6 +104,19 @@ void RequestSink::start_waiting(Credentials::State state, std::vector<Outcome>& 
     }
 }
 
+bool RequestSink::goes_on(Exchange& exchange) noexcept {
+    try {
+        if (!next_request(exchange))
+            return false;
+        exchange.reached = false;
+        transport_->send(exchange);
+        return true;
+    } catch (...) {
+        exchange.fail("out of memory");
+        return false;
+    }
+}
+
 Outcome RequestSink::judged(const Exchange& exchange) noexcept {
     try {
         return judge(exchange);
@@ -117,6 +131,8 @@ void RequestSink::step(Micros now, std::vector<Outcome>& outcomes) noexcept {
             start_waiting(credentials_->step(now), outcomes);
         transport_->step(now, done_);
         for (; !done_.empty(); done_.pop_back()) {
+            if (goes_on(*done_.back()))
+                continue;
             outcomes.push_back(judged(*done_.back()));
             give_back(*done_.back());
         }

@@ -35,6 +35,9 @@ class RequestSink : public Sink {
     // Makes the request for `exchange.batch`. A batch that cannot be sent has its outcome at once.
     // May throw std::bad_alloc.
     virtual std::optional<Outcome> encode(Exchange& exchange) = 0;
+    // The answer was only a step on the way: makes the request that follows, which is sent with the
+    // same exchange, and returns true. May throw std::bad_alloc: the batch has failed then.
+    virtual bool next_request(Exchange&) { return false; }
     // What an answer, or that there is none, means. May throw std::bad_alloc: the batch has failed
     // then.
     virtual Outcome judge(const Exchange& exchange) = 0;
@@ -45,6 +48,7 @@ class RequestSink : public Sink {
     void start(Exchange& exchange);
     void start_waiting(Credentials::State state, std::vector<Outcome>& outcomes);
     void give_back(Exchange& exchange) noexcept;
+    bool goes_on(Exchange& exchange) noexcept;
     Outcome judged(const Exchange& exchange) noexcept;
 
     const Clock& clock_;

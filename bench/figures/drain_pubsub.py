@@ -1,0 +1,76 @@
+"""How fast events reach Google's Pub/Sub emulator, against a bare libcurl loop with the same requests."""
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from figures.drain_http import answers, free_port
+from recorded import Contest
+from report import Figure, Goal
+from workload import KEYS, Bench, Unavailable, wait_until
+
+PACKAGE = "google-cloud-cli-pubsub-emulator"
+TOPIC = "/v1/projects/bench/topics/account"
+
+
+def emulator_jar() -> str:
+    listed = subprocess.run(["dpkg", "-L", PACKAGE], capture_output=True, text=True).stdout
+    jars = [line for line in listed.splitlines() if line.endswith("all.jar")]
+    if not jars:
+        raise Unavailable(f"{PACKAGE} is not installed")
+    return jars[0]
+
+
+@contextmanager
+def emulator(bench: Bench) -> Iterator[int]:
+    port = free_port()
+    command = ["java", "-Xmx2g", "-jar", emulator_jar(), "--host=127.0.0.1", f"--port={port}"]
+    with (bench.cluster.root / "emulator.log").open("w") as log, \
+            subprocess.Popen(command, stdout=log, stderr=log) as server:
+        try:
+            wait_until(lambda: answers(port), 30, "the emulator answers")
+            request = urllib.request.Request(f"http://127.0.0.1:{port}{TOPIC}", json.dumps({}).encode(),
+                                             {"Content-Type": "application/json"}, method="PUT")
+            urllib.request.urlopen(request).close()
+            yield port
+        finally:
+            server.kill()
+
+
+def destination(port: int) -> dict[str, str]:
+    return {"url": "pubsub://bench", "emulator_host": f"127.0.0.1:{port}", "topic": "account"}
+
+
+def measure(bench: Bench) -> Figure:
+    bench.need_sink("pubsub")
+    rounds, ordered, unordered = (3, 40_000, 200_000) if bench.quick else (7, 100_000, 500_000)
+    bench.touch_memory()
+    with emulator(bench) as port:
+        def contest(events: int, **kind) -> Contest:
+            return Contest(bench, port, destination, events, **kind,
+                           headers=["Content-Type: application/json"])
+
+        contests = {f"{KEYS:,} ordering keys": contest(ordered),
+                    "no ordering key": contest(unordered, ordered=False)}
+        for one in contests.values():
+            one.record()
+        for turn in range(rounds):
+            bench.sql.execute("CHECKPOINT")
+            for one in contests.values():
+                one.round()
+            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
+                f"{name} {one.ratios()[-1]:.2f}" for name, one in contests.items()))
+
+    figure = Figure("drain_pubsub", "Drain to the Pub/Sub emulator, as a share of a bare libcurl loop")
+    for (name, one), goal in zip(contests.items(), (Goal(0.8, 1), Goal(0.9, 1))):
+        figure.add(name, one.ratios(), "of the loop", goal)
+    for name, one in contests.items():
+        figure.add(f"CPU of the relay an event, {name}", one.cpu, "us", Goal(10, 5, less_is_better=True))
+    for name, one in contests.items():
+        figure.add(f"relay, {name}", one.relay, "events/s")
+        figure.add(f"loop, {name}", one.loop, "events/s")
+    figure.notes = [f"{name}: {one.shape()}" for name, one in contests.items()]
+    figure.notes += ["200-byte payload", bench.disturbances()]
+    return figure

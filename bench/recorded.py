@@ -1,0 +1,111 @@
+"""A drain to a server that speaks HTTP, against a bare libcurl loop that posts the same requests.
+
+What the relay sends is recorded once, by an nginx between the relay and the server; then drains straight
+to the server and the loop take turns, with as many connections as the relay had.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drain import Drain, drain
+from figures.drain_http import answers, connections_to, free_port
+from workload import Bench, wait_until
+
+NGINX = """
+daemon off; pid {root}/record.pid; error_log {root}/record.log; {user}
+worker_processes 1;
+events {{ worker_connections 1024; }}
+http {{
+    log_format request escape=none '$request_uri\t$request_body';
+    access_log {root}/requests request;
+    client_max_body_size 20m; client_body_buffer_size 20m;
+    client_body_temp_path {root}/body; proxy_temp_path {root}/proxy; fastcgi_temp_path {root}/fastcgi;
+    uwsgi_temp_path {root}/uwsgi; scgi_temp_path {root}/scgi;
+    keepalive_requests 1000000000;
+    upstream server {{ server 127.0.0.1:{server}; keepalive 64; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://server; proxy_http_version 1.1; proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
+        }}
+    }}
+}}
+"""
+
+
+@contextmanager
+def recorder(bench: Bench, server: int) -> Iterator[int]:
+    """An nginx in front of the server at this port; requests end up in the file `requests`."""
+    root, port = bench.cluster.root, free_port()
+    (root / "requests").unlink(missing_ok=True)
+    conf = root / "record.conf"
+    conf.write_text(NGINX.format(root=root, port=port, server=server,
+                                 user="user postgres;" if os.geteuid() == 0 else ""))
+    with subprocess.Popen(["/usr/sbin/nginx", "-e", root / "record.log", "-c", conf]) as nginx:
+        try:
+            wait_until(lambda: answers(port), 10, "nginx answers")
+            yield port
+        finally:
+            nginx.terminate()
+
+
+def cpu_seconds(process: int | None) -> float:
+    if process is None:
+        return 0
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Contest:
+    """One kind of events, and both ways to send them."""
+
+    bench: Bench
+    server: int  # its port
+    destination: Callable[[int], dict[str, str]]  # its options, with the server at a port
+    events: int
+    ordered: bool = True
+    headers: list[str] = field(default_factory=list)  # for the loop
+    relay: list[float] = field(default_factory=list)
+    loop: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)  # of the relay, microseconds an event
+    connections: int = 0
+    requests: int = 0
+
+    @property
+    def recorded(self) -> Path:
+        return self.bench.cluster.root / f"requests-{'ordered' if self.ordered else 'unordered'}"
+
+    def _drain(self, port: int, look) -> Drain:
+        self.bench.clear_log()
+        self.bench.fill(self.events, 100, size=200, ordered=self.ordered)
+        return drain(self.bench, self.events, pause=0.05, look=look, **self.destination(port))
+
+    def record(self) -> None:
+        with recorder(self.bench, self.server) as port:
+            run = self._drain(port, lambda: connections_to(port))
+        self.connections = int(run.most_seen)
+        (self.bench.cluster.root / "requests").rename(self.recorded)
+        self.requests = self.recorded.read_bytes().count(b"\n")
+
+    def round(self) -> None:
+        used = self.bench.undisturbed(
+            lambda: self._drain(self.server, lambda: cpu_seconds(self.bench.relay_pid())))
+        self.relay.append(used.rate)
+        self.cpu.append(used.most_seen / self.events * 1e6)
+        result = self.bench.undisturbed(lambda: self.bench.program(
+            "poster", f"http://127.0.0.1:{self.server}", str(self.connections), str(self.recorded),
+            *self.headers))
+        self.loop.append(self.events / result["seconds"])
+
+    def ratios(self) -> list[float]:
+        return [relay / loop for relay, loop in zip(self.relay, self.loop)]
+
+    def shape(self) -> str:
+        return (f"{self.events / self.requests:.0f} events a request, "
+                f"{self.connections} connections")

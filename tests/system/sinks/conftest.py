@@ -1,0 +1,114 @@
+"""The servers, and `sink`.
+
+    sink          a destination behind a proxy; the test runs once for each kind of sink
+    make_sink     the same in a database of the test's own
+
+A test marked `needs("x")` leaves out the sinks that say they cannot do x (`Sink.cannot`); one marked
+`other_servers` runs with the other servers for a protocol as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from cluster import Installation
+from database import Database
+
+from . import servers
+from .aws_sinks import (
+    SnsFifoSink,
+    SnsStandardSink,
+    SqsFifoElasticMqSink,
+    SqsFifoSink,
+    SqsStandardElasticMqSink,
+    SqsStandardSink,
+)
+from .http_sink import HttpSink
+from .postgresql_sink import PostgresqlSink
+from .pubsub_sink import PubSubFakeSink, PubSubSink
+from .servers import Server
+from .sink import Sink
+
+servers.add_clients_to_path()
+
+SINKS: list[type[Sink]] = [
+    HttpSink, PostgresqlSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink
+]  # fmt: skip
+OTHER_SERVERS: list[type[Sink]] = [PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "sink" not in metafunc.fixturenames:
+        return
+    needed = {mark.args[0] for mark in metafunc.definition.iter_markers("needs")}
+    known = {word for kind in SINKS for word in kind.cannot}
+    assert needed <= known, f"no sink says anything about {needed - known}"
+    others = OTHER_SERVERS if metafunc.definition.get_closest_marker("other_servers") else []
+    kinds = [kind for kind in SINKS + others if not needed & set(kind.cannot)]
+    metafunc.parametrize("sink", kinds, ids=[kind.name for kind in kinds], indirect=True)
+
+
+# The fixture `make_sink`: (kind, database) -> Sink
+MakeSink = Callable[[type[Sink], Database], Sink]
+
+
+@pytest.fixture
+def make_sink(installation: Installation, request: pytest.FixtureRequest) -> Iterator[MakeSink]:
+    made: list[Sink] = []
+
+    def make(kind: type[Sink], database: Database) -> Sink:
+        if not installation.has_module(kind.module):
+            pytest.skip(f"NOT TESTED: {kind.module} is not part of this build")
+        server = [request.getfixturevalue(kind.server)] if kind.server else []
+        made.append(kind(database, *server))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        sink.close()
+
+
+@pytest.fixture
+def sink(database: Database, make_sink: MakeSink, request: pytest.FixtureRequest) -> Sink:
+    return make_sink(request.param, database)
+
+
+# -------------------------------------------------------------------------------------------------
+# Servers
+# -------------------------------------------------------------------------------------------------
+
+
+def running(*candidates: Callable[[], AbstractContextManager[Server]]) -> Iterator[Server]:
+    """The first of them that is installed."""
+    missing = []
+    for candidate in candidates:
+        try:
+            with candidate() as server:
+                yield server
+                return
+        except servers.NotInstalled as error:
+            missing.append(str(error))
+    pytest.skip(f"NOT TESTED: {'; '.join(missing)}; scripts/test.sh installs what can be had")
+
+
+@pytest.fixture(scope="session")
+def pub_sub_server() -> Iterator[Server]:
+    yield from running(servers.pub_sub_emulator, servers.pub_sub_fake)
+
+
+@pytest.fixture(scope="session")
+def pub_sub_fake() -> Iterator[Server]:
+    yield from running(servers.pub_sub_fake)
+
+
+@pytest.fixture(scope="session")
+def aws_server() -> Iterator[Server]:
+    yield from running(servers.moto)
+
+
+@pytest.fixture(scope="session")
+def elasticmq_server() -> Iterator[Server]:
+    yield from running(servers.elasticmq)

@@ -1,0 +1,240 @@
+"""Proxies between a relay and a server, which do what networks and servers do on bad days.
+
+`FaultProxy` is for HTTP: a `Receiver` (tests/system/receiver.py) that passes on what no rule says
+otherwise about. All its behaviours answer for the server, which then never sees the request; those
+made here let the server have it:
+
+    proxy.on(everything, reset, times=1)                      lost before the server had it
+    proxy.on(everything, proxy.taken_then(reset), times=1)    done, and nobody hears of it
+
+`TcpProxy` does the same to a connection of the PostgreSQL protocol, around COMMIT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from receiver import Behaviour, Exchange, Gate, Receiver, Request, Rule, answer, everything, reset
+
+# Headers about the connection, not about what it carries.
+OF_THE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def with_body(self, body: bytes) -> "Answer":
+        return replace(self, body=body)
+
+
+class FaultProxy(Receiver):
+    def __init__(self, server_port: int, carries: Callable[[Request], bool] = everything) -> None:
+        """`carries`: whether a request carries events; the faults below spare all others."""
+        self.server_port = server_port
+        self.carries = carries
+        self.taken: list[Request] = []  # those the server has answered
+        self._threads = ThreadPoolExecutor(64)
+        super().__init__()
+
+    def rule_for(self, request: Request) -> Rule:
+        return super().rule_for(request) or Rule(everything, self.passing, None)
+
+    def close(self) -> None:
+        super().close()
+        self._threads.shutdown(cancel_futures=True)
+
+    async def ask(self, request: Request) -> Answer:
+        """What the server answers."""
+        answered = await asyncio.get_running_loop().run_in_executor(
+            self._threads, ask, self.server_port, request
+        )
+        self.taken.append(request)
+        return answered
+
+    # ---- faults that every sink must survive ------------------------------------------------------
+
+    def lose_requests(self, times: int) -> None:
+        """The connection is reset, and the server never hears of the request."""
+        self.on(self.carries, reset, times=times)
+
+    def lose_answers(self, times: int) -> None:
+        """The server has done it, and the connection is reset."""
+        self.on(self.carries, self.taken_then(reset), times=times)
+
+    def hold_answers(self, times: int | None = None) -> Gate:
+        """The server has done it, and the answer comes when the gate is opened."""
+        gate = Gate()
+        self.on(self.carries, self.held(gate), times=times)
+        return gate
+
+    # ---- behaviours -------------------------------------------------------------------------------
+
+    async def passing(self, exchange: Exchange) -> None:
+        await reply(await self.ask(exchange.request))(exchange)
+
+    def taken_then(self, then: Behaviour) -> Behaviour:
+        async def behave(exchange: Exchange) -> None:
+            await self.ask(exchange.request)
+            await then(exchange)
+
+        return behave
+
+    def held(self, gate: Gate) -> Behaviour:
+        async def behave(exchange: Exchange) -> None:
+            answered = await self.ask(exchange.request)
+            await gate.held(reply(answered))(exchange)
+
+        return behave
+
+    def changed(
+        self,
+        change_request: Callable[[Request], Request],
+        change_answer: Callable[[Request, Answer], Answer],
+    ) -> Behaviour:
+        """The server gets another request; the relay another answer (to the request it made)."""
+
+        async def behave(exchange: Exchange) -> None:
+            answered = await self.ask(change_request(exchange.request))
+            await reply(change_answer(exchange.request, answered))(exchange)
+
+        return behave
+
+
+def ask(port: int, request: Request) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        headers = [(n, v) for n, v in request.header_list if n.lower() not in OF_THE_CONNECTION]
+        connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
+        for name, value in [*headers, ("Content-Length", str(len(request.body)))]:
+            connection.putheader(name, value)
+        connection.endheaders(request.body)
+        response = connection.getresponse()
+        return Answer(response.status, response.getheaders(), response.read())
+    finally:
+        connection.close()
+
+
+def reply(answered: Answer) -> Behaviour:
+    headers = [(n, v) for n, v in answered.headers if n.lower() not in OF_THE_CONNECTION]
+    return answer(answered.status, headers, answered.body)
+
+
+# -------------------------------------------------------------------------------------------------
+# TCP
+# -------------------------------------------------------------------------------------------------
+
+
+class TcpProxy:
+    """Passes bytes, one thread per direction."""
+
+    def __init__(self, server_port: int) -> None:
+        self.server_port = server_port
+        self._lock = threading.Lock()
+        self._requests_to_lose = 0
+        self._answers_to_lose = 0
+        self._gate: Gate | None = None
+        self._sockets: set[socket.socket] = set()
+        self._listener: socket.socket | None = None
+        self.port = 0
+        self.listen()
+
+    # ---- what tests ask for -----------------------------------------------------------------------
+
+    def lose_requests(self, times: int) -> None:
+        """The connection is reset before the server has COMMIT."""
+        self._requests_to_lose = times
+
+    def lose_answers(self, times: int) -> None:
+        """The connection is reset when the server has committed."""
+        self._answers_to_lose = times
+
+    def hold_answers(self, times: int | None = None) -> Gate:
+        """What the server says from its next COMMIT on comes when the gate is opened."""
+        assert times in (None, 1), "the connection is one: what follows is held as well"
+        self._gate = Gate()
+        return self._gate
+
+    def forget_rules(self) -> None:
+        self._requests_to_lose = self._answers_to_lose = 0
+        self._gate = None
+
+    def refuse_connections(self) -> None:
+        if self._listener is not None:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        for sock in list(self._sockets):
+            abort(sock)
+
+    def listen(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self.port = self._listener.getsockname()[1]
+        self._start(self._accept, self._listener)
+
+    def close(self) -> None:
+        self.refuse_connections()
+
+    # ---- inside -----------------------------------------------------------------------------------
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        threading.Thread(target=target, args=arguments, daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.server_port))
+                self._sockets |= {client, server}
+                self._start(self._pass, client, server, self._loses_request)
+                self._start(self._pass, server, client, self._loses_answer)
+        except OSError:  # nobody listens any more
+            pass
+
+    def _pass(self, source: socket.socket, target: socket.socket, loses: Callable[[bytes], bool]) -> None:
+        try:
+            while data := source.recv(65536):
+                if loses(data):
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        for sock in (source, target):
+            abort(sock)
+            self._sockets.discard(sock)
+
+    def _loses_request(self, data: bytes) -> bool:
+        with self._lock:
+            lose = b"COMMIT" in data and self._requests_to_lose > 0
+            self._requests_to_lose -= lose
+        return lose
+
+    def _loses_answer(self, data: bytes) -> bool:
+        if b"COMMIT\0" not in data:
+            return False
+        gate = self._gate
+        if gate is not None:
+            gate.hold_thread()
+        with self._lock:
+            lose = self._answers_to_lose > 0
+            self._answers_to_lose -= lose
+        return lose
+
+
+def abort(sock: socket.socket) -> None:
+    """Closes it with a RST, and wakes the thread that reads from it."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.shutdown(socket.SHUT_RD)
+    except OSError:
+        pass
+    sock.close()

@@ -1,0 +1,85 @@
+"""The http sink, in binary format: one event per request. Its server is a `Receiver`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from database import Database
+from receiver import Behaviour, Event, Receiver, Request, answer, events_of
+
+from .fault_proxy import FaultProxy
+from .sink import Message, Sink
+
+TOO_LARGE = 1_000_000  # for our receiver
+
+OF_THE_EVENT = {"specversion", "id", "type", "source", "subject", "time", "partitionkey", "sequence",
+                "aggregateversion", "schemaversion", "topic", "sourceeventid"}  # fmt: skip
+
+
+class HttpSink(Sink):
+    name = "http"
+    module = "pg_outbox_http"
+    cannot = {
+        "batches": "one event per request; the batched format is in test_http.py",
+        "partial": "one event per request",
+        "topics": "the URL is all there is",
+    }
+    proxy: FaultProxy
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.receiver = Receiver()
+        self.proxy = FaultProxy(self.receiver.port)
+        self._received = 0
+
+    def url(self) -> str:
+        return self.proxy.url()
+
+    def receive(self) -> list[Message]:
+        events = self.receiver.events()
+        new, self._received = events[self._received :], len(events)
+        return [message_of_event(event) for event in new]
+
+    def as_carried(self, message: Message) -> Message:
+        """A request without a body says nothing about it, and an empty body is none."""
+        content_type = None if message.payload is None else message.content_type
+        return replace(message, content_type=content_type, payload=message.payload or None)
+
+    def close(self) -> None:
+        super().close()
+        self.receiver.close()
+
+    def carried(self, request: Request) -> list[Message]:
+        return [message_of_event(event) for event in events_of(request)]
+
+    def throttle(self, seconds: int) -> Behaviour:
+        return answer(429, [("Retry-After", str(seconds))])
+
+    def size_limit(self) -> int:
+        self.proxy.on(lambda request: len(request.body) > TOO_LARGE, answer(413))
+        return TOO_LARGE
+
+    def credentials(self) -> dict[str, str]:
+        return {"token": "s3cret-token"}
+
+    def refuse_credentials(self) -> Behaviour:
+        return answer(401)
+
+
+def message_of_event(event: Event) -> Message:
+    attributes = event.attributes
+    version = attributes.get("aggregateversion")
+    return Message(
+        event_id=event.id,
+        event_type=attributes["type"],
+        aggregate_type=attributes["source"].rpartition("/")[2],
+        aggregate_id=event.subject,
+        version=int(version) if version else None,
+        schema_version=int(attributes["schemaversion"]) if "schemaversion" in attributes else None,
+        occurred_at=datetime.fromisoformat(attributes["time"].replace("Z", "+00:00")),
+        content_type=event.request.headers.get("content-type"),
+        ordering_key=attributes.get("partitionkey", ""),
+        headers={name: v for name, v in attributes.items() if name not in OF_THE_EVENT},
+        payload=event.data or None,
+    )

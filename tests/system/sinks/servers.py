@@ -1,0 +1,167 @@
+"""The servers that sinks are tested against. `scripts/test.sh` installs what they need.
+
+    pub_sub_emulator()   Google's emulator of Pub/Sub
+    pub_sub_fake()       Google's pstest behind a REST front of our own, where that is absent
+    moto()               SQS and SNS
+    elasticmq()          another SQS, which keeps closer to the limits
+
+Each is a process of the test's own on a free port of 127.0.0.1, and ends with the test process.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster import REPOSITORY, free_port
+from waiting import wait_until
+
+INSTALLED = Path(os.environ.get("OUTBOX_BUILD", REPOSITORY / "build")).resolve() / "servers"
+PYTHON = INSTALLED / "python/bin/python"
+
+
+class NotInstalled(Exception):
+    """Its text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where it listens, on 127.0.0.1."""
+
+    port: int  # REST
+    grpc_port: int = 0
+
+
+def add_clients_to_path() -> None:
+    """Amazon's and Google's libraries, before those of the distribution."""
+    libraries = [str(path) for path in INSTALLED.glob("python/lib/python3*/site-packages")]
+    begin = next((n for n, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path))
+    sys.path[begin:begin] = libraries
+
+
+@contextmanager
+def running(command: list[str], port: int, log: Path) -> Iterator[None]:
+    """A process that answers HTTP requests on the port."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *command],
+            cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        )  # fmt: skip
+    try:
+        wait_until(
+            lambda: answers(process, port, log), timeout=60, what=f"{Path(command[0]).name} to answer"
+        )
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(process: subprocess.Popen[bytes], port: int, log: Path) -> bool:
+    assert process.poll() is None, f"{process.args}:\n{log.read_text(errors='replace')}"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", "/")
+        connection.getresponse()
+        return True
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+@contextmanager
+def log_file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="outbox-server-") as directory:
+        yield Path(directory) / "log"
+
+
+# -------------------------------------------------------------------------------------------------
+# Pub/Sub
+# -------------------------------------------------------------------------------------------------
+
+
+def emulator_jar() -> str | None:
+    """Of the package google-cloud-cli-pubsub-emulator."""
+    if shutil.which("dpkg") is None:
+        return None
+    command = ["dpkg", "-L", "google-cloud-cli-pubsub-emulator"]
+    files = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    return next((name for name in files if name.endswith("-all.jar")), None)
+
+
+@contextmanager
+def pub_sub_emulator() -> Iterator[Server]:
+    jar = emulator_jar()
+    if jar is None:
+        raise NotInstalled("Google's emulator of Pub/Sub is not installed")
+    port = free_port()
+    command = [java(), "-Xmx512m", "-jar", jar, "--host=127.0.0.1", f"--port={port}"]
+    with log_file() as log, running(command, port, log):
+        yield Server(port, port)
+
+
+@contextmanager
+def pub_sub_fake() -> Iterator[Server]:
+    front = INSTALLED / "pstest_front"
+    if not front.exists():
+        raise NotInstalled(f"there is no {front}")
+    port = free_port()
+    with log_file() as log, running([str(front), str(port)], port, log):
+        address = log.read_text().split()[0]
+        yield Server(port, int(address.rpartition(":")[2]))
+
+
+# -------------------------------------------------------------------------------------------------
+# SQS and SNS
+# -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def moto() -> Iterator[Server]:
+    if not PYTHON.exists():
+        raise NotInstalled(f"there is no {PYTHON}")
+    port = free_port()
+    command = [str(PYTHON), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with log_file() as log, running(command, port, log):
+        yield Server(port)
+
+
+ELASTICMQ = """
+include classpath("application.conf")
+node-address {{ protocol = http, host = "127.0.0.1", port = {port}, context-path = "" }}
+rest-sqs {{ enabled = true, bind-hostname = "127.0.0.1", bind-port = {port}, sqs-limits = strict }}
+rest-stats {{ enabled = false }}
+"""
+
+
+@contextmanager
+def elasticmq() -> Iterator[Server]:
+    libraries = INSTALLED / "elasticmq"
+    if not libraries.exists():
+        raise NotInstalled(f"there is no {libraries}")
+    port = free_port()
+    with log_file() as log:
+        configuration = log.with_name("elasticmq.conf")
+        configuration.write_text(ELASTICMQ.format(port=port))
+        command = [
+            java(), "-Xmx256m", f"-Dconfig.file={configuration}", "-cp", f"{libraries}/*",
+            "org.elasticmq.server.Main",
+        ]  # fmt: skip
+        with running(command, port, log):
+            yield Server(port)
+
+
+def java() -> str:
+    path = shutil.which("java")
+    if path is None:
+        raise NotInstalled("there is no java")
+    return path

@@ -1,0 +1,140 @@
+"""What the conformance suite knows about a sink: how to make a destination, and what arrived there."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from database import Database
+from receiver import Behaviour, Request
+from waiting import wait_until
+
+from .fault_proxy import FaultProxy, TcpProxy
+
+
+@dataclass(frozen=True)
+class Message:
+    """An event as an independent client has received it. None: it has no such thing."""
+
+    event_id: str
+    event_type: str
+    aggregate_type: str
+    aggregate_id: str
+    version: int | None
+    schema_version: int | None
+    occurred_at: datetime
+    content_type: str | None
+    ordering_key: str | None
+    headers: dict[str, str]
+    payload: bytes | None
+
+
+def message_of(
+    attributes: Mapping[str, str],
+    *,
+    ordering_key: str | None,
+    headers: Mapping[str, Any],
+    payload: bytes | None,
+) -> Message:
+    """From the attributes that carry an event where they have the names of its columns."""
+
+    def number(name: str) -> int | None:
+        return int(attributes[name]) if name in attributes else None
+
+    return Message(
+        event_id=attributes["event_id"],
+        event_type=attributes["event_type"],
+        aggregate_type=attributes["aggregate_type"],
+        aggregate_id=attributes["aggregate_id"],
+        version=number("version"),
+        schema_version=number("schema_version"),
+        occurred_at=datetime.fromisoformat(attributes["occurred_at"].replace("Z", "+00:00")),
+        content_type=attributes.get("content_type"),
+        ordering_key=ordering_key,
+        headers={name: as_text(value) for name, value in headers.items()},
+        payload=payload,
+    )
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+class Sink(ABC):
+    """One destination, called d, behind a proxy."""
+
+    name: ClassVar[str]
+    module: ClassVar[str]
+    server: ClassVar[str | None] = None  # the fixture with the server it needs
+    # What it has not got, and why; tests that need it (`@needs`) leave it out.
+    cannot: ClassVar[Mapping[str, str]] = {}
+    # An event that was sent twice, because its answer was lost, is one message.
+    deduplicates: ClassVar[bool] = False
+    batch_limit: ClassVar[int] = 1  # events in one request
+    proxy: FaultProxy | TcpProxy
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._messages: list[Message] = []
+
+    @abstractmethod
+    def url(self) -> str: ...
+
+    def options(self) -> dict[str, str]:
+        return {}
+
+    def add_topic(self, name: str = "item.events") -> None:
+        """Makes the place where events of this topic go, and a reader there."""
+
+    def create(self, destination: str = "d", **options: str) -> None:
+        self.database.add_destination(destination, self.url(), **{**self.options(), **options})
+
+    @abstractmethod
+    def receive(self) -> list[Message]:
+        """What has arrived since the last call, in the order in which readers get it."""
+
+    def messages(self) -> list[Message]:
+        self._messages += self.receive()
+        return self._messages
+
+    def wait_for(self, ids: list[str], *, timeout: float = 20) -> list[Message]:
+        """Waits until all these events have arrived, and returns what has, repetitions included."""
+
+        def missing() -> set[str]:
+            return set(ids) - {message.event_id for message in self.messages()}
+
+        wait_until(missing, lambda seen: not seen, timeout=timeout, what=f"{len(ids)} events to arrive")
+        return self._messages
+
+    def as_carried(self, message: Message) -> Message:
+        """What of an event this sink carries."""
+        return message
+
+    def close(self) -> None:
+        self.proxy.close()
+
+    # ---- what `cannot` leaves out -----------------------------------------------------------------
+
+    def carried(self, request: Request) -> list[Message]:
+        """`requests`: the events in a request the proxy has recorded."""
+        raise NotImplementedError
+
+    def throttle(self, seconds: int) -> Behaviour:
+        """`throttling`: the answer that asks to be left alone for so long."""
+        raise NotImplementedError
+
+    def size_limit(self) -> int:
+        """`limits`: a payload of so many bytes is too large, for good."""
+        raise NotImplementedError
+
+    def credentials(self) -> dict[str, str]:
+        """`secrets`: options of a user mapping, all of them secret."""
+        raise NotImplementedError
+
+    def refuse_credentials(self) -> Behaviour:
+        """`secrets`: the answer to those that are wrong; it repeats them."""
+        raise NotImplementedError

@@ -1,0 +1,445 @@
+"""What every sink must do, on good days and on bad ones. Which sinks there are: conftest.py."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timezone
+
+import pytest
+
+from cluster import Installation, MakeCluster
+from database import Database, create_database
+from receiver import Gate, Request
+from waiting import stays, wait_until
+
+from .conftest import SINKS, MakeSink
+from .aws_sinks import AwsSink
+from .sink import Message, Sink
+
+
+@pytest.fixture
+def db(database: Database) -> Database:
+    return database
+
+
+def in_trouble(db: Database) -> list[tuple[str, int, str]]:
+    return db.execute("SELECT aggregate_id, version, state FROM outbox.delivery ORDER BY position")
+
+
+def enqueue_keys(db: Database, keys: Iterable[str], count: int) -> list[str]:
+    """Version 1 of all keys, version 2 of all keys, ..., in one transaction."""
+    rows = db.execute(
+        "SELECT outbox.enqueue('item', key, 'changed', jsonb_build_object('n', n), version => n) "
+        "FROM generate_series(1, %s) AS n, unnest(%s::text[]) AS key",
+        (count, list(keys)),
+    )
+    return [str(row[0]) for row in rows]
+
+
+def enqueue_bytes(db: Database, key: str, payload: bytes, version: int = 1) -> str:
+    return str(
+        db.value(
+            "SELECT outbox.enqueue('item', %s, 'changed', %s::bytea, 'application/x-thing', version => %s)",
+            (key, payload, version),
+        )
+    )
+
+
+def enqueue_without_key(db: Database, count: int) -> list[str]:
+    rows = db.execute(
+        "SELECT outbox.enqueue('item', n::text, 'changed', '{}', version => n, ordering_key => '') "
+        "FROM generate_series(1, %s) AS n",
+        (count,),
+    )
+    return [str(row[0]) for row in rows]
+
+
+def first_versions(messages: list[Message]) -> dict[str, list[int]]:
+    """Per key, in the order of arrival; repetitions are left out."""
+    once = {message.event_id: message for message in reversed(messages)}.values()
+    ordered = sorted(once, key=messages.index)
+    return {
+        key: [m.version or 0 for m in ordered if m.aggregate_id == key]
+        for key in {m.aggregate_id for m in ordered}
+    }
+
+
+def assert_arrived(sink: Sink, ids: list[str], *, times: int = 1) -> None:
+    """All of them, nothing else, no more than so often, and each key in order."""
+    messages = sink.wait_for(ids)
+    sink.database.wait_settled()
+    counts = Counter(message.event_id for message in sink.messages())
+    assert set(counts) == set(ids), "something arrived that was not enqueued"
+    often = {id: n for id, n in counts.items() if n > (1 if sink.deduplicates else times)}
+    assert not often, f"arrived too often: {often}"
+    for key, versions in first_versions(messages).items():
+        assert versions == sorted(versions), f"{key} arrived in the order {versions}"
+
+
+def batches(sink: Sink) -> list[tuple[Request, list[Message]]]:
+    """The requests with events that the proxy has seen, in their order."""
+    carried = [(request, sink.carried(request)) for request in sink.proxy.requests]
+    return [(request, messages) for request, messages in carried if messages]
+
+
+def assert_one_request_per_key(sink: Sink) -> None:
+    """No request began before the one before it with the same key had ended."""
+    ended: dict[str, float] = {}
+    for request, messages in batches(sink):
+        for key in {message.aggregate_id for message in messages}:
+            assert ended.get(key, 0.0) <= request.began, f"{key} was in two requests at the same time"
+            ended[key] = request.ended or float("inf")
+
+
+# -------------------------------------------------------------------------------------------------
+# What arrives
+# -------------------------------------------------------------------------------------------------
+
+UNICODE = 'Grüße, Ωmega, 日本, 𝄞 "quoted" \\ / <&> % + end'
+
+CONTENT: dict[str, tuple[str, bytes | None]] = {
+    "json": ("application/json", json.dumps({"title": UNICODE}, ensure_ascii=False).encode()),
+    "text": ("text/plain; charset=utf-8", UNICODE.encode()),
+    "a line end": ("text/plain", b"one\r\ntwo\n"),
+    "a control character": ("text/plain", b"a\x01b"),
+    "not a character": ("text/plain", "\uffff".encode()),
+    "bytes": ("application/octet-stream", bytes(range(256)) * 4),
+    "broken UTF-8": ("text/plain", b"\xc3\x28"),
+    "white space": ("text/plain", b" "),
+    "a dash": ("text/plain", b"-"),
+    "long": ("text/plain", (UNICODE * 5000)[:100_000].encode()),
+    "empty": ("text/plain", b""),
+    "nothing": ("application/json", None),
+}
+
+
+@pytest.mark.other_servers
+def test_everything_of_an_event_arrives(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    sink.create()
+    occurred_at = datetime(2026, 1, 31, 10, 20, 30, 123456, timezone.utc)
+    expected = {}
+    for n, (what, (content_type, payload)) in enumerate(CONTENT.items()):
+        headers = {"tenant": UNICODE, "traceparent": "00-1-2-01", "count": n}
+        event_id = str(
+            db.value(
+                "SELECT outbox.enqueue('item', %s, 'item.changed', %s::bytea, %s, version => %s, "
+                "schema_version => 3, headers => %s, occurred_at => %s)",
+                (what, payload, content_type, n, json.dumps(headers), occurred_at),
+            )
+        )
+        expected[event_id] = sink.as_carried(
+            Message(
+                event_id, "item.changed", "item", what, n, 3, occurred_at, content_type, what,
+                {**headers, "count": str(n)}, payload,
+            )
+        )  # fmt: skip
+    for message in sink.wait_for(list(expected)):
+        assert message == expected[message.event_id]
+
+
+@pytest.mark.other_servers
+@pytest.mark.parametrize(
+    "key", ["a b", "ключ 𝄞", "k" * 300, "", '"\\\t'],
+    ids=["space", "unicode", "long", "none", "escapes"],
+)
+def test_any_key_is_one(sink: Sink, db: Database, key: str) -> None:
+    """Whatever its characters: what has no key has none, and what has one keeps its order."""
+    sink.add_topic()
+    sink.create()
+    rows = db.execute(
+        "SELECT outbox.enqueue('item', 'x', 'changed', '{}', version => n, ordering_key => %s)::text, n "
+        "FROM generate_series(1, 5) AS n",
+        (key,),
+    )
+    messages = sink.wait_for([row[0] for row in rows])
+    for message in messages:
+        as_enqueued = Message(**{**vars(message), "ordering_key": key})
+        assert message.ordering_key == sink.as_carried(as_enqueued).ordering_key
+    if key:
+        assert [message.version for message in messages] == [1, 2, 3, 4, 5]
+
+
+def test_headers_and_versions_that_are_not_there(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    sink.create()
+    event_id = str(db.value("SELECT outbox.enqueue('item', 'a', 'changed', '{}')"))
+    (message,) = sink.wait_for([event_id])
+    assert (message.version, message.headers, message.payload) == (None, {}, b"{}")
+
+
+# -------------------------------------------------------------------------------------------------
+# Order, and what goes side by side
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.other_servers
+def test_every_key_is_in_order(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    sink.create()
+    ids = enqueue_keys(db, [f"k{n}" for n in range(20)], 15)
+    ids += enqueue_keys(db, ["late"], 30)
+    assert_arrived(sink, ids)
+    if "requests" not in sink.cannot:
+        assert_one_request_per_key(sink)
+
+
+@pytest.mark.needs("parallel")
+@pytest.mark.needs("requests")
+def test_keys_go_side_by_side_and_each_has_one_request_at_a_time(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    gate = sink.proxy.hold_answers(times=4)
+    sink.create()
+    keys = [f"k{n}" for n in range(40)]
+    ids = enqueue_keys(db, keys, 3)
+    wait_until(
+        lambda: len(gate.holding), lambda seen: seen == 4, what="four requests at the same time"
+    )
+    held = {m.aggregate_id for r, ms in batches(sink) if r.number in gate.holding for m in ms}
+    ids += enqueue_keys(db, held, 1)  # it must wait
+    enqueue_keys(db, ["other"], 1)
+    wait_until(
+        lambda: [m.aggregate_id for m in sink.messages()], lambda seen: "other" in seen,
+        what="a key that nobody holds",
+    )  # fmt: skip
+    assert_one_request_per_key(sink)
+    gate.open()
+    sink.wait_for(ids)
+    db.wait_settled()
+    assert_one_request_per_key(sink)
+
+
+# -------------------------------------------------------------------------------------------------
+# Batches
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("batches")
+def test_a_backlog_goes_in_batches_within_the_limit(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    ids = enqueue_without_key(db, 2 * sink.batch_limit + 5)
+    sink.create(batch_size=str(sink.batch_limit))
+    assert_arrived(sink, ids)
+    sizes = [len(messages) for _, messages in batches(sink)]
+    assert max(sizes) == sink.batch_limit and len(sizes) == 3, sizes
+
+
+@pytest.mark.needs("batches")
+@pytest.mark.needs("limits")
+def test_a_batch_keeps_below_the_limit_in_bytes(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    payload = b"x" * (sink.size_limit() // 4)
+    rows = db.execute(
+        "SELECT outbox.enqueue('item', n::text, 'changed', %s::bytea, 'text/plain', ordering_key => '') "
+        "FROM generate_series(1, 9) AS n",
+        (payload,),
+    )
+    sink.create()
+    assert_arrived(sink, [str(row[0]) for row in rows])
+    for _, messages in batches(sink):
+        assert sum(len(message.payload or b"") for message in messages) < sink.size_limit()
+
+
+@pytest.mark.needs("partial")
+@pytest.mark.parametrize("times", [1, 2])
+def test_entries_that_fail_are_sent_again_and_no_others(sink: AwsSink, db: Database, times: int) -> None:
+    sink.add_topic()
+    sink.refuse(lambda m: m.version == 2, for_good=False, times=times)
+    ids = enqueue_keys(db, [f"k{n}" for n in range(10)], 4)
+    sink.create()
+    assert_arrived(sink, ids)
+    assert in_trouble(db) == []
+
+
+@pytest.mark.needs("partial")
+def test_an_entry_that_is_refused_for_good_is_a_dead_letter(sink: AwsSink, db: Database) -> None:
+    sink.add_topic()
+    sink.refuse(lambda m: (m.aggregate_id, m.version) == ("k3", 2), for_good=True, times=None)
+    ids = enqueue_keys(db, [f"k{n}" for n in range(10)], 4)
+    sink.create(on_dead_letter="block")
+    wait_until(
+        lambda: in_trouble(db), lambda seen: len(seen) == 3, what="the event and those behind it"
+    )
+    assert in_trouble(db) == [("k3", 2, "DEAD"), ("k3", 3, "PENDING"), ("k3", 4, "PENDING")]
+    assert "not this one" in db.value("SELECT last_error FROM outbox.delivery WHERE state = 'DEAD'")
+    trouble = {str(row[0]) for row in db.execute("SELECT event_id FROM outbox.delivery")}
+    assert_arrived(sink, [id for id in ids if id not in trouble])
+
+
+# -------------------------------------------------------------------------------------------------
+# Bad days
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("throttling")
+def test_it_waits_as_long_as_it_is_asked_to(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    rule = sink.proxy.on(sink.proxy.carries, sink.throttle(2), times=1)
+    sink.create()
+    ids = enqueue_keys(db, ["a", "b"], 2)
+    assert_arrived(sink, ids)
+    throttled = rule.met[0]
+    assert throttled.ended is not None
+    waits = [r.began - throttled.ended for r, _ in batches(sink) if r.began > throttled.ended]
+    assert min(waits) >= 1.9, f"the next request came after {min(waits):.1f} s"
+    assert in_trouble(db) == []
+    assert db.value("SELECT count(*) FROM outbox.receipt") == 0
+
+
+def test_a_request_that_gets_lost_is_sent_again(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    sink.proxy.lose_requests(2)
+    sink.create()
+    ids = enqueue_keys(db, ["a", "b", "c"], 4)
+    assert_arrived(sink, ids)
+    assert in_trouble(db) == []
+
+
+def test_an_answer_that_gets_lost_repeats_at_most_its_request(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    sink.proxy.lose_answers(1)
+    sink.create()
+    ids = enqueue_keys(db, ["a", "b", "c"], 4)
+    db.wait_settled()
+    assert_arrived(sink, ids, times=2)
+    assert in_trouble(db) == []
+
+
+def test_an_answer_that_comes_too_late_is_a_failure(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    gate = sink.proxy.hold_answers(times=1)
+    sink.create(request_timeout="300ms")
+    ids = enqueue_keys(db, ["a"], 3)
+    wait_until(lambda: len(gate.holding), what="an answer that does not come")
+    wait_until(lambda: "time" in (db.status()["last_error"] or ""), what="the relay to give up on it")
+    gate.open()
+    sink.proxy.forget_rules()
+    db.wait_settled()
+    assert_arrived(sink, ids, times=2)
+    assert in_trouble(db) == []
+
+
+def test_a_destination_that_goes_and_comes_back(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    sink.create()
+    ids = enqueue_keys(db, ["a", "b"], 3)
+    sink.wait_for(ids)
+    sink.proxy.refuse_connections()
+    ids += [id for key in "ab" for id in db.enqueue(key, 3, first=4)]
+    wait_until(lambda: db.status()["state"], lambda seen: seen == "backing off", what="a back-off")
+    sink.proxy.listen()
+    assert_arrived(sink, ids, times=2)
+    assert in_trouble(db) == []
+
+
+@pytest.mark.needs("topics")
+def test_a_topic_that_is_missing_is_the_destinations_failure(sink: Sink, db: Database) -> None:
+    sink.create()
+    ids = enqueue_keys(db, ["a", "b"], 2)
+    status = wait_until(db.status, lambda s: s["state"] == "backing off", what="a back-off")
+    assert in_trouble(db) == []
+    assert "item" in status["last_error"], "the error does not name what is missing"
+    sink.add_topic()
+    assert_arrived(sink, ids)
+    assert in_trouble(db) == []
+
+
+@pytest.mark.needs("limits")
+@pytest.mark.parametrize("policy", ["release", "block"])
+def test_an_event_that_is_too_large_is_a_dead_letter(sink: Sink, db: Database, policy: str) -> None:
+    sink.add_topic()
+    too_large = b"x" * (sink.size_limit() + 1)
+    sink.create(on_dead_letter=policy)
+    ids = enqueue_keys(db, ["a", "b"], 1)
+    with db.connection.transaction():
+        enqueue_bytes(db, "a", too_large, 2)
+        ids += db.enqueue("b", 3, first=2)
+        behind = db.enqueue("a", first=3)
+    waiting = [("a", 3, "PENDING")] if policy == "block" else []
+    wait_until(
+        lambda: in_trouble(db), lambda seen: seen == [("a", 2, "DEAD"), *waiting],
+        what=f"the dead letter, and what {policy} says about its key",
+    )  # fmt: skip
+    assert db.value("SELECT last_error FROM outbox.delivery WHERE state = 'DEAD'")
+    assert_arrived(sink, ids if policy == "block" else ids + behind)
+
+
+# -------------------------------------------------------------------------------------------------
+# Restarts
+# -------------------------------------------------------------------------------------------------
+
+
+def test_a_relay_that_ends_in_the_middle(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    gate = sink.proxy.hold_answers()
+    sink.create()
+    ids = enqueue_keys(db, [f"k{n}" for n in range(10)], 4)
+    wait_until(lambda: len(gate.holding), what="a request under way")
+    relay = db.wait_for_worker("relay")
+    db.execute("SELECT pg_terminate_backend(%s)", (relay,))
+    db.wait_for_worker("relay", other_than=relay)
+    sink.proxy.forget_rules()
+    gate.open()
+    db.wait_settled()
+    assert_arrived(sink, ids, times=2)
+
+
+def test_a_server_that_is_killed_in_the_middle(
+    installation: Installation, make_cluster: MakeCluster, make_sink: MakeSink
+) -> None:
+    """All sinks side by side, for a crash takes its time."""
+    cluster = make_cluster()
+    built = [kind for kind in SINKS if installation.has_module(kind.module)]
+    sinks = [make_sink(kind, create_database(cluster, kind.name)) for kind in built]
+    gates: list[Gate] = []
+    for sink in sinks:
+        sink.add_topic()
+        gates.append(sink.proxy.hold_answers(times=1))
+        sink.create()
+    ids = [enqueue_keys(sink.database, [f"k{n}" for n in range(10)], 4) for sink in sinks]
+    for sink, gate in zip(sinks, gates):
+        wait_until(lambda: len(gate.holding), what=f"a request of {sink.name} under way")
+    cluster.kill_and_recover(sinks[0].database.wait_for_worker("relay"))
+    for gate in gates:
+        gate.open()
+    for sink in sinks:
+        sink.proxy.forget_rules()
+    for sink, enqueued in zip(sinks, ids):
+        sink.database.wait_settled(timeout=40)
+        assert_arrived(sink, enqueued, times=2)
+
+
+# -------------------------------------------------------------------------------------------------
+# Secrets
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("secrets")
+def test_secrets_are_seen_nowhere(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    rule = sink.proxy.on(sink.proxy.carries, sink.refuse_credentials())
+    create_with_credentials(sink)
+    ids = enqueue_keys(db, ["a"], 3)
+    wait_until(lambda: db.status()["failures"], what="the credentials to be refused")
+    assert rule.met[0].headers.get("authorization"), "the credentials were not used"
+    sink.proxy.forget_rules()
+    assert_arrived(sink, ids)
+    relations = db.execute(
+        "SELECT format('%I.%I', schemaname, viewname) FROM pg_views WHERE schemaname = 'outbox' "
+        "UNION ALL SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'outbox'"
+    )
+    seen = db.cluster.log_since(db.cluster.test_began)
+    for (relation,) in [*relations, ("pg_stat_activity",), ("pg_foreign_server",)]:
+        seen += str(db.execute(f"SELECT t::text FROM {relation} AS t"))
+    for secret in sink.credentials().values():
+        assert secret not in seen
+
+
+def create_with_credentials(sink: Sink) -> None:
+    sink.create()
+    mapping = ", ".join(f"{name} '{value}'" for name, value in sink.credentials().items())
+    if not sink.database.value("SELECT count(*) FROM pg_user_mappings"):
+        sink.database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({mapping})")
