@@ -14,7 +14,7 @@ from psycopg import errors
 
 from cluster import Cluster, Installation, MakeCluster, free_port
 from database import Database, NewDatabase, create_database
-from receiver import Receiver
+from receiver import Receiver, answer, everything, path
 from test_tls import TlsServer, tls_server  # noqa: F401  (a fixture)
 from waiting import SECOND, wait_until
 
@@ -378,3 +378,91 @@ def test_a_standby_can_check_before_it_is_promoted(
         assert check(Database(standby, "db"))["connection"] == (True, f"port {receiver.port}")
     finally:
         standby.destroy()
+
+
+# -------------------------------------------------------------------------------------------------
+# pubsub
+# -------------------------------------------------------------------------------------------------
+
+NOT_FOUND = b'{"error": {"code": 404, "message": "Resource not found (resource=x).", "status": "NOT_FOUND"}}'
+DENIED = b'{"error": {"code": 403, "message": "User not authorized.", "status": "PERMISSION_DENIED"}}'
+UNKNOWN_USER = b'{"error": {"code": 401, "message": "Who?", "status": "UNAUTHENTICATED"}}'
+MAY_PUBLISH = b'{"permissions": ["pubsub.topics.publish"]}'
+
+
+def add_pubsub(database: Database, receiver: Receiver, mapping: str = "token 's3cret'", **options: str) -> None:
+    database.add_destination("d", f"pubsub://p?endpoint=http://127.0.0.1:{receiver.port}", **options)
+    database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({mapping})")
+
+
+@pytest.mark.parametrize(
+    "look, permission, ok, detail",
+    [
+        ((200, b"{}"), (200, MAY_PUBLISH), True, "it exists, and may be published to"),
+        ((200, b"{}"), (200, b"{}"), False, "PERMISSION_DENIED: it exists, but may not be published to"),
+        ((200, b"{}"), (404, b""), True, "it exists"),
+        ((403, DENIED), (200, MAY_PUBLISH), True, "it may be published to"),
+        ((403, DENIED), (200, b"{}"), False, "PERMISSION_DENIED: User not authorized."),
+        ((404, NOT_FOUND), None, False, "NOT_FOUND: Resource not found"),
+        ((401, UNKNOWN_USER), None, False, "UNAUTHENTICATED: Who?"),
+        ((503, b"busy"), None, False, "UNAVAILABLE: HTTP 503: busy"),
+    ],
+)
+def test_a_topic_of_pubsub(
+    database: Database,
+    receiver: Receiver,
+    look: tuple[int, bytes],
+    permission: tuple[int, bytes] | None,
+    ok: bool,
+    detail: str,
+) -> None:
+    receiver.on(path("/v1/projects/p/topics/video"), answer(look[0], body=look[1]))
+    if permission:
+        receiver.on(
+            path("/v1/projects/p/topics/video:testIamPermissions"),
+            answer(permission[0], body=permission[1]),
+        )
+    add_pubsub(database, receiver, topic="video")
+    findings = check(database)
+    assert findings["credentials"][0]
+    assert findings['topic "video"'][0] == ok
+    assert findings['topic "video"'][1].startswith(detail)
+    assert [request.method for request in receiver.requests] == ["GET", "POST"][: 2 if permission else 1]
+    assert {request.headers["authorization"] for request in receiver.requests} == {"Bearer s3cret"}
+    assert "s3cret" not in str(findings)
+
+
+def test_a_topic_that_would_be_created(database: Database, receiver: Receiver) -> None:
+    receiver.on(everything, answer(404, body=NOT_FOUND))
+    add_pubsub(database, receiver, topic="video", create_topics="on")
+    assert check(database)['topic "video"'] == (
+        True, "it does not exist yet; the first event creates it"
+    )  # fmt: skip
+
+
+def test_topics_are_found_in_the_option_the_log_and_the_argument(
+    database: Database, receiver: Receiver
+) -> None:
+    receiver.on(everything, answer(404, body=NOT_FOUND))
+    add_pubsub(database, receiver, topic="{topic}-{event_type}", topics="video.*, user")
+
+    def looked_for(topic: str | None = None) -> list[str]:
+        return [name for name in check(database, topic=topic) if name.startswith("topic")]
+
+    assert looked_for() == ["topics"]  # the type is not known
+    assert "second argument" in check(database)["topics"][1]
+    database.enqueue(topic="video.new")
+    database.enqueue(topic="audio")
+    assert looked_for() == ['topic "video.new-changed"']
+    database.execute("ALTER SERVER d OPTIONS (SET topic '{topic}')")
+    assert sorted(looked_for()) == ['topic "user"', 'topic "video.new"']
+    assert looked_for("video.later") == ['topic "video.later"']
+    database.execute("ALTER SERVER d OPTIONS (SET topic 'all-{topic}!')")
+    assert "cannot be a topic" in check(database)['topic "all-user!"'][1]
+
+
+def test_a_key_that_is_none(database: Database, receiver: Receiver) -> None:
+    add_pubsub(database, receiver, "key '{}'", topic="video")
+    error = check_failure(database, "credentials")
+    assert "key" in error
+    assert receiver.requests == []

@@ -55,7 +55,7 @@ bool RequestCheck::step(Micros now, std::vector<Finding>& findings) {
     else if (stage_ == Stage::credentials)
         get_credentials(credentials_->step(now), findings);
     if (stage_ == Stage::asking && exchange_ == nullptr)
-        ask_next();
+        ask_next(findings);
     if (stage_ == Stage::asking)
         take_answer(now, findings);
     return stage_ == Stage::done;
@@ -92,9 +92,9 @@ void RequestCheck::get_credentials(Credentials::State state, std::vector<Finding
     }
 }
 
-void RequestCheck::ask_next() {
+void RequestCheck::ask_next(std::vector<Finding>& findings) {
     auto exchange = std::make_unique<Exchange>();
-    if (!ask(*exchange)) {
+    if (!ask(*exchange, findings)) {
         stage_ = Stage::done;
         return;
     }

@@ -27,10 +27,10 @@ class RequestCheck : public Check {
     // Where to, and nullptr or what to show there.
     void use(TransportConfig config, std::unique_ptr<Credentials> credentials = {});
 
-    // Makes the next request; false: that was all. It is called when the credentials are ready.
-    virtual bool ask(Exchange& exchange) = 0;
-    // What the answer means, or that there is none. Findings that are not ok do not keep the next
-    // request from being made; that is ask()'s business.
+    // Makes the next request; false: that was all. It is called when the credentials are ready, and
+    // may know some things without asking.
+    virtual bool ask(Exchange& exchange, std::vector<Finding>& findings) = 0;
+    // What the answer means, or that there is none. A bad finding does not end the check.
     virtual void judge(const Exchange& exchange, std::vector<Finding>& findings) = 0;
 
   private:
@@ -38,7 +38,7 @@ class RequestCheck : public Check {
 
     void reach(Micros now, std::vector<Finding>& findings);
     void get_credentials(Credentials::State state, std::vector<Finding>& findings);
-    void ask_next();
+    void ask_next(std::vector<Finding>& findings);
     void take_answer(Micros now, std::vector<Finding>& findings);
 
     const Clock& clock_;
