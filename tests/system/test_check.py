@@ -234,6 +234,30 @@ def test_a_module_that_is_missing(database: Database, installation: Installation
     assert "Install the module" in error
 
 
+def test_operators_may_check_and_owners_who_are_granted_it(database: Database) -> None:
+    def attempt(role: str) -> list[tuple]:
+        with database.cluster.connect(database.name, role) as connection:
+            return connection.execute("SELECT ok FROM outbox.check_destination('d')").fetchall()
+
+    operator, integrator = f"operator_{database.name}", f"integrator_{database.name}"
+    try:
+        for role in (operator, integrator):
+            database.execute(f"CREATE ROLE {role} LOGIN")
+        database.execute("SELECT outbox.grant_operate(%s)", (operator,))
+        database.execute(f"GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {integrator}")
+        database.execute(f"GRANT USAGE ON SCHEMA outbox TO {integrator}")
+        with database.cluster.connect(database.name, integrator) as connection:
+            connection.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
+        assert attempt(operator) == [(True,), (True,)]
+        with pytest.raises(errors.InsufficientPrivilege):
+            attempt(integrator)
+        database.execute(f"GRANT EXECUTE ON FUNCTION outbox.check_destination TO {integrator}")
+        assert attempt(integrator) == [(True,), (True,)]
+    finally:
+        database.execute(f"DROP OWNED BY {operator}, {integrator} CASCADE")
+        database.execute(f"DROP ROLE {operator}, {integrator}")
+
+
 def test_events_that_tell_the_topics(database: Database) -> None:
     def topics(looked_for: str | None = None) -> list[tuple]:
         return database.execute(
