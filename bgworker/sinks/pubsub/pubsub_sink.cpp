@@ -3,7 +3,7 @@
 //
 // A topic that does not exist can be created on the way: the batch's exchange goes out as the
 // request that creates it, and then once more as the publish request.
-#include <cassert>
+#include <algorithm>
 
 #include "sinks/pubsub/answer.hpp"
 #include "sinks/pubsub/google_credentials.hpp"
@@ -123,16 +123,24 @@ class PubsubSink final : public RequestSink {
         const ServiceError error = ServiceError::of(exchange);
         if (error.status == "UNAUTHENTICATED")
             credentials_rejected();
-        const Micros retry_after = retry_after_of(exchange.retry_after, clock().unix_now());
         const std::string topic = topic_of(exchange);
-        if (exchange.step == create_topic)  // nothing has been published
-            return {exchange.batch, Fate::unavailable,
-                    "topic \"" + topic + "\" could not be created: " + error.explain(exchange),
-                    retry_after};
-        const Verdict verdict =
-            verdict_on(exchange, error, "projects/" + destination_.project + "/topics/" + topic);
-        return {exchange.batch, verdict.fate, error.explain(exchange), retry_after,
-                verdict.permanent};
+        Outcome outcome{.batch = exchange.batch,
+                        .retry_after =
+                            retry_after_of(exchange.retry_after, clock().unix_now())};
+        if (exchange.step == create_topic) {  // nothing has been published
+            outcome.fate = Fate::unavailable;
+            outcome.error =
+                "topic \"" + topic + "\" could not be created: " + error.explain(exchange);
+        } else {
+            const Verdict verdict = verdict_on(
+                exchange, error, "projects/" + destination_.project + "/topics/" + topic);
+            outcome.fate = verdict.fate;
+            outcome.permanent = verdict.permanent;
+            outcome.error = error.explain(exchange);
+            if (!error.status.empty())
+                outcome.error += " (topic \"" + topic + "\")";
+        }
+        return outcome;
     }
 
     Outcome judge_success(const Exchange& exchange) const {
