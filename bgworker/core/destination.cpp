@@ -96,6 +96,11 @@ std::optional<Error> set_target(Destination& destination, std::string_view name,
 
 std::optional<Error> set_format(Destination& destination, std::string_view value) {
     const bool is_http = destination.kind == SinkKind::http;
+    const bool is_aws = destination.kind == SinkKind::sqs || destination.kind == SinkKind::sns;
+    if (value == "binary" && is_aws)
+        return Error{ErrorKind::invalid_value, "invalid value for option \"format\"",
+                     "A message of SQS and SNS has at most 10 attributes, a CloudEvent has more.",
+                     "Write \"attributes\" or \"structured\"."};
     if (value == "binary")
         destination.format = EventFormat::binary;
     else if (value == "structured")
@@ -106,8 +111,9 @@ std::optional<Error> set_format(Destination& destination, std::string_view value
         destination.format = EventFormat::attributes;
     else
         return invalid("invalid value for option \"format\"",
-                       is_http ? "Write \"binary\", \"structured\" or \"batched\"."
-                               : "Write \"attributes\", \"binary\" or \"structured\".");
+                       is_http  ? "Write \"binary\", \"structured\" or \"batched\"."
+                       : is_aws ? "Write \"attributes\" or \"structured\"."
+                                : "Write \"attributes\", \"binary\" or \"structured\".");
     return std::nullopt;
 }
 

@@ -123,24 +123,17 @@ class PubsubSink final : public RequestSink {
         const ServiceError error = ServiceError::of(exchange);
         if (error.status == "UNAUTHENTICATED")
             credentials_rejected();
+        const Micros retry_after = retry_after_of(exchange.retry_after, clock().unix_now());
         const std::string topic = topic_of(exchange);
-        Outcome outcome{.batch = exchange.batch,
-                        .retry_after =
-                            retry_after_of(exchange.retry_after, clock().unix_now())};
-        if (exchange.step == create_topic) {  // nothing has been published
-            outcome.fate = Fate::unavailable;
-            outcome.error =
-                "topic \"" + topic + "\" could not be created: " + error.explain(exchange);
-        } else {
-            const Verdict verdict = verdict_on(
-                exchange, error, "projects/" + destination_.project + "/topics/" + topic);
-            outcome.fate = verdict.fate;
-            outcome.permanent = verdict.permanent;
-            outcome.error = error.explain(exchange);
-            if (!error.status.empty())
-                outcome.error += " (topic \"" + topic + "\")";
-        }
-        return outcome;
+        if (exchange.step == create_topic)  // nothing has been published
+            return {exchange.batch, Fate::unavailable,
+                    "topic \"" + topic + "\" could not be created: " + error.explain(exchange),
+                    retry_after};
+        const Verdict verdict =
+            verdict_on(exchange, error, "projects/" + destination_.project + "/topics/" + topic);
+        const std::string which = error.status.empty() ? "" : "topic \"" + topic + "\": ";
+        return {exchange.batch, verdict.fate, which + error.explain(exchange), retry_after,
+                verdict.permanent};
     }
 
     Outcome judge_success(const Exchange& exchange) const {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from database import Database
@@ -41,11 +40,6 @@ class HttpSink(Sink):
         new, self._received = events[self._received :], len(events)
         return [message_of_event(event) for event in new]
 
-    def as_carried(self, message: Message) -> Message:
-        """A request without a body says nothing about it, and an empty body is none."""
-        content_type = None if message.payload is None else message.content_type
-        return replace(message, content_type=content_type, payload=message.payload or None)
-
     def close(self) -> None:
         super().close()
         self.receiver.close()
@@ -60,8 +54,8 @@ class HttpSink(Sink):
         self.proxy.on(lambda request: len(request.body) > TOO_LARGE, answer(413))
         return TOO_LARGE
 
-    def credentials(self) -> dict[str, str]:
-        return {"token": "s3cret-token"}
+    def credentials(self, number: int = 1) -> dict[str, str]:
+        return {"token": f"s3cret-token-{number}"}
 
     def refuse_credentials(self) -> Behaviour:
         return answer(401)

@@ -51,6 +51,9 @@ class PostgresqlSink(Sink):
             for row in rows
         ]
 
+    def as_carried(self, message: Message) -> Message:
+        return message
+
     def close(self) -> None:
         super().close()
         self.inbox.disconnect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -111,8 +111,9 @@ class Sink(ABC):
         return self._messages
 
     def as_carried(self, message: Message) -> Message:
-        """What of an event this sink carries."""
-        return message
+        """What of an event this sink carries: empty is nothing, and nothing has no type."""
+        content_type = None if message.payload is None else message.content_type
+        return replace(message, content_type=content_type, payload=message.payload or None)
 
     def close(self) -> None:
         self.proxy.close()
@@ -123,6 +124,10 @@ class Sink(ABC):
         """`requests`: the events in a request the proxy has recorded."""
         raise NotImplementedError
 
+    def refuse_batch(self) -> Behaviour:
+        """`batches`: the answer to a request in which one event is no good."""
+        raise NotImplementedError
+
     def throttle(self, seconds: int) -> Behaviour:
         """`throttling`: the answer that asks to be left alone for so long."""
         raise NotImplementedError
@@ -131,10 +136,34 @@ class Sink(ABC):
         """`limits`: a payload of so many bytes is too large, for good."""
         raise NotImplementedError
 
-    def credentials(self) -> dict[str, str]:
-        """`secrets`: options of a user mapping, all of them secret."""
+    def credentials(self, number: int = 1) -> dict[str, str]:
+        """`secrets`: options of a user mapping; others for each number."""
         raise NotImplementedError
 
+    def secrets(self) -> list[str]:
+        """An access key has an id that is none."""
+        both = [*self.credentials(1).items(), *self.credentials(2).items()]
+        return [value for name, value in both if name != "access_key_id"]
+
     def refuse_credentials(self) -> Behaviour:
-        """`secrets`: the answer to those that are wrong; it repeats them."""
+        """`secrets`: the answer to those that have expired."""
         raise NotImplementedError
+
+    def create_with_credentials(self) -> None:
+        self.create()
+        self.map_credentials()
+
+    def map_credentials(self, destination: str = "d") -> None:
+        options = ", ".join(f"{name} '{value}'" for name, value in self.credentials().items())
+        self.database.execute(
+            f"CREATE USER MAPPING FOR CURRENT_USER SERVER {destination} OPTIONS ({options})"
+        )
+
+    def renew_credentials(self, number: int) -> None:
+        options = ", ".join(f"SET {name} '{v}'" for name, v in self.credentials(number).items())
+        self.database.execute(f"ALTER USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({options})")
+
+    def uses_credentials(self, request: Request, number: int) -> bool:
+        """Whether a secret, or what names it, is in the request as it should be."""
+        named = next(iter(self.credentials(number).values()))
+        return named in request.headers.get("authorization", "")

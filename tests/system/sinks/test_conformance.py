@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
+import psycopg
 import pytest
 
 from cluster import Installation, MakeCluster
 from database import Database, create_database
-from receiver import Gate, Request
-from waiting import stays, wait_until
+from receiver import Exchange, Gate, Request, answer
+from waiting import wait_until
 
 from .conftest import SINKS, MakeSink
 from .aws_sinks import AwsSink
@@ -46,6 +46,10 @@ def enqueue_bytes(db: Database, key: str, payload: bytes, version: int = 1) -> s
             (key, payload, version),
         )
     )
+
+
+def allow_any_size(db: Database) -> None:
+    db.execute("SET outbox.max_payload_size = '64MB'")
 
 
 def enqueue_without_key(db: Database, count: int) -> list[str]:
@@ -220,17 +224,37 @@ def test_keys_go_side_by_side_and_each_has_one_request_at_a_time(sink: Sink, db:
 @pytest.mark.needs("batches")
 def test_a_backlog_goes_in_batches_within_the_limit(sink: Sink, db: Database) -> None:
     sink.add_topic()
-    ids = enqueue_without_key(db, 2 * sink.batch_limit + 5)
-    sink.create(batch_size=str(sink.batch_limit))
+    gate = sink.proxy.hold_answers(times=1)
+    sink.create(batch_size=str(sink.batch_limit), max_connections="1")
+    ids = enqueue_without_key(db, 1)
+    wait_until(lambda: gate.holding, what="the first request")
+    ids += enqueue_without_key(db, 2 * sink.batch_limit)
+    wait_until(db.status, lambda s: s["in_flight"] == len(ids), what="a backlog behind it")
+    gate.open()
     assert_arrived(sink, ids)
-    sizes = [len(messages) for _, messages in batches(sink)]
-    assert max(sizes) == sink.batch_limit and len(sizes) == 3, sizes
+    assert [len(messages) for _, messages in batches(sink)] == [1, sink.batch_limit, sink.batch_limit]
+
+
+@pytest.mark.needs("batches")
+def test_of_a_refused_batch_only_the_offender_is_in_trouble(sink: Sink, db: Database) -> None:
+    def has_the_offender(request: Request) -> bool:
+        return any(message.version == 7 for message in sink.carried(request))
+
+    sink.add_topic()
+    sink.proxy.on(has_the_offender, sink.refuse_batch())
+    ids = enqueue_without_key(db, 20)
+    sink.create(retry_base="1h", retry_max="1h")
+    offender = ids.pop(6)
+    wait_until(lambda: in_trouble(db), what="the offender in trouble")
+    assert_arrived(sink, ids)
+    assert [str(row[0]) for row in db.execute("SELECT event_id FROM outbox.delivery")] == [offender]
 
 
 @pytest.mark.needs("batches")
 @pytest.mark.needs("limits")
 def test_a_batch_keeps_below_the_limit_in_bytes(sink: Sink, db: Database) -> None:
     sink.add_topic()
+    allow_any_size(db)
     payload = b"x" * (sink.size_limit() // 4)
     rows = db.execute(
         "SELECT outbox.enqueue('item', n::text, 'changed', %s::bytea, 'text/plain', ordering_key => '') "
@@ -279,12 +303,14 @@ def test_it_waits_as_long_as_it_is_asked_to(sink: Sink, db: Database) -> None:
     sink.add_topic()
     rule = sink.proxy.on(sink.proxy.carries, sink.throttle(2), times=1)
     sink.create()
-    ids = enqueue_keys(db, ["a", "b"], 2)
+    ids = enqueue_keys(db, ["a"], 3)
+    wait_until(lambda: rule.met, what="the first request")
+    ids += enqueue_keys(db, ["b", "c"], 3)
     assert_arrived(sink, ids)
-    throttled = rule.met[0]
-    assert throttled.ended is not None
-    waits = [r.began - throttled.ended for r, _ in batches(sink) if r.began > throttled.ended]
-    assert min(waits) >= 1.9, f"the next request came after {min(waits):.1f} s"
+    first, second, *_ = [request for request, _ in batches(sink)]
+    assert first is rule.met[0] and first.ended is not None
+    waited = second.began - first.ended
+    assert waited >= 1.9, f"the next request came after {waited:.1f} s"
     assert in_trouble(db) == []
     assert db.value("SELECT count(*) FROM outbox.receipt") == 0
 
@@ -351,6 +377,7 @@ def test_a_topic_that_is_missing_is_the_destinations_failure(sink: Sink, db: Dat
 @pytest.mark.parametrize("policy", ["release", "block"])
 def test_an_event_that_is_too_large_is_a_dead_letter(sink: Sink, db: Database, policy: str) -> None:
     sink.add_topic()
+    allow_any_size(db)
     too_large = b"x" * (sink.size_limit() + 1)
     sink.create(on_dead_letter=policy)
     ids = enqueue_keys(db, ["a", "b"], 1)
@@ -418,28 +445,54 @@ def test_a_server_that_is_killed_in_the_middle(
 
 
 @pytest.mark.needs("secrets")
-def test_secrets_are_seen_nowhere(sink: Sink, db: Database) -> None:
+def test_credentials_that_expire_are_the_destinations_failure(sink: Sink, db: Database) -> None:
     sink.add_topic()
-    rule = sink.proxy.on(sink.proxy.carries, sink.refuse_credentials())
-    create_with_credentials(sink)
-    ids = enqueue_keys(db, ["a"], 3)
-    wait_until(lambda: db.status()["failures"], what="the credentials to be refused")
-    assert rule.met[0].headers.get("authorization"), "the credentials were not used"
-    sink.proxy.forget_rules()
+    sink.create_with_credentials()
+    ids = enqueue_keys(db, ["a"], 2)
+    sink.wait_for(ids)
+    sink.proxy.on(lambda request: sink.uses_credentials(request, 1), sink.refuse_credentials())
+    ids += [id for key in "ab" for id in db.enqueue(key, 3, first=3)]
+    wait_until(lambda: db.status()["state"], lambda seen: seen == "backing off", what="a back-off")
+    assert in_trouble(db) == []
+    sink.renew_credentials(2)
     assert_arrived(sink, ids)
+    assert sink.uses_credentials(batches(sink)[-1][0], 2)
+
+
+@pytest.mark.needs("secrets")
+def test_secrets_are_seen_nowhere(sink: Sink, db: Database) -> None:
+    """Neither when they work nor when they are refused, nor when an answer repeats them."""
+    seen = ""
+    sink.add_topic()
+    for behave in (repeat_the_request, sink.refuse_credentials()):
+        sink.proxy.on(sink.proxy.carries, behave)
+        if not seen:
+            sink.create_with_credentials()
+        ids = db.enqueue("a", 3)
+        wait_until(lambda: db.status()["state"], lambda s: s == "backing off", what="a back-off")
+        seen += all_that_can_be_read(db)
+        sink.proxy.forget_rules()
+        sink.wait_for(ids)
+        db.wait_settled()
+    sink.renew_credentials(2)
+    with pytest.raises(psycopg.Error) as wrong:
+        sink.database.execute("ALTER SERVER d OPTIONS (SET url 'ftp://nowhere')")
+    seen = str(wrong.value) + db.cluster.log_since(db.cluster.test_began) + all_that_can_be_read(db)
+    for secret in sink.secrets():
+        assert secret not in seen, f"{secret!r} can be seen"
+
+
+async def repeat_the_request(exchange: Exchange) -> None:
+    lines = [f"{name}: {value}" for name, value in exchange.request.header_list]
+    await answer(500, body="\n".join(sorted(lines)).encode())(exchange)
+
+
+def all_that_can_be_read(db: Database) -> str:
     relations = db.execute(
-        "SELECT format('%I.%I', schemaname, viewname) FROM pg_views WHERE schemaname = 'outbox' "
-        "UNION ALL SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'outbox'"
+        "SELECT format('outbox.%I', relname) FROM pg_class "
+        "WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'v')"
     )
-    seen = db.cluster.log_since(db.cluster.test_began)
-    for (relation,) in [*relations, ("pg_stat_activity",), ("pg_foreign_server",)]:
-        seen += str(db.execute(f"SELECT t::text FROM {relation} AS t"))
-    for secret in sink.credentials().values():
-        assert secret not in seen
-
-
-def create_with_credentials(sink: Sink) -> None:
-    sink.create()
-    mapping = ", ".join(f"{name} '{value}'" for name, value in sink.credentials().items())
-    if not sink.database.value("SELECT count(*) FROM pg_user_mappings"):
-        sink.database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({mapping})")
+    others = [("pg_stat_activity",), ("pg_foreign_server",)]
+    return "\n".join(
+        str(db.execute(f"SELECT t::text FROM {relation} AS t")) for (relation,) in relations + others
+    )

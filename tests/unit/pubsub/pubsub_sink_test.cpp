@@ -196,7 +196,7 @@ TEST_F(PubsubSink, ErrorsNameTheStatusAndTheTopic) {
     peer_.then(error(404, "NOT_FOUND"));
     Outcome outcome = send_one();
     EXPECT_EQ(outcome.fate, Fate::unavailable);
-    EXPECT_EQ(outcome.error, "NOT_FOUND: so it is (topic \"video.events\")");
+    EXPECT_EQ(outcome.error, "topic \"video.events\": NOT_FOUND: so it is");
     peer_.then(error(400, "INVALID_ARGUMENT"));
     outcome = send_one();
     EXPECT_EQ(outcome.fate, Fate::refused);
@@ -248,7 +248,7 @@ TEST_F(PubsubSink, SaysWhyATopicCouldNotBeCreated) {
     peer_.then(error(404, "NOT_FOUND"));
     outcome = send_one();
     EXPECT_EQ(outcome.fate, Fate::unavailable);
-    EXPECT_EQ(outcome.error, "NOT_FOUND: so it is (topic \"video.events\")");
+    EXPECT_EQ(outcome.error, "topic \"video.events\": NOT_FOUND: so it is");
     peer_.then(error(404, "NOT_FOUND"));
     peer_.then(reply(500, ""));
     EXPECT_EQ(send_one().fate, Fate::unavailable);

@@ -1,0 +1,13 @@
+// Files of the server's own that hold credentials.
+#pragma once
+
+#include <string>
+
+#include "core/result.hpp"
+
+namespace outbox {
+
+// The whole of a regular file of moderate size.
+Result<std::string> read_small_file(const std::string& path);
+
+}  // namespace outbox

@@ -1,0 +1,22 @@
+// SNS: the query protocol. A request is a form, its answer XML.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "sinks/aws/aws_message.hpp"
+#include "sinks/aws/batch_answer.hpp"
+
+namespace outbox {
+
+// PublishBatch, entry by entry.
+void begin_sns_batch(std::string& body, std::string_view topic_arn);
+void add_sns_entry(std::string& body, std::size_t index, const AwsMessage& message);
+// Nothing: it is no answer to that.
+std::optional<BatchAnswer> parse_sns_answer(std::string_view body, std::size_t entries);
+
+// Of any service that speaks this protocol.
+AwsFailure parse_query_failure(std::string_view body);
+
+}  // namespace outbox

@@ -1,0 +1,29 @@
+// SQS: AWS JSON 1.0. A request is an object, and so is its answer.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/event.hpp"
+#include "sinks/aws/aws_message.hpp"
+#include "sinks/aws/batch_answer.hpp"
+
+namespace outbox {
+
+// SendMessageBatch, entry by entry.
+void begin_sqs_batch(std::string& body, std::string_view queue_url);
+void add_sqs_entry(std::string& body, std::size_t index, const AwsMessage& message);
+void end_sqs_batch(std::string& body);
+// Nothing: it is no answer to that.
+std::optional<BatchAnswer> parse_sqs_answer(std::string_view body, std::size_t entries);
+
+// GetQueueUrl.
+std::string sqs_queue_url_request(std::string_view queue);
+// Empty: the answer names none.
+std::string parse_sqs_queue_url(std::string_view body);
+
+AwsFailure parse_sqs_failure(std::string_view body);
+
+}  // namespace outbox
