@@ -36,10 +36,19 @@ static void watch(int epoll, int descriptor) {
         epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event);
 }
 
+// Of the value of an Authorization header: a token or a password. A signature is none.
+static std::string_view secret_in(std::string_view authorization) {
+    for (const std::string_view scheme : {"Bearer ", "Basic "})
+        if (authorization.substr(0, scheme.size()) == scheme)
+            return authorization.substr(scheme.size());
+    return {};
+}
+
 void RequestSink::use(std::unique_ptr<Transport> transport,
-                      std::unique_ptr<Credentials> credentials) {
+                      std::unique_ptr<Credentials> credentials, std::string_view authorization) {
     transport_ = std::move(transport);
     credentials_ = std::move(credentials);
+    secret_ = secret_in(authorization);
     watch(epoll_, transport_->descriptor());
     if (credentials_ != nullptr)
         watch(epoll_, credentials_->descriptor());
@@ -104,6 +113,21 @@ void RequestSink::start_waiting(Credentials::State state, std::vector<Outcome>& 
     }
 }
 
+// What a server says about a request may repeat it, as Amazon's does when a signature is wrong.
+void RequestSink::conceal_secrets(Exchange& exchange) const noexcept {
+    static constexpr std::string_view authorization = "Authorization: ";
+    static constexpr std::string_view session = "X-Amz-Security-Token: ";
+    conceal(exchange.body, secret_);
+    std::string_view lines = exchange.content.headers;
+    for (std::size_t end; (end = lines.find("\r\n")) != lines.npos; lines.remove_prefix(end + 2)) {
+        const std::string_view line = lines.substr(0, end);
+        if (line.substr(0, authorization.size()) == authorization)
+            conceal(exchange.body, secret_in(line.substr(authorization.size())));
+        else if (line.substr(0, session.size()) == session)
+            conceal(exchange.body, line.substr(session.size()));
+    }
+}
+
 bool RequestSink::goes_on(Exchange& exchange) noexcept {
     try {
         if (!next_request(exchange))
@@ -131,6 +155,8 @@ void RequestSink::step(Micros now, std::vector<Outcome>& outcomes) noexcept {
             start_waiting(credentials_->step(now), outcomes);
         transport_->step(now, done_);
         for (; !done_.empty(); done_.pop_back()) {
+            if (done_.back()->status / 100 != 2)
+                conceal_secrets(*done_.back());
             if (goes_on(*done_.back()))
                 continue;
             outcomes.push_back(judged(*done_.back()));
@@ -156,6 +182,20 @@ std::string explain(const Exchange& exchange) {
         text += " (redirects are not followed)";
     const std::string body = printable(std::string_view(exchange.body).substr(0, usual_kept_body));
     return body.empty() ? text : text + ": " + body;
+}
+
+void conceal(std::string& text, std::string_view secret) noexcept {
+    static constexpr std::string_view instead = "***";
+    static constexpr std::size_t telling = 8;  // fewer characters of a secret give nothing away
+    if (secret.size() < telling)
+        return;
+    for (std::size_t at = 0; (at = text.find(secret, at)) != std::string::npos;)
+        text.replace(at, secret.size(), instead);
+    std::size_t cut = std::min(secret.size(), text.size());
+    while (cut >= telling && text.compare(text.size() - cut, cut, secret, 0, cut) != 0)
+        cut--;
+    if (cut >= telling)
+        text.replace(text.size() - cut, cut, instead);
 }
 
 std::string printable(std::string_view text) {

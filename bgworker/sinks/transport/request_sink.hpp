@@ -28,7 +28,9 @@ class RequestSink : public Sink {
     // `requests`: how many go side by side at most. `credentials`: nullptr: none that change. Both
     // are lent; they must outlive the sink's last step.
     RequestSink(const Clock& clock, std::size_t requests);
-    void use(std::unique_ptr<Transport> transport, std::unique_ptr<Credentials> credentials = {});
+    // `authorization`: what the transport adds to each request.
+    void use(std::unique_ptr<Transport> transport, std::unique_ptr<Credentials> credentials = {},
+             std::string_view authorization = "");
 
     const Clock& clock() const { return clock_; }
 
@@ -48,6 +50,7 @@ class RequestSink : public Sink {
     void start(Exchange& exchange);
     void start_waiting(Credentials::State state, std::vector<Outcome>& outcomes);
     void give_back(Exchange& exchange) noexcept;
+    void conceal_secrets(Exchange& exchange) const noexcept;
     bool goes_on(Exchange& exchange) noexcept;
     Outcome judged(const Exchange& exchange) noexcept;
 
@@ -55,6 +58,7 @@ class RequestSink : public Sink {
     int epoll_ = -1;  // of the descriptors of both
     std::unique_ptr<Transport> transport_;
     std::unique_ptr<Credentials> credentials_;
+    std::string secret_;               // in what the transport adds; empty: none
     std::vector<Exchange> exchanges_;  // all there are; each is in one of the lists, or under way
     std::vector<Exchange*> spare_;
     std::vector<Exchange*> waiting_;  // for credentials
@@ -64,6 +68,9 @@ class RequestSink : public Sink {
 
 // An answer in words: "HTTP 503: try later", or why there is none. One line.
 std::string explain(const Exchange& exchange);
+
+// Takes a secret out of a text from outside, also where the text ends in the middle of it.
+void conceal(std::string& text, std::string_view secret) noexcept;
 
 // What came from outside, as one line that can be shown.
 std::string printable(std::string_view text);

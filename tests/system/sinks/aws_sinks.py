@@ -28,9 +28,6 @@ REGION = "eu-west-1"
 ACCOUNT = "123456789012"
 LEGAL_GROUP = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}")
 
-CREDENTIALS = {"access_key_id": "AKIAOUTBOXTEST", "secret_access_key": "s3cret/access+key"}
-
-
 class Entry:
     """One entry of a batch request, as both protocols have it."""
 
@@ -66,10 +63,10 @@ class AwsSink(Sink):
 
     def create(self, destination: str = "d", **options: str) -> None:
         super().create(destination, **options)
-        mapping = ", ".join(f"{name} '{value}'" for name, value in self.credentials().items())
-        self.database.execute(
-            f"CREATE USER MAPPING FOR CURRENT_USER SERVER {destination} OPTIONS ({mapping})"
-        )
+        self.map_credentials(destination)
+
+    def create_with_credentials(self) -> None:
+        self.create()
 
     def full_name(self, topic: str) -> str:
         return f"{self.database.name}-{topic.replace('.', '-')}{self.suffix}"
@@ -119,8 +116,12 @@ class AwsSink(Sink):
     def carried(self, request: Request) -> list[Message]:
         return [entry.message for entry in self.entries(request)]
 
-    def credentials(self) -> dict[str, str]:
-        return CREDENTIALS
+    def credentials(self, number: int = 1) -> dict[str, str]:
+        return {
+            "access_key_id": f"AKIAOUTBOXTEST{number}",
+            "secret_access_key": f"s3cret/access+key-{number}",
+            "session_token": f"s3cret-session-{number}",
+        }
 
     def refuse(self, chosen: Callable[[Message], bool], *, for_good: bool, times: int | None) -> None:
         """Entries that carry such an event fail; the server gets the others."""
@@ -216,7 +217,7 @@ class SqsSink(AwsSink):
         return 1024 * 1024
 
     def refuse_credentials(self) -> Behaviour:
-        return self.error(403, "InvalidClientTokenId")
+        return self.error(403, "ExpiredToken")
 
 
 class SqsFifoSink(SqsSink):
@@ -333,7 +334,7 @@ class SnsSink(AwsSink):
         return 256 * 1024
 
     def refuse_credentials(self) -> Behaviour:
-        return self.error(403, "InvalidClientTokenId")
+        return self.error(403, "ExpiredToken")
 
 
 class SnsFifoSink(SnsSink):

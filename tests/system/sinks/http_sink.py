@@ -54,8 +54,8 @@ class HttpSink(Sink):
         self.proxy.on(lambda request: len(request.body) > TOO_LARGE, answer(413))
         return TOO_LARGE
 
-    def credentials(self) -> dict[str, str]:
-        return {"token": "s3cret-token"}
+    def credentials(self, number: int = 1) -> dict[str, str]:
+        return {"token": f"s3cret-token-{number}"}
 
     def refuse_credentials(self) -> Behaviour:
         return answer(401)

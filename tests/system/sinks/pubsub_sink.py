@@ -24,10 +24,7 @@ class PubSubSink(Sink):
     name = "pubsub"
     module = "pg_outbox_pubsub"
     server = "pub_sub_server"
-    cannot = {
-        "partial": "a request is taken or refused as a whole",
-        "secrets": "an emulator is given no credentials",
-    }
+    cannot = {"partial": "a request is taken or refused as a whole"}
     batch_limit = 1000
     proxy: FaultProxy
 
@@ -112,6 +109,17 @@ class PubSubSink(Sink):
 
     def size_limit(self) -> int:
         return 10_000_000
+
+    def credentials(self, number: int = 1) -> dict[str, str]:
+        return {"token": f"ya29.s3cret-token-{number}"}
+
+    def refuse_credentials(self) -> Behaviour:
+        return self.error(401, "UNAUTHENTICATED")
+
+    def create_with_credentials(self) -> None:
+        """An emulator would be given none."""
+        self.database.add_destination("d", f"{self.url()}?endpoint=http://127.0.0.1:{self.proxy.port}")
+        self.map_credentials()
 
     def error(self, code: int, status: str, headers: list[tuple[str, str]] | None = None) -> Behaviour:
         body = {"error": {"code": code, "message": "as the test wants it", "status": status}}

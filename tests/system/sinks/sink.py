@@ -136,10 +136,34 @@ class Sink(ABC):
         """`limits`: a payload of so many bytes is too large, for good."""
         raise NotImplementedError
 
-    def credentials(self) -> dict[str, str]:
-        """`secrets`: options of a user mapping, all of them secret."""
+    def credentials(self, number: int = 1) -> dict[str, str]:
+        """`secrets`: options of a user mapping; others for each number."""
         raise NotImplementedError
 
+    def secrets(self) -> list[str]:
+        """An access key has an id that is none."""
+        both = [*self.credentials(1).items(), *self.credentials(2).items()]
+        return [value for name, value in both if name != "access_key_id"]
+
     def refuse_credentials(self) -> Behaviour:
-        """`secrets`: the answer to those that are wrong; it repeats them."""
+        """`secrets`: the answer to those that have expired."""
         raise NotImplementedError
+
+    def create_with_credentials(self) -> None:
+        self.create()
+        self.map_credentials()
+
+    def map_credentials(self, destination: str = "d") -> None:
+        options = ", ".join(f"{name} '{value}'" for name, value in self.credentials().items())
+        self.database.execute(
+            f"CREATE USER MAPPING FOR CURRENT_USER SERVER {destination} OPTIONS ({options})"
+        )
+
+    def renew_credentials(self, number: int) -> None:
+        options = ", ".join(f"SET {name} '{v}'" for name, v in self.credentials(number).items())
+        self.database.execute(f"ALTER USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({options})")
+
+    def uses_credentials(self, request: Request, number: int) -> bool:
+        """Whether a secret, or what names it, is in the request as it should be."""
+        named = next(iter(self.credentials(number).values()))
+        return named in request.headers.get("authorization", "")

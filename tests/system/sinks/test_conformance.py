@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
+import psycopg
 import pytest
 
 from cluster import Installation, MakeCluster
 from database import Database, create_database
-from receiver import Gate, Request
-from waiting import stays, wait_until
+from receiver import Exchange, Gate, Request, answer
+from waiting import wait_until
 
 from .conftest import SINKS, MakeSink
 from .aws_sinks import AwsSink
@@ -445,28 +445,54 @@ def test_a_server_that_is_killed_in_the_middle(
 
 
 @pytest.mark.needs("secrets")
-def test_secrets_are_seen_nowhere(sink: Sink, db: Database) -> None:
+def test_credentials_that_expire_are_the_destinations_failure(sink: Sink, db: Database) -> None:
     sink.add_topic()
-    rule = sink.proxy.on(sink.proxy.carries, sink.refuse_credentials())
-    create_with_credentials(sink)
-    ids = enqueue_keys(db, ["a"], 3)
-    wait_until(lambda: db.status()["failures"], what="the credentials to be refused")
-    assert rule.met[0].headers.get("authorization"), "the credentials were not used"
-    sink.proxy.forget_rules()
+    sink.create_with_credentials()
+    ids = enqueue_keys(db, ["a"], 2)
+    sink.wait_for(ids)
+    sink.proxy.on(lambda request: sink.uses_credentials(request, 1), sink.refuse_credentials())
+    ids += [id for key in "ab" for id in db.enqueue(key, 3, first=3)]
+    wait_until(lambda: db.status()["state"], lambda seen: seen == "backing off", what="a back-off")
+    assert in_trouble(db) == []
+    sink.renew_credentials(2)
     assert_arrived(sink, ids)
+    assert sink.uses_credentials(batches(sink)[-1][0], 2)
+
+
+@pytest.mark.needs("secrets")
+def test_secrets_are_seen_nowhere(sink: Sink, db: Database) -> None:
+    """Neither when they work nor when they are refused, nor when an answer repeats them."""
+    seen = ""
+    sink.add_topic()
+    for behave in (repeat_the_request, sink.refuse_credentials()):
+        sink.proxy.on(sink.proxy.carries, behave)
+        if not seen:
+            sink.create_with_credentials()
+        ids = db.enqueue("a", 3)
+        wait_until(lambda: db.status()["state"], lambda s: s == "backing off", what="a back-off")
+        seen += all_that_can_be_read(db)
+        sink.proxy.forget_rules()
+        sink.wait_for(ids)
+        db.wait_settled()
+    sink.renew_credentials(2)
+    with pytest.raises(psycopg.Error) as wrong:
+        sink.database.execute("ALTER SERVER d OPTIONS (SET url 'ftp://nowhere')")
+    seen = str(wrong.value) + db.cluster.log_since(db.cluster.test_began) + all_that_can_be_read(db)
+    for secret in sink.secrets():
+        assert secret not in seen, f"{secret!r} can be seen"
+
+
+async def repeat_the_request(exchange: Exchange) -> None:
+    lines = [f"{name}: {value}" for name, value in exchange.request.header_list]
+    await answer(500, body="\n".join(sorted(lines)).encode())(exchange)
+
+
+def all_that_can_be_read(db: Database) -> str:
     relations = db.execute(
-        "SELECT format('%I.%I', schemaname, viewname) FROM pg_views WHERE schemaname = 'outbox' "
-        "UNION ALL SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'outbox'"
+        "SELECT format('outbox.%I', relname) FROM pg_class "
+        "WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'v')"
     )
-    seen = db.cluster.log_since(db.cluster.test_began)
-    for (relation,) in [*relations, ("pg_stat_activity",), ("pg_foreign_server",)]:
-        seen += str(db.execute(f"SELECT t::text FROM {relation} AS t"))
-    for secret in sink.credentials().values():
-        assert secret not in seen
-
-
-def create_with_credentials(sink: Sink) -> None:
-    sink.create()
-    mapping = ", ".join(f"{name} '{value}'" for name, value in sink.credentials().items())
-    if not sink.database.value("SELECT count(*) FROM pg_user_mappings"):
-        sink.database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({mapping})")
+    others = [("pg_stat_activity",), ("pg_foreign_server",)]
+    return "\n".join(
+        str(db.execute(f"SELECT t::text FROM {relation} AS t")) for (relation,) in relations + others
+    )
