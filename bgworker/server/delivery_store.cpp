@@ -2,15 +2,13 @@
 
 #include "boundary.hpp"
 #include "server/event_copy.hpp"
+#include "server/outside_text.hpp"
 
 namespace outbox {
 
 // Retries taken from the table at a time.
 static constexpr int max_retries = 256;
 static constexpr int64 max_retry_bytes = 1024 * 1024;
-
-// Of an error or a message id that is kept.
-static constexpr int max_text_bytes = 1000;
 
 static void core_or_raise(CoreError error) {
     if (error.failed)
@@ -85,19 +83,6 @@ static Datum uuid_datum(const Uuid& uuid) {
     auto* copy = static_cast<pg_uuid_t*>(palloc(sizeof(pg_uuid_t)));
     memcpy(copy->data, uuid.data(), UUID_LEN);
     return UUIDPGetDatum(copy);
-}
-
-// What a destination answered may be anything.
-static Datum text_from_outside(std::string_view error) {
-    int size = static_cast<int>(error.size());
-    char* text = pnstrdup(error.data(), size);
-    size = static_cast<int>(strlen(text));
-    if (GetDatabaseEncoding() != PG_UTF8 || !pg_verify_mbstr(PG_UTF8, text, size, true))
-        for (char* c = text; *c != '\0'; c++)
-            if (IS_HIGHBIT_SET(*c))
-                *c = '?';
-    size = pg_mbcliplen(text, size, max_text_bytes);
-    return PointerGetDatum(cstring_to_text_with_len(text, size));
 }
 
 // ---------------------------------------------------------------------------------------------

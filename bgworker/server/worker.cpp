@@ -128,15 +128,9 @@ long shorter_timeout(long a, long b) {
 // Being one
 // ---------------------------------------------------------------------------------------------
 
-void become_worker(Datum argument, WakeTarget wake_target) {
-    pqsignal(SIGHUP, SignalHandlerForConfigReload);
-    pqsignal(SIGTERM, die);
-    // Before connecting: exit callbacks run last in, first out, so that the slot is given back when
-    // locks are gone already.
-    attach_to_slot(argument, wake_target);
+static void connect(Oid database, Oid role) {
     BackgroundWorkerUnblockSignals();
-    const Oid role = shared->slots[my_slot].role;
-    BackgroundWorkerInitializeConnectionByOid(shared->slots[my_slot].database, role, 0);
+    BackgroundWorkerInitializeConnectionByOid(database, role, 0);
     pgstat_report_appname(MyBgworkerEntry->bgw_name);
     if (OidIsValid(role))
         return;
@@ -145,6 +139,20 @@ void become_worker(Datum argument, WakeTarget wake_target) {
     SetConfigOption("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_OVERRIDE);
     SetConfigOption("default_transaction_isolation", "read committed", PGC_SUSET, PGC_S_OVERRIDE);
     SetConfigOption("default_transaction_read_only", "off", PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+void become_worker(Datum argument, WakeTarget wake_target) {
+    pqsignal(SIGHUP, SignalHandlerForConfigReload);
+    pqsignal(SIGTERM, die);
+    // Before connecting: exit callbacks run last in, first out, so that the slot is given back when
+    // locks are gone already.
+    attach_to_slot(argument, wake_target);
+    connect(shared->slots[my_slot].database, shared->slots[my_slot].role);
+}
+
+void become_worker_without_slot(Oid database) {
+    pqsignal(SIGTERM, die);
+    connect(database, InvalidOid);
 }
 
 void begin_work(const char* activity) {

@@ -39,6 +39,8 @@ long shorter_timeout(long a, long b);
 // slot, or without one as the bootstrap superuser, then with a safe search_path and the server's
 // own defaults for transactions.
 void become_worker(Datum argument, WakeTarget wake_target);
+// One that nobody looks after, as the bootstrap superuser.
+void become_worker_without_slot(Oid database);
 
 // A transaction of the worker's own, shown in pg_stat_activity as `activity`.
 void begin_work(const char* activity);

@@ -105,8 +105,8 @@ struct SinkContext {
     const Clock& clock;
 };
 
-// The one symbol a sink module exports (see sinks/module.map), under this name. Returns nullptr
-// when memory ran out; a destination that cannot be used says so by failing its batches.
+// The symbol that every sink module exports, besides that of check.hpp. Returns nullptr when memory
+// ran out; a destination that cannot be used says so by failing its batches.
 constexpr const char* sink_module_entry = "outbox_create_sink";
 using SinkModuleEntry = Sink* (*)(const SinkContext&);
 

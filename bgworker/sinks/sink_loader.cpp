@@ -30,29 +30,44 @@ static Error not_loaded(const std::string& path) {
             "Install the module of this sink beside pg_outbox.so."};
 }
 
+// The modules of sinks lie beside the shared object this code is in.
+static std::string path_of(SinkKind kind) {
+    Dl_info self{};
+    dladdr(reinterpret_cast<void*>(&path_of), &self);
+    std::string path = self.dli_fname != nullptr ? self.dli_fname : "";
+    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
+    return path + module_of(kind);
+}
+
+// Calls the function of a module that makes something.
+template <class Thing, class Context>
+static Result<std::unique_ptr<Thing>> create(const char* entry_name, const Context& context) {
+    const std::string path = path_of(context.destination.kind);
+    void* module =
+        dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays for the life of the process
+    if (module == nullptr)
+        return not_loaded(path);
+    auto entry = reinterpret_cast<Thing* (*)(const Context&)>(dlsym(module, entry_name));
+    if (entry == nullptr)
+        return not_loaded(path);
+    Thing* thing = entry(context);
+    if (thing == nullptr)
+        return Error{ErrorKind::internal, "out of memory"};
+    return std::unique_ptr<Thing>(thing);
+}
+
 Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context) {
     if (context.destination.kind == SinkKind::null)
         return create_null_sink();
     if (context.destination.kind == SinkKind::pull)  // its relay is about to end
         return Error{ErrorKind::unavailable, "events of this destination are fetched"};
+    return create<Sink>(sink_module_entry, context);
+}
 
-    Dl_info self{};
-    dladdr(reinterpret_cast<void*>(&create_sink), &self);
-    std::string path = self.dli_fname != nullptr ? self.dli_fname : "";
-    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
-    path += module_of(context.destination.kind);
-
-    void* module =
-        dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays for the life of the process
-    if (module == nullptr)
-        return not_loaded(path);
-    auto entry = reinterpret_cast<SinkModuleEntry>(dlsym(module, sink_module_entry));
-    if (entry == nullptr)
-        return not_loaded(path);
-    Sink* sink = entry(context);
-    if (sink == nullptr)
-        return Error{ErrorKind::internal, "out of memory"};
-    return std::unique_ptr<Sink>(sink);
+Result<std::unique_ptr<Check>> create_check(const CheckContext& context) {
+    if (context.destination.kind == SinkKind::null || context.destination.kind == SinkKind::pull)
+        return std::unique_ptr<Check>();
+    return create<Check>(check_module_entry, context);
 }
 
 }  // namespace outbox

@@ -12,7 +12,7 @@ BEGIN ATOMIC
              WHEN 'produce' THEN ARRAY['enqueue', 'new_event']
              WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'cancel_replay', 'redrive', 'discard',
                                        'event_status', 'receipt', 'operation', 'replay_progress', 'dead_letter', 'blocked_key',
-                                       'held_keys', 'first_of_key']
+                                       'held_keys', 'first_of_key', 'check_destination']
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- the views, and the functions they call on behalf of whoever reads them
              WHEN 'monitor' THEN ARRAY['status', 'segment', 'lease', 'health', 'metrics',

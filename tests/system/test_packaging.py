@@ -30,11 +30,11 @@ def test_the_modules_export_what_is_called_and_nothing_else(installation: Instal
     functions = {name for name in main if name.startswith("outbox_")}
     described = {f"pg_finfo_{name}" for name in functions if not name.endswith("_main")}
     assert main == functions | described | {"Pg_magic_func", "_PG_init"}
-    entry_points = {"launcher", "keeper", "relay", "processor"}
+    entry_points = {"launcher", "keeper", "relay", "processor", "check"}
     assert {f"outbox_{name}_main" for name in entry_points} <= functions
     assert set(found) == {"pg_outbox_http", "pg_outbox_postgresql"}
     for name, path in found.items():
-        assert symbols(path) == {"outbox_create_sink"}, name
+        assert symbols(path) == {"outbox_create_sink", "outbox_create_check"}, name
 
 
 def test_the_main_module_needs_no_library_of_a_sink(installation: Installation) -> None:

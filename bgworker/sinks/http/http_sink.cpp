@@ -2,6 +2,7 @@
 // verdict_of(). Redirects are not followed (CloudEvents webhook specification, section 2.1).
 #include "sinks/encoding/base64.hpp"
 #include "sinks/encoding/cloudevents.hpp"
+#include "sinks/transport/connection_check.hpp"
 #include "sinks/transport/request_sink.hpp"
 
 namespace outbox {
@@ -119,6 +120,19 @@ class HttpSink final : public RequestSink {
 }  // namespace
 
 }  // namespace outbox
+
+extern "C" __attribute__((visibility("default"))) outbox::Check* outbox_create_check(
+    const outbox::CheckContext& context) noexcept {
+    if (!outbox::initialize_curl())
+        return nullptr;
+    try {
+        const outbox::Destination& destination = context.destination;
+        return new outbox::ConnectionCheck(outbox::transport_config(
+            destination, context.clock, destination.url_text, destination.url, 1));
+    } catch (...) {
+        return nullptr;
+    }
+}
 
 extern "C" __attribute__((visibility("default"))) outbox::Sink* outbox_create_sink(
     const outbox::SinkContext& context) noexcept {

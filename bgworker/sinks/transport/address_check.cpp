@@ -28,7 +28,7 @@ void AddressCheck::install(CURL* easy) {
 }
 
 void AddressCheck::reset() noexcept {
-    tried_ = false;
+    tried_.reset();
     refused_.reset();
 }
 
@@ -55,7 +55,7 @@ curl_socket_t AddressCheck::open(void* self, curlsocktype, curl_sockaddr* to) no
             check->refused_ = address;
         return CURL_SOCKET_BAD;
     }
-    check->tried_ = true;
+    check->tried_ = address;
     return socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
 }
 

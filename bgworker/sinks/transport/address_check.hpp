@@ -24,6 +24,8 @@ class AddressCheck {
 
     // Why there is no connection; `error`: what libcurl wrote, if anything.
     std::string explain(CURLcode result, const char* error) const;
+    // The address that was last connected to, or tried; nothing: none is known, or none is allowed.
+    const std::optional<Address>& tried() const noexcept { return tried_; }
 
   private:
     static curl_socket_t open(void* self, curlsocktype, curl_sockaddr* address) noexcept;
@@ -32,7 +34,7 @@ class AddressCheck {
     const TransportConfig& config_;
     std::string host_;
     // What the callback saw, which must not allocate.
-    bool tried_ = false;  // an address that is allowed
+    std::optional<Address> tried_;  // one that is allowed
     std::optional<Address> refused_;
 };
 

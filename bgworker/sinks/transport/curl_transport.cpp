@@ -7,6 +7,7 @@
 #include "core/text.hpp"
 #include "sinks/transport/address_check.hpp"
 #include "sinks/transport/curl_loop.hpp"
+#include "sinks/transport/curl_options.hpp"
 #include "sinks/transport/http1_response.hpp"
 #include "sinks/transport/transport.hpp"
 
@@ -131,24 +132,14 @@ class CurlTransport final : public Transport {
         if (transfer->easy == nullptr)
             throw std::bad_alloc();
         CURL* easy = transfer->easy;
-        curl_easy_setopt(easy, CURLOPT_URL, config_.url_text.c_str());
-        curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "https");
+        set_connection_options(easy, config_);
         curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
-        curl_easy_setopt(easy, CURLOPT_PROXY, "");  // not from the environment of the server
         transfer->address_check.install(easy);
         curl_easy_setopt(easy, CURLOPT_POST, 1L);
-        curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_2TLS);
         curl_easy_setopt(easy, CURLOPT_PIPEWAIT, 1L);
         curl_easy_setopt(easy, CURLOPT_USERAGENT, user_agent);
-        curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-        curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // do not wait for a hanging name server
-        curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-        curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-                         static_cast<long>(config_.connect_timeout / 1000));
         curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
                          static_cast<long>(config_.request_timeout / 1000));
-        if (!config_.ca_file.empty())
-            curl_easy_setopt(easy, CURLOPT_CAINFO, config_.ca_file.c_str());
         curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
         curl_easy_setopt(easy, CURLOPT_HEADERDATA, transfer.get());
         curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);

@@ -12,6 +12,7 @@
 #include "core/text.hpp"
 #include "sinks/transport/address_check.hpp"
 #include "sinks/transport/curl_loop.hpp"
+#include "sinks/transport/curl_options.hpp"
 #include "sinks/transport/http1_response.hpp"
 #include "sinks/transport/transport.hpp"
 
@@ -111,16 +112,9 @@ class DirectTransport final : public Transport {
         if (connection->easy == nullptr)
             throw std::bad_alloc();
         CURL* easy = connection->easy;
-        curl_easy_setopt(easy, CURLOPT_URL, config_.url_text.c_str());
-        curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http");
+        set_connection_options(easy, config_);
         curl_easy_setopt(easy, CURLOPT_CONNECT_ONLY, 1L);
-        curl_easy_setopt(easy, CURLOPT_PROXY, "");  // not from the environment of the server
         connection->address_check.install(easy);
-        curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-        curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // do not wait for a hanging name server
-        curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-        curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-                         static_cast<long>(config_.connect_timeout / 1000));
         curl_easy_setopt(easy, CURLOPT_PRIVATE, connection.get());
         curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, connection->error);
         connection->error[0] = '\0';

@@ -1,0 +1,272 @@
+#include "sinks/postgresql/connection.hpp"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/signals.hpp"
+#include "core/text.hpp"
+
+namespace outbox {
+
+PostgresqlConnection::PostgresqlConnection(const Destination& destination, const Clock& clock)
+    : destination_(destination), clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+
+PostgresqlConnection::~PostgresqlConnection() {
+    close();
+    if (epoll_ >= 0)
+        ::close(epoll_);
+}
+
+void PostgresqlConnection::start() {
+    deadline_ = clock_.now() + destination_.connect_timeout;
+    stage_ = Stage::login;
+    if (destination_.password_required && destination_.password.empty()) {
+        failure_ = "password is required: the owner of the foreign server is not a superuser";
+        return;
+    }
+    stage_ = Stage::address;
+    const Url& url = destination_.url;
+    const std::string* host = url_parameter("host");
+    host_ = host != nullptr ? *host : url.host.empty() ? destination_.local_host : url.host;
+    const bool is_socket = host_.starts_with('/') || host_.starts_with('@');
+    if (is_socket) {
+        if (destination_.allowed_hosts.empty() || destination_.allowed_hosts.allows("localhost"))
+            start_connection("");
+        else
+            failure_ = "Unix socket \"" + host_ + "\" is not allowed (outbox.allowed_hosts)";
+        return;
+    }
+    resolver_ = std::make_unique<Resolver>(host_);
+    watch(resolver_->descriptor(), EPOLLIN);
+}
+
+void PostgresqlConnection::step(Micros now) {
+    if (stage_ == Stage::closed || stage_ == Stage::open)
+        return;
+    if (failure_.empty() && connection_ == nullptr)
+        resolve();
+    if (failure_.empty() && connection_ != nullptr)
+        poll();
+    if (failure_.empty() && stage_ != Stage::open && now >= deadline_)
+        failure_ = "no connection in time";
+}
+
+void PostgresqlConnection::close() noexcept {
+    unwatch();
+    resolver_.reset();
+    if (connection_ != nullptr)
+        PQfinish(std::exchange(connection_, nullptr));
+    stage_ = Stage::closed;
+    deadline_ = never;
+    failure_.clear();
+}
+
+// -------------------------------------------------------------------------------------------------
+// Connecting
+// -------------------------------------------------------------------------------------------------
+
+const std::string* PostgresqlConnection::url_parameter(std::string_view name) const {
+    for (const auto& [key, value] : destination_.url.query)
+        if (key == name)
+            return &value;
+    return nullptr;
+}
+
+std::string PostgresqlConnection::database() const {
+    const std::string_view segment = std::string_view(destination_.url.path).substr(1);
+    return percent_decoded(segment).value_or(std::string(segment));
+}
+
+void PostgresqlConnection::resolve() {
+    if (!ready_now())
+        return;
+    unwatch();
+    const std::string addresses = resolver_->addresses();
+    const std::string allowed = allowed_among(addresses);
+    if (addresses.empty())
+        failure_ = resolver_->error();
+    else if (!allowed.empty())
+        start_connection(allowed);
+    resolver_.reset();
+}
+
+// Both separated by commas. When none is left, failure_ says why.
+std::string PostgresqlConnection::allowed_among(std::string_view addresses) {
+    if (destination_.allowed_hosts.empty())
+        return std::string(addresses);
+    std::string allowed;
+    while (!addresses.empty()) {
+        const std::string_view text = addresses.substr(0, addresses.find(','));
+        addresses.remove_prefix(std::min(addresses.size(), text.size() + 1));
+        const std::optional<Address> address = Address::parse(text);
+        if (address && destination_.allowed_hosts.allows(host_, *address))
+            allowed.append(allowed.empty() ? "" : ",").append(text);
+        else if (address)
+            failure_ = not_allowed(*address, host_);
+    }
+    if (!allowed.empty())
+        failure_.clear();
+    return allowed;
+}
+
+// `addresses`: of the host, separated by commas; libpq tries one after the other. Empty: the host
+// is a directory of sockets.
+void PostgresqlConnection::start_connection(const std::string& addresses) {
+    stage_ = Stage::connection;
+    const Url& url = destination_.url;
+    const std::string* port = url_parameter("port");
+    const bool local = url.host.empty() && url_parameter("host") == nullptr;
+    std::string hosts = host_;  // as many as there are addresses
+    for (const char c : addresses)
+        if (c == ',')
+            hosts += ',' + host_;
+    std::vector<std::pair<const char*, std::string>> parameters = {
+        {"host", hosts},
+        {"port", port != nullptr     ? *port
+                 : !url.port.empty() ? url.port
+                 : local             ? destination_.local_port
+                                     : "5432"},
+        {"dbname", database()},
+        {"user", !destination_.user.empty() ? destination_.user
+                 : url.user                 ? *url.user
+                                            : destination_.default_user},
+        {"client_encoding", "UTF8"},
+        {"fallback_application_name", "pg_outbox " + destination_.name},
+    };
+    auto add = [&](const char* name, const std::string& value) {
+        if (!value.empty())
+            parameters.emplace_back(name, value);
+    };
+    add("hostaddr", addresses);
+    add("password", destination_.password);
+    add("sslcert", destination_.ssl_cert);
+    add("sslkey", destination_.ssl_key);
+    for (const auto& [name, value] : url.query)
+        if (name != "host" && name != "port")
+            add(name.c_str(), value);
+
+    std::vector<const char*> names, values;
+    for (const auto& [name, value] : parameters) {
+        names.push_back(name);
+        values.push_back(value.c_str());
+    }
+    names.push_back(nullptr);
+    values.push_back(nullptr);
+    const SignalsBlocked blocked;
+    connection_ = PQconnectStartParams(names.data(), values.data(), 0);
+    if (connection_ == nullptr || PQstatus(connection_) == CONNECTION_BAD)
+        take_error();
+    else
+        watch(PQsocket(connection_), EPOLLOUT);
+}
+
+static PostgresqlConnection::Stage stage_of(ConnStatusType status) {
+    switch (status) {
+        case CONNECTION_NEEDED:
+        case CONNECTION_STARTED:
+        case CONNECTION_MADE:
+            return PostgresqlConnection::Stage::connection;
+        case CONNECTION_SSL_STARTUP:
+        case CONNECTION_GSS_STARTUP:
+            return PostgresqlConnection::Stage::tls;
+        default:
+            return PostgresqlConnection::Stage::login;
+    }
+}
+
+void PostgresqlConnection::poll() {
+    if (!ready_now())
+        return;
+    stage_ = stage_of(PQstatus(connection_));
+    const SignalsBlocked blocked;
+    const PostgresPollingStatusType status = PQconnectPoll(connection_);
+    if (status == PGRES_POLLING_FAILED) {
+        take_error();
+        return;
+    }
+    // The socket may be another one than before, under the same number.
+    unwatch();
+    watch(PQsocket(connection_), status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT);
+    if (status != PGRES_POLLING_OK) {
+        stage_ = stage_of(PQstatus(connection_));
+        return;
+    }
+    if (destination_.password_required && !PQconnectionUsedPassword(connection_)) {
+        failure_ =
+            "the destination asked for no password, and the owner of the foreign server is not "
+            "a superuser";
+        return;
+    }
+    PQsetnonblocking(connection_, 1);
+    // Details quote rows, which are events; monitors see the error.
+    PQsetErrorVerbosity(connection_, PQERRORS_TERSE);
+    stage_ = Stage::open;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Talking
+// -------------------------------------------------------------------------------------------------
+
+bool PostgresqlConnection::consume() {
+    if (!ready_now())
+        return false;
+    if (!PQconsumeInput(connection_)) {
+        take_error();
+        return false;
+    }
+    flush();
+    return true;
+}
+
+void PostgresqlConnection::flush() {
+    const int left = PQflush(connection_);
+    if (left < 0)
+        take_error();
+    else
+        rewatch(left > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+void PostgresqlConnection::take_error() {
+    failure_ = connection_ != nullptr ? one_line(PQerrorMessage(connection_)) : "out of memory";
+}
+
+void PostgresqlConnection::watch(int descriptor, std::uint32_t events) {
+    epoll_event event{};
+    event.events = events;
+    watched_ = epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0 ? descriptor : -1;
+    watched_events_ = events;
+    if (watched_ < 0)
+        failure_ = "could not watch a connection";
+}
+
+void PostgresqlConnection::rewatch(std::uint32_t events) {
+    if (watched_ < 0 || events == watched_events_)
+        return;
+    epoll_event event{};
+    event.events = watched_events_ = events;
+    epoll_ctl(epoll_, EPOLL_CTL_MOD, watched_, &event);
+}
+
+void PostgresqlConnection::unwatch() noexcept {
+    if (watched_ >= 0)
+        epoll_ctl(epoll_, EPOLL_CTL_DEL, watched_, nullptr);
+    watched_ = -1;
+}
+
+bool PostgresqlConnection::ready_now() const {
+    epoll_event event{};
+    return epoll_wait(epoll_, &event, 1, 0) > 0;
+}
+
+std::string one_line(std::string_view message) {
+    std::string line;
+    for (char c : trim(message))
+        line += c == '\n' ? ' ' : c;
+    return line.empty() ? "connection lost" : line;
+}
+
+}  // namespace outbox

@@ -1,0 +1,78 @@
+// A connection to the database of a destination: finds the host, connects and logs in, without
+// blocking.
+#pragma once
+
+#include <libpq-fe.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/clock.hpp"
+#include "core/destination.hpp"
+#include "sinks/postgresql/resolver.hpp"
+
+namespace outbox {
+
+// May throw std::bad_alloc. What goes wrong is left in failure(), until close().
+class PostgresqlConnection {
+  public:
+    // What it is at; after a failure, what it failed at.
+    enum class Stage { closed, address, connection, tls, login, open };
+
+    PostgresqlConnection(const Destination& destination, const Clock& clock);
+    ~PostgresqlConnection();
+    PostgresqlConnection(const PostgresqlConnection&) = delete;
+    PostgresqlConnection& operator=(const PostgresqlConnection&) = delete;
+
+    int descriptor() const noexcept { return epoll_; }
+    // When it must be open.
+    Micros deadline() const noexcept { return deadline_; }
+    Stage stage() const noexcept { return stage_; }
+    const std::string& failure() const noexcept { return failure_; }
+    void fail(std::string why) { failure_ = std::move(why); }
+
+    void start();
+    // Moves on towards `open` as far as it goes.
+    void step(Micros now);
+    void close() noexcept;
+
+    // The rest is for one that is open.
+    PGconn* get() const noexcept { return connection_; }
+    // Reads what has come. False: nothing has, or the connection is lost.
+    bool consume();
+    void flush();
+    // A call of libpq's did not work, which says why.
+    void take_error();
+
+  private:
+    const std::string* url_parameter(std::string_view name) const;
+    std::string database() const;
+    void resolve();
+    std::string allowed_among(std::string_view addresses);
+    void start_connection(const std::string& addresses);
+    void poll();
+    void watch(int descriptor, std::uint32_t events);
+    void rewatch(std::uint32_t events);
+    void unwatch() noexcept;
+    bool ready_now() const;
+
+    const Destination& destination_;
+    const Clock& clock_;
+    const int epoll_;
+    int watched_ = -1;
+    std::uint32_t watched_events_ = 0;
+
+    Stage stage_ = Stage::closed;
+    std::string host_;
+    std::unique_ptr<Resolver> resolver_;
+    PGconn* connection_ = nullptr;
+    Micros deadline_ = never;
+    std::string failure_;
+};
+
+// A message of libpq's.
+std::string one_line(std::string_view message);
+
+}  // namespace outbox
