@@ -226,8 +226,13 @@ class SqsFifoSink(SqsSink):
     deduplicates = True
 
 
+# A batch is taken in part, and the reader is given messages in any order.
+STANDARD = {"order": "standard queues have none"}
+
+
 class SqsStandardSink(SqsSink):
     name = "sqs_standard"
+    cannot = STANDARD
     fifo = False
 
 
@@ -345,6 +350,7 @@ class SnsFifoSink(SnsSink):
 
 class SnsStandardSink(SnsSink):
     name = "sns_standard"
+    cannot = STANDARD
     fifo = False
 
 
