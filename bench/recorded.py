@@ -66,7 +66,6 @@ class Contest:
     """One kind of events, and both ways to send them."""
 
     bench: Bench
-    server: int  # its port
     destination: Callable[[int], dict[str, str]]  # its options, with the server at a port
     events: int
     ordered: bool = True
@@ -86,22 +85,27 @@ class Contest:
         self.bench.fill(self.events, 100, size=200, ordered=self.ordered)
         return drain(self.bench, self.events, pause=0.05, look=look, **self.destination(port))
 
-    def record(self) -> None:
-        with recorder(self.bench, self.server) as port:
+    def record(self, server: int) -> None:
+        """`server`: the port it listens on."""
+        with recorder(self.bench, server) as port:
             run = self._drain(port, lambda: connections_to(port))
         self.connections = int(run.most_seen)
         (self.bench.cluster.root / "requests").rename(self.recorded)
         self.requests = self.recorded.read_bytes().count(b"\n")
 
-    def round(self) -> None:
+    def warm_up(self, server: int) -> None:
+        self._post(server)
+
+    def round(self, server: int) -> None:
         used = self.bench.undisturbed(
-            lambda: self._drain(self.server, lambda: cpu_seconds(self.bench.relay_pid())))
+            lambda: self._drain(server, lambda: cpu_seconds(self.bench.relay_pid())))
         self.relay.append(used.rate)
         self.cpu.append(used.most_seen / self.events * 1e6)
-        result = self.bench.undisturbed(lambda: self.bench.program(
-            "poster", f"http://127.0.0.1:{self.server}", str(self.connections), str(self.recorded),
-            *self.headers))
-        self.loop.append(self.events / result["seconds"])
+        self.loop.append(self.events / self.bench.undisturbed(lambda: self._post(server)))
+
+    def _post(self, server: int) -> float:
+        return self.bench.program("poster", f"http://127.0.0.1:{server}", str(self.connections),
+                                  str(self.recorded), *self.headers)["seconds"]
 
     def ratios(self) -> list[float]:
         return [relay / loop for relay, loop in zip(self.relay, self.loop)]

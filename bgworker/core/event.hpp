@@ -17,7 +17,7 @@
 namespace outbox {
 
 class EventBlock;
-struct Lane;    // the pipeline's, as is
+struct Lane;  // the pipeline's, as is
 struct Window;
 
 // One member of an event's `headers`. Only scalars get there; see extension/event_input.cpp.

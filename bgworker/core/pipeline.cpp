@@ -277,8 +277,12 @@ Batch* Pipeline::form_batch() {
     Batch& batch = *spare_batches_.back();
     batch.bytes = 0;
     batch.period = period_;
-    while (Lane* lane = ready_.turn()) {
-        fill(batch, *lane);
+    for (std::size_t turns = ready_.turns(); turns > 0; turns--) {
+        Lane* lane = ready_.turn();
+        if (lane == nullptr)
+            break;
+        if (!waits_for_more(*lane))
+            fill(batch, *lane);
         ready_.end_turn();
         if (!batch.events.empty()) {
             spare_batches_.pop_back();
@@ -286,6 +290,15 @@ Batch* Pipeline::form_batch() {
         }
     }
     return nullptr;
+}
+
+// Full batches cost a destination less. A sink that is ordered has its next batches behind these
+// anyway.
+bool Pipeline::waits_for_more(const Lane& lane) const noexcept {
+    const bool more_comes = !windows_.empty() && !windows_.back().closed && has_room();
+    const bool one_key_each = capabilities_.keys == KeyPolicy::alone && lane.name.front() == '+';
+    return more_comes && !capabilities_.ordered && capabilities_.max_batch_events > 1 &&
+           (one_key_each || lane.events.size() < capabilities_.max_batch_events);
 }
 
 void Pipeline::fill(Batch& batch, Lane& lane) {

@@ -23,6 +23,9 @@
 //
 // Retries come back from there as blocks that belong to no window.
 //
+// While a window is open and there is room, whoever reads the log goes on to read; so long batches
+// that are not full wait for what comes.
+//
 // Memory is bounded by `Limits`; has_room() says when the reader must wait. One thread.
 #pragma once
 
@@ -177,6 +180,7 @@ class Pipeline {
     void submit_ready();
     Batch* form_batch();
     void fill(Batch& batch, Lane& lane);
+    bool waits_for_more(const Lane& lane) const noexcept;
     void bring_back_set_aside(Micros now);
 
     void confirm(const Outcome& outcome);

@@ -35,6 +35,8 @@ class ReadyQueue {
     void push_back(Event& event);
     void push_front(Event& event);
 
+    // As many turns as every lane that has events needs to have one.
+    std::size_t turns() const noexcept { return turns_.size(); }
     // The lane whose turn it is; nullptr: nothing is ready.
     Lane* turn() noexcept;
     void pop_front(Lane& lane) noexcept;

@@ -165,6 +165,36 @@ TEST_F(PipelineOrder, AKeyThatMovesToAnotherLaneKeepsItsOrder) {
     EXPECT_EQ(sink->in_flight(), (Batches{{2}}));
 }
 
+TEST_F(PipelineOrder, BatchesThatAreNotFullWaitWhileTheWindowIsRead) {
+    start({.max_batch_events = 3, .max_batches = 8, .keys = KeyPolicy::alone, .lanes = true});
+    pipeline->open_window();
+    admit({{.position = 1, .topic = "x"},
+           {.position = 2, .topic = "y"},
+           {.position = 3, .key = "k"}});
+    step();
+    EXPECT_THAT(sink->in_flight(), IsEmpty());
+    admit({{.position = 4, .topic = "y"},
+           {.position = 5, .topic = "y"},
+           {.position = 6, .key = "k"}});
+    step();
+    EXPECT_EQ(sink->in_flight(), (Batches{{2, 4, 5}}));
+    pipeline->close_window();
+    step();
+    EXPECT_THAT(sink->in_flight(),
+                UnorderedElementsAre(Positions{2, 4, 5}, Positions{1}, Positions{3, 6}));
+}
+
+TEST_F(PipelineOrder, BatchesThatAreNotFullGoWhenThereIsNoRoomForMore) {
+    start({.max_batch_events = 30, .max_batches = 8, .lanes = true}, {.max_events = 20});
+    pipeline->open_window();
+    for (std::int64_t position = 1; pipeline->has_room(); position++) {
+        EXPECT_THAT(sink->in_flight(), IsEmpty());
+        admit({{.position = position}});
+        step();
+    }
+    EXPECT_EQ(sink->in_flight().size(), 1u);
+}
+
 TEST_F(PipelineOrder, LanesTakeTurns) {
     start({.max_batch_events = 1, .max_batches = 1, .lanes = true});
     window({{{.position = 1, .topic = "x"},

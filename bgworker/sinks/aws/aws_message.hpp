@@ -29,7 +29,7 @@ namespace outbox {
 struct MessageStyle {
     EventFormat format = EventFormat::attributes;
     bool fifo = false;
-    std::string source_prefix;  // of CloudEvents
+    std::string source_prefix{};  // of CloudEvents
 };
 
 class AwsMessage {
@@ -39,6 +39,10 @@ class AwsMessage {
         std::string_view type;  // String or Number
         std::string value;
     };
+
+    AwsMessage() = default;
+    AwsMessage(const AwsMessage&) = delete;  // parts lie in others
+    AwsMessage& operator=(const AwsMessage&) = delete;
 
     // Becomes the message of an event, which must outlive it. Used again, it allocates little. May
     // throw std::bad_alloc.

@@ -212,7 +212,8 @@ static Keys next_of_instance(Exchange& exchange, const std::string& session) {
         exchange.content.headers = "X-aws-ec2-metadata-token-ttl-seconds: 21600\r\n";
         exchange.target = "/latest/api/token";
     } else if (exchange.step == 2) {
-        const std::string_view role = trim(exchange.body.substr(0, exchange.body.find('\n')));
+        const std::string_view body = exchange.body;
+        const std::string_view role = trim(body.substr(0, body.find('\n')));
         if (!is_plain(role))
             return unavailable("the answer names no role");
         append_uri_encoded(exchange.target, role);

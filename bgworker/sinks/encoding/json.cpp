@@ -6,11 +6,16 @@ namespace outbox {
 
 static constexpr int max_depth = 32;
 
-std::optional<Json::Value> parse_json(std::string_view text) {
+static std::unique_ptr<Json::CharReader> make_reader() {
     Json::CharReaderBuilder builder;
     Json::CharReaderBuilder::strictMode(&builder.settings_);
     builder["stackLimit"] = max_depth;
-    const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
+    return std::unique_ptr<Json::CharReader>(builder.newCharReader());
+}
+
+std::optional<Json::Value> parse_json(std::string_view text) {
+    // To make one takes longer than to read the answer to one event.
+    static thread_local const std::unique_ptr<Json::CharReader> reader = make_reader();
     Json::Value value;
     try {
         if (!reader->parse(text.data(), text.data() + text.size(), &value, nullptr))

@@ -3,7 +3,7 @@
 //
 // A topic that does not exist can be created on the way: the batch's exchange goes out as the
 // request that creates it, and then once more as the publish request.
-#include <cassert>
+#include <algorithm>
 
 #include "sinks/pubsub/answer.hpp"
 #include "sinks/pubsub/google_credentials.hpp"
@@ -131,7 +131,7 @@ class PubsubSink final : public RequestSink {
                     retry_after};
         const Verdict verdict =
             verdict_on(exchange, error, "projects/" + destination_.project + "/topics/" + topic);
-        const std::string which = exchange.status == 404 ? "topic \"" + topic + "\": " : "";
+        const std::string which = error.status.empty() ? "" : "topic \"" + topic + "\": ";
         return {exchange.batch, verdict.fate, which + error.explain(exchange), retry_after,
                 verdict.permanent};
     }
