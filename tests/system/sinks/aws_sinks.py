@@ -1,6 +1,6 @@
 """The sqs and sns sinks, read back with Amazon's own client.
 
-Queues and topics carry the name of the test's database, for a server has one account. What is
+Queues and topics are told apart by their names, for a server has one account. What is
 published to a topic of SNS is read from a queue that is subscribed to it.
 """
 
@@ -59,7 +59,7 @@ class AwsSink(Sink):
         return ".fifo" if self.fifo else ""
 
     def template(self) -> str:
-        return self.database.name + "-{topic}" + self.suffix
+        return self.place + "-{topic}" + self.suffix
 
     def create(self, destination: str = "d", **options: str) -> None:
         super().create(destination, **options)
@@ -69,7 +69,7 @@ class AwsSink(Sink):
         self.create()
 
     def full_name(self, topic: str) -> str:
-        return f"{self.database.name}-{topic.replace('.', '-')}{self.suffix}"
+        return f"{self.place}-{topic.replace('.', '-')}{self.suffix}"
 
     def add_queue(self, topic: str) -> str:
         queue = self._sqs.create_queue(
@@ -115,6 +115,12 @@ class AwsSink(Sink):
 
     def carried(self, request: Request) -> list[Message]:
         return [entry.message for entry in self.entries(request)]
+
+    def check_batch(self, messages: list[Message]) -> None:
+        super().check_batch(messages)
+        if self.fifo:  # a batch may be taken in part
+            groups = [message.ordering_key for message in messages]
+            assert len(groups) == len(set(groups)), f"several events of a group in one batch: {groups}"
 
     def credentials(self, number: int = 1) -> dict[str, str]:
         return {

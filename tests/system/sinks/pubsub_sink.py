@@ -1,4 +1,4 @@
-"""The pubsub sink, read back with Google's own client. Each test has a project of its own."""
+"""The pubsub sink, read back with Google's own client. Each sink has a project of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class PubSubSink(Sink):
         from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
         super().__init__(database)
-        self.project = database.name.replace("_", "-")
         self.proxy = FaultProxy(server.port, publishes)
         self._channel = grpc.insecure_channel(
             f"127.0.0.1:{server.grpc_port}",
@@ -48,15 +47,15 @@ class PubSubSink(Sink):
         self._subscriptions: list[str] = []
 
     def url(self) -> str:
-        return f"pubsub://{self.project}"
+        return f"pubsub://{self.place}"
 
     def options(self) -> dict[str, str]:
         return {"emulator_host": f"127.0.0.1:{self.proxy.port}"}
 
     def add_topic(self, name: str = "item.events") -> None:
         """With a subscription, which gets what is published from here on."""
-        topic = f"projects/{self.project}/topics/{name}"
-        subscription = f"projects/{self.project}/subscriptions/{name}"
+        topic = f"projects/{self.place}/topics/{name}"
+        subscription = f"projects/{self.place}/subscriptions/{name}"
         self._publisher.create_topic(request={"name": topic})
         self._subscriber.create_subscription(
             request={
@@ -100,6 +99,11 @@ class PubSubSink(Sink):
             )
             for m in request.json()["messages"]
         ]
+
+    def check_batch(self, messages: list[Message]) -> None:
+        super().check_batch(messages)
+        keys = {message.ordering_key for message in messages}
+        assert len(keys) == 1, f"several ordering keys in one request: {keys}"
 
     def refuse_batch(self) -> Behaviour:
         return self.error(400, "INVALID_ARGUMENT")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -64,6 +65,9 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+numbers = itertools.count(1)
+
+
 class Sink(ABC):
     """One destination, called d, behind a proxy."""
 
@@ -79,6 +83,7 @@ class Sink(ABC):
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.place = f"test-{next(numbers)}"  # the server's part that is this sink's alone
         self._messages: list[Message] = []
 
     @abstractmethod
@@ -123,6 +128,10 @@ class Sink(ABC):
     def carried(self, request: Request) -> list[Message]:
         """`requests`: the events in a request the proxy has recorded."""
         raise NotImplementedError
+
+    def check_batch(self, messages: list[Message]) -> None:
+        """`requests`: what a server may let pass, and must not be sent."""
+        assert len(messages) <= self.batch_limit
 
     def refuse_batch(self) -> Behaviour:
         """`batches`: the answer to a request in which one event is no good."""

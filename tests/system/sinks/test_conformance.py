@@ -82,6 +82,9 @@ def assert_arrived(sink: Sink, ids: list[str], *, times: int = 1) -> None:
     assert not often, f"arrived too often: {often}"
     if "order" not in sink.cannot:
         assert_in_order(messages)
+    if "requests" not in sink.cannot:
+        for _, batch in batches(sink):
+            sink.check_batch(batch)
 
 
 def assert_in_order(messages: list[Message]) -> None:
