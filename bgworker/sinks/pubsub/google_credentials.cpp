@@ -256,8 +256,8 @@ std::unique_ptr<GoogleCredentials> google_credentials(const Destination& destina
             "credentials are required in the user mapping: the owner of the foreign server is not "
             "a superuser");
     if (const char* path = environment("GOOGLE_APPLICATION_CREDENTIALS"))
-        return std::make_unique<KeyCredentials>(clock, "the file GOOGLE_APPLICATION_CREDENTIALS",
-                                                "", path);
+        return std::make_unique<KeyCredentials>(
+            clock, "the file named by GOOGLE_APPLICATION_CREDENTIALS", "", path);
     const char* host = environment("GCE_METADATA_HOST");
     return std::make_unique<MetadataCredentials>(
         clock, host != nullptr ? host : "metadata.google.internal");
