@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from abc import ABC, abstractmethod
@@ -65,6 +66,48 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+# -------------------------------------------------------------------------------------------------
+# CloudEvents
+# -------------------------------------------------------------------------------------------------
+
+STRUCTURED = "application/cloudevents+json"
+OF_CLOUD_EVENTS = {"specversion", "id", "type", "source", "subject", "time", "partitionkey", "sequence",
+                   "aggregateversion", "schemaversion", "topic", "sourceeventid",
+                   "datacontenttype"}  # fmt: skip
+
+
+def message_of_cloud_event(
+    attributes: Mapping[str, str], content_type: str | None, payload: bytes | None
+) -> Message:
+    version = attributes.get("aggregateversion")
+    return Message(
+        event_id=attributes["id"],
+        event_type=attributes["type"],
+        aggregate_type=attributes["source"].rpartition("/")[2],
+        aggregate_id=attributes["subject"],
+        version=int(version) if version else None,
+        schema_version=int(attributes["schemaversion"]),
+        occurred_at=datetime.fromisoformat(attributes["time"].replace("Z", "+00:00")),
+        content_type=content_type,
+        ordering_key=attributes.get("partitionkey", ""),
+        headers={name: v for name, v in attributes.items() if name not in OF_CLOUD_EVENTS},
+        payload=payload or None,
+    )
+
+
+def message_of_document(text: bytes) -> Message:
+    """One event as JSON. Its payload is written again, as compact as can be."""
+    document = json.loads(text)
+    payload = None
+    if "data_base64" in document:
+        payload = base64.b64decode(document.pop("data_base64"), validate=True)
+    elif "data" in document:
+        data = document.pop("data")
+        payload = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    attributes = {name: as_text(value) for name, value in document.items()}
+    return message_of_cloud_event(attributes, attributes.get("datacontenttype"), payload)
+
+
 numbers = itertools.count(1)
 
 
@@ -79,6 +122,7 @@ class Sink(ABC):
     # An event that was sent twice, because its answer was lost, is one message.
     deduplicates: ClassVar[bool] = False
     batch_limit: ClassVar[int] = 1  # events in one request
+    cloud_events: ClassVar[tuple[str, ...]] = ()  # formats that are such
     proxy: FaultProxy | TcpProxy
 
     def __init__(self, database: Database) -> None:

@@ -114,7 +114,7 @@ def assert_one_request_per_key(sink: Sink) -> None:
 UNICODE = 'Grüße, Ωmega, 日本, 𝄞 "quoted" \\ / <&> % + end'
 
 CONTENT: dict[str, tuple[str, bytes | None]] = {
-    "json": ("application/json", json.dumps({"title": UNICODE}, ensure_ascii=False).encode()),
+    "json": ("application/json", f'{{"title":{json.dumps(UNICODE, ensure_ascii=False)}}}'.encode()),
     "text": ("text/plain; charset=utf-8", UNICODE.encode()),
     "a line end": ("text/plain", b"one\r\ntwo\n"),
     "a control character": ("text/plain", b"a\x01b"),
@@ -129,10 +129,8 @@ CONTENT: dict[str, tuple[str, bytes | None]] = {
 }
 
 
-@pytest.mark.other_servers
-def test_everything_of_an_event_arrives(sink: Sink, db: Database) -> None:
-    sink.add_topic()
-    sink.create()
+def enqueue_content(sink: Sink, db: Database) -> dict[str, Message]:
+    """An event for each of CONTENT; returns what is to arrive, by id."""
     occurred_at = datetime(2026, 1, 31, 10, 20, 30, 123456, timezone.utc)
     expected = {}
     for n, (what, (content_type, payload)) in enumerate(CONTENT.items()):
@@ -150,12 +148,31 @@ def test_everything_of_an_event_arrives(sink: Sink, db: Database) -> None:
                 {**headers, "count": str(n)}, payload,
             )
         )  # fmt: skip
+    return expected
+
+
+@pytest.mark.other_servers
+def test_everything_of_an_event_arrives(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    sink.create()
+    expected = enqueue_content(sink, db)
     bare = str(db.value("SELECT outbox.enqueue('item', 'a', 'changed', '{}')"))
     for message in sink.wait_for([*expected, bare]):
         if message.event_id != bare:
             assert message == expected[message.event_id]
         else:
             assert (message.version, message.headers, message.payload) == (None, {}, b"{}")
+
+
+def test_everything_of_an_event_arrives_as_a_cloud_event(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    for format in sink.cloud_events:
+        sink.create(format=format, start="end")
+        expected = enqueue_content(sink, db)
+        arrived = {message.event_id: message for message in sink.wait_for(list(expected))}
+        for event_id, message in expected.items():
+            assert arrived[event_id] == message, format
+        db.execute("DROP SERVER d CASCADE")
 
 
 KEYS = ["a b", "ключ 𝄞", "k" * 300, "", '"\\\t']
