@@ -15,7 +15,7 @@ import report
 from cluster import Cluster
 from workload import Bench, Unavailable
 
-FIGURES = ["enqueue", "drain_null", "drain_http", "drain_inbox", "drain_pubsub", "latency", "backlog", "memory", "idle",
+FIGURES = ["enqueue", "drain_null", "drain_http", "drain_inbox", "drain_pubsub", "drain_sqs", "latency", "backlog", "memory", "idle",
            "wal", "rotation", "outage", "isolation", "duplicates", "pull"]
 LONG = ["held_snapshot"]  # only when asked for
 

@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -79,6 +79,7 @@ class Bench:
     database: str = "bench"
     slices: int = 0
     disturbed: int = 0
+    credentials: dict[str, str] = field(default_factory=dict)  # for destinations made from now on
 
     def __post_init__(self) -> None:
         self.patience = 30 if self.quick else 900
@@ -164,12 +165,20 @@ class Bench:
     @contextmanager
     def destination(self, url: str, called: str = "sink", **options: str):
         """A destination, for as long as the block lasts."""
-        listed = ", ".join(f"{name} '{value}'" for name, value in ({"url": url} | options).items())
-        self.sql.execute(f"CREATE SERVER {called} FOREIGN DATA WRAPPER pg_outbox OPTIONS ({listed})")
+        def listed(options: dict[str, str]) -> str:
+            return ", ".join(f"{name} '{value}'" for name, value in options.items())
+
+        self.sql.execute("BEGIN")
+        self.sql.execute(f"CREATE SERVER {called} FOREIGN DATA WRAPPER pg_outbox "
+                         f"OPTIONS ({listed({'url': url} | options)})")
+        if self.credentials:
+            self.sql.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER {called} "
+                             f"OPTIONS ({listed(self.credentials)})")
+        self.sql.execute("COMMIT")
         try:
             yield
         finally:
-            self.sql.execute(f"DROP SERVER {called}")
+            self.sql.execute(f"DROP SERVER {called} CASCADE")
             wait_until(lambda: self.relay_pid(called) is None, 10, "the relay has ended")
 
     def relay_pid(self, called: str = "sink") -> int | None:

@@ -266,10 +266,6 @@ static void load_module() {
              work->destination.kind == SinkKind::pull ? "none: events wait for outbox.fetch()"
                                                       : "none: events are confirmed at once");
         work->done = true;
-    } else if (has_targets() && work->targets.empty()) {
-        work->findings.push_back({"topics", false,
-                                  "no topic is known yet: give one as the second argument of "
-                                  "outbox.check_destination()"});
     }
 }
 
@@ -300,6 +296,13 @@ static void run_check() {
         if (!work->done)
             wait_for_something();
     }
+}
+
+static void note_missing_targets() {
+    if (work->check != nullptr && has_targets() && work->targets.empty())
+        find("topics", false,
+             "no topic is known yet: give one as the second argument of "
+             "outbox.check_destination()");
 }
 
 }  // namespace outbox
@@ -340,5 +343,7 @@ extern "C" PGDLLEXPORT void outbox_check_main(Datum argument) {
         core(load_module);
     send_findings();
     run_check();
+    core(note_missing_targets);
+    send_findings();
     answer(0, nullptr);
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from psycopg import errors
 
 from cluster import Cluster, Installation, MakeCluster, free_port
 from database import Database, NewDatabase, create_database
-from receiver import Receiver, answer, everything, path
+from receiver import Receiver, Request, answer, everything, path
 from test_tls import TlsServer, tls_server  # noqa: F401  (a fixture)
 from waiting import SECOND, wait_until
 
@@ -489,4 +491,79 @@ def test_a_key_that_is_none(database: Database, receiver: Receiver) -> None:
     add_pubsub(database, receiver, "key '{}'", topic="video")
     error = check_failure(database, "credentials")
     assert "key" in error
+    assert receiver.requests == []
+
+
+# -------------------------------------------------------------------------------------------------
+# sqs, sns
+# -------------------------------------------------------------------------------------------------
+
+KEYS = "access_key_id 'AKIAIOSFODNN7EXAMPLE', secret_access_key 's3cret', session_token 't0ken'"
+ARN = "arn:aws:sns:eu-west-1:123456789012:video-events"
+
+
+def add_aws(
+    database: Database, receiver: Receiver, place: str, mapping: str = KEYS, **options: str
+) -> None:
+    database.add_destination("d", f"{place}?endpoint=http://127.0.0.1:{receiver.port}", **options)
+    database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({mapping})")
+
+
+def failure(code: str, message: str) -> bytes:
+    return json.dumps({"__type": f"com.amazonaws.sqs#{code}", "message": message}).encode()
+
+
+def action(name: str) -> Callable[[Request], bool]:
+    return lambda request: request.headers.get("x-amz-target") == f"AmazonSQS.{name}"
+
+
+def test_a_queue_of_sqs(database: Database, receiver: Receiver) -> None:
+    url = b'{"QueueUrl": "https://sqs.example.com/1/video-events"}'
+    receiver.on(action("GetQueueUrl"), answer(200, body=url))
+    receiver.on(action("GetQueueAttributes"), answer(200, body=b"{}"))
+    add_aws(database, receiver, "sqs://eu-west-1")
+    findings = check(database, topic="video.events")
+    assert findings["credentials"][0]
+    assert findings['queue "video-events"'] == (True, "it exists")
+    look_up, look = receiver.requests
+    assert look_up.json() == {"QueueName": "video-events"}
+    assert look.json()["QueueUrl"] == "https://sqs.example.com/1/video-events"
+
+
+@pytest.mark.parametrize(
+    "status, body, detail",
+    [
+        (400, failure("QueueDoesNotExist", "No such queue."), "HTTP 400 QueueDoesNotExist: No such queue."),
+        (403, failure("AccessDenied", "Not you."), "another permission than to send: sqs:GetQueueAttributes"),
+        (403, failure("InvalidClientTokenId", "Who is t0ken?"), "HTTP 403 InvalidClientTokenId"),
+        (500, b"what?", "HTTP 500: what?"),
+    ],
+)
+def test_a_queue_of_sqs_that_cannot_be_used(
+    database: Database, receiver: Receiver, status: int, body: bytes, detail: str
+) -> None:
+    receiver.on(everything, answer(status, body=body))
+    add_aws(database, receiver, "sqs://eu-west-1/123456789012")
+    findings = check(database, topic="video.events")
+    ok, why = findings['queue "video-events"']
+    assert not ok
+    assert detail in why
+    assert not any(secret in str(findings) for secret in ("s3cret", "t0ken"))
+
+
+def test_a_topic_of_sns(database: Database, receiver: Receiver) -> None:
+    denied = b"<ErrorResponse><Error><Type>Sender</Type><Code>NotFound</Code></Error></ErrorResponse>"
+    receiver.on(everything, answer(404, body=denied), times=1)
+    receiver.on(everything, answer(200, body=b"<GetTopicAttributesResponse/>"))
+    add_aws(database, receiver, "sns://eu-west-1/123456789012")
+    for expected in ((False, "HTTP 404 NotFound"), (True, "it exists")):
+        assert check(database, topic="video.events")['topic "video-events"'] == expected
+    form = urllib.parse.parse_qs(receiver.requests[0].body.decode())
+    assert form["Action"] == ["GetTopicAttributes"]
+    assert form["TopicArn"] == [ARN]
+
+
+def test_keys_that_cannot_be_had(database: Database, receiver: Receiver) -> None:
+    add_aws(database, receiver, "sqs://eu-west-1", "profile 'nobody_of_that_name'", queue="events")
+    check_failure(database, "credentials")
     assert receiver.requests == []

@@ -32,7 +32,8 @@ def test_the_modules_export_what_is_called_and_nothing_else(installation: Instal
     assert main == functions | described | {"Pg_magic_func", "_PG_init"}
     entry_points = {"launcher", "keeper", "relay", "processor", "check"}
     assert {f"outbox_{name}_main" for name in entry_points} <= functions
-    assert set(found) == {"pg_outbox_http", "pg_outbox_postgresql"}
+    sinks = {"aws", "http", "postgresql", "pubsub"}
+    assert set(found) == {f"pg_outbox_{name}" for name in sinks}
     for name, path in found.items():
         assert symbols(path) == {"outbox_create_sink", "outbox_create_check"}, name
 

@@ -6,9 +6,8 @@
 #include "core/text.hpp"
 #include "sinks/aws/aws_credentials.hpp"
 #include "sinks/aws/aws_message.hpp"
-#include "sinks/aws/aws_region.hpp"
+#include "sinks/aws/aws_service.hpp"
 #include "sinks/aws/batch_answer.hpp"
-#include "sinks/aws/sigv4.hpp"
 #include "sinks/aws/sns_protocol.hpp"
 #include "sinks/aws/sqs_protocol.hpp"
 #include "sinks/encoding/cloudevents.hpp"
@@ -20,33 +19,13 @@ namespace {
 
 constexpr std::size_t default_connections = 16;
 constexpr std::size_t most_entries = 10;
-constexpr std::size_t kept_answer = 64 * 1024;
-constexpr std::string_view fifo_suffix = ".fifo";
-
-// What the two differ in beside their protocol.
-struct Service {
-    std::string_view name;   // in addresses and signatures
-    std::string_view title;  // in messages
-    std::string_view place;  // where events go
-    std::size_t most_bytes;  // of a message, and of all in a request
-    std::size_t longest_name;
-};
-constexpr Service sqs{"sqs", "SQS", "queue", 1024 * 1024, 80};
-constexpr Service sns{"sns", "SNS", "topic", 256 * 1024, 256};
-
-// As the transports send it: with the port, where the URL has one that its scheme does not imply.
-std::string host_header(const Url& url) {
-    const bool is_implied = url.port.empty() || (url.scheme == "https" && url.port == "443");
-    const bool is_ipv6 = url.host.find(':') != std::string::npos;
-    return (is_ipv6 ? "[" + url.host + "]" : url.host) + (is_implied ? "" : ":" + url.port);
-}
 
 class AwsSink : public RequestSink {
   public:
     Capabilities capabilities() const noexcept final {
         const std::size_t entries = destination_.batch_size > 0 ? destination_.batch_size : 10;
         return {.max_batch_events = std::min(entries, most_entries),
-                .max_batch_bytes = service_.most_bytes,
+                .max_batch_bytes = service_.traits().most_bytes,
                 .max_batches = connections_of(destination_),
                 // An entry of a group may be taken though the one before it was not.
                 .keys = style_.fifo ? KeyPolicy::one_each : KeyPolicy::mixed,
@@ -57,35 +36,29 @@ class AwsSink : public RequestSink {
         return message_size_bound(event, style_);
     }
 
-    void lane_of(const Event& event, std::string& lane) const final { append_name(lane, event); }
+    void lane_of(const Event& event, std::string& lane) const final {
+        service_.append_name(lane, event);
+    }
 
   protected:
-    AwsSink(const SinkContext& context, const Service& service)
+    explicit AwsSink(const SinkContext& context)
         : RequestSink(context.clock, connections_of(context.destination)),
           destination_(context.destination),
-          service_(service),
-          style_{destination_.format, destination_.target.ends_with(fifo_suffix),
-                 source_prefix(destination_.source)},
-          signature_(destination_.region, std::string(service.name)),
-          url_(destination_.endpoint_text.empty() ? service_url(service.name, destination_.region)
-                                                  : destination_.endpoint_text) {
-        if (url_.ends_with('/'))
-            url_.pop_back();
-        const Url url = Url::parse(url_).value();
-        host_ = host_header(url);
+          service_(context.destination),
+          style_{destination_.format, service_.fifo(), source_prefix(destination_.source)} {
         auto credentials = std::make_unique<AwsCredentials>(destination_, context.clock);
         credentials_ = credentials.get();
-        use(create_transport(transport_config(destination_, context.clock, url_, url,
+        use(create_transport(transport_config(destination_, context.clock, service_.url(),
+                                              Url::parse(service_.url()).value(),
                                               connections_of(destination_))),
             std::move(credentials));
     }
 
-    const Destination& destination() const { return destination_; }
-    const std::string& url() const { return url_; }
+    std::string address_of(const std::string& name) const { return service_.address_of(name); }
 
     std::string name_of(const Exchange& exchange) const {
         std::string name;
-        append_name(name, *exchange.batch->events.front());
+        service_.append_name(name, *exchange.batch->events.front());
         return name;
     }
 
@@ -100,17 +73,18 @@ class AwsSink : public RequestSink {
             message_.assign(*events[i], style_);
             if (const std::string_view name = message_.illegal_attribute(); !name.empty())
                 return refused(exchange, "attribute " + std::string(name) + " has a character " +
-                                             std::string(service_.title) + " does not take");
+                                             std::string(service_.traits().title) +
+                                             " does not take");
             bytes += message_.size();
             add_entry(body, i, message_);
         }
         end_batch(body);
-        if (bytes > service_.most_bytes)
+        if (bytes > service_.traits().most_bytes)
             return refused(
                 exchange,
                 std::string(events.size() == 1 ? "the message has " : "the messages have ") +
-                    std::to_string(bytes) + " bytes, " + std::string(service_.title) +
-                    " takes at most " + std::to_string(service_.most_bytes));
+                    std::to_string(bytes) + " bytes, " + std::string(service_.traits().title) +
+                    " takes at most " + std::to_string(service_.traits().most_bytes));
         return std::nullopt;
     }
 
@@ -120,31 +94,8 @@ class AwsSink : public RequestSink {
     }
 
     // The body stands in the buffer.
-    void sign(Exchange& exchange, std::string_view content_type, std::string_view target = {}) {
-        const AwsKeys& keys = credentials_->keys();
-        const std::string time = basic_timestamp(clock().unix_now());
-        exchange.content.body = exchange.content.buffer;
-        exchange.keep_body = kept_answer;
-        std::vector<HeaderField> fields{{"Content-Type", content_type}, {"X-Amz-Date", time}};
-        if (!target.empty())
-            fields.push_back({"X-Amz-Target", target});
-        if (!keys.session_token.empty())
-            fields.push_back({"X-Amz-Security-Token", keys.session_token});
-
-        std::string& lines = exchange.content.headers;
-        lines.clear();
-        const auto append = [&](const HeaderField& field) {
-            lines += field.name;
-            lines += ": ";
-            lines += field.value;
-            lines += "\r\n";
-        };
-        for (const HeaderField& field : fields)
-            append(field);
-        fields.push_back({"Host", host_});  // the transport sends it
-        append(
-            {"Authorization", signature_.authorization(
-                                  {.headers = fields, .body = exchange.content.body}, keys, time)});
+    void sign(Exchange& exchange, std::string_view action = {}) {
+        service_.sign(exchange, credentials_->keys(), clock().unix_now(), action);
     }
 
     // What an answer other than 200, or none, means for the whole batch.
@@ -152,9 +103,10 @@ class AwsSink : public RequestSink {
         if (exchange.status == 0)
             return {exchange.batch, exchange.reached ? Fate::failed : Fate::unavailable,
                     explain(exchange)};
-        const AwsFailure failure = parse_failure(exchange.body);
+        const AwsFailure failure = service_.failure_in(exchange.body);
         const AwsVerdict verdict = verdict_of_request(exchange.status, failure.code);
-        std::string error = describe(exchange, failure);
+        std::string error = subject(exchange) + ": " +
+                            AwsService::describe(exchange, failure, credentials_->keys());
         if (verdict.bad_credentials)
             credentials_rejected();
         return {exchange.batch, verdict.fate, std::move(error),
@@ -182,46 +134,28 @@ class AwsSink : public RequestSink {
         return outcome;
     }
 
-    // "queue "orders"", at the beginning of an error: a destination may have many.
     std::string subject(const Exchange& exchange) const {
-        return std::string(service_.place) + " \"" + name_of(exchange) + '"';
+        return service_.subject(name_of(exchange));
     }
 
     virtual void begin_batch(std::string& body, const std::string& address) = 0;
     virtual void add_entry(std::string& body, std::size_t index, const AwsMessage& message) = 0;
     virtual void end_batch(std::string&) {}
     virtual std::optional<BatchAnswer> parse_answer(std::string_view body, std::size_t count) = 0;
-    virtual AwsFailure parse_failure(std::string_view body) = 0;
 
     // A name that cannot be; nothing: it can.
     std::optional<Outcome> check_name(const Exchange& exchange, const std::string& name) const {
-        if (name.size() <= service_.longest_name)
+        if (name.size() <= service_.traits().longest_name)
             return std::nullopt;
         return refused(exchange, subject(exchange) + ": the name has " +
                                      std::to_string(name.size()) + " characters, at most " +
-                                     std::to_string(service_.longest_name) + " are allowed");
+                                     std::to_string(service_.traits().longest_name) +
+                                     " are allowed");
     }
 
   private:
     static std::size_t connections_of(const Destination& destination) noexcept {
         return destination.max_connections > 0 ? destination.max_connections : default_connections;
-    }
-
-    // Characters that no queue or topic can have in its name become "-".
-    void append_name(std::string& out, const Event& event) const {
-        std::string text;
-        destination_.target.append_to(text, event, destination_.source);
-        if (style_.fifo)
-            text.resize(text.size() - fifo_suffix.size());
-        for (char c : text) {
-            const bool is_legal = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                                  (c >= '0' && c <= '9') || c == '-' || c == '_';
-            const bool continues_character = (static_cast<unsigned char>(c) & 0xc0) == 0x80;
-            if (!continues_character)
-                out += is_legal ? c : '-';
-        }
-        if (style_.fifo)
-            out += fifo_suffix;
     }
 
     EventOutcome judge_entry(const Exchange& exchange, const EntryAnswer& entry) {
@@ -240,25 +174,9 @@ class AwsSink : public RequestSink {
         return {verdict.fate, subject(exchange) + ": " + explain(entry.failure), verdict.permanent};
     }
 
-    // Whoever repeats the session token, be it as a part of what he says should have been signed,
-    // is not quoted.
-    std::string describe(const Exchange& exchange, AwsFailure failure) const {
-        const std::string& token = credentials_->keys().session_token;
-        const bool has_token = !token.empty() && exchange.body.find(token) != std::string::npos;
-        if (has_token)
-            failure.message.clear();
-        if (failure.code.empty() && !has_token)
-            return subject(exchange) + ": " + explain(exchange);
-        return subject(exchange) + ": HTTP " + std::to_string(exchange.status) + ' ' +
-               explain(failure);
-    }
-
     const Destination& destination_;
-    const Service& service_;
+    AwsService service_;
     const MessageStyle style_;
-    Sigv4 signature_;
-    std::string url_;
-    std::string host_;
     AwsCredentials* credentials_;  // RequestSink has them
     AwsMessage message_;           // scratch
 };
@@ -271,12 +189,11 @@ class AwsSink : public RequestSink {
 // it first, within the same exchange.
 class SqsSink final : public AwsSink {
   public:
-    explicit SqsSink(const SinkContext& context) : AwsSink(context, sqs) {}
+    explicit SqsSink(const SinkContext& context) : AwsSink(context) {}
 
   private:
     enum Step { send, look_up };
 
-    static constexpr std::string_view content_type = "application/x-amz-json-1.0";
     static constexpr std::size_t most_known_urls = 10'000;
 
     std::optional<Outcome> encode(Exchange& exchange) override {
@@ -290,14 +207,14 @@ class SqsSink final : public AwsSink {
         if (queue_url.empty())
             make_look_up(exchange, name);
         else
-            sign(exchange, content_type, "AmazonSQS.SendMessageBatch");
+            sign(exchange, "SendMessageBatch");
         return std::nullopt;
     }
 
     void make_look_up(Exchange& exchange, const std::string& name) {
         exchange.step = look_up;
         exchange.content.buffer = sqs_queue_url_request(name);
-        sign(exchange, content_type, "AmazonSQS.GetQueueUrl");
+        sign(exchange, "GetQueueUrl");
     }
 
     bool next_request(Exchange& exchange) override {
@@ -311,7 +228,7 @@ class SqsSink final : public AwsSink {
         known_urls_[name_of(exchange)] = queue_url;
         exchange.step = send;
         make_batch(exchange, queue_url);  // it could be sent before
-        sign(exchange, content_type, "AmazonSQS.SendMessageBatch");
+        sign(exchange, "SendMessageBatch");
         return true;
     }
 
@@ -339,8 +256,9 @@ class SqsSink final : public AwsSink {
 
     // Empty: not known yet.
     std::string url_of(const std::string& name) const {
-        if (!destination().account.empty())
-            return url() + '/' + destination().account + '/' + name;
+        const std::string address = address_of(name);
+        if (!address.empty())
+            return address;
         const auto known = known_urls_.find(name);
         return known != known_urls_.end() ? known->second : "";
     }
@@ -355,7 +273,6 @@ class SqsSink final : public AwsSink {
     std::optional<BatchAnswer> parse_answer(std::string_view body, std::size_t count) override {
         return parse_sqs_answer(body, count);
     }
-    AwsFailure parse_failure(std::string_view body) override { return parse_sqs_failure(body); }
 
     std::unordered_map<std::string, std::string> known_urls_;  // by name
 };
@@ -366,19 +283,16 @@ class SqsSink final : public AwsSink {
 
 class SnsSink final : public AwsSink {
   public:
-    explicit SnsSink(const SinkContext& context)
-        : AwsSink(context, sns),
-          arn_prefix_("arn:" + std::string(partition_of(destination().region)) +
-                      ":sns:" + destination().region + ':' + destination().account + ':') {}
+    explicit SnsSink(const SinkContext& context) : AwsSink(context) {}
 
   private:
     std::optional<Outcome> encode(Exchange& exchange) override {
         const std::string name = name_of(exchange);
         if (std::optional<Outcome> outcome = check_name(exchange, name))
             return outcome;
-        if (std::optional<Outcome> outcome = make_batch(exchange, arn_prefix_ + name))
+        if (std::optional<Outcome> outcome = make_batch(exchange, address_of(name)))
             return outcome;
-        sign(exchange, "application/x-www-form-urlencoded; charset=utf-8");
+        sign(exchange);
         return std::nullopt;
     }
 
@@ -395,9 +309,6 @@ class SnsSink final : public AwsSink {
     std::optional<BatchAnswer> parse_answer(std::string_view body, std::size_t count) override {
         return parse_sns_answer(body, count);
     }
-    AwsFailure parse_failure(std::string_view body) override { return parse_query_failure(body); }
-
-    const std::string arn_prefix_;
 };
 
 }  // namespace

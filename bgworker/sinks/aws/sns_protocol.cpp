@@ -52,6 +52,12 @@ std::optional<BatchAnswer> parse_sns_answer(std::string_view body, std::size_t e
     return answer;
 }
 
+std::string sns_attributes_request(std::string_view topic_arn) {
+    std::string body = "Action=GetTopicAttributes&Version=2010-03-31";
+    append_form_field(body, "TopicArn", topic_arn);
+    return body;
+}
+
 AwsFailure parse_query_failure(std::string_view body) {
     const std::optional<XmlElement> root = parse_xml(body);
     if (!root)

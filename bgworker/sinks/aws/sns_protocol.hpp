@@ -16,6 +16,9 @@ void add_sns_entry(std::string& body, std::size_t index, const AwsMessage& messa
 // Nothing: it is no answer to that.
 std::optional<BatchAnswer> parse_sns_answer(std::string_view body, std::size_t entries);
 
+// GetTopicAttributes.
+std::string sns_attributes_request(std::string_view topic_arn);
+
 // Of any service that speaks this protocol.
 AwsFailure parse_query_failure(std::string_view body);
 

@@ -89,6 +89,13 @@ std::string parse_sqs_queue_url(std::string_view body) {
     return root ? json_text(*root, "QueueUrl") : "";
 }
 
+std::string sqs_attributes_request(std::string_view queue_url) {
+    std::string body = "{";
+    append_member(body, "QueueUrl", queue_url);
+    body += R"(,"AttributeNames":["QueueArn"]})";
+    return body;
+}
+
 AwsFailure parse_sqs_failure(std::string_view body) {
     AwsFailure failure;
     const std::optional<Json::Value> root = parse_json(body);

@@ -23,6 +23,8 @@ std::optional<BatchAnswer> parse_sqs_answer(std::string_view body, std::size_t e
 std::string sqs_queue_url_request(std::string_view queue);
 // Empty: the answer names none.
 std::string parse_sqs_queue_url(std::string_view body);
+// GetQueueAttributes, of which one will do.
+std::string sqs_attributes_request(std::string_view queue_url);
 
 AwsFailure parse_sqs_failure(std::string_view body);
 
