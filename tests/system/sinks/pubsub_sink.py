@@ -43,6 +43,7 @@ class PubSubSink(Sink):
         from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
         super().__init__(database)
+        self.project = self.place
         self.proxy = FaultProxy(server.port, publishes)
         self._channel = grpc.insecure_channel(
             f"127.0.0.1:{server.grpc_port}",
@@ -55,15 +56,15 @@ class PubSubSink(Sink):
         self._subscriptions: list[str] = []
 
     def url(self) -> str:
-        return f"pubsub://{self.place}"
+        return f"pubsub://{self.project}"
 
     def options(self) -> dict[str, str]:
         return {"emulator_host": f"127.0.0.1:{self.proxy.port}"}
 
     def add_topic(self, name: str = "item.events") -> None:
         """With a subscription, which gets what is published from here on."""
-        topic = f"projects/{self.place}/topics/{name}"
-        subscription = f"projects/{self.place}/subscriptions/{name}"
+        topic = f"projects/{self.project}/topics/{name}"
+        subscription = f"projects/{self.project}/subscriptions/{name}"
         self._publisher.create_topic(request={"name": topic})
         self._subscriber.create_subscription(
             request={

@@ -226,7 +226,7 @@ PUBLISHED = {"event_id": "1", "event_type": "changed", "aggregate_type": "item",
 
 
 def publish(sink: PubSubFakeSink, topic: str, *messages: dict[str, Any]) -> tuple[int, Any]:
-    path = f"/v1/projects/{sink.place}/topics/{topic}:publish"
+    path = f"/v1/projects/{sink.project}/topics/{topic}:publish"
     status, body = post(sink.proxy.port, path, json.dumps({"messages": messages}).encode())
     return status, json.loads(body)
 
