@@ -161,7 +161,9 @@ TEST_F(AwsSinkTest, SendsABatchToAQueue) {
 
 TEST_F(AwsSinkTest, SendsABatchToATopic) {
     create(sns, {{"topic", "{aggregate_type}.fifo"}, {"receipts", "on"}},
-           {{"access_key_id", "ASIA"}, {"secret_access_key", "s"}, {"session_token", "t0ken"}});
+           {{"access_key_id", "ASIA"},
+            {"secret_access_key", "s"},
+            {"session_token", "session-t0ken"}});
     peer_.then(sns_took_first_of_two());
     const Outcome outcome = send(batch(2));
     ASSERT_EQ(outcome.of_events.size(), 2u);
@@ -170,7 +172,7 @@ TEST_F(AwsSinkTest, SendsABatchToATopic) {
     EXPECT_THAT(outcome.message_ids, testing::ElementsAre("m0", ""));
 
     const std::string request = peer_.requests().front();
-    EXPECT_THAT(request, HasSubstr("\r\nX-Amz-Security-Token: t0ken\r\n"));
+    EXPECT_THAT(request, HasSubstr("\r\nX-Amz-Security-Token: session-t0ken\r\n"));
     EXPECT_THAT(request, HasSubstr("/eu-west-1/sns/aws4_request, SignedHeaders=content-type;host;"
                                    "x-amz-date;x-amz-security-token, Signature="));
     const std::string body = body_of(request);
@@ -390,14 +392,17 @@ TEST_F(AwsSinkTest, AnErrorOfATopicIsNamed) {
 
 TEST_F(AwsSinkTest, ASessionTokenThatComesBackIsNotShown) {
     create(sqs, {},
-           {{"access_key_id", "ASIA"}, {"secret_access_key", "s"}, {"session_token", "t0ken"}});
-    for (const Reply& reply :
-         {sqs_error(403, "SignatureDoesNotMatch", "should have been x-amz-security-token:t0ken"),
-          sqs_error(400, "SomethingElse", "about t0ken"), answer(502, "you sent t0ken")}) {
+           {{"access_key_id", "ASIA"},
+            {"secret_access_key", "s"},
+            {"session_token", "session-t0ken"}});
+    for (const Reply& reply : {sqs_error(403, "SignatureDoesNotMatch",
+                                         "should have been\\nx-amz-security-token:session-t0ken"),
+                               sqs_error(400, "SomethingElse", "about session-t0ken"),
+                               answer(502, "you sent session-t0ken")}) {
         peer_.then(reply);
         const std::string error = send(batch(1)).error;
         EXPECT_THAT(error, StartsWith("queue \"video-events\": HTTP "));
-        EXPECT_THAT(error, Not(HasSubstr("t0ken")));
+        EXPECT_THAT(error, Not(HasSubstr("session-t0ken")));
     }
 }
 
@@ -497,7 +502,7 @@ TEST_F(AwsSinkTest, WaitsForCredentialsAndFetchesOthersWhenTheyAreRefused) {
         platform.then(answer(200, "session"));
         platform.then(answer(200, "role"));
         platform.then(answer(200, R"({"AccessKeyId":")" + id +
-                                      R"(","SecretAccessKey":"s","Token":"t0ken",)"
+                                      R"(","SecretAccessKey":"s","Token":"session-t0ken",)"
                                       R"("Expiration":"2999-01-01T00:00:00Z"})"));
     };
     give("ASIA1");
