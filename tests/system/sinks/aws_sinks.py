@@ -298,7 +298,8 @@ class SnsSink(AwsSink):
     def keep_entries(self, request: Request, ids: list[str]) -> Request:
         """The others keep their numbers but for the gaps, which the server would not take."""
         fields = form(request)
-        numbers = [match[1] for n, v in fields if (match := MEMBER.fullmatch(n)) and match[2] == "Id" and v in ids]
+        matches = [(MEMBER.fullmatch(name), value) for name, value in fields]
+        numbers = [m[1] for m, value in matches if m and m[2] == "Id" and value in ids]
         kept = []
         for name, value in fields:
             match = MEMBER.fullmatch(name)

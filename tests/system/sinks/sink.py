@@ -1,4 +1,5 @@
-"""What the conformance suite knows about a sink: how to make a destination, and what arrived there."""
+"""What the conformance suite knows about a sink: how to make a destination, and what arrived there.
+"""
 
 from __future__ import annotations
 
@@ -108,6 +109,19 @@ def message_of_document(text: bytes) -> Message:
     return message_of_cloud_event(attributes, attributes.get("datacontenttype"), payload)
 
 
+# What a sink may lack, and says so in `cannot`.
+ABILITIES: Mapping[str, str] = {
+    "requests": "the proxy can tell requests apart, and read the events in them",
+    "order": "readers get the events of a key in order, also when something failed",
+    "parallel": "keys travel side by side",
+    "batches": "a request carries several events",
+    "partial": "a request can be taken in part",
+    "topics": "events go to places that may be missing",
+    "throttling": "the destination can ask to be left alone for a while",
+    "limits": "an event can be too large",
+    "secrets": "there are credentials",
+}
+
 numbers = itertools.count(1)
 
 
@@ -117,7 +131,7 @@ class Sink(ABC):
     name: ClassVar[str]
     module: ClassVar[str]
     server: ClassVar[str | None] = None  # the fixture with the server it needs
-    # What it has not got, and why; tests that need it (`@needs`) leave it out.
+    # Which of ABILITIES it has not got, and why; tests that need them leave it out.
     cannot: ClassVar[Mapping[str, str]] = {}
     # An event that was sent twice, because its answer was lost, is one message.
     deduplicates: ClassVar[bool] = False
