@@ -21,8 +21,9 @@ constexpr std::size_t most_entries = 10;
 class AwsSink : public RequestSink {
   public:
     Capabilities capabilities() const noexcept final {
-        const std::size_t entries = destination_.batch_size > 0 ? destination_.batch_size : 10;
-        return {.max_batch_events = std::min(entries, most_entries),
+        return {.max_batch_events = destination_.batch_size > 0
+                                        ? std::min(destination_.batch_size, most_entries)
+                                        : most_entries,
                 .max_batch_bytes = service_.traits().most_bytes,
                 .max_batches = connections_of(destination_),
                 // An entry of a group may be taken though the one before it was not.

@@ -34,7 +34,9 @@ class AwsSinkTest : public testing::Test {
                 std::vector<Option> mapping = {{"access_key_id", "AKIA"},
                                                {"secret_access_key", "secret"}}) {
         const std::string peer = peer_.url().substr(0, peer_.url().rfind('/'));
-        options.push_back({"url", scheme_and_place + "?endpoint=" + peer});
+        if (std::none_of(options.begin(), options.end(),
+                         [](const Option& option) { return option.name == "url"; }))
+            options.push_back({"url", scheme_and_place + "?endpoint=" + peer});
         DestinationDefaults defaults;
         defaults.allowed_hosts = "127.0.0.1";
         Result<Destination> parsed = Destination::parse("d", options, mapping, defaults);
@@ -212,6 +214,16 @@ TEST_F(AwsSinkTest, NamesHaveOnlyLegalCharacters) {
     EXPECT_EQ(lane(first), "a-fifo");
 }
 
+TEST_F(AwsSinkTest, AnEndpointMayEndWithASlash) {
+    const std::string peer = peer_.url().substr(0, peer_.url().rfind('/') + 1);
+    create(sqs, {{"url", std::string(sqs) + "?endpoint=" + peer}});
+    peer_.then(sqs_took(1));
+    EXPECT_EQ(send(batch(1)).fate, Fate::confirmed);
+    EXPECT_THAT(peer_.requests().front(), StartsWith("POST / HTTP/1.1\r\n"));
+    EXPECT_THAT(peer_.requests().front(),
+                HasSubstr("\"QueueUrl\":\"" + peer + "123456789012/video-events\""));
+}
+
 TEST_F(AwsSinkTest, SaysWhatItCan) {
     create(sqs);
     Capabilities can = sink_->capabilities();
@@ -302,6 +314,12 @@ TEST_F(AwsSinkTest, RefusesNamesThatAreTooLong) {
     const std::string suffixed(252, 't');
     one.topic = suffixed;
     EXPECT_THAT(send(batch({&one})).error, HasSubstr("257 characters, at most 256"));
+
+    // No event has a part in it.
+    create(sqs, {{"queue", too_long}});
+    const Outcome everybodys = send(batch({&one}));
+    EXPECT_EQ(everybodys.fate, Fate::unavailable);
+    EXPECT_FALSE(everybodys.permanent);
 }
 
 TEST_F(AwsSinkTest, RefusesAttributesThatAreNoText) {
