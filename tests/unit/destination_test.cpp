@@ -120,6 +120,21 @@ TEST(Destination, FormatsHaveTheirNames) {
     EXPECT_EQ(destination({url, {"format", "structured"}}).format, EventFormat::structured);
 }
 
+TEST(Destination, AMessageOfAwsHasTooFewAttributesForACloudEvent) {
+    for (const char* url : {"sqs://eu-west-1", "sns://eu-west-1/123456789012"}) {
+        EXPECT_EQ(destination({{"url", url}}).format, EventFormat::attributes);
+        EXPECT_EQ(destination({{"url", url}, {"format", "structured"}}).format,
+                  EventFormat::structured);
+        for (const char* format : {"binary", "batched", "nonsense"}) {
+            const Result<Destination> parsed = parse({{"url", url}, {"format", format}});
+            ASSERT_FALSE(parsed) << format;
+            EXPECT_EQ(parsed.error().hint, "Write \"attributes\" or \"structured\".");
+        }
+    }
+    EXPECT_EQ(destination({{"url", "pubsub://p"}, {"format", "binary"}}).format,
+              EventFormat::binary);
+}
+
 TEST(Destination, ABatchOfOneNeedsNoBatchedFormat) {
     EXPECT_EQ(destination({{"url", "http://h/"}, {"batch_size", "1"}}).batch_size, 1u);
 }

@@ -1,9 +1,7 @@
 // The sqs and sns sinks: a batch is one request of up to ten entries to one queue or topic, whose
 // answer has a word for each of them.
-#include <cassert>
 #include <unordered_map>
 
-#include "core/text.hpp"
 #include "sinks/aws/aws_credentials.hpp"
 #include "sinks/aws/aws_message.hpp"
 #include "sinks/aws/aws_service.hpp"
@@ -23,8 +21,9 @@ constexpr std::size_t most_entries = 10;
 class AwsSink : public RequestSink {
   public:
     Capabilities capabilities() const noexcept final {
-        const std::size_t entries = destination_.batch_size > 0 ? destination_.batch_size : 10;
-        return {.max_batch_events = std::min(entries, most_entries),
+        return {.max_batch_events = destination_.batch_size > 0
+                                        ? std::min(destination_.batch_size, most_entries)
+                                        : most_entries,
                 .max_batch_bytes = service_.traits().most_bytes,
                 .max_batches = connections_of(destination_),
                 // An entry of a group may be taken though the one before it was not.
@@ -88,7 +87,7 @@ class AwsSink : public RequestSink {
         return std::nullopt;
     }
 
-    // Nobody but an administrator can change what is behind it.
+    // No other attempt would do better.
     static Outcome refused(const Exchange& exchange, std::string why) {
         return {exchange.batch, Fate::refused, std::move(why), 0, true};
     }
@@ -147,10 +146,15 @@ class AwsSink : public RequestSink {
     std::optional<Outcome> check_name(const Exchange& exchange, const std::string& name) const {
         if (name.size() <= service_.traits().longest_name)
             return std::nullopt;
-        return refused(exchange, subject(exchange) + ": the name has " +
-                                     std::to_string(name.size()) + " characters, at most " +
-                                     std::to_string(service_.traits().longest_name) +
-                                     " are allowed");
+        Outcome outcome =
+            refused(exchange, subject(exchange) + ": the name has " + std::to_string(name.size()) +
+                                  " characters, at most " +
+                                  std::to_string(service_.traits().longest_name) + " are allowed");
+        if (destination_.target.is_constant()) {  // no event has a part in it
+            outcome.fate = Fate::unavailable;
+            outcome.permanent = false;
+        }
+        return outcome;
     }
 
   private:

@@ -12,7 +12,7 @@ namespace {
 
 enum class Meaning {
     credentials,  // they are no good, others may be
-    signature,    // so are they, and the message quotes what was signed
+    signature,    // so are they, and further lines of the message quote what was signed
     destination,  // the queue or topic, its key, or our permission for it
     throttled,
     never,  // this message will not be taken, now or later
@@ -152,11 +152,12 @@ AwsVerdict verdict_of_entry(const AwsFailure& failure) {
 }
 
 std::string explain(const AwsFailure& failure) {
-    const bool quotes_secrets = meaning_of(failure.code) == Meaning::signature;
+    std::string_view message = failure.message;
+    if (meaning_of(failure.code) == Meaning::signature)
+        message = message.substr(0, message.find('\n'));
     std::string text = printable(failure.code);
-    if (!failure.message.empty() && !quotes_secrets)
-        text += (text.empty() ? "" : ": ") +
-                printable(std::string_view(failure.message).substr(0, usual_kept_body));
+    if (!message.empty())
+        text += (text.empty() ? "" : ": ") + printable(message.substr(0, usual_kept_body));
     return text;
 }
 

@@ -40,8 +40,8 @@ AwsVerdict verdict_of_request(int status, std::string_view code);
 // Of an entry of a request that was answered with 200.
 AwsVerdict verdict_of_entry(const AwsFailure& failure);
 
-// "QueueDoesNotExist: The specified queue does not exist." One line; what a service says about a
-// signature is left out, for it holds the session token.
+// "QueueDoesNotExist: The specified queue does not exist." One line; what a service says
+// should have been signed is left out, for it holds the session token.
 std::string explain(const AwsFailure& failure);
 
 // The entry an id of an answer stands for; nothing: none that was asked for. An id is the index.

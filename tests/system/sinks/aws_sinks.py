@@ -22,7 +22,7 @@ from receiver import Behaviour, Exchange, Request, answer
 
 from .fault_proxy import Answer, FaultProxy, reply
 from .servers import Server
-from .sink import Message, Sink, message_of
+from .sink import STRUCTURED, Message, Sink, message_of, message_of_document
 
 REGION = "eu-west-1"
 ACCOUNT = "123456789012"
@@ -41,6 +41,7 @@ class AwsSink(Sink):
     server = "aws_server"
     fifo: bool
     batch_limit = 10
+    cloud_events = ("structured",)
     proxy: FaultProxy
 
     def __init__(self, database: Database, server: Server) -> None:
@@ -118,6 +119,7 @@ class AwsSink(Sink):
 
     def check_batch(self, messages: list[Message]) -> None:
         super().check_batch(messages)
+        assert sum(len(message.payload or b"") for message in messages) <= self.size_limit()
         if self.fifo:  # a batch may be taken in part
             groups = [message.ordering_key for message in messages]
             assert len(groups) == len(set(groups)), f"several events of a group in one batch: {groups}"
@@ -296,7 +298,8 @@ class SnsSink(AwsSink):
     def keep_entries(self, request: Request, ids: list[str]) -> Request:
         """The others keep their numbers but for the gaps, which the server would not take."""
         fields = form(request)
-        numbers = [match[1] for n, v in fields if (match := MEMBER.fullmatch(n)) and match[2] == "Id" and v in ids]
+        matches = [(MEMBER.fullmatch(name), value) for name, value in fields]
+        numbers = [m[1] for m, value in matches if m and m[2] == "Id" and value in ids]
         kept = []
         for name, value in fields:
             match = MEMBER.fullmatch(name)
@@ -392,6 +395,9 @@ def message_of_aws(body: str, attributes: dict[str, str], group: str | None) -> 
         payload = base64.b64decode(body, validate=True)
     elif encoding == "none":
         payload = None
+    if attributes.get("content-type", "").startswith(STRUCTURED):
+        assert payload is not None
+        return replace(message_of_document(payload), ordering_key=group)
     return message_of(
         attributes, ordering_key=group, headers=json.loads(attributes.get("headers", "{}")),
         payload=payload,

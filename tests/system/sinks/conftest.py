@@ -4,7 +4,8 @@
     make_sink     the same in a database of the test's own
 
 A test marked `needs("x")` leaves out the sinks that say they cannot do x (`Sink.cannot`); one marked
-`other_servers` runs with the other servers for a protocol as well.
+`other_servers` runs with the other servers for a protocol as well. A new sink is a class, as sink.py
+says, and its name in SINKS.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .http_sink import HttpSink
 from .postgresql_sink import PostgresqlSink
 from .pubsub_sink import PubSubFakeSink, PubSubSink
 from .servers import Server
-from .sink import Sink
+from .sink import ABILITIES, Sink
 
 servers.add_clients_to_path()
 
@@ -44,8 +45,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sink" not in metafunc.fixturenames:
         return
     needed = {mark.args[0] for mark in metafunc.definition.iter_markers("needs")}
-    known = {word for kind in SINKS for word in kind.cannot}
-    assert needed <= known, f"no sink says anything about {needed - known}"
+    named = needed.union(*(kind.cannot for kind in SINKS))
+    assert named <= set(ABILITIES), f"no abilities: {named - set(ABILITIES)}"
     others = OTHER_SERVERS if metafunc.definition.get_closest_marker("other_servers") else []
     kinds = [kind for kind in SINKS + others if not needed & set(kind.cannot)]
     metafunc.parametrize("sink", kinds, ids=[kind.name for kind in kinds], indirect=True)

@@ -190,15 +190,19 @@ class TcpProxy:
         threading.Thread(target=target, args=arguments, daemon=True).start()
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            while True:
+        while True:
+            try:
                 client, _ = listener.accept()
+            except OSError:  # nobody listens any more
+                return
+            try:
                 server = socket.create_connection(("127.0.0.1", self.server_port))
-                self._sockets |= {client, server}
-                self._start(self._pass, client, server, self._loses_request)
-                self._start(self._pass, server, client, self._loses_answer)
-        except OSError:  # nobody listens any more
-            pass
+            except OSError:
+                abort(client)
+                continue
+            self._sockets |= {client, server}
+            self._start(self._pass, client, server, self._loses_request)
+            self._start(self._pass, server, client, self._loses_answer)
 
     def _pass(self, source: socket.socket, target: socket.socket, loses: Callable[[bytes], bool]) -> None:
         try:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from database import Database
 from receiver import Behaviour, Event, Receiver, Request, answer, events_of
 
 from .fault_proxy import FaultProxy
-from .sink import Message, Sink
+from .sink import STRUCTURED, Message, Sink, message_of_cloud_event, message_of_document
 
 TOO_LARGE = 1_000_000  # for our receiver
-
-OF_THE_EVENT = {"specversion", "id", "type", "source", "subject", "time", "partitionkey", "sequence",
-                "aggregateversion", "schemaversion", "topic", "sourceeventid"}  # fmt: skip
-
 
 class HttpSink(Sink):
     name = "http"
@@ -24,6 +18,7 @@ class HttpSink(Sink):
         "partial": "one event per request",
         "topics": "the URL is all there is",
     }
+    cloud_events = ("binary", "structured")
     proxy: FaultProxy
 
     def __init__(self, database: Database) -> None:
@@ -62,18 +57,7 @@ class HttpSink(Sink):
 
 
 def message_of_event(event: Event) -> Message:
-    attributes = event.attributes
-    version = attributes.get("aggregateversion")
-    return Message(
-        event_id=event.id,
-        event_type=attributes["type"],
-        aggregate_type=attributes["source"].rpartition("/")[2],
-        aggregate_id=event.subject,
-        version=int(version) if version else None,
-        schema_version=int(attributes["schemaversion"]) if "schemaversion" in attributes else None,
-        occurred_at=datetime.fromisoformat(attributes["time"].replace("Z", "+00:00")),
-        content_type=event.request.headers.get("content-type"),
-        ordering_key=attributes.get("partitionkey", ""),
-        headers={name: v for name, v in attributes.items() if name not in OF_THE_EVENT},
-        payload=event.data or None,
-    )
+    content_type = event.request.headers.get("content-type")
+    if content_type and content_type.startswith(STRUCTURED):
+        return message_of_document(event.request.body)
+    return message_of_cloud_event(event.attributes, content_type, event.data)

@@ -10,7 +10,14 @@ from receiver import Behaviour, Request, answer
 
 from .fault_proxy import FaultProxy
 from .servers import Server
-from .sink import Message, Sink, message_of
+from .sink import (
+    STRUCTURED,
+    Message,
+    Sink,
+    message_of,
+    message_of_cloud_event,
+    message_of_document,
+)
 
 OF_THE_EVENT = {"event_id", "event_type", "aggregate_type", "aggregate_id", "version",
                 "schema_version", "occurred_at", "content_type"}  # fmt: skip
@@ -26,6 +33,7 @@ class PubSubSink(Sink):
     server = "pub_sub_server"
     cannot = {"partial": "a request is taken or refused as a whole"}
     batch_limit = 1000
+    cloud_events = ("binary", "structured")
     proxy: FaultProxy
 
     def __init__(self, database: Database, server: Server) -> None:
@@ -35,6 +43,7 @@ class PubSubSink(Sink):
         from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
         super().__init__(database)
+        self.project = self.place
         self.proxy = FaultProxy(server.port, publishes)
         self._channel = grpc.insecure_channel(
             f"127.0.0.1:{server.grpc_port}",
@@ -47,15 +56,15 @@ class PubSubSink(Sink):
         self._subscriptions: list[str] = []
 
     def url(self) -> str:
-        return f"pubsub://{self.place}"
+        return f"pubsub://{self.project}"
 
     def options(self) -> dict[str, str]:
         return {"emulator_host": f"127.0.0.1:{self.proxy.port}"}
 
     def add_topic(self, name: str = "item.events") -> None:
         """With a subscription, which gets what is published from here on."""
-        topic = f"projects/{self.place}/topics/{name}"
-        subscription = f"projects/{self.place}/subscriptions/{name}"
+        topic = f"projects/{self.project}/topics/{name}"
+        subscription = f"projects/{self.project}/subscriptions/{name}"
         self._publisher.create_topic(request={"name": topic})
         self._subscriber.create_subscription(
             request={
@@ -102,6 +111,7 @@ class PubSubSink(Sink):
 
     def check_batch(self, messages: list[Message]) -> None:
         super().check_batch(messages)
+        assert sum(len(message.payload or b"") for message in messages) <= self.size_limit()
         keys = {message.ordering_key for message in messages}
         assert len(keys) == 1, f"several ordering keys in one request: {keys}"
 
@@ -138,5 +148,11 @@ class PubSubFakeSink(PubSubSink):
 
 
 def message_of_pub_sub(attributes: dict[str, str], key: str, data: bytes) -> Message:
+    content_type = attributes.get("content-type")
+    if content_type and content_type.startswith(STRUCTURED):
+        return message_of_document(data)
+    if "ce-id" in attributes:
+        prefixed = {name[3:]: v for name, v in attributes.items() if name.startswith("ce-")}
+        return message_of_cloud_event(prefixed, content_type, data)
     headers = {name: value for name, value in attributes.items() if name not in OF_THE_EVENT}
     return message_of(attributes, ordering_key=key, headers=headers, payload=data or None)

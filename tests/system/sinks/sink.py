@@ -1,7 +1,9 @@
-"""What the conformance suite knows about a sink: how to make a destination, and what arrived there."""
+"""What the conformance suite knows about a sink: how to make a destination, and what arrived there.
+"""
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from abc import ABC, abstractmethod
@@ -65,6 +67,61 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+# -------------------------------------------------------------------------------------------------
+# CloudEvents
+# -------------------------------------------------------------------------------------------------
+
+STRUCTURED = "application/cloudevents+json"
+OF_CLOUD_EVENTS = {"specversion", "id", "type", "source", "subject", "time", "partitionkey", "sequence",
+                   "aggregateversion", "schemaversion", "topic", "sourceeventid",
+                   "datacontenttype"}  # fmt: skip
+
+
+def message_of_cloud_event(
+    attributes: Mapping[str, str], content_type: str | None, payload: bytes | None
+) -> Message:
+    version = attributes.get("aggregateversion")
+    return Message(
+        event_id=attributes["id"],
+        event_type=attributes["type"],
+        aggregate_type=attributes["source"].rpartition("/")[2],
+        aggregate_id=attributes["subject"],
+        version=int(version) if version else None,
+        schema_version=int(attributes["schemaversion"]),
+        occurred_at=datetime.fromisoformat(attributes["time"].replace("Z", "+00:00")),
+        content_type=content_type,
+        ordering_key=attributes.get("partitionkey", ""),
+        headers={name: v for name, v in attributes.items() if name not in OF_CLOUD_EVENTS},
+        payload=payload or None,
+    )
+
+
+def message_of_document(text: bytes) -> Message:
+    """One event as JSON. Its payload is written again, as compact as can be."""
+    document = json.loads(text)
+    payload = None
+    if "data_base64" in document:
+        payload = base64.b64decode(document.pop("data_base64"), validate=True)
+    elif "data" in document:
+        data = document.pop("data")
+        payload = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    attributes = {name: as_text(value) for name, value in document.items()}
+    return message_of_cloud_event(attributes, attributes.get("datacontenttype"), payload)
+
+
+# What a sink may lack, and says so in `cannot`.
+ABILITIES: Mapping[str, str] = {
+    "requests": "the proxy can tell requests apart, and read the events in them",
+    "order": "readers get the events of a key in order, also when something failed",
+    "parallel": "keys travel side by side",
+    "batches": "a request carries several events",
+    "partial": "a request can be taken in part",
+    "topics": "events go to places that may be missing",
+    "throttling": "the destination can ask to be left alone for a while",
+    "limits": "an event can be too large",
+    "secrets": "there are credentials",
+}
+
 numbers = itertools.count(1)
 
 
@@ -74,11 +131,12 @@ class Sink(ABC):
     name: ClassVar[str]
     module: ClassVar[str]
     server: ClassVar[str | None] = None  # the fixture with the server it needs
-    # What it has not got, and why; tests that need it (`@needs`) leave it out.
+    # Which of ABILITIES it has not got, and why; tests that need them leave it out.
     cannot: ClassVar[Mapping[str, str]] = {}
     # An event that was sent twice, because its answer was lost, is one message.
     deduplicates: ClassVar[bool] = False
     batch_limit: ClassVar[int] = 1  # events in one request
+    cloud_events: ClassVar[tuple[str, ...]] = ()  # formats that are such
     proxy: FaultProxy | TcpProxy
 
     def __init__(self, database: Database) -> None:

@@ -66,8 +66,7 @@ class GoogleMetadata(Platform):
             return ""
         if request.target != "/computeMetadata/v1/instance/service-accounts/default/token":
             return ""
-        token = {"access_token": f"s3cret-PLATFORM{self.number()}", "expires_in": 3600, "token_type": "Bearer"}
-        return json.dumps(token)
+        return json.dumps({"access_token": f"s3cret-PLATFORM{self.number()}", "expires_in": 3600})
 
 
 class AwsContainer(Platform):

@@ -1,4 +1,7 @@
-"""The proxies and servers themselves, driven by independent clients: a fault that no one sees tests nothing."""
+"""The proxies and servers themselves, driven by independent clients.
+
+A fault that nobody sees tests nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,10 @@ import pytest
 
 from cluster import Cluster
 from database import Database, NewDatabase
-from receiver import Receiver, everything
+from receiver import Receiver
 from waiting import wait_until
 
 from .aws_sinks import AwsSink, SnsFifoSink, SnsStandardSink, SqsFifoSink, SqsStandardSink
-from .conftest import MakeSink
 from .fault_proxy import FaultProxy, TcpProxy
 from .pubsub_sink import PubSubFakeSink
 from .servers import Server
@@ -226,7 +228,7 @@ PUBLISHED = {"event_id": "1", "event_type": "changed", "aggregate_type": "item",
 
 
 def publish(sink: PubSubFakeSink, topic: str, *messages: dict[str, Any]) -> tuple[int, Any]:
-    path = f"/v1/projects/{sink.place}/topics/{topic}:publish"
+    path = f"/v1/projects/{sink.project}/topics/{topic}:publish"
     status, body = post(sink.proxy.port, path, json.dumps({"messages": messages}).encode())
     return status, json.loads(body)
 

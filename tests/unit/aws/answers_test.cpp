@@ -65,8 +65,9 @@ TEST(AwsFailure, IsExplainedInOneLineWithoutSecrets) {
     EXPECT_EQ(explain({"QueueDoesNotExist", "The queue\ndoes not exist.", true}),
               "QueueDoesNotExist: The queue does not exist.");
     EXPECT_EQ(explain({"AccessDenied", "", true}), "AccessDenied");
-    EXPECT_EQ(explain({"InvalidSignatureException", "should have been x-amz-security-token:abc"}),
-              "InvalidSignatureException");
+    EXPECT_EQ(explain({"InvalidSignatureException",
+                       "It does not match.\n\nIt should have been\nx-amz-security-token:abc"}),
+              "InvalidSignatureException: It does not match.");
     EXPECT_LT(explain({"AccessDenied", std::string(5'000, 'x')}).size(), 300u);
 }
 

@@ -34,7 +34,9 @@ class AwsSinkTest : public testing::Test {
                 std::vector<Option> mapping = {{"access_key_id", "AKIA"},
                                                {"secret_access_key", "secret"}}) {
         const std::string peer = peer_.url().substr(0, peer_.url().rfind('/'));
-        options.push_back({"url", scheme_and_place + "?endpoint=" + peer});
+        if (std::none_of(options.begin(), options.end(),
+                         [](const Option& option) { return option.name == "url"; }))
+            options.push_back({"url", scheme_and_place + "?endpoint=" + peer});
         DestinationDefaults defaults;
         defaults.allowed_hosts = "127.0.0.1";
         Result<Destination> parsed = Destination::parse("d", options, mapping, defaults);
@@ -161,7 +163,9 @@ TEST_F(AwsSinkTest, SendsABatchToAQueue) {
 
 TEST_F(AwsSinkTest, SendsABatchToATopic) {
     create(sns, {{"topic", "{aggregate_type}.fifo"}, {"receipts", "on"}},
-           {{"access_key_id", "ASIA"}, {"secret_access_key", "s"}, {"session_token", "t0ken"}});
+           {{"access_key_id", "ASIA"},
+            {"secret_access_key", "s"},
+            {"session_token", "session-t0ken"}});
     peer_.then(sns_took_first_of_two());
     const Outcome outcome = send(batch(2));
     ASSERT_EQ(outcome.of_events.size(), 2u);
@@ -170,7 +174,7 @@ TEST_F(AwsSinkTest, SendsABatchToATopic) {
     EXPECT_THAT(outcome.message_ids, testing::ElementsAre("m0", ""));
 
     const std::string request = peer_.requests().front();
-    EXPECT_THAT(request, HasSubstr("\r\nX-Amz-Security-Token: t0ken\r\n"));
+    EXPECT_THAT(request, HasSubstr("\r\nX-Amz-Security-Token: session-t0ken\r\n"));
     EXPECT_THAT(request, HasSubstr("/eu-west-1/sns/aws4_request, SignedHeaders=content-type;host;"
                                    "x-amz-date;x-amz-security-token, Signature="));
     const std::string body = body_of(request);
@@ -208,6 +212,16 @@ TEST_F(AwsSinkTest, NamesHaveOnlyLegalCharacters) {
     EXPECT_EQ(lane(first), "shop-a-fifo.fifo");
     create(sqs, {{"queue", "{topic}"}});
     EXPECT_EQ(lane(first), "a-fifo");
+}
+
+TEST_F(AwsSinkTest, AnEndpointMayEndWithASlash) {
+    const std::string peer = peer_.url().substr(0, peer_.url().rfind('/') + 1);
+    create(sqs, {{"url", std::string(sqs) + "?endpoint=" + peer}});
+    peer_.then(sqs_took(1));
+    EXPECT_EQ(send(batch(1)).fate, Fate::confirmed);
+    EXPECT_THAT(peer_.requests().front(), StartsWith("POST / HTTP/1.1\r\n"));
+    EXPECT_THAT(peer_.requests().front(),
+                HasSubstr("\"QueueUrl\":\"" + peer + "123456789012/video-events\""));
 }
 
 TEST_F(AwsSinkTest, SaysWhatItCan) {
@@ -300,6 +314,12 @@ TEST_F(AwsSinkTest, RefusesNamesThatAreTooLong) {
     const std::string suffixed(252, 't');
     one.topic = suffixed;
     EXPECT_THAT(send(batch({&one})).error, HasSubstr("257 characters, at most 256"));
+
+    // No event has a part in it.
+    create(sqs, {{"queue", too_long}});
+    const Outcome everybodys = send(batch({&one}));
+    EXPECT_EQ(everybodys.fate, Fate::unavailable);
+    EXPECT_FALSE(everybodys.permanent);
 }
 
 TEST_F(AwsSinkTest, RefusesAttributesThatAreNoText) {
@@ -390,14 +410,17 @@ TEST_F(AwsSinkTest, AnErrorOfATopicIsNamed) {
 
 TEST_F(AwsSinkTest, ASessionTokenThatComesBackIsNotShown) {
     create(sqs, {},
-           {{"access_key_id", "ASIA"}, {"secret_access_key", "s"}, {"session_token", "t0ken"}});
-    for (const Reply& reply :
-         {sqs_error(403, "SignatureDoesNotMatch", "should have been x-amz-security-token:t0ken"),
-          sqs_error(400, "SomethingElse", "about t0ken"), answer(502, "you sent t0ken")}) {
+           {{"access_key_id", "ASIA"},
+            {"secret_access_key", "s"},
+            {"session_token", "session-t0ken"}});
+    for (const Reply& reply : {sqs_error(403, "SignatureDoesNotMatch",
+                                         "should have been\\nx-amz-security-token:session-t0ken"),
+                               sqs_error(400, "SomethingElse", "about session-t0ken"),
+                               answer(502, "you sent session-t0ken")}) {
         peer_.then(reply);
         const std::string error = send(batch(1)).error;
         EXPECT_THAT(error, StartsWith("queue \"video-events\": HTTP "));
-        EXPECT_THAT(error, Not(HasSubstr("t0ken")));
+        EXPECT_THAT(error, Not(HasSubstr("session-t0ken")));
     }
 }
 
@@ -497,7 +520,7 @@ TEST_F(AwsSinkTest, WaitsForCredentialsAndFetchesOthersWhenTheyAreRefused) {
         platform.then(answer(200, "session"));
         platform.then(answer(200, "role"));
         platform.then(answer(200, R"({"AccessKeyId":")" + id +
-                                      R"(","SecretAccessKey":"s","Token":"t0ken",)"
+                                      R"(","SecretAccessKey":"s","Token":"session-t0ken",)"
                                       R"("Expiration":"2999-01-01T00:00:00Z"})"));
     };
     give("ASIA1");
