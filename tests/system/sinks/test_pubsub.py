@@ -35,7 +35,7 @@ def pubsub(database: Database, make_sink: MakeSink) -> PubSubSink:
 def ask(sink: PubSubSink, method: str, path: str, body: object | None = None) -> Any:
     """The server itself, not by way of the proxy."""
     request = urllib.request.Request(
-        f"http://127.0.0.1:{sink.proxy.server_port}/v1/projects/{sink.project}/{path}",
+        f"http://127.0.0.1:{sink.proxy.server_port}/v1/projects/{sink.place}/{path}",
         None if body is None else json.dumps(body).encode(),
         {"Content-Type": "application/json"},
         method=method,
