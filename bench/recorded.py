@@ -20,12 +20,13 @@ daemon off; pid {root}/record.pid; error_log {root}/record.log; {user}
 worker_processes 1;
 events {{ worker_connections 1024; }}
 http {{
-    log_format request escape=none '$request_uri\t$request_body';
+    log_format request escape=none '$request_uri\t$authorization\t$request_body';
     access_log {root}/requests request;
     client_max_body_size 20m; client_body_buffer_size 20m;
     client_body_temp_path {root}/body; proxy_temp_path {root}/proxy; fastcgi_temp_path {root}/fastcgi;
     uwsgi_temp_path {root}/uwsgi; scgi_temp_path {root}/scgi;
     keepalive_requests 1000000000;
+    map $http_authorization $authorization {{ default $http_authorization; '-' ''; }}
     upstream server {{ server 127.0.0.1:{server}; keepalive 64; }}
     server {{
         listen 127.0.0.1:{port};
@@ -61,6 +62,9 @@ def cpu_seconds(process: int | None) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+WARM_UPS = 4
+
+
 @dataclass
 class Contest:
     """One kind of events, and both ways to send them."""
@@ -94,13 +98,23 @@ class Contest:
         self.requests = self.recorded.read_bytes().count(b"\n")
 
     def warm_up(self, server: int) -> None:
-        self._post(server)
+        """A server in Java gets faster for a long time."""
+        for _ in range(WARM_UPS):
+            self._post(server)
 
     def round(self, server: int) -> None:
+        """Who begins has the colder server, so they take turns with that too."""
+        steps = [lambda: self._measure_relay(server), lambda: self._measure_loop(server)]
+        for step in steps if len(self.relay) % 2 == 0 else reversed(steps):
+            step()
+
+    def _measure_relay(self, server: int) -> None:
         used = self.bench.undisturbed(
             lambda: self._drain(server, lambda: cpu_seconds(self.bench.relay_pid())))
         self.relay.append(used.rate)
         self.cpu.append(used.most_seen / self.events * 1e6)
+
+    def _measure_loop(self, server: int) -> None:
         self.loop.append(self.events / self.bench.undisturbed(lambda: self._post(server)))
 
     def _post(self, server: int) -> float:

@@ -3,7 +3,8 @@
 //
 //   poster <base URL> <connections> <file> [header ...]
 //
-// A line of the file is a request: its path, a tab, its body. Prints {"requests": n, "seconds": s}.
+// A line of the file is a request: path, value of the header Authorization (or nothing), body, with
+// tabs in between. The headers of the arguments go with all. Prints {"requests": n, "seconds": s}.
 #include <curl/curl.h>
 
 #include <chrono>
@@ -18,6 +19,7 @@ namespace {
 
 struct Request {
     std::string url;
+    curl_slist* headers;
     std::string body;
 };
 
@@ -26,14 +28,27 @@ struct Request {
     std::exit(1);
 }
 
-std::deque<Request> read_requests(const std::string& base, const char* file) {
+curl_slist* headers_of(const std::vector<std::string>& common, const std::string& authorization) {
+    curl_slist* headers = nullptr;
+    for (const std::string& header : common)
+        headers = curl_slist_append(headers, header.c_str());
+    if (!authorization.empty())
+        headers = curl_slist_append(headers, ("Authorization: " + authorization).c_str());
+    return headers;
+}
+
+std::deque<Request> read_requests(const std::string& base, const char* file,
+                                  const std::vector<std::string>& headers) {
     std::ifstream in(file);
     std::deque<Request> requests;
     for (std::string line; std::getline(in, line);) {
-        const std::size_t tab = line.find('\t');
-        if (tab == std::string::npos)
-            die(file, "a line without a tab");
-        requests.push_back({base + line.substr(0, tab), line.substr(tab + 1)});
+        const std::size_t first = line.find('\t');
+        const std::size_t second = line.find('\t', first + 1);
+        if (first == std::string::npos || second == std::string::npos)
+            die(file, "a line without two tabs");
+        requests.push_back({base + line.substr(0, first),
+                            headers_of(headers, line.substr(first + 1, second - first - 1)),
+                            line.substr(second + 1)});
     }
     if (requests.empty())
         die(file, "no requests");
@@ -46,6 +61,7 @@ std::size_t ignore(char*, std::size_t, std::size_t size, void*) {
 
 void start(CURLM* multi, CURL* easy, const Request& request) {
     curl_easy_setopt(easy, CURLOPT_URL, request.url.c_str());
+    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request.headers);
     curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request.body.data());
     curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,
                      static_cast<curl_off_t>(request.body.size()));
@@ -67,18 +83,15 @@ void expect_success(const CURLMsg& message) {
 int main(int count, char** arguments) {
     if (count < 4)
         die("usage", "poster <base URL> <connections> <file> [header ...]");
-    const std::deque<Request> requests = read_requests(arguments[1], arguments[3]);
-    curl_slist* headers = curl_slist_append(nullptr, "Expect:");
-    for (int i = 4; i < count; i++)
-        headers = curl_slist_append(headers, arguments[i]);
-
+    std::vector<std::string> headers(arguments + 4, arguments + count);
+    headers.push_back("Expect:");
+    const std::deque<Request> requests = read_requests(arguments[1], arguments[3], headers);
     curl_global_init(CURL_GLOBAL_DEFAULT);
     CURLM* multi = curl_multi_init();
     std::size_t next = 0, running = 0;
     const auto begin = std::chrono::steady_clock::now();
     for (int i = std::atoi(arguments[2]); i > 0 && next < requests.size(); i--, running++) {
         CURL* easy = curl_easy_init();
-        curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
         curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, ignore);
         start(multi, easy, requests[next++]);
     }
@@ -103,6 +116,7 @@ int main(int count, char** arguments) {
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     std::printf("{\"requests\": %zu, \"seconds\": %.6f}\n", requests.size(), seconds.count());
-    curl_slist_free_all(headers);
+    for (const Request& request : requests)
+        curl_slist_free_all(request.headers);
     curl_multi_cleanup(multi);
 }
