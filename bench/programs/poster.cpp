@@ -1,5 +1,5 @@
-// A bare libcurl loop: posts recorded requests over a number of connections, each as soon as the one
-// before on its connection is answered, and does nothing else.
+// A bare libcurl loop: posts recorded requests over a number of connections, each as soon as the
+// one before on its connection is answered, and does nothing else.
 //
 //   poster <base URL> <connections> <file> [header ...]
 //

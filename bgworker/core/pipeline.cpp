@@ -238,6 +238,7 @@ void Pipeline::step() {
             break;
         for (const Outcome& outcome : outcomes_) {
             batches_in_flight_--;
+            outcome.batch->lane->batches_in_flight--;
             if (outcome.batch->period == period_)
                 of_this_period_--;
             if (!outcome.of_events.empty())
@@ -265,6 +266,7 @@ void Pipeline::submit_ready() {
         if (batch == nullptr)
             break;
         batches_in_flight_++;
+        batch->lane->batches_in_flight++;
         of_this_period_++;
         sink_->submit(*batch);
     }
@@ -285,6 +287,7 @@ Batch* Pipeline::form_batch() {
             fill(batch, *lane);
         ready_.end_turn();
         if (!batch.events.empty()) {
+            batch.lane = lane;
             spare_batches_.pop_back();
             return &batch;
         }
@@ -292,13 +295,24 @@ Batch* Pipeline::form_batch() {
     return nullptr;
 }
 
-// Full batches cost a destination less. A sink that is ordered has its next batches behind these
-// anyway.
+// Full batches cost a destination less. More comes while the window is read: at once when there is
+// room, else once what is in flight makes room. A sink that is ordered has its next batches behind
+// these anyway.
 bool Pipeline::waits_for_more(const Lane& lane) const noexcept {
-    const bool more_comes = !windows_.empty() && !windows_.back().closed && has_room();
-    const bool one_key_each = capabilities_.keys == KeyPolicy::alone && lane.name.front() == '+';
-    return more_comes && !capabilities_.ordered && capabilities_.max_batch_events > 1 &&
-           (one_key_each || lane.events.size() < capabilities_.max_batch_events);
+    if (capabilities_.ordered || failures_ > 0 || windows_.empty() || windows_.back().closed)
+        return false;
+    if (capabilities_.keys == KeyPolicy::alone && lane.name.front() == '+')
+        return has_room();  // each event has a batch of its own, with what waits behind it
+    return (has_room() || lane.batches_in_flight > 0) && !fills_batch(lane);
+}
+
+bool Pipeline::fills_batch(const Lane& lane) const noexcept {
+    if (lane.events.size() >= capabilities_.max_batch_events)
+        return true;
+    std::size_t bytes = 0;
+    for (const Event* event : lane.events)
+        bytes += sink_->size_of(*event);
+    return bytes >= capabilities_.max_batch_bytes;
 }
 
 void Pipeline::fill(Batch& batch, Lane& lane) {

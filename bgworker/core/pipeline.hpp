@@ -181,6 +181,7 @@ class Pipeline {
     Batch* form_batch();
     void fill(Batch& batch, Lane& lane);
     bool waits_for_more(const Lane& lane) const noexcept;
+    bool fills_batch(const Lane& lane) const noexcept;
     void bring_back_set_aside(Micros now);
 
     void confirm(const Outcome& outcome);

@@ -17,8 +17,9 @@ namespace outbox {
 
 struct Lane {
     std::string name;
-    std::deque<Event*> events;  // that may be sent now
-    std::size_t members = 0;    // events that belong to it, whatever they wait for
+    std::deque<Event*> events;          // that may be sent now
+    std::size_t members = 0;            // events that belong to it, whatever they wait for
+    std::size_t batches_in_flight = 0;  // the pipeline's
     bool has_turn = false;
 };
 

@@ -22,6 +22,7 @@ namespace outbox {
 struct Batch {
     std::vector<Event*> events;  // in order; at least one
     std::size_t bytes = 0;       // by Sink::size_of()
+    Lane* lane = nullptr;        // the pipeline's
     std::uint64_t period = 0;    // the pipeline's: between which failures it was sent
 };
 

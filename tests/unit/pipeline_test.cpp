@@ -184,6 +184,33 @@ TEST_F(PipelineOrder, BatchesThatAreNotFullWaitWhileTheWindowIsRead) {
                 UnorderedElementsAre(Positions{2, 4, 5}, Positions{1}, Positions{3, 6}));
 }
 
+TEST_F(PipelineOrder, TheRestOfALaneWaitsWhileWhatIsInFlightWillMakeRoom) {
+    start({.max_batch_events = 4, .max_batches = 8, .lanes = true}, {.max_events = 5});
+    pipeline->open_window();
+    admit({{.position = 1}, {.position = 2}, {.position = 3}, {.position = 4}, {.position = 5}});
+    step();
+    EXPECT_EQ(sink->in_flight(), (Batches{{1, 2, 3, 4}}));
+    confirm(1);
+    EXPECT_THAT(sink->in_flight(), IsEmpty()) << "there is room for more";
+    admit({{.position = 6}, {.position = 7}, {.position = 8}, {.position = 9}, {.position = 10}});
+    step();
+    EXPECT_EQ(sink->in_flight(), (Batches{{5, 6, 7, 8}}));
+    pipeline->close_window();
+    step();
+    EXPECT_EQ(sink->in_flight(), (Batches{{5, 6, 7, 8}, {9, 10}}));
+}
+
+TEST_F(PipelineOrder, ABatchThatIsFullByItsBytesDoesNotWait) {
+    start({.max_batch_events = 10, .max_batch_bytes = 20, .max_batches = 8, .lanes = true});
+    pipeline->open_window();
+    admit({{.position = 1, .payload = std::string(10, 'x')}});
+    step();
+    EXPECT_THAT(sink->in_flight(), IsEmpty());
+    admit({{.position = 2, .payload = std::string(10, 'x')}});
+    step();
+    EXPECT_EQ(sink->in_flight(), (Batches{{1, 2}}));
+}
+
 TEST_F(PipelineOrder, BatchesThatAreNotFullGoWhenThereIsNoRoomForMore) {
     start({.max_batch_events = 30, .max_batches = 8, .lanes = true}, {.max_events = 20});
     pipeline->open_window();
