@@ -34,12 +34,12 @@ Result<TextTemplate> TextTemplate::parse(std::string_view text) {
         const auto field = std::find_if(fields.begin(), fields.end(),
                                         [&](const Field& f) { return f.name == name; });
         if (field == fields.end())
-            return invalid("there is no field \"{" + std::string(name) + "}\"");
+            return invalid("There is no field \"{" + std::string(name) + "}\"");
         parsed.parts_.push_back({field->kind, ""});
         rest.remove_prefix(end + 1);
     }
     if (parsed.parts_.empty())
-        return invalid("a name must not be empty");
+        return invalid("A name must not be empty");
     return parsed;
 }
 

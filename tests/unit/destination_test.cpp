@@ -135,6 +135,50 @@ TEST(Destination, AMessageOfAwsHasTooFewAttributesForACloudEvent) {
               EventFormat::binary);
 }
 
+TEST(Destination, OfPubsubHasAProjectAndPerhapsARegion) {
+    const Destination plain = destination({{"url", "pubsub://my-project"}});
+    EXPECT_EQ(plain.kind, SinkKind::pubsub);
+    EXPECT_EQ(plain.project, "my-project");
+    EXPECT_EQ(plain.region, "");
+    EXPECT_EQ(plain.endpoint_text, "");
+    EXPECT_FALSE(plain.emulated || plain.create_topics);
+    EXPECT_EQ(plain.format, EventFormat::attributes);
+
+    const Destination other =
+        destination({{"url", "pubsub://p?region=europe-west1&endpoint=https://x.example.com"},
+                     {"create_topics", "on"},
+                     {"topic", "{database}.{topic}"}},
+                    {{"key", "{\n}"}});
+    EXPECT_EQ(other.region, "europe-west1");
+    EXPECT_EQ(other.endpoint_text, "https://x.example.com");
+    EXPECT_EQ(other.endpoint.host, "x.example.com");
+    EXPECT_TRUE(other.create_topics);
+    EXPECT_EQ(other.key, "{\n}");
+}
+
+TEST(Destination, AnEmulatorGoesByItsHost) {
+    const Destination d = destination({{"url", "pubsub://p"}, {"emulator_host", "127.0.0.1:8085"}});
+    EXPECT_TRUE(d.emulated);
+    EXPECT_EQ(d.endpoint_text, "http://127.0.0.1:8085");
+    EXPECT_EQ(d.endpoint.port, "8085");
+}
+
+TEST(Destination, OfAwsHasARegionAndAnAccount) {
+    const Destination queue =
+        destination({{"url", "sqs://eu-west-1"}, {"queue", "{topic}.fifo"}},
+                    {{"access_key_id", "A"}, {"secret_access_key", "S"}, {"session_token", "T"}});
+    EXPECT_EQ(queue.kind, SinkKind::sqs);
+    EXPECT_EQ(queue.region, "eu-west-1");
+    EXPECT_EQ(queue.account, "");
+    EXPECT_TRUE(queue.target.ends_with(".fifo"));
+    EXPECT_EQ(queue.access_key_id + queue.secret_access_key + queue.session_token, "AST");
+    const Destination topic =
+        destination({{"url", "sns://cn-north-1/123456789012?endpoint=http://h:1/"}});
+    EXPECT_EQ(topic.kind, SinkKind::sns);
+    EXPECT_EQ(topic.account, "123456789012");
+    EXPECT_EQ(topic.endpoint_text, "http://h:1/");
+}
+
 TEST(Destination, ABatchOfOneNeedsNoBatchedFormat) {
     EXPECT_EQ(destination({{"url", "http://h/"}, {"batch_size", "1"}}).batch_size, 1u);
 }
@@ -190,6 +234,62 @@ const Refused refusals[] = {
      value,
      "\"ftp\" is not supported",
      "Supported schemes are: null, http, https, postgresql, postgres, pubsub, sqs, sns, pull."},
+    {"PubsubWithoutProject",
+     {{"url", "pubsub://"}},
+     {},
+     value,
+     "no project",
+     "pubsub://my-project"},
+    {"PubsubWithTopic", {{"url", "pubsub://p/t"}}, {}, value, "follow the project", "\"topic\""},
+    {"PubsubWithPort", {{"url", "pubsub://p:1"}}, {}, value, "no project", "pubsub://my-project"},
+    {"PubsubParameter", {{"url", "pubsub://p?zone=x"}}, {}, value, "\"zone\"", "region, endpoint"},
+    {"PubsubEndpoint",
+     {{"url", "pubsub://p?endpoint=h:1"}},
+     {},
+     value,
+     "invalid URL parameter \"endpoint\" \"h:1\"",
+     "http://127.0.0.1:8085"},
+    {"EmulatorWithScheme",
+     {{"url", "pubsub://p"}, {"emulator_host", "http://h:1"}},
+     {},
+     value,
+     "\"emulator_host\"",
+     "127.0.0.1:8085"},
+    {"EmulatorOfAws",
+     {{"url", "sqs://r"}, {"emulator_host", "h:1"}},
+     {},
+     option,
+     "\"emulator_host\"",
+     "Valid options"},
+    {"NoSuchSwitch",
+     {{"url", "pubsub://p"}, {"create_topics", "yes"}},
+     {},
+     value,
+     "\"create_topics\"",
+     "\"on\" or \"off\""},
+    {"NoSuchField",
+     {{"url", "pubsub://p"}, {"topic", "{name}"}},
+     {},
+     value,
+     "\"topic\"",
+     "There is no field \"{name}\"."},
+    {"EmptyKey", {{"url", "pubsub://p"}}, {{"key", " "}}, value, "\"key\"", "service account"},
+    {"SnsWithoutAccount", {{"url", "sns://r"}}, {}, value, "no account", "sns://eu-west-1/1234"},
+    {"ShortAccount", {{"url", "sqs://r/123"}}, {}, value, "no account", "twelve digits"},
+    {"RegionOfSqs", {{"url", "sqs://r?region=x"}}, {}, value, "\"region\"", "\"endpoint\""},
+    {"TopicOfSqs",
+     {{"url", "sqs://r"}, {"topic", "x"}},
+     {},
+     option,
+     "invalid option \"topic\"",
+     "queue"},
+    {"KeysForPubsub",
+     {{"url", "pubsub://p"}},
+     {{"access_key_id", "x"}},
+     option,
+     "\"access_key_id\"",
+     "key_file",
+     true},
     {"PasswordInHttpUrl",
      {{"url", "https://alice:hunter2@h/"}},
      {},

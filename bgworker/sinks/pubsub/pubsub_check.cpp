@@ -75,8 +75,13 @@ class PubsubCheck final : public RequestCheck {
     std::optional<Finding> after_look(const Exchange& exchange) {
         const ServiceError error = ServiceError::of(exchange);
         hidden_.clear();
-        if (exchange.status == 404 && error.status == "NOT_FOUND" && destination_.create_topics)
-            return Finding{subject(), true, "it does not exist yet; the first event creates it"};
+        if (exchange.status == 404 && error.status == "NOT_FOUND")
+            return destination_.create_topics
+                       ? Finding{subject(), true,
+                                 "it does not exist yet; the first event creates it"}
+                       : Finding{subject(), false,
+                                 error.explain(exchange) +
+                                     " (create it, or set the option \"create_topics\")"};
         if (exchange.status == 200 && destination_.emulated)
             return Finding{subject(), true, "it exists"};
         if (exchange.status == 403 && error.status == "PERMISSION_DENIED")
