@@ -10,7 +10,7 @@
 #include "core/url.hpp"
 #include "sinks/aws/aws_region.hpp"
 #include "sinks/aws/batch_answer.hpp"
-#include "sinks/aws/small_file.hpp"
+#include "sinks/transport/small_file.hpp"
 #include "sinks/aws/sns_protocol.hpp"
 #include "sinks/aws/uri_encoding.hpp"
 #include "sinks/aws/xml_element.hpp"

@@ -3,16 +3,14 @@
 #include <openssl/crypto.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <vector>
 
 #include "sinks/encoding/json.hpp"
 #include "sinks/pubsub/service_account.hpp"
 #include "sinks/transport/request_sink.hpp"
+#include "sinks/transport/small_file.hpp"
 #include "sinks/transport/transport.hpp"
 
 namespace outbox {
@@ -24,7 +22,6 @@ constexpr std::int64_t token_lifetime = 3600;  // seconds: the longest there is
 constexpr Micros renew_ahead = seconds(225);   // as Google's own clients do
 constexpr Micros renew_again = seconds(10);    // after a renewal that failed
 constexpr std::size_t longest_token = 16 * 1024;
-constexpr std::size_t largest_key_file = 64 * 1024;
 
 // A token and how long it is good for. It is renewed when it is needed, not while nothing is sent.
 class Lease {
@@ -62,24 +59,6 @@ class FixedCredentials final : public GoogleCredentials {
     State step(Micros now) override { return need(now); }
     void rejected() noexcept override {}
 };
-
-// Reads a small file whole. Nothing: `why` says why not.
-std::optional<std::string> read_file(const char* path, std::string& why) {
-    std::FILE* file = std::fopen(path, "re");
-    if (file == nullptr) {
-        why = std::strerror(errno);
-        return std::nullopt;
-    }
-    std::string text(largest_key_file + 1, '\0');
-    text.resize(std::fread(text.data(), 1, text.size(), file));
-    const bool failed = std::ferror(file) != 0;
-    std::fclose(file);
-    if (failed || text.size() > largest_key_file) {
-        why = failed ? "it cannot be read" : "it is too large";
-        return std::nullopt;
-    }
-    return text;
-}
 
 // The key of a service account, which signs tokens by itself. It is read when it is needed, and
 // again after the service would not have it: a file may have been replaced.
@@ -120,14 +99,17 @@ class KeyCredentials final : public GoogleCredentials {
     }
 
     bool read_account() {
-        std::optional<std::string> read;
-        if (text_.empty() && !(read = read_file(path_.c_str(), error_))) {
-            error_ = name_ + " cannot be read: " + error_;
-            return false;
+        std::string text = text_;
+        if (text.empty()) {
+            Result<std::string> read = read_small_file(path_);
+            if (!read) {
+                error_ = name_ + " cannot be read: " + read.error().detail;
+                return false;
+            }
+            text = std::move(read.value());
         }
-        Result<ServiceAccount> account = ServiceAccount::parse(read ? *read : text_);
-        if (read)
-            OPENSSL_cleanse(read->data(), read->size());
+        Result<ServiceAccount> account = ServiceAccount::parse(text);
+        OPENSSL_cleanse(text.data(), text.size());
         if (!account) {
             error_ = name_ + " is no key of a service account: " + account.error().message;
             return false;

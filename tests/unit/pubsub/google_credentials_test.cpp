@@ -267,7 +267,7 @@ TEST_F(KeyFile, IsReadWhenItIsNeeded) {
     write(std::string(1'000'000, ' '));
     EXPECT_EQ(need(), State::failed);
     EXPECT_EQ(credentials_->error(),
-              "the file of option \"key_file\" cannot be read: it is too large");
+              "the file of option \"key_file\" cannot be read: File too large");
     write(key_file());
     EXPECT_EQ(need(), State::ready);
     EXPECT_TRUE(token().signed_by_key);

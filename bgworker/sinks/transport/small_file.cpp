@@ -1,4 +1,4 @@
-#include "sinks/aws/small_file.hpp"
+#include "sinks/transport/small_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -45,8 +45,8 @@ Result<std::string> read_small_file(const std::string& path) {
         close(descriptor);
     if (read)
         return text;
-    return Error{ErrorKind::unavailable,
-                 "could not read \"" + path + "\": " + std::strerror(error)};
+    const std::string reason = std::strerror(error);
+    return Error{ErrorKind::unavailable, "could not read \"" + path + "\": " + reason, reason};
 }
 
 }  // namespace outbox
