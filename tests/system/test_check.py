@@ -429,7 +429,10 @@ def add_pubsub(database: Database, receiver: Receiver, mapping: str = "token 's3
         ((200, b"{}"), (404, b""), True, "it exists"),
         ((403, DENIED), (200, MAY_PUBLISH), True, "it may be published to"),
         ((403, DENIED), (200, b"{}"), False, "PERMISSION_DENIED: User not authorized."),
-        ((404, NOT_FOUND), None, False, '(create it, or set the option "create_topics")'),
+        (
+            (404, NOT_FOUND), None, False,
+            "NOT_FOUND: Resource not found (resource=x). (create it, or set the option \"create_topics\")",
+        ),
         ((401, UNKNOWN_USER), None, False, "UNAUTHENTICATED: Who?"),
         ((503, b"busy"), None, False, "UNAVAILABLE: HTTP 503: busy"),
     ],
