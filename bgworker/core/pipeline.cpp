@@ -301,7 +301,7 @@ Batch* Pipeline::form_batch() {
 bool Pipeline::waits_for_more(const Lane& lane) const noexcept {
     if (capabilities_.ordered || failures_ > 0 || windows_.empty() || windows_.back().closed)
         return false;
-    if (capabilities_.keys == KeyPolicy::alone && lane.name.front() == '+')
+    if (capabilities_.keys == KeyPolicy::alone && !lane.events.front()->ordering_key.empty())
         return has_room();  // each event has a batch of its own, with what waits behind it
     return (has_room() || lane.batches_in_flight > 0) && !fills_batch(lane);
 }

@@ -7,6 +7,7 @@
 #include "sinks/aws/aws_service.hpp"
 #include "sinks/aws/sns_protocol.hpp"
 #include "sinks/aws/sqs_protocol.hpp"
+#include "sinks/module_entry.hpp"
 #include "sinks/transport/request_check.hpp"
 #include "sinks/transport/request_sink.hpp"
 
@@ -25,8 +26,7 @@ class AwsCheck final : public RequestCheck {
             add_name(target);
         auto credentials = std::make_unique<AwsCredentials>(destination_, context.clock);
         credentials_ = credentials.get();
-        use(transport_config(destination_, context.clock, service_.url(),
-                             Url::parse(service_.url()).value(), 1),
+        use(transport_config(destination_, context.clock, service_.url(), 1),
             std::move(credentials));
     }
 
@@ -105,13 +105,11 @@ class AwsCheck final : public RequestCheck {
 
 }  // namespace outbox
 
-extern "C" __attribute__((visibility("default"))) outbox::Check* outbox_create_check(
+OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
     const outbox::CheckContext& context) noexcept {
-    if (!outbox::initialize_curl())
-        return nullptr;
-    try {
+    return outbox::made_by([&]() -> outbox::Check* {
+        if (!outbox::initialize_curl())
+            return nullptr;
         return new outbox::AwsCheck(context);
-    } catch (...) {
-        return nullptr;
-    }
+    });
 }

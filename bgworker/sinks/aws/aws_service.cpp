@@ -6,6 +6,7 @@
 #include "sinks/aws/sns_protocol.hpp"
 #include "sinks/aws/sqs_protocol.hpp"
 #include "sinks/transport/request_sink.hpp"
+#include "sinks/transport/transport.hpp"
 
 namespace outbox {
 
@@ -16,13 +17,6 @@ static constexpr AwsTraits sqs{"sqs",       "SQS", "queue", "application/x-amz-j
                                1024 * 1024, 80};
 static constexpr AwsTraits sns{
     "sns", "SNS", "topic", "application/x-www-form-urlencoded; charset=utf-8", 256 * 1024, 256};
-
-// As the transports send it: with the port, where the URL has one that its scheme does not imply.
-static std::string host_header(const Url& url) {
-    const bool is_implied = url.port.empty() || (url.scheme == "https" && url.port == "443");
-    const bool is_ipv6 = url.host.find(':') != std::string::npos;
-    return (is_ipv6 ? "[" + url.host + "]" : url.host) + (is_implied ? "" : ":" + url.port);
-}
 
 AwsService::AwsService(const Destination& destination)
     : destination_(destination),

@@ -9,6 +9,7 @@
 #include "sinks/aws/sns_protocol.hpp"
 #include "sinks/aws/sqs_protocol.hpp"
 #include "sinks/encoding/cloudevents.hpp"
+#include "sinks/module_entry.hpp"
 #include "sinks/transport/request_sink.hpp"
 
 namespace outbox {
@@ -25,7 +26,7 @@ class AwsSink : public RequestSink {
                                         ? std::min(destination_.batch_size, most_entries)
                                         : most_entries,
                 .max_batch_bytes = service_.traits().most_bytes,
-                .max_batches = connections_of(destination_),
+                .max_batches = connections(),
                 // An entry of a group may be taken though the one before it was not.
                 .keys = style_.fifo ? KeyPolicy::one_each : KeyPolicy::mixed,
                 .lanes = !destination_.target.is_constant()};
@@ -41,16 +42,13 @@ class AwsSink : public RequestSink {
 
   protected:
     explicit AwsSink(const SinkContext& context)
-        : RequestSink(context.clock, connections_of(context.destination)),
+        : RequestSink(context, default_connections),
           destination_(context.destination),
           service_(context.destination),
           style_{destination_.format, service_.fifo(), source_prefix(destination_.source)} {
         auto credentials = std::make_unique<AwsCredentials>(destination_, context.clock);
         credentials_ = credentials.get();
-        use(create_transport(transport_config(destination_, context.clock, service_.url(),
-                                              Url::parse(service_.url()).value(),
-                                              connections_of(destination_))),
-            std::move(credentials));
+        use(service_.url(), std::move(credentials));
     }
 
     std::string address_of(const std::string& name) const { return service_.address_of(name); }
@@ -158,10 +156,6 @@ class AwsSink : public RequestSink {
     }
 
   private:
-    static std::size_t connections_of(const Destination& destination) noexcept {
-        return destination.max_connections > 0 ? destination.max_connections : default_connections;
-    }
-
     EventOutcome judge_entry(const Exchange& exchange, const EntryAnswer& entry) {
         switch (entry.state) {
             case EntryAnswer::State::taken:
@@ -319,15 +313,12 @@ class SnsSink final : public AwsSink {
 
 }  // namespace outbox
 
-extern "C" __attribute__((visibility("default"))) outbox::Sink* outbox_create_sink(
-    const outbox::SinkContext& context) noexcept {
-    if (!outbox::initialize_curl())
-        return nullptr;
-    try {
+OUTBOX_MODULE_ENTRY outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept {
+    return outbox::made_by([&]() -> outbox::Sink* {
+        if (!outbox::initialize_curl())
+            return nullptr;
         if (context.destination.kind == outbox::SinkKind::sns)
             return new outbox::SnsSink(context);
         return new outbox::SqsSink(context);
-    } catch (...) {
-        return nullptr;
-    }
+    });
 }

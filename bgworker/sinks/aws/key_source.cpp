@@ -10,12 +10,12 @@
 #include "core/url.hpp"
 #include "sinks/aws/aws_region.hpp"
 #include "sinks/aws/batch_answer.hpp"
-#include "sinks/transport/small_file.hpp"
 #include "sinks/aws/sns_protocol.hpp"
 #include "sinks/aws/uri_encoding.hpp"
 #include "sinks/aws/xml_element.hpp"
 #include "sinks/encoding/json.hpp"
 #include "sinks/transport/request_sink.hpp"
+#include "sinks/transport/small_file.hpp"
 
 namespace outbox {
 

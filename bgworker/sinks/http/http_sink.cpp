@@ -2,6 +2,7 @@
 // verdict_of(). Redirects are not followed (CloudEvents webhook specification, section 2.1).
 #include "sinks/encoding/base64.hpp"
 #include "sinks/encoding/cloudevents.hpp"
+#include "sinks/module_entry.hpp"
 #include "sinks/transport/connection_check.hpp"
 #include "sinks/transport/request_sink.hpp"
 
@@ -65,19 +66,14 @@ Verdict verdict_of(const Exchange& exchange) {
 class HttpSink final : public RequestSink {
   public:
     explicit HttpSink(const SinkContext& context)
-        : RequestSink(context.clock, connections_of(context.destination)),
+        : RequestSink(context, default_connections),
           destination_(context.destination),
           source_prefix_(source_prefix(context.destination.source)) {
-        TransportConfig config =
-            transport_config(destination_, context.clock, destination_.url_text, destination_.url,
-                             connections_of(destination_));
-        const std::string authorization = authorization_of(destination_);
-        config.authorization = authorization;
-        use(create_transport(std::move(config)), nullptr, authorization);
+        use(destination_.url_text, nullptr, authorization_of(destination_));
     }
 
     Capabilities capabilities() const noexcept override {
-        Capabilities capabilities{.max_batches = connections_of(destination_)};
+        Capabilities capabilities{.max_batches = connections()};
         if (destination_.format == EventFormat::batched)
             capabilities.max_batch_events =
                 destination_.batch_size > 0 ? destination_.batch_size : default_batch;
@@ -85,10 +81,6 @@ class HttpSink final : public RequestSink {
     }
 
   private:
-    static std::size_t connections_of(const Destination& destination) noexcept {
-        return destination.max_connections > 0 ? destination.max_connections : default_connections;
-    }
-
     std::optional<Outcome> encode(Exchange& exchange) override {
         const std::vector<Event*>& events = exchange.batch->events;
         switch (destination_.format) {
@@ -121,26 +113,21 @@ class HttpSink final : public RequestSink {
 
 }  // namespace outbox
 
-extern "C" __attribute__((visibility("default"))) outbox::Check* outbox_create_check(
+OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
     const outbox::CheckContext& context) noexcept {
-    if (!outbox::initialize_curl())
-        return nullptr;
-    try {
+    return outbox::made_by([&]() -> outbox::Check* {
+        if (!outbox::initialize_curl())
+            return nullptr;
         const outbox::Destination& destination = context.destination;
-        return new outbox::ConnectionCheck(outbox::transport_config(
-            destination, context.clock, destination.url_text, destination.url, 1));
-    } catch (...) {
-        return nullptr;
-    }
+        return new outbox::ConnectionCheck(
+            outbox::transport_config(destination, context.clock, destination.url_text, 1));
+    });
 }
 
-extern "C" __attribute__((visibility("default"))) outbox::Sink* outbox_create_sink(
-    const outbox::SinkContext& context) noexcept {
-    if (!outbox::initialize_curl())
-        return nullptr;
-    try {
+OUTBOX_MODULE_ENTRY outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept {
+    return outbox::made_by([&]() -> outbox::Sink* {
+        if (!outbox::initialize_curl())
+            return nullptr;
         return new outbox::HttpSink(context);
-    } catch (...) {
-        return nullptr;
-    }
+    });
 }

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "sinks/check.hpp"
+#include "sinks/module_entry.hpp"
 #include "sinks/postgresql/connection.hpp"
 #include "sinks/postgresql/receive_statement.hpp"
 
@@ -168,11 +169,8 @@ class PostgresqlCheck final : public Check {
 
 }  // namespace outbox
 
-extern "C" __attribute__((visibility("default"))) outbox::Check* outbox_create_check(
+OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
     const outbox::CheckContext& context) noexcept {
-    try {
-        return new outbox::PostgresqlCheck(context);
-    } catch (...) {
-        return nullptr;
-    }
+    return outbox::made_by(
+        [&]() -> outbox::Check* { return new outbox::PostgresqlCheck(context); });
 }

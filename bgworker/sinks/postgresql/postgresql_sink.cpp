@@ -13,6 +13,7 @@
 #include <deque>
 
 #include "core/text.hpp"
+#include "sinks/module_entry.hpp"
 #include "sinks/postgresql/binary_arrays.hpp"
 #include "sinks/postgresql/connection.hpp"
 #include "sinks/postgresql/receive_statement.hpp"
@@ -320,11 +321,6 @@ class PostgresqlSink final : public Sink {
 
 }  // namespace outbox
 
-extern "C" __attribute__((visibility("default"))) outbox::Sink* outbox_create_sink(
-    const outbox::SinkContext& context) noexcept {
-    try {
-        return new outbox::PostgresqlSink(context);
-    } catch (...) {
-        return nullptr;
-    }
+OUTBOX_MODULE_ENTRY outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept {
+    return outbox::made_by([&]() -> outbox::Sink* { return new outbox::PostgresqlSink(context); });
 }

@@ -3,6 +3,7 @@
 // Who may only publish may not look (pubsub.topics.get is not part of roles/pubsub.publisher), so
 // that the permission is what counts. Emulators know no permissions.
 #include "sinks/encoding/json.hpp"
+#include "sinks/module_entry.hpp"
 #include "sinks/pubsub/answer.hpp"
 #include "sinks/pubsub/google_credentials.hpp"
 #include "sinks/pubsub/resource.hpp"
@@ -19,10 +20,9 @@ class PubsubCheck final : public RequestCheck {
   public:
     explicit PubsubCheck(const CheckContext& context)
         : RequestCheck(context.clock), destination_(context.destination), topics_(context.targets) {
-        const std::string url = service_url(destination_);
         auto credentials = google_credentials(destination_, context.clock);
         credentials_ = credentials.get();
-        use(transport_config(destination_, context.clock, url, Url::parse(url).value(), 1),
+        use(transport_config(destination_, context.clock, service_url(destination_), 1),
             std::move(credentials));
     }
 
@@ -131,13 +131,11 @@ class PubsubCheck final : public RequestCheck {
 
 }  // namespace outbox
 
-extern "C" __attribute__((visibility("default"))) outbox::Check* outbox_create_check(
+OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
     const outbox::CheckContext& context) noexcept {
-    if (!outbox::initialize_curl())
-        return nullptr;
-    try {
+    return outbox::made_by([&]() -> outbox::Check* {
+        if (!outbox::initialize_curl())
+            return nullptr;
         return new outbox::PubsubCheck(context);
-    } catch (...) {
-        return nullptr;
-    }
+    });
 }

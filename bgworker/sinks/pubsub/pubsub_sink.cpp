@@ -5,6 +5,7 @@
 // request that creates it, and then once more as the publish request.
 #include <algorithm>
 
+#include "sinks/module_entry.hpp"
 #include "sinks/pubsub/answer.hpp"
 #include "sinks/pubsub/google_credentials.hpp"
 #include "sinks/pubsub/publish_request.hpp"
@@ -23,16 +24,12 @@ constexpr std::size_t usual_request = 1024 * 1024;
 class PubsubSink final : public RequestSink {
   public:
     explicit PubsubSink(const SinkContext& context)
-        : RequestSink(context.clock, connections_of(context.destination)),
+        : RequestSink(context, default_connections),
           destination_(context.destination),
           encoder_(destination_.format, destination_.source) {
-        const std::string url = service_url(destination_);
         auto credentials = google_credentials(destination_, context.clock);
         credentials_ = credentials.get();
-        use(create_transport(transport_config(destination_, context.clock, url,
-                                              Url::parse(url).value(),
-                                              connections_of(destination_))),
-            std::move(credentials));
+        use(service_url(destination_), std::move(credentials));
     }
 
     Capabilities capabilities() const noexcept override {
@@ -40,7 +37,7 @@ class PubsubSink final : public RequestSink {
                                         ? std::min(destination_.batch_size, most_messages)
                                         : most_messages,
                 .max_batch_bytes = usual_request,
-                .max_batches = connections_of(destination_),
+                .max_batches = connections(),
                 .keys = KeyPolicy::alone,
                 .lanes = !destination_.target.is_constant()};
     }
@@ -56,10 +53,6 @@ class PubsubSink final : public RequestSink {
   private:
     // The steps of an exchange.
     enum Step { publish, create_topic, publish_again };
-
-    static std::size_t connections_of(const Destination& destination) noexcept {
-        return destination.max_connections > 0 ? destination.max_connections : default_connections;
-    }
 
     std::string topic_of(const Exchange& exchange) const {
         std::string topic;
@@ -160,13 +153,10 @@ class PubsubSink final : public RequestSink {
 
 }  // namespace outbox
 
-extern "C" __attribute__((visibility("default"))) outbox::Sink* outbox_create_sink(
-    const outbox::SinkContext& context) noexcept {
-    if (!outbox::initialize_curl())
-        return nullptr;
-    try {
+OUTBOX_MODULE_ENTRY outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept {
+    return outbox::made_by([&]() -> outbox::Sink* {
+        if (!outbox::initialize_curl())
+            return nullptr;
         return new outbox::PubsubSink(context);
-    } catch (...) {
-        return nullptr;
-    }
+    });
 }

@@ -44,14 +44,12 @@ class DirectTransport final : public Transport {
     explicit DirectTransport(TransportConfig config)
         : config_(std::move(config)), loop_(config_.clock) {
         const Url& url = config_.url;
-        const bool ipv6 = url.host.find(':') != std::string::npos;
-        const std::string host =
-            (ipv6 ? "[" + url.host + "]" : url.host) + (url.port.empty() ? "" : ":" + url.port);
         const std::string_view text = config_.url_text;
         const std::size_t query = text.find('?');
         target_ = (url.path.empty() ? "/" : url.path) +
                   (query == std::string_view::npos ? "" : std::string(text.substr(query)));
-        fixed_head_ = " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: " + user_agent + "\r\n";
+        fixed_head_ =
+            " HTTP/1.1\r\nHost: " + host_header(url) + "\r\nUser-Agent: " + user_agent + "\r\n";
         if (!config_.authorization.empty())
             fixed_head_ += "Authorization: " + config_.authorization + "\r\n";
     }

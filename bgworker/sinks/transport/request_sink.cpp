@@ -13,11 +13,14 @@ namespace outbox {
 // A destination cannot ask to be left alone for longer.
 static constexpr Micros longest_retry_after = seconds(24 * 60 * 60);
 
-RequestSink::RequestSink(const Clock& clock, std::size_t requests)
-    : clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)), exchanges_(requests) {
+RequestSink::RequestSink(const SinkContext& context, std::size_t connections)
+    : clock_(context.clock),
+      destination_(context.destination),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      exchanges_(destination_.max_connections > 0 ? destination_.max_connections : connections) {
     for (auto* list : {&spare_, &waiting_, &done_})
-        list->reserve(requests);
-    unsent_.reserve(requests);
+        list->reserve(exchanges_.size());
+    unsent_.reserve(exchanges_.size());
     for (Exchange& exchange : exchanges_)
         spare_.push_back(&exchange);
 }
@@ -44,11 +47,14 @@ static std::string_view secret_in(std::string_view authorization) {
     return {};
 }
 
-void RequestSink::use(std::unique_ptr<Transport> transport,
-                      std::unique_ptr<Credentials> credentials, std::string_view authorization) {
-    transport_ = std::move(transport);
-    credentials_ = std::move(credentials);
+void RequestSink::use(std::string url, std::unique_ptr<Credentials> credentials,
+                      std::string authorization) {
+    TransportConfig config =
+        transport_config(destination_, clock_, std::move(url), exchanges_.size());
     secret_ = secret_in(authorization);
+    config.authorization = std::move(authorization);
+    transport_ = create_transport(std::move(config));
+    credentials_ = std::move(credentials);
     watch(epoll_, transport_->descriptor());
     if (credentials_ != nullptr)
         watch(epoll_, credentials_->descriptor());

@@ -25,14 +25,15 @@ class RequestSink : public Sink {
     void step(Micros now, std::vector<Outcome>& outcomes) noexcept final;
 
   protected:
-    // `requests`: how many go side by side at most. `credentials`: nullptr: none that change. Both
-    // are lent; they must outlive the sink's last step.
-    RequestSink(const Clock& clock, std::size_t requests);
-    // `authorization`: what the transport adds to each request.
-    void use(std::unique_ptr<Transport> transport, std::unique_ptr<Credentials> credentials = {},
-             std::string_view authorization = "");
+    // `connections`: how many requests go side by side unless the destination says otherwise.
+    RequestSink(const SinkContext& context, std::size_t connections);
+    // Where requests go. `credentials`: nullptr: none that change. `authorization`: what is added
+    // to each request; empty: nothing.
+    void use(std::string url, std::unique_ptr<Credentials> credentials,
+             std::string authorization = "");
 
     const Clock& clock() const { return clock_; }
+    std::size_t connections() const noexcept { return exchanges_.size(); }
 
     // Makes the request for `exchange.batch`. A batch that cannot be sent has its outcome at once.
     // May throw std::bad_alloc.
@@ -55,6 +56,7 @@ class RequestSink : public Sink {
     Outcome judged(const Exchange& exchange) noexcept;
 
     const Clock& clock_;
+    const Destination& destination_;
     int epoll_ = -1;  // of the descriptors of both
     std::unique_ptr<Transport> transport_;
     std::unique_ptr<Credentials> credentials_;

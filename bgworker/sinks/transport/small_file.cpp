@@ -11,7 +11,7 @@ namespace outbox {
 
 static constexpr std::size_t max_size = 64 * 1024;
 
-// Reads to the end; false: errno says why not, or 0 when there is too much.
+// Reads to the end; false: errno says why not.
 static bool read_all(int descriptor, std::string& text) {
     char buffer[4096];
     while (true) {

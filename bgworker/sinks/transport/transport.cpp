@@ -3,16 +3,23 @@
 namespace outbox {
 
 TransportConfig transport_config(const Destination& destination, const Clock& clock,
-                                 std::string url_text, Url url, std::size_t max_connections) {
+                                 std::string url, std::size_t max_connections) {
+    Url parsed = Url::parse(url).value();
     return {.clock = clock,
-            .url_text = std::move(url_text),
-            .url = std::move(url),
+            .url_text = std::move(url),
+            .url = std::move(parsed),
             .allowed_hosts = destination.allowed_hosts,
             .connect_timeout = destination.connect_timeout,
             .request_timeout = destination.request_timeout,
             .ca_file = destination.ca_file,
             .authorization = "",
             .max_connections = max_connections};
+}
+
+std::string host_header(const Url& url) {
+    const bool is_implied = url.port.empty() || (url.scheme == "https" && url.port == "443");
+    const bool is_ipv6 = url.host.find(':') != std::string::npos;
+    return (is_ipv6 ? "[" + url.host + "]" : url.host) + (is_implied ? "" : ":" + url.port);
 }
 
 std::unique_ptr<Transport> create_transport(TransportConfig config) {

@@ -42,9 +42,12 @@ struct TransportConfig {
     std::size_t max_connections;
 };
 
-// Connects to `url` with what a destination says about connections.
+// Connects to `url`, which is one, with what a destination says about connections.
 TransportConfig transport_config(const Destination& destination, const Clock& clock,
-                                 std::string url_text, Url url, std::size_t max_connections);
+                                 std::string url, std::size_t max_connections);
+
+// The header Host of requests to this URL: with the port, unless its scheme implies it.
+std::string host_header(const Url& url);
 
 // By the scheme of the URL.
 std::unique_ptr<Transport> create_transport(TransportConfig config);
