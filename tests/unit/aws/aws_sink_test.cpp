@@ -1,16 +1,14 @@
 // The sqs and sns sinks against a scripted server on loopback.
 #include <gmock/gmock.h>
-#include <poll.h>
 
 #include <cstdlib>
 
+#include "../drive.hpp"
 #include "../mutations.hpp"
 #include "../scripted_peer.hpp"
 #include "sample_event.hpp"
 #include "sinks/encoding/json.hpp"
 #include "sinks/sink.hpp"
-
-extern "C" outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept;
 
 namespace outbox {
 namespace {
@@ -28,7 +26,7 @@ std::string body_of(const std::string& request) {
     return request.substr(request.find("\r\n\r\n") + 4);
 }
 
-class AwsSinkTest : public testing::Test {
+class AwsSinkTest : public DrivenSink {
   protected:
     void create(const std::string& scheme_and_place, std::vector<Option> options = {},
                 std::vector<Option> mapping = {{"access_key_id", "AKIA"},
@@ -37,14 +35,7 @@ class AwsSinkTest : public testing::Test {
         if (std::none_of(options.begin(), options.end(),
                          [](const Option& option) { return option.name == "url"; }))
             options.push_back({"url", scheme_and_place + "?endpoint=" + peer});
-        DestinationDefaults defaults;
-        defaults.allowed_hosts = "127.0.0.1";
-        Result<Destination> parsed = Destination::parse("d", options, mapping, defaults);
-        ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-        destination_ = std::move(parsed.value());
-        destination_.source = "shop";
-        sink_.reset(outbox_create_sink({destination_, clock_}));
-        ASSERT_NE(sink_, nullptr);
+        make(options, mapping);
     }
 
     Event& event() {
@@ -62,28 +53,6 @@ class AwsSinkTest : public testing::Test {
         return batch(std::move(events));
     }
 
-    std::vector<Outcome> outcomes(std::size_t count) {
-        std::vector<Outcome> all;
-        const Micros give_up = clock_.now() + seconds(20);
-        while (all.size() < count && clock_.now() < give_up) {
-            sink_->step(clock_.now(), all);
-            if (all.size() >= count)
-                break;
-            const Micros due = std::min(sink_->deadline(), give_up);
-            const Micros left = std::max<Micros>(0, due - clock_.now());
-            pollfd watched{sink_->descriptor(), POLLIN, 0};
-            poll(&watched, 1, static_cast<int>((left + 999) / 1000));
-        }
-        EXPECT_EQ(all.size(), count) << "outcomes are missing";
-        all.resize(count);
-        return all;
-    }
-
-    Outcome send(Batch& batch) {
-        sink_->submit(batch);
-        return outcomes(1).front();
-    }
-
     std::string lane(const Event& event) const {
         std::string lane;
         sink_->lane_of(event, lane);
@@ -91,9 +60,6 @@ class AwsSinkTest : public testing::Test {
     }
 
     ScriptedPeer peer_;
-    SystemClock clock_;
-    Destination destination_;
-    std::unique_ptr<Sink> sink_;
     std::deque<Event> events_;
     std::deque<Batch> batches_;
 };

@@ -4,34 +4,10 @@
 #include <gtest/gtest.h>
 #include <json/json.h>
 
+#include "../sample_event.hpp"
+
 namespace outbox {
 namespace {
-
-// An event whose texts belong to the test.
-struct Sample {
-    Event event;
-    std::vector<Header> headers;
-
-    Sample() {
-        event.position = 42;
-        event.occurred_at = 1'700'000'000'123'456;
-        for (std::uint8_t i = 0; i < 16; i++)
-            event.event_id[i] = static_cast<std::uint8_t>(i * 0x11);
-        event.topic = "video.events";
-        event.aggregate_type = "video";
-        event.aggregate_id = "v1";
-        event.event_type = "VideoUpdated";
-        event.ordering_key = "v1";
-        event.content_type = "application/json";
-        event.payload = R"({"title": "Cats"})";
-        event.has_payload = true;
-    }
-    void add(std::string_view name, std::string_view value,
-             Header::Kind kind = Header::Kind::string) {
-        headers.push_back({name, value, kind});
-        event.headers = headers;
-    }
-};
 
 std::string binary_headers(const Event& event, std::string_view database = "shop") {
     RequestContent content;
@@ -52,7 +28,7 @@ Json::Value parsed(std::string_view text) {
 }
 
 TEST(CloudEvents, BinaryHasEveryAttributeAsAHeaderAndThePayloadAsBody) {
-    Sample sample;
+    SampleEvent sample;
     sample.event.has_version = true;
     sample.event.version = 7;
     sample.event.has_source_event_id = true;
@@ -76,7 +52,7 @@ TEST(CloudEvents, BinaryHasEveryAttributeAsAHeaderAndThePayloadAsBody) {
 }
 
 TEST(CloudEvents, WhatAnEventDoesNotHaveIsNotSent) {
-    Sample sample;
+    SampleEvent sample;
     sample.event.ordering_key = "";
     sample.event.has_payload = false;
     sample.event.payload = "";
@@ -86,21 +62,21 @@ TEST(CloudEvents, WhatAnEventDoesNotHaveIsNotSent) {
 }
 
 TEST(CloudEvents, HeaderValuesArePercentEncoded) {
-    Sample sample;
+    SampleEvent sample;
     sample.event.aggregate_id = "a b\"c%d\r\n\xc3\xa4\x7f";
     EXPECT_NE(binary_headers(sample.event).find("ce-subject: a%20b%22c%25d%0D%0A%C3%A4%7F\r\n"),
               std::string::npos);
 }
 
 TEST(CloudEvents, TheSourceIsAPathAndThenAHeaderValue) {
-    Sample sample;
+    SampleEvent sample;
     sample.event.aggregate_type = "a/b c";
     EXPECT_NE(binary_headers(sample.event, "my db").find("ce-source: /my%2520db/a%252Fb%2520c\r\n"),
               std::string::npos);
 }
 
 TEST(CloudEvents, HeadersBecomeAttributesIfTheyCanAndHttpHeadersElse) {
-    Sample sample;
+    SampleEvent sample;
     sample.add("traceparent", "00-a");
     sample.add("X-Tenant", "t 1");
     sample.add("count", "5", Header::Kind::literal);
@@ -113,7 +89,7 @@ TEST(CloudEvents, HeadersBecomeAttributesIfTheyCanAndHttpHeadersElse) {
 }
 
 TEST(CloudEvents, StructuredIsAJsonDocument) {
-    Sample sample;
+    SampleEvent sample;
     sample.event.aggregate_id = "quote \" back \\ line \n \xc3\xa4";
     sample.add("tenant", "t\t1");
     sample.add("flag", "true", Header::Kind::literal);
@@ -142,7 +118,7 @@ TEST(CloudEvents, StructuredIsAJsonDocument) {
 }
 
 TEST(CloudEvents, DataThatIsNotJsonGoesAsBase64) {
-    Sample sample;
+    SampleEvent sample;
     sample.event.content_type = "application/x-protobuf";
     for (const auto& [bytes, base64] :
          std::vector<std::pair<std::string, std::string>>{{"", ""},
@@ -166,7 +142,7 @@ TEST(CloudEvents, DataThatIsNotJsonGoesAsBase64) {
 }
 
 TEST(CloudEvents, ABatchIsAnArrayInOrderWhoseHeadersAllBecomeAttributes) {
-    Sample first, second;
+    SampleEvent first, second;
     second.event.position = 43;
     second.add("X-Tenant-Id", "t");
     second.add("plain.text", "p");
@@ -184,7 +160,7 @@ TEST(CloudEvents, ABatchIsAnArrayInOrderWhoseHeadersAllBecomeAttributes) {
 }
 
 TEST(CloudEvents, BuffersStartOverWithEachRequest) {
-    Sample sample;
+    SampleEvent sample;
     RequestContent content;
     encode_batched(std::vector<Event*>{&sample.event}, source_prefix("shop"), content);
     encode_structured(sample.event, source_prefix("shop"), content);

@@ -1,30 +1,21 @@
 // The http sink against a scripted server on loopback.
 #include <gtest/gtest.h>
-#include <poll.h>
 
+#include "../drive.hpp"
 #include "../scripted_peer.hpp"
 #include "sinks/sink.hpp"
-
-extern "C" outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept;
 
 namespace outbox {
 namespace {
 
-class HttpSink : public testing::Test {
+class HttpSink : public DrivenSink {
   protected:
     // Options beyond the URL; the timeouts are short because tests wait for them.
     void create(std::vector<Option> options = {}, std::vector<Option> mapping = {}) {
         if (std::none_of(options.begin(), options.end(),
                          [](const Option& o) { return o.name == "url"; }))
             options.push_back({"url", peer_.url()});
-        DestinationDefaults defaults;
-        defaults.allowed_hosts = allowed_hosts_;
-        Result<Destination> parsed = Destination::parse("d", options, mapping, defaults);
-        ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-        destination_ = std::move(parsed.value());
-        destination_.source = "shop";
-        sink_.reset(outbox_create_sink({destination_, clock_}));
-        ASSERT_NE(sink_, nullptr);
+        make(options, mapping, allowed_hosts_);
     }
 
     Batch& batch(std::int64_t position) {
@@ -42,33 +33,9 @@ class HttpSink : public testing::Test {
         return batch;
     }
 
-    // Drives the sink until there are so many outcomes, as the relay's loop does.
-    std::vector<Outcome> outcomes(std::size_t count) {
-        std::vector<Outcome> all;
-        const Micros give_up = clock_.now() + seconds(20);
-        while (all.size() < count && clock_.now() < give_up) {
-            sink_->step(clock_.now(), all);
-            if (all.size() >= count)
-                break;
-            const Micros due = std::min(sink_->deadline(), give_up);
-            const Micros left = std::max<Micros>(0, due - clock_.now());
-            pollfd watched{sink_->descriptor(), POLLIN, 0};
-            poll(&watched, 1, static_cast<int>((left + 999) / 1000));
-        }
-        EXPECT_EQ(all.size(), count) << "outcomes are missing";
-        return all;
-    }
-
-    Outcome send_one() {
-        sink_->submit(batch(1));
-        std::vector<Outcome> all = outcomes(1);
-        return all.empty() ? Outcome{} : all.front();
-    }
+    Outcome send_one() { return send(batch(1)); }
 
     ScriptedPeer peer_;
-    SystemClock clock_;
-    Destination destination_;
-    std::unique_ptr<Sink> sink_;
     std::deque<Event> events_;
     std::deque<Batch> batches_;
     std::string payload_ = R"({"n":1})";

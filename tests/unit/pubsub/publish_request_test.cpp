@@ -8,7 +8,7 @@
 
 #include <deque>
 
-#include "sample_event.hpp"
+#include "../sample_event.hpp"
 #include "sinks/encoding/json.hpp"
 #include "sinks/pubsub/limits.hpp"
 

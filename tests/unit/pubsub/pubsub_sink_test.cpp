@@ -1,17 +1,15 @@
 // The pubsub sink against a scripted server on loopback.
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <deque>
 
+#include "../drive.hpp"
 #include "../mutations.hpp"
+#include "../sample_event.hpp"
 #include "../scripted_peer.hpp"
-#include "sample_event.hpp"
 #include "service_account_key.hpp"
 #include "sinks/encoding/json.hpp"
 #include "sinks/sink.hpp"
-
-extern "C" outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept;
 
 namespace outbox {
 namespace {
@@ -39,7 +37,7 @@ std::string body(const std::string& request) {
     return request.substr(request.find("\r\n\r\n") + 4);
 }
 
-class PubsubSink : public testing::Test {
+class PubsubSink : public DrivenSink {
   protected:
     void create(std::vector<Option> options = {}, std::vector<Option> mapping = {}) {
         const std::string url = peer_.url();
@@ -48,14 +46,7 @@ class PubsubSink : public testing::Test {
             options.push_back({"emulator_host", host});
         options.push_back(
             {"url", "pubsub://p" + (mapping.empty() ? "" : "?endpoint=http://" + host)});
-        DestinationDefaults defaults;
-        defaults.allowed_hosts = "127.0.0.1";
-        Result<Destination> parsed = Destination::parse("d", options, mapping, defaults);
-        ASSERT_TRUE(parsed.ok()) << parsed.error().message;
-        destination_ = std::move(parsed.value());
-        destination_.source = "shop";
-        sink_.reset(outbox_create_sink({destination_, clock_}));
-        ASSERT_NE(sink_, nullptr);
+        make(options, mapping);
     }
 
     Batch& batch(std::size_t count = 1) {
@@ -65,33 +56,9 @@ class PubsubSink : public testing::Test {
         return batch;
     }
 
-    std::vector<Outcome> outcomes(std::size_t count) {
-        std::vector<Outcome> all;
-        const Micros give_up = clock_.now() + seconds(20);
-        while (all.size() < count && clock_.now() < give_up) {
-            sink_->step(clock_.now(), all);
-            if (all.size() >= count)
-                break;
-            const Micros due = std::min(sink_->deadline(), give_up);
-            const Micros left = std::max<Micros>(0, due - clock_.now());
-            pollfd watched{sink_->descriptor(), POLLIN, 0};
-            poll(&watched, 1, static_cast<int>((left + 999) / 1000));
-        }
-        EXPECT_EQ(all.size(), count) << "outcomes are missing";
-        return all;
-    }
-
-    Outcome send(Batch& batch) {
-        sink_->submit(batch);
-        std::vector<Outcome> all = outcomes(1);
-        return all.empty() ? Outcome{} : all.front();
-    }
     Outcome send_one() { return send(batch()); }
 
     ScriptedPeer peer_;
-    SystemClock clock_;
-    Destination destination_;
-    std::unique_ptr<Sink> sink_;
     std::deque<SampleEvent> samples_;
     std::deque<Batch> batches_;
 };

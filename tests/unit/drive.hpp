@@ -1,0 +1,61 @@
+// Drives a sink as the relay's loop does.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "core/clock.hpp"
+#include "sinks/sink.hpp"
+
+extern "C" outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept;
+
+namespace outbox {
+
+// A sink of the program's module and its destination; for the fixtures of the sinks' tests.
+class DrivenSink : public testing::Test {
+  protected:
+    void make(const std::vector<Option>& options, const std::vector<Option>& mapping,
+              const std::string& allowed_hosts = "127.0.0.1") {
+        DestinationDefaults defaults;
+        defaults.allowed_hosts = allowed_hosts;
+        Result<Destination> parsed = Destination::parse("d", options, mapping, defaults);
+        ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+        destination_ = std::move(parsed.value());
+        destination_.source = "shop";
+        sink_.reset(outbox_create_sink({destination_, clock_}));
+        ASSERT_NE(sink_, nullptr);
+    }
+
+    // Steps until there are so many outcomes.
+    std::vector<Outcome> outcomes(std::size_t count) {
+        std::vector<Outcome> all;
+        const Micros give_up = clock_.now() + seconds(20);
+        while (all.size() < count && clock_.now() < give_up) {
+            sink_->step(clock_.now(), all);
+            if (all.size() >= count)
+                break;
+            const Micros due = std::min(sink_->deadline(), give_up);
+            const Micros left = std::max<Micros>(0, due - clock_.now());
+            pollfd watched{sink_->descriptor(), POLLIN, 0};
+            poll(&watched, 1, static_cast<int>((left + 999) / 1000));
+        }
+        EXPECT_EQ(all.size(), count) << "outcomes are missing";
+        all.resize(count);
+        return all;
+    }
+
+    Outcome send(Batch& batch) {
+        sink_->submit(batch);
+        return outcomes(1).front();
+    }
+
+    SystemClock clock_;
+    Destination destination_;
+    std::unique_ptr<Sink> sink_;
+};
+
+}  // namespace outbox
