@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "sinks/transport/request_sink.hpp"
+
 namespace outbox {
 
 RequestCheck::RequestCheck(const Clock& clock)
@@ -107,6 +109,8 @@ void RequestCheck::take_answer(Micros now, std::vector<Finding>& findings) {
     if (answered_.empty())
         return;
     answered_.clear();
+    if (exchange_->status / 100 != 2)
+        conceal_secrets(*exchange_);
     judge(*exchange_, findings);
     exchange_.reset();
 }

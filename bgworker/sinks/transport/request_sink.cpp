@@ -120,10 +120,9 @@ void RequestSink::start_waiting(Credentials::State state, std::vector<Outcome>& 
 }
 
 // What a server says about a request may repeat it, as Amazon's does when a signature is wrong.
-void RequestSink::conceal_secrets(Exchange& exchange) const noexcept {
+void conceal_secrets(Exchange& exchange) noexcept {
     static constexpr std::string_view authorization = "Authorization: ";
     static constexpr std::string_view session = "X-Amz-Security-Token: ";
-    conceal(exchange.body, secret_);
     std::string_view lines = exchange.content.headers;
     for (std::size_t end; (end = lines.find("\r\n")) != lines.npos; lines.remove_prefix(end + 2)) {
         const std::string_view line = lines.substr(0, end);
@@ -161,8 +160,10 @@ void RequestSink::step(Micros now, std::vector<Outcome>& outcomes) noexcept {
             start_waiting(credentials_->step(now), outcomes);
         transport_->step(now, done_);
         for (; !done_.empty(); done_.pop_back()) {
-            if (done_.back()->status / 100 != 2)
+            if (done_.back()->status / 100 != 2) {
+                conceal(done_.back()->body, secret_);
                 conceal_secrets(*done_.back());
+            }
             if (goes_on(*done_.back()))
                 continue;
             outcomes.push_back(judged(*done_.back()));

@@ -51,7 +51,6 @@ class RequestSink : public Sink {
     void start(Exchange& exchange);
     void start_waiting(Credentials::State state, std::vector<Outcome>& outcomes);
     void give_back(Exchange& exchange) noexcept;
-    void conceal_secrets(Exchange& exchange) const noexcept;
     bool goes_on(Exchange& exchange) noexcept;
     Outcome judged(const Exchange& exchange) noexcept;
 
@@ -73,6 +72,9 @@ std::string explain(const Exchange& exchange);
 
 // Takes a secret out of a text from outside, also where the text ends in the middle of it.
 void conceal(std::string& text, std::string_view secret) noexcept;
+
+// Takes what the request proved its sender with out of the answer, which may repeat it.
+void conceal_secrets(Exchange& exchange) noexcept;
 
 // What came from outside, as one line that can be shown.
 std::string printable(std::string_view text);

@@ -53,6 +53,7 @@ class Questions final : public RequestCheck {
         if (asked_ == paths_.size())
             return false;
         exchange.method = "GET";
+        exchange.content.headers = "Authorization: Bearer s3cret-token\r\n";
         exchange.target = paths_[asked_++];
         return true;
     }
@@ -143,6 +144,12 @@ TEST_F(ChecksOverHttp, AskOneQuestionAfterTheOther) {
                             Ok("/b", "HTTP 200: one")));
     EXPECT_THAT(peer_.requests(),
                 ElementsAre(StartsWith("GET /a HTTP/1.1\r\n"), StartsWith("GET /b HTTP/1.1\r\n")));
+}
+
+TEST_F(ChecksOverHttp, DoNotRepeatWhatTheyProvedThemselvesWith) {
+    peer_.then({.bytes = "HTTP/1.1 401 x\r\nContent-Length: 20\r\n\r\nwho is s3cret-token?"});
+    EXPECT_THAT(ask({"/a"}), ElementsAre(Ok("address", ""), Ok("connection", ""),
+                                         NotOk("/a", "HTTP 401: who is ***?")));
 }
 
 TEST_F(ChecksOverHttp, WaitForCredentials) {
