@@ -63,6 +63,8 @@ def assert_threads_block_signals(pid: int) -> int:
             status = status_of(f"/proc/{pid}/task/{thread}")
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile
+        if status["Threads"] == "0":
+            continue  # it is ending: what it blocked is gone, and the kernel shows zeroes
         seen += 1
         blocked = int(status["SigBlk"], 16)
         taken = [number.name for number in handled if not blocked >> (number - 1) & 1]
