@@ -33,7 +33,7 @@ BEGIN
           FROM inbox.message AS m
          WHERE m.consumer_id = next_messages.consumer_id
            AND NOT EXISTS (SELECT FROM inbox.waiting AS w
-                            WHERE w.consumer_id = m.consumer_id AND w.seq = m.seq
+                            WHERE w.consumer_id = m.consumer_id AND w.event_id = m.event_id
                               AND w.next_attempt_at > clock_timestamp())
            AND (m.ordering_key = ''
                 OR NOT EXISTS (SELECT FROM inbox.waiting AS w
@@ -83,9 +83,9 @@ BEGIN
         RETURN;
     END IF;
     waits := false;
-    DELETE FROM inbox.waiting AS w WHERE w.consumer_id = take.consumer_id AND w.seq = take.seq;
-    INSERT INTO inbox.processed (consumer_id, event_id)
-        VALUES (message.consumer_id, message.event_id)
+    DELETE FROM inbox.waiting AS w WHERE w.consumer_id = take.consumer_id AND w.event_id = message.event_id;
+    INSERT INTO inbox.processed (consumer_id, event_id, bucket)
+        VALUES (message.consumer_id, message.event_id, inbox.bucket(message.event_id))
         ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         message := NULL;

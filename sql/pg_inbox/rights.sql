@@ -14,6 +14,7 @@ BEGIN ATOMIC
              WHEN 'read' THEN ARRAY['subscribe', 'add_subscription', 'unsubscribe', 'json', 'apply', 'waiting_keys',
                                     'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'record_failure',
                                     'save_progress']
+             WHEN 'consume' THEN ARRAY['begin_event', 'begin_events', 'apply']
              WHEN 'monitor' THEN ARRAY['status', 'is_own']
            END;
 END;
@@ -107,6 +108,24 @@ BEGIN ATOMIC
     SELECT inbox.revoke_right(role, 'read');
 END;
 COMMENT ON FUNCTION inbox.revoke_read(regrole) IS 'takes the right to subscribe handlers from a role';
+
+CREATE FUNCTION inbox.grant_consume(role regrole)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT inbox.grant_right(role, 'consume');
+END;
+COMMENT ON FUNCTION inbox.grant_consume(regrole) IS 'lets a role consume events in its own processes';
+
+CREATE FUNCTION inbox.revoke_consume(role regrole)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT inbox.revoke_right(role, 'consume');
+END;
+COMMENT ON FUNCTION inbox.revoke_consume(regrole) IS 'takes the right to consume events from a role';
 
 CREATE FUNCTION inbox.grant_monitor(role regrole)
 RETURNS void

@@ -1,18 +1,32 @@
--- A message lies in inbox.message until it is processed. Processing it is one transaction: the message
--- is deleted, its id is remembered in inbox.processed, and the handlers run. So the unit of
--- deduplication is (consumer, event id) twice over: a message that waits is not stored again, and one
--- that comes again after it was processed finds its id and has no effect.
+-- Two ways to consume an event, one memory of what was applied:
+--
+-- Handle at once: begin_event() remembers the id in inbox.processed in the transaction that applies the
+-- event. Store, then process: a message lies in inbox.message until it is processed, which deletes it,
+-- remembers its id and applies it in one transaction.
+--
+-- So the unit of deduplication is (consumer, event id): a message that waits is not stored again, and an
+-- event that comes again after it was processed finds its id and has no effect.
 
 CREATE TABLE inbox.consumer (
     id            integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name          text        NOT NULL UNIQUE CHECK (name <> ''),
     role          name,
     subscriptions integer     NOT NULL DEFAULT 0,
-    created_at    timestamptz NOT NULL DEFAULT now()
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    max_attempts   integer    NOT NULL DEFAULT 10 CHECK (max_attempts > 0),
+    retry_base     interval   NOT NULL DEFAULT '1 second' CHECK (retry_base > '0'),
+    retry_max      interval   NOT NULL DEFAULT '5 minutes' CHECK (retry_max >= retry_base),
+    on_dead_letter text       NOT NULL DEFAULT 'release' CHECK (on_dead_letter IN ('release', 'block'))
 );
 COMMENT ON TABLE inbox.consumer IS 'named receivers of events in this database';
-COMMENT ON COLUMN inbox.consumer.role IS 'whose rights its handlers have; NULL: nobody has subscribed yet';
-COMMENT ON COLUMN inbox.consumer.subscriptions IS 'how many there are';
+COMMENT ON COLUMN inbox.consumer.role IS
+    'whose consumer it is, and whose rights its handlers have; NULL: messages came, but nobody has used it yet';
+COMMENT ON COLUMN inbox.consumer.subscriptions IS 'how many handlers the server runs for it';
+COMMENT ON COLUMN inbox.consumer.max_attempts IS 'an event that fails so often becomes a dead letter';
+COMMENT ON COLUMN inbox.consumer.retry_base IS 'the second attempt is after a random part of this, the third of twice this, ...';
+COMMENT ON COLUMN inbox.consumer.retry_max IS 'the longest pause between two attempts';
+COMMENT ON COLUMN inbox.consumer.on_dead_letter IS
+    'release: later messages of its key go on; block: they wait until a person has decided';
 
 CREATE TABLE inbox.subscription (
     consumer_id integer NOT NULL REFERENCES inbox.consumer ON DELETE CASCADE,
@@ -54,18 +68,45 @@ COMMENT ON COLUMN inbox.message.position IS 'position in the log of the sender';
 COMMENT ON COLUMN inbox.message.source IS 'where the event comes from';
 COMMENT ON INDEX inbox.message_order IS 'finds the next messages of a consumer';
 
+-- The ids are kept in a ring of buckets, so that old ones can be forgotten by TRUNCATE: no DELETE, no
+-- vacuum, however many there are. The bucket follows from the id alone, and so an id is unique: the time
+-- in a version 7 id (RFC 9562) says which, in steps of 2^25 ms = 9 h 19 min; 32 of them are 12.4 days. Ids
+-- of any other version have no time, and go to the bucket 32, which is pruned row by row.
+CREATE FUNCTION inbox.bucket(event_id uuid)
+RETURNS smallint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN CASE WHEN pg_catalog.get_byte(pg_catalog.uuid_send(event_id), 6) >> 4 = 7
+            THEN (pg_catalog.get_byte(pg_catalog.uuid_send(event_id), 2) >> 1) & 31
+            ELSE 32
+       END;
+COMMENT ON FUNCTION inbox.bucket(uuid) IS 'internal: where the id of an event is remembered';
+
 CREATE TABLE inbox.processed (
-    consumer_id  integer     NOT NULL,
     event_id     uuid        NOT NULL,
     processed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (consumer_id, event_id)
-);
+    consumer_id  integer     NOT NULL,
+    bucket       smallint    NOT NULL,
+    source       text,
+    PRIMARY KEY (consumer_id, event_id, bucket)
+) PARTITION BY LIST (bucket);
 COMMENT ON TABLE inbox.processed IS 'what has been applied: the deduplication window';
+COMMENT ON COLUMN inbox.processed.bucket IS 'inbox.bucket(event_id)';
+COMMENT ON COLUMN inbox.processed.source IS 'where the event came from; NULL: not said';
+
+DO $$
+BEGIN
+    FOR bucket IN 0..32 LOOP
+        EXECUTE format('CREATE TABLE inbox.processed_%1$s PARTITION OF inbox.processed FOR VALUES IN (%1$s)', bucket);
+        EXECUTE format('COMMENT ON TABLE inbox.processed_%s IS %L', bucket, 'a part of the deduplication window');
+    END LOOP;
+END $$;
+CREATE INDEX processed_32_time ON inbox.processed_32 (processed_at);
+COMMENT ON INDEX inbox.processed_32_time IS 'finds the ids that can be forgotten';
 
 CREATE TABLE inbox.waiting (
     consumer_id     integer     NOT NULL,
-    seq             bigint      NOT NULL,
     event_id        uuid        NOT NULL,
+    seq             bigint,
     ordering_key    text        NOT NULL,
     attempts        integer     NOT NULL,
     error           text        NOT NULL,
@@ -73,11 +114,78 @@ CREATE TABLE inbox.waiting (
     first_failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_failed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     next_attempt_at timestamptz NOT NULL,
-    PRIMARY KEY (consumer_id, seq)
+    PRIMARY KEY (consumer_id, event_id)
 );
 CREATE INDEX waiting_key ON inbox.waiting (consumer_id, ordering_key);
-COMMENT ON TABLE inbox.waiting IS 'messages whose handler failed; later ones of the same key wait behind them';
+COMMENT ON TABLE inbox.waiting IS 'events that failed and are tried again; later messages of the same key wait behind them';
+COMMENT ON COLUMN inbox.waiting.seq IS 'the message; NULL: the event is not stored, and comes again from where it came';
 COMMENT ON INDEX inbox.waiting_key IS 'finds what a message has to wait for';
+
+CREATE TABLE inbox.dead_message (
+    LIKE inbox.message,
+    attempts        integer     NOT NULL,
+    error           text        NOT NULL,
+    sqlstate        text        NOT NULL,
+    first_failed_at timestamptz NOT NULL,
+    died_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (consumer_id, event_id)
+);
+CREATE INDEX dead_message_key ON inbox.dead_message (consumer_id, ordering_key);
+COMMENT ON TABLE inbox.dead_message IS 'events that were given up, and wait for a person';
+COMMENT ON COLUMN inbox.dead_message.seq IS 'order of arrival, which a redriven message gets back';
+COMMENT ON INDEX inbox.dead_message_key IS 'finds the keys that a dead letter blocks';
+
+CREATE TABLE inbox.claimed (
+    consumer_id  integer     NOT NULL,
+    event_id     uuid        NOT NULL,
+    ordering_key text        NOT NULL,
+    token        uuid        NOT NULL,
+    leased_until timestamptz NOT NULL,
+    PRIMARY KEY (consumer_id, event_id)
+);
+CREATE INDEX claimed_key ON inbox.claimed (consumer_id, ordering_key);
+CREATE INDEX claimed_token ON inbox.claimed (token);
+COMMENT ON TABLE inbox.claimed IS 'messages that a processor outside the server has under a lease';
+COMMENT ON INDEX inbox.claimed_key IS 'finds the keys that are being processed';
+COMMENT ON INDEX inbox.claimed_token IS 'finds what belongs to a lease';
+
+CREATE TABLE inbox.tombstone (
+    projection regclass    NOT NULL,
+    key        text        NOT NULL,
+    version    text        NOT NULL,
+    removed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (projection, key)
+);
+COMMENT ON TABLE inbox.tombstone IS 'rows of projections that were removed: older versions must not bring them back';
+COMMENT ON COLUMN inbox.tombstone.key IS 'values of the key columns, as a JSON array';
+COMMENT ON COLUMN inbox.tombstone.version IS 'as text, of the type of the projection''s version column';
+
+-- Several rows per subscription, so that the connections of a consumer do not wait for each other.
+CREATE TABLE inbox.consumer_offset (
+    consumer_id  integer     NOT NULL REFERENCES inbox.consumer ON DELETE CASCADE,
+    subscription text        NOT NULL,
+    slot         smallint    NOT NULL,
+    message_id   text        NOT NULL,
+    publish_time timestamptz NOT NULL,
+    lag_ms       bigint      NOT NULL,
+    updated_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    updated_by   text        NOT NULL,
+    PRIMARY KEY (consumer_id, subscription, slot)
+);
+COMMENT ON TABLE inbox.consumer_offset IS 'how far consumers have come in what they subscribe to';
+COMMENT ON COLUMN inbox.consumer_offset.slot IS 'which connection of the consumer, by a hash of updated_by';
+COMMENT ON COLUMN inbox.consumer_offset.lag_ms IS 'milliseconds from publish_time to when this was saved';
+
+CREATE TABLE inbox.operation (
+    id        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    role      name        NOT NULL DEFAULT session_user,
+    consumer  text        NOT NULL,
+    operation text        NOT NULL,
+    details   jsonb       NOT NULL,
+    why       text
+);
+COMMENT ON TABLE inbox.operation IS 'what people did: who, what, when, why';
 
 CREATE TABLE inbox.progress (
     consumer_id integer     PRIMARY KEY,
@@ -92,13 +200,4 @@ COMMENT ON TABLE inbox.progress IS 'what processors count, saved now and then';
 COMMENT ON SEQUENCE inbox.consumer_id_seq IS 'ids of consumers';
 COMMENT ON SEQUENCE inbox.subscription_number_seq IS 'order of subscriptions';
 COMMENT ON SEQUENCE inbox.message_seq_seq IS 'order of arrival';
-
-SELECT pg_extension_config_dump('inbox.consumer', '');
-SELECT pg_extension_config_dump('inbox.consumer_id_seq', '');
-SELECT pg_extension_config_dump('inbox.subscription', '');
-SELECT pg_extension_config_dump('inbox.subscription_number_seq', '');
-SELECT pg_extension_config_dump('inbox.message', '');
-SELECT pg_extension_config_dump('inbox.message_seq_seq', '');
-SELECT pg_extension_config_dump('inbox.processed', '');
-SELECT pg_extension_config_dump('inbox.waiting', '');
-SELECT pg_extension_config_dump('inbox.progress', '');
+COMMENT ON SEQUENCE inbox.operation_id_seq IS 'ids of operations';

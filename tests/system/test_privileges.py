@@ -28,6 +28,7 @@ GRANTS = {
     "monitor": "outbox.grant_monitor",
     "sender": "inbox.grant_send",
     "reader": "inbox.grant_read",
+    "consumer": "inbox.grant_consume",
     "inbox monitor": "inbox.grant_monitor",
     "public": None,
 }
@@ -159,23 +160,34 @@ USERS = {
     "function outbox.wake_keeper()": NOBODY,
     "function outbox.wake_relays()": NOBODY,
     "function outbox.workers()": "monitor",
-    "schema inbox": "sender, reader, inbox monitor",
+    "schema inbox": "sender, reader, consumer, inbox monitor",
+    "table inbox.claimed": NOBODY,
     "table inbox.consumer": NOBODY,
+    "table inbox.consumer_offset": NOBODY,
+    "table inbox.dead_message": NOBODY,
     "table inbox.message": NOBODY,
+    "table inbox.operation": NOBODY,
     "table inbox.processed": NOBODY,
+    **{f"table inbox.processed_{bucket}": NOBODY for bucket in range(33)},
     "table inbox.progress": NOBODY,
     "table inbox.subscription": NOBODY,
+    "table inbox.tombstone": NOBODY,
     "table inbox.waiting": NOBODY,
     "view inbox.status": "inbox monitor",
     "view inbox.waiting_keys": "reader",
     "sequence inbox.consumer_id_seq": NOBODY,
     "sequence inbox.message_seq_seq": NOBODY,
+    "sequence inbox.operation_id_seq": NOBODY,
     "sequence inbox.subscription_number_seq": NOBODY,
     "function inbox.add_subscription(text,text,regproc,name)": "reader",
-    "function inbox.apply(regclass,text[],text,jsonb)": "reader",
+    "function inbox.apply(regclass,text[],text,jsonb)": "reader, consumer",
+    "function inbox.begin_event(text,uuid,text)": "consumer",
+    "function inbox.begin_events(text,uuid[],text)": "consumer",
+    "function inbox.bucket(uuid)": NOBODY,
     "function inbox.check_role(integer)": NOBODY,
     "function inbox.consumer_id(text)": NOBODY,
     "function inbox.count_subscriptions(integer,name)": NOBODY,
+    "function inbox.grant_consume(regrole)": NOBODY,
     "function inbox.grant_monitor(regrole)": NOBODY,
     "function inbox.grant_read(regrole)": NOBODY,
     "function inbox.grant_right(regrole,text)": NOBODY,
@@ -184,11 +196,13 @@ USERS = {
     "function inbox.json(inbox.message)": "reader",
     "function inbox.next_attempt(integer)": "reader",
     "function inbox.next_messages(integer,integer)": "reader",
+    "function inbox.own_consumer(text)": NOBODY,
     "function inbox.parts_of_right(text)": NOBODY,
     "function inbox.privileges_of_right(text)": NOBODY,
     "function inbox.process(integer,bigint)": "reader",
     "function inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": "sender",
     "function inbox.record_failure(integer,bigint,text,text)": "reader",
+    "function inbox.revoke_consume(regrole)": NOBODY,
     "function inbox.revoke_monitor(regrole)": NOBODY,
     "function inbox.revoke_read(regrole)": NOBODY,
     "function inbox.revoke_right(regrole,text)": NOBODY,
@@ -251,12 +265,12 @@ ALLOWED = """
         SELECT 'function ' || oid::regprocedure, 'function', oid FROM pg_proc
          WHERE pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)
         UNION ALL
-        SELECT CASE relkind WHEN 'r' THEN 'table ' WHEN 'v' THEN 'view ' WHEN 'S' THEN 'sequence '
+        SELECT CASE relkind WHEN 'r' THEN 'table ' WHEN 'p' THEN 'table ' WHEN 'v' THEN 'view ' WHEN 'S' THEN 'sequence '
                             WHEN 'c' THEN 'type ' ELSE relkind::text || ' ' END || oid::regclass,
                CASE relkind WHEN 'S' THEN 'sequence' WHEN 'c' THEN 'type' ELSE 'table' END,
                CASE relkind WHEN 'c' THEN reltype ELSE oid END
           FROM pg_class
-         WHERE relnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) AND relkind NOT IN ('i', 't')
+         WHERE relnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) AND relkind NOT IN ('i', 'I', 't')
         UNION ALL
         SELECT 'type ' || oid::regtype, 'type', oid FROM pg_type
          WHERE typnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) AND typrelid = 0 AND typelem = 0

@@ -1,0 +1,87 @@
+-- Handling an event at once: in one transaction begin_event(), what the event causes, commit; then the
+-- acknowledgement. Whoever is told false has nothing to do but to acknowledge.
+
+-- The consumer as which the caller acts. It is made when it is new, and belongs to whoever used it
+-- first. Error 42501: it belongs to a role that the session's user is no member of.
+CREATE FUNCTION inbox.own_consumer(consumer text)
+RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_id  integer;
+    owner   name;
+BEGIN
+    -- The only statement for all events but the first. With the caller's rights, for functions that
+    -- have those of the owner.
+    SELECT c.id INTO own_id FROM inbox.consumer AS c
+     WHERE c.name = consumer AND pg_has_role(session_user, c.role, 'MEMBER');
+    IF own_id IS NULL THEN
+        own_id := inbox.consumer_id(consumer);
+        UPDATE inbox.consumer AS c SET role = session_user WHERE c.id = own_id AND c.role IS NULL;
+        SELECT c.role INTO owner FROM inbox.consumer AS c WHERE c.id = own_id;
+        IF NOT pg_has_role(session_user, owner, 'MEMBER') THEN
+            RAISE EXCEPTION 'consumer "%" belongs to role "%"', consumer, owner
+                USING ERRCODE = 'insufficient_privilege',
+                      HINT = 'Choose another name, or become a member of that role.';
+        END IF;
+    END IF;
+    RETURN own_id;
+END $$;
+COMMENT ON FUNCTION inbox.own_consumer(text) IS 'internal: the consumer as which the caller acts';
+
+-- Whether the event is new to the consumer. True: go on; the event counts as applied when the caller's
+-- transaction commits, and as new again when it does not. False: it was applied before. While another
+-- transaction has begun the same event, this waits for its end. source is kept for those who look.
+CREATE FUNCTION inbox.begin_event(consumer text, event_id uuid, source text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_id integer;
+BEGIN
+    SELECT c.id INTO own_id FROM inbox.consumer AS c
+     WHERE c.name = consumer AND pg_has_role(session_user, c.role, 'MEMBER');
+    IF own_id IS NULL THEN
+        own_id := inbox.own_consumer(consumer);
+    END IF;
+    INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
+        VALUES (own_id, begin_event.event_id, inbox.bucket(begin_event.event_id), begin_event.source)
+        ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION inbox.begin_event(text, uuid, text) IS
+    'whether an event is new to a consumer; from the commit on it is not';
+
+-- The same for a batch: element n of the result says whether event_ids[n] is new. Of an id that occurs
+-- several times only the first is.
+CREATE FUNCTION inbox.begin_events(consumer text, event_ids uuid[], source text DEFAULT NULL)
+RETURNS boolean[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_id integer := inbox.own_consumer(consumer);
+    new_ids uuid[];
+BEGIN
+    -- In the order of the ids, so that two batches which share some wait for each other and do not lock
+    -- each other out.
+    WITH new AS (
+        INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
+            SELECT own_id, id, inbox.bucket(id), begin_events.source
+              FROM unnest(event_ids) AS id
+             ORDER BY id
+            ON CONFLICT DO NOTHING
+            RETURNING processed.event_id)
+    SELECT array_agg(new.event_id) INTO new_ids FROM new;
+    IF cardinality(new_ids) = cardinality(event_ids) THEN
+        RETURN array_fill(true, ARRAY[cardinality(event_ids)]);
+    END IF;
+    RETURN ARRAY(
+        SELECT given.id = ANY (new_ids) AND given.n = min(given.n) OVER (PARTITION BY given.id)
+          FROM unnest(event_ids) WITH ORDINALITY AS given (id, n)
+         ORDER BY given.n);
+END $$;
+COMMENT ON FUNCTION inbox.begin_events(text, uuid[], text) IS
+    'which events of a batch are new to a consumer; from the commit on they are not';
