@@ -177,6 +177,17 @@ COMMENT ON TABLE inbox.consumer_offset IS 'how far consumers have come in what t
 COMMENT ON COLUMN inbox.consumer_offset.slot IS 'which connection of the consumer, by a hash of updated_by';
 COMMENT ON COLUMN inbox.consumer_offset.lag_ms IS 'milliseconds from publish_time to when this was saved';
 
+CREATE TABLE inbox.offset_reset (
+    consumer_id  integer     NOT NULL REFERENCES inbox.consumer ON DELETE CASCADE,
+    subscription text        NOT NULL,
+    reset_id     bigint      NOT NULL,
+    message_id   text        NOT NULL,
+    publish_time timestamptz NOT NULL,
+    PRIMARY KEY (consumer_id, subscription)
+);
+COMMENT ON TABLE inbox.offset_reset IS 'where consumers are to go on from, and have not gone to yet';
+COMMENT ON COLUMN inbox.offset_reset.reset_id IS 'the request, in inbox.operation';
+
 CREATE TABLE inbox.operation (
     id        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
