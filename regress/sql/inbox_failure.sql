@@ -1,6 +1,8 @@
 -- Events that fail: policies, attempts, dead letters, and what people decide about them.
 SET client_min_messages = warning;
 CREATE EXTENSION pg_inbox;
+CREATE SCHEMA failure;
+SET search_path = failure;
 \set SHOW_CONTEXT never
 
 CREATE FUNCTION id(n int) RETURNS uuid LANGUAGE sql AS $$ SELECT ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid $$;
@@ -71,7 +73,7 @@ BEGIN
     INSERT INTO seen (position) VALUES (m.position);
 END $$;
 INSERT INTO inbox.consumer (name, role, max_attempts) VALUES ('c', session_user, 2);
-INSERT INTO inbox.subscription (consumer_id, event_type, handler) SELECT id, '*', 'public.handle' FROM inbox.consumer WHERE name = 'c';
+INSERT INTO inbox.subscription (consumer_id, event_type, handler) SELECT id, '*', 'failure.handle' FROM inbox.consumer WHERE name = 'c';
 SELECT id AS c FROM inbox.consumer WHERE name = 'c' \gset
 CREATE FUNCTION work() RETURNS TABLE (done boolean, "position" bigint) LANGUAGE sql AS $$
     SELECT inbox.process(m.consumer_id, m.seq), m.position
@@ -132,3 +134,4 @@ SELECT inbox.redrive('nobody');
 SELECT (SELECT count(*) FROM inbox.waiting) AS waiting, (SELECT count(*) FROM inbox.message) AS messages;
 
 DROP EXTENSION pg_inbox CASCADE;
+DROP SCHEMA failure CASCADE;

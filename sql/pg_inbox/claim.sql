@@ -267,16 +267,15 @@ DECLARE
     new_end CONSTANT timestamptz := clock_timestamp() + lease;
 BEGIN
     PERFORM inbox.check_lease_time(lease);
-    UPDATE inbox.claimed AS c
-       SET leased_until = new_end
-     WHERE c.ctid = ANY (ARRAY(SELECT own.ctid
-                                 FROM inbox.claimed AS own
-                                 JOIN inbox.consumer AS o ON o.id = own.consumer_id
-                                WHERE own.token = $1 AND pg_has_role(session_user, o.role, 'MEMBER')
-                                  FOR UPDATE OF own SKIP LOCKED));
-    IF NOT FOUND AND NOT EXISTS (SELECT FROM inbox.claimed AS c WHERE c.token = $1) THEN
+    IF NOT EXISTS (SELECT FROM inbox.claimed AS c
+                     JOIN inbox.consumer AS o ON o.id = c.consumer_id
+                    WHERE c.token = $1 AND pg_has_role(session_user, o.role, 'MEMBER')) THEN
         PERFORM inbox.lease_lost(token);
     END IF;
+    UPDATE inbox.claimed AS c
+       SET leased_until = new_end
+     WHERE c.ctid = ANY (ARRAY(SELECT own.ctid FROM inbox.claimed AS own
+                                WHERE own.token = $1 FOR UPDATE SKIP LOCKED));
     RETURN new_end;
 END $$;
 COMMENT ON FUNCTION inbox.extend(uuid, interval) IS 'makes a lease end so much after now; says when that is';
