@@ -14,8 +14,8 @@ BEGIN ATOMIC
              WHEN 'read' THEN ARRAY['subscribe', 'add_subscription', 'unsubscribe', 'json', 'apply', 'waiting_keys',
                                     'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'record_failure',
                                     'save_progress']
-             WHEN 'consume' THEN ARRAY['begin_event', 'begin_events', 'apply']
-             WHEN 'monitor' THEN ARRAY['status', 'is_own']
+             WHEN 'consume' THEN ARRAY['version', 'begin_event', 'begin_events', 'apply']
+             WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own']
            END;
 END;
 COMMENT ON FUNCTION inbox.parts_of_right(text) IS 'internal: the objects that a right gives the use of';
