@@ -18,8 +18,8 @@ static void add(CLI::App& group, Session& session, const std::string& verb, cons
             command.add_option("role", right.role)->required();
         },
         [&session, verb, done](const Right& right) {
-            session.report("SELECT $2::text AS \"right\", $1::text AS role FROM inbox." + verb + '_' +
-                               right.name + "(quote_ident($1::text)::regrole)",
+            session.report("SELECT $2::text AS \"right\", $1::text AS role FROM inbox." + verb +
+                               '_' + right.name + "(quote_ident($1::text)::regrole)",
                            {right.role, right.name}, [&](const Result&) {
                                return "right to " + right.name + ' ' + done + ' ' + right.role;
                            });

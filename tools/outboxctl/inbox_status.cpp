@@ -31,7 +31,13 @@ void add_health(CLI::App& group, Session& session) {
         "  outboxctl inbox health\n"
         "  outboxctl inbox health --json\n",
         [](CLI::App&, NoArguments&) {},
-        [&session](const NoArguments&) { session.list("*", "FROM inbox.health()"); });
+        [&session](const NoArguments&) {
+            if (session.json)
+                session.report("SELECT * FROM inbox.health()", {}, {});
+            else
+                session.list("state, reason",
+                             "FROM inbox.health() LEFT JOIN unnest(reasons) AS reason ON true");
+        });
 }
 
 }  // namespace
