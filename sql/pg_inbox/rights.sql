@@ -14,13 +14,13 @@ BEGIN ATOMIC
              WHEN 'read' THEN ARRAY['subscribe', 'add_subscription', 'unsubscribe', 'json', 'apply', 'waiting_keys',
                                     'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'record_failure',
                                     'save_progress', 'set_policy', 'dead_letter']
-             WHEN 'consume' THEN ARRAY['begin_event', 'begin_events', 'was_applied', 'apply',
+             WHEN 'consume' THEN ARRAY['version', 'begin_event', 'begin_events', 'was_applied', 'apply',
                                        'save_offset', 'load_offset', 'confirm_reset',
                                        'fail_event', 'end_failure', 'claim', 'complete', 'fail', 'extend', 'release',
                                        'set_policy', 'dead_letter', 'waiting_keys', 'is_own']
              WHEN 'operate' THEN ARRAY['redrive', 'discard', 'set_policy', 'dead_letter', 'waiting_keys', 'is_own',
                                        'operation']
-             WHEN 'monitor' THEN ARRAY['status', 'is_own', 'offsets']
+             WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'offsets']
            END;
 END;
 COMMENT ON FUNCTION inbox.parts_of_right(text) IS 'internal: the objects that a right gives the use of';

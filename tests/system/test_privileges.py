@@ -220,6 +220,7 @@ USERS = {
     "function inbox.subscribe(text,text,regproc)": "reader",
     "function inbox.take(integer,bigint)": "reader",
     "function inbox.unsubscribe(text,text,regproc)": "reader",
+    "function inbox.version()": "consumer, inbox monitor",
     "function inbox.was_applied(text,uuid)": "consumer",
 }
 
