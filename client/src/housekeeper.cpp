@@ -72,14 +72,8 @@ void Housekeeper::take_redriven() {
             {shared_.options.name, std::to_string(redriven_at_once)}, Format::binary));
         if (rows.count() == 0)
             return;
-        try {
-            for (int row = 0; row < rows.count(); row++)
-                try_redriven(rows.uuid(row, "token"), rows.event(row));
-        } catch (const StatementError& error) {
-            if (error.sqlstate() != "IL001")
-                throw;
-            connection_->roll_back();  // we were too slow, and others have the rest
-        }
+        for (int row = 0; row < rows.count(); row++)
+            try_redriven(rows.uuid(row, "token"), rows.event(row));
     }
 }
 
@@ -98,6 +92,12 @@ void Housekeeper::try_redriven(const std::string& token, const Event& event) {
         connection_->run(Whose::handler, "COMMIT");
         shared_.counters.applied += is_new.text(0, 0) == "t";
         return;
+    } catch (const StatementError& error) {
+        if (error.sqlstate() == "IL001") {  // others have it now, or an earlier one of its key failed
+            connection_->roll_back();
+            return;
+        }
+        failure = failure_of_event();
     } catch (...) {
         failure = failure_of_event();
     }

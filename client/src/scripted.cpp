@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "inbox/error.hpp"
+
 namespace inbox {
 
 // ------------------------------------------------------------------------------------------------
