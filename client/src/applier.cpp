@@ -59,14 +59,17 @@ Failure failure_of_event() {
     }
 }
 
-Connection connect(const Shared& shared) {
+Connection& connect(const Shared& shared, std::optional<Connection>& connection) {
+    if (connection)
+        return *connection;
     PGconn* made = nullptr;
     try {
         made = shared.connect();
     } catch (const std::exception& error) {
         throw ConnectionLost(error.what());
     }
-    return Connection(made, shared.options.prepare_statements, shared.give_up, shared.options.log);
+    return connection.emplace(made, shared.options.prepare_statements, shared.give_up,
+                              shared.options.log);
 }
 
 void handle(const Shared& shared, Connection& connection, const Event& event) {
@@ -86,11 +89,11 @@ Applier::Applier(Shared& shared, std::string name)
       conflict_pauses_(milliseconds{10}, milliseconds{1000}) {}
 
 Connection& Applier::connection() {
-    if (!connection_) {
-        connection_.emplace(connect(shared_));
-        if (std::exchange(connected_before_, true))
-            shared_.counters.database_reconnects++;
-    }
+    if (connection_)
+        return *connection_;
+    connect(shared_, connection_);
+    if (std::exchange(connected_before_, true))
+        shared_.counters.database_reconnects++;
     return *connection_;
 }
 

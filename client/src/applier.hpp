@@ -56,8 +56,8 @@ class Applier {
     Backoff conflict_pauses_;
 };
 
-// Of this consumer's. Throws ConnectionLost.
-Connection connect(const Shared& shared);
+// Connects if there is no connection. Throws ConnectionLost.
+Connection& connect(const Shared& shared, std::optional<Connection>& connection);
 // Runs the handler in the transaction there is; throws what it does.
 void handle(const Shared& shared, Connection& connection, const Event& event);
 // What is being thrown, as a failure of the event. Throws on what is none: the connection is lost,

@@ -38,6 +38,8 @@ class Connection {
     // Takes over what a ConnectionFactory has made. Throws ConnectionLost if that is no connection.
     // Whoever waits for the server gets ConnectionLost when `give_up` is raised.
     Connection(PGconn* connection, bool prepare, const Flag& give_up, Log log);
+    Connection(const Connection&) = delete;  // libpq knows where log_ is
+    Connection& operator=(const Connection&) = delete;
 
     // Sends a statement; what it returns is in the next finish().
     void send(Whose whose, const std::string& statement,

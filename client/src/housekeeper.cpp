@@ -21,8 +21,7 @@ void Housekeeper::attempt(const char* what, Task task) {
     if (shared_.stop.raised())
         return;
     try {
-        if (!connection_)
-            connection_.emplace(connect(shared_));
+        connect(shared_, connection_);
         task();
         failing_.erase(what);
     } catch (const DatabaseError& error) {
@@ -93,7 +92,8 @@ void Housekeeper::try_redriven(const std::string& token, const Event& event) {
         shared_.counters.applied += is_new.text(0, 0) == "t";
         return;
     } catch (const StatementError& error) {
-        if (error.sqlstate() == "IL001") {  // others have it now, or an earlier one of its key failed
+        if (error.sqlstate() ==
+            "IL001") {  // others have it now, or an earlier one of its key failed
             connection_->roll_back();
             return;
         }
