@@ -1,0 +1,444 @@
+#include "message/decode.hpp"
+
+#include <json/json.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <memory>
+#include <stdexcept>
+
+namespace inbox {
+
+using Texts = std::map<std::string, std::string>;
+
+// ---------------------------------------------------------------------------------------------
+// Texts
+// ---------------------------------------------------------------------------------------------
+
+// The length of the character at the beginning of `text`; 0: it is none that a text may have.
+static std::size_t character_length(std::string_view text) {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+    const unsigned first = byte(0);
+    if (first < 0x80)
+        return first == 0 ? 0 : 1;
+    const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+    if (first < 0xc2 || first > 0xf4 || text.size() < length)
+        return 0;
+    unsigned code = first & (0x7fu >> length);
+    for (std::size_t i = 1; i < length; i++) {
+        if ((byte(i) & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (byte(i) & 0x3fu);
+    }
+    static constexpr unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
+    return code < least[length] || code > 0x10ffff || is_surrogate ? 0 : length;
+}
+
+// PostgreSQL takes nothing else: an event with other texts could not even become a dead letter.
+static std::string clean(std::string_view text) {
+    std::string clean;
+    clean.reserve(text.size());
+    while (!text.empty()) {
+        const std::size_t length = character_length(text);
+        if (length == 0)
+            clean += "\xef\xbf\xbd";  // U+FFFD
+        else
+            clean += text.substr(0, length);
+        text.remove_prefix(std::max<std::size_t>(length, 1));
+    }
+    return clean;
+}
+
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+static char lower(char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+static std::optional<unsigned> hex_value(char c) {
+    if (is_digit(c))
+        return c - '0';
+    c = lower(c);
+    return c >= 'a' && c <= 'f' ? std::optional<unsigned>(c - 'a' + 10) : std::nullopt;
+}
+
+template <class Number>
+static std::optional<Number> parse_number(std::string_view text) {
+    Number number{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size())
+        return std::nullopt;
+    return number;
+}
+
+static std::optional<std::string> parse_uuid(std::string_view text) {
+    if (text.size() != 36)
+        return std::nullopt;
+    std::string uuid;
+    for (std::size_t i = 0; i < text.size(); i++) {
+        const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+        if (dash ? text[i] != '-' : !hex_value(text[i]))
+            return std::nullopt;
+        uuid += lower(text[i]);
+    }
+    return uuid;
+}
+
+std::string uuid_of_name(std::string_view name) {
+    static constexpr unsigned char urls[] = {0x6b, 0xa7, 0xb8, 0x11, 0x9d, 0xad, 0x11, 0xd1,
+                                             0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8};
+    std::string bytes(reinterpret_cast<const char*>(urls), sizeof urls);
+    bytes += name;
+    std::array<unsigned char, EVP_MAX_MD_SIZE> hash{};
+    if (EVP_Digest(bytes.data(), bytes.size(), hash.data(), nullptr, EVP_sha1(), nullptr) != 1)
+        throw std::bad_alloc();
+    hash[6] = (hash[6] & 0x0f) | 0x50;  // version 5
+    hash[8] = (hash[8] & 0x3f) | 0x80;
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string uuid;
+    for (std::size_t i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            uuid += '-';
+        uuid += digits[hash[i] >> 4];
+        uuid += digits[hash[i] & 15];
+    }
+    return uuid;
+}
+
+std::optional<std::string> from_base64(std::string_view text) {
+    while (text.ends_with('='))
+        text.remove_suffix(1);
+    std::string bytes;
+    bytes.reserve(text.size() * 3 / 4);
+    unsigned bits = 0, held = 0;
+    for (const char c : text) {
+        unsigned value;
+        if (c >= 'A' && c <= 'Z')
+            value = c - 'A';
+        else if (c >= 'a' && c <= 'z')
+            value = c - 'a' + 26;
+        else if (is_digit(c))
+            value = c - '0' + 52;
+        else if (c == '+' || c == '-')
+            value = 62;
+        else if (c == '/' || c == '_')
+            value = 63;
+        else
+            return std::nullopt;
+        held = (held << 6 | value) & 0xffff;
+        bits += 6;
+        if (bits >= 8) {
+            bits -= 8;
+            bytes += static_cast<char>(held >> bits & 0xff);
+        }
+    }
+    if (text.size() % 4 == 1)
+        return std::nullopt;
+    return bytes;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Times
+// ---------------------------------------------------------------------------------------------
+
+// Takes a number of so many digits off the front.
+static std::optional<int> take_digits(std::string_view& text, std::size_t count) {
+    if (text.size() < count || !std::all_of(text.begin(), text.begin() + count, is_digit))
+        return std::nullopt;
+    const std::optional<int> number = parse_number<int>(text.substr(0, count));
+    text.remove_prefix(count);
+    return number;
+}
+
+static bool take(std::string_view& text, std::string_view which) {
+    if (text.empty() || which.find(text.front()) == std::string_view::npos)
+        return false;
+    text.remove_prefix(1);
+    return true;
+}
+
+static std::optional<std::chrono::microseconds> take_fraction(std::string_view& text) {
+    std::int64_t micros = 0;
+    int digits = 0;
+    while (!text.empty() && is_digit(text.front())) {
+        if (digits++ < 6)
+            micros = micros * 10 + (text.front() - '0');
+        text.remove_prefix(1);
+    }
+    if (digits == 0)
+        return std::nullopt;
+    for (; digits < 6; digits++)
+        micros *= 10;
+    return std::chrono::microseconds(micros);
+}
+
+static std::optional<std::chrono::minutes> take_zone(std::string_view& text) {
+    if (take(text, "zZ"))
+        return std::chrono::minutes(0);
+    const bool west = text.starts_with('-');
+    if (!take(text, "+-"))
+        return std::nullopt;
+    const std::optional<int> hours = take_digits(text, 2);
+    if (!hours || !take(text, ":"))
+        return std::nullopt;
+    const std::optional<int> minutes = take_digits(text, 2);
+    if (!minutes || *hours > 23 || *minutes > 59)
+        return std::nullopt;
+    return std::chrono::minutes((west ? -1 : 1) * (*hours * 60 + *minutes));
+}
+
+std::optional<Time> parse_time(std::string_view text) {
+    using namespace std::chrono;
+    std::array<int, 6> parts{};
+    for (std::size_t i = 0; i < parts.size(); i++) {
+        static constexpr std::string_view before[] = {"", "-", "-", "Tt ", ":", ":"};
+        if (i > 0 && !take(text, before[i]))
+            return std::nullopt;
+        const std::optional<int> number = take_digits(text, i == 0 ? 4 : 2);
+        if (!number)
+            return std::nullopt;
+        parts[i] = *number;
+    }
+    const auto [year_, month_, day_, hour, minute, second] = parts;
+    const year_month_day date{year(year_), month(month_), day(day_)};
+    if (!date.ok() || hour > 23 || minute > 59 || second > 60)
+        return std::nullopt;
+    microseconds fraction{0};
+    if (take(text, ".")) {
+        const auto taken = take_fraction(text);
+        if (!taken)
+            return std::nullopt;
+        fraction = *taken;
+    }
+    const auto zone = take_zone(text);
+    if (!zone || !text.empty())
+        return std::nullopt;
+    return Time(sys_days(date) + hours(hour) + minutes(minute) + seconds(second) + fraction -
+                *zone);
+}
+
+// ---------------------------------------------------------------------------------------------
+// JSON
+// ---------------------------------------------------------------------------------------------
+
+static std::optional<Json::Value> parse_object(std::string_view text) {
+    Json::CharReaderBuilder builder;
+    Json::CharReaderBuilder::strictMode(&builder.settings_);
+    builder["rejectDupKeys"] = false;  // the payload's own business
+    builder["skipBom"] = false;        // would shift the offsets that as_written() goes by
+    const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
+    Json::Value value;
+    try {
+        if (!reader->parse(text.data(), text.data() + text.size(), &value, nullptr))
+            return std::nullopt;
+    } catch (const Json::Exception&) {  // too deep
+        return std::nullopt;
+    }
+    return value.isObject() ? std::optional(std::move(value)) : std::nullopt;
+}
+
+// The member as it stands in the document: nothing is lost of its numbers and the order of its
+// members.
+static std::string_view as_written(const Json::Value& value, std::string_view document) {
+    const auto start = static_cast<std::size_t>(value.getOffsetStart());
+    const auto limit = static_cast<std::size_t>(value.getOffsetLimit());
+    return document.substr(start, limit - start);
+}
+
+static std::string text_of(const Json::Value& value, std::string_view document) {
+    return value.isString() ? value.asString() : std::string(as_written(value, document));
+}
+
+std::optional<Texts> headers_from_json(std::string_view document) {
+    const std::optional<Json::Value> object = parse_object(document);
+    if (!object)
+        return std::nullopt;
+    Texts headers;
+    for (auto member = object->begin(); member != object->end(); ++member)
+        if (!member->isNull())
+            headers[clean(member.name())] = clean(text_of(*member, document));
+    return headers;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Events
+// ---------------------------------------------------------------------------------------------
+
+static std::string take_text(Texts& texts, const std::string& name) {
+    auto node = texts.extract(name);
+    return node.empty() ? std::string() : std::move(node.mapped());
+}
+
+// Moves a text to where it belongs if it can be read; else it stays with the headers.
+template <class Field, class Parse>
+static void take_parsed(Texts& texts, const std::string& name, Field& field, Parse parse) {
+    const auto found = texts.find(name);
+    if (found == texts.end())
+        return;
+    if (const auto parsed = parse(found->second)) {
+        field = *parsed;
+        texts.erase(found);
+    }
+}
+
+static void take_numbers(Event& event, Texts& texts, const std::string& version,
+                         const std::string& schema_version) {
+    take_parsed(texts, version, event.version, parse_number<std::int64_t>);
+    take_parsed(texts, schema_version, event.schema_version, parse_number<std::int32_t>);
+}
+
+static bool is_structured(std::string_view content_type) {
+    static constexpr std::string_view type = "application/cloudevents+json";
+    return content_type.size() >= type.size() &&
+           std::equal(type.begin(), type.end(), content_type.begin(),
+                      [](char a, char b) { return a == lower(b); });
+}
+
+static bool is_json(std::string_view content_type) {
+    const std::string_view type = content_type.substr(0, content_type.find(';'));
+    return type.empty() || type.ends_with("json");
+}
+
+// What pg_outbox writes as the source is /<database>/<aggregate type>, percent-encoded.
+static std::string last_path_segment(std::string_view source) {
+    const std::string_view segment = source.substr(source.rfind('/') + 1);
+    std::string text;
+    for (std::size_t i = 0; i < segment.size(); i++) {
+        const auto high = i + 2 < segment.size() ? hex_value(segment[i + 1]) : std::nullopt;
+        const auto low = high ? hex_value(segment[i + 2]) : std::nullopt;
+        if (segment[i] == '%' && low) {
+            text += static_cast<char>(*high << 4 | *low);
+            i += 2;
+        } else {
+            text += segment[i];
+        }
+    }
+    return clean(text);
+}
+
+// `attributes` without the prefix, and without those of the data. What Event has no place for,
+// such as `source` and `sequence`, becomes a header.
+static void take_cloud_event(Event& event, Texts attributes) {
+    const std::string id = take_text(attributes, "id");
+    const auto found = attributes.find("source");
+    const std::string source = found == attributes.end() ? "" : found->second;
+    const std::optional<std::string> uuid = parse_uuid(id);
+    // Together they are unique, by the specification.
+    event.id = uuid ? *uuid : uuid_of_name(source + '#' + id);
+    event.aggregate_type = last_path_segment(source);
+    event.type = take_text(attributes, "type");
+    event.aggregate_id = take_text(attributes, "subject");
+    if (std::string topic = take_text(attributes, "topic"); !topic.empty())
+        event.topic = std::move(topic);
+    if (std::string key = take_text(attributes, "partitionkey"); event.ordering_key.empty())
+        event.ordering_key = std::move(key);
+    take_parsed(attributes, "time", event.occurred_at, parse_time);
+    take_parsed(attributes, "sourceeventid", event.source_event_id, parse_uuid);
+    take_numbers(event, attributes, "aggregateversion", "schemaversion");
+    attributes.erase("specversion");
+    event.headers.merge(attributes);
+}
+
+static const Json::Value* member(const Json::Value& object, std::string_view name) {
+    return object.find(name.data(), name.data() + name.size());
+}
+
+static std::optional<std::string> payload_of(const Json::Value& event, std::string_view document,
+                                             std::string_view content_type) {
+    if (const Json::Value* encoded = member(event, "data_base64"); encoded && encoded->isString())
+        return from_base64(encoded->asString());
+    const Json::Value* data = member(event, "data");
+    if (data == nullptr)
+        return std::nullopt;
+    if (data->isString() && !is_json(content_type))
+        return data->asString();
+    return std::string(as_written(*data, document));
+}
+
+// False: the body is no CloudEvent; the event is as it was.
+static bool take_document(Event& event, const std::string& body) {
+    const std::optional<Json::Value> document = parse_object(body);
+    if (!document || !document->isMember("id") || !document->isMember("specversion"))
+        return false;
+    Texts attributes;
+    for (auto member = document->begin(); member != document->end(); ++member)
+        if (member.name() != "data" && member.name() != "data_base64" && !member->isNull())
+            attributes[clean(member.name())] = clean(text_of(*member, body));
+    if (std::string type = take_text(attributes, "datacontenttype"); !type.empty())
+        event.content_type = std::move(type);
+    event.payload = payload_of(*document, body, event.content_type);
+    take_cloud_event(event, std::move(attributes));
+    return true;
+}
+
+static Texts take_prefixed(Texts& texts, std::string_view prefix) {
+    Texts taken;
+    for (auto at = texts.begin(); at != texts.end();) {
+        if (at->first.starts_with(prefix)) {
+            taken[at->first.substr(prefix.size())] = std::move(at->second);
+            at = texts.erase(at);
+        } else {
+            ++at;
+        }
+    }
+    return taken;
+}
+
+static void take_binary(Event& event, Texts& texts) {
+    Texts attributes = take_prefixed(texts, "ce-");
+    std::string type = take_text(texts, "content-type");
+    std::string in_attributes = take_text(attributes, "datacontenttype");
+    event.headers = std::move(texts);
+    if (type.empty())
+        type = std::move(in_attributes);
+    event.content_type = type.empty() ? event.content_type : std::move(type);
+    take_cloud_event(event, std::move(attributes));
+}
+
+static void take_plain(Event& event, Texts& texts) {
+    take_parsed(texts, "event_id", event.id, parse_uuid);
+    event.type = take_text(texts, "event_type");
+    event.aggregate_type = take_text(texts, "aggregate_type");
+    event.aggregate_id = take_text(texts, "aggregate_id");
+    take_parsed(texts, "occurred_at", event.occurred_at, parse_time);
+    take_numbers(event, texts, "version", "schema_version");
+    const char* name = texts.contains("content_type") ? "content_type" : "content-type";
+    if (std::string type = take_text(texts, name); !type.empty())
+        event.content_type = std::move(type);
+    event.headers = std::move(texts);
+}
+
+Event decode_message(const Texts& attributes, std::string body, const Fallback& fallback) {
+    Texts texts;
+    for (const auto& [name, value] : attributes)
+        texts[clean(name)] = clean(value);
+
+    Event event;
+    event.topic = clean(fallback.topic);
+    event.ordering_key = clean(fallback.ordering_key);
+    event.occurred_at = fallback.published_at;
+
+    const auto type = texts.find("content-type");
+    if (type != texts.end() && is_structured(type->second) && take_document(event, body)) {
+        texts.erase(type);
+        event.headers.merge(texts);
+        return event;
+    }
+    // A payload that is empty has a type at least.
+    if (!body.empty() || type != texts.end() || texts.contains("content_type"))
+        event.payload = std::move(body);
+    if (texts.contains("ce-id") && texts.contains("ce-specversion"))
+        take_binary(event, texts);
+    else
+        take_plain(event, texts);
+    if (event.id.empty())
+        event.id = uuid_of_name(fallback.source + '/' + fallback.message_id);
+    return event;
+}
+
+}  // namespace inbox
