@@ -85,3 +85,19 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.begin_events(text, uuid[], text) IS
     'which events of a batch are new to a consumer; from the commit on they are not';
+
+-- Whether the event counts as applied. It may become so while a transaction that has begun it goes on;
+-- begin_event() waits for that.
+CREATE FUNCTION inbox.was_applied(consumer text, event_id uuid)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_id integer := inbox.own_consumer(consumer);
+BEGIN
+    RETURN EXISTS (SELECT FROM inbox.processed AS p
+                    WHERE p.consumer_id = own_id AND p.event_id = was_applied.event_id
+                      AND p.bucket = inbox.bucket(was_applied.event_id));
+END $$;
+COMMENT ON FUNCTION inbox.was_applied(text, uuid) IS 'whether an event has been applied';
