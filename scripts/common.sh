@@ -25,7 +25,7 @@ need_packages() {
     DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null
 }
 
-build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev libjsoncpp-dev libssl-dev
+build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev libjsoncpp-dev libssl-dev libcli11-dev
     postgresql-15 postgresql-server-dev-15)
 
 # Builds what the arguments (for cmake) ask for.

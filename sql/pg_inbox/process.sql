@@ -16,7 +16,7 @@ END $$;
 COMMENT ON FUNCTION inbox.check_role(integer) IS 'internal: refuses those who do not own the consumer';
 
 -- The next messages in order of arrival, without those that wait: for their next attempt, or behind
--- an earlier one of their key.
+-- an earlier one of their key that waits or blocks it.
 CREATE FUNCTION inbox.next_messages(
     consumer_id  integer,
     max_messages integer,
@@ -38,7 +38,11 @@ BEGIN
            AND (m.ordering_key = ''
                 OR NOT EXISTS (SELECT FROM inbox.waiting AS w
                                 WHERE w.consumer_id = m.consumer_id
-                                  AND w.ordering_key = m.ordering_key AND w.seq < m.seq))
+                                  AND w.ordering_key = m.ordering_key AND w.seq < m.seq)
+                   AND NOT EXISTS (SELECT FROM inbox.dead_message AS d
+                                     JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block'
+                                    WHERE d.consumer_id = m.consumer_id
+                                      AND d.ordering_key = m.ordering_key AND d.seq < m.seq))
          ORDER BY m.seq
          LIMIT max_messages;
 END $$;
@@ -57,7 +61,8 @@ COMMENT ON FUNCTION inbox.next_attempt(integer) IS 'internal: when a message tha
 
 -- Takes a message out of the inbox, for good if the transaction commits, and says what handles it.
 --
--- `waits`: an earlier message of the same key has failed and comes first; nothing was taken.
+-- `waits`: an earlier message of the same key has failed and comes first, or blocks it; nothing was
+-- taken.
 -- `message` NULL: it is not there, or it was a duplicate, which is gone now.
 CREATE FUNCTION inbox.take(
     consumer_id integer,
@@ -75,7 +80,11 @@ BEGIN
        AND (m.ordering_key = ''
             OR NOT EXISTS (SELECT FROM inbox.waiting AS w
                             WHERE w.consumer_id = m.consumer_id
-                              AND w.ordering_key = m.ordering_key AND w.seq < m.seq))
+                              AND w.ordering_key = m.ordering_key AND w.seq < m.seq)
+               AND NOT EXISTS (SELECT FROM inbox.dead_message AS d
+                                 JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block'
+                                WHERE d.consumer_id = m.consumer_id
+                                  AND d.ordering_key = m.ordering_key AND d.seq < m.seq))
      RETURNING m.* INTO message;
     IF NOT FOUND THEN
         waits := EXISTS (SELECT FROM inbox.message AS m
@@ -101,32 +110,23 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.take(integer, bigint) IS 'internal: a message and the right to handle it';
 
--- Remembers that a message could not be handled. The next attempt is after a random part of a second,
--- two, four, ... up to five minutes.
+-- Remembers that a message could not be handled: it waits, with its key, or is a dead letter now.
 CREATE FUNCTION inbox.record_failure(consumer_id integer, seq bigint, error text, sqlstate text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    message inbox.message;
 BEGIN
     PERFORM inbox.check_role(consumer_id);
-    INSERT INTO inbox.waiting AS w (consumer_id, seq, event_id, ordering_key, attempts, error,
-                                    sqlstate, next_attempt_at)
-        SELECT m.consumer_id, m.seq, m.event_id, m.ordering_key, 1, $3, $4,
-               clock_timestamp() + random() * interval '1 second'
-          FROM inbox.message AS m
-         WHERE m.consumer_id = $1 AND m.seq = $2
-        ON CONFLICT ON CONSTRAINT waiting_pkey DO UPDATE
-           SET attempts = w.attempts + 1,
-               error = excluded.error,
-               sqlstate = excluded.sqlstate,
-               last_failed_at = clock_timestamp(),
-               next_attempt_at = clock_timestamp()
-                   + random() * least(interval '5 minutes',
-                                      interval '1 second' * 2 ^ least(w.attempts, 16));
+    SELECT m.* INTO message FROM inbox.message AS m WHERE m.consumer_id = $1 AND m.seq = $2 FOR UPDATE;
+    IF FOUND THEN
+        PERFORM inbox.count_failure(message, $3, $4, false, NULL);
+    END IF;
 END $$;
 COMMENT ON FUNCTION inbox.record_failure(integer, bigint, text, text) IS
-    'internal: has a message and its key wait';
+    'internal: has a message and its key wait, or gives the message up';
 
 -- Processes one message. Returns true when it is done with, be it handled, passed over or a duplicate;
 -- false when it failed; NULL when it waits. The handler's effects are part of the caller's transaction.

@@ -13,9 +13,14 @@ BEGIN ATOMIC
              WHEN 'send' THEN ARRAY['receive']
              WHEN 'read' THEN ARRAY['subscribe', 'add_subscription', 'unsubscribe', 'json', 'apply', 'waiting_keys',
                                     'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'record_failure',
-                                    'save_progress']
-             WHEN 'consume' THEN ARRAY['begin_event', 'begin_events', 'apply']
-             WHEN 'monitor' THEN ARRAY['status', 'is_own']
+                                    'save_progress', 'set_policy', 'dead_letter']
+             WHEN 'consume' THEN ARRAY['version', 'begin_event', 'begin_events', 'was_applied', 'apply',
+                                       'save_offset', 'load_offset', 'confirm_reset',
+                                       'fail_event', 'end_failure', 'claim', 'complete', 'fail', 'extend', 'release',
+                                       'set_policy', 'dead_letter', 'waiting_keys', 'is_own']
+             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'set_policy', 'dead_letter', 'waiting_keys', 'is_own',
+                                       'operation']
+             WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'offsets']
            END;
 END;
 COMMENT ON FUNCTION inbox.parts_of_right(text) IS 'internal: the objects that a right gives the use of';
@@ -126,6 +131,24 @@ BEGIN ATOMIC
     SELECT inbox.revoke_right(role, 'consume');
 END;
 COMMENT ON FUNCTION inbox.revoke_consume(regrole) IS 'takes the right to consume events from a role';
+
+CREATE FUNCTION inbox.grant_operate(role regrole)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT inbox.grant_right(role, 'operate');
+END;
+COMMENT ON FUNCTION inbox.grant_operate(regrole) IS 'lets a role decide about events that failed';
+
+CREATE FUNCTION inbox.revoke_operate(role regrole)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT inbox.revoke_right(role, 'operate');
+END;
+COMMENT ON FUNCTION inbox.revoke_operate(regrole) IS 'takes the right to decide about events that failed from a role';
 
 CREATE FUNCTION inbox.grant_monitor(role regrole)
 RETURNS void

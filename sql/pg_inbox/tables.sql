@@ -71,10 +71,11 @@ COMMENT ON INDEX inbox.message_order IS 'finds the next messages of a consumer';
 -- The ids are kept in a ring of buckets, so that old ones can be forgotten by TRUNCATE: no DELETE, no
 -- vacuum, however many there are. The bucket follows from the id alone, and so an id is unique: the time
 -- in a version 7 id (RFC 9562) says which, in steps of 2^25 ms = 9 h 19 min; 32 of them are 12.4 days. Ids
--- of any other version have no time, and go to the bucket 32, which is pruned row by row.
+-- of any other version have no time, and go to the bucket 32, which is pruned row by row. Not STRICT: else
+-- it would not be inlined, and cost more than everything else about an event.
 CREATE FUNCTION inbox.bucket(event_id uuid)
 RETURNS smallint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN pg_catalog.get_byte(pg_catalog.uuid_send(event_id), 6) >> 4 = 7
             THEN (pg_catalog.get_byte(pg_catalog.uuid_send(event_id), 2) >> 1) & 31
             ELSE 32
@@ -175,6 +176,17 @@ CREATE TABLE inbox.consumer_offset (
 COMMENT ON TABLE inbox.consumer_offset IS 'how far consumers have come in what they subscribe to';
 COMMENT ON COLUMN inbox.consumer_offset.slot IS 'which connection of the consumer, by a hash of updated_by';
 COMMENT ON COLUMN inbox.consumer_offset.lag_ms IS 'milliseconds from publish_time to when this was saved';
+
+CREATE TABLE inbox.offset_reset (
+    consumer_id  integer     NOT NULL REFERENCES inbox.consumer ON DELETE CASCADE,
+    subscription text        NOT NULL,
+    reset_id     bigint      NOT NULL,
+    message_id   text        NOT NULL,
+    publish_time timestamptz NOT NULL,
+    PRIMARY KEY (consumer_id, subscription)
+);
+COMMENT ON TABLE inbox.offset_reset IS 'where consumers are to go on from, and have not gone to yet';
+COMMENT ON COLUMN inbox.offset_reset.reset_id IS 'the request, in inbox.operation';
 
 CREATE TABLE inbox.operation (
     id        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,0 +1,300 @@
+-- Messages processed outside the server: claim() hands them out under a lease, and for each, in a
+-- transaction of the caller's, complete() and what the message causes; or fail().
+--
+-- A message is claimed while it has a row in inbox.claimed. complete() locks that row, so a lease that
+-- ends in the middle is not taken over before the effects are committed or undone; one that was taken
+-- over has another token, and the transaction of whoever still works under the old one fails. So a
+-- lease is over when somebody has taken it over, not when its time has come.
+--
+-- A lease that was lost counts as a failed attempt of its messages, for one of them may end whoever
+-- processes it. From then on such a message is claimed alone: it takes no others along.
+
+CREATE FUNCTION inbox.check_isolation()
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'messages cannot be claimed in a % transaction',
+                        upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'feature_not_supported',
+                  HINT = 'Use READ COMMITTED, in a transaction of its own.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION inbox.check_isolation() IS 'internal: refuses transactions that look at the past';
+
+CREATE FUNCTION inbox.check_lease_time(lease interval)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF lease IS NULL OR lease < interval '1 millisecond' OR lease > interval '1 day' THEN
+        RAISE EXCEPTION 'lease must be from 1 ms to a day' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+COMMENT ON FUNCTION inbox.check_lease_time(interval) IS 'internal: refuses leases that make no sense';
+
+CREATE FUNCTION inbox.lease_lost(token uuid)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'the message is not under lease %', token
+        USING ERRCODE = 'IL001',
+              DETAIL = 'The lease ended and somebody else has the message, or an earlier one of its key failed, or it was completed before.',
+              HINT = 'Undo what the message caused, and go on with others.';
+END $$;
+COMMENT ON FUNCTION inbox.lease_lost(uuid) IS 'internal: refuses whoever has lost a lease';
+
+-- Ends leases whose time has come. Those of messages that are just being completed stay.
+CREATE FUNCTION inbox.end_lost_leases(consumer_id integer)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    lost    inbox.claimed;
+    message inbox.message;
+BEGIN
+    FOR lost IN
+        SELECT c.* FROM inbox.claimed AS c
+         WHERE c.consumer_id = $1 AND c.leased_until < clock_timestamp()
+           FOR UPDATE SKIP LOCKED
+    LOOP
+        DELETE FROM inbox.claimed AS c WHERE c.consumer_id = lost.consumer_id AND c.event_id = lost.event_id;
+        SELECT m.* INTO message FROM inbox.message AS m
+         WHERE m.consumer_id = lost.consumer_id AND m.event_id = lost.event_id
+           FOR UPDATE;
+        CONTINUE WHEN NOT FOUND;
+        PERFORM inbox.count_failure(message, format('the lease ended at %s, and the message was not completed', lost.leased_until),
+                                    'IL001', false, NULL);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION inbox.end_lost_leases(integer) IS 'internal: counts what was lost with leases as failed';
+
+-- Takes the next messages of a consumer that has no subscriptions in the server, in order of arrival.
+-- Not those that wait for their next attempt, nor those of a key of which an earlier one waits, blocks,
+-- or is claimed. attempt: 1 for the first. Several of one key are to be processed in the order given.
+-- Plans are kept, and must be right for tables that were empty when they were made.
+CREATE FUNCTION inbox.claim(
+    consumer     text,
+    max_messages integer  DEFAULT 100,
+    lease        interval DEFAULT '30 seconds')
+RETURNS TABLE (
+    token           uuid,
+    attempt         integer,
+    seq             bigint,
+    event_id        uuid,
+    occurred_at     timestamptz,
+    received_at     timestamptz,
+    "position"      bigint,
+    version         bigint,
+    schema_version  integer,
+    source_event_id uuid,
+    source          text,
+    topic           text,
+    aggregate_type  text,
+    aggregate_id    text,
+    event_type      text,
+    ordering_key    text,
+    content_type    text,
+    headers         jsonb,
+    payload         bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    own_id    CONSTANT integer := inbox.own_consumer(consumer);
+    new_token CONSTANT uuid := gen_random_uuid();
+    handlers  integer;
+    pending   boolean;
+BEGIN
+    PERFORM inbox.check_isolation();
+    PERFORM inbox.check_lease_time(lease);
+    IF max_messages IS NULL OR max_messages < 1 THEN
+        RAISE EXCEPTION 'max_messages must be at least 1' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT c.subscriptions, EXISTS (SELECT FROM inbox.message AS m WHERE m.consumer_id = own_id)
+      INTO handlers, pending
+      FROM inbox.consumer AS c WHERE c.id = own_id;
+    IF handlers > 0 THEN
+        RAISE EXCEPTION 'messages of consumer "%" are processed in the server', consumer
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'End its subscriptions with inbox.unsubscribe(), or choose another consumer.';
+    END IF;
+    IF NOT pending THEN
+        RETURN;
+    END IF;
+
+    -- One claims after the other: whoever decides sees what the one before has taken.
+    PERFORM FROM inbox.consumer AS c WHERE c.id = own_id FOR NO KEY UPDATE;
+    PERFORM inbox.end_lost_leases(own_id);
+    RETURN QUERY
+    WITH free AS MATERIALIZED (
+        SELECT m.seq, m.event_id, m.ordering_key, coalesce(w.attempts, 0) AS failed,
+               coalesce(w.sqlstate = 'IL001', false) AS alone
+          FROM inbox.message AS m
+          LEFT JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
+         WHERE m.consumer_id = own_id
+           AND (w.next_attempt_at IS NULL OR w.next_attempt_at <= clock_timestamp())
+           AND NOT EXISTS (SELECT FROM inbox.claimed AS c
+                            WHERE c.consumer_id = m.consumer_id AND c.event_id = m.event_id)
+           AND (m.ordering_key = ''
+                OR NOT EXISTS (SELECT FROM inbox.claimed AS c
+                                WHERE c.consumer_id = m.consumer_id AND c.ordering_key = m.ordering_key)
+                   AND NOT EXISTS (SELECT FROM inbox.waiting AS e
+                                    WHERE e.consumer_id = m.consumer_id
+                                      AND e.ordering_key = m.ordering_key AND e.seq < m.seq)
+                   AND NOT EXISTS (SELECT FROM inbox.dead_message AS d
+                                     JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block'
+                                    WHERE d.consumer_id = m.consumer_id
+                                      AND d.ordering_key = m.ordering_key AND d.seq < m.seq))
+         ORDER BY m.seq
+         LIMIT max_messages
+    ), chosen AS (
+        SELECT f.* FROM free AS f
+         WHERE f.seq = (SELECT min(first.seq) FROM free AS first)
+            OR f.seq < coalesce((SELECT min(single.seq) FROM free AS single WHERE single.alone), f.seq + 1)
+    ), claimed AS (
+        INSERT INTO inbox.claimed (consumer_id, event_id, ordering_key, token, leased_until)
+            SELECT own_id, f.event_id, f.ordering_key, new_token, clock_timestamp() + lease FROM chosen AS f
+    )
+    SELECT new_token, f.failed + 1, m.seq, m.event_id, m.occurred_at, m.received_at, m.position, m.version,
+           m.schema_version, m.source_event_id, m.source, m.topic, m.aggregate_type, m.aggregate_id,
+           m.event_type, m.ordering_key, m.content_type, m.headers, m.payload
+      FROM chosen AS f
+      JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
+     ORDER BY f.seq;
+END $$;
+COMMENT ON FUNCTION inbox.claim(text, integer, interval) IS
+    'takes the next messages of a consumer under a lease; commit before you process them';
+
+-- Takes a message out of the inbox, for good if the transaction commits. Call it before what the message
+-- causes, in the same transaction. False: the message is a repetition, and nothing is to be done but to
+-- commit. Error IL001: it is not under this lease any more.
+CREATE FUNCTION inbox.complete(token uuid, event_id uuid)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    own_id integer;
+BEGIN
+    DELETE FROM inbox.claimed AS c
+     USING inbox.consumer AS o
+     WHERE c.token = $1 AND c.event_id = $2 AND o.id = c.consumer_id
+       AND pg_has_role(session_user, o.role, 'MEMBER')
+     RETURNING c.consumer_id INTO own_id;
+    IF FOUND THEN
+        DELETE FROM inbox.message AS m WHERE m.consumer_id = own_id AND m.event_id = $2;
+    END IF;
+    IF NOT FOUND THEN
+        PERFORM inbox.lease_lost(token);
+    END IF;
+    DELETE FROM inbox.waiting AS w WHERE w.consumer_id = own_id AND w.event_id = $2;
+    INSERT INTO inbox.processed (consumer_id, event_id, bucket)
+        VALUES (own_id, $2, inbox.bucket($2))
+        ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION inbox.complete(uuid, uuid) IS
+    'says that a claimed message is processed, in the transaction that does it';
+
+-- Counts a failed attempt, after what it caused was rolled back. Returns 'retry': it is claimed again
+-- later, or 'dead': it has become a dead letter. Skip what is left of its key under this lease: unless
+-- the key goes on after a dead letter those messages are given back, and complete() refuses them.
+CREATE FUNCTION inbox.fail(
+    token     uuid,
+    event_id  uuid,
+    error     text,
+    sqlstate  text    DEFAULT 'P0001',
+    permanent boolean DEFAULT false)
+RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    policy  inbox.consumer;
+    message inbox.message;
+    dead    boolean;
+BEGIN
+    DELETE FROM inbox.claimed AS c
+     USING inbox.consumer AS o
+     WHERE c.token = $1 AND c.event_id = $2 AND o.id = c.consumer_id
+       AND pg_has_role(session_user, o.role, 'MEMBER')
+     RETURNING o.* INTO policy;
+    IF FOUND THEN
+        SELECT m.* INTO message FROM inbox.message AS m
+         WHERE m.consumer_id = policy.id AND m.event_id = $2
+           FOR UPDATE;
+    END IF;
+    IF NOT FOUND THEN
+        PERFORM inbox.lease_lost(token);
+    END IF;
+    dead := inbox.count_failure(message, $3, $4, $5, NULL);
+    IF NOT dead OR policy.on_dead_letter = 'block' THEN
+        DELETE FROM inbox.claimed AS c
+         WHERE c.token = $1 AND c.ordering_key = message.ordering_key AND c.ordering_key <> '';
+    END IF;
+    RETURN CASE WHEN dead THEN 'dead' ELSE 'retry' END;
+END $$;
+COMMENT ON FUNCTION inbox.fail(uuid, uuid, text, text, boolean) IS
+    'says that a claimed message could not be processed; and whether it is given up';
+
+-- Does not wait for messages that are just being completed: nobody can take those over.
+CREATE FUNCTION inbox.extend(token uuid, lease interval DEFAULT '30 seconds')
+RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    new_end CONSTANT timestamptz := clock_timestamp() + lease;
+BEGIN
+    PERFORM inbox.check_lease_time(lease);
+    IF NOT EXISTS (SELECT FROM inbox.claimed AS c
+                     JOIN inbox.consumer AS o ON o.id = c.consumer_id
+                    WHERE c.token = $1 AND pg_has_role(session_user, o.role, 'MEMBER')) THEN
+        PERFORM inbox.lease_lost(token);
+    END IF;
+    UPDATE inbox.claimed AS c
+       SET leased_until = new_end
+     WHERE c.ctid = ANY (ARRAY(SELECT own.ctid FROM inbox.claimed AS own
+                                WHERE own.token = $1 FOR UPDATE SKIP LOCKED));
+    RETURN new_end;
+END $$;
+COMMENT ON FUNCTION inbox.extend(uuid, interval) IS 'makes a lease end so much after now; says when that is';
+
+CREATE FUNCTION inbox.release(token uuid)
+RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    released integer;
+BEGIN
+    DELETE FROM inbox.claimed AS c
+     USING inbox.consumer AS o
+     WHERE c.token = $1 AND o.id = c.consumer_id AND pg_has_role(session_user, o.role, 'MEMBER');
+    GET DIAGNOSTICS released = ROW_COUNT;
+    RETURN released;
+END $$;
+COMMENT ON FUNCTION inbox.release(uuid) IS
+    'gives what was claimed under a token and not completed back to others; says how many messages that were';

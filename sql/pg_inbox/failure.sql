@@ -1,0 +1,136 @@
+-- Events that fail. What a failure means is decided here for all: the processor of the server, those
+-- that claim messages, and those that handle at once.
+
+-- Counts a failed attempt. False: the event is to be tried again, or was applied by somebody else
+-- meanwhile. True: it is a dead letter now; its id is remembered, so that repetitions have no effect.
+--
+-- Rows are locked in this order, here as elsewhere: inbox.claimed, message, waiting, processed. The caller
+-- has locked the message, if there is one.
+--
+-- An event whose seq is NULL is not stored here. If dead letters of its consumer block their keys it
+-- never becomes one: its key is blocked where it comes from, for as long as it is not acknowledged.
+CREATE FUNCTION inbox.count_failure(
+    event        inbox.message,
+    error        text,
+    sqlstate     text,
+    permanent    boolean,
+    max_attempts integer)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    policy  inbox.consumer;
+    failure inbox.waiting;
+BEGIN
+    SELECT c.* INTO STRICT policy FROM inbox.consumer AS c WHERE c.id = event.consumer_id;
+    INSERT INTO inbox.waiting AS w (consumer_id, event_id, seq, ordering_key, attempts, error, sqlstate,
+                                    next_attempt_at)
+        VALUES (event.consumer_id, event.event_id, event.seq, event.ordering_key, 1,
+                left(coalesce(error, ''), 10000), coalesce(sqlstate, 'P0001'),
+                clock_timestamp() + inbox.retry_delay(policy, 1))
+        ON CONFLICT ON CONSTRAINT waiting_pkey DO UPDATE
+           SET seq = coalesce(excluded.seq, w.seq),
+               attempts = w.attempts + 1,
+               error = excluded.error,
+               sqlstate = excluded.sqlstate,
+               last_failed_at = clock_timestamp(),
+               next_attempt_at = clock_timestamp() + inbox.retry_delay(policy, w.attempts + 1)
+        RETURNING w.* INTO failure;
+    IF event.seq IS NULL AND policy.on_dead_letter = 'block'
+       OR failure.attempts < coalesce(max_attempts, policy.max_attempts)
+          AND NOT coalesce(permanent, false) AND failure.sqlstate <> 'IL002' THEN
+        RETURN false;
+    END IF;
+
+    DELETE FROM inbox.waiting AS w WHERE w.consumer_id = event.consumer_id AND w.event_id = event.event_id;
+    DELETE FROM inbox.message AS m WHERE m.consumer_id = event.consumer_id AND m.event_id = event.event_id;
+    INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
+        VALUES (event.consumer_id, event.event_id, inbox.bucket(event.event_id), event.source)
+        ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    event.seq := coalesce(event.seq, nextval('inbox.message_seq_seq'));
+    INSERT INTO inbox.dead_message
+        SELECT event.*, failure.attempts, failure.error, failure.sqlstate, failure.first_failed_at;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION inbox.count_failure(inbox.message, text, text, boolean, integer) IS
+    'internal: what comes of a failed attempt';
+
+-- For those who handle at once, after they have rolled back: counts a failed attempt. False: do not
+-- acknowledge the event, it is to come again. True: it is a dead letter, stored here, and can be
+-- acknowledged. With NULL for max_attempts the policy of the consumer says how often it is tried.
+CREATE FUNCTION inbox.fail_event(
+    consumer        text,
+    source          text,
+    event_id        uuid,
+    occurred_at     timestamptz,
+    "position"      bigint,
+    version         bigint,
+    schema_version  integer,
+    source_event_id uuid,
+    topic           text,
+    aggregate_type  text,
+    aggregate_id    text,
+    event_type      text,
+    ordering_key    text,
+    content_type    text,
+    headers         jsonb,
+    payload         bytea,
+    error           text,
+    sqlstate        text,
+    permanent       boolean DEFAULT false,
+    max_attempts    integer DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    event inbox.message;
+BEGIN
+    event.consumer_id := inbox.own_consumer(consumer);
+    -- Applied, or dead, since the attempt began: it will be found so when it comes again.
+    IF EXISTS (SELECT FROM inbox.processed AS p
+                WHERE p.consumer_id = event.consumer_id AND p.event_id = fail_event.event_id
+                  AND p.bucket = inbox.bucket(fail_event.event_id)) THEN
+        RETURN false;
+    END IF;
+    event.source := coalesce(source, '');
+    event.event_id := event_id;
+    event.occurred_at := coalesce(occurred_at, clock_timestamp());
+    event.received_at := clock_timestamp();
+    event.position := "position";
+    event.version := version;
+    event.schema_version := coalesce(schema_version, 1);
+    event.source_event_id := source_event_id;
+    event.topic := coalesce(topic, '');
+    event.aggregate_type := coalesce(aggregate_type, '');
+    event.aggregate_id := coalesce(aggregate_id, '');
+    event.event_type := coalesce(event_type, '');
+    event.ordering_key := coalesce(ordering_key, '');
+    event.content_type := coalesce(content_type, 'application/json');
+    event.headers := headers;
+    event.payload := payload;
+    RETURN inbox.count_failure(event, error, sqlstate, permanent, max_attempts);
+END $$;
+COMMENT ON FUNCTION inbox.fail_event(text, text, uuid, timestamptz, bigint, bigint, integer, uuid, text, text, text, text, text, text, jsonb, bytea, text, text, boolean, integer) IS
+    'counts a failed attempt of somebody who handles at once; says whether the event was given up';
+
+-- For those who handle at once, in the transaction that applies events which have failed before: they
+-- do not count as failing any more. Returns how many did.
+CREATE FUNCTION inbox.end_failure(consumer text, event_ids uuid[])
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_id CONSTANT integer := inbox.own_consumer(consumer);
+    ended  bigint;
+BEGIN
+    DELETE FROM inbox.waiting AS w WHERE w.consumer_id = own_id AND w.event_id = ANY (event_ids);
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    RETURN ended;
+END $$;
+COMMENT ON FUNCTION inbox.end_failure(text, uuid[]) IS 'says that events which had failed were applied';

@@ -1,0 +1,215 @@
+-- Offsets: how far a consumer has come in what it subscribes to. They are saved in the transaction of
+-- the effects, and so are never ahead of them.
+
+-- Those who save share it; a reset has it for itself. So a reset waits for what was saved before it and
+-- is not committed yet, and nobody else ever waits.
+CREATE FUNCTION inbox.offset_lock(consumer_id integer, subscription text)
+RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT hashtextextended(format('inbox.consumer_offset %s %s', consumer_id, subscription), 0);
+END;
+COMMENT ON FUNCTION inbox.offset_lock(integer, text) IS 'internal: the advisory lock of an offset';
+
+-- Saves how far the consumer has come. Returns false, and writes nothing, when it has come as far
+-- already, or when the offset has been reset and the consumer has not gone there yet.
+CREATE FUNCTION inbox.save_offset(
+    consumer     text,
+    subscription text,
+    message_id   text,
+    publish_time timestamptz,
+    updated_by   text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_id integer := inbox.own_consumer(consumer);
+    saver  text    := coalesce(updated_by, concat_ws(' ', nullif(current_setting('application_name'), ''),
+                                                     pg_backend_pid()));
+    lag    numeric := 1000 * extract(epoch FROM clock_timestamp() - publish_time);
+BEGIN
+    IF publish_time IS NULL THEN
+        RAISE EXCEPTION 'publish_time must not be null' USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    IF NOT pg_try_advisory_xact_lock_shared(inbox.offset_lock(own_id, subscription)) THEN
+        RETURN false;
+    END IF;
+    INSERT INTO inbox.consumer_offset AS o
+               (consumer_id, subscription, slot, message_id, publish_time, lag_ms, updated_by)
+        SELECT own_id, save_offset.subscription, hashtext(saver) & 31, save_offset.message_id,
+               save_offset.publish_time, greatest(lag, 0), saver
+         WHERE NOT EXISTS (SELECT FROM inbox.offset_reset AS r
+                            WHERE r.consumer_id = own_id AND r.subscription = save_offset.subscription)
+           AND NOT EXISTS (SELECT FROM inbox.consumer_offset AS saved
+                            WHERE saved.consumer_id = own_id
+                              AND saved.subscription = save_offset.subscription
+                              AND saved.publish_time >= save_offset.publish_time)
+        ON CONFLICT ON CONSTRAINT consumer_offset_pkey DO UPDATE
+           SET message_id = excluded.message_id,
+               publish_time = excluded.publish_time,
+               lag_ms = excluded.lag_ms,
+               updated_at = excluded.updated_at,
+               updated_by = excluded.updated_by
+         WHERE o.publish_time < excluded.publish_time;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION inbox.save_offset(text, text, text, timestamptz, text) IS
+    'saves how far a consumer has come, unless it was there already';
+
+-- How far the consumer has come; NULLs: nothing was saved yet. When reset_id is not NULL, message_id and
+-- publish_time say where it is to go: seek there, then confirm_reset().
+CREATE FUNCTION inbox.load_offset(
+    consumer     text,
+    subscription text,
+    OUT message_id   text,
+    OUT publish_time timestamptz,
+    OUT lag_ms       bigint,
+    OUT updated_at   timestamptz,
+    OUT updated_by   text,
+    OUT reset_id     bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_id integer := inbox.own_consumer(consumer);
+BEGIN
+    SELECT coalesce(r.message_id, o.message_id), coalesce(r.publish_time, o.publish_time),
+           o.lag_ms, o.updated_at, o.updated_by, r.reset_id
+      INTO load_offset.message_id, load_offset.publish_time,
+           load_offset.lag_ms, load_offset.updated_at, load_offset.updated_by, load_offset.reset_id
+      FROM (SELECT * FROM inbox.consumer_offset AS saved
+             WHERE saved.consumer_id = own_id AND saved.subscription = load_offset.subscription
+             ORDER BY saved.publish_time DESC LIMIT 1) AS o
+      FULL JOIN (SELECT * FROM inbox.offset_reset AS pending
+                  WHERE pending.consumer_id = own_id
+                    AND pending.subscription = load_offset.subscription) AS r ON true;
+END $$;
+COMMENT ON FUNCTION inbox.load_offset(text, text) IS 'how far a consumer has come, or where it is to go';
+
+-- Has a consumer go on from another time. It does when its process hears of it; until then nothing is
+-- saved. A later reset takes the place of one that nobody has carried out. What was applied already is
+-- not applied again: see inbox.forget().
+CREATE FUNCTION inbox.reset_offset(
+    consumer     text,
+    subscription text,
+    publish_time timestamptz,
+    why          text,
+    message_id   text DEFAULT '')
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known_id integer := inbox.known_consumer(consumer);
+    new_id   bigint;
+BEGIN
+    IF publish_time IS NULL THEN
+        RAISE EXCEPTION 'publish_time must not be null' USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    PERFORM pg_advisory_xact_lock(inbox.offset_lock(known_id, subscription));
+    new_id := inbox.note_operation(consumer, 'reset offset', why, jsonb_build_object(
+        'subscription', subscription,
+        'from', (SELECT jsonb_build_object('publish_time', o.publish_time, 'message_id', o.message_id)
+                   FROM inbox.consumer_offset AS o
+                  WHERE o.consumer_id = known_id AND o.subscription = reset_offset.subscription
+                  ORDER BY o.publish_time DESC LIMIT 1),
+        'to', jsonb_build_object('publish_time', publish_time, 'message_id', message_id)));
+    INSERT INTO inbox.offset_reset AS r (consumer_id, subscription, reset_id, message_id, publish_time)
+        VALUES (known_id, reset_offset.subscription, new_id, coalesce(reset_offset.message_id, ''),
+                reset_offset.publish_time)
+        ON CONFLICT ON CONSTRAINT offset_reset_pkey DO UPDATE
+           SET reset_id = excluded.reset_id,
+               message_id = excluded.message_id,
+               publish_time = excluded.publish_time;
+    RETURN new_id;
+END $$;
+COMMENT ON FUNCTION inbox.reset_offset(text, text, timestamptz, text, text) IS
+    'has a consumer go on from another time';
+
+-- Says that the consumer has gone where a reset sent it: from here on its offset is saved again. False:
+-- there is no such reset, or a later one has taken its place.
+CREATE FUNCTION inbox.confirm_reset(
+    consumer     text,
+    subscription text,
+    reset_id     bigint,
+    updated_by   text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_id integer := inbox.own_consumer(consumer);
+    reset  inbox.offset_reset;
+BEGIN
+    DELETE FROM inbox.offset_reset AS r
+     WHERE r.consumer_id = own_id AND r.subscription = confirm_reset.subscription
+       AND r.reset_id = confirm_reset.reset_id
+     RETURNING r.* INTO reset;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    DELETE FROM inbox.consumer_offset AS o
+     WHERE o.consumer_id = own_id AND o.subscription = confirm_reset.subscription;
+    PERFORM inbox.save_offset(consumer, subscription, reset.message_id, reset.publish_time, updated_by);
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION inbox.confirm_reset(text, text, bigint, text) IS
+    'says that a consumer has gone where a reset sent it';
+
+-- For those who decide about consumers that need not be their own.
+CREATE FUNCTION inbox.known_consumer(consumer text)
+RETURNS integer
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known_id integer := (SELECT c.id FROM inbox.consumer AS c WHERE c.name = consumer);
+BEGIN
+    IF known_id IS NULL THEN
+        RAISE EXCEPTION 'consumer "%" does not exist', consumer USING ERRCODE = 'undefined_object';
+    END IF;
+    RETURN known_id;
+END $$;
+COMMENT ON FUNCTION inbox.known_consumer(text) IS 'internal: the id of a consumer that there is';
+
+CREATE FUNCTION inbox.note_operation(consumer text, operation text, why text, details jsonb)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    new_id bigint;
+BEGIN
+    IF coalesce(btrim(why), '') = '' THEN
+        RAISE EXCEPTION 'why must not be empty'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It is kept in inbox.operation.';
+    END IF;
+    INSERT INTO inbox.operation (consumer, operation, details, why)
+        VALUES (note_operation.consumer, note_operation.operation, note_operation.details,
+                note_operation.why)
+        RETURNING id INTO new_id;
+    RETURN new_id;
+END $$;
+COMMENT ON FUNCTION inbox.note_operation(text, text, text, jsonb) IS 'internal: who did what, when and why';
+
+CREATE VIEW inbox.offsets AS
+SELECT c.name AS consumer,
+       subscription,
+       o.message_id,
+       o.publish_time,
+       o.lag_ms,
+       o.updated_at,
+       o.updated_by,
+       clock_timestamp() - o.updated_at AS idle,
+       r.reset_id IS NOT NULL AS reset_pending
+  FROM (SELECT DISTINCT ON (saved.consumer_id, saved.subscription) saved.*
+          FROM inbox.consumer_offset AS saved
+         ORDER BY saved.consumer_id, saved.subscription, saved.publish_time DESC) AS o
+  FULL JOIN inbox.offset_reset AS r USING (consumer_id, subscription)
+  JOIN inbox.consumer AS c ON c.id = consumer_id;
+COMMENT ON VIEW inbox.offsets IS 'how far consumers have come';
+COMMENT ON COLUMN inbox.offsets.lag_ms IS 'milliseconds from publish_time to when it was saved';
+COMMENT ON COLUMN inbox.offsets.idle IS 'for how long nothing was saved';
+COMMENT ON COLUMN inbox.offsets.reset_pending IS 'it was reset, and the consumer has not gone there yet';

@@ -1,0 +1,180 @@
+"""outboxctl: what it says, in which form, and how it ends. What it asks for is tested elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+from cluster import Cluster, Installation
+from database import Database, NewDatabase
+
+
+class Tool:
+    """outboxctl on a database with pg_inbox."""
+
+    def __init__(self, cluster: Cluster, database: Database, installation: Installation) -> None:
+        self.cluster = cluster
+        self.database = database
+        self.program = str(installation.build / "tools/outboxctl/outboxctl")
+        self.database.execute("CREATE EXTENSION pg_inbox")
+
+    def run(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.program, *arguments], capture_output=True, text=True, timeout=60,
+            env={**os.environ, **(env or {})},
+        )  # fmt: skip
+
+    def inbox(self, *arguments: str) -> str:
+        """What a command that works prints."""
+        done = self.run("-d", self.cluster.conninfo(self.database.name), "inbox", *arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return done.stdout
+
+    def refused(self, *arguments: str) -> str:
+        """What a command that the database refuses prints."""
+        done = self.run("-d", self.cluster.conninfo(self.database.name), "inbox", *arguments)
+        assert (done.returncode, done.stdout) == (1, ""), done
+        return done.stderr
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.inbox(*arguments, "--json"))
+
+
+@pytest.fixture
+def tool(shared_cluster: Cluster, new_database: NewDatabase, installation: Installation) -> Tool:
+    return Tool(shared_cluster, new_database(extension=False), installation)
+
+
+# -------------------------------------------------------------------------------------------------
+# Usage
+# -------------------------------------------------------------------------------------------------
+
+COMMANDS = [
+    "install", "status", "lag", "health", "offsets", "reset-offset", "dead-letters", "redrive",
+    "discard", "grant", "revoke",
+]  # fmt: skip
+
+
+def test_help_shows_every_command_with_examples(tool: Tool) -> None:
+    listed = tool.run("inbox", "--help").stdout
+    for command in COMMANDS:
+        assert f"  {command} " in listed
+        done = tool.run("inbox", command, "--help")
+        assert done.returncode == 0
+        assert f"Examples:\n  outboxctl inbox {command}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        ([], "subcommand is required"),
+        (["outbux"], "subcommand is required"),
+        (["inbox"], "subcommand is required"),
+        (["inbox", "lag", "--jason"], "--jason"),
+        (["inbox", "reset-offset", "c", "s", "--to", "now"], "--why is required"),
+        (["inbox", "reset-offset", "c", "s", "--why", "x"], "--to is required"),
+        (["inbox", "redrive", "c"], "event_id, or --all is required"),
+        (["inbox", "redrive", "c", "--all", "aaaaaaaa-0000-7000-8000-000000000000"], "--all"),
+        (["inbox", "discard", "c", "--why", "x"], "event_id is required"),
+        (["inbox", "discard", "c", "aaaaaaaa-0000-7000-8000-000000000000"], "--why is required"),
+        (["inbox", "dead-letters", "--limit", "0"], "--limit"),
+        (["inbox", "grant", "everything", "postgres"], "everything"),
+    ],
+)
+def test_wrong_usage_connects_nowhere(tool: Tool, arguments: list[str], complaint: str) -> None:
+    done = tool.run(*arguments, env={"PGHOST": "/nowhere"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in done.stderr
+
+
+def test_the_environment_says_what_the_arguments_do_not(tool: Tool) -> None:
+    place = {"PGHOST": str(tool.cluster.directory), "PGPORT": str(tool.cluster.port)}
+    database = {"PGDATABASE": tool.database.name, "PGUSER": "postgres"}
+    for arguments, env in [
+        ([], {**place, **database}),
+        (["-d", tool.database.name], {**place, "PGUSER": "postgres"}),
+        (["--dbname", f"postgresql:///{tool.database.name}?user=postgres"], place),
+    ]:
+        done = tool.run(*arguments, "inbox", "status", "--json", env=env)
+        assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr
+
+
+# -------------------------------------------------------------------------------------------------
+# Forms
+# -------------------------------------------------------------------------------------------------
+
+
+def test_tables_are_aligned(tool: Tool) -> None:
+    assert tool.inbox("status").splitlines()[1:] == ["(none)"]
+    tool.database.execute(
+        "INSERT INTO inbox.consumer (name, role) VALUES ('a', 'postgres'), ('größter Dienst', 'postgres')"
+    )
+    tool.database.execute("INSERT INTO inbox.progress VALUES (2, 12345, 0, NULL, NULL, now())")
+    header, first, second = tool.inbox("status").splitlines()
+    assert first.startswith("a               postgres  not subscribed ")
+    assert second.startswith("größter Dienst  postgres  not subscribed ")
+    end = header.index("processed") + len("processed")
+    assert (first[:end].split()[-1], second[:end].split()[-1]) == ("0", "12345")
+    assert [line for line in (header, first, second) if line != line.rstrip()] == []
+
+
+def test_nothing_that_is_shown_does_things_to_a_terminal(tool: Tool) -> None:
+    name = "\x1b[2J\nx\x7f\u0085"
+    tool.database.execute("INSERT INTO inbox.consumer (name) VALUES (%s)", (name,))
+    assert tool.inbox("status").splitlines()[1].startswith(r"\x1b[2J\nx\x7f\x85")
+    assert tool.json("status")[0]["consumer"] == name
+
+
+def test_json_has_all_columns(tool: Tool) -> None:
+    tool.database.execute("INSERT INTO inbox.consumer (name) VALUES ('a'), ('b')")
+    rows = tool.json("status")
+    columns = tool.database.connection.execute("SELECT * FROM inbox.status").description or []
+    assert [row["consumer"] for row in rows] == ["a", "b"]
+    assert list(rows[0]) == [column.name for column in columns]
+    assert [row["consumer"] for row in tool.json("status", "b")] == ["b"]
+
+
+# -------------------------------------------------------------------------------------------------
+# What the database refuses
+# -------------------------------------------------------------------------------------------------
+
+
+def test_errors_have_the_servers_hint(tool: Tool) -> None:
+    assert tool.refused("grant", "monitor", "nobody of that name") == (
+        'outboxctl: ERROR:  role "nobody of that name" does not exist\n'
+    )
+    tool.database.execute("DROP EXTENSION pg_inbox")
+    error = tool.refused("status")
+    assert 'relation "inbox.status" does not exist' in error
+    assert "HINT:  Is pg_inbox installed in this database" in error
+
+
+def test_no_database(tool: Tool) -> None:
+    done = tool.run("-d", f"{tool.cluster.conninfo('nowhere')}", "inbox", "status")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert 'outboxctl: connection to server' in done.stderr
+    assert 'database "nowhere" does not exist' in done.stderr
+
+
+# -------------------------------------------------------------------------------------------------
+# Commands
+# -------------------------------------------------------------------------------------------------
+
+
+def test_rights_come_and_go(tool: Tool) -> None:
+    role = f'"Grafana" of {tool.database.name}'
+    quoted = '"' + role.replace('"', '""') + '"'
+    tool.database.execute(f"CREATE ROLE {quoted}")
+    may = "SELECT has_table_privilege(%s, 'inbox.status', 'SELECT')"
+    try:
+        assert tool.inbox("grant", "monitor", role) == f"right to monitor given to {role}\n"
+        assert tool.database.value(may, (role,))
+        assert tool.json("revoke", "monitor", role) == {"right": "monitor", "role": role}
+        assert not tool.database.value(may, (role,))
+    finally:
+        tool.database.execute(f"DROP OWNED BY {quoted}; DROP ROLE {quoted}")

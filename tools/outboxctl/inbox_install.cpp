@@ -1,0 +1,32 @@
+#include "commands.hpp"
+#include "inbox/install.hpp"
+
+namespace outboxctl {
+
+struct NoArguments {};
+
+static std::string sentence(const inbox::Installed& installed) {
+    if (installed.from.empty())
+        return "pg_inbox " + installed.to + " is installed now";
+    if (installed.from == installed.to)
+        return "pg_inbox " + installed.to + " was installed already";
+    return "pg_inbox is upgraded from " + installed.from + " to " + installed.to;
+}
+
+void add_install_command(CLI::App& group, Session& session) {
+    add_command<NoArguments>(
+        group, "install",
+        "Installs pg_inbox, or upgrades it, where CREATE EXTENSION is not to be had. Needs CREATE "
+        "on "
+        "the database.",
+        "  outboxctl inbox install -d 'host=db.example.com dbname=catalog user=catalog_owner'\n",
+        [](CLI::App&, NoArguments&) {},
+        [&session](const NoArguments&) {
+            const inbox::Installed installed = inbox::install(session.connection());
+            session.report("SELECT nullif($1, '') AS \"from\", $2 AS \"to\"",
+                           {installed.from, installed.to},
+                           [&](const Result&) { return sentence(installed); });
+        });
+}
+
+}  // namespace outboxctl

@@ -1,0 +1,71 @@
+#include "commands.hpp"
+
+namespace outboxctl {
+
+namespace {
+
+struct Consumer {
+    std::string name;
+};
+
+void add_offsets(CLI::App& group, Session& session) {
+    add_command<Consumer>(
+        group, "offsets", "How far consumers have come in what they subscribe to.",
+        "  outboxctl inbox offsets\n"
+        "  outboxctl inbox offsets catalog --json\n",
+        [](CLI::App& command, Consumer& consumer) {
+            command.add_option("consumer", consumer.name, "Only of this consumer");
+        },
+        [&session](const Consumer& consumer) {
+            session.list("*",
+                         "FROM inbox.offsets WHERE $1 IN ('', consumer) "
+                         "ORDER BY consumer, subscription",
+                         {consumer.name});
+        });
+}
+
+struct Reset {
+    std::string consumer, subscription, to, why;
+};
+
+// The beginning is a time before anything was published.
+constexpr const char* reset_query =
+    "SELECT inbox.reset_offset($1, $2, CASE $3 WHEN 'beginning' THEN to_timestamp(0) "
+    "ELSE $3::timestamptz END, $4) AS reset_id";
+
+void add_reset_offset(CLI::App& group, Session& session) {
+    add_command<Reset>(
+        group, "reset-offset",
+        "Has a consumer go back, or forward, to what was published at a time. It does when it "
+        "looks "
+        "next; `offsets` shows that it has. Events it has applied already have no effect unless "
+        "they are forgotten (inbox.forget).",
+        "  outboxctl inbox reset-offset catalog pubsub://shop/catalog --to '2026-01-31 10:00+00' "
+        "--why 'bad deploy'\n"
+        "  outboxctl inbox reset-offset catalog pubsub://shop/catalog --to beginning "
+        "--why 'projection is rebuilt'\n",
+        [](CLI::App& command, Reset& reset) {
+            command.add_option("consumer", reset.consumer)->required();
+            command.add_option("subscription", reset.subscription, "As `offsets` shows it")
+                ->required();
+            command.add_option("--to", reset.to, "A time as PostgreSQL reads it, or `beginning`")
+                ->required();
+            command.add_option("--why", reset.why, "Kept in inbox.operation")->required();
+        },
+        [&session](const Reset& reset) {
+            session.report(reset_query, {reset.consumer, reset.subscription, reset.to, reset.why},
+                           [&](const Result& result) {
+                               return "reset " + std::string(result.text(0, 0)) + ": consumer \"" +
+                                      reset.consumer + "\" will go to " + reset.to;
+                           });
+        });
+}
+
+}  // namespace
+
+void add_offset_commands(CLI::App& inbox, Session& session) {
+    add_offsets(inbox, session);
+    add_reset_offset(inbox, session);
+}
+
+}  // namespace outboxctl

@@ -1,0 +1,36 @@
+#include "commands.hpp"
+
+namespace outboxctl {
+
+struct Right {
+    std::string name, role;
+};
+
+// `verb`: of the functions, inbox.grant_send(role) and so on.
+static void add(CLI::App& group, Session& session, const std::string& verb, const std::string& help,
+                const std::string& example, const std::string& done) {
+    add_command<Right>(
+        group, verb, help, example,
+        [](CLI::App& command, Right& right) {
+            command.add_option("right", right.name)
+                ->required()
+                ->check(CLI::IsMember({"consume", "monitor", "operate", "read", "send"}));
+            command.add_option("role", right.role)->required();
+        },
+        [&session, verb, done](const Right& right) {
+            session.report("SELECT $2::text AS \"right\", $1::text AS role FROM inbox." + verb +
+                               '_' + right.name + "(quote_ident($1::text)::regrole)",
+                           {right.role, right.name}, [&](const Result&) {
+                               return "right to " + right.name + ' ' + done + ' ' + right.role;
+                           });
+        });
+}
+
+void add_right_commands(CLI::App& inbox, Session& session) {
+    add(inbox, session, "grant", "Gives a role a right to the inbox (docs/security.md).",
+        "  outboxctl inbox grant consume catalog\n", "given to");
+    add(inbox, session, "revoke", "Takes a right to the inbox from a role.",
+        "  outboxctl inbox revoke consume catalog\n", "taken from");
+}
+
+}  // namespace outboxctl

@@ -1,0 +1,54 @@
+#include "commands.hpp"
+
+namespace outboxctl {
+
+namespace {
+
+struct Consumer {
+    std::string name;
+};
+
+void add_view(CLI::App& group, Session& session, const std::string& view, const std::string& help,
+              const std::string& columns) {
+    add_command<Consumer>(
+        group, view, help,
+        "  outboxctl inbox " + view + "\n  outboxctl inbox " + view + " catalog --json\n",
+        [](CLI::App& command, Consumer& consumer) {
+            command.add_option("consumer", consumer.name, "Only of this consumer");
+        },
+        [&session, view, columns](const Consumer& consumer) {
+            session.list(columns,
+                         "FROM inbox." + view + " WHERE $1 IN ('', consumer) ORDER BY consumer",
+                         {consumer.name});
+        });
+}
+
+struct NoArguments {};
+
+void add_health(CLI::App& group, Session& session) {
+    add_command<NoArguments>(
+        group, "health", "What is not well, since when, and what to do.",
+        "  outboxctl inbox health\n"
+        "  outboxctl inbox health --json\n",
+        [](CLI::App&, NoArguments&) {},
+        [&session](const NoArguments&) {
+            if (session.json)
+                session.report("SELECT * FROM inbox.health()", {}, {});
+            else
+                session.list("state, reason",
+                             "FROM inbox.health() LEFT JOIN unnest(reasons) AS reason ON true");
+        });
+}
+
+}  // namespace
+
+void add_status_commands(CLI::App& inbox, Session& session) {
+    add_view(inbox, session, "status",
+             "Every consumer in one look: is anything stuck, since when, why.",
+             "consumer, role, state, processed, failures, pending_at_most, oldest_pending_age, "
+             "waiting_keys, latency_p99, last_error");
+    add_view(inbox, session, "lag", "How far consumers are behind.", "*");
+    add_health(inbox, session);
+}
+
+}  // namespace outboxctl

@@ -1,0 +1,39 @@
+// outboxctl: what people do with pg_outbox and pg_inbox from a shell. See docs/outboxctl.md.
+#include <cstdio>
+#include <exception>
+#include <string_view>
+
+#include "commands.hpp"
+#include "inbox/error.hpp"
+
+static constexpr int refused = 1;
+static constexpr int wrong_usage = 2;
+
+static int complain(std::string_view text) {
+    while (text.ends_with('\n'))
+        text.remove_suffix(1);
+    std::fprintf(stderr, "outboxctl: %.*s\n", static_cast<int>(text.size()), text.data());
+    return refused;
+}
+
+int main(int argc, char** argv) {
+    outboxctl::Session session;
+    CLI::App app("Looks after pg_outbox and pg_inbox.", "outboxctl");
+    app.set_version_flag("--version", "outboxctl " OUTBOX_VERSION);
+    app.add_option(
+        "-d,--dbname", session.conninfo,
+        "Database: its name, a connection string or URI; the rest, or all of it, as psql "
+        "has it from PGHOST, PGDATABASE, ...");
+    app.add_flag("--json", session.json, "Answer in JSON");
+    app.fallthrough();  // so that these two may stand anywhere
+    app.require_subcommand(1);
+    outboxctl::add_inbox_commands(app, session);
+    try {
+        app.parse(argc, argv);
+        return 0;
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : wrong_usage;
+    } catch (const std::exception& error) {
+        return complain(error.what());
+    }
+}
