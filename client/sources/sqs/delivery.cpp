@@ -57,7 +57,7 @@ static void decode_headers(Event& event) {
     const auto found = event.headers.find("headers");
     if (found == event.headers.end())
         return;
-    std::optional<std::map<std::string, std::string>> headers = headers_from_json(found->second);
+    std::optional<std::map<std::string, std::string>> headers = members_of_json(found->second);
     if (!headers)
         return;
     event.headers.erase(found);
