@@ -3,6 +3,8 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "text.hpp"
+
 namespace inbox {
 
 Parameter bytes(std::string_view data) {
@@ -38,20 +40,6 @@ std::int64_t Result::affected() const {
     std::int64_t number = 0;
     std::from_chars(text.data(), text.data() + text.size(), number);
     return number;
-}
-
-static std::string array_literal(const std::vector<std::string>& elements) {
-    std::string text = "{";
-    for (const std::string& element : elements) {
-        text += text.size() > 1 ? ",\"" : "\"";
-        for (const char c : element) {
-            if (c == '"' || c == '\\')
-                text += '\\';
-            text += c;
-        }
-        text += '"';
-    }
-    return text + "}";
 }
 
 void Transaction::apply(const std::string& projection, const std::vector<std::string>& key_columns,

@@ -1,0 +1,444 @@
+#include "applier.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "handler_transaction.hpp"
+#include "text.hpp"
+
+namespace inbox {
+
+using std::chrono::milliseconds;
+
+// More than 64 subtransactions do not fit into a cache that all sessions share, and make the whole
+// server slower.
+static constexpr std::size_t max_savepoints = 50;
+// An event that gets into conflicts alone, so often in a row, is to blame for it.
+static constexpr unsigned max_conflicts = 10;
+
+// ------------------------------------------------------------------------------------------------
+// What a failure means
+// ------------------------------------------------------------------------------------------------
+
+// Transactions got in each other's way: one of them has to begin again.
+static bool is_conflict(const StatementError& error) {
+    return error.sqlstate() == "40001" || error.sqlstate() == "40P01";
+}
+
+// The server is in trouble, whatever the event: disk full, too many connections, cannot read its
+// files, no longer the primary.
+static bool is_trouble(const StatementError& error) {
+    const std::string& state = error.sqlstate();
+    return state == "53100" || state == "53300" || state == "58030" || state == "25006";
+}
+
+bool is_fatal(const StatementError& error) {
+    const std::string& state = error.sqlstate();
+    return error.whose() == Whose::own &&
+           (state == "3F000" || state == "42883" || state == "42501");
+}
+
+Failure failure_of_event() {
+    try {
+        throw;
+    } catch (const ConnectionLost&) {
+        throw;
+    } catch (const StatementError& error) {
+        if (error.whose() == Whose::own || is_conflict(error) || is_trouble(error))
+            throw;
+        return {error.what(), error.sqlstate()};
+    } catch (const DatabaseError& error) {
+        return {error.what(), error.sqlstate()};
+    } catch (const PermanentFailure& error) {
+        return {error.what(), "P0001", true};
+    } catch (const std::exception& error) {
+        return {error.what(), "P0001"};
+    } catch (...) {
+        return {"the handler threw something that is no std::exception", "P0001"};
+    }
+}
+
+Connection& connect(const Shared& shared, std::optional<Connection>& connection) {
+    if (connection)
+        return *connection;
+    PGconn* made = nullptr;
+    try {
+        made = shared.connect();
+    } catch (const std::exception& error) {
+        throw ConnectionLost(error.what());
+    }
+    return connection.emplace(made, shared.options.prepare_statements, shared.give_up,
+                              shared.options.log);
+}
+
+void handle(const Shared& shared, Connection& connection, const Event& event) {
+    HandlerTransaction transaction(connection);
+    shared.handler(transaction, event);
+    transaction.check();
+}
+
+// ------------------------------------------------------------------------------------------------
+// A batch
+// ------------------------------------------------------------------------------------------------
+
+Applier::Applier(Shared& shared, std::string name)
+    : shared_(shared),
+      name_(std::move(name)),
+      pauses_(shared.options.retry_base, shared.options.retry_max),
+      conflict_pauses_(milliseconds{10}, milliseconds{1000}) {}
+
+Connection& Applier::connection() {
+    if (connection_)
+        return *connection_;
+    connect(shared_, connection_);
+    if (std::exchange(connected_before_, true))
+        shared_.counters.database_reconnects++;
+    return *connection_;
+}
+
+// Such an event cannot be remembered under its id, nor would it ever be handled: it gets one, and
+// goes to the dead letters.
+static void refuse_malformed(Item& item) {
+    Delivery& delivery = item.delivery;
+    if (is_uuid(delivery.event.id))
+        return;
+    item.failure = {"the id of the event is not a UUID: \"" + delivery.event.id + '"', "22P02",
+                    true};
+    item.outcome = Outcome::failed;
+    delivery.event.id = made_uuid(delivery.source, delivery.message_id);
+}
+
+// Items of a line are next to each other.
+static bool is_behind_failure(std::span<Item> items, const Item& item) {
+    if (&item == items.data())
+        return false;
+    const Item& before = *(&item - 1);
+    return before.line == item.line &&
+           (before.outcome == Outcome::failed || before.outcome == Outcome::behind);
+}
+
+static std::vector<Item*> open_items(std::span<Item> items) {
+    std::vector<Item*> open;
+    for (Item& item : items) {
+        if (item.outcome == Outcome::open && is_behind_failure(items, item))
+            item.outcome = Outcome::behind;
+        if (item.outcome == Outcome::open)
+            open.push_back(&item);
+    }
+    return open;
+}
+
+void Applier::apply(std::span<Item> items) {
+    in_doubt_ = false;
+    std::ranges::for_each(items, refuse_malformed);
+    for (;;) {
+        try {
+            apply_open(items);
+            report_failures(items);
+            pauses_.reset();
+            return;
+        } catch (const ConnectionLost& error) {
+            count_doubt();
+            shared_.log(Level::warning, std::string("the database is lost: ") + error.what());
+        } catch (const StatementError& error) {
+            if (is_fatal(error))
+                throw DatabaseError(
+                    error.sqlstate(),
+                    std::string(error.what()) +
+                        "\nHINT: The database needs pg_inbox, and the role inbox.grant_consume().");
+            shared_.log(Level::warning, std::string("the database cannot go on: ") + error.what() +
+                                            " (SQLSTATE " + error.sqlstate() + ")");
+        }
+        connection_.reset();
+        if (shared_.stop.wait(pauses_.next()))
+            return;
+    }
+}
+
+// What was committed is found when the batch is done again: begin_events() waits for a transaction
+// that has not ended yet, and then knows.
+void Applier::count_doubt() {
+    if (std::exchange(committing_, false)) {
+        in_doubt_ = true;
+        shared_.counters.in_doubt++;
+    }
+}
+
+void Applier::apply_open(std::span<Item> items) {
+    const std::vector<Item*> open = open_items(items);
+    const bool has_trouble = std::ranges::any_of(open, [this](const Item* item) {
+        return shared_.failed.contains(item->delivery.event.id);
+    });
+    if (open.empty() || (!has_trouble && try_at_once(open)))
+        return;
+    apply_carefully(items);
+}
+
+// ------------------------------------------------------------------------------------------------
+// All at once
+// ------------------------------------------------------------------------------------------------
+
+bool Applier::try_at_once(Items items) {
+    try {
+        apply_at_once(items);
+        return true;
+    } catch (const StatementError& error) {
+        if (!is_conflict(error))
+            failure_of_event();  // throws if it is none
+        connection().roll_back();
+        // A prepared statement that a pooler or a change of a table has made useless.
+        if (error.sqlstate() == "26000" || error.sqlstate() == "0A000")
+            connection().forget_statements();
+    } catch (...) {
+        failure_of_event();
+        connection().roll_back();
+    }
+    return false;
+}
+
+void Applier::apply_at_once(Items items) {
+    const auto began = Clock::now();
+    const std::vector<bool> is_new = begin_events(items);
+    for (std::size_t i = 0; i < items.size(); i++) {
+        if (!is_new[i])
+            continue;
+        try {
+            handle(shared_, connection(), items[i]->delivery.event);
+        } catch (...) {
+            // If the handler has committed, it has done so for the ids of those behind it as well.
+            if (connection().is_idle())
+                for (std::size_t behind = i + 1; behind < items.size(); behind++)
+                    items[behind]->owed = is_new[behind];
+            throw;
+        }
+    }
+    commit(items);
+    for (std::size_t i = 0; i < items.size(); i++)
+        items[i]->outcome = is_new[i] || in_doubt_ ? Outcome::applied : Outcome::duplicate;
+    note_committed(items, began);
+}
+
+std::vector<bool> Applier::begin_events(Items items) {
+    std::string ids = "{";
+    for (const Item* item : items)
+        ids.append(ids.size() > 1 ? "," : "").append(item->delivery.event.id);
+    connection().send(Whose::own, "BEGIN");
+    const Result result = connection().run(
+        Whose::own, "SELECT inbox.begin_events($1, $2::uuid[], $3)",
+        {shared_.options.name, ids + "}", clean_utf8(items.front()->delivery.source)});
+    std::vector<bool> is_new;
+    for (const char c : result.text(0, 0))  // '{t,f,t}'
+        if (c == 't' || c == 'f')
+            is_new.push_back(c == 't');
+    is_new.resize(items.size());
+    return is_new;
+}
+
+void Applier::commit(Items items) {
+    const auto newest = std::ranges::max_element(
+        items, {}, [](const Item* item) { return item->delivery.published_at; });
+    if (newest != items.end())
+        if (const Parameter published = time_literal((*newest)->delivery.published_at))
+            connection().send(Whose::own,
+                              "SELECT inbox.save_offset($1, $2, $3, $4::timestamptz, $5)",
+                              {shared_.options.name, shared_.subscription,
+                               clean_utf8((*newest)->delivery.message_id), published, name_});
+    // What can fail at COMMIT is what handlers left to be checked then.
+    connection().send(Whose::handler, "COMMIT");
+    committing_ = true;
+    try {
+        const Result result = connection().finish();
+        committing_ = false;
+        if (std::string_view(PQcmdStatus(result.native())) != "COMMIT")
+            throw StatementError(Whose::handler, "25P02", "the transaction was rolled back");
+    } catch (const StatementError&) {
+        committing_ = false;
+        throw;
+    }
+}
+
+void Applier::note_committed(Items items, Clock::time_point began) {
+    Counters& counters = shared_.counters;
+    for (const Item* item : items) {
+        counters.applied += item->outcome == Outcome::applied;
+        counters.duplicates += item->outcome == Outcome::duplicate;
+    }
+    counters.transactions++;
+    counters.times.add(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - began));
+    if (!items.empty() && items.back()->delivery.published_at != Time{})
+        counters.lag_ms =
+            std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now() -
+                                                     items.back()->delivery.published_at)
+                .count();
+}
+
+// ------------------------------------------------------------------------------------------------
+// Carefully
+// ------------------------------------------------------------------------------------------------
+
+// A piece that does not commit, though each of its events did well, is done again event by event.
+// So is one that gets into conflicts with others, sooner or later.
+void Applier::apply_carefully(std::span<Item> items) {
+    std::size_t limit = max_savepoints;
+    unsigned conflicts = 0;
+    for (std::vector<Item*> open; open = open_items(items), !open.empty();) {
+        const Items piece = Items(open).first(std::min(limit, open.size()));
+        std::optional<Failure> failure;
+        try {
+            apply_piece(items, piece);
+            conflicts = 0;
+            continue;
+        } catch (const StatementError& error) {
+            if (!is_conflict(error))
+                failure = failure_of_event();
+            else if (++conflicts > max_conflicts && piece.size() == 1)
+                failure = Failure{error.what(), error.sqlstate()};
+        }
+        connection().roll_back();
+        if (failure && piece.size() == 1) {
+            piece[0]->failure = *failure;
+            piece[0]->outcome = Outcome::failed;
+        } else if (!failure && shared_.stop.wait(conflict_pauses_.after(conflicts))) {
+            return;
+        }
+        limit = failure ? 1 : std::max<std::size_t>(limit / 2, 1);
+    }
+}
+
+void Applier::apply_piece(std::span<Item> items, Items piece) {
+    const auto began = Clock::now();
+    std::vector<Item*> done;
+    try {
+        connection().send(Whose::own, "BEGIN");
+        for (Item* item : piece) {
+            if (is_behind_failure(items, *item))
+                item->outcome = Outcome::behind;
+            else
+                apply_under_savepoint(*item);
+            if (is_done(item->outcome))
+                done.push_back(item);
+        }
+        end_failures(done);
+        commit(done);
+    } catch (...) {
+        for (Item* item : piece)
+            item->outcome = Outcome::open;
+        throw;
+    }
+    for (const Item* item : done)
+        shared_.failed.remove(item->delivery.event.id);
+    note_committed(done, began);
+}
+
+void Applier::apply_under_savepoint(Item& item) {
+    connection().send(Whose::own, "SAVEPOINT inbox_event");
+    const Result is_new = connection().run(
+        Whose::own, "SELECT inbox.begin_event($1, $2::uuid, $3)",
+        {shared_.options.name, item.delivery.event.id, clean_utf8(item.delivery.source)});
+    if (is_new.text(0, 0) != "t" && !item.owed) {
+        connection().send(Whose::own, "RELEASE SAVEPOINT inbox_event");
+        item.outcome = in_doubt_ ? Outcome::applied : Outcome::duplicate;
+        return;
+    }
+    if (std::optional<Failure> failure = try_handler(item.delivery.event)) {
+        // As the handler's: it may have left no transaction to go back in.
+        connection().discard();
+        connection().run(Whose::handler, "ROLLBACK TO SAVEPOINT inbox_event");
+        connection().send(Whose::own, "RELEASE SAVEPOINT inbox_event");
+        item.failure = std::move(*failure);
+        item.outcome = Outcome::failed;
+    } else {
+        item.outcome = Outcome::applied;
+    }
+}
+
+std::optional<Failure> Applier::try_handler(const Event& event) {
+    try {
+        handle(shared_, connection(), event);
+        connection().run(Whose::handler, "RELEASE SAVEPOINT inbox_event");
+        return {};
+    } catch (...) {
+        return failure_of_event();
+    }
+}
+
+void Applier::end_failures(Items done) {
+    std::vector<std::string> ids;
+    for (const Item* item : done)
+        if (shared_.failed.contains(item->delivery.event.id))
+            ids.push_back(item->delivery.event.id);
+    if (!ids.empty())
+        connection().send(Whose::own, "SELECT inbox.end_failure($1, $2::uuid[])",
+                          {shared_.options.name, array_literal(ids)});
+}
+
+// ------------------------------------------------------------------------------------------------
+// Failures
+// ------------------------------------------------------------------------------------------------
+
+void Applier::report_failures(std::span<Item> items) {
+    for (Item& item : items)
+        if (item.outcome == Outcome::failed && !item.reported)
+            report_failure(item);
+}
+
+static Parameter number(std::optional<std::int64_t> value) {
+    return value ? Parameter(std::to_string(*value)) : std::nullopt;
+}
+
+// What inbox.fail_event() stores when it gives an event up.
+static std::vector<Parameter> parameters_of_failure(const ConsumerOptions& options,
+                                                    const Item& item) {
+    const Delivery& delivery = item.delivery;
+    const Event& event = delivery.event;
+    Parameter occurred_at = time_literal(event.occurred_at);
+    if (!occurred_at)
+        occurred_at = time_literal(delivery.published_at);
+    if (!occurred_at)
+        occurred_at = "now";
+    const bool has_source_id = event.source_event_id && is_uuid(*event.source_event_id);
+    return {options.name,
+            clean_utf8(delivery.source),
+            event.id,
+            occurred_at,
+            number(event.version),
+            std::to_string(event.schema_version),
+            has_source_id ? event.source_event_id : std::nullopt,
+            clean_utf8(event.topic),
+            clean_utf8(event.aggregate_type),
+            clean_utf8(event.aggregate_id),
+            clean_utf8(event.type),
+            clean_utf8(event.ordering_key),
+            clean_utf8(event.content_type),
+            headers_to_json(event.headers),
+            event.payload ? bytes(*event.payload) : std::nullopt,
+            clean_utf8(item.failure.error),
+            item.failure.sqlstate,
+            item.failure.permanent ? "true" : "false",
+            options.max_attempts > 0 ? number(options.max_attempts) : std::nullopt};
+}
+
+void Applier::report_failure(Item& item) {
+    const Result dead = connection().run(Whose::own,
+                                         "SELECT inbox.fail_event($1, $2, $3::uuid, "
+                                         "$4::timestamptz, NULL::bigint, $5::bigint, $6::integer, "
+                                         "$7::uuid, $8, $9, $10, $11, $12, $13, $14::jsonb, "
+                                         "$15::bytea, $16, $17, $18::boolean, $19::integer)",
+                                         parameters_of_failure(shared_.options, item));
+    const std::string& id = item.delivery.event.id;
+    item.reported = true;
+    shared_.counters.failures++;
+    if (dead.text(0, 0) == "t") {
+        item.outcome = Outcome::dead;
+        shared_.failed.remove(id);
+        shared_.counters.dead++;
+    } else {
+        item.pause = pauses_.after(shared_.failed.add(id) - 1);
+    }
+    shared_.log(Level::warning,
+                "event " + id + (item.outcome == Outcome::dead ? " is given up: " : " failed: ") +
+                    item.failure.error + " (SQLSTATE " + item.failure.sqlstate + ")");
+}
+
+}  // namespace inbox

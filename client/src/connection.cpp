@@ -1,0 +1,232 @@
+#include "connection.hpp"
+
+#include <poll.h>
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace inbox {
+
+// So many statements are prepared per connection. A handler that writes values into its statements
+// would fill the server's memory without a limit.
+static constexpr std::size_t max_prepared = 200;
+
+static std::string trimmed(const char* message) {
+    std::string text = message ? message : "";
+    while (!text.empty() && text.back() == '\n')
+        text.pop_back();
+    return text;
+}
+
+static void pass_on_notice(void* log, const PGresult* notice) {
+    if (const Log& say = *static_cast<const Log*>(log))
+        say(Level::debug, trimmed(PQresultErrorMessage(notice)));
+}
+
+Connection::Connection(PGconn* connection, bool prepare, const Flag& give_up, Log log)
+    : connection_(connection, PQfinish),
+      prepares_(prepare),
+      give_up_(give_up),
+      log_(std::move(log)) {
+    if (PQstatus(connection) != CONNECTION_OK)
+        lost(connection ? trimmed(PQerrorMessage(connection)) : "the connection factory made none");
+    PQsetNoticeReceiver(connection, pass_on_notice, &log_);
+    if (PQsetnonblocking(connection, 1) != 0)
+        lost(trimmed(PQerrorMessage(connection)));
+    run(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false)");
+}
+
+// ------------------------------------------------------------------------------------------------
+// Sending
+// ------------------------------------------------------------------------------------------------
+
+void Connection::enter_pipeline() {
+    if (PQpipelineStatus(connection_.get()) == PQ_PIPELINE_OFF &&
+        !PQenterPipelineMode(connection_.get()) && PQstatus(connection_.get()) == CONNECTION_OK)
+        throw StatementError(Whose::handler, "55000",
+                             "the connection was left with something under way");
+}
+
+void Connection::send(Whose whose, const std::string& statement,
+                      const std::vector<Parameter>& parameters, Format results) {
+    std::vector<const char*> values;
+    std::vector<int> lengths;
+    values.reserve(parameters.size());
+    for (const Parameter& parameter : parameters)
+        values.push_back(parameter ? parameter->c_str() : nullptr);
+
+    enter_pipeline();
+    const auto count = static_cast<int>(values.size());
+    const int format = results == Format::binary;
+    // Those without parameters are short: BEGIN, COMMIT.
+    if (prepares_ && count > 0 && !names_.contains(statement) && names_.size() < max_prepared)
+        prepare(whose, statement);
+    if (const auto known = names_.find(statement); known != names_.end())
+        sent(PQsendQueryPrepared(connection_.get(), known->second.c_str(), count, values.data(),
+                                 nullptr, nullptr, format),
+             whose);
+    else
+        sent(PQsendQueryParams(connection_.get(), statement.c_str(), count, nullptr, values.data(),
+                               nullptr, nullptr, format),
+             whose);
+}
+
+void Connection::prepare(Whose whose, const std::string& statement) {
+    std::string name = "inbox_" + std::to_string(++last_name_);
+    sent(PQsendPrepare(connection_.get(), name.c_str(), statement.c_str(), 0, nullptr), whose,
+         statement);
+    names_.emplace(statement, std::move(name));
+}
+
+void Connection::sent(int accepted, Whose whose, std::string prepares) {
+    if (!accepted)
+        lost(trimmed(PQerrorMessage(connection_.get())));
+    sent_.push_back({whose, std::move(prepares)});
+}
+
+// ------------------------------------------------------------------------------------------------
+// Answers
+// ------------------------------------------------------------------------------------------------
+
+// What a server says that ends: the connection is as good as lost.
+static bool server_leaves(const std::string& sqlstate) {
+    return sqlstate == "57P01" || sqlstate == "57P02" || sqlstate == "57P03" ||
+           sqlstate == "57P05" || sqlstate.starts_with("08");
+}
+
+static std::string message_of(const PGresult* result) {
+    const char* primary = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+    std::string message = primary ? primary : trimmed(PQresultErrorMessage(result));
+    if (const char* detail = PQresultErrorField(result, PG_DIAG_MESSAGE_DETAIL))
+        message.append("\nDETAIL: ").append(detail);
+    if (const char* context = PQresultErrorField(result, PG_DIAG_CONTEXT))
+        message.append("\nCONTEXT: ").append(context);
+    return message;
+}
+
+static std::string sqlstate_of(const PGresult* result) {
+    const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    return state ? state : "XX000";
+}
+
+Result Connection::finish() {
+    if (sent_.empty())
+        return Result(nullptr);
+    if (!PQpipelineSync(connection_.get()))
+        lost(trimmed(PQerrorMessage(connection_.get())));
+
+    std::optional<StatementError> failure;
+    Result last(nullptr);
+    for (;;) {
+        PGresult* answer = next_result();
+        if (answer == nullptr) {  // the end of what one statement returns
+            if (sent_.empty())
+                lost("the server answers what it was not asked");
+            sent_.pop_front();
+            continue;
+        }
+        Result result(answer);
+        const ExecStatusType status = PQresultStatus(answer);
+        if (status == PGRES_PIPELINE_SYNC)
+            break;
+        const Sent& statement = sent_.front();
+        if (status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK ||
+            status == PGRES_EMPTY_QUERY) {
+            last = std::move(result);
+            continue;
+        }
+        if (!statement.prepares.empty())
+            names_.erase(statement.prepares);
+        if (status == PGRES_PIPELINE_ABORTED)
+            continue;
+        if (status != PGRES_FATAL_ERROR)
+            lost("COPY is for Transaction::native() only");  // there is no way back to the pipeline
+        std::string sqlstate = sqlstate_of(answer);
+        if (server_leaves(sqlstate))
+            lost(message_of(answer));
+        if (!failure)
+            failure.emplace(statement.whose, std::move(sqlstate), message_of(answer));
+    }
+    if (failure)
+        throw *failure;
+    return last;
+}
+
+PGresult* Connection::next_result() {
+    PGconn* const connection = connection_.get();
+    for (;;) {
+        const int left = PQflush(connection);
+        if (left < 0)
+            break;
+        if (left == 0 && !PQisBusy(connection))
+            break;
+        wait_for_server(left > 0 ? POLLIN | POLLOUT : POLLIN);
+        if (!PQconsumeInput(connection))
+            break;
+    }
+    PGresult* result = PQgetResult(connection);
+    if (PQstatus(connection) == CONNECTION_BAD) {
+        PQclear(result);
+        lost(trimmed(PQerrorMessage(connection)));
+    }
+    return result;
+}
+
+void Connection::wait_for_server(short events) {
+    pollfd watched[] = {{PQsocket(connection_.get()), events, 0},
+                        {give_up_.descriptor(), POLLIN, 0}};
+    poll(watched, 2, -1);
+    if (give_up_.raised())
+        lost("the consumer was stopped");
+}
+
+void Connection::lost(const std::string& why) {
+    connection_.reset();
+    throw ConnectionLost(why);
+}
+
+// ------------------------------------------------------------------------------------------------
+// States
+// ------------------------------------------------------------------------------------------------
+
+PGconn* Connection::plain() {
+    finish();
+    if (!PQexitPipelineMode(connection_.get()))
+        lost(trimmed(PQerrorMessage(connection_.get())));
+    return connection_.get();
+}
+
+void Connection::check_plain() const {
+    if (PQstatus(connection_.get()) != CONNECTION_OK)
+        throw ConnectionLost(trimmed(PQerrorMessage(connection_.get())));
+    // In the pipeline again nobody knows, until the next finish().
+    if (PQpipelineStatus(connection_.get()) == PQ_PIPELINE_OFF && !in_transaction())
+        throw StatementError(
+            Whose::handler, "25000",
+            "the handler has left the connection without a transaction that can go on");
+}
+
+void Connection::discard() {
+    try {
+        finish();
+    } catch (const StatementError&) {
+        // What follows is done because of it, or of an earlier one.
+    }
+}
+
+void Connection::roll_back() {
+    discard();
+    try {
+        run(Whose::own, "ROLLBACK");
+    } catch (const StatementError& error) {
+        lost(error.what());  // a handler has left it in some state
+    }
+}
+
+void Connection::forget_statements() {
+    names_.clear();
+    run(Whose::own, "DEALLOCATE ALL");
+}
+
+}  // namespace inbox

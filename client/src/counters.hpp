@@ -1,0 +1,37 @@
+// What a consumer counts.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+
+#include "inbox/consumer.hpp"
+
+namespace inbox {
+
+// Times of the last thousand batches.
+class RecentTimes {
+  public:
+    void add(std::chrono::microseconds time);
+    // Sets p50 and p99.
+    void percentiles(std::chrono::microseconds& p50, std::chrono::microseconds& p99) const;
+
+  private:
+    mutable std::mutex mutex_;
+    std::array<std::chrono::microseconds, 1000> times_{};
+    std::size_t count_ = 0;  // ever
+};
+
+struct Counters {
+    std::atomic<std::uint64_t> received{0}, applied{0}, duplicates{0}, failures{0}, dead{0},
+        acked{0}, nacked{0}, transactions{0}, in_doubt{0}, database_reconnects{0},
+        source_reconnects{0};
+    std::atomic<std::int64_t> lag_ms{0};
+    RecentTimes times;
+
+    ConsumerMetrics snapshot() const;
+};
+
+}  // namespace inbox

@@ -1,0 +1,27 @@
+// The Transaction that handlers see.
+#pragma once
+
+#include <exception>
+
+#include "connection.hpp"
+
+namespace inbox {
+
+class HandlerTransaction final : public Transaction {
+  public:
+    explicit HandlerTransaction(Connection& connection) : connection_(connection) {}
+
+    Result execute(const std::string& statement, const std::vector<Parameter>& parameters) override;
+    void queue(const std::string& statement, const std::vector<Parameter>& parameters) override;
+    PGconn* native() override;
+
+    // Throws what a handler was told and did not let pass, and when it has ended the transaction.
+    void check() const;
+
+  private:
+    Connection& connection_;
+    bool native_ = false;
+    std::exception_ptr failure_;
+};
+
+}  // namespace inbox

@@ -1,0 +1,112 @@
+#include "housekeeper.hpp"
+
+#include <charconv>
+#include <utility>
+
+#include "applier.hpp"
+#include "text.hpp"
+
+namespace inbox {
+
+static constexpr int redriven_at_once = 100;
+
+void Housekeeper::turn() {
+    attempt("cannot look for resets", [this] { look_for_reset(); });
+    attempt("cannot prune the window", [this] { prune(); });
+    attempt("cannot apply redriven messages", [this] { take_redriven(); });
+}
+
+template <typename Task>
+void Housekeeper::attempt(const char* what, Task task) {
+    if (shared_.stop.raised())
+        return;
+    try {
+        connect(shared_, connection_);
+        task();
+        failing_.erase(what);
+    } catch (const DatabaseError& error) {
+        connection_.reset();
+        if (failing_.insert(what).second)
+            shared_.log(Level::warning, std::string(what) + ": " + error.what() + " (SQLSTATE " +
+                                            error.sqlstate() + ")");
+    }
+}
+
+// ------------------------------------------------------------------------------------------------
+// Resets
+// ------------------------------------------------------------------------------------------------
+
+void Housekeeper::look_for_reset() {
+    const Result found = connection_->run(Whose::own,
+                                          "SELECT reset_id, (extract(epoch FROM publish_time) * "
+                                          "1000000)::bigint FROM inbox.load_offset($1, $2)",
+                                          {shared_.options.name, shared_.subscription});
+    resetting_ = found.rows() > 0 && !found.is_null(0, 0);
+    if (!resetting_)
+        return;
+    std::int64_t micros = 0;
+    const std::string_view text = found.text(0, 1);
+    std::from_chars(text.data(), text.data() + text.size(), micros);
+    if (!receiver_.seek(Time{std::chrono::microseconds{micros}}))
+        return;
+    connection_->run(Whose::own, "SELECT inbox.confirm_reset($1, $2, $3::bigint, $4)",
+                     {shared_.options.name, shared_.subscription, std::string(found.text(0, 0)),
+                      shared_.instance});
+    resetting_ = false;
+    shared_.log(Level::info, "the offset was reset, and the source has gone there");
+}
+
+void Housekeeper::prune() {
+    connection_->run(Whose::own, "SELECT inbox.prune()");
+}
+
+// ------------------------------------------------------------------------------------------------
+// Redriven messages
+// ------------------------------------------------------------------------------------------------
+
+void Housekeeper::take_redriven() {
+    while (!shared_.stop.raised()) {
+        const EventRows rows(connection_->run(
+            Whose::own, "SELECT * FROM inbox.claim($1, $2::integer)",
+            {shared_.options.name, std::to_string(redriven_at_once)}, Format::binary));
+        if (rows.count() == 0)
+            return;
+        for (int row = 0; row < rows.count(); row++)
+            try_redriven(rows.uuid(row, "token"), rows.event(row));
+    }
+}
+
+void Housekeeper::try_redriven(const std::string& token, const Event& event) {
+    if (shared_.stop.raised()) {
+        connection_->run(Whose::own, "SELECT inbox.release($1::uuid)", {token});
+        return;
+    }
+    Failure failure;
+    try {
+        connection_->send(Whose::own, "BEGIN");
+        const Result is_new = connection_->run(
+            Whose::own, "SELECT inbox.complete($1::uuid, $2::uuid)", {token, event.id});
+        if (is_new.text(0, 0) == "t")
+            handle(shared_, *connection_, event);
+        connection_->run(Whose::handler, "COMMIT");
+        shared_.counters.applied += is_new.text(0, 0) == "t";
+        return;
+    } catch (const StatementError& error) {
+        if (error.sqlstate() ==
+            "IL001") {  // others have it now, or an earlier one of its key failed
+            connection_->roll_back();
+            return;
+        }
+        failure = failure_of_event();
+    } catch (...) {
+        failure = failure_of_event();
+    }
+    connection_->roll_back();
+    connection_->run(Whose::own, "SELECT inbox.fail($1::uuid, $2::uuid, $3, $4, $5::boolean)",
+                     {token, event.id, clean_utf8(failure.error), failure.sqlstate,
+                      failure.permanent ? "true" : "false"});
+    shared_.counters.failures++;
+    shared_.log(Level::warning, "redriven event " + event.id + " failed: " + failure.error);
+}
+
+}  // namespace inbox

@@ -1,0 +1,40 @@
+// What a consumer does besides applying deliveries: carries out resets of its offset, prunes the
+// deduplication window, applies messages that people have redriven.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "connection.hpp"
+#include "event_row.hpp"
+#include "receiver.hpp"
+#include "shared.hpp"
+
+namespace inbox {
+
+class Housekeeper {
+  public:
+    Housekeeper(Shared& shared, Receiver& receiver) : shared_(shared), receiver_(receiver) {}
+
+    // One round. Whatever fails is logged, and tried again in the next.
+    void turn();
+    // There is something that should not wait for the next round in its time.
+    bool in_a_hurry() const { return resetting_; }
+
+  private:
+    template <typename Task>
+    void attempt(const char* what, Task task);
+    void look_for_reset();
+    void prune();
+    void take_redriven();
+    void try_redriven(const std::string& token, const Event& event);
+
+    Shared& shared_;
+    Receiver& receiver_;
+    std::optional<Connection> connection_;
+    bool resetting_ = false;
+    std::set<std::string> failing_;  // tasks, so that each is logged once
+};
+
+}  // namespace inbox

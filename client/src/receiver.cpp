@@ -1,0 +1,94 @@
+#include "receiver.hpp"
+
+#include <utility>
+
+namespace inbox {
+
+using std::chrono::milliseconds;
+
+// How late things may be done that are done between two calls of the source.
+static constexpr milliseconds longest_wait{200};
+static constexpr milliseconds longest_wait_for_workers{1000};
+
+Receiver::Receiver(Shared& shared, Source& source, Dispatcher& dispatcher)
+    : shared_(shared),
+      source_(source),
+      dispatcher_(dispatcher),
+      pauses_(shared.options.retry_base, shared.options.retry_max) {}
+
+void Receiver::run() {
+    while (!shared_.stop.raised()) {
+        try {
+            if (!open_)
+                open();
+            turn();
+        } catch (const SourceError& error) {
+            if (!error.transient())
+                throw;
+            open_ = false;
+            shared_.log(Level::warning, source_.describe() + ": " + error.what());
+            shared_.stop.wait(pauses_.next());
+        }
+    }
+}
+
+void Receiver::open() {
+    source_.open();
+    open_ = true;
+    if (std::exchange(opened_before_, true))
+        shared_.counters.source_reconnects++;
+}
+
+void Receiver::turn() {
+    give_back(dispatcher_.take_held(Clock::now()));
+    seek_if_asked();
+    const std::size_t room = dispatcher_.room(longest_wait);
+    if (room == 0)
+        return;
+    std::vector<Delivery> deliveries = source_.receive(room, longest_wait);
+    pauses_.reset();
+    shared_.counters.received += deliveries.size();
+    dispatcher_.add(std::move(deliveries));
+}
+
+void Receiver::give_back(const std::vector<Delivery>& deliveries) {
+    if (deliveries.empty())
+        return;
+    shared_.counters.nacked += deliveries.size();
+    source_.nack(deliveries);
+}
+
+void Receiver::seek_if_asked() {
+    std::optional<Time> to;
+    {
+        const std::lock_guard lock(mutex_);
+        to = to_seek_;
+    }
+    std::vector<Delivery> left;
+    if (!to || !dispatcher_.take_all(longest_wait_for_workers, left))
+        return;
+    try {
+        source_.seek(*to);
+        const std::lock_guard lock(mutex_);
+        sought_ = std::exchange(to_seek_, {});
+    } catch (const SourceError& error) {
+        give_back(left);
+        if (error.transient())
+            throw;
+        shared_.log(Level::error, source_.describe() + " cannot seek: " + error.what());
+        const std::lock_guard lock(mutex_);
+        to_seek_ = {};  // until the next round of housekeeping
+        return;
+    }
+    give_back(left);
+}
+
+bool Receiver::seek(Time to) {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(sought_, {}) == to)
+        return true;
+    to_seek_ = to;
+    return false;
+}
+
+}  // namespace inbox

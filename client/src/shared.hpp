@@ -1,0 +1,58 @@
+// What the threads of a consumer share.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "counters.hpp"
+#include "flag.hpp"
+#include "inbox/consumer.hpp"
+
+namespace inbox {
+
+// Events that failed here and were given back: their next success is to be told to the database,
+// and nobody else's, which would cost each event a statement.
+class FailedEvents {
+  public:
+    // Returns how often it has failed, as far as is known here.
+    unsigned add(const std::string& event_id) {
+        const std::lock_guard lock(mutex_);
+        if (attempts_.size() >= max_events && !attempts_.contains(event_id))
+            attempts_.erase(attempts_.begin());
+        return ++attempts_[event_id];
+    }
+    bool contains(const std::string& event_id) const {
+        const std::lock_guard lock(mutex_);
+        return !attempts_.empty() && attempts_.contains(event_id);
+    }
+    void remove(const std::string& event_id) {
+        const std::lock_guard lock(mutex_);
+        attempts_.erase(event_id);
+    }
+
+  private:
+    static constexpr std::size_t max_events = 10'000;
+    mutable std::mutex mutex_;
+    std::unordered_map<std::string, unsigned> attempts_;
+};
+
+struct Shared {
+    const ConsumerOptions options;
+    const std::string instance;
+    const std::string subscription;
+    const ConnectionFactory connect;
+    const Handler handler;
+
+    Counters counters{};
+    FailedEvents failed{};
+    Flag stop{};     // nothing more is to be begun
+    Flag give_up{};  // what was begun is to be left
+
+    void log(Level level, const std::string& message) const {
+        if (options.log)
+            options.log(level, "consumer \"" + options.name + "\": " + message);
+    }
+};
+
+}  // namespace inbox

@@ -1,0 +1,295 @@
+#include "text.hpp"
+
+#include <array>
+#include <charconv>
+#include <cstdio>
+
+namespace inbox {
+
+// ------------------------------------------------------------------------------------------------
+// Ids, arrays, times
+// ------------------------------------------------------------------------------------------------
+
+static bool is_hex(char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+bool is_uuid(std::string_view text) {
+    if (text.size() != 36)
+        return false;
+    for (std::size_t i = 0; i < text.size(); i++) {
+        const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+        if (dash ? text[i] != '-' : !is_hex(text[i]))
+            return false;
+    }
+    return true;
+}
+
+// FNV-1a: nobody attacks it, it only has to spread.
+static std::uint64_t hash(std::uint64_t state, std::string_view text) {
+    for (const unsigned char byte : text)
+        state = (state ^ byte) * 0x100000001b3;
+    return state;
+}
+
+std::string made_uuid(std::string_view source, std::string_view message_id) {
+    const std::uint64_t first = hash(hash(0xcbf29ce484222325, source), message_id);
+    const std::uint64_t second = hash(hash(first, "\n"), message_id);
+    char text[37];
+    std::snprintf(text, sizeof text, "%08x-%04x-8%03x-%04x-%012llx",
+                  static_cast<unsigned>(first >> 32), static_cast<unsigned>(first >> 16 & 0xffff),
+                  static_cast<unsigned>(first & 0xfff),
+                  static_cast<unsigned>(0x8000 | (second >> 48 & 0x3fff)),
+                  static_cast<unsigned long long>(second & 0xffff'ffff'ffff));
+    return text;
+}
+
+std::string array_literal(std::span<const std::string> elements) {
+    std::string text = "{";
+    for (const std::string& element : elements) {
+        text += text.size() > 1 ? ",\"" : "\"";
+        for (const char c : element) {
+            if (c == '"' || c == '\\')
+                text += '\\';
+            text += c;
+        }
+        text += '"';
+    }
+    return text + "}";
+}
+
+std::optional<std::string> time_literal(Time time) {
+    if (time == Time{})
+        return {};
+    const auto day = std::chrono::floor<std::chrono::days>(time);
+    const std::chrono::year_month_day date{day};
+    const std::chrono::hh_mm_ss clock{time - day};
+    char text[64];
+    std::snprintf(
+        text, sizeof text, "%04d-%02u-%02u %02d:%02d:%02d.%06d+00", static_cast<int>(date.year()),
+        static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
+        static_cast<int>(clock.hours().count()), static_cast<int>(clock.minutes().count()),
+        static_cast<int>(clock.seconds().count()), static_cast<int>(clock.subseconds().count()));
+    return text;
+}
+
+// ------------------------------------------------------------------------------------------------
+// UTF-8
+// ------------------------------------------------------------------------------------------------
+
+// How many bytes the character has that begins here; 0: it is none.
+static std::size_t length_of_character(std::string_view text) {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+    const unsigned char first = byte(0);
+    if (first < 0x80)
+        return first != 0;
+    const std::size_t length = first >= 0xc2 && first < 0xe0   ? 2
+                               : first >= 0xe0 && first < 0xf0 ? 3
+                               : first >= 0xf0 && first < 0xf5 ? 4
+                                                               : 0;
+    if (length == 0 || text.size() < length)
+        return 0;
+    for (std::size_t i = 1; i < length; i++)
+        if ((byte(i) & 0xc0) != 0x80)
+            return 0;
+    const bool overlong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
+    const bool surrogate = first == 0xed && byte(1) >= 0xa0;
+    const bool beyond = first == 0xf4 && byte(1) >= 0x90;
+    return overlong || surrogate || beyond ? 0 : length;
+}
+
+std::string clean_utf8(std::string_view text) {
+    std::string clean;
+    clean.reserve(text.size());
+    while (!text.empty()) {
+        const std::size_t length = length_of_character(text);
+        if (length == 0)
+            clean += '?';
+        else
+            clean += text.substr(0, length);
+        text.remove_prefix(length == 0 ? 1 : length);
+    }
+    return clean;
+}
+
+static void append_utf8(std::string& text, std::uint32_t c) {
+    if (c < 0x80) {
+        text += static_cast<char>(c);
+    } else if (c < 0x800) {
+        text += static_cast<char>(0xc0 | c >> 6);
+        text += static_cast<char>(0x80 | (c & 0x3f));
+    } else if (c < 0x10000) {
+        text += static_cast<char>(0xe0 | c >> 12);
+        text += static_cast<char>(0x80 | (c >> 6 & 0x3f));
+        text += static_cast<char>(0x80 | (c & 0x3f));
+    } else {
+        text += static_cast<char>(0xf0 | c >> 18);
+        text += static_cast<char>(0x80 | (c >> 12 & 0x3f));
+        text += static_cast<char>(0x80 | (c >> 6 & 0x3f));
+        text += static_cast<char>(0x80 | (c & 0x3f));
+    }
+}
+
+// ------------------------------------------------------------------------------------------------
+// Headers
+// ------------------------------------------------------------------------------------------------
+
+static void append_json(std::string& json, std::string_view text) {
+    json += '"';
+    for (const char c : clean_utf8(text)) {
+        if (c == '"' || c == '\\') {
+            json += '\\';
+            json += c;
+        } else if (static_cast<unsigned char>(c) < 0x20) {
+            char escape[8];
+            std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
+            json += escape;
+        } else {
+            json += c;
+        }
+    }
+    json += '"';
+}
+
+std::optional<std::string> headers_to_json(const std::map<std::string, std::string>& headers) {
+    if (headers.empty())
+        return {};
+    std::string json = "{";
+    for (const auto& [name, value] : headers) {
+        if (json.size() > 1)
+            json += ',';
+        append_json(json, name);
+        json += ':';
+        append_json(json, value);
+    }
+    return json + "}";
+}
+
+// Reads what jsonb prints, and ends early at anything else.
+class HeadersReader {
+  public:
+    explicit HeadersReader(std::string_view json) : rest_(json) {}
+
+    std::map<std::string, std::string> read() {
+        std::map<std::string, std::string> headers;
+        if (!skip('{'))
+            return headers;
+        while (peek() == '"') {
+            std::string name = string();
+            if (!skip(':'))
+                break;
+            if (peek() == '"')
+                headers.insert_or_assign(std::move(name), string());
+            else if (const std::string_view value = other(); value != "null")
+                headers.insert_or_assign(std::move(name), value);
+            if (!skip(','))
+                break;
+        }
+        return headers;
+    }
+
+  private:
+    char peek() {
+        while (!rest_.empty() &&
+               (rest_[0] == ' ' || rest_[0] == '\n' || rest_[0] == '\t' || rest_[0] == '\r'))
+            rest_.remove_prefix(1);
+        return rest_.empty() ? '\0' : rest_[0];
+    }
+
+    bool skip(char c) {
+        if (peek() != c)
+            return false;
+        rest_.remove_prefix(1);
+        return true;
+    }
+
+    char take() {
+        if (rest_.empty())
+            return '\0';
+        const char c = rest_[0];
+        rest_.remove_prefix(1);
+        return c;
+    }
+
+    std::string string() {
+        std::string text;
+        take();
+        while (!rest_.empty()) {
+            const char c = take();
+            if (c == '"')
+                break;
+            if (c == '\\')
+                escape(text);
+            else
+                text += c;
+        }
+        return text;
+    }
+
+    void escape(std::string& text) {
+        switch (const char c = take()) {
+            case 'b':
+                text += '\b';
+                break;
+            case 'f':
+                text += '\f';
+                break;
+            case 'n':
+                text += '\n';
+                break;
+            case 'r':
+                text += '\r';
+                break;
+            case 't':
+                text += '\t';
+                break;
+            case 'u':
+                append_utf8(text, character());
+                break;
+            default:
+                text += c;
+        }
+    }
+
+    std::uint32_t character() {
+        const std::uint32_t high = unit();
+        if (high < 0xd800 || high >= 0xdc00 || !rest_.starts_with("\\u"))
+            return high;
+        rest_.remove_prefix(2);
+        return 0x10000 + ((high - 0xd800) << 10) + (unit() - 0xdc00);
+    }
+
+    std::uint32_t unit() {
+        std::uint32_t value = 0;
+        const std::string_view digits = rest_.substr(0, 4);
+        std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+        rest_.remove_prefix(digits.size());
+        return value;
+    }
+
+    // A number, a boolean, null; or something nested, whole.
+    std::string_view other() {
+        const std::string_view begin = rest_;
+        int depth = 0;
+        while (!rest_.empty()) {
+            const char c = rest_[0];
+            if (c == '"') {
+                string();
+                continue;
+            }
+            if (depth == 0 && (c == ',' || c == '}'))
+                break;
+            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+            rest_.remove_prefix(1);
+        }
+        return begin.substr(0, begin.size() - rest_.size());
+    }
+
+    std::string_view rest_;
+};
+
+std::map<std::string, std::string> headers_from_json(std::string_view json) {
+    return HeadersReader(json).read();
+}
+
+}  // namespace inbox

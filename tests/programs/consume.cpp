@@ -1,0 +1,255 @@
+// A consumer for the tests: consume CONNINFO OPTION=VALUE ...
+//
+// Options: those of inbox::ConsumerOptions by name, times in milliseconds. With pull=CONNINFO
+// events come from there (destination=, lease=, max_events=), otherwise from a script.
+//
+// For each event it calls the SQL function handle(event_id, key, type, version, payload) of the
+// database, except for those whose type says what the C++ handler is to do: see apply().
+//
+// Reads commands from its input, a line each with fields separated by tabs, and answers each with a
+// line: see command(). At the end of the input it stops, and prints the state once more.
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "inbox/consumer.hpp"
+#include "inbox/sources/pull.hpp"
+#include "inbox/sources/scripted.hpp"
+
+namespace {
+
+using Options = std::map<std::string, std::string>;
+using std::chrono::milliseconds;
+
+// ------------------------------------------------------------------------------------------------
+// The handler
+// ------------------------------------------------------------------------------------------------
+
+std::vector<inbox::Parameter> parameters_of(const inbox::Event& e) {
+    return {e.id, e.ordering_key, e.type,
+            e.version ? inbox::Parameter(std::to_string(*e.version)) : std::nullopt, e.payload};
+}
+
+constexpr const char* handle_sql = "SELECT handle($1::uuid, $2, $3, $4::bigint, $5)";
+
+void apply(inbox::Transaction& t, const inbox::Event& e) {
+    if (e.type == "throw")
+        throw std::runtime_error("no\xff good");
+    if (e.type == "throw_int")
+        throw 1;
+    if (e.type == "permanent")
+        throw inbox::PermanentFailure("never");
+    if (e.type == "swallow") {
+        try {
+            t.execute("SELECT 1/0");
+        } catch (const inbox::DatabaseError&) {
+        }
+        return;
+    }
+    if (e.type == "commit") {
+        t.execute("COMMIT");
+        return;
+    }
+    if (e.type == "native") {
+        PGconn* connection = t.native();
+        PQclear(PQexec(connection, "COPY copied FROM STDIN"));
+        PQputCopyData(connection, "1\n", 2);
+        PQputCopyEnd(connection, nullptr);
+        PQclear(PQgetResult(connection));
+        while (PGresult* rest = PQgetResult(connection))
+            PQclear(rest);
+    }
+    if (e.type == "native_commit") {
+        PQclear(PQexec(t.native(), "COMMIT"));
+        return;
+    }
+    if (e.type == "apply") {
+        t.apply("item", {"id"}, "version", *e.payload);
+        return;
+    }
+    if (e.type == "execute") {
+        const inbox::Result result =
+            t.execute("SELECT count(*) FROM applied WHERE key = $1", {e.ordering_key});
+        t.queue("INSERT INTO counted VALUES ($1::uuid, $2::bigint)",
+                {e.id, std::string(result.text(0, 0))});
+    }
+    t.queue(handle_sql, parameters_of(e));
+}
+
+// ------------------------------------------------------------------------------------------------
+// State, as JSON
+// ------------------------------------------------------------------------------------------------
+
+std::string list(const std::vector<std::string>& texts) {
+    std::string json = "[";
+    for (const std::string& text : texts)
+        json += (json.size() > 1 ? ",\"" : "\"") + text + '"';
+    return json + ']';
+}
+
+std::string state(const inbox::Script& script, const inbox::Consumer& consumer) {
+    const inbox::ConsumerMetrics m = consumer.metrics();
+    std::ostringstream json;
+    json << "{\"acked\":" << list(script.acked()) << ",\"nacked\":" << list(script.nacked())
+         << ",\"seeks\":[";
+    for (std::size_t i = 0; const inbox::Time seek : script.seeks())
+        json << (i++ ? "," : "") << seek.time_since_epoch().count();
+    json << "],\"opened\":" << script.opened()
+         << ",\"closed\":" << (script.closed() ? "true" : "false");
+    const auto number = [&](const char* name, auto value) {
+        json << ",\"" << name << "\":" << value;
+    };
+    number("received", m.received);
+    number("applied", m.applied);
+    number("duplicates", m.duplicates);
+    number("failures", m.failures);
+    number("dead", m.dead);
+    number("transactions", m.transactions);
+    number("in_doubt", m.in_doubt);
+    number("database_reconnects", m.database_reconnects);
+    number("source_reconnects", m.source_reconnects);
+    number("outstanding_messages", m.outstanding_messages);
+    number("outstanding_bytes", m.outstanding_bytes);
+    json << '}';
+    return json.str();
+}
+
+// ------------------------------------------------------------------------------------------------
+// Commands
+// ------------------------------------------------------------------------------------------------
+
+std::vector<std::string> fields_of(const std::string& line) {
+    std::vector<std::string> fields;
+    std::istringstream in(line);
+    for (std::string field; std::getline(in, field, '\t');)
+        fields.push_back(field);
+    fields.resize(6);
+    return fields;
+}
+
+std::string command(const std::string& line, inbox::Script& script, inbox::Consumer& consumer) {
+    const std::vector<std::string> f = fields_of(line);
+    if (f[0] == "deliver") {  // id, key, type, version, payload
+        inbox::Event event;
+        event.id = f[1];
+        event.ordering_key = f[2];
+        event.aggregate_type = "item";
+        event.aggregate_id = f[2];
+        event.topic = "item.events";
+        event.type = f[3];
+        if (!f[4].empty())
+            event.version = std::stoll(f[4]);
+        event.payload = f[5];
+        event.headers = {{"h", "\"1\""}};
+        script.deliver(event);
+    } else if (f[0] == "fail_open") {
+        script.fail_open(std::stoi(f[1]), "scripted", f[2] != "for good");
+    } else if (f[0] == "fail_receive") {
+        script.fail_receive(std::stoi(f[1]), "scripted", f[2] != "for good");
+    } else if (f[0] == "metrics") {
+        std::string text = inbox::open_metrics(consumer.metrics(), "c");
+        for (char& c : text)
+            c = c == '\n' ? '|' : c;
+        return text;
+    } else if (f[0] == "stop") {
+        consumer.stop();
+    } else if (f[0] != "state") {
+        return "unknown: " + line;
+    }
+    return state(script, consumer);
+}
+
+std::string taken(Options& options, const std::string& name, const std::string& otherwise) {
+    const auto found = options.extract(name);
+    return found ? found.mapped() : otherwise;
+}
+
+inbox::ConsumerOptions consumer_options(Options& options) {
+    inbox::ConsumerOptions o;
+    const auto number = [&](const char* name, auto& value) {
+        value = static_cast<std::decay_t<decltype(value)>>(
+            std::stoll(taken(options, name, std::to_string(value))));
+    };
+    const auto time = [&](const char* name, milliseconds& value) {
+        value = milliseconds{std::stoll(taken(options, name, std::to_string(value.count())))};
+    };
+    o.name = taken(options, "name", "c");
+    o.instance = taken(options, "instance", "test");
+    number("connections", o.connections);
+    number("batch_size", o.batch_size);
+    number("max_attempts", o.max_attempts);
+    number("max_outstanding_messages", o.max_outstanding_messages);
+    number("max_outstanding_bytes", o.max_outstanding_bytes);
+    number("prepare_statements", o.prepare_statements);
+    o.retry_base = o.retry_max = milliseconds{1};
+    time("retry_base", o.retry_base);
+    time("retry_max", o.retry_max);
+    o.housekeeping_interval = milliseconds{3'600'000};
+    time("housekeeping_interval", o.housekeeping_interval);
+    time("drain_limit", o.drain_limit);
+    o.log = [](inbox::Level level, const std::string& message) {
+        if (level != inbox::Level::debug)
+            std::cerr << message + '\n';
+    };
+    return o;
+}
+
+std::unique_ptr<inbox::Source> make_source(Options& options,
+                                           const std::shared_ptr<inbox::Script>& script) {
+    const std::string pull = taken(options, "pull", "");
+    if (pull.empty())
+        return std::make_unique<inbox::ScriptedSource>(script, "s");
+    inbox::PullOptions o;
+    o.lease = milliseconds{std::stoll(taken(options, "lease", "30000"))};
+    o.max_events = std::stoi(taken(options, "max_events", "100"));
+    return std::make_unique<inbox::PullSource>(pull, taken(options, "destination", "d"), o);
+}
+
+inbox::Consumer* stopped_by_signal = nullptr;
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    const std::string conninfo = arguments[1];
+    Options options;
+    for (int i = 2; i < count; i++) {
+        const std::string option = arguments[i];
+        options[option.substr(0, option.find('='))] = option.substr(option.find('=') + 1);
+    }
+    const auto script = std::make_shared<inbox::Script>();
+    inbox::ConsumerOptions consumer_opts = consumer_options(options);
+    inbox::Consumer consumer(
+        consumer_opts, make_source(options, script),
+        [conninfo] { return PQconnectdb(conninfo.c_str()); }, apply);
+    for (const auto& [name, value] : options) {
+        std::cerr << "unknown option " << name << "=" << value << '\n';
+        return 2;
+    }
+    stopped_by_signal = &consumer;
+    std::signal(SIGTERM, [](int) { stopped_by_signal->stop(); });
+
+    int status = 0;
+    std::thread runner([&] {
+        try {
+            consumer.run();
+        } catch (const std::exception& error) {
+            std::cerr << "run() threw: " << error.what() << '\n';
+            status = 3;
+        }
+    });
+    for (std::string line; std::getline(std::cin, line);)
+        std::cout << command(line, *script, consumer) << std::endl;
+    consumer.stop();
+    runner.join();
+    std::cout << state(*script, consumer) << std::endl;
+    return status;
+}
