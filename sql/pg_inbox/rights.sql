@@ -24,8 +24,8 @@ BEGIN ATOMIC
            END
            -- Whoever applies events, in the server or in processes of his own.
            || CASE WHEN right_to IN ('read', 'consume')
-                THEN ARRAY['apply', 'remove', 'row_parts', 'refuse_row', 'run', 'removed_version', 'lock_removal',
-                           'leave_tombstone']
+                THEN ARRAY['apply', 'remove', 'row_parts', 'check_row', 'check_key', 'run', 'removed_version',
+                           'lock_removal', 'leave_tombstone']
               END;
 END;
 COMMENT ON FUNCTION inbox.parts_of_right(text) IS 'internal: the objects that a right gives the use of';
