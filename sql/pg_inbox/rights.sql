@@ -18,9 +18,8 @@ BEGIN ATOMIC
                                        'save_offset', 'load_offset', 'confirm_reset',
                                        'fail_event', 'end_failure', 'claim', 'complete', 'fail', 'extend', 'release',
                                        'set_policy', 'dead_letter', 'waiting_keys', 'is_own']
-             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'set_policy', 'dead_letter', 'waiting_keys', 'is_own',
-                                       'operation']
-             WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'offsets']
+             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'dead_letter', 'waiting_keys', 'is_own', 'operation']
+             WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'offsets']
            END;
 END;
 COMMENT ON FUNCTION inbox.parts_of_right(text) IS 'internal: the objects that a right gives the use of';

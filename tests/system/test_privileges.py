@@ -29,6 +29,7 @@ GRANTS = {
     "sender": "inbox.grant_send",
     "reader": "inbox.grant_read",
     "consumer": "inbox.grant_consume",
+    "inbox operator": "inbox.grant_operate",
     "inbox monitor": "inbox.grant_monitor",
     "public": None,
 }
