@@ -32,11 +32,7 @@ void add_health(CLI::App& group, Session& session) {
         "  outboxctl inbox health --json\n",
         [](CLI::App&, NoArguments&) {},
         [&session](const NoArguments&) {
-            if (session.json)
-                session.report("SELECT * FROM inbox.health()", {}, {});
-            else
-                session.list("state, reason",
-                             "FROM inbox.health() LEFT JOIN unnest(reasons) AS reason ON true");
+            session.list("severity, consumer, what, since, detail, hint", "FROM inbox.health()");
         });
 }
 
