@@ -66,7 +66,7 @@ TEST(SqsClaims, ExtendsWhatIsHeldWhenHalfTheTimeHasPassed) {
     EXPECT_FALSE(claims.next(seconds(30) - 1));
     EXPECT_THAT(sent(claims, Change::extend, seconds(30)), ElementsAre(ElementsAre("0", "1")));
     EXPECT_EQ(claims.deadline(), seconds(60));
-    claims.ack(message("0"), seconds(40));
+    claims.ack(std::vector{message("0")}, seconds(40));
     EXPECT_THAT(sent(claims, Change::remove, seconds(40)), SizeIs(1));
     EXPECT_THAT(sent(claims, Change::extend, seconds(60)), ElementsAre(ElementsAre("1")));
 }
@@ -105,8 +105,7 @@ TEST(SqsClaims, ForgetsWhatIsNotItsOwnAnyMore) {
 TEST(SqsClaims, DeletesTenAtATime) {
     Claims claims(false, visibility);
     claims.add(messages(23), 0);
-    for (const Delivery& delivery : claims.take(23))
-        claims.ack(delivery, 0);
+    claims.ack(claims.take(23), 0);
     EXPECT_FALSE(claims.is_settled());
     EXPECT_THAT(sent(claims, Change::remove, 0), ElementsAre(SizeIs(10), SizeIs(10), SizeIs(3)));
     EXPECT_TRUE(claims.is_settled());
@@ -116,8 +115,7 @@ TEST(SqsClaims, DeletesTenAtATime) {
 TEST(SqsClaims, RepeatsWhatFailedAndNothingElse) {
     Claims claims(false, visibility);
     claims.add(messages(3), 0);
-    for (const Delivery& delivery : claims.take(3))
-        claims.ack(delivery, 0);
+    claims.ack(claims.take(3), 0);
     const auto batch = claims.next(0);
     EXPECT_FALSE(claims.is_settled());
     EXPECT_EQ(claims.settle(*batch, {Answer::failed, Answer::lost, Answer::done}, 1), 1u);
@@ -129,7 +127,7 @@ TEST(SqsClaims, RepeatsWhatFailedAndNothingElse) {
 TEST(SqsClaims, RepeatsNoDeletionOfWhatComesAgainAnyhow) {
     Claims claims(false, visibility);
     claims.add(messages(1), 0);
-    claims.ack(claims.take(1)[0], seconds(59));
+    claims.ack(claims.take(1), seconds(59));
     const auto batch = claims.next(seconds(59));
     EXPECT_EQ(claims.settle(*batch, {}, seconds(60)), 1u);
     EXPECT_TRUE(claims.is_settled());
@@ -141,17 +139,16 @@ TEST(SqsClaims, GivesBackWhatStandsBehindAMessageOfAGroup) {
                 message("a3", "a"), message("c2")},
                0);
     const auto taken = claims.take(3);  // a1, b1, a2
-    claims.nack(taken[0], 0);
-    claims.nack(taken[2], 0);
-    EXPECT_THAT(sent(claims, Change::release, 0), ElementsAre(ElementsAre("a1", "a3", "a2")));
+    claims.nack(std::vector{taken[0], taken[2]}, 0);
+    EXPECT_THAT(sent(claims, Change::release, 0), ElementsAre(ElementsAre("a1", "a2", "a3")));
+    EXPECT_THAT(handles(claims.take(9)), ElementsAre("c1", "c2"));
 }
 
 TEST(SqsClaims, GivesBackOneRequestAfterTheOtherWhereOrderCounts) {
     for (const bool order : {true, false}) {
         Claims claims(order, visibility);
         claims.add(messages(12, "a"), 0);
-        for (const Delivery& delivery : claims.take(12))
-            claims.nack(delivery, 0);
+        claims.nack(claims.take(12), 0);
         const auto first = claims.next(0);
         ASSERT_TRUE(first);
         EXPECT_THAT(first->handles, SizeIs(10));
@@ -172,7 +169,7 @@ TEST(SqsClaims, GivesNothingBackWhileItIsBeingExtended) {
     claims.add(messages(1, "a"), 0);
     const auto extension = claims.next(seconds(30));
     ASSERT_TRUE(extension);
-    claims.nack(claims.take(1)[0], seconds(31));
+    claims.nack(claims.take(1), seconds(31));
     EXPECT_FALSE(claims.next(seconds(31)));
     EXPECT_FALSE(claims.is_settled());
     claims.settle(*extension, {Answer::done}, seconds(32));
@@ -191,7 +188,7 @@ TEST(SqsClaims, GivesBackAllInTheOrderOfReceipt) {
 
 TEST(SqsClaims, SettlesWhatItNeverHeld) {
     Claims claims(false, visibility);
-    claims.ack(message("of before"), 0);
+    claims.ack(std::vector{message("of before")}, 0);
     EXPECT_THAT(sent(claims, Change::remove, 0), ElementsAre(ElementsAre("of before")));
 }
 
