@@ -1,7 +1,5 @@
 #include "inbox/consumer.hpp"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -17,6 +15,7 @@
 #include "housekeeper.hpp"
 #include "receiver.hpp"
 #include "shared.hpp"
+#include "signals_blocked.hpp"
 
 namespace inbox {
 
@@ -49,20 +48,6 @@ static std::string name_of_process() {
     gethostname(host, sizeof host - 1);
     return std::string(host) + ":" + std::to_string(getpid());
 }
-
-// Signals are for the threads of the process that we are a part of.
-class SignalsBlocked {
-  public:
-    SignalsBlocked() {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &saved_);
-    }
-    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
-
-  private:
-    sigset_t saved_;
-};
 
 class Consumer::Impl {
   public:

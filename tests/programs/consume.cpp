@@ -1,7 +1,7 @@
 // A consumer for the tests: consume CONNINFO OPTION=VALUE ...
 //
-// Options: those of inbox::ConsumerOptions by name, times in milliseconds; source=scripted, or
-// source=pull:DESTINATION with pull_conninfo=... and lease=...
+// Options: those of inbox::ConsumerOptions by name, times in milliseconds. With pull=CONNINFO
+// events come from there (destination=, lease=, max_events=), otherwise from a script.
 //
 // For each event it calls the SQL function handle(event_id, key, type, version, payload) of the
 // database, except for those whose type says what the C++ handler is to do: see apply().
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "inbox/consumer.hpp"
+#include "inbox/sources/pull.hpp"
 #include "inbox/sources/scripted.hpp"
 
 namespace {
@@ -202,6 +203,17 @@ inbox::ConsumerOptions consumer_options(Options& options) {
     return o;
 }
 
+std::unique_ptr<inbox::Source> make_source(Options& options,
+                                           const std::shared_ptr<inbox::Script>& script) {
+    const std::string pull = taken(options, "pull", "");
+    if (pull.empty())
+        return std::make_unique<inbox::ScriptedSource>(script, "s");
+    inbox::PullOptions o;
+    o.lease = milliseconds{std::stoll(taken(options, "lease", "30000"))};
+    o.max_events = std::stoi(taken(options, "max_events", "100"));
+    return std::make_unique<inbox::PullSource>(pull, taken(options, "destination", "d"), o);
+}
+
 inbox::Consumer* stopped_by_signal = nullptr;
 
 }  // namespace
@@ -215,9 +227,8 @@ int main(int count, char** arguments) {
     }
     const auto script = std::make_shared<inbox::Script>();
     inbox::ConsumerOptions consumer_opts = consumer_options(options);
-    taken(options, "source", "scripted");
     inbox::Consumer consumer(
-        consumer_opts, std::make_unique<inbox::ScriptedSource>(script, "s"),
+        consumer_opts, make_source(options, script),
         [conninfo] { return PQconnectdb(conninfo.c_str()); }, apply);
     for (const auto& [name, value] : options) {
         std::cerr << "unknown option " << name << "=" << value << '\n';

@@ -19,18 +19,13 @@
 #include <memory>
 #include <string>
 
-#include <libpq-fe.h>
-
+#include "inbox/connect.hpp"
 #include "inbox/error.hpp"
 #include "inbox/event.hpp"
 #include "inbox/source.hpp"
 #include "inbox/transaction.hpp"
 
 namespace inbox {
-
-// Makes a new connection with a timeout that suits (connect_timeout). One that failed is returned
-// as it is: its error is reported and the next attempt made later. Called from several threads.
-using ConnectionFactory = std::function<PGconn*()>;
 
 // Applies one event. Called from several threads at once, but never for two events of one ordering
 // key; again for the same event when its transaction was undone.
