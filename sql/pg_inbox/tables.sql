@@ -152,14 +152,14 @@ COMMENT ON INDEX inbox.claimed_token IS 'finds what belongs to a lease';
 
 CREATE TABLE inbox.tombstone (
     projection regclass    NOT NULL,
-    key        text        NOT NULL,
+    key        jsonb       NOT NULL,
     version    text        NOT NULL,
     removed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (projection, key)
 );
 COMMENT ON TABLE inbox.tombstone IS 'rows of projections that were removed: older versions must not bring them back';
-COMMENT ON COLUMN inbox.tombstone.key IS 'values of the key columns, as a JSON array';
-COMMENT ON COLUMN inbox.tombstone.version IS 'as text, of the type of the projection''s version column';
+COMMENT ON COLUMN inbox.tombstone.key IS 'the key columns and their values';
+COMMENT ON COLUMN inbox.tombstone.version IS 'as JSON has it; of the type of the projection''s version column';
 
 -- Several rows per subscription, so that the connections of a consumer do not wait for each other.
 CREATE TABLE inbox.consumer_offset (
