@@ -11,6 +11,7 @@ The books are the writers' (writing.py), the table `ledger` of the producer's da
 
 from __future__ import annotations
 
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -70,8 +71,9 @@ class ReplicaDrill(Writing):
         self.target.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {self.target.role}")
         self.route = ROUTES[route](self.database, server)
         self.consumers: list[Consumer] = []
-        self.duplicates = 0  # as far as consumers have lived to tell
+        self.totals: Counter[str] = Counter()  # as far as consumers have lived to tell
         self.kills: Counter[str] = Counter()
+        self.removed: set[str] = set()  # keys whose last event said so
 
     def close(self) -> None:
         super().close()
@@ -93,17 +95,44 @@ class ReplicaDrill(Writing):
         self.kills["consumer"] += 1
         consumer.kill()
 
+    def wait_dead(self, consumer: Consumer) -> None:
+        """It kills itself."""
+        self.wait(consumer.process.poll, lambda status: status is not None, "a consumer to die")
+        assert consumer.process.returncode == -signal.SIGKILL, self.describe_consumers()
+        self.kills["consumer"] += 1
+
+    # ---- trouble --------------------------------------------------------------------------------
+
+    def slow_down(self, seconds: float, key: str, version: int | None = None) -> None:
+        self.target.execute("INSERT INTO trouble VALUES (%s, %s, %s, false)", (key, version, seconds))
+
+    def poison(self, key: str, version: int) -> None:
+        self.target.execute("INSERT INTO trouble VALUES (%s, %s, 0, true)", (key, version))
+
+    def cure(self) -> None:
+        self.target.execute("DELETE FROM trouble")
+
     # ---- waiting --------------------------------------------------------------------------------
 
-    def applied(self) -> list[str]:
-        """In the order in which they were."""
-        return self.target.applied()
-
     def wait_applied(self, more: int) -> None:
-        """Lets so many more be."""
+        """Lets so many more events be applied."""
         count = "SELECT count(*) FROM applied"
         goal = self.target.value(count) + more
         self.wait(lambda: self.target.value(count), lambda n: n >= goal, f"{more} more events to be applied")
+
+    def wait_committed(self, more: int) -> None:
+        """Lets writers commit so many more events."""
+        count = "SELECT count(*) FROM ledger"
+        goal = self.database.value(count) + more
+        self.wait(lambda: self.database.value(count), lambda n: n >= goal, f"{more} more events")
+
+    def wait_all_applied(self, others: Collection[str] = ()) -> None:
+        """All of the ledger, and the others."""
+        expected = {entry.event_id for entry in self.ledger()} | set(others)
+        self.wait(
+            lambda: len(expected - set(self.target.applied())), lambda missing: missing == 0,
+            "all events to be applied",
+        )  # fmt: skip
 
     def wait(self, fetch: Callable[[], object], predicate: Callable[..., object], what: str) -> None:
         try:
@@ -128,13 +157,12 @@ class ReplicaDrill(Writing):
         `apart`: events that were given up first, so that they came when later ones of their key were
         there already. `others`: events that are in no ledger.
         """
-        ledger = read_ledger(self.database.connection)
-        expected = {entry.event_id for entry in ledger} | set(others)
         with suppress(AssertionError):  # the verdict will say which ones
-            self.wait(lambda: expected - set(self.applied()), lambda missing: not missing, "all events")
-        self.route.wait_settled(expected)
+            self.wait_all_applied(others)
+        ledger = self.ledger()
+        self.route.wait_settled({entry.event_id for entry in ledger} | set(others))
         self.stop_consumers()
-        applied = self.applied()
+        applied = self.target.applied()
         aside = {*apart, *others}
         verdict = check(leaving_out(ledger, aside), [id for id in applied if id not in aside])
         self.report(verdict)
@@ -142,30 +170,37 @@ class ReplicaDrill(Writing):
         counted = Counter(id for id in applied if id in aside)
         assert counted == Counter(aside), "each of these is applied once"
         self.check_ledger(ledger, self.noted_as("rolled back"), acknowledged_lasts=True)
-        if not others:
-            self.check_replica(ledger)
+        self.check_replica()
         return verdict
+
+    def ledger(self) -> list[Entry]:
+        return read_ledger(self.database.connection)
+
+    def event_id(self, key: str, version: int) -> str:
+        return next(e.event_id for e in self.ledger() if (e.key, e.version) == (key, version))
 
     def stop_consumers(self) -> None:
         for consumer in self.consumers:
             if consumer.process.poll() is None:
                 state = consumer.stop()
-                self.duplicates += state["duplicates"]
-                assert state["outstanding_messages"] == 0, state
+                self.totals.update({n: v for n, v in state.items() if isinstance(v, int)})
+        assert self.totals["outstanding_messages"] == 0, self.totals
 
-    def check_replica(self, ledger: list[Entry]) -> None:
+    def check_replica(self) -> None:
         there = dict(self.target.execute("SELECT aggregate, (version, writer)::text FROM replica"))
         here = dict(
             self.database.execute(
                 "SELECT a.id::text, (a.version, l.writer)::text FROM aggregate AS a "
-                "JOIN ledger AS l ON (l.aggregate, l.version) = (a.id, a.version)"
+                "JOIN ledger AS l ON (l.aggregate, l.version) = (a.id, a.version) "
+                "WHERE a.id::text <> ALL (%s)",
+                (list(self.removed),),
             )
         )
         assert there == here, "the replica is not the table"
 
     def report(self, verdict: Verdict) -> None:
         kills = ", ".join(f"{n} {what}" for what, n in sorted(self.kills.items())) or "none"
-        line = f"{self.name} [seed {self.seed}]: {verdict}, duplicates {self.duplicates}; kills: {kills}"
+        line = f"{self.name} [seed {self.seed}]: {verdict}, duplicates {self.totals['duplicates']}; kills: {kills}"
         Writing.reports.append(line)
         print(line, flush=True)
 
