@@ -143,7 +143,10 @@ void Applier::apply(std::span<Item> items) {
             shared_.log(Level::warning, std::string("the database is lost: ") + error.what());
         } catch (const StatementError& error) {
             if (is_fatal(error))
-                throw;
+                throw DatabaseError(
+                    error.sqlstate(),
+                    std::string(error.what()) +
+                        "\nHINT: The database needs pg_inbox, and the role inbox.grant_consume().");
             shared_.log(Level::warning, std::string("the database cannot go on: ") + error.what() +
                                             " (SQLSTATE " + error.sqlstate() + ")");
         }

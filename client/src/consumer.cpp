@@ -62,6 +62,7 @@ class Consumer::Impl {
     template <typename Task>
     void start(Task task);
     void work(unsigned number);
+    void keep_house();
     void settle(std::vector<Delivery> done);
     void finish();
 
@@ -117,15 +118,20 @@ void Consumer::Impl::run() {
         start([this] { receiver_.run(); });
         for (int i = 1; i <= shared_.options.connections; i++)
             start([this, i] { work(i); });
+        start([this] { keep_house(); });
     }
+    shared_.stop.wait();
+    finish();
+    if (fatal_)
+        std::rethrow_exception(fatal_);
+}
+
+void Consumer::Impl::keep_house() {
     Housekeeper housekeeper(shared_, receiver_);
     do
         housekeeper.turn();
     while (!shared_.stop.wait(housekeeper.in_a_hurry() ? short_interval
                                                        : shared_.options.housekeeping_interval));
-    finish();
-    if (fatal_)
-        std::rethrow_exception(fatal_);
 }
 
 void Consumer::Impl::work(unsigned number) {
