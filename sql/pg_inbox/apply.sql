@@ -12,105 +12,90 @@ LANGUAGE sql STABLE
 RETURN pg_catalog.convert_from((message).payload, 'UTF8')::pg_catalog.jsonb;
 COMMENT ON FUNCTION inbox.json(inbox.message) IS 'the payload of a message as JSON';
 
--- What a statement about a row is put together from, in the order of the placeholders of format():
--- 1 the projection, 2 the columns that data has, 3 the key columns, 4 assignments to the others, 5 the
--- condition that the keys are the same, 6 the key as JSON, 7 the version column, 8 its type. What is
--- stored is called `stored`; what is given, `excluded`, as in ON CONFLICT.
-CREATE FUNCTION inbox.row_parts(projection regclass, key_columns text[], version_column text, data jsonb)
-RETURNS text[]
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    parts text[];
-    given bigint;
-BEGIN
-    SELECT ARRAY[projection::text,
-                 string_agg(c.name, ', '),
-                 string_agg(c.name, ', ') FILTER (WHERE c.is_key),
-                 string_agg(c.name || ' = excluded.' || c.name, ', ') FILTER (WHERE NOT c.is_key),
-                 string_agg('stored.' || c.name || ' = excluded.' || c.name, ' AND ') FILTER (WHERE c.is_key),
-                 'jsonb_build_object(' || string_agg(c.as_json, ', ') FILTER (WHERE c.is_key) || ')',
-                 max(c.name) FILTER (WHERE c.is_version),
-                 max(format_type(c.atttypid, c.atttypmod)) FILTER (WHERE c.is_version)],
-           count(*) FILTER (WHERE c.is_key <> c.is_version AND data ->> c.attname IS NOT NULL)
-      INTO parts, given
-      FROM (SELECT a.attname, a.atttypid, a.atttypmod, quote_ident(a.attname) AS name,
-                   -- The same text in all sessions.
-                   concat(quote_literal(a.attname), ', excluded.', quote_ident(a.attname),
-                          CASE a.atttypid WHEN 'timestamptz'::regtype THEN ' AT TIME ZONE ''UTC''' END) AS as_json,
-                   a.attname = ANY (key_columns) AS is_key, a.attname = version_column AS is_version
-              FROM pg_attribute AS a
-             WHERE a.attrelid = projection AND a.attnum > 0 AND NOT a.attisdropped
-               AND a.attgenerated = '' AND data ? a.attname
-            OFFSET 0) AS c;
-    IF given IS DISTINCT FROM cardinality(key_columns) + 1 THEN
-        PERFORM inbox.refuse_row(projection, key_columns, version_column, data);
-    END IF;
-    RETURN parts;
-END $$;
-COMMENT ON FUNCTION inbox.row_parts(regclass, text[], text, jsonb) IS
-    'internal: what statements about a row of a projection are made of';
-
-CREATE FUNCTION inbox.refuse_row(projection regclass, key_columns text[], version_column text, data jsonb)
+CREATE FUNCTION inbox.check_row(projection regclass, key_columns text[], version_column text, data jsonb)
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    missing text;
+    required text;
+    kind     "char";
 BEGIN
     IF coalesce(cardinality(key_columns), 0) = 0 THEN
         RAISE EXCEPTION 'key_columns must not be empty' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF version_column = ANY (key_columns) THEN
-        RAISE EXCEPTION 'column "%" cannot be the version and part of the key', version_column
+    ELSIF (SELECT count(DISTINCT c) < count(*) FROM unnest(key_columns || version_column) AS c) THEN
+        RAISE EXCEPTION 'key_columns and version_column must name different columns'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    FOREACH missing IN ARRAY key_columns || version_column LOOP
-        IF NOT EXISTS (SELECT FROM pg_attribute AS a
-                        WHERE a.attrelid = projection AND a.attname = missing AND NOT a.attisdropped) THEN
-            RAISE EXCEPTION 'column "%" of projection % does not exist', missing, projection
+    FOREACH required IN ARRAY key_columns || version_column LOOP
+        SELECT a.attgenerated INTO kind FROM pg_attribute AS a
+         WHERE a.attrelid = projection AND a.attname = required AND a.attnum > 0 AND NOT a.attisdropped;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'column "%" of projection % does not exist', required, projection
                 USING ERRCODE = 'undefined_column';
-        ELSIF data ->> missing IS NULL THEN
-            RAISE EXCEPTION 'data for projection % lacks "%"', projection, missing
+        ELSIF kind <> '' THEN
+            RAISE EXCEPTION 'column "%" of projection % is generated', required, projection
+                USING ERRCODE = 'generated_always', HINT = 'A key or a version must be given.';
+        ELSIF data ->> required IS NULL THEN
+            RAISE EXCEPTION 'data for projection % lacks "%"', projection, required
                 USING ERRCODE = 'null_value_not_allowed';
         END IF;
     END LOOP;
-    RAISE EXCEPTION 'columns of projection % cannot be its key and version', projection
-        USING ERRCODE = 'invalid_parameter_value',
-              DETAIL = format('They are %s and %s.', array_to_string(key_columns, ', '), version_column),
-              HINT = 'A generated column cannot, and none can be named twice.';
 END $$;
-COMMENT ON FUNCTION inbox.refuse_row(regclass, text[], text, jsonb) IS
-    'internal: says what is wrong with a row';
+COMMENT ON FUNCTION inbox.check_row(regclass, text[], text, jsonb) IS
+    'internal: whether there is a key and a version';
+
+-- One row per key, or what follows would change those of others. PostgreSQL looks after that of views.
+CREATE FUNCTION inbox.check_key(projection regclass, key_columns text[])
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_index AS i
+                    WHERE i.indrelid = projection AND i.indisunique AND i.indimmediate AND i.indisvalid
+                      AND i.indpred IS NULL AND i.indnkeyatts = cardinality(key_columns)
+                      AND NOT EXISTS (SELECT FROM unnest(i.indkey) WITH ORDINALITY AS k (number, n)
+                                        LEFT JOIN pg_attribute AS a
+                                          ON a.attrelid = projection AND a.attnum = k.number
+                                       WHERE k.n <= i.indnkeyatts
+                                         AND (a.attname = ANY (key_columns)) IS NOT TRUE))
+        AND (SELECT c.relkind <> 'v' FROM pg_class AS c WHERE c.oid = projection) THEN
+        RAISE EXCEPTION 'projection % has no unique constraint on its key columns', projection
+            USING ERRCODE = 'invalid_column_reference',
+                  DETAIL = format('They are: %s.', array_to_string(key_columns, ', ')),
+                  HINT = 'Create a primary key, or a unique index that is not partial.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION inbox.check_key(regclass, text[]) IS 'internal: whether a projection has one row per key';
 
 -- Runs a statement that returns whether it did something, with data as $1. Its plan is kept for the
--- session as that of a prepared statement; what the statement is called says what it is, so a session
--- in which somebody else has worked before, or which has been reset, is as good as any. What is found
--- under the name must be that statement to the letter: functions with more rights than the session
--- work through here.
---
--- `first` is planned before the statement is used for the first time, for the errors that this may bring.
-CREATE FUNCTION inbox.run(statement text, data jsonb, first text DEFAULT NULL)
+-- session, as that of a prepared statement, under a name that follows from its text: so it does not
+-- matter who has worked in the session before, what was deallocated, or altered. What is found under the
+-- name must be that statement to the letter, for this may run with more rights than the session has. The
+-- key of a projection is checked when a plan is made.
+CREATE FUNCTION inbox.run(
+    statement   text,
+    data        jsonb,
+    projection  regclass DEFAULT NULL,
+    key_columns text[] DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    kept_as   text := 'inbox_' || to_hex(hashtextextended(statement, 0));
-    prepare   text := concat('PREPARE ', kept_as, ' (jsonb) AS ', statement);
-    found_as  text;
-    prepared  bigint;
-    did       boolean;
+    kept_as  text := 'inbox_' || to_hex(hashtextextended(statement, 0));
+    prepare  text := concat('PREPARE ', kept_as, ' (jsonb) AS ', statement);
+    found_as text;
+    did      boolean;
 BEGIN
-    SELECT max(p.statement) FILTER (WHERE p.name = kept_as), count(*) INTO found_as, prepared
-      FROM pg_prepared_statements AS p;
+    SELECT p.statement INTO found_as FROM pg_prepared_statements AS p WHERE p.name = kept_as;
     IF found_as IS NULL THEN
-        IF first IS NOT NULL THEN
-            EXECUTE 'EXPLAIN ' || first USING data;
+        IF projection IS NOT NULL THEN
+            PERFORM inbox.check_key(projection, key_columns);
         END IF;
-        -- Looking through many would cost more than planning.
-        IF prepared < 100 THEN
+        -- To look through more of them would cost as much as planning.
+        IF (SELECT count(*) < 100 FROM pg_prepared_statements) THEN
             EXECUTE prepare;
             found_as := prepare;
         END IF;
@@ -122,7 +107,60 @@ BEGIN
     END IF;
     RETURN coalesce(did, false);
 END $$;
-COMMENT ON FUNCTION inbox.run(text, jsonb, text) IS 'internal: runs a statement whose plan is kept';
+COMMENT ON FUNCTION inbox.run(text, jsonb, regclass, text[]) IS 'internal: runs a statement whose plan is kept';
+
+-- In statements the row as stored is called `stored`, and the row as given `excluded`, as in ON CONFLICT.
+-- A stored version that is NULL is older than any.
+CREATE FUNCTION inbox.row_parts(
+    projection     regclass,
+    key_columns    text[],
+    version_column text,
+    data           jsonb,
+    OUT given       text,
+    OUT columns     text,
+    OUT keys        text,
+    OUT assignments text,
+    OUT same_key    text,
+    OUT older       text,
+    OUT key         text,  -- as inbox.tombstone has it
+    OUT not_removed text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    version      text := quote_ident(version_column);
+    version_type text;
+    complete     boolean;
+BEGIN
+    SELECT string_agg(c.name, ', '),
+           string_agg(c.name, ', ') FILTER (WHERE c.is_key),
+           string_agg(c.name || ' = excluded.' || c.name, ', ') FILTER (WHERE NOT c.is_key),
+           string_agg('stored.' || c.name || ' = excluded.' || c.name, ' AND ') FILTER (WHERE c.is_key),
+           'jsonb_build_object(' || string_agg(c.as_json, ', ') FILTER (WHERE c.is_key) || ')',
+           max(format_type(c.atttypid, c.atttypmod)) FILTER (WHERE c.is_version),
+           count(*) FILTER (WHERE c.is_key <> c.is_version AND data ->> c.attname IS NOT NULL)
+               = nullif(cardinality(key_columns), 0) + 1
+      INTO columns, keys, assignments, same_key, key, version_type, complete
+      FROM (SELECT a.attname, a.atttypid, a.atttypmod, quote_ident(a.attname) AS name,
+                   -- Times are the same text whatever the time zone of the session.
+                   quote_literal(a.attname) || ', excluded.' || quote_ident(a.attname)
+                       || CASE a.atttypid WHEN 'timestamptz'::regtype THEN ' AT TIME ZONE ''UTC''' ELSE '' END AS as_json,
+                   a.attname = ANY (key_columns) AS is_key,
+                   a.attname = version_column AS is_version
+              FROM pg_attribute AS a
+             WHERE a.attrelid = projection AND a.attnum > 0 AND NOT a.attisdropped
+               AND a.attgenerated = '' AND data ? a.attname
+            OFFSET 0) AS c;
+    IF complete IS NOT TRUE THEN
+        PERFORM inbox.check_row(projection, key_columns, version_column, data);
+    END IF;
+    given := 'jsonb_populate_record(NULL::' || projection || ', $1) AS excluded';
+    older := '(stored.' || version || ' < excluded.' || version || ') IS NOT FALSE';
+    not_removed := concat('(inbox.removed_version(', projection::oid, ', ', key, ')::', version_type,
+                          ' < excluded.', version, ') IS NOT FALSE');
+END $$;
+COMMENT ON FUNCTION inbox.row_parts(regclass, text[], text, jsonb) IS
+    'internal: what statements about a row of a projection are put together from';
 
 -- A transaction that has locked so many keys takes one lock instead for those that follow, as the table
 -- of locks is small: until it ends nothing is removed from any projection.
@@ -217,18 +255,16 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 DECLARE
-    parts      text[] := inbox.row_parts(projection, key_columns, version_column, data);
-    update_row text := format(
-        'UPDATE %1$s AS stored SET %4$s FROM jsonb_populate_record(NULL::%1$s, $1) AS excluded '
-        'WHERE %5$s AND (stored.%7$s < excluded.%7$s) IS NOT FALSE RETURNING true', VARIADIC parts);
-    insert_row text := format(
-        'INSERT INTO %1$s AS stored (%2$s) '
-        'SELECT %2$s FROM jsonb_populate_record(NULL::%1$s, $1) AS excluded '
-        'WHERE (inbox.removed_version(%9$L, %6$s)::%8$s < excluded.%7$s) IS NOT FALSE '
-        'ON CONFLICT (%3$s) DO UPDATE SET %4$s WHERE (stored.%7$s < excluded.%7$s) IS NOT FALSE '
-        'RETURNING true', VARIADIC parts || projection::oid::text);
+    p record := inbox.row_parts(projection, key_columns, version_column, data);
 BEGIN
-    RETURN inbox.run(update_row, data, first => insert_row) OR inbox.run(insert_row, data);
+    RETURN inbox.run(concat('UPDATE ', projection, ' AS stored SET ', p.assignments, ' FROM ', p.given,
+                            ' WHERE ', p.same_key, ' AND ', p.older, ' RETURNING true'),
+                     data, projection, key_columns)
+        OR inbox.run(concat('INSERT INTO ', projection, ' AS stored (', p.columns, ') '
+                            'SELECT ', p.columns, ' FROM ', p.given, ' WHERE ', p.not_removed,
+                            ' ON CONFLICT (', p.keys, ') DO UPDATE SET ', p.assignments, ' WHERE ', p.older,
+                            ' RETURNING true'),
+                     data);
 END $$;
 COMMENT ON FUNCTION inbox.apply(regclass, text[], text, jsonb) IS
     'writes a row of a projection unless a newer version is there';
@@ -248,19 +284,16 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 DECLARE
-    parts text[] := inbox.row_parts(projection, key_columns, version_column, data) || projection::oid::text;
+    p record := inbox.row_parts(projection, key_columns, version_column, data);
 BEGIN
-    PERFORM inbox.run(format(
-        'SELECT inbox.lock_removal(%9$L, %6$s) FROM jsonb_populate_record(NULL::%1$s, $1) AS excluded',
-        VARIADIC parts), data);
-    PERFORM inbox.run(format(
-        'DELETE FROM %1$s AS stored USING jsonb_populate_record(NULL::%1$s, $1) AS excluded '
-        'WHERE %5$s AND (stored.%7$s < excluded.%7$s) IS NOT FALSE RETURNING true', VARIADIC parts), data);
-    RETURN inbox.run(format(
-        'SELECT inbox.leave_tombstone(%9$L, %6$s, to_jsonb(excluded.%7$s) #>> ''{}'') '
-        'FROM jsonb_populate_record(NULL::%1$s, $1) AS excluded '
-        'WHERE NOT EXISTS (SELECT FROM %1$s AS stored WHERE %5$s) '
-        'AND (inbox.removed_version(%9$L, %6$s)::%8$s < excluded.%7$s) IS NOT FALSE', VARIADIC parts), data);
+    PERFORM inbox.run(concat('SELECT inbox.lock_removal(', projection::oid, ', ', p.key, ') FROM ', p.given), data);
+    PERFORM inbox.run(concat('DELETE FROM ', projection, ' AS stored USING ', p.given,
+                             ' WHERE ', p.same_key, ' AND ', p.older, ' RETURNING true'),
+                      data, projection, key_columns);
+    RETURN inbox.run(concat('SELECT inbox.leave_tombstone(', projection::oid, ', ', p.key, ', '
+                                    'to_jsonb(excluded.', quote_ident(version_column), ') #>> ''{}'') FROM ', p.given,
+                            ' WHERE NOT EXISTS (SELECT FROM ', projection, ' AS stored WHERE ', p.same_key, ')'
+                            ' AND ', p.not_removed), data);
 END $$;
 COMMENT ON FUNCTION inbox.remove(regclass, text[], text, jsonb) IS
     'removes a row of a projection unless a newer version is there';
