@@ -21,7 +21,8 @@ CREATE FUNCTION inbox.next_messages(
     consumer_id  integer,
     max_messages integer,
     OUT seq         bigint,
-    OUT occurred_at timestamptz)
+    OUT occurred_at timestamptz,
+    OUT received_at timestamptz)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -29,7 +30,7 @@ AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id);
     RETURN QUERY
-        SELECT m.seq, m.occurred_at
+        SELECT m.seq, m.occurred_at, m.received_at
           FROM inbox.message AS m
          WHERE m.consumer_id = next_messages.consumer_id
            AND NOT EXISTS (SELECT FROM inbox.waiting AS w
@@ -48,6 +49,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.next_messages(integer, integer) IS 'internal: the messages that can be processed now';
 
+-- Not of those that nobody here can try: they are behind others of their key, or not stored.
 CREATE FUNCTION inbox.next_attempt(consumer_id integer)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -55,7 +57,17 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id);
-    RETURN (SELECT min(w.next_attempt_at) FROM inbox.waiting AS w WHERE w.consumer_id = $1);
+    RETURN (SELECT min(w.next_attempt_at)
+              FROM inbox.waiting AS w
+             WHERE w.consumer_id = $1 AND w.seq IS NOT NULL
+               AND (w.ordering_key = ''
+                    OR NOT EXISTS (SELECT FROM inbox.waiting AS e
+                                    WHERE e.consumer_id = w.consumer_id
+                                      AND e.ordering_key = w.ordering_key AND e.seq < w.seq)
+                       AND NOT EXISTS (SELECT FROM inbox.dead_message AS d
+                                         JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block'
+                                        WHERE d.consumer_id = w.consumer_id
+                                          AND d.ordering_key = w.ordering_key AND d.seq < w.seq)));
 END $$;
 COMMENT ON FUNCTION inbox.next_attempt(integer) IS 'internal: when a message that failed is due again';
 
@@ -166,7 +178,9 @@ CREATE FUNCTION inbox.save_progress(
     processed   bigint,
     failures    bigint,
     latency_p50 interval,
-    latency_p99 interval)
+    latency_p99 interval,
+    wait_p50    interval,
+    wait_p99    interval)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -174,13 +188,15 @@ AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id);
     INSERT INTO inbox.progress AS p
-        VALUES ($1, $2, $3, $4, $5, clock_timestamp())
+        VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
         ON CONFLICT ON CONSTRAINT progress_pkey DO UPDATE
            SET processed = p.processed + excluded.processed,
                failures = p.failures + excluded.failures,
                latency_p50 = excluded.latency_p50,
                latency_p99 = excluded.latency_p99,
+               wait_p50 = excluded.wait_p50,
+               wait_p99 = excluded.wait_p99,
                saved_at = excluded.saved_at;
 END $$;
-COMMENT ON FUNCTION inbox.save_progress(integer, bigint, bigint, interval, interval) IS
+COMMENT ON FUNCTION inbox.save_progress(integer, bigint, bigint, interval, interval, interval, interval) IS
     'internal: adds to what a processor has counted';
