@@ -6,12 +6,11 @@
 
 #include "message/decode.hpp"
 #include "pubsub/answer.hpp"
-#include "pubsub/blocked_signals.hpp"
 #include "pubsub/session.hpp"
+#include "signals_blocked.hpp"
 
 namespace inbox {
 
-using pubsub::BlockedSignals;
 using pubsub::ReceivedMessage;
 using pubsub::Session;
 
@@ -42,7 +41,7 @@ class PubSubSource::Impl {
 
     void open() {
         close(std::chrono::milliseconds(0));
-        const BlockedSignals blocked;  // for the thread this starts
+        const SignalsBlocked blocked;  // for the thread this starts
         auto session = std::make_shared<Session>(options_, log_);
         const std::lock_guard lock(mutex_);
         session_ = std::move(session);

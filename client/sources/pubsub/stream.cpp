@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "pubsub/blocked_signals.hpp"
+#include "signals_blocked.hpp"
 
 namespace inbox::pubsub {
 
@@ -64,7 +64,7 @@ void Stream::send_heartbeat() {
 }
 
 void Stream::finish() {
-    const BlockedSignals blocked;
+    const SignalsBlocked blocked;
     bool now = false;
     {
         const std::lock_guard lock(mutex_);
@@ -77,7 +77,7 @@ void Stream::finish() {
 }
 
 void Stream::cancel() {
-    const BlockedSignals blocked;
+    const SignalsBlocked blocked;
     context_.TryCancel();
     resume();
 }
