@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from cluster import Installation
+from database import Database
 from sinks import servers
 from sinks.conftest import pub_sub_server  # noqa: F401
 from sinks.servers import Server
 from waiting import Stopwatch, stays, wait_until
 
+from .conftest import Consume
+from .consumer import Target
 from .pubsub_source import PubSubSource, payloads
 
 servers.add_clients_to_path()
@@ -206,3 +209,60 @@ def test_seek_to_a_snapshot(make_topic: MakeTopic, read: Read) -> None:
     assert payloads(again) == texts(10, first=11)
     source.ack(again)
     source.wait_stats(acked=30)
+
+
+# -------------------------------------------------------------------------------------------------
+# From an outbox to a consumer
+# -------------------------------------------------------------------------------------------------
+
+
+def add_destination(database: Database, topic: Topic, **options: str) -> None:
+    address = f"127.0.0.1:{topic.server.port}"
+    database.add_destination("d", f"pubsub://{topic.project}", emulator_host=address, topic="topic", **options)
+
+
+def start_consumer(consume: Consume, topic: Topic, **options: object) -> Any:
+    where = topic.options()
+    place = f"{where['project']}/{where['subscription']}"
+    return consume(pubsub=place, emulator_host=where["emulator_host"], **options)
+
+
+def versions(target: Target, key: str) -> list[int]:
+    rows = target.execute("SELECT version FROM applied WHERE key = %s ORDER BY number", (key,))
+    return [version for (version,) in rows]
+
+
+@pytest.mark.parametrize("format", ["attributes", "binary", "structured"])
+def test_from_the_outbox(
+    make_topic: MakeTopic, database: Database, target: Target, consume: Consume, format: str
+) -> None:
+    topic = make_topic(enable_message_ordering=True)
+    add_destination(database, topic, format=format)
+    ids = [id for key in "abc" for id in database.enqueue(key, 20)]
+    consumer = start_consumer(consume, topic)
+    target.wait_applied(ids)
+    for key in "abc":
+        assert versions(target, key) == list(range(1, 21))
+    sent = database.execute("SELECT event_id, event_type, convert_from(payload, 'UTF8') FROM outbox.event ORDER BY 1")
+    assert target.execute("SELECT event_id, type, payload FROM applied ORDER BY 1") == sent
+    consumer.stop()
+    (offset,) = target.execute("SELECT subscription, publish_time > now() - interval '1 hour' FROM inbox.offsets")
+    assert offset == (f"pubsub://{topic.project}/sub", True)
+
+
+def test_a_key_whose_event_fails_keeps_its_order(
+    make_topic: MakeTopic, database: Database, target: Target, consume: Consume
+) -> None:
+    topic = make_topic(enable_message_ordering=True)
+    add_destination(database, topic)
+    ids = database.enqueue("a", 30)
+    target.poison(ids[10])
+    others = database.enqueue("b", 30)
+    consumer = start_consumer(consume, topic, max_attempts=1000, retry_base=20, retry_max=50)
+    target.wait_applied(ids[:10] + others)
+    attempts = target.attempts()
+    wait_until(target.attempts, lambda n: n >= attempts + 3, what="further attempts")
+    target.cure()
+    target.wait_applied(ids + others)
+    assert versions(target, "a") == versions(target, "b") == list(range(1, 31))
+    consumer.stop()
