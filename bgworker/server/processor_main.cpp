@@ -18,15 +18,20 @@ namespace outbox {
 
 static constexpr int messages_at_once = 500;
 static constexpr Micros save_interval = seconds(1);
+static constexpr Micros prune_interval = seconds(600);
 
 struct Message {
     int64 seq;
     TimestampTz occurred_at;
+    TimestampTz received_at;
 };
 
 // Plain memory of the process: the lists of one look.
 static Message messages[messages_at_once];
 static int message_count = 0;
+
+// From received to processed; what others can see of the rest is in shared memory.
+static LatencyHistogram waits;
 
 static SPIPlanPtr plan_of(const char* statement, std::initializer_list<Oid> types) {
     SPIPlanPtr plan =
@@ -55,15 +60,16 @@ static void look_for_messages() {
     if (!begin_sql_work("looking for messages", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
-        plan =
-            plan_of("SELECT seq, occurred_at FROM inbox.next_messages($1, $2)", {INT4OID, INT4OID});
+        plan = plan_of("SELECT seq, occurred_at, received_at FROM inbox.next_messages($1, $2)",
+                       {INT4OID, INT4OID});
     Datum values[] = {consumer(), Int32GetDatum(messages_at_once)};
     execute(plan, values, nullptr);
     message_count = static_cast<int>(SPI_processed);
     for (int i = 0; i < message_count; i++) {
         bool is_null;
         messages[i] = {DatumGetInt64(result_value(i, 1, &is_null)),
-                       DatumGetTimestampTz(result_value(i, 2, &is_null))};
+                       DatumGetTimestampTz(result_value(i, 2, &is_null)),
+                       DatumGetTimestampTz(result_value(i, 3, &is_null))};
     }
     end_sql_work();
 }
@@ -76,15 +82,19 @@ static void process(const Message& message) {
         plan = plan_of("SELECT inbox.process($1, $2)", {INT4OID, INT8OID});
     Datum values[] = {consumer(), Int64GetDatum(message.seq)};
     execute(plan, values, nullptr);
-    bool waits;
-    const bool done = DatumGetBool(result_value(0, 1, &waits));
+    bool held;
+    const bool done = DatumGetBool(result_value(0, 1, &held));
     end_sql_work();
 
     DeliveryStats& stats = shared->slots[my_slot].stats;
-    if (done)
-        stats.settled(GetCurrentTimestamp() - message.occurred_at, 0, SystemClock{}.now());
-    else if (!waits)
+    if (done) {
+        const TimestampTz processed_at = GetCurrentTimestamp();
+        const Micros now = SystemClock{}.now();
+        stats.settled(processed_at - message.occurred_at, 0, now);
+        waits.add(processed_at - message.received_at, now);
+    } else if (!held) {
         stats.failed();
+    }
 }
 
 // Milliseconds until a message that failed is due; -1: there is none.
@@ -126,18 +136,42 @@ static void save_progress(bool at_once) {
     if (!begin_sql_work("saving progress", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
-        plan = plan_of("SELECT inbox.save_progress($1, $2, $3, $4, $5)",
-                       {INT4OID, INT8OID, INT8OID, INTERVALOID, INTERVALOID});
-    char nulls[] = {' ', ' ', ' ', ' ', ' '};
-    Datum values[] = {consumer(), Int64GetDatum(static_cast<int64>(done - saved_done)),
+        plan = plan_of(
+            "SELECT inbox.save_progress($1, $2, $3, $4, $5, $6, $7)",
+            {INT4OID, INT8OID, INT8OID, INTERVALOID, INTERVALOID, INTERVALOID, INTERVALOID});
+    char nulls[] = {' ', ' ', ' ', ' ', ' ', ' ', ' '};
+    Datum values[] = {consumer(),
+                      Int64GetDatum(static_cast<int64>(done - saved_done)),
                       Int64GetDatum(static_cast<int64>(failed - saved_failed)),
                       interval_of(stats.latency.percentile(0.50), &nulls[3]),
-                      interval_of(stats.latency.percentile(0.99), &nulls[4])};
+                      interval_of(stats.latency.percentile(0.99), &nulls[4]),
+                      interval_of(waits.percentile(0.50), &nulls[5]),
+                      interval_of(waits.percentile(0.99), &nulls[6])};
     execute(plan, values, nulls);
     end_sql_work();
     saved_done = done;
     saved_failed = failed;
     saved_at = now;
+}
+
+// Forgets what is older than the deduplication window; whichever processor of the database comes
+// first.
+static void prune_now_and_then() {
+    static SPIPlanPtr plan = nullptr;
+    static TimestampTz pruned_at = 0;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (now - pruned_at < prune_interval)
+        return;
+    if (!begin_sql_work("pruning the deduplication window", "pg_inbox"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of("SELECT coalesce(bool_or(more), false) FROM inbox.prune()", {});
+    execute(plan, nullptr, nullptr);
+    bool is_null;
+    const bool more = DatumGetBool(result_value(0, 1, &is_null));
+    end_sql_work();
+    if (!more)
+        pruned_at = now;
 }
 
 static void work() {
@@ -156,11 +190,14 @@ extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
     become_worker(argument, WakeProcessors);
     // What is lost in a crash is lost together with the note that it was done, and done again.
     SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
+    // inbox.apply() is to see what was committed meanwhile.
+    SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_SESSION);
     Backoff poll(milliseconds(settings::poll_min), milliseconds(settings::poll_max), random_seed());
     while (true) {
         if (handle_signals() || reload_requested())
             poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
         begin_looking();
+        prune_now_and_then();
         look_for_messages();
         if (message_count > 0) {
             set_my_state(WorkerState::delivering);

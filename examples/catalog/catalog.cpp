@@ -1,5 +1,5 @@
-// Keeps the catalog's copy of the shop's videos: applies VideoCreated, VideoUpdated and VideoDeleted,
-// each once, in the order of each video.
+// Keeps the catalog's copy of the shop's videos: applies VideoCreated, VideoUpdated and
+// VideoDeleted, each once, in the order of each video.
 //
 //     catalog --source pull   --shop CONNINFO --destination NAME    --catalog CONNINFO
 //     catalog --source pubsub --project ID    --subscription ID     --catalog CONNINFO
@@ -58,8 +58,9 @@ class Options {
 
   private:
     const std::set<std::string> flags_{"--history"};
-    const std::set<std::string> names_{"--source",  "--shop", "--destination", "--project", "--subscription",
-                                       "--catalog", "--name", "--projection",  "--publish"};
+    const std::set<std::string> names_{"--source",  "--shop",         "--destination",
+                                       "--project", "--subscription", "--catalog",
+                                       "--name",    "--projection",   "--publish"};
     std::map<std::string, std::string> values_;
 };
 
@@ -91,18 +92,20 @@ class Catalog {
 
   private:
     static void note(inbox::Transaction& t, const inbox::Event& e) {
-        t.queue("INSERT INTO catalog_read.video_history (event_id, video_id, version, event_type) "
-                "VALUES ($1, $2, $3, $4)",
-                {e.id, e.aggregate_id, version(e), e.type});
+        t.queue(
+            "INSERT INTO catalog_read.video_history (event_id, video_id, version, event_type) "
+            "VALUES ($1, $2, $3, $4)",
+            {e.id, e.aggregate_id, version(e), e.type});
     }
 
     // Committed with what was applied. Should this event be applied anew after inbox.forget(), the
     // id of the source keeps others from hearing of it twice.
     void publish(inbox::Transaction& t, const inbox::Event& e) const {
-        t.queue("SELECT outbox.enqueue('catalog_entry', $1, 'CatalogEntryChanged', "
-                "jsonb_build_object('video_id', $1::text, 'version', $2::bigint), "
-                "version => $2::bigint, topic => $3, source_event_id => $4)",
-                {e.aggregate_id, version(e), topic_, e.id});
+        t.queue(
+            "SELECT outbox.enqueue('catalog_entry', $1, 'CatalogEntryChanged', "
+            "jsonb_build_object('video_id', $1::text, 'version', $2::bigint), "
+            "version => $2::bigint, topic => $3, source_event_id => $4)",
+            {e.aggregate_id, version(e), topic_, e.id});
     }
 
     static inbox::Parameter version(const inbox::Event& e) {
@@ -121,10 +124,12 @@ class Catalog {
 std::unique_ptr<inbox::Source> make_source(const Options& options) {
     const std::string kind = options.get("--source");
     if (kind == "pull")
-        return std::make_unique<inbox::PullSource>(options.get("--shop"), options.get("--destination"));
+        return std::make_unique<inbox::PullSource>(options.get("--shop"),
+                                                   options.get("--destination"));
     if (kind != "pubsub")
         throw std::invalid_argument("no such source: " + kind);
-    inbox::PubSubOptions pubsub{.project = options.get("--project"), .subscription = options.get("--subscription")};
+    inbox::PubSubOptions pubsub{.project = options.get("--project"),
+                                .subscription = options.get("--subscription")};
     if (const char* emulator = std::getenv("PUBSUB_EMULATOR_HOST"))
         pubsub.emulator_host = emulator;
     return std::make_unique<inbox::PubSubSource>(std::move(pubsub));
@@ -146,8 +151,8 @@ void run(const Options& options) {
     const std::string name = options.get("--name", "catalog");
     const std::string catalog = options.get("--catalog");
     inbox::Consumer consumer(
-        {.name = name, .log = log}, make_source(options), [catalog] { return PQconnectdb(catalog.c_str()); },
-        Catalog(options));
+        {.name = name, .log = log}, make_source(options),
+        [catalog] { return PQconnectdb(catalog.c_str()); }, Catalog(options));
     working = &consumer;
     std::signal(SIGTERM, stop);
     std::signal(SIGINT, stop);

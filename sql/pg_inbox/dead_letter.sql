@@ -1,4 +1,5 @@
--- Events that were given up, and what people decide about them.
+-- Events that were given up, and what people decide about them. Whoever may look at inbox.operation is
+-- an operator, and sees those of all consumers.
 
 CREATE VIEW inbox.dead_letter AS
 SELECT c.name AS consumer,
@@ -22,28 +23,28 @@ SELECT c.name AS consumer,
        d.payload
   FROM inbox.dead_message AS d
   JOIN inbox.consumer AS c ON c.id = d.consumer_id
- WHERE inbox.is_own(c.role);
-COMMENT ON VIEW inbox.dead_letter IS 'events of one''s own consumers that were given up: see inbox.redrive(), inbox.discard()';
+ WHERE inbox.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
+COMMENT ON VIEW inbox.dead_letter IS
+    'events that were given up, of one''s own consumers, for operators of all: see inbox.redrive(), inbox.discard()';
 COMMENT ON COLUMN inbox.dead_letter.blocks IS 'stored messages of its key that came later wait until a person has decided';
 
--- A consumer that exists, for those who decide about it; locked until the transaction ends.
+-- A consumer, for those who decide about it; it need not be their own. Locked until the transaction ends.
 CREATE FUNCTION inbox.take_control(consumer text)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id integer;
+    known_id integer;
 BEGIN
-    PERFORM FROM inbox.consumer AS c WHERE c.name = consumer FOR NO KEY UPDATE;
+    SELECT c.id INTO known_id FROM inbox.consumer AS c WHERE c.name = consumer FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'consumer "%" does not exist', consumer
             USING ERRCODE = 'undefined_object', HINT = 'The view inbox.status lists all consumers.';
     END IF;
-    own_id := inbox.own_consumer(consumer);
     -- Heard by pg_outbox when the server has it loaded: messages may have become free.
     PERFORM set_config('inbox.wake', 'messages', true);
-    RETURN own_id;
+    RETURN known_id;
 END $$;
 COMMENT ON FUNCTION inbox.take_control(text) IS 'internal: locks a consumer for a person';
 
@@ -55,17 +56,17 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id CONSTANT integer := inbox.take_control(consumer);
+    known_id CONSTANT integer := inbox.take_control(consumer);
     ids    uuid[];
 BEGIN
     ids := ARRAY(SELECT d.event_id FROM inbox.dead_message AS d
-                  WHERE d.consumer_id = own_id AND (event_ids IS NULL OR d.event_id = ANY (event_ids))
+                  WHERE d.consumer_id = known_id AND (event_ids IS NULL OR d.event_id = ANY (event_ids))
                     FOR UPDATE);
     -- A repetition that has arrived since would keep the message from its place.
-    DELETE FROM inbox.message AS m WHERE m.consumer_id = own_id AND m.event_id = ANY (ids);
+    DELETE FROM inbox.message AS m WHERE m.consumer_id = known_id AND m.event_id = ANY (ids);
     DELETE FROM inbox.processed AS p
      USING unnest(ids) AS id
-     WHERE p.consumer_id = own_id AND p.event_id = id AND p.bucket = inbox.bucket(id);
+     WHERE p.consumer_id = known_id AND p.event_id = id AND p.bucket = inbox.bucket(id);
     INSERT INTO inbox.message (
                seq, consumer_id, event_id, occurred_at, received_at, position, version, schema_version,
                source_event_id, source, topic, aggregate_type, aggregate_id, event_type, ordering_key,
@@ -75,9 +76,9 @@ BEGIN
                d.source_event_id, d.source, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key,
                d.content_type, d.headers, d.payload
           FROM inbox.dead_message AS d
-         WHERE d.consumer_id = own_id AND d.event_id = ANY (ids)
+         WHERE d.consumer_id = known_id AND d.event_id = ANY (ids)
         ON CONFLICT DO NOTHING;
-    DELETE FROM inbox.dead_message AS d WHERE d.consumer_id = own_id AND d.event_id = ANY (ids);
+    DELETE FROM inbox.dead_message AS d WHERE d.consumer_id = known_id AND d.event_id = ANY (ids);
     INSERT INTO inbox.operation (consumer, operation, details, why)
         VALUES (consumer, 'redrive', jsonb_build_object('event_ids', ids), why);
     RETURN cardinality(ids);
@@ -92,7 +93,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id CONSTANT integer := inbox.take_control(consumer);
+    known_id CONSTANT integer := inbox.take_control(consumer);
     ids    uuid[];
 BEGIN
     IF event_ids IS NULL THEN
@@ -102,17 +103,17 @@ BEGIN
         RAISE EXCEPTION 'why must be given: the events are lost' USING ERRCODE = 'null_value_not_allowed';
     END IF;
     ids := ARRAY(SELECT d.event_id FROM inbox.dead_message AS d
-                  WHERE d.consumer_id = own_id AND d.event_id = ANY (event_ids)
+                  WHERE d.consumer_id = known_id AND d.event_id = ANY (event_ids)
                  UNION
                  SELECT w.event_id FROM inbox.waiting AS w
-                  WHERE w.consumer_id = own_id AND w.event_id = ANY (event_ids));
+                  WHERE w.consumer_id = known_id AND w.event_id = ANY (event_ids));
     -- In the order in which processors lock.
-    DELETE FROM inbox.message AS m WHERE m.consumer_id = own_id AND m.event_id = ANY (ids);
-    DELETE FROM inbox.waiting AS w WHERE w.consumer_id = own_id AND w.event_id = ANY (ids);
+    DELETE FROM inbox.message AS m WHERE m.consumer_id = known_id AND m.event_id = ANY (ids);
+    DELETE FROM inbox.waiting AS w WHERE w.consumer_id = known_id AND w.event_id = ANY (ids);
     INSERT INTO inbox.processed (consumer_id, event_id, bucket)
-        SELECT own_id, id, inbox.bucket(id) FROM unnest(ids) AS id
+        SELECT known_id, id, inbox.bucket(id) FROM unnest(ids) AS id
         ON CONFLICT DO NOTHING;
-    DELETE FROM inbox.dead_message AS d WHERE d.consumer_id = own_id AND d.event_id = ANY (ids);
+    DELETE FROM inbox.dead_message AS d WHERE d.consumer_id = known_id AND d.event_id = ANY (ids);
     INSERT INTO inbox.operation (consumer, operation, details, why)
         VALUES (consumer, 'discard', jsonb_build_object('event_ids', ids), why);
     RETURN cardinality(ids);

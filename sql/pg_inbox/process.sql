@@ -21,7 +21,8 @@ CREATE FUNCTION inbox.next_messages(
     consumer_id  integer,
     max_messages integer,
     OUT seq         bigint,
-    OUT occurred_at timestamptz)
+    OUT occurred_at timestamptz,
+    OUT received_at timestamptz)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -29,7 +30,7 @@ AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id);
     RETURN QUERY
-        SELECT m.seq, m.occurred_at
+        SELECT m.seq, m.occurred_at, m.received_at
           FROM inbox.message AS m
          WHERE m.consumer_id = next_messages.consumer_id
            AND NOT EXISTS (SELECT FROM inbox.waiting AS w
@@ -166,7 +167,9 @@ CREATE FUNCTION inbox.save_progress(
     processed   bigint,
     failures    bigint,
     latency_p50 interval,
-    latency_p99 interval)
+    latency_p99 interval,
+    wait_p50    interval,
+    wait_p99    interval)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -174,13 +177,15 @@ AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id);
     INSERT INTO inbox.progress AS p
-        VALUES ($1, $2, $3, $4, $5, clock_timestamp())
+        VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
         ON CONFLICT ON CONSTRAINT progress_pkey DO UPDATE
            SET processed = p.processed + excluded.processed,
                failures = p.failures + excluded.failures,
                latency_p50 = excluded.latency_p50,
                latency_p99 = excluded.latency_p99,
+               wait_p50 = excluded.wait_p50,
+               wait_p99 = excluded.wait_p99,
                saved_at = excluded.saved_at;
 END $$;
-COMMENT ON FUNCTION inbox.save_progress(integer, bigint, bigint, interval, interval) IS
+COMMENT ON FUNCTION inbox.save_progress(integer, bigint, bigint, interval, interval, interval, interval) IS
     'internal: adds to what a processor has counted';

@@ -13,10 +13,11 @@ SELECT c.name AS consumer,
        c.role,
        c.subscriptions,
        CASE
+         WHEN c.subscriptions = 0 AND leased.messages > 0 THEN 'claimed'
          WHEN c.subscriptions = 0 THEN 'not subscribed'
          WHEN worker.pid IS NULL THEN 'stopped'
          WHEN first.seq IS NULL THEN 'idle'
-         WHEN blocked.keys > 0 THEN 'processing, some keys wait'
+         WHEN blocked.keys > 0 OR dead.letters > 0 AND c.on_dead_letter = 'block' THEN 'processing, some keys wait'
          ELSE 'processing'
        END AS state,
        worker.pid,
@@ -31,7 +32,9 @@ SELECT c.name AS consumer,
        p.latency_p99,
        -- What a handler says quotes its message more often than not.
        CASE WHEN inbox.is_own(c.role) THEN blocked.last_error END AS last_error,
-       blocked.last_error_at
+       blocked.last_error_at,
+       leased.messages AS claimed,
+       dead.letters AS dead_letters
   FROM inbox.consumer AS c
   LEFT JOIN inbox.progress AS p ON p.consumer_id = c.id
   LEFT JOIN LATERAL (SELECT m.seq, m.received_at FROM inbox.message AS m
@@ -42,6 +45,11 @@ SELECT c.name AS consumer,
                              (pg_catalog.array_agg(w.error ORDER BY w.last_failed_at DESC))[1] AS last_error,
                              pg_catalog.max(w.last_failed_at) AS last_error_at
                         FROM inbox.waiting AS w WHERE w.consumer_id = c.id) AS blocked
+  CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS messages
+                        FROM inbox.claimed AS l
+                       WHERE l.consumer_id = c.id AND l.leased_until > clock_timestamp()) AS leased
+  CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS letters
+                        FROM inbox.dead_message AS d WHERE d.consumer_id = c.id) AS dead
   LEFT JOIN LATERAL (SELECT a.pid FROM pg_catalog.pg_stat_activity AS a
                       WHERE a.datname = pg_catalog.current_database()
                         AND a.backend_type = 'pg_outbox processor'
@@ -55,8 +63,34 @@ COMMENT ON COLUMN inbox.status.pending_at_most IS 'messages that wait, at most';
 COMMENT ON COLUMN inbox.status.oldest_pending_age IS 'for how long the oldest has waited';
 COMMENT ON COLUMN inbox.status.waiting_keys IS 'messages whose handler failed, each with its key behind it; see inbox.waiting_keys';
 COMMENT ON COLUMN inbox.status.last_error IS 'why a handler failed last; for those who have the rights of the consumer''s role';
+COMMENT ON COLUMN inbox.status.claimed IS 'messages under a lease of a processor outside the server';
+COMMENT ON COLUMN inbox.status.dead_letters IS 'events that were given up and wait for a person; see inbox.dead_letter';
 COMMENT ON COLUMN inbox.status.latency_p50 IS 'half of the recent messages took at most this long from occurred_at to processed';
 COMMENT ON COLUMN inbox.status.latency_p99 IS '99 of 100 recent messages took at most this long';
+
+CREATE VIEW inbox.lag AS
+SELECT c.name AS consumer,
+       s.pending_at_most,
+       s.oldest_pending_age,
+       s.claimed,
+       s.waiting_keys,
+       p.wait_p50,
+       p.wait_p99,
+       p.latency_p50,
+       p.latency_p99
+  FROM inbox.consumer AS c
+  JOIN inbox.status AS s ON s.consumer = c.name
+  LEFT JOIN inbox.progress AS p ON p.consumer_id = c.id;
+COMMENT ON VIEW inbox.lag IS 'how far behind consumers are with what they received; see inbox.offsets for what they have not';
+COMMENT ON COLUMN inbox.lag.pending_at_most IS 'messages received and not processed, at most';
+COMMENT ON COLUMN inbox.lag.oldest_pending_age IS 'for how long the oldest has waited';
+COMMENT ON COLUMN inbox.lag.claimed IS 'messages under a lease of a processor outside the server';
+COMMENT ON COLUMN inbox.lag.waiting_keys IS 'events that failed and are tried again';
+COMMENT ON COLUMN inbox.lag.wait_p50 IS
+    'half of the messages processed by the server lately took at most this long from received to processed';
+COMMENT ON COLUMN inbox.lag.wait_p99 IS '99 of 100 took at most this long';
+COMMENT ON COLUMN inbox.lag.latency_p50 IS 'the same from occurred_at to processed';
+COMMENT ON COLUMN inbox.lag.latency_p99 IS 'the same from occurred_at to processed';
 
 CREATE VIEW inbox.waiting_keys AS
 SELECT c.name AS consumer,
@@ -72,5 +106,6 @@ SELECT c.name AS consumer,
   FROM inbox.waiting AS w
   JOIN inbox.consumer AS c ON c.id = w.consumer_id
   LEFT JOIN inbox.message AS m ON m.consumer_id = w.consumer_id AND m.event_id = w.event_id
- WHERE inbox.is_own(c.role);
-COMMENT ON VIEW inbox.waiting_keys IS 'keys of one''s own consumers that wait because a handler failed, since when and why';
+ WHERE inbox.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
+COMMENT ON VIEW inbox.waiting_keys IS
+    'keys that wait because a handler failed, since when and why; of one''s own consumers, for operators of all';

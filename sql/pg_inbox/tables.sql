@@ -220,9 +220,13 @@ CREATE TABLE inbox.progress (
     failures    bigint      NOT NULL,
     latency_p50 interval,
     latency_p99 interval,
+    wait_p50    interval,
+    wait_p99    interval,
     saved_at    timestamptz NOT NULL
 );
 COMMENT ON TABLE inbox.progress IS 'what processors count, saved now and then';
+COMMENT ON COLUMN inbox.progress.latency_p50 IS 'from occurred_at to processed';
+COMMENT ON COLUMN inbox.progress.wait_p50 IS 'from received_at to processed';
 
 COMMENT ON SEQUENCE inbox.consumer_id_seq IS 'ids of consumers';
 COMMENT ON SEQUENCE inbox.subscription_number_seq IS 'order of subscriptions';

@@ -45,19 +45,25 @@ Claims::Parting Claims::part(const std::string& handle, Micros now) {
     return parting;
 }
 
-void Claims::ack(const Delivery& delivery, Micros now) {
-    removals_.push_back(part(delivery.handle, now));
+void Claims::ack(std::span<const Delivery> deliveries, Micros now) {
+    for (const Delivery& delivery : deliveries)
+        removals_.push_back(part(delivery.handle, now));
 }
 
-void Claims::nack(const Delivery& delivery, Micros now) {
-    releases_.push_back(part(delivery.handle, now));
-    const std::string& key = delivery.event.ordering_key;
-    if (!order_ || key.empty())
-        return;
-    for (const Delivery& behind : buffered_)
-        if (behind.event.ordering_key == key)
-            releases_.push_back(part(behind.handle, now));
-    std::erase_if(buffered_, [&](const Delivery& d) { return d.event.ordering_key == key; });
+void Claims::nack(std::span<const Delivery> deliveries, Micros now) {
+    std::set<std::string_view> keys;
+    for (const Delivery& delivery : deliveries) {
+        releases_.push_back(part(delivery.handle, now));
+        if (order_ && !delivery.event.ordering_key.empty())
+            keys.insert(delivery.event.ordering_key);
+    }
+    const auto is_behind = [&](const Delivery& delivery) {
+        return keys.contains(delivery.event.ordering_key);
+    };
+    for (const Delivery& delivery : buffered_)
+        if (is_behind(delivery))
+            releases_.push_back(part(delivery.handle, now));
+    std::erase_if(buffered_, is_behind);
 }
 
 void Claims::give_back_all(Micros now) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,9 +40,9 @@ class Claims {
     std::size_t buffered() const { return buffered_.size(); }
     std::vector<Delivery> take(std::size_t most);
 
-    void ack(const Delivery& delivery, outbox::Micros now);
-    // Also gives back what has been received behind it and was not handed out.
-    void nack(const Delivery& delivery, outbox::Micros now);
+    void ack(std::span<const Delivery> deliveries, outbox::Micros now);
+    // Where order counts, also gives back what was received behind them and is not handed out.
+    void nack(std::span<const Delivery> deliveries, outbox::Micros now);
     void give_back_all(outbox::Micros now);
 
     // What is to be sent now; nothing, if there is nothing. settle() with an answer for each

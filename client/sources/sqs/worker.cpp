@@ -117,8 +117,7 @@ std::vector<Delivery> Worker::receive(std::size_t most, milliseconds wait) {
 void Worker::ack(std::span<const Delivery> deliveries) {
     {
         const std::lock_guard lock(mutex_);
-        for (const Delivery& delivery : deliveries)
-            claims_.ack(delivery, clock_.now());
+        claims_.ack(deliveries, clock_.now());
     }
     wake();
 }
@@ -126,8 +125,7 @@ void Worker::ack(std::span<const Delivery> deliveries) {
 void Worker::nack(std::span<const Delivery> deliveries) {
     {
         const std::lock_guard lock(mutex_);
-        for (const Delivery& delivery : deliveries)
-            claims_.nack(delivery, clock_.now());
+        claims_.nack(deliveries, clock_.now());
     }
     wake();
 }
@@ -144,6 +142,7 @@ void Worker::close(milliseconds limit) noexcept {
     }
     wake();
     thread_.join();
+    const std::lock_guard lock(mutex_);
     phase_ = Phase::closed;
     claims_ = Claims(place_.fifo, micros(times_.visibility));
 }

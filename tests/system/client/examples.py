@@ -8,13 +8,17 @@ import signal
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg
 
-from cluster import REPOSITORY
+from cluster import REPOSITORY, Cluster
 from database import Database
 from waiting import wait_until
+
+T = TypeVar("T")
 
 
 class Page:
@@ -70,28 +74,62 @@ class Program:
             self.process.kill()
             self.process.communicate()
 
+    def wait_until(self, fetch: Callable[[], T], predicate: Callable[[T], object] = bool, *, what: str) -> T:
+        """If it waits in vain, what the program said is told as well."""
+        try:
+            return wait_until(fetch, predicate, timeout=60, what=what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.process.args}:\n{self.log()}") from None
+
     def log(self) -> str:
         self.log_file.seek(0)
         return self.log_file.read()
 
 
+# Video, version, event, title
+Change = tuple[str, int, str, str]
+
+
 class Shop(Database):
-    """The example's shop. Keeps a ledger of what it has committed: video, version, event."""
+    """The example's shop. Keeps a ledger of what it has committed."""
 
-    ledger: list[tuple[str, int, str]]
-    _ids: list[str]
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        super().__init__(cluster, name)
+        self.ledger: list[Change] = []
+        self._ids: list[str] = []
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def change(self, connection: psycopg.Connection) -> None:
-        """Creates, updates or deletes a video."""
-        choice = random.random()
+    def open(self) -> None:
+        """From here on videos change all the time."""
+        self._closing.clear()
+        self._thread = threading.Thread(target=self._sell, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._closing.set()
+            self._thread.join(60)
+            assert not self._thread.is_alive()
+
+    def _sell(self) -> None:
+        with self.connect() as connection:
+            while not self._closing.wait(0.005):
+                self._change(connection)
+
+    def _change(self, connection: psycopg.Connection) -> None:
+        title, choice = f"Take {len(self.ledger)}", random.random()
         if not self._ids or choice < 0.1:
-            event, statement = "VideoCreated", "INSERT INTO video (title, duration_seconds) VALUES (%s, 60)"
-            parameters = [f"Take {len(self.ledger)}"]
+            event = "VideoCreated"
+            statement = "INSERT INTO video (title, duration_seconds) VALUES (%s, 60)"
+            parameters = [title]
         elif choice < 0.95:
-            event, statement = "VideoUpdated", "UPDATE video SET title = %s WHERE video_id = %s"
-            parameters = [f"Take {len(self.ledger)}", random.choice(self._ids)]
+            event = "VideoUpdated"
+            statement = "UPDATE video SET title = %s WHERE video_id = %s"
+            parameters = [title, random.choice(self._ids)]
         else:
-            event, statement = "VideoDeleted", "DELETE FROM video WHERE video_id = %s"
+            event = "VideoDeleted"
+            statement = "DELETE FROM video WHERE video_id = %s"
             parameters = [random.choice(self._ids)]
         row = connection.execute(f"{statement} RETURNING video_id::text, version", parameters).fetchone()
         assert row is not None
@@ -101,22 +139,7 @@ class Shop(Database):
         elif event == "VideoDeleted":
             self._ids.remove(video_id)
             version += 1
-        self.ledger.append((video_id, version, event))
-
-    def open(self) -> None:
-        self.ledger, self._ids = [], []
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._sell, daemon=True)
-        self._thread.start()
-
-    def _sell(self) -> None:
-        with self.connect() as connection:
-            while not self._closing.wait(0.002):
-                self.change(connection)
-
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join(60)
+        self.ledger.append((video_id, version, event, title))
 
     def videos(self) -> list[tuple]:
         return self.execute("SELECT * FROM video ORDER BY video_id")
@@ -124,9 +147,9 @@ class Shop(Database):
 
 class Catalog(Database):
     def videos(self) -> list[tuple]:
-        return self.execute("SELECT * FROM catalog_read.video_projection ORDER BY video_id")
+        return self.execute("SELECT * FROM catalog_read.video ORDER BY video_id")
 
-    def history(self) -> list[tuple]:
+    def history(self) -> list[tuple[str, int, str]]:
         """In the order in which it was applied."""
         return self.execute(
             "SELECT video_id::text, version, event_type FROM catalog_read.video_history ORDER BY number"
@@ -136,7 +159,5 @@ class Catalog(Database):
         return self.value("SELECT count(*) FROM catalog_read.video_history")
 
     def wait_applied(self, count: int, program: Program) -> None:
-        try:
-            wait_until(self.applied, lambda seen: seen >= count, timeout=60, what=f"{count} events to be applied")
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{program.log()}") from None
+        what = f"{count} events to be applied"
+        program.wait_until(self.applied, lambda seen: seen >= count, what=what)

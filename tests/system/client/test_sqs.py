@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -64,7 +65,7 @@ def fifo(make_queue: MakeQueue) -> Queue:
 def make_source(installation: Installation) -> Iterator[MakeSource]:
     made: list[SqsSource] = []
 
-    def make(queue: Queue, *, opened: bool = True, **options: object) -> SqsSource:
+    def make(queue: Queue, /, *, opened: bool = True, **options: object) -> SqsSource:
         made.append(SqsSource(installation, queue, options))
         if opened:
             made[-1].open()
@@ -81,7 +82,7 @@ def make_source(installation: Installation) -> Iterator[MakeSource]:
 
 
 def test_a_message_becomes_a_delivery(queue: Queue, make_source: MakeSource) -> None:
-    id = "0193c0de-0000-7000-8000-00000000000a"
+    id, began = "0193c0de-0000-7000-8000-00000000000a", time.time()
     queue.send(
         base64.b64encode(b"caf\xc3\xa9").decode(), event_id=id, event_type="Changed", aggregate_type="item",
         aggregate_id="7", version="3", content_type="text/plain", encoding="base64",
@@ -95,7 +96,7 @@ def test_a_message_becomes_a_delivery(queue: Queue, make_source: MakeSource) -> 
     }  # fmt: skip
     assert {name: delivery[name] for name in expected} == expected
     assert delivery["message_id"] and delivery["size"] > 20
-    assert abs(delivery["published_at"] / 1e6 - queue.proxy.requests[0].began) > 0  # a number at least
+    assert began - 1 <= delivery["published_at"] / 1e6 <= time.time() + 1
 
 
 def test_anybodys_message_keeps_its_id(queue: Queue, make_source: MakeSource) -> None:
@@ -283,13 +284,13 @@ def test_close_gives_back_what_is_held(queue: Queue, make_source: MakeSource) ->
 
 
 def test_close_does_not_wait_for_polls(queue: Queue, make_source: MakeSource) -> None:
-    source = make_source(queue, poll=20)
+    source = make_source(queue, poll=5, visibility=2)
     queue.wait_for_requests("ReceiveMessage", 1)
     watch = Stopwatch()
     source.close()
-    assert watch.seconds < 5 * SECOND
-    source.open()  # and may be opened again
-    queue.send("1")
+    assert watch.seconds < 3 * SECOND
+    source.open()  # it may be opened again
+    queue.send("1")  # if the poll that was given up takes it, it is visible again after 2 s
     source.ack(*source.receive(1))
     queue.wait_empty()
 
@@ -344,26 +345,31 @@ def test_polls_are_repeated(queue: Queue, make_source: MakeSource, fault: str) -
     assert f'cannot receive from queue "{queue.name}"' in source.log()
 
 
-def test_a_poll_whose_answer_was_lost_is_repeated_as_the_same(fifo: Queue, make_source: MakeSource) -> None:
+def test_a_poll_whose_answer_was_lost_is_repeated_as_the_same(
+    fifo: Queue, make_source: MakeSource, request: pytest.FixtureRequest
+) -> None:
     fifo.send("1")
     fifo.proxy.on(calls("ReceiveMessage"), fifo.proxy.taken_then(reset), times=1)
-    make_source(fifo, visibility=3600)
-    first, second = fifo.wait_for_requests("ReceiveMessage", 2)[:2]
-    attempts = [request.json()["ReceiveRequestAttemptId"] for request in (first, second)]
+    source = make_source(fifo, visibility=3600)
+    if "elasticmq" in request.node.name:  # moto knows no attempts
+        assert payloads(source.receive(1)) == ["1"]
+    attempts = [
+        request.json()["ReceiveRequestAttemptId"] for request in fifo.wait_for_requests("ReceiveMessage", 3)
+    ]
     assert attempts[0] == attempts[1] != ""
-    third = fifo.wait_for_requests("ReceiveMessage", 3)[2].json()["ReceiveRequestAttemptId"]
-    assert third != attempts[0]
+    assert attempts[2] != attempts[0]
 
 
 def test_an_unreachable_service(queue: Queue, make_source: MakeSource) -> None:
     queue.proxy.refuse_connections()
-    source = make_source(queue, opened=False)
+    source = make_source(queue, opened=False, visibility=2)  # a poll that is cut off may have taken it
     failed = source.command("open")
     assert failed["transient"] and "cannot find queue" in failed["error"]
     queue.proxy.listen()
     source.open()
     queue.send("1")
-    assert payloads(source.receive(1)) == ["1"]
+    source.ack(*source.receive(1))
+    queue.wait_empty()
     queue.proxy.refuse_connections()
     wait_until(source.log, lambda log: "cannot receive" in log, what="the source to notice")
     queue.send("2")

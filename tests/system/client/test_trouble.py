@@ -57,6 +57,9 @@ def test_a_commit_that_never_arrived_is_made_again(target: Target, consume: Cons
 
 def test_a_commit_that_is_still_under_way_is_waited_for(target: Target, consume: Consume, proxy: TcpProxy) -> None:
     """The connection goes while the old transaction sits in its COMMIT, which then succeeds."""
+    consumer = consume(conninfo=through(target, proxy), connections=1)
+    first = consumer.deliver("a")
+    consumer.wait_for("the first event", acked=1)
     target.execute(
         "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         "  PERFORM pg_advisory_xact_lock_shared(7); RETURN NULL; END $$;"
@@ -64,10 +67,9 @@ def test_a_commit_that_is_still_under_way_is_waited_for(target: Target, consume:
         " FOR EACH ROW EXECUTE FUNCTION wait()"
     )
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s"
-    consumer = consume(conninfo=through(target, proxy), connections=1)
     with target.connect() as blocker:
         blocker.execute("SELECT pg_advisory_lock(7)")
-        ids = consumer.deliver("a", 3)
+        ids = consumer.deliver("a", 3, first=2)
         wait_until(lambda: target.value(waiting, (target.role,)), what="COMMIT to wait")
         proxy.refuse_connections()
         proxy.listen()
@@ -75,9 +77,9 @@ def test_a_commit_that_is_still_under_way_is_waited_for(target: Target, consume:
             lambda: target.value(waiting, (target.role,)), lambda seen: seen == 2,
             what="the second attempt to wait for the first",
         )  # fmt: skip
-    state = consumer.wait_for("all to be acknowledged", acked=3)
+    state = consumer.wait_for("all to be acknowledged", acked=4)
     assert state["in_doubt"] >= 1
-    assert target.applied() == ids
+    assert target.applied() == first + ids
 
 
 def test_killed_backends_cost_nothing(target: Target, consume: Consume) -> None:
@@ -250,11 +252,12 @@ def test_what_was_begun_is_finished(target: Target, consume: Consume) -> None:
 
 
 def test_what_takes_too_long_is_left(target: Target, consume: Consume) -> None:
+    """COMMIT is on its way, and may yet succeed: the events are not acknowledged, and found applied later."""
     with target.connect() as blocker:
         blocker.execute("BEGIN")
         blocker.execute("LOCK applied")
         consumer = consume(drain_limit=100)
-        consumer.deliver("a", 3)
+        ids = consumer.deliver("a", 3)
         wait_until(lambda: waits_for_lock(target), what="the first events to be begun")
         watch = Stopwatch()
         state = consumer.stop()
@@ -262,7 +265,11 @@ def test_what_takes_too_long_is_left(target: Target, consume: Consume) -> None:
         assert state["acked"] == [] and state["closed"]
         blocker.execute("COMMIT")
     wait_until(lambda: target.backends() == [], what="the server to notice")
-    assert target.applied() == []
+    another = consume()
+    for id in ids:
+        another.deliver("a", event_id=id)
+    another.wait_for("them to be acknowledged", acked=3)
+    target.wait_applied(ids)
 
 
 def test_it_can_be_stopped_by_a_signal_handler(target: Target, consume: Consume) -> None:
