@@ -18,8 +18,8 @@ BEGIN ATOMIC
                                        'save_offset', 'load_offset', 'confirm_reset',
                                        'fail_event', 'end_failure', 'claim', 'complete', 'fail', 'extend', 'release',
                                        'set_policy', 'dead_letter', 'waiting_keys', 'is_own']
-             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'set_window', 'forget', 'prune', 'dead_letter',
-                                       'waiting_keys', 'is_own', 'operation']
+             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'forget', 'set_window', 'prune',
+                                       'dead_letter', 'waiting_keys', 'is_own', 'operation']
              WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'offsets']
            END
            -- Whoever applies events, in the server or in processes of his own.
