@@ -52,28 +52,29 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
 
 
 def test_whatever_the_order_the_newest_version_wins(inbox: Reader) -> None:
-    """Every version once, by whoever comes first; a third of them are removals."""
-    inbox.execute("CREATE TABLE item (id int PRIMARY KEY, version int, who int)")
-    keys, versions = range(5), 60
-    removals = {(key, version): random.random() < 0.33 for key in keys for version in range(1, versions + 1)}
-    events = [[event for event in removals if random.random() < 0.6] for _ in range(4)]
-    given = {event for some in events for event in some}
+    """Few versions of many keys, each by all sessions at about the same time; every second is a removal."""
+    inbox.execute("CREATE TABLE item (id int PRIMARY KEY, version int)")
+    keys, versions, sessions = range(400), (1, 2), 4
+    removals = {(key, version): random.random() < 0.5 for key in keys for version in versions}
+    together = threading.Barrier(sessions)
 
-    def work(number: int) -> None:
-        random.shuffle(events[number])
+    def work(session: int) -> None:
         with inbox.connect() as connection:
-            for key, version in events[number]:
+            connection.autocommit = False
+            for key in keys:
+                version = versions[session % len(versions)]
                 function = "remove" if removals[key, version] else "apply"
+                together.wait(60)
                 connection.execute(
-                    f"SELECT inbox.{function}('item', '{{id}}', 'version', jsonb_build_object("
-                    "'id', %s::int, 'version', %s::int, 'who', %s::int))",
-                    (key, version, number),
+                    f"SELECT inbox.{function}('item', ARRAY['id'], 'version', "
+                    "jsonb_build_object('id', %s::int, 'version', %s::int))",
+                    (key, version),
                 )
+                connection.commit()
 
-    in_threads(4, work)
-    newest = {key: max(version for k, version in given if k == key) for key in keys}
-    expected = {key: version for key, version in newest.items() if not removals[key, version]}
-    assert dict(inbox.execute("SELECT id, version FROM item")) == expected, f"removals: {removals}, given: {events}"
+    in_threads(sessions, work)
+    expected = {key: versions[-1] for key in keys if not removals[key, versions[-1]]}
+    assert dict(inbox.execute("SELECT id, version FROM item")) == expected
 
 
 def test_a_handler_applies_whatever_isolation_the_database_prefers(inbox: Reader) -> None:
