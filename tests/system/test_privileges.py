@@ -961,9 +961,11 @@ FAIL = """
 
 
 def test_dead_letters_are_for_the_owner_of_the_consumer_and_operators(people: People) -> None:
-    ours, theirs, operator, monitor = (
-        people.with_right(kind) for kind in ("consumer", "consumer", "inbox operator", "inbox monitor")
+    ours, operator, monitor = (
+        people.with_right(kind) for kind in ("consumer", "inbox operator", "inbox monitor")
     )
+    theirs = people.add("other")
+    people.database.execute("SELECT inbox.grant_consume(%s)", (theirs,))
     letters = "SELECT consumer, error FROM inbox.dead_letter ORDER BY consumer"
     event = "00000000-0000-7000-8000-000000000001"
     with people.connect(ours) as connection:
