@@ -124,7 +124,7 @@ static double consume(const Arguments& arguments, std::vector<inbox::Delivery> d
     options.max_outstanding_messages =
         4 * static_cast<std::size_t>(arguments.connections * arguments.batch);
     options.log = [](inbox::Level level, const std::string& message) {
-        if (level >= inbox::Level::warning)
+        if (level >= inbox::Level::error)
             die("apply", message.c_str());
     };
     const auto handler = [&](inbox::Transaction& transaction, const inbox::Event& event) {

@@ -143,7 +143,10 @@ void Applier::apply(std::span<Item> items) {
             shared_.log(Level::warning, std::string("the database is lost: ") + error.what());
         } catch (const StatementError& error) {
             if (is_fatal(error))
-                throw;
+                throw DatabaseError(
+                    error.sqlstate(),
+                    std::string(error.what()) +
+                        "\nHINT: The database needs pg_inbox, and the role inbox.grant_consume().");
             shared_.log(Level::warning, std::string("the database cannot go on: ") + error.what() +
                                             " (SQLSTATE " + error.sqlstate() + ")");
         }
@@ -197,9 +200,19 @@ bool Applier::try_at_once(Items items) {
 void Applier::apply_at_once(Items items) {
     const auto began = Clock::now();
     const std::vector<bool> is_new = begin_events(items);
-    for (std::size_t i = 0; i < items.size(); i++)
-        if (is_new[i])
+    for (std::size_t i = 0; i < items.size(); i++) {
+        if (!is_new[i])
+            continue;
+        try {
             handle(shared_, connection(), items[i]->delivery.event);
+        } catch (...) {
+            // If the handler has committed, it has done so for the ids of those behind it as well.
+            if (connection().is_idle())
+                for (std::size_t behind = i + 1; behind < items.size(); behind++)
+                    items[behind]->owed = is_new[behind];
+            throw;
+        }
+    }
     commit(items);
     for (std::size_t i = 0; i < items.size(); i++)
         items[i]->outcome = is_new[i] || in_doubt_ ? Outcome::applied : Outcome::duplicate;
@@ -323,7 +336,7 @@ void Applier::apply_under_savepoint(Item& item) {
     const Result is_new = connection().run(
         Whose::own, "SELECT inbox.begin_event($1, $2::uuid, $3)",
         {shared_.options.name, item.delivery.event.id, clean_utf8(item.delivery.source)});
-    if (is_new.text(0, 0) != "t") {
+    if (is_new.text(0, 0) != "t" && !item.owed) {
         connection().send(Whose::own, "RELEASE SAVEPOINT inbox_event");
         item.outcome = in_doubt_ ? Outcome::applied : Outcome::duplicate;
         return;

@@ -65,6 +65,7 @@ class Connection {
     bool in_transaction() const {
         return PQtransactionStatus(connection_.get()) == PQTRANS_INTRANS;
     }
+    bool is_idle() const { return PQtransactionStatus(connection_.get()) == PQTRANS_IDLE; }
     // Prepares everything anew: plans and poolers can make prepared statements useless.
     void forget_statements();
 

@@ -1,7 +1,5 @@
 #include "inbox/consumer.hpp"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -17,6 +15,7 @@
 #include "housekeeper.hpp"
 #include "receiver.hpp"
 #include "shared.hpp"
+#include "signals_blocked.hpp"
 
 namespace inbox {
 
@@ -50,20 +49,6 @@ static std::string name_of_process() {
     return std::string(host) + ":" + std::to_string(getpid());
 }
 
-// Signals are for the threads of the process that we are a part of.
-class SignalsBlocked {
-  public:
-    SignalsBlocked() {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &saved_);
-    }
-    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
-
-  private:
-    sigset_t saved_;
-};
-
 class Consumer::Impl {
   public:
     Impl(ConsumerOptions options, std::unique_ptr<Source> source, ConnectionFactory connect,
@@ -77,6 +62,7 @@ class Consumer::Impl {
     template <typename Task>
     void start(Task task);
     void work(unsigned number);
+    void keep_house();
     void settle(std::vector<Delivery> done);
     void finish();
 
@@ -132,15 +118,20 @@ void Consumer::Impl::run() {
         start([this] { receiver_.run(); });
         for (int i = 1; i <= shared_.options.connections; i++)
             start([this, i] { work(i); });
+        start([this] { keep_house(); });
     }
+    shared_.stop.wait();
+    finish();
+    if (fatal_)
+        std::rethrow_exception(fatal_);
+}
+
+void Consumer::Impl::keep_house() {
     Housekeeper housekeeper(shared_, receiver_);
     do
         housekeeper.turn();
     while (!shared_.stop.wait(housekeeper.in_a_hurry() ? short_interval
                                                        : shared_.options.housekeeping_interval));
-    finish();
-    if (fatal_)
-        std::rethrow_exception(fatal_);
 }
 
 void Consumer::Impl::work(unsigned number) {

@@ -50,6 +50,7 @@ struct Item {
     std::shared_ptr<Line> line;
     Outcome outcome = Outcome::open;
     Failure failure{};                   // if it failed
+    bool owed = false;                   // its id is committed, though it was not handled
     bool reported = false;               // and the database knows
     std::chrono::milliseconds pause{0};  // before it is given back
 };

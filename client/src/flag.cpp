@@ -30,6 +30,12 @@ void Flag::raise() noexcept {
     errno = saved;
 }
 
+void Flag::wait() const noexcept {
+    pollfd watched{descriptor_, POLLIN, 0};
+    while (!raised())
+        poll(&watched, 1, -1);
+}
+
 bool Flag::wait(std::chrono::milliseconds limit) const noexcept {
     pollfd watched{descriptor_, POLLIN, 0};
     poll(&watched, 1,

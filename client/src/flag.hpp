@@ -18,6 +18,7 @@ class Flag {
     bool raised() const noexcept { return raised_; }
     // Waits until it is raised, at most so long; returns whether it is.
     bool wait(std::chrono::milliseconds limit) const noexcept;
+    void wait() const noexcept;
     // Readable when it is raised.
     int descriptor() const noexcept { return descriptor_; }
 

@@ -58,7 +58,6 @@ void Receiver::give_back(const std::vector<Delivery>& deliveries) {
     source_.nack(deliveries);
 }
 
-// What is held is given back first: it would be settled in a source that is elsewhere.
 void Receiver::seek_if_asked() {
     std::optional<Time> to;
     {
@@ -68,17 +67,20 @@ void Receiver::seek_if_asked() {
     std::vector<Delivery> left;
     if (!to || !dispatcher_.take_all(longest_wait_for_workers, left))
         return;
-    give_back(left);
     try {
         source_.seek(*to);
+        const std::lock_guard lock(mutex_);
+        sought_ = std::exchange(to_seek_, {});
     } catch (const SourceError& error) {
+        give_back(left);
         if (error.transient())
             throw;
         shared_.log(Level::error, source_.describe() + " cannot seek: " + error.what());
+        const std::lock_guard lock(mutex_);
+        to_seek_ = {};  // until the next round of housekeeping
         return;
     }
-    const std::lock_guard lock(mutex_);
-    sought_ = std::exchange(to_seek_, {});
+    give_back(left);
 }
 
 bool Receiver::seek(Time to) {

@@ -1,3 +1,10 @@
+-- Projections: read models kept by consumers. A row has a version and never goes back to an older one,
+-- in whatever order events come and however many are applied at the same time.
+--
+-- A row that is there is updated or deleted under its own lock. One that is not there has none: so
+-- whoever inserts or removes a key that he does not find locks the key, and then looks again, with a
+-- new snapshot, for what others have committed: READ COMMITTED.
+
 -- The payload of a message as JSON.
 CREATE FUNCTION inbox.json(message inbox.message)
 RETURNS jsonb
@@ -5,11 +12,244 @@ LANGUAGE sql STABLE
 RETURN pg_catalog.convert_from((message).payload, 'UTF8')::pg_catalog.jsonb;
 COMMENT ON FUNCTION inbox.json(inbox.message) IS 'the payload of a message as JSON';
 
--- Writes a row of a projection, unless the projection has the same or a newer version of it already.
+CREATE FUNCTION inbox.check_row(projection regclass, key_columns text[], version_column text, data jsonb)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    required text;
+    kind     "char";
+BEGIN
+    IF coalesce(cardinality(key_columns), 0) = 0 THEN
+        RAISE EXCEPTION 'key_columns must not be empty' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF (SELECT count(DISTINCT c) < count(*) FROM unnest(key_columns || version_column) AS c) THEN
+        RAISE EXCEPTION 'key_columns and version_column must name different columns'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    FOREACH required IN ARRAY key_columns || version_column LOOP
+        SELECT a.attgenerated INTO kind FROM pg_attribute AS a
+         WHERE a.attrelid = projection AND a.attname = required AND a.attnum > 0 AND NOT a.attisdropped;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'column "%" of projection % does not exist', required, projection
+                USING ERRCODE = 'undefined_column';
+        ELSIF kind <> '' THEN
+            RAISE EXCEPTION 'column "%" of projection % is generated', required, projection
+                USING ERRCODE = 'generated_always', HINT = 'A key or a version must be given.';
+        ELSIF data ->> required IS NULL THEN
+            RAISE EXCEPTION 'data for projection % lacks "%"', projection, required
+                USING ERRCODE = 'null_value_not_allowed';
+        END IF;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION inbox.check_row(regclass, text[], text, jsonb) IS
+    'internal: whether there is a key and a version';
+
+-- One row per key, or what follows would change those of others. PostgreSQL looks after that of views.
+CREATE FUNCTION inbox.check_key(projection regclass, key_columns text[])
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_index AS i
+                    WHERE i.indrelid = projection AND i.indisunique AND i.indimmediate AND i.indisvalid
+                      AND i.indpred IS NULL AND i.indnkeyatts = cardinality(key_columns)
+                      AND NOT EXISTS (SELECT FROM unnest(i.indkey) WITH ORDINALITY AS k (number, n)
+                                        LEFT JOIN pg_attribute AS a
+                                          ON a.attrelid = projection AND a.attnum = k.number
+                                       WHERE k.n <= i.indnkeyatts
+                                         AND (a.attname = ANY (key_columns)) IS NOT TRUE))
+        AND (SELECT c.relkind <> 'v' FROM pg_class AS c WHERE c.oid = projection) THEN
+        RAISE EXCEPTION 'projection % has no unique constraint on its key columns', projection
+            USING ERRCODE = 'invalid_column_reference',
+                  DETAIL = format('They are: %s.', array_to_string(key_columns, ', ')),
+                  HINT = 'Create a primary key, or a unique index that is not partial.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION inbox.check_key(regclass, text[]) IS 'internal: whether a projection has one row per key';
+
+-- Runs a statement that returns whether it did something, with data as $1. Its plan is kept for the
+-- session, as that of a prepared statement, under a name that follows from its text: so it does not
+-- matter who has worked in the session before, what was deallocated, or altered. What is found under the
+-- name must be that statement to the letter, for this may run with more rights than the session has. The
+-- key of a projection is checked when a plan is made.
+CREATE FUNCTION inbox.run(
+    statement   text,
+    data        jsonb,
+    projection  regclass DEFAULT NULL,
+    key_columns text[] DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    kept_as  text := 'inbox_' || to_hex(hashtextextended(statement, 0));
+    prepare  text := concat('PREPARE ', kept_as, ' (jsonb) AS ', statement);
+    found_as text;
+    did      boolean;
+BEGIN
+    SELECT p.statement INTO found_as FROM pg_prepared_statements AS p WHERE p.name = kept_as;
+    IF found_as IS NULL THEN
+        IF projection IS NOT NULL THEN
+            PERFORM inbox.check_key(projection, key_columns);
+        END IF;
+        -- To look through more of them would cost as much as planning.
+        IF (SELECT count(*) < 100 FROM pg_prepared_statements) THEN
+            EXECUTE prepare;
+            found_as := prepare;
+        END IF;
+    END IF;
+    IF found_as = prepare THEN
+        EXECUTE concat('EXECUTE ', kept_as, '(', quote_literal(data), ')') INTO did;
+    ELSE
+        EXECUTE statement INTO did USING data;
+    END IF;
+    RETURN coalesce(did, false);
+END $$;
+COMMENT ON FUNCTION inbox.run(text, jsonb, regclass, text[]) IS 'internal: runs a statement whose plan is kept';
+
+-- In statements the row as stored is called `stored`, and the row as given `excluded`, as in ON CONFLICT.
+-- A stored version that is NULL is older than any.
+CREATE FUNCTION inbox.row_parts(
+    projection     regclass,
+    key_columns    text[],
+    version_column text,
+    data           jsonb,
+    OUT given       text,
+    OUT columns     text,
+    OUT keys        text,
+    OUT assignments text,
+    OUT same_key    text,
+    OUT key         text,  -- as inbox.tombstone has it
+    OUT version      text,
+    OUT version_type text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    complete boolean;
+BEGIN
+    SELECT string_agg(c.name, ', '),
+           string_agg(c.name, ', ') FILTER (WHERE c.is_key),
+           string_agg(c.name || ' = excluded.' || c.name, ', ') FILTER (WHERE NOT c.is_key),
+           string_agg('stored.' || c.name || ' = excluded.' || c.name, ' AND ') FILTER (WHERE c.is_key),
+           'jsonb_build_object(' || string_agg(c.as_json, ', ') FILTER (WHERE c.is_key) || ')',
+           max(format_type(c.atttypid, c.atttypmod)) FILTER (WHERE c.is_version),
+           count(*) FILTER (WHERE c.is_key <> c.is_version AND data ->> c.attname IS NOT NULL)
+               = nullif(cardinality(key_columns), 0) + 1
+      INTO columns, keys, assignments, same_key, key, version_type, complete
+      FROM (SELECT a.attname, a.atttypid, a.atttypmod, quote_ident(a.attname) AS name,
+                   -- Times are the same text whatever the time zone of the session.
+                   quote_literal(a.attname) || ', excluded.' || quote_ident(a.attname)
+                       || CASE a.atttypid WHEN 'timestamptz'::regtype THEN ' AT TIME ZONE ''UTC''' ELSE '' END AS as_json,
+                   a.attname = ANY (key_columns) AS is_key,
+                   a.attname = version_column AS is_version
+              FROM pg_attribute AS a
+             WHERE a.attrelid = projection AND a.attnum > 0 AND NOT a.attisdropped
+               AND a.attgenerated = '' AND data ? a.attname
+            OFFSET 0) AS c;
+    IF complete IS NOT TRUE THEN
+        PERFORM inbox.check_row(projection, key_columns, version_column, data);
+    END IF;
+    given := 'jsonb_populate_record(NULL::' || projection || ', $1) AS excluded';
+    version := quote_ident(version_column);
+END $$;
+COMMENT ON FUNCTION inbox.row_parts(regclass, text[], text, jsonb) IS
+    'internal: what statements about a row of a projection are put together from';
+
+-- A transaction that has locked so many keys takes one lock instead for those that follow, as the table
+-- of locks is small: until it ends nothing is removed from any projection.
+CREATE FUNCTION inbox.lock_key(projection regclass, key jsonb, removal boolean)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    locked integer := coalesce(nullif(current_setting('inbox.locked_keys', true), ''), '0');
+BEGIN
+    IF current_setting('transaction_isolation') = 'repeatable read' THEN
+        RAISE EXCEPTION 'rows of projections cannot be inserted or removed in a REPEATABLE READ transaction'
+            USING ERRCODE = 'feature_not_supported',
+                  DETAIL = 'It cannot see which of them have been removed, or inserted, since it began.',
+                  HINT = 'Use READ COMMITTED.';
+    END IF;
+    IF removal THEN
+        LOCK TABLE inbox.tombstone IN ROW EXCLUSIVE MODE;
+    ELSIF locked >= 1000 THEN
+        LOCK TABLE inbox.tombstone IN SHARE MODE;
+        RETURN;
+    END IF;
+    PERFORM pg_advisory_xact_lock(jsonb_hash_extended(key, projection::oid::bigint));
+    PERFORM set_config('inbox.locked_keys', (locked + 1)::text, true);
+END $$;
+COMMENT ON FUNCTION inbox.lock_key(regclass, jsonb, boolean) IS
+    'internal: has those who insert and remove a row that is not there wait for each other';
+
+-- The version with which a row was removed; NULL: it was not.
+CREATE FUNCTION inbox.tombstone_version(projection regclass, key jsonb)
+RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT t.version FROM inbox.tombstone AS t
+             WHERE t.projection = tombstone_version.projection AND t.key = tombstone_version.key);
+END $$;
+COMMENT ON FUNCTION inbox.tombstone_version(regclass, jsonb) IS 'internal: with which version a row was removed';
+
+-- The same for one who is going to insert it: until his transaction ends nobody else removes it.
+CREATE FUNCTION inbox.removed_version(projection regclass, key jsonb)
+RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM inbox.lock_key(projection, key, removal => false);
+    RETURN inbox.tombstone_version(projection, key);
+END $$;
+COMMENT ON FUNCTION inbox.removed_version(regclass, jsonb) IS
+    'internal: with which version a row was removed, for one who inserts it';
+
+CREATE FUNCTION inbox.lock_removal(projection regclass, key jsonb)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM inbox.lock_key(projection, key, removal => true);
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION inbox.lock_removal(regclass, jsonb) IS 'internal: until the transaction ends nobody else inserts the row';
+
+-- Who may delete the rows of a projection may keep them away.
+CREATE FUNCTION inbox.leave_tombstone(projection regclass, key jsonb, version text)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    actor name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+BEGIN
+    IF NOT has_table_privilege(actor, projection, 'DELETE') THEN
+        RAISE EXCEPTION 'role "%" must not delete rows of projection %', actor, projection
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    INSERT INTO inbox.tombstone AS t (projection, key, version)
+        VALUES ($1, $2, $3)
+        ON CONFLICT ON CONSTRAINT tombstone_pkey DO UPDATE
+           SET version = excluded.version, removed_at = excluded.removed_at;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION inbox.leave_tombstone(regclass, jsonb, text) IS 'internal: notes that a row was removed';
+
+-- Writes a row of a projection, unless the projection has the same or a newer version of it already, or
+-- it has been removed with such a version.
 --
--- `data` has a member for each column to write; others are ignored. key_columns must be those of a
--- primary key or unique constraint; they and the version must be there and not null. Returns whether
--- the row was written. Errors: 42703 a column does not exist; 22004 a key or the version is missing.
+-- `data` has a member for each column to write; others are ignored, and columns without a member stay as
+-- they are. key_columns must be those of a primary key or unique constraint; they and the version must be
+-- there and not null. A stored version that is NULL is older than any. Returns whether the row was written.
+-- Errors: 42703 a column does not exist; 22004 a key or the version is missing; 42P10 no unique constraint.
 CREATE FUNCTION inbox.apply(
     projection     regclass,
     key_columns    text[],
@@ -18,40 +258,53 @@ CREATE FUNCTION inbox.apply(
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+-- A plan that was made while the projection was small must do when it is large.
+SET enable_seqscan = off
 AS $$
 DECLARE
-    required text[] := key_columns || version_column;
-    missing  text;
-    columns  text[];
-    written  bigint;
+    p     record := inbox.row_parts(projection, key_columns, version_column, data);
+    older text   := format('(stored.%1$s < excluded.%1$s) IS NOT FALSE', p.version);
 BEGIN
-    columns := ARRAY(SELECT a.attname::text
-                       FROM pg_attribute AS a
-                      WHERE a.attrelid = projection AND a.attnum > 0 AND NOT a.attisdropped
-                        AND a.attgenerated = '' AND data ? a.attname);
-    FOREACH missing IN ARRAY required LOOP
-        CONTINUE WHEN missing = ANY (columns) AND data ->> missing IS NOT NULL;
-        IF EXISTS (SELECT FROM pg_attribute AS a
-                    WHERE a.attrelid = projection AND a.attname = missing AND NOT a.attisdropped) THEN
-            RAISE EXCEPTION 'data for projection % lacks "%"', projection, missing
-                USING ERRCODE = 'null_value_not_allowed';
-        END IF;
-        RAISE EXCEPTION 'column "%" of projection % does not exist', missing, projection
-            USING ERRCODE = 'undefined_column';
-    END LOOP;
-
-    EXECUTE (SELECT format('INSERT INTO %1$s AS old (%2$s) '
-                           'SELECT %2$s FROM jsonb_populate_record(NULL::%1$s, $1) '
-                           'ON CONFLICT (%3$s) DO UPDATE SET %4$s WHERE old.%5$I < excluded.%5$I',
-                           projection,
-                           string_agg(quote_ident(c), ', '),
-                           string_agg(quote_ident(c), ', ') FILTER (WHERE c = ANY (key_columns)),
-                           string_agg(format('%1$I = excluded.%1$I', c), ', ')
-                               FILTER (WHERE c <> ALL (key_columns)),
-                           version_column)
-               FROM unnest(columns) AS c) USING data;
-    GET DIAGNOSTICS written = ROW_COUNT;
-    RETURN written > 0;
+    RETURN inbox.run(concat('UPDATE ', projection, ' AS stored SET ', p.assignments, ' FROM ', p.given,
+                            ' WHERE ', p.same_key, ' AND ', older, ' RETURNING true'),
+                     data, projection, key_columns)
+        OR inbox.run(concat('INSERT INTO ', projection, ' AS stored (', p.columns, ') '
+                            'SELECT ', p.columns, ' FROM ', p.given,
+                            ' WHERE (inbox.removed_version(', projection::oid, ', ', p.key, ')::', p.version_type,
+                            ' < excluded.', p.version, ') IS NOT FALSE'
+                            ' ON CONFLICT (', p.keys, ') DO UPDATE SET ', p.assignments, ' WHERE ', older,
+                            ' RETURNING true'),
+                     data);
 END $$;
 COMMENT ON FUNCTION inbox.apply(regclass, text[], text, jsonb) IS
     'writes a row of a projection unless a newer version is there';
+
+-- Removes a row of a projection, unless the projection has the same or a newer version of it. The version
+-- of the removal is kept, as long as ids of events are: what is older and comes later does not bring the
+-- row back. Of `data` only the key and the version count. Returns whether the removal was news: false when
+-- the same or a newer version of the row, or of its removal, is known. Errors: as apply().
+CREATE FUNCTION inbox.remove(
+    projection     regclass,
+    key_columns    text[],
+    version_column text,
+    data           jsonb)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    p record := inbox.row_parts(projection, key_columns, version_column, data);
+BEGIN
+    PERFORM inbox.run(format('SELECT inbox.lock_removal(%s, %s) FROM %s', projection::oid, p.key, p.given), data);
+    PERFORM inbox.run(format('DELETE FROM %s AS stored USING %s WHERE %s '
+                             'AND (stored.%4$s < excluded.%4$s) IS NOT FALSE RETURNING true',
+                             projection, p.given, p.same_key, p.version),
+                      data, projection, key_columns);
+    RETURN inbox.run(format('SELECT inbox.leave_tombstone(%1$s, %2$s, to_jsonb(excluded.%3$s) #>> ''{}'') '
+                            'FROM %4$s WHERE NOT EXISTS (SELECT FROM %5$s AS stored WHERE %6$s) '
+                            'AND (inbox.tombstone_version(%1$s, %2$s)::%7$s < excluded.%3$s) IS NOT FALSE',
+                            projection::oid, p.key, p.version, p.given, projection, p.same_key, p.version_type), data);
+END $$;
+COMMENT ON FUNCTION inbox.remove(regclass, text[], text, jsonb) IS
+    'removes a row of a projection unless a newer version is there';

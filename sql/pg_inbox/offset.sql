@@ -102,22 +102,22 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    known_id integer := inbox.known_consumer(consumer);
+    own_id integer := inbox.take_control(consumer);
     new_id   bigint;
 BEGIN
     IF publish_time IS NULL THEN
         RAISE EXCEPTION 'publish_time must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    PERFORM pg_advisory_xact_lock(inbox.offset_lock(known_id, subscription));
+    PERFORM pg_advisory_xact_lock(inbox.offset_lock(own_id, subscription));
     new_id := inbox.note_operation(consumer, 'reset offset', why, jsonb_build_object(
         'subscription', subscription,
         'from', (SELECT jsonb_build_object('publish_time', o.publish_time, 'message_id', o.message_id)
                    FROM inbox.consumer_offset AS o
-                  WHERE o.consumer_id = known_id AND o.subscription = reset_offset.subscription
+                  WHERE o.consumer_id = own_id AND o.subscription = reset_offset.subscription
                   ORDER BY o.publish_time DESC LIMIT 1),
         'to', jsonb_build_object('publish_time', publish_time, 'message_id', message_id)));
     INSERT INTO inbox.offset_reset AS r (consumer_id, subscription, reset_id, message_id, publish_time)
-        VALUES (known_id, reset_offset.subscription, new_id, coalesce(reset_offset.message_id, ''),
+        VALUES (own_id, reset_offset.subscription, new_id, coalesce(reset_offset.message_id, ''),
                 reset_offset.publish_time)
         ON CONFLICT ON CONSTRAINT offset_reset_pkey DO UPDATE
            SET reset_id = excluded.reset_id,
@@ -158,22 +158,6 @@ END $$;
 COMMENT ON FUNCTION inbox.confirm_reset(text, text, bigint, text) IS
     'says that a consumer has gone where a reset sent it';
 
--- For those who decide about consumers that need not be their own.
-CREATE FUNCTION inbox.known_consumer(consumer text)
-RETURNS integer
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    known_id integer := (SELECT c.id FROM inbox.consumer AS c WHERE c.name = consumer);
-BEGIN
-    IF known_id IS NULL THEN
-        RAISE EXCEPTION 'consumer "%" does not exist', consumer USING ERRCODE = 'undefined_object';
-    END IF;
-    RETURN known_id;
-END $$;
-COMMENT ON FUNCTION inbox.known_consumer(text) IS 'internal: the id of a consumer that there is';
-
 CREATE FUNCTION inbox.note_operation(consumer text, operation text, why text, details jsonb)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
@@ -183,8 +167,8 @@ DECLARE
     new_id bigint;
 BEGIN
     IF coalesce(btrim(why), '') = '' THEN
-        RAISE EXCEPTION 'why must not be empty'
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'It is kept in inbox.operation.';
+        RAISE EXCEPTION 'why must be given'
+            USING ERRCODE = 'null_value_not_allowed', HINT = 'It is kept in inbox.operation.';
     END IF;
     INSERT INTO inbox.operation (consumer, operation, details, why)
         VALUES (note_operation.consumer, note_operation.operation, note_operation.details,

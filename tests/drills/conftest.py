@@ -1,17 +1,23 @@
-"""The fixtures of the system tests, and `make_drill`. Counts are printed when all drills are over."""
+"""The fixtures of the system tests, `make_drill` and `make_replica_drill`. Counts are printed when all
+drills are over."""
 
 from __future__ import annotations
 
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from conftest import *  # noqa: F403  tests/system
-from conftest import MakeCluster
+from cluster import Installation, MakeCluster
+from sinks import servers
+from sinks.servers import NotInstalled, Server
 
 from .drill import SETTINGS, Drill, MakeDrill
+from .replica import MakeReplicaDrill, ReplicaDrill
+from .routes import ROUTES
 
 
 def may_mount() -> bool:
@@ -35,6 +41,45 @@ def make_drill(
 
     def make(*, settings: dict[str, str] | None = None, **options: str) -> Drill:
         made.append(Drill(make_cluster({**SETTINGS, **(settings or {})}), request.node.name, **options))
+        return made[-1]
+
+    yield make
+    for drill in made:
+        drill.close()
+
+
+@pytest.fixture(scope="session")
+def pub_sub_server() -> Iterator[Server]:
+    """Google's emulator; where that is absent, its other fake."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(servers.pub_sub_emulator())
+        except NotInstalled:
+            try:
+                server = stack.enter_context(servers.pub_sub_fake())
+            except NotInstalled as error:
+                pytest.skip(f"NOT TESTED: {error}")
+        yield server
+
+
+@pytest.fixture(params=list(ROUTES))
+def make_replica_drill(
+    installation: Installation, make_cluster: MakeCluster, request: pytest.FixtureRequest
+) -> Iterator[MakeReplicaDrill]:
+    """The test runs once for each route."""
+    made: list[ReplicaDrill] = []
+    server = None
+    if request.param == "pubsub":
+        if not (installation.build / "tests/programs/pubsub_source").exists():
+            pytest.skip("NOT TESTED: the source inbox_pubsub is not part of this build")
+        server = request.getfixturevalue("pub_sub_server")
+
+    def make() -> ReplicaDrill:
+        made.append(
+            ReplicaDrill(
+                installation, make_cluster(SETTINGS), make_cluster(), request.param, server, request.node.name
+            )
+        )
         return made[-1]
 
     yield make

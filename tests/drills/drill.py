@@ -3,34 +3,27 @@
     suffering    refuses some events, some of them for good, and whatever else the drill does to it
     calm         takes everything, and must not notice
 
-Writers are processes of their own (noting_writer.py); receivers keep every request.
+Receivers keep every request.
 """
 
 from __future__ import annotations
 
-import os
-import random
-import shutil
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import psycopg
 
-from cluster import Cluster, make_directory
-from database import Database, create_database
-from ledger import SETUP, Entry, read_ledger
+from cluster import Cluster
+from database import Database
+from ledger import Entry, read_ledger
 from receiver import Behaviour, Exchange, Receiver, answer, everything
 from waiting import SLOWNESS, wait_until
 
 from .account import Account, Attempt, Kill, attempts_of, balance
+from .writing import Writing
 
-AGGREGATES = 24
-WRITERS = 3
 MAX_ATTEMPTS = 4
 
 # Everything happens often: cursors are saved, segments left and emptied, failures forgiven.
@@ -48,10 +41,6 @@ SUFFERING = {"retry_base": "10ms", "retry_max": "200ms", "max_attempts": str(MAX
 # machine a process gets its turn later than it wants.
 REPEATS_WINDOW = FLUSH_INTERVAL + 0.6 + 2.0 * SLOWNESS
 LOST_CONNECTION = (psycopg.OperationalError, psycopg.InterfaceError)
-
-
-def new_seed() -> int:
-    return int(os.environ.get("OUTBOX_TEST_SEED", random.randrange(1_000_000)))
 
 
 # -------------------------------------------------------------------------------------------------
@@ -100,62 +89,25 @@ class Mood:
 # -------------------------------------------------------------------------------------------------
 
 
-class Drill:
-    reports: list[str] = []  # of all drills, for the end
-
+class Drill(Writing):
     def __init__(
         self, cluster: Cluster, name: str, *, seed: int | None = None, **options: str
     ) -> None:
-        self.name = name
-        self.cluster = cluster
+        super().__init__(cluster, name, seed)
         self.suffering = Receiver()
         self.calm = Receiver()
         self.mood = Mood(self.suffering, refuses=True)
         self.kills: list[Kill] = []
         self.moved_at = 0.0
-        self.notes = make_directory("notes")
-        self.writers: list[subprocess.Popen[str]] = []
-        self.seed = new_seed() if seed is None else seed
-        self.random = random.Random(self.seed)
-        print(f"OUTBOX_TEST_SEED={self.seed}")
-        self.database = create_database(cluster)
-        self.database.execute(SETUP.format(aggregates=AGGREGATES))
         self.database.add_destination("suffering", self.suffering.url(), **{**SUFFERING, **options})
         self.database.add_destination("calm", self.calm.url())
         for destination in ("suffering", "calm"):
             self.database.wait_for_worker("relay", destination)
 
     def close(self) -> None:
-        for process in self.writers:
-            process.kill()
-            process.wait()
+        super().close()
         self.suffering.close()
         self.calm.close()
-        shutil.rmtree(self.notes, ignore_errors=True)
-
-    # ---- load -----------------------------------------------------------------------------------
-
-    @contextmanager
-    def load(self, *, conninfo: str | None = None) -> Iterator[None]:
-        """Writers at work; after the block they have stopped."""
-        conninfo = conninfo or self.cluster.conninfo(self.database.name)
-        program = Path(__file__).with_name("noting_writer.py")
-        search = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        self.writers = [
-            subprocess.Popen(
-                [sys.executable, str(program), str(self.notes / str(number)), conninfo, str(number),
-                 str(self.seed + number), str(AGGREGATES)],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                env={**os.environ, **search},
-            )
-            for number in range(WRITERS)
-        ]  # fmt: skip
-        yield
-        for process in self.writers:
-            process.terminate()
-        for process in self.writers:
-            output, _ = process.communicate(timeout=90)
-            assert process.returncode == 0, f"a writer failed:\n{output}"
 
     def wait_for_arrivals(self, more: int, *, at: Receiver | None = None) -> None:
         """Lets so many more requests arrive."""
@@ -286,29 +238,6 @@ class Drill:
             assert destination == "suffering" and error, f"{event_id} is dead at {destination}: {error}"
             assert self.mood.refused[event_id] > 0, f"{event_id} is dead and was never refused"
         return {event_id for event_id, _, _ in rows}
-
-    def noted_as(self, what: str) -> set[str]:
-        lines = [
-            line.rstrip("\n").split("\t")
-            for path in self.notes.iterdir()
-            for line in path.read_text().splitlines()
-        ]
-        return {event for kind, event in lines if kind == what}
-
-    def check_ledger(
-        self, ledger: list[Entry], rolled_back: set[str], acknowledged_lasts: bool
-    ) -> None:
-        """The table `ledger` is itself as the writers outside have seen it."""
-        committed = {entry.event_id for entry in ledger}
-        assert not committed & rolled_back, "what was rolled back is there"
-        if acknowledged_lasts:
-            missing = self.noted_as("committed") - committed
-            assert not missing, f"the server forgot what it had said was committed: {missing}"
-        versions: dict[str, list[int]] = {}
-        for entry in ledger:
-            versions.setdefault(entry.key, []).append(entry.version)
-        for key, found in versions.items():
-            assert sorted(found) == list(range(1, len(found) + 1)), f"gaps in key {key}"
 
     def report(self, accounts: dict[str, Account]) -> None:
         kills = Counter(kill.what for kill in self.kills)

@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 from cluster import MakeCluster
 
-from .drill import SETTINGS, Drill, new_seed
+from .drill import SETTINGS, Drill
 from .points import POINTS
+from .writing import new_seed
 
 KILLS_OF_A_ROUND = 10
 

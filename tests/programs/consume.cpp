@@ -1,7 +1,9 @@
 // A consumer for the tests: consume CONNINFO OPTION=VALUE ...
 //
-// Options: those of inbox::ConsumerOptions by name, times in milliseconds; source=scripted, or
-// source=pull:DESTINATION with pull_conninfo=... and lease=...
+// Options: those of inbox::ConsumerOptions by name, times in milliseconds. With pull=CONNINFO
+// events come from there (destination=, lease=, max_events=), with pubsub=PROJECT/SUBSCRIPTION from
+// there (emulator_host=, ack_deadline= in seconds), otherwise from a script. With die=POINT and
+// after=EVENTS it dies: see dying.hpp.
 //
 // For each event it calls the SQL function handle(event_id, key, type, version, payload) of the
 // database, except for those whose type says what the C++ handler is to do: see apply().
@@ -21,8 +23,13 @@
 #include <thread>
 #include <vector>
 
+#include "dying.hpp"
 #include "inbox/consumer.hpp"
+#include "inbox/sources/pull.hpp"
 #include "inbox/sources/scripted.hpp"
+#ifdef WITH_PUBSUB
+#include "inbox/sources/pubsub.hpp"
+#endif
 
 namespace {
 
@@ -202,6 +209,38 @@ inbox::ConsumerOptions consumer_options(Options& options) {
     return o;
 }
 
+std::unique_ptr<inbox::Source> make_pull_source(Options& options) {
+    inbox::PullOptions o;
+    o.lease = milliseconds{std::stoll(taken(options, "lease", "30000"))};
+    o.max_events = std::stoi(taken(options, "max_events", "100"));
+    return std::make_unique<inbox::PullSource>(taken(options, "pull", ""),
+                                               taken(options, "destination", "d"), o);
+}
+
+#ifdef WITH_PUBSUB
+std::unique_ptr<inbox::Source> make_pubsub_source(Options& options) {
+    const std::string place = taken(options, "pubsub", "");
+    inbox::PubSubOptions o;
+    o.project = place.substr(0, place.find('/'));
+    o.subscription = place.substr(place.find('/') + 1);
+    o.emulator_host = taken(options, "emulator_host", "");
+    o.min_ack_deadline = o.max_ack_deadline =
+        std::chrono::seconds{std::stoll(taken(options, "ack_deadline", "10"))};
+    return std::make_unique<inbox::PubSubSource>(o);
+}
+#endif
+
+std::unique_ptr<inbox::Source> make_source(Options& options,
+                                           const std::shared_ptr<inbox::Script>& script) {
+    if (options.contains("pull"))
+        return make_pull_source(options);
+#ifdef WITH_PUBSUB
+    if (options.contains("pubsub"))
+        return make_pubsub_source(options);
+#endif
+    return std::make_unique<inbox::ScriptedSource>(script, "s");
+}
+
 inbox::Consumer* stopped_by_signal = nullptr;
 
 }  // namespace
@@ -215,10 +254,14 @@ int main(int count, char** arguments) {
     }
     const auto script = std::make_shared<inbox::Script>();
     inbox::ConsumerOptions consumer_opts = consumer_options(options);
-    taken(options, "source", "scripted");
+    Death death(taken(options, "die", ""), std::stol(taken(options, "after", "1")));
     inbox::Consumer consumer(
-        consumer_opts, std::make_unique<inbox::ScriptedSource>(script, "s"),
-        [conninfo] { return PQconnectdb(conninfo.c_str()); }, apply);
+        consumer_opts, std::make_unique<MortalSource>(make_source(options, script), death),
+        [conninfo] { return PQconnectdb(conninfo.c_str()); },
+        [&death](inbox::Transaction& t, const inbox::Event& e) {
+            apply(t, e);
+            death.at("handled");
+        });
     for (const auto& [name, value] : options) {
         std::cerr << "unknown option " << name << "=" << value << '\n';
         return 2;

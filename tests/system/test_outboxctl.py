@@ -178,3 +178,83 @@ def test_rights_come_and_go(tool: Tool) -> None:
         assert not tool.database.value(may, (role,))
     finally:
         tool.database.execute(f"DROP OWNED BY {quoted}; DROP ROLE {quoted}")
+
+
+def consumer_with_dead_letters(tool: Tool, count: int) -> list[str]:
+    """The consumer c; returns the ids of the events that it gave up, the oldest first."""
+    tool.database.execute("INSERT INTO inbox.consumer (name, role) VALUES ('c', 'postgres')")
+    return [
+        str(id)
+        for (id,) in tool.database.execute(
+            "INSERT INTO inbox.dead_message (seq, consumer_id, event_id, occurred_at, topic, aggregate_type, "
+            "aggregate_id, event_type, ordering_key, payload, received_at, source, schema_version, content_type, "
+            "attempts, error, sqlstate, first_failed_at, died_at) "
+            "SELECT n, (SELECT id FROM inbox.consumer), gen_random_uuid(), now(), 't', 'item', n, 'Changed', "
+            "'k' || n, '{}', now(), '', 1, 'application/json', 10, 'no good', 'P0001', now(), "
+            "now() + n * interval '1 second' FROM generate_series(1, %s) AS n RETURNING event_id",
+            (count,),
+        )
+    ]
+
+
+def operations(tool: Tool) -> list[tuple]:
+    return tool.database.execute("SELECT operation, why FROM inbox.operation ORDER BY id")
+
+
+def test_dead_letters_are_listed(tool: Tool) -> None:
+    ids = consumer_with_dead_letters(tool, 3)
+    assert [row["event_id"] for row in tool.json("dead-letters")] == ids
+    assert [row["event_id"] for row in tool.json("dead-letters", "c", "--limit", "2")] == ids[:2]
+    assert tool.json("dead-letters", "other") == []
+    assert tool.json("dead-letters")[0]["payload"] == r"\x7b7d"
+    _, first, *_ = tool.inbox("dead-letters").splitlines()
+    assert first.startswith(f"c         {ids[0]}  Changed")
+    assert first.endswith("P0001     no good")
+
+
+def test_dead_letters_are_redriven(tool: Tool) -> None:
+    ids = consumer_with_dead_letters(tool, 4)
+    assert tool.inbox("redrive", "c", ids[1]) == "1 dead letter redriven\n"
+    assert tool.json("redrive", "c", ids[0], ids[1], "--why", "fixed") == {"redriven": 1}
+    assert tool.inbox("redrive", "c", "--all", "--why", "all of them") == "2 dead letters redriven\n"
+    assert tool.json("dead-letters") == []
+    assert operations(tool) == [("redrive", None), ("redrive", "fixed"), ("redrive", "all of them")]
+    assert 'consumer "other" does not exist' in tool.refused("redrive", "other", "--all")
+    assert 'invalid input syntax for type uuid: "x"' in tool.refused("redrive", "c", "x")
+
+
+def test_dead_letters_are_discarded(tool: Tool) -> None:
+    ids = consumer_with_dead_letters(tool, 3)
+    assert tool.inbox("discard", "c", ids[0], ids[1], "--why", "test data") == "2 dead letters discarded\n"
+    assert [row["event_id"] for row in tool.json("dead-letters")] == ids[2:]
+    assert operations(tool) == [("discard", "test data")]
+
+
+def test_offsets_are_listed_and_reset(tool: Tool) -> None:
+    save = "SELECT inbox.save_offset('c', %s, 'm1', '2026-01-31 10:00+00', 'me')"
+    for subscription in ("a", "b"):
+        tool.database.execute(save, (subscription,))
+    assert [(row["subscription"], row["reset_pending"]) for row in tool.json("offsets")] == [
+        ("a", False), ("b", False)
+    ]  # fmt: skip
+    assert tool.json("offsets", "other") == []
+
+    said = tool.inbox("reset-offset", "c", "a", "--to", "2026-01-30 10:00+00", "--why", "bad deploy")
+    assert said == 'reset 1: consumer "c" will go to 2026-01-30 10:00+00\n'
+    assert tool.json("reset-offset", "c", "b", "--to", "beginning", "--why", "rebuilt") == {"reset_id": 2}
+    resets = "SELECT extract(epoch FROM publish_time) FROM inbox.load_offset('c', %s)"
+    assert tool.database.value(resets, ("a",)) == 1769767200
+    assert tool.database.value(resets, ("b",)) == 0
+    assert [row["reset_pending"] for row in tool.json("offsets", "c")] == [True, True]
+    assert operations(tool) == [("reset offset", "bad deploy"), ("reset offset", "rebuilt")]
+
+    reset = ("reset-offset", "c", "a", "--why", "x", "--to")
+    assert 'invalid input syntax for type timestamp with time zone: "soon"' in tool.refused(*reset, "soon")
+
+
+def test_lag_and_health(tool: Tool) -> None:
+    assert tool.json("health") == tool.json("lag") == []
+    consumer_with_dead_letters(tool, 1)
+    assert [row["consumer"] for row in tool.json("lag")] == ["c"]
+    header, first = tool.inbox("health").splitlines()
+    assert header.startswith("severity  consumer") and "dead letter" in first

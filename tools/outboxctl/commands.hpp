@@ -20,14 +20,14 @@ void add_status_commands(CLI::App& inbox, Session& session);
 void add_right_commands(CLI::App& inbox, Session& session);
 
 // A command whose arguments are an `Arguments`, which bind(command, arguments) declares and
-// work(arguments) uses.
+// work(arguments) uses. `examples`: what more there is to say may follow them.
 template <class Arguments, class Bind, class Work>
 CLI::App* add_command(CLI::App& group, const std::string& name, const std::string& help,
                       const std::string& examples, Bind bind, Work work) {
     CLI::App* command = group.add_subcommand(name, help);
     auto arguments = std::make_shared<Arguments>();
     bind(*command, *arguments);
-    command->footer("Examples:\n" + examples);
+    command->footer("Examples:\n" + examples + "\nOptions of all commands: outboxctl --help\n");
     command->callback([arguments, work] { work(*arguments); });
     return command;
 }

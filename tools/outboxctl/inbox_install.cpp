@@ -19,7 +19,8 @@ void add_install_command(CLI::App& group, Session& session) {
         "Installs pg_inbox, or upgrades it, where CREATE EXTENSION is not to be had. Needs CREATE "
         "on "
         "the database.",
-        "  outboxctl inbox install -d 'host=db.example.com dbname=catalog user=catalog_owner'\n",
+        "  outboxctl inbox install -d 'host=db.example.com dbname=catalog user=catalog_owner'\n\n"
+        "The user needs CREATE on the database, and becomes the owner; only he can upgrade.\n",
         [](CLI::App&, NoArguments&) {},
         [&session](const NoArguments&) {
             const inbox::Installed installed = inbox::install(session.connection());

@@ -36,14 +36,14 @@ constexpr const char* reset_query =
 void add_reset_offset(CLI::App& group, Session& session) {
     add_command<Reset>(
         group, "reset-offset",
-        "Has a consumer go back, or forward, to what was published at a time. It does when it "
-        "looks "
-        "next; `offsets` shows that it has. Events it has applied already have no effect unless "
-        "they are forgotten (inbox.forget).",
+        "Has a consumer go back, or forward, to what was published at a time.",
         "  outboxctl inbox reset-offset catalog pubsub://shop/catalog --to '2026-01-31 10:00+00' "
         "--why 'bad deploy'\n"
         "  outboxctl inbox reset-offset catalog pubsub://shop/catalog --to beginning "
-        "--why 'projection is rebuilt'\n",
+        "--why 'projection is rebuilt'\n\n"
+        "It goes there when it looks next; `offsets` shows whether it has. What it has applied "
+        "already\n"
+        "has no effect unless it is forgotten: see inbox.forget().\n",
         [](CLI::App& command, Reset& reset) {
             command.add_option("consumer", reset.consumer)->required();
             command.add_option("subscription", reset.subscription, "As `offsets` shows it")

@@ -27,13 +27,11 @@ struct NoArguments {};
 
 void add_health(CLI::App& group, Session& session) {
     add_command<NoArguments>(
-        group, "health", "What is not well, since when, and what to do.",
+        group, "health", "What is wrong, since when, and what to do; nothing, if all is well.",
         "  outboxctl inbox health\n"
         "  outboxctl inbox health --json\n",
         [](CLI::App&, NoArguments&) {},
-        [&session](const NoArguments&) {
-            session.list("severity, consumer, what, since, detail, hint", "FROM inbox.health()");
-        });
+        [&session](const NoArguments&) { session.list("*", "FROM inbox.health()"); });
 }
 
 }  // namespace

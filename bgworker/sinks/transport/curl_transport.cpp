@@ -1,5 +1,6 @@
 // https: one easy handle per request under way, kept for the next one. libcurl keeps connections,
 // and with HTTP/2 sends requests over one connection side by side.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -52,14 +53,15 @@ std::size_t on_header(char* line, std::size_t, std::size_t size, void* self) noe
 
 std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) noexcept {
     auto* transfer = static_cast<Transfer*>(self);
-    const std::size_t room = transfer->exchange->keep_body - transfer->body.size();
+    const std::size_t kept = transfer->exchange->keep_body;
+    const std::size_t room = kept - transfer->body.size();
     try {
         transfer->body.append(data, std::min(size, room));
     } catch (...) {
         return 0;  // the transfer fails
     }
     transfer->body_size += size;
-    return transfer->body_size <= Http1Response::max_body ? size : 0;
+    return transfer->body_size <= std::max(Http1Response::max_body, kept) ? size : 0;
 }
 
 class CurlTransport final : public Transport {

@@ -26,7 +26,7 @@ struct Exchange {
     const char* method = "POST";
     std::string target;  // path and query; empty: those of the transport's URL
     RequestContent content;
-    std::size_t keep_body = usual_kept_body;  // at most Http1Response::max_body
+    std::size_t keep_body = usual_kept_body;
 
     // The answer. status 0: there was none, and `error` says why.
     int status = 0;

@@ -64,7 +64,7 @@ Http1Response::State Http1Response::take(std::string_view bytes) {
             case Part::done:
                 return finish(bytes);
         }
-        if (body_size_ > max_body) {
+        if (body_size_ > std::max(max_body, keep_body_)) {
             keep_alive_ = false;
             return State::complete;
         }

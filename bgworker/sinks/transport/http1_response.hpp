@@ -19,7 +19,8 @@ class Http1Response {
     enum class State { incomplete, complete, malformed };
 
     static constexpr std::size_t max_head = 64 * 1024;
-    // A longer body is not waited for: the response counts as complete, the connection as used up.
+    // A longer body, unless more is to be kept, is not waited for: the response counts as complete,
+    // the connection as used up.
     static constexpr std::size_t max_body = 1024 * 1024;
 
     // For the next response, of whose body so much is kept.

@@ -19,8 +19,7 @@
 #include <memory>
 #include <string>
 
-#include <libpq-fe.h>
-
+#include "inbox/connect.hpp"
 #include "inbox/error.hpp"
 #include "inbox/event.hpp"
 #include "inbox/source.hpp"
@@ -28,18 +27,14 @@
 
 namespace inbox {
 
-// Makes a new connection with a timeout that suits (connect_timeout). One that failed is returned
-// as it is: its error is reported and the next attempt made later. Called from several threads.
-using ConnectionFactory = std::function<PGconn*()>;
-
 // Applies one event. Called from several threads at once, but never for two events of one ordering
 // key; again for the same event when its transaction was undone.
 using Handler = std::function<void(Transaction&, const Event&)>;
 
 struct ConsumerOptions {
-    std::string name;      // the consumer: what deduplication and offsets go by
-    std::string instance;  // who this is, in updated_by; empty: host and process id
-    int connections = 4;   // threads with a connection each; 1 or more
+    std::string name{};      // the consumer: what deduplication and offsets go by
+    std::string instance{};  // who this is, in updated_by; empty: host and process id
+    int connections = 4;     // threads with a connection each; 1 or more
     // Events applied in one transaction, at most. 1: each alone. More is faster: a commit waits for
     // the disk.
     int batch_size = 100;
@@ -58,7 +53,7 @@ struct ConsumerOptions {
     // How long stop() lets work that has begun go on.
     std::chrono::milliseconds drain_limit{30'000};
     bool prepare_statements = true;  // off behind a pooler that cannot (transaction pooling)
-    Log log;
+    Log log{};
 };
 
 // Counters since the start, and times of the last thousand batches.

@@ -45,8 +45,9 @@ class Source {
     // These were not applied: they are to come again. Those of a key are given in their order.
     virtual void nack(std::span<const Delivery> deliveries) = 0;
 
-    // Goes back, or forward, to what was published at that time. Throws SourceError, not transient,
-    // when the source cannot.
+    // Goes back, or forward, to what was published at that time. What was handed out before is
+    // nacked afterwards, if the source still knows it. Throws SourceError, not transient, when the
+    // source cannot.
     virtual void seek(Time to) = 0;
 
     // Sends what acknowledgements are still to be sent, gives back what was not settled, and

@@ -254,7 +254,7 @@ static std::string text_of(const Json::Value& value, std::string_view document) 
     return value.isString() ? value.asString() : std::string(as_written(value, document));
 }
 
-std::optional<Texts> headers_from_json(std::string_view document) {
+std::optional<Texts> members_of_json(std::string_view document) {
     const std::optional<Json::Value> object = parse_object(document);
     if (!object)
         return std::nullopt;

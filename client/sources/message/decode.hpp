@@ -35,7 +35,7 @@ Event decode_message(const std::map<std::string, std::string>& attributes, std::
 
 // The members of a JSON object, for brokers that have room for few attributes: texts as they are,
 // anything else as JSON. None: it is no object.
-std::optional<std::map<std::string, std::string>> headers_from_json(std::string_view document);
+std::optional<std::map<std::string, std::string>> members_of_json(std::string_view document);
 
 // None: it is no base64. Either alphabet, with or without padding.
 std::optional<std::string> from_base64(std::string_view text);

@@ -1,15 +1,26 @@
-"""target: a database with pg_inbox. consume: starts consumers on it, or by another way to it."""
+"""target: a database with pg_inbox. consume: starts consumers on it, or by another way to it.
+
+Of the examples: shop and catalog, two databases; make_page: a page of the documentation, whose commands
+are run on them; examples: where the programs are.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from cluster import Cluster, Installation
+from cluster import REPOSITORY, Cluster, Installation
 from database import NewDatabase
+from sinks import servers
 
 from .consumer import Consumer, Target
+from .examples import Catalog, Page, Shop
 
 # (conninfo=..., option=value, ...) -> Consumer
 Consume = Callable[..., Consumer]
@@ -36,3 +47,63 @@ def consume(installation: Installation, target: Target) -> Iterator[Consume]:
     yield start
     for consumer in made:
         consumer.kill()
+
+
+# -------------------------------------------------------------------------------------------------
+# The examples
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def examples(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where they lie, and the catalog service is built: by its page, with the installed library."""
+    cache = (installation.build / "CMakeCache.txt").read_text()
+    (prefix,) = re.findall(r"^CMAKE_INSTALL_PREFIX:PATH=(.*)", cache, re.MULTILINE)
+    directory = tmp_path_factory.mktemp("examples") / "examples"
+    shutil.copytree(REPOSITORY / "examples", directory, ignore=shutil.ignore_patterns("build"))
+    environment = {**os.environ, "CMAKE_PREFIX_PATH": f"{installation.stage}{prefix}"}
+    page = Page("examples/catalog/README.md", directory / "catalog", environment)
+    page.run(page.commands("Set up")[1])
+    return directory
+
+
+@pytest.fixture(scope="session")
+def emulator() -> Iterator[str]:
+    """Of Pub/Sub; host and port. Others speak REST and gRPC on different ports."""
+    try:
+        with servers.pub_sub_emulator() as server:
+            yield f"127.0.0.1:{server.port}"
+    except servers.NotInstalled as error:
+        pytest.skip(f"NOT TESTED: {error}")
+
+
+@pytest.fixture
+def shop(shared_cluster: Cluster, new_database: NewDatabase) -> Iterator[Shop]:
+    shop = Shop(shared_cluster, new_database(extension=False).name)
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def catalog(shared_cluster: Cluster, new_database: NewDatabase) -> Catalog:
+    return Catalog(shared_cluster, new_database(extension=False).name)
+
+
+# (path, directory=...) -> Page
+MakePage = Callable[..., Page]
+
+
+@pytest.fixture
+def make_page(shop: Shop, catalog: Catalog) -> Iterator[MakePage]:
+    made: list[Page] = []
+
+    def make(path: str, directory: Path, **environment: str) -> Page:
+        databases = {"SHOP": shop.cluster.conninfo(shop.name), "CATALOG": catalog.cluster.conninfo(catalog.name)}
+        # The python3 of the page is the one that runs us, and has psycopg.
+        programs = {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+        made.append(Page(path, directory, {**os.environ, **databases, **programs, **environment}))
+        return made[-1]
+
+    yield make
+    for page in made:
+        page.close()

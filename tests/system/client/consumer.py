@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import tempfile
 import uuid
+from pathlib import Path
 from typing import Any
 
 from psycopg import sql
@@ -109,7 +109,7 @@ class Target(Database):
 class Consumer:
     def __init__(self, installation: Installation, conninfo: str, options: dict[str, object]) -> None:
         arguments = [f"{name}={value}" for name, value in options.items()]
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = tempfile.NamedTemporaryFile("w")
         self.process = subprocess.Popen(
             [str(installation.build / "tests/programs/consume"), conninfo, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
@@ -163,11 +163,10 @@ class Consumer:
         return self.process.returncode
 
     def log(self) -> str:
-        self.errors.seek(0)
-        return self.errors.read()
+        return Path(self.errors.name).read_text(errors="replace")
 
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+    def wait_logged(self, text: str) -> None:
+        wait_until(self.log, lambda seen: text in seen, what=f"the consumer to say {text!r}")
 
     def kill(self) -> None:
         if self.process.poll() is None:

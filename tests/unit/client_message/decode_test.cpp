@@ -232,11 +232,11 @@ TEST(Base64, TakesEitherAlphabet) {
 }
 
 TEST(HeadersFromJson, TextsAndTheRest) {
-    EXPECT_EQ(headers_from_json(R"({"a": "x", "n": 1.10, "o": {"b": [1]}, "no": null})"),
+    EXPECT_EQ(members_of_json(R"({"a": "x", "n": 1.10, "o": {"b": [1]}, "no": null})"),
               (Texts{{"a", "x"}, {"n", "1.10"}, {"o", R"({"b": [1]})"}}));
-    EXPECT_EQ(headers_from_json("{}"), Texts{});
+    EXPECT_EQ(members_of_json("{}"), Texts{});
     for (const char* text : {"", "[]", "{", "\"a\""})
-        EXPECT_EQ(headers_from_json(text), std::nullopt) << text;
+        EXPECT_EQ(members_of_json(text), std::nullopt) << text;
 }
 
 }  // namespace

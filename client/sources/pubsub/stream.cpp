@@ -1,0 +1,84 @@
+#include "pubsub/stream.hpp"
+
+#include <utility>
+
+namespace inbox::pubsub {
+
+void Stream::start(const std::shared_ptr<Stream>& stream,
+                   const std::shared_ptr<grpc::Channel>& channel) {
+    stream->self_ = stream;
+    grpc::TemplatedGenericStub<StreamingPullRequest, StreamingPullResponse>(channel)
+        .PrepareBidiStreamingCall(&stream->context_, "/google.pubsub.v1.Subscriber/StreamingPull",
+                                  {}, stream.get());
+    stream->AddHold();
+    stream->StartWrite(&stream->request_);
+    stream->StartRead(&stream->response_);
+    stream->StartCall();
+}
+
+void Stream::OnReadDone(bool ok) {
+    std::unique_lock lock(mutex_, std::defer_lock);
+    if (!ok) {
+        lock.lock();
+        ended_ = true;
+        const bool last = !writing_;
+        lock.unlock();
+        if (last)
+            RemoveHold();
+        return;
+    }
+    bool more = take_(response_);
+    response_.Clear();
+    if (!more) {
+        lock.lock();
+        more = reading_ = std::exchange(resumed_, false);
+        lock.unlock();
+    }
+    if (more)
+        StartRead(&response_);
+}
+
+void Stream::resume() {
+    {
+        const std::lock_guard lock(mutex_);
+        if (reading_) {
+            resumed_ = true;
+            return;
+        }
+        reading_ = true;
+    }
+    StartRead(&response_);
+}
+
+void Stream::send_heartbeat() {
+    {
+        const std::lock_guard lock(mutex_);
+        if (writing_ || ended_)
+            return;
+        writing_ = true;
+    }
+    request_.Clear();
+    StartWrite(&request_);
+}
+
+void Stream::OnWriteDone(bool) {
+    {
+        const std::lock_guard lock(mutex_);
+        writing_ = false;
+        if (!ended_)
+            return;
+    }
+    RemoveHold();
+}
+
+void Stream::cancel() {
+    context_.TryCancel();
+    resume();
+}
+
+void Stream::OnDone(const grpc::Status& status) {
+    const std::shared_ptr<Stream> self = std::move(self_);
+    ended_callback_(status);
+}
+
+}  // namespace inbox::pubsub

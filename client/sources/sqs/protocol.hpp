@@ -1,0 +1,45 @@
+// What is asked of SQS for a consumer, and its answers. What a sink needs is in
+// bgworker/sinks/aws/sqs_protocol.hpp.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "inbox/event.hpp"
+
+namespace inbox::sqs {
+
+constexpr std::size_t most_per_request = 10;
+
+struct Message {
+    std::string id;
+    std::string receipt_handle;  // by which it is deleted, or made visible
+    std::string body;
+    std::map<std::string, std::string> attributes{};
+    std::string group{};  // empty: none
+    Time sent_at{};
+};
+
+struct ReceiveRequest {
+    std::string_view queue_url;
+    std::chrono::seconds wait;
+    std::chrono::seconds visibility;
+    std::string_view attempt_id;  // of FIFO queues; empty: none
+};
+std::string receive_request(const ReceiveRequest& request);
+// None: it is no answer to that.
+std::optional<std::vector<Message>> parse_messages(std::string_view body);
+
+// The id of an entry is its index, as outbox::parse_sqs_answer() has it.
+std::string delete_request(std::string_view queue_url, std::span<const std::string> handles);
+std::string visibility_request(std::string_view queue_url, std::span<const std::string> handles,
+                               std::chrono::seconds visibility);
+
+std::string queue_url_request(std::string_view queue, std::string_view account);
+
+}  // namespace inbox::sqs

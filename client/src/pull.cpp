@@ -1,0 +1,371 @@
+#include "inbox/sources/pull.hpp"
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+
+#include "backoff.hpp"
+#include "connection.hpp"
+#include "event_row.hpp"
+#include "leases.hpp"
+#include "signals_blocked.hpp"
+#include "text.hpp"
+
+namespace inbox {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+static constexpr milliseconds poll_min{5};
+static constexpr const char* lease_lost = "OL001";
+
+static std::string interval(milliseconds time) {
+    return std::to_string(time.count()) + " ms";
+}
+
+// Over one connection receive() fetches; over the other a thread settles and extends. So neither
+// waits for the other, and the worker that has committed waits for neither.
+class PullSource::Impl {
+  public:
+    Impl(ConnectionFactory connect, std::string destination, PullOptions options);
+    ~Impl() { close(milliseconds{0}); }
+
+    const std::string& destination() const { return destination_; }
+    void set_log(Log log) { log_ = std::move(log); }
+
+    void open();
+    std::vector<Delivery> receive(std::size_t max_messages, milliseconds wait);
+    void ack(std::span<const Delivery> deliveries);
+    void nack(std::span<const Delivery> deliveries);
+    void seek(Time to);
+    void close(milliseconds limit) noexcept;
+
+  private:
+    void connect(std::optional<Connection>& connection);
+    template <typename Task>
+    auto ask(Task task);
+    std::vector<Delivery> fetch(std::size_t max_messages);
+
+    void keep();
+    void settle_and_extend(std::unique_lock<std::mutex>& lock);
+    void settle(const Settlement& settlement);
+    void extend_all(std::unique_lock<std::mutex>& lock);
+    void release_all(std::unique_lock<std::mutex>& lock);
+    bool tell(const std::string& statement, const std::vector<Parameter>& parameters,
+              Result* result = nullptr);
+
+    const ConnectionFactory connect_;
+    const std::string destination_;
+    const std::string source_;
+    const PullOptions options_;
+    Log log_;
+    Flag give_up_;
+
+    std::optional<Connection> fetching_;
+    milliseconds pause_ = poll_min;
+
+    std::mutex mutex_;  // of all below
+    std::condition_variable changed_;
+    Leases leases_;
+    bool closing_ = false;
+    bool keeping_ = false;  // the thread is at work
+    std::thread keeper_;
+    std::optional<Connection> settling_;  // the thread's own
+    Clock::time_point extend_at_;
+};
+
+PullSource::Impl::Impl(ConnectionFactory connect, std::string destination, PullOptions options)
+    : connect_(std::move(connect)),
+      destination_(std::move(destination)),
+      source_("pull:" + destination_),
+      options_(options) {
+    if (!connect_ || destination_.empty())
+        throw std::invalid_argument(
+            "inbox::PullSource needs a connection factory and a destination");
+    if (options_.lease < milliseconds{100} || options_.max_events < 1 ||
+        options_.max_events > 100 || options_.poll_max < milliseconds{1})
+        throw std::invalid_argument(
+            "inbox::PullOptions: lease must be at least 100 ms, max_events from 1 to 100, poll_max "
+            "at least 1 ms");
+}
+
+void PullSource::Impl::connect(std::optional<Connection>& connection) {
+    if (!connection)
+        connection.emplace(connect_(), true, give_up_, log_);
+}
+
+// ------------------------------------------------------------------------------------------------
+// Fetching
+// ------------------------------------------------------------------------------------------------
+
+// There is no such destination, no right to it, no pg_outbox, or a default of the role forbids it.
+static bool is_for_good(const DatabaseError& error) {
+    const std::string& state = error.sqlstate();
+    return state == "42704" || state == "42501" || state == "42883" || state == "3F000" ||
+           state == "0A000";
+}
+
+// Runs the task over the connection that fetches.
+template <typename Task>
+auto PullSource::Impl::ask(Task task) {
+    try {
+        connect(fetching_);
+        return task(*fetching_);
+    } catch (const DatabaseError& error) {
+        fetching_.reset();
+        throw SourceError(error.what(), !is_for_good(error));
+    } catch (const std::exception& error) {
+        fetching_.reset();
+        throw SourceError(error.what(), true);
+    }
+}
+
+void PullSource::Impl::open() {
+    fetching_.reset();
+    ask([](Connection&) {});
+    const std::lock_guard lock(mutex_);
+    if (keeping_ || closing_)
+        return;
+    keeping_ = true;
+    const SignalsBlocked blocked;
+    keeper_ = std::thread([this] { keep(); });
+}
+
+std::vector<Delivery> PullSource::Impl::receive(std::size_t max_messages, milliseconds wait) {
+    const auto until = Clock::now() + wait;
+    for (;;) {
+        std::vector<Delivery> fetched = fetch(max_messages);
+        if (!fetched.empty()) {
+            pause_ = poll_min;
+            return fetched;
+        }
+        std::unique_lock lock(mutex_);
+        changed_.wait_until(lock, std::min(until, Clock::now() + pause_),
+                            [this] { return closing_; });
+        if (closing_ || Clock::now() >= until)
+            return {};
+        pause_ = std::min(pause_ * 2, options_.poll_max);
+    }
+}
+
+std::vector<Delivery> PullSource::Impl::fetch(std::size_t max_messages) {
+    const std::size_t max = std::min<std::size_t>(max_messages, options_.max_events);
+    const EventRows rows = ask([&](Connection& connection) {
+        return EventRows(connection.run(
+            Whose::own, "SELECT * FROM outbox.fetch($1, $2::integer, $3::interval)",
+            {destination_, std::to_string(max), interval(options_.lease)}, Format::binary));
+    });
+    std::vector<Delivery> deliveries;
+    deliveries.reserve(rows.count());
+    for (int row = 0; row < rows.count(); row++) {
+        Delivery& delivery = deliveries.emplace_back();
+        delivery.event = rows.event(row);
+        delivery.source = source_;
+        delivery.message_id = std::to_string(rows.position(row));
+        delivery.published_at = delivery.event.occurred_at;
+        delivery.handle = row == 0 ? rows.uuid(row, "token") : deliveries.front().handle;
+        delivery.size = rows.size(row);
+    }
+    if (!deliveries.empty()) {
+        const std::lock_guard lock(mutex_);
+        leases_.add(deliveries.front().handle, deliveries.size());
+    }
+    return deliveries;
+}
+
+// Leases end with it: so there is nothing to be said about them any more.
+void PullSource::Impl::seek(Time to) {
+    ask([&](Connection& connection) {
+        connection.run(Whose::own, "SELECT outbox.seek($1, $2::timestamptz)",
+                       {destination_, time_literal(to).value_or("epoch")});
+    });
+    const std::lock_guard lock(mutex_);
+    leases_.forget_all();
+}
+
+// ------------------------------------------------------------------------------------------------
+// Settling
+// ------------------------------------------------------------------------------------------------
+
+void PullSource::Impl::ack(std::span<const Delivery> deliveries) {
+    const std::lock_guard lock(mutex_);
+    leases_.ack(deliveries);
+    if (!leases_.settlements().empty())
+        changed_.notify_all();
+}
+
+void PullSource::Impl::nack(std::span<const Delivery> deliveries) {
+    const std::lock_guard lock(mutex_);
+    leases_.nack(deliveries);
+    changed_.notify_all();
+}
+
+void PullSource::Impl::keep() {
+    Backoff pauses(milliseconds{100}, milliseconds{5000});
+    std::unique_lock lock(mutex_);
+    extend_at_ = Clock::now() + options_.lease / 3;
+    while (keeping_) {
+        try {
+            settle_and_extend(lock);
+            if (closing_)
+                release_all(lock);
+            keeping_ = !closing_;
+            pauses.reset();
+        } catch (const std::exception& error) {
+            if (log_)
+                log_(Level::warning, source_ + ": " + error.what());
+            if (!lock.owns_lock())
+                lock.lock();
+            settling_.reset();
+            keeping_ = !closing_;
+            changed_.wait_for(lock, pauses.next(), [this] { return closing_; });
+        }
+    }
+    changed_.notify_all();
+}
+
+// Says what there is to say. Waits if there is nothing.
+void PullSource::Impl::settle_and_extend(std::unique_lock<std::mutex>& lock) {
+    changed_.wait_until(lock, extend_at_,
+                        [this] { return closing_ || !leases_.settlements().empty(); });
+    if (Clock::now() >= extend_at_)
+        extend_all(lock);
+    while (!leases_.settlements().empty()) {
+        const Settlement next = leases_.settlements().front();
+        lock.unlock();
+        settle(next);
+        lock.lock();
+        // A seek may have cleared them meanwhile.
+        if (std::deque<Settlement>& left = leases_.settlements();
+            !left.empty() && left.front().token == next.token)
+            left.pop_front();
+        if (Clock::now() >= extend_at_)
+            extend_all(lock);
+    }
+}
+
+void PullSource::Impl::settle(const Settlement& settlement) {
+    if (settlement.nacked.empty()) {
+        tell("SELECT outbox.ack($1::uuid)", {settlement.token});
+        return;
+    }
+    std::unordered_set<std::string> behind;
+    for (const std::string& id : settlement.nacked) {
+        Result waits(nullptr);
+        // Those that wait behind another are not under the lease any more.
+        if (behind.contains(id) ||
+            !tell("SELECT outbox.nack($1::uuid, $2::uuid, 'the consumer could not apply it')",
+                  {settlement.token, id}, &waits))
+            continue;
+        for (int row = 0; row < waits.rows(); row++)
+            behind.emplace(waits.text(row, 0));
+    }
+}
+
+void PullSource::Impl::extend_all(std::unique_lock<std::mutex>& lock) {
+    extend_at_ = Clock::now() + options_.lease / 3;
+    const std::vector<std::string> tokens = leases_.tokens();
+    for (const std::string& token : tokens) {
+        lock.unlock();
+        const bool kept =
+            tell("SELECT outbox.extend($1::uuid, $2::interval)", {token, interval(options_.lease)});
+        lock.lock();
+        if (!kept)
+            leases_.forget(token);
+    }
+}
+
+void PullSource::Impl::release_all(std::unique_lock<std::mutex>& lock) {
+    for (const std::string& token : leases_.tokens()) {
+        lock.unlock();
+        tell("SELECT outbox.release($1::uuid)", {token});
+        lock.lock();
+        leases_.forget(token);
+    }
+}
+
+// False: the lease is lost, or what is said of it is no news.
+bool PullSource::Impl::tell(const std::string& statement, const std::vector<Parameter>& parameters,
+                            Result* result) {
+    const bool is_new = !settling_;
+    connect(settling_);
+    // What a crash of the server then forgets is fetched again, and found to be applied.
+    if (is_new)
+        settling_->run(Whose::own, "SET synchronous_commit = off");
+    try {
+        Result answer = settling_->run(Whose::own, statement, parameters);
+        if (result)
+            *result = std::move(answer);
+        return true;
+    } catch (const StatementError& error) {
+        if (error.sqlstate() == lease_lost || error.sqlstate() == "22023")
+            return false;
+        throw;
+    }
+}
+
+void PullSource::Impl::close(milliseconds limit) noexcept {
+    std::unique_lock lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, limit, [this] { return !keeping_; });
+    give_up_.raise();
+    lock.unlock();
+    if (keeper_.joinable())
+        keeper_.join();
+}
+
+// ------------------------------------------------------------------------------------------------
+// The source
+// ------------------------------------------------------------------------------------------------
+
+static ConnectionFactory connects_to(const std::string& conninfo) {
+    return [conninfo] { return PQconnectdb(conninfo.c_str()); };
+}
+
+PullSource::PullSource(ConnectionFactory connect, std::string destination, PullOptions options)
+    : impl_(std::make_unique<Impl>(std::move(connect), std::move(destination), options)) {}
+
+PullSource::PullSource(const std::string& conninfo, std::string destination, PullOptions options)
+    : PullSource(connects_to(conninfo), std::move(destination), options) {}
+
+PullSource::~PullSource() = default;
+
+std::string PullSource::subscription() const {
+    return impl_->destination();
+}
+
+std::string PullSource::describe() const {
+    return "pull:" + impl_->destination();
+}
+
+void PullSource::open() {
+    impl_->set_log([this](Level level, const std::string& message) { log(level, message); });
+    impl_->open();
+}
+
+std::vector<Delivery> PullSource::receive(std::size_t max_messages, milliseconds wait) {
+    return impl_->receive(max_messages, wait);
+}
+
+void PullSource::ack(std::span<const Delivery> deliveries) {
+    impl_->ack(deliveries);
+}
+
+void PullSource::nack(std::span<const Delivery> deliveries) {
+    impl_->nack(deliveries);
+}
+
+void PullSource::seek(Time to) {
+    impl_->seek(to);
+}
+
+void PullSource::close(milliseconds limit) noexcept {
+    impl_->close(limit);
+}
+
+}  // namespace inbox

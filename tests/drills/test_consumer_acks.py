@@ -1,0 +1,22 @@
+"""Acknowledgements get lost: what was applied comes again, and has no effect."""
+
+from __future__ import annotations
+
+from .replica import MakeReplicaDrill
+
+
+def test_acks_lost(make_replica_drill: MakeReplicaDrill) -> None:
+    drill = make_replica_drill()
+    consumer = drill.consume()
+    wire = drill.route.wire
+    with drill.load():
+        drill.wait_applied(100)
+        with wire.acks_lost():
+            drill.wait(lambda: wire.lost_acks, lambda n: n >= 4, "acknowledgements to be lost")
+            drill.wait_applied(100)
+            # What it still wanted to say about events it has applied nobody will ever hear.
+            drill.kill(consumer)
+        drill.consume()
+        drill.wait_applied(100)
+    drill.conclude()
+    assert drill.totals["duplicates"] > 0

@@ -1,0 +1,52 @@
+"""kill -9 of whatever has to do with consuming, at random, while two consumers share the work."""
+
+from __future__ import annotations
+
+import psycopg
+
+from waiting import wait_until
+
+from .replica import MakeReplicaDrill, ReplicaDrill
+
+KILLS = 10
+
+
+def kill_consumer(drill: ReplicaDrill) -> None:
+    alive = [consumer for consumer in drill.consumers if consumer.process.poll() is None]
+    drill.kill(drill.random.choice(alive))
+    drill.consume(batch_size=drill.random.choice([1, 10, 100]))
+
+
+def kill_both_consumers(drill: ReplicaDrill) -> None:
+    for _ in range(2):
+        kill_consumer(drill)
+
+
+def kill_backend(drill: ReplicaDrill) -> None:
+    """And with it the server, which recovers."""
+    backends = wait_until(
+        drill.target.backends, what="a backend of a consumer", ignoring=(psycopg.OperationalError,)
+    )
+    drill.kills["backend"] += 1
+    drill.replica.kill_and_recover(drill.random.choice(backends))
+
+
+def take_broker_away(drill: ReplicaDrill) -> None:
+    drill.kills["broker"] += 1
+    with drill.route.broker_away():
+        pass
+
+
+EVENTS = {kill_consumer: 6, kill_both_consumers: 2, kill_backend: 2, take_broker_away: 1}
+
+
+def test_random_kills(make_replica_drill: MakeReplicaDrill) -> None:
+    drill = make_replica_drill()
+    for _ in range(2):
+        drill.consume()
+    with drill.load():
+        for _ in range(KILLS):
+            drill.wait_applied(drill.random.choice([0, 1, 20, 100]))
+            drill.random.choices(list(EVENTS), list(EVENTS.values()))[0](drill)
+        drill.wait_applied(100)
+    drill.conclude()

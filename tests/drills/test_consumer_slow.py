@@ -1,0 +1,18 @@
+"""A handler that takes longer than the lease of its event: that is extended, and nobody else gets it."""
+
+from __future__ import annotations
+
+from .replica import MakeReplicaDrill
+from .routes import LEASE_SECONDS
+
+
+def test_handler_longer_than_its_lease(make_replica_drill: MakeReplicaDrill) -> None:
+    drill = make_replica_drill()
+    drill.slow_down(2.5 * LEASE_SECONDS, "7", 3)
+    for _ in range(2):
+        drill.consume()
+    with drill.load():
+        drill.wait_applied(200)
+    committed = drill.conclude().committed
+    assert drill.route.extensions(drill.event_id("7", 3)) >= 2
+    assert drill.totals["received"] == committed, "nothing came twice"

@@ -1,0 +1,243 @@
+"""What lies between a consumer and where its events come from: it sees what is said, and can lose it.
+
+    PullWire      the protocol of PostgreSQL, to the producer's server
+    PubSubWire    gRPC, to Pub/Sub; it can also be gone
+
+Both pass on everything until they are told otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sinks import servers
+from sinks.fault_proxy import abort
+
+
+class Wire:
+    port: int
+    losing_acks = False
+    lost_acks = 0
+
+    @contextmanager
+    def acks_lost(self) -> Iterator[None]:
+        """One is lost before the other side has it, of the next one the answer, and so on."""
+        self.losing_acks = True
+        try:
+            yield
+        finally:
+            self.losing_acks = False
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+# -------------------------------------------------------------------------------------------------
+# PostgreSQL
+# -------------------------------------------------------------------------------------------------
+
+
+class PullWire(Wire):
+    """An acknowledgement is lost with its connection."""
+
+    def __init__(self, server_port: int) -> None:
+        self.server_port = server_port
+        self.calls: Counter[str] = Counter()  # of functions of pg_outbox, that the server was sent
+        self.sockets: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for sock in list(self.sockets):
+            abort(sock)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self.server_port))
+            except OSError:
+                abort(client)
+                continue
+            PullConnection(self, client, server)
+
+
+class PullConnection:
+    def __init__(self, wire: PullWire, client: socket.socket, server: socket.socket) -> None:
+        self.wire = wire
+        self.client = client
+        self.server = server
+        self.functions: dict[bytes, str] = {}  # that prepared statements call, by their names
+        self.to_be_lost = False  # the next answer
+        wire.sockets |= {client, server}
+        for target in (self.pass_requests, self.pass_answers):
+            threading.Thread(target=self.run, args=(target,), daemon=True).start()
+
+    def run(self, target: Any) -> None:
+        with suppress(OSError, EOFError):
+            target()
+        for sock in (self.client, self.server):
+            abort(sock)
+            self.wire.sockets.discard(sock)
+
+    def pass_requests(self) -> None:
+        self.server.sendall(self.message(kind=b""))
+        while True:
+            kind = self.exactly(1)
+            message = self.message(kind)
+            if kind == b"P":
+                self.note_statement(message)
+            if kind == b"B" and not self.pass_on(self.function_of(message)):
+                return
+            self.server.sendall(message)
+
+    def pass_answers(self) -> None:
+        while data := self.server.recv(65536):
+            if self.to_be_lost:
+                return
+            self.client.sendall(data)
+
+    def pass_on(self, function: str) -> bool:
+        if function == "ack" and self.wire.losing_acks:
+            self.wire.lost_acks += 1
+            if self.wire.lost_acks % 2:
+                return False
+            self.to_be_lost = True
+        self.wire.calls[function] += 1
+        return True
+
+    # ---- the protocol ---------------------------------------------------------------------------
+
+    def exactly(self, size: int) -> bytes:
+        data = self.client.recv(size, socket.MSG_WAITALL)
+        if len(data) < size:
+            raise EOFError
+        return data
+
+    def message(self, kind: bytes) -> bytes:
+        """The rest of a message. The first of a connection has no kind; TLS is not asked for."""
+        size = self.exactly(4)
+        return kind + size + self.exactly(struct.unpack("!i", size)[0] - 4)
+
+    def note_statement(self, message: bytes) -> None:
+        name, statement = message[5:].split(b"\0")[:2]
+        found = re.search(rb"outbox\.(\w+)", statement)
+        self.functions[name] = found[1].decode() if found else ""
+
+    def function_of(self, message: bytes) -> str:
+        return self.functions.get(message[5:].split(b"\0")[1], "")
+
+
+# -------------------------------------------------------------------------------------------------
+# Pub/Sub
+# -------------------------------------------------------------------------------------------------
+
+SUBSCRIBER = "/google.pubsub.v1.Subscriber/"
+
+
+class PubSubWire(Wire):
+    """An acknowledgement that is lost was answered with success; so the service may do."""
+
+    def __init__(self, server_port: int) -> None:
+        servers.add_clients_to_path()
+        import grpc
+        from google import pubsub_v1
+
+        self.grpc, self.pubsub = grpc, pubsub_v1
+        self.delivered: Counter[str] = Counter()  # by event id
+        self.extended: Counter[str] = Counter()  # leases, the first of each message included
+        self.acked: Counter[str] = Counter()  # that the service was sent
+        self.events: dict[str, str] = {}  # ids, by ack id
+        self.port = 0
+        self._channel = grpc.insecure_channel(
+            f"127.0.0.1:{server_port}", [("grpc.max_receive_message_length", -1)]
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Again, after stop(): on the same port."""
+        self._server = self.grpc.server(
+            futures.ThreadPoolExecutor(64), handlers=(Handler(self),), options=[("grpc.so_reuseport", 0)]
+        )
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+
+    def close(self) -> None:
+        self.stop()
+        self._channel.close()
+
+    # ---- calls, as bytes ------------------------------------------------------------------------
+
+    def unary(self, method: str, request: bytes, context: Any) -> bytes:
+        if method == SUBSCRIBER + "ModifyAckDeadline":
+            self.note_deadline(self.pubsub.ModifyAckDeadlineRequest.deserialize(request))
+        loses_answer = False
+        if method == SUBSCRIBER + "Acknowledge":
+            ack_ids = self.pubsub.AcknowledgeRequest.deserialize(request).ack_ids
+            if self.losing_acks:
+                self.lost_acks += 1
+                if self.lost_acks % 2:
+                    return b""
+                loses_answer = True
+            self.acked.update(self.events[ack_id] for ack_id in ack_ids)
+        try:
+            answer = self._channel.unary_unary(method)(request, timeout=60)
+        except self.grpc.RpcError as error:
+            context.abort(error.code(), error.details())
+        if loses_answer:
+            context.abort(self.grpc.StatusCode.UNAVAILABLE, "the answer is lost")
+        return answer
+
+    def note_deadline(self, request: Any) -> None:
+        if request.ack_deadline_seconds > 0:
+            self.extended.update(self.events[ack_id] for ack_id in request.ack_ids)
+
+    def stream(self, method: str, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        answers = self._channel.stream_stream(method)(requests)
+        context.add_callback(answers.cancel)
+        try:
+            for answer in answers:
+                self.note_messages(self.pubsub.StreamingPullResponse.deserialize(answer))
+                yield answer
+        except self.grpc.RpcError as error:
+            context.abort(error.code(), error.details())
+
+    def note_messages(self, response: Any) -> None:
+        for received in response.received_messages:
+            event_id = received.message.attributes["event_id"]
+            self.events[received.ack_id] = event_id
+            self.delivered[event_id] += 1
+
+
+class Handler:
+    """Of any call; a duck that gRPC takes for a grpc.GenericRpcHandler."""
+
+    def __init__(self, wire: PubSubWire) -> None:
+        self.wire = wire
+
+    def service(self, call: Any) -> Any:
+        grpc, wire, method = self.wire.grpc, self.wire, call.method
+        if method == SUBSCRIBER + "StreamingPull":
+            return grpc.stream_stream_rpc_method_handler(
+                lambda requests, context: wire.stream(method, requests, context)
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            lambda request, context: wire.unary(method, request, context)
+        )

@@ -1,0 +1,92 @@
+"""What all drills begin and end with: a database that writers write to, and books kept outside of it.
+
+Writers are processes of their own (noting_writer.py), which note what became of their events.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cluster import Cluster, make_directory
+from database import create_database
+from ledger import SETUP, Entry
+
+AGGREGATES = 24
+WRITERS = 3
+
+
+def new_seed() -> int:
+    return int(os.environ.get("OUTBOX_TEST_SEED", random.randrange(1_000_000)))
+
+
+class Writing:
+    reports: list[str] = []  # of all drills, for the end
+
+    def __init__(self, cluster: Cluster, name: str, seed: int | None = None) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.notes = make_directory("notes")
+        self.writers: list[subprocess.Popen[str]] = []
+        self.seed = new_seed() if seed is None else seed
+        self.random = random.Random(self.seed)
+        print(f"OUTBOX_TEST_SEED={self.seed}")
+        self.database = create_database(cluster)
+        self.database.execute(SETUP.format(aggregates=AGGREGATES))
+
+    def close(self) -> None:
+        for process in self.writers:
+            process.kill()
+            process.wait()
+        shutil.rmtree(self.notes, ignore_errors=True)
+
+    @contextmanager
+    def load(self, *, conninfo: str | None = None) -> Iterator[None]:
+        """Writers at work; after the block they have stopped."""
+        conninfo = conninfo or self.cluster.conninfo(self.database.name)
+        program = Path(__file__).with_name("noting_writer.py")
+        search = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self.writers = [
+            subprocess.Popen(
+                [sys.executable, str(program), str(self.notes / str(number)), conninfo, str(number),
+                 str(self.seed + number), str(AGGREGATES)],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env={**os.environ, **search},
+            )
+            for number in range(WRITERS)
+        ]  # fmt: skip
+        yield
+        for process in self.writers:
+            process.terminate()
+        for process in self.writers:
+            output, _ = process.communicate(timeout=90)
+            assert process.returncode == 0, f"a writer failed:\n{output}"
+
+    def noted_as(self, what: str) -> set[str]:
+        lines = [
+            line.rstrip("\n").split("\t")
+            for path in self.notes.iterdir()
+            for line in path.read_text().splitlines()
+        ]
+        return {event for kind, event in lines if kind == what}
+
+    def check_ledger(
+        self, ledger: list[Entry], rolled_back: set[str], acknowledged_lasts: bool
+    ) -> None:
+        """The table `ledger` is itself as the writers outside have seen it."""
+        committed = {entry.event_id for entry in ledger}
+        assert not committed & rolled_back, "what was rolled back is there"
+        if acknowledged_lasts:
+            missing = self.noted_as("committed") - committed
+            assert not missing, f"the server forgot what it had said was committed: {missing}"
+        versions: dict[str, list[int]] = {}
+        for entry in ledger:
+            versions.setdefault(entry.key, []).append(entry.version)
+        for key, found in versions.items():
+            assert sorted(found) == list(range(1, len(found) + 1)), f"gaps in key {key}"

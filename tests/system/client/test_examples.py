@@ -1,0 +1,184 @@
+"""The examples, as their page says to run them: a shop's changes reach its catalog, each once and in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from cluster import REPOSITORY
+from waiting import wait_until
+
+from .conftest import MakePage
+from .examples import Catalog, Page, Program, Shop
+
+README = "examples/catalog/README.md"
+PULL, PUB_SUB = "Directly from the shop's database", "Over Pub/Sub"
+
+
+def set_up(page: Page) -> None:
+    page.run(page.commands("Set up")[0])
+
+
+def check_copy(shop: Shop, catalog: Catalog, program: Program) -> None:
+    """The shop has closed. The program has applied what there is once, in the order of each video."""
+    catalog.wait_applied(len(shop.ledger), program)
+    history = catalog.history()
+    assert sorted(history) == sorted(change[:3] for change in shop.ledger), "applied is not what was committed"
+    for video, entries in groupby(sorted(history, key=lambda entry: entry[0]), key=lambda entry: entry[0]):
+        versions = [version for _, version, _ in entries]
+        assert versions == sorted(versions), f"video {video} was changed out of order"
+    assert catalog.videos() == shop.videos()
+
+
+# -------------------------------------------------------------------------------------------------
+# Over pull
+# -------------------------------------------------------------------------------------------------
+
+
+def kill_before_ack(shop: Shop, program: Program) -> None:
+    """kill -9 when it has committed what it applied, and says so to the shop."""
+    waiting = "SELECT pid, query FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
+    with shop.connect() as blocker:
+
+        def acknowledges() -> bool:
+            blocker.execute("BEGIN; LOCK TABLE outbox.batch IN SHARE MODE")
+            stopped = wait_until(lambda: shop.execute(waiting, (shop.name,)), what=f"calls\n{program.log()}")
+            if any("outbox.ack" in query for _, query in stopped):
+                return True
+            blocker.execute("ROLLBACK")
+            return False
+
+        wait_until(acknowledges, what="an acknowledgement")
+        program.kill()
+        for pid, _ in shop.execute(waiting, (shop.name,)):
+            shop.execute("SELECT pg_terminate_backend(%s, 20000)", (pid,))
+        blocker.execute("ROLLBACK")
+    shop.execute("UPDATE outbox.batch SET locked_until = clock_timestamp() WHERE token IS NOT NULL")
+
+
+def check_over_pull(shop: Shop, catalog: Catalog, start: Callable[[], Program]) -> str:
+    """The shop goes on selling while the consumer is killed. Returns what that said in the end."""
+    program = start()
+    shop.open()
+    catalog.wait_applied(100, program)
+    kill_before_ack(shop, program)
+    seen = catalog.applied()
+    program = start()
+    catalog.wait_applied(seen + 100, program)
+    shop.close()
+    check_copy(shop, catalog, program)
+    output = program.stop()
+    assert shop.execute("SELECT * FROM outbox.lease") == [], "it left something unsettled"
+    return output
+
+
+def test_over_pull(make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog) -> None:
+    page = make_page(README, examples / "catalog")
+    set_up(page)
+    create_server, run, _ = page.commands(PULL)
+    page.run(create_server)
+    metrics = check_over_pull(shop, catalog, lambda: page.start(run))
+    duplicates = re.search(r'inbox_duplicates_total\{consumer="catalog"\} (\d+)', metrics)
+    assert duplicates and int(duplicates[1]) > 0, "nothing came again: the kill was not where it should be"
+
+
+def test_in_python(make_page: MakePage, shop: Shop, catalog: Catalog) -> None:
+    page = make_page(README, REPOSITORY / "examples/catalog")
+    set_up(page)
+    create_server, _, run = page.commands(PULL)
+    page.run(create_server)
+    check_over_pull(shop, catalog, lambda: page.start(run))
+
+
+def test_in_python_an_event_that_fails(make_page: MakePage, shop: Shop, catalog: Catalog) -> None:
+    """It and its video wait; nothing else does. In the end it is a dead letter, and the video goes on."""
+    page = make_page(README, REPOSITORY / "examples/catalog")
+    set_up(page)
+    create_server, _, run = page.commands(PULL)
+    page.run(create_server)
+    shop.execute("ALTER SERVER catalog OPTIONS (ADD retry_base '1ms', ADD retry_max '1ms')")
+    catalog.execute("SELECT inbox.set_policy('catalog', max_attempts => 3)")
+    catalog.execute("ALTER TABLE catalog_read.video_projection ADD CHECK (duration_seconds > 0)")
+    insert = "INSERT INTO video (title, duration_seconds) VALUES (%s, %s) RETURNING video_id"
+    bad, good = shop.value(insert, ("bad", 0)), shop.value(insert, ("good", 1))
+    shop.execute("UPDATE video SET title = title || ' still' WHERE video_id = %s", (bad,))
+    shop.execute("UPDATE video SET duration_seconds = 2 WHERE video_id = %s", (bad,))
+    program = page.start(run)
+    program.wait_until(lambda: len(catalog.videos()), lambda n: n == 2, what="both videos")
+    assert [row[:3] for row in catalog.history() if row[0] == str(bad)] == [(str(bad), 3, "VideoUpdated")]
+    assert [row[0] for row in catalog.history() if row[0] != str(bad)] == [str(good)]
+    dead = catalog.execute("SELECT version, attempts, sqlstate FROM inbox.dead_letter ORDER BY version")
+    assert dead == [(1, 3, "23514"), (2, 3, "23514")]
+    assert catalog.value("SELECT count(*) FROM inbox.waiting") == 0
+    program.stop()
+
+
+def test_the_catalog_tells_others(make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog) -> None:
+    page = make_page(README, examples / "catalog")
+    set_up(page)
+    create_server, run, _ = page.commands(PULL)
+    page.run(create_server)
+    (option,) = re.findall(r"`(--publish \S+)`", page.path.read_text())
+    catalog.execute("CREATE EXTENSION pg_outbox")
+    program = page.start(run, option)
+    shop.open()
+    catalog.wait_applied(100, program)
+    shop.close()
+    check_copy(shop, catalog, program)
+    told = catalog.execute("SELECT aggregate_id, version FROM outbox.event WHERE topic = %s", (option.split()[1],))
+    assert sorted(told) == sorted(change[:2] for change in shop.ledger)
+    program.stop()
+
+
+# -------------------------------------------------------------------------------------------------
+# Over Pub/Sub
+# -------------------------------------------------------------------------------------------------
+
+
+def test_over_pub_sub(
+    make_page: MakePage, examples: Path, emulator: str, shop: Shop, catalog: Catalog
+) -> None:
+    page = make_page(
+        README, examples / "catalog", PUBSUB_EMULATOR_HOST=emulator, PROJECT=f"shop-{shop.name.replace('_', '-')}"
+    )
+    set_up(page)
+    create, run = page.commands(PUB_SUB)
+    page.run(create)
+    program = page.start(run)
+    shop.open()
+    for _ in range(3):
+        seen = catalog.applied()
+        catalog.wait_applied(seen + 100, program)
+        program.kill()
+        program = page.start(run)
+    shop.close()
+    check_copy(shop, catalog, program)
+    program.stop()
+
+
+# -------------------------------------------------------------------------------------------------
+# The page
+# -------------------------------------------------------------------------------------------------
+
+
+def test_every_command_of_the_page_is_run(
+    make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog
+) -> None:
+    """Those under the other headings are run above."""
+    page = make_page(README, examples / "catalog")
+    headings = re.findall(r"^## (.*)", page.path.read_text(), re.MULTILINE)
+    assert headings == ["Set up", PULL, PUB_SUB, "See it work"]
+    set_up(page)
+    create_server, run, _ = page.commands(PULL)
+    page.run(create_server)
+    program = page.start(run)
+    changes = page.commands("See it work")[0].split("psql")
+    page.run("psql" + changes[1])
+    catalog.wait_applied(4, program)
+    shown = page.run("psql" + changes[2])
+    assert "Modern Times" in shown and "VideoDeleted" in shown
+    assert [row[2] for row in catalog.videos()] == ["Modern Times"]

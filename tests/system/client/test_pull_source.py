@@ -1,0 +1,184 @@
+"""The client over pull: destinations: fetched under leases, settled when applied."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from database import Database
+from waiting import stays, wait_until
+
+from .conftest import Consume
+from .consumer import Consumer, Target
+
+
+class Producer:
+    """A database with pg_outbox and the pull destination `d`, and a role that may fetch from it."""
+
+    def __init__(self, database: Database, **options: str) -> None:
+        self.database = database
+        database.add_destination("d", "pull:", retry_base="1ms", retry_max="1ms", **options)
+        self.role = f"fetcher_{database.name}"
+        database.execute(f"CREATE ROLE {self.role} LOGIN")
+        database.execute("SELECT outbox.grant_fetch(%s)", (self.role,))
+        database.execute(f"GRANT USAGE ON FOREIGN SERVER d TO {self.role}")
+
+    @property
+    def conninfo(self) -> str:
+        return self.database.cluster.conninfo(self.database.name, self.role)
+
+    def enqueue(self, key: str, count: int, first: int = 1) -> list[str]:
+        return self.database.enqueue(key, count, first=first)
+
+    def leases(self) -> list[tuple]:
+        return self.database.execute("SELECT * FROM outbox.lease")
+
+    def left(self) -> int:
+        """What is neither settled nor still in the log only."""
+        return self.database.value(
+            "SELECT (SELECT count(*) FROM outbox.batch) + (SELECT count(*) FROM outbox.delivery)"
+        )
+
+    def wait_settled(self) -> None:
+        wait_until(self.left, lambda seen: seen == 0, what="everything that was fetched to be settled")
+
+    def drop_role(self) -> None:
+        self.database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (self.role,)
+        )
+        self.database.execute(f"DROP OWNED BY {self.role}")
+        self.database.execute(f"DROP ROLE {self.role}")
+
+
+@pytest.fixture
+def producer(database: Database):
+    producer = Producer(database)
+    yield producer
+    producer.drop_role()
+
+
+def pull(consume: Consume, producer: Producer, **options: object) -> Consumer:
+    return consume(pull=producer.conninfo, **options)
+
+
+def test_events_are_applied_in_order_and_settled(producer: Producer, target: Target, consume: Consume) -> None:
+    ids = [id for key in "abcdefgh" for id in producer.enqueue(key, 150)]
+    consumer = pull(consume, producer)
+    target.wait_applied(ids)
+    producer.wait_settled()
+    rows = target.execute("SELECT array_agg(version ORDER BY number) FROM applied GROUP BY key")
+    assert rows == [(list(range(1, 151)),)] * 8
+    later = producer.enqueue("a", 3, first=151)
+    target.wait_applied(ids + later)
+    state = consumer.stop()
+    assert (state["applied"], state["duplicates"]) == (1203, 0)
+    assert producer.leases() == []
+
+
+def test_events_come_whole(producer: Producer, target: Target, consume: Consume) -> None:
+    producer.database.execute(
+        "SELECT outbox.enqueue('item', 'i', 'permanent', '{\"n\": \"ä\"}', version => 7, headers => %s::jsonb)",
+        (json.dumps({"h": 'x\\"€', "n": 1.5, "b": True, "z": None}),),
+    )
+    consumer = pull(consume, producer)
+    consumer.wait_for("it to be given up", dead=1)
+    row = target.execute(
+        "SELECT topic, aggregate_type, aggregate_id, ordering_key, event_type, version, schema_version, "
+        "content_type, headers, payload, source FROM inbox.dead_message"
+    )
+    headers = {"h": 'x\\"€', "n": "1.5", "b": "true"}
+    assert row == [
+        ("item.events", "item", "i", "i", "permanent", 7, 1, "application/json", headers,
+         '{"n": "ä"}'.encode(), "pull:d")
+    ]  # fmt: skip
+    times = [
+        database.value(f"SELECT occurred_at FROM {table}")
+        for database, table in ((producer.database, "outbox.event"), (target, "inbox.dead_message"))
+    ]
+    assert times[0] == times[1]
+
+
+def test_a_failing_event_holds_back_its_key_only(producer: Producer, target: Target, consume: Consume) -> None:
+    ids = producer.enqueue("a", 5)
+    target.poison(ids[2])
+    others = producer.enqueue("b", 5)
+    consumer = pull(consume, producer, max_attempts=1000)
+    target.wait_applied(ids[:2] + others)
+    consumer.wait_for("it to fail several times", failures=3)
+    target.cure()
+    target.wait_applied(ids + others)
+    assert [id for id in target.applied() if id in ids] == ids
+    producer.wait_settled()
+
+
+def test_a_dead_letter_lets_the_rest_of_its_key_go_on(producer: Producer, target: Target, consume: Consume) -> None:
+    ids = producer.enqueue("a", 5)
+    target.poison(ids[2])
+    consumer = pull(consume, producer, max_attempts=3)
+    target.wait_applied(ids[:2] + ids[3:])
+    assert [row[0] for row in target.dead_letters()] == [ids[2]]
+    producer.wait_settled()
+    consumer.stop()
+
+
+def test_leases_are_extended_while_a_handler_is_at_work(producer: Producer, target: Target, consume: Consume) -> None:
+    with target.connect() as blocker:
+        blocker.execute("BEGIN")
+        blocker.execute("LOCK applied")
+        ids = producer.enqueue("a", 3)
+        consumer = pull(consume, producer, lease=300)
+        consumer.wait_for("them to be received", received=3)
+        ends = "SELECT max(locked_until) FROM outbox.lease"
+        first = producer.database.value(ends)
+        wait_until(lambda: producer.database.value(ends), lambda seen: seen > first, what="the lease to be extended")
+        stays(lambda: len(producer.leases()), 1, seconds=1, what="leases")
+        blocker.execute("COMMIT")
+    target.wait_applied(ids)
+    producer.wait_settled()
+    assert consumer.stop()["received"] == 3
+
+
+def test_what_a_killed_consumer_held_goes_to_another(producer: Producer, target: Target, consume: Consume) -> None:
+    with target.connect() as blocker:
+        blocker.execute("BEGIN")
+        blocker.execute("LOCK applied")
+        ids = producer.enqueue("a", 3) + producer.enqueue("b", 3)
+        first = pull(consume, producer, lease=500)
+        first.wait_for("them to be received", received=6)
+        first.kill()
+        blocker.execute("COMMIT")
+    pull(consume, producer)
+    target.wait_applied(ids)
+
+
+def test_what_was_not_begun_is_given_back_at_once(producer: Producer, target: Target, consume: Consume) -> None:
+    with target.connect() as blocker:
+        blocker.execute("BEGIN")
+        blocker.execute("LOCK applied")
+        ids = [id for key in "abcdef" for id in producer.enqueue(key, 15)]
+        first = pull(consume, producer, connections=1, batch_size=10, drain_limit=200, lease=3_600_000)
+        first.wait_for("them to be received", received=90)
+        first.stop()
+        assert producer.leases() == []
+        blocker.execute("COMMIT")
+    pull(consume, producer)
+    target.wait_applied(ids)
+    producer.wait_settled()
+
+
+def test_the_producer_goes_away_and_comes_back(producer: Producer, target: Target, consume: Consume) -> None:
+    consumer = pull(consume, producer)
+    ids = producer.enqueue("a", 3)
+    target.wait_applied(ids)
+    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
+    producer.database.execute(kill, (producer.role,))
+    ids += producer.enqueue("a", 3, first=4)
+    target.wait_applied(ids)
+    assert consumer.state()["source_reconnects"] >= 1
+
+
+def test_a_destination_that_does_not_exist_is_fatal(producer: Producer, consume: Consume) -> None:
+    consumer = pull(consume, producer, destination="x")
+    consumer.wait_logged('run() threw: there is no pull destination "x"')
+    assert consumer.wait_ended() == 3

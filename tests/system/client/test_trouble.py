@@ -1,0 +1,299 @@
+"""The client on bad days: connections that go, commits in doubt, sources that fail, stopping, resets."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from cluster import MakeCluster
+from database import create_database
+from sinks.fault_proxy import TcpProxy
+from waiting import SECOND, Stopwatch, wait_until
+
+from .conftest import Consume
+from .consumer import Target
+
+# -------------------------------------------------------------------------------------------------
+# The database
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(target: Target):
+    proxy = TcpProxy(target.cluster.port)
+    yield proxy
+    proxy.close()
+
+
+def through(target: Target, proxy: TcpProxy) -> str:
+    return f"host=127.0.0.1 port={proxy.port} user={target.role} dbname={target.name} sslmode=disable"
+
+
+def test_a_commit_whose_answer_is_lost_is_looked_up(target: Target, consume: Consume, proxy: TcpProxy) -> None:
+    consumer = consume(conninfo=through(target, proxy), connections=1)
+    consumer.deliver("a")
+    consumer.wait_for("the first event", acked=1)
+    proxy.lose_answers(1)
+    ids = consumer.deliver("a", 3, first=2)
+    state = consumer.wait_for("the others", acked=4)
+    assert state["in_doubt"] == 1, consumer.log()
+    assert (state["applied"], state["duplicates"], state["nacked"]) == (4, 0, [])
+    assert target.applied()[1:] == ids
+
+
+def test_a_commit_that_never_arrived_is_made_again(target: Target, consume: Consume, proxy: TcpProxy) -> None:
+    consumer = consume(conninfo=through(target, proxy), connections=1)
+    consumer.deliver("a")
+    consumer.wait_for("the first event", acked=1)
+    proxy.lose_requests(1)
+    ids = consumer.deliver("a", 3, first=2)
+    state = consumer.wait_for("the others", acked=4)
+    assert state["in_doubt"] == 1, consumer.log()
+    assert (state["applied"], state["nacked"]) == (4, [])
+    assert target.applied()[1:] == ids
+
+
+def test_a_commit_that_is_still_under_way_is_waited_for(target: Target, consume: Consume, proxy: TcpProxy) -> None:
+    """The connection goes while the old transaction sits in its COMMIT, which then succeeds."""
+    consumer = consume(conninfo=through(target, proxy), connections=1)
+    first = consumer.deliver("a")
+    consumer.wait_for("the first event", acked=1)
+    target.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        "  PERFORM pg_advisory_xact_lock_shared(7); RETURN NULL; END $$;"
+        "CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON applied DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION wait()"
+    )
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s"
+    with target.connect() as blocker:
+        blocker.execute("SELECT pg_advisory_lock(7)")
+        ids = consumer.deliver("a", 3, first=2)
+        wait_until(lambda: target.value(waiting, (target.role,)), what="COMMIT to wait")
+        proxy.refuse_connections()
+        proxy.listen()
+        wait_until(
+            lambda: target.value(waiting, (target.role,)), lambda seen: seen == 2,
+            what="the second attempt to wait for the first",
+        )  # fmt: skip
+    state = consumer.wait_for("all to be acknowledged", acked=4)
+    assert state["in_doubt"] >= 1
+    assert target.applied() == first + ids
+
+
+def test_killed_backends_cost_nothing(target: Target, consume: Consume) -> None:
+    consumer = consume(connections=3, batch_size=5)
+    ids = []
+    for n in range(1, 21):
+        for key in "abcdef":
+            ids += consumer.deliver(key, 2, first=2 * n - 1)
+        target.kill_backends()
+    state = consumer.wait_for("all to be acknowledged", acked=240)
+    target.wait_applied(ids)
+    assert state["database_reconnects"] > 0 and state["failures"] == 0
+    rows = target.execute("SELECT array_agg(version ORDER BY number) FROM applied GROUP BY key")
+    assert rows == [(list(range(1, 41)),)] * 6
+
+
+def test_the_server_goes_and_comes_back(make_cluster: MakeCluster, consume: Consume) -> None:
+    cluster = make_cluster()
+    target = Target(cluster, create_database(cluster, "db", extension=False).name)
+    target.create_extension()
+    consumer = consume(conninfo=target.conninfo, retry_max=100)
+    ids = consumer.deliver("a", 3)
+    consumer.wait_for("the first events", acked=3)
+    cluster.stop("immediate")
+    ids += consumer.deliver("a", 3, first=4) + consumer.deliver("b", 3)
+    consumer.wait_for("them to be held", received=9)
+    cluster.start()
+    consumer.wait_for("all to be acknowledged", acked=9)
+    target.wait_applied(ids)
+
+
+def test_a_server_that_is_never_there_does_not_keep_it_from_stopping(target: Target, consume: Consume) -> None:
+    consumer = consume(conninfo="host=127.0.0.1 port=1", retry_base=60_000, retry_max=60_000)
+    consumer.deliver("a", 3)
+    consumer.wait_for("them to be received", received=3)
+    watch = Stopwatch()
+    assert consumer.stop()["acked"] == []
+    assert watch.seconds < 5 * SECOND
+
+
+@pytest.mark.parametrize(
+    "spoil, says",
+    [
+        ("DROP EXTENSION pg_inbox", "does not exist"),
+        ("SELECT inbox.revoke_consume('{role}')", "permission denied"),
+        ("UPDATE inbox.consumer SET role = 'postgres'", "belongs to role"),
+    ],
+)
+def test_what_no_waiting_mends_ends_it(target: Target, consume: Consume, spoil: str, says: str) -> None:
+    if spoil.startswith("UPDATE"):
+        consume().deliver("a")
+        wait_until(lambda: target.value("SELECT count(*) FROM inbox.consumer"), what="the consumer to be known")
+    target.execute(spoil.format(role=target.role))
+    consumer = consume()
+    consumer.deliver("b")
+    consumer.wait_logged("run() threw: ")
+    assert says in consumer.log()
+    assert consumer.wait_ended() == 3
+
+
+def test_a_handler_that_lacks_a_right_is_no_reason_to_end(target: Target, consume: Consume) -> None:
+    target.execute(f"REVOKE INSERT ON applied FROM {target.role}")
+    consumer = consume(max_attempts=2)
+    consumer.deliver("a")
+    state = consumer.wait_for("it to be given up", dead=1, acked=1)
+    assert target.dead_letters()[0][2] == "42501"
+    consumer.stop()
+
+
+def test_a_full_disk_is_charged_to_no_event(target: Target, consume: Consume) -> None:
+    consumer = consume(max_attempts=1)
+    bad = "00000000-0000-4000-8000-000000000002"
+    target.poison(bad, "53100")
+    consumer.deliver("a", event_id=bad)
+    wait_until(target.attempts, lambda seen: seen >= 3, what="it to be tried again and again")
+    target.cure()
+    state = consumer.wait_for("it to be applied", acked=1)
+    assert (state["failures"], state["dead"]) == (0, 0)
+
+
+def test_statements_that_must_be_prepared_again(target: Target, consume: Consume) -> None:
+    consumer = consume(connections=1, max_attempts=1)
+    consumer.deliver("a", type="execute")
+    consumer.wait_for("the first event", acked=1)
+    target.execute("ALTER TABLE counted ALTER n TYPE numeric")
+    consumer.deliver("a", type="execute")
+    assert consumer.wait_for("the second event", acked=2)["dead"] == 0
+
+
+# -------------------------------------------------------------------------------------------------
+# The source
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["fail_open", "fail_receive"])
+def test_a_source_that_fails_is_opened_again(target: Target, consume: Consume, fault: str) -> None:
+    consumer = consume()
+    if fault == "fail_open":
+        consumer.command("fail_open", 3)
+        consumer.command("fail_receive", 1)
+    else:
+        consumer.command("fail_receive", 3)
+    ids = consumer.deliver("a", 5)
+    consumer.wait_for("all to be acknowledged", acked=5, source_reconnects=1)
+    assert target.applied() == ids
+
+
+def test_a_source_that_fails_for_good_ends_it(consume: Consume) -> None:
+    consumer = consume()
+    consumer.command("fail_receive", 1, "for good")
+    consumer.wait_logged("run() threw: scripted")
+    assert consumer.wait_ended() == 3
+
+
+def test_a_reset_is_carried_out(target: Target, consume: Consume) -> None:
+    consumer = consume(housekeeping_interval=50)
+    consumer.deliver("a", 3)
+    consumer.wait_for("them", acked=3)
+    target.execute("SELECT inbox.reset_offset('c', 's', '2024-02-29 12:00:00.123456+00', 'a test')")
+    state = consumer.wait_for("the source to be sent there", seeks=1)
+    assert state["seeks"] == [1709208000123456]
+    wait_until(
+        lambda: target.execute("SELECT publish_time::text, reset_pending FROM inbox.offsets"),
+        lambda rows: [row[1] for row in rows] == [False], what="the reset to be confirmed",
+    )  # fmt: skip
+    consumer.deliver("a", 1)
+    consumer.wait_for("what comes afterwards", acked=4)
+    assert target.value("SELECT message_id FROM inbox.offsets") == "4"
+    assert len(consumer.state()["seeks"]) == 1
+
+
+def test_redriven_messages_are_applied(target: Target, consume: Consume) -> None:
+    consumer = consume(max_attempts=1, housekeeping_interval=50)
+    bad = "00000000-0000-4000-8000-000000000002"
+    target.poison(bad)
+    consumer.deliver("a", event_id=bad, payload='{"n": "ä"}')
+    consumer.wait_for("it to be given up", dead=1)
+    target.cure()
+    target.execute("SELECT inbox.redrive('c', why => 'cured')")
+    target.wait_applied([bad])
+    row = target.execute("SELECT key, type, version, payload FROM applied")
+    assert row == [("a", "changed", 1, '{"n": "ä"}')]
+    assert target.value("SELECT count(*) FROM inbox.message") == 0
+
+
+# -------------------------------------------------------------------------------------------------
+# Stopping
+# -------------------------------------------------------------------------------------------------
+
+
+def waits_for_lock(target: Target) -> bool:
+    waiting = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s"
+    return target.value(waiting, (target.role,))
+
+
+def test_what_was_begun_is_finished(target: Target, consume: Consume) -> None:
+    with target.connect() as blocker:
+        blocker.execute("BEGIN")
+        blocker.execute("LOCK applied")
+        consumer = consume(connections=1, batch_size=2)
+        ids = consumer.deliver("a")
+        wait_until(lambda: waits_for_lock(target), what="the event to be begun")
+        consumer.deliver("a", 4, first=2)
+        consumer.wait_for("the others to be received", received=5)
+        consumer.command("stop")
+        blocker.execute("COMMIT")
+    state = consumer.stop()
+    assert len(state["acked"]) == 1 and state["closed"]
+    assert target.applied() == ids
+
+
+def test_what_takes_too_long_is_left(target: Target, consume: Consume) -> None:
+    """COMMIT is on its way, and may yet succeed: the events are not acknowledged, and found applied later."""
+    with target.connect() as blocker:
+        blocker.execute("BEGIN")
+        blocker.execute("LOCK applied")
+        consumer = consume(drain_limit=100)
+        ids = consumer.deliver("a", 3)
+        wait_until(lambda: waits_for_lock(target), what="the first events to be begun")
+        watch = Stopwatch()
+        state = consumer.stop()
+        assert watch.seconds < 5 * SECOND
+        assert state["acked"] == [] and state["closed"]
+        blocker.execute("COMMIT")
+    wait_until(lambda: target.backends() == [], what="the server to notice")
+    another = consume()
+    for id in ids:
+        another.deliver("a", event_id=id)
+    another.wait_for("them to be acknowledged", acked=3)
+    target.wait_applied(ids)
+
+
+def test_it_can_be_stopped_by_a_signal_handler(target: Target, consume: Consume) -> None:
+    consumer = consume()
+    consumer.deliver("a")
+    consumer.wait_for("the event", acked=1)
+    consumer.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: consumer.state()["closed"], what="the consumer to end")
+    assert consumer.stop()["closed"]
+
+
+def blocked_signals(pid: int) -> list[int]:
+    """Of each thread, as sets of bits."""
+    masks = []
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("SigBlk"))
+        masks.append(int(line.split()[1], 16))
+    return masks
+
+
+def test_signals_are_for_the_threads_of_the_process(consume: Consume) -> None:
+    consumer = consume(connections=3)
+    consumer.deliver("a")
+    consumer.wait_for("the event", acked=1)
+    terminate = 1 << (signal.SIGTERM - 1)
+    free = [mask for mask in blocked_signals(consumer.process.pid) if not mask & terminate]
+    assert len(free) == 2, "main() and the thread that it runs the consumer in"
