@@ -18,7 +18,7 @@ if [ "${suites[0]}" = --long ]; then
 fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
-    python3-pytest python3-psycopg procps nginx-light openssl
+    python3-pytest python3-psycopg procps nginx-light openssl libgrpc++-dev libprotobuf-dev protobuf-compiler
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
