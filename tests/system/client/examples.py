@@ -113,6 +113,11 @@ class Shop(Database):
             self._thread.join(60)
             assert not self._thread.is_alive()
 
+    def sell(self, count: int) -> None:
+        """Waits until it has made so many more changes."""
+        enough = len(self.ledger) + count
+        wait_until(lambda: len(self.ledger), lambda n: n >= enough, what=f"{count} changes in the shop")
+
     def _sell(self) -> None:
         with self.connect() as connection:
             while not self._closing.wait(0.005):

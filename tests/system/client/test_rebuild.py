@@ -128,6 +128,7 @@ def test_beside_the_old_one(way: Way, shop: Shop, catalog: Catalog, readers: lis
 
     way.page.run(make_table)
     way.page.run(new_destination if way.over_pull else new_subscription)
+    shop.sell(100)
     way.page.run(copy)
     new = way.start(run_pull if way.over_pull else run_pub_sub)
     ahead = catalog.applied() + 100
@@ -152,8 +153,7 @@ def test_beside_the_old_one(way: Way, shop: Shop, catalog: Catalog, readers: lis
     old.stop()
     for command in drop.splitlines() if way.over_pull else drop.splitlines()[:1]:
         way.page.run(command)
-    sold = len(shop.ledger)
-    wait_until(lambda: len(shop.ledger), lambda n: n > sold + 100, what="the shop to go on")
+    shop.sell(100)
     shop.close()
     new.wait_until(lambda: catalog.videos() == shop.videos(), what="the new one to have everything")
     new.stop()
