@@ -18,7 +18,7 @@ if [ "${suites[0]}" = --long ]; then
 fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
-    python3-pytest python3-psycopg procps nginx-light openssl libgrpc++-dev libprotobuf-dev protobuf-compiler
+    python3-pytest python3-psycopg procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
@@ -108,7 +108,7 @@ install_elasticmq() {
 }
 
 run_system() {
-    build_project -D OUTBOX_TESTS=ON
+    build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
     install_servers
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/system" -p no:cacheprovider \
         --junitxml="$results/system.xml" >&2 || true
