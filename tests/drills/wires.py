@@ -210,7 +210,7 @@ class PubSubWire(Wire):
             self.extended.update(self.events[ack_id] for ack_id in request.ack_ids)
 
     def stream(self, method: str, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        answers = self._channel.stream_stream(method)(requests)
+        answers = self._channel.stream_stream(method)(until_ended(requests))
         context.add_callback(answers.cancel)
         try:
             for answer in answers:
@@ -224,6 +224,12 @@ class PubSubWire(Wire):
             event_id = received.message.attributes["event_id"]
             self.events[received.ack_id] = event_id
             self.delivered[event_id] += 1
+
+
+def until_ended(requests: Iterator[bytes]) -> Iterator[bytes]:
+    """However that was: gRPC would complain of it."""
+    with suppress(Exception):
+        yield from requests
 
 
 class Handler:
