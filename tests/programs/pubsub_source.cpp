@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <json/json.h>
@@ -79,6 +80,8 @@ class Driver {
             source_.open();
         else if (f[0] == "receive")
             return receive(std::stoul(f[1]), milliseconds(std::stoll(f[2])));
+        else if (f[0] == "close_during_receive")
+            return close_during_receive(milliseconds(std::stoll(f[1])));
         else if (f[0] == "ack")
             source_.ack(deliveries(f[1]));
         else if (f[0] == "nack")
@@ -113,6 +116,16 @@ class Driver {
             answer.append(std::move(message));
             received_.push_back(std::move(delivery));
         }
+        return answer;
+    }
+
+    Json::Value close_during_receive(milliseconds wait) {
+        std::thread closer([&] {
+            std::this_thread::sleep_for(milliseconds(200));  // by then it waits
+            source_.close(milliseconds(0));
+        });
+        Json::Value answer = receive(1, wait);
+        closer.join();
         return answer;
     }
 

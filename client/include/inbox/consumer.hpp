@@ -32,9 +32,9 @@ namespace inbox {
 using Handler = std::function<void(Transaction&, const Event&)>;
 
 struct ConsumerOptions {
-    std::string name;      // the consumer: what deduplication and offsets go by
-    std::string instance;  // who this is, in updated_by; empty: host and process id
-    int connections = 4;   // threads with a connection each; 1 or more
+    std::string name{};      // the consumer: what deduplication and offsets go by
+    std::string instance{};  // who this is, in updated_by; empty: host and process id
+    int connections = 4;     // threads with a connection each; 1 or more
     // Events applied in one transaction, at most. 1: each alone. More is faster: a commit waits for
     // the disk.
     int batch_size = 100;
@@ -53,7 +53,7 @@ struct ConsumerOptions {
     // How long stop() lets work that has begun go on.
     std::chrono::milliseconds drain_limit{30'000};
     bool prepare_statements = true;  // off behind a pooler that cannot (transaction pooling)
-    Log log;
+    Log log{};
 };
 
 // Counters since the start, and times of the last thousand batches.

@@ -347,86 +347,52 @@ void Session::give_back_waiting(const std::set<std::string>& keys, SteadyTime no
 // Answers
 // ---------------------------------------------------------------------------------------------
 
-static const char* verb(Action action) {
-    switch (action) {
-        case Action::ack:
-            return "acknowledge";
-        case Action::nack:
-            return "give back";
-        default:
-            return "extend the lease of";
-    }
-}
-
 void Session::answered(Batch batch, const grpc::Status& status) {
     const Lock lock(mutex_);
     const SteadyTime now = Clock::now();
     calls_[Settlements::lane(batch.action)].reset();
     settlements_.done(batch.action);
+
     const auto reasons = failed_ack_ids(status);
-    if (status.ok()) {
-        taken(batch.action, batch.ack_ids, now);
-    } else if (reasons.empty()) {
-        failed(std::move(batch), is_transient(status), describe(status), now);
-    } else {
-        Batch permanent = batch, transient = batch;
-        const auto reason = [&](const std::string& ack_id) {
-            const auto found = reasons.find(ack_id);
-            return found == reasons.end() ? std::string() : found->second;
-        };
-        std::erase_if(batch.ack_ids, [&](auto& ack_id) { return !reason(ack_id).empty(); });
-        std::erase_if(transient.ack_ids,
-                      [&](auto& ack_id) { return !is_transient_reason(reason(ack_id)); });
-        std::erase_if(permanent.ack_ids, [&](auto& ack_id) {
-            return reason(ack_id).empty() || is_transient_reason(reason(ack_id));
-        });
-        taken(batch.action, batch.ack_ids, now);
-        failed(std::move(transient), true, reasons.begin()->second, now);
-        failed(std::move(permanent), false, reasons.begin()->second, now);
+    const std::string why =
+        describe(status) + (reasons.empty() ? "" : ", " + reasons.begin()->second);
+    const std::vector<std::string> ack_ids = std::exchange(batch.ack_ids, {});
+    Batch again = batch, lost = batch;
+    for (const std::string& ack_id : ack_ids) {
+        const auto reason = reasons.find(ack_id);
+        const bool alone = reason != reasons.end();
+        if (status.ok() || (!reasons.empty() && !alone)) {
+            taken(batch.action, ack_id, now);
+            continue;
+        }
+        const bool transient = alone ? is_transient_reason(reason->second) : is_transient(status);
+        // In what order others are confirmed meanwhile nobody knows: these are not waited for.
+        if (batch.action == Action::extend && refuse(ack_id, transient, now))
+            continue;
+        (transient ? again : lost).ack_ids.push_back(ack_id);
+        if (batch.action == Action::extend && alone && !transient)
+            stats_.expired += leases_.remove(ack_id);
     }
+    try_again(std::move(again), why, now);
+    give_up(lost, why);
     resume_if_room();
+    arrived_.notify_one();
     work_.notify_one();
     quiet_.notify_one();
 }
 
-void Session::taken(Action action, const std::vector<std::string>& ack_ids, SteadyTime now) {
-    if (action == Action::ack)
-        stats_.acked += ack_ids.size();
-    if (action != Action::extend)
-        return;
-    stats_.extended += ack_ids.size();
-    for (const std::string& ack_id : ack_ids)
-        if (auto message = unconfirmed_.extract(ack_id); !message.empty())
-            hand_over(std::move(message.mapped()), now);
-    arrived_.notify_one();
+void Session::taken(Action action, const std::string& ack_id, SteadyTime now) {
+    stats_.acked += action == Action::ack;
+    stats_.extended += action == Action::extend;
+    if (auto confirmed = unconfirmed_.extract(ack_id); !confirmed.empty())
+        hand_over(std::move(confirmed.mapped()), now);
 }
 
-void Session::failed(Batch batch, bool transient, const std::string& why, SteadyTime now) {
-    if (batch.action == Action::extend) {
-        // In what order others are confirmed meanwhile nobody knows: they are not waited for.
-        for (const std::string& ack_id : batch.ack_ids)
-            refuse(ack_id, transient, now);
-        std::erase_if(batch.ack_ids, [&](auto& ack_id) { return !leases_.has(ack_id); });
-    }
-    if (batch.ack_ids.empty())
-        return;
-    const std::size_t count = batch.ack_ids.size();
-    const Action action = batch.action;
-    const bool first = batch.attempts == 0;
-    const bool again = transient && settlements_.again(std::move(batch), now, part());
-    if (!again && action == Action::ack)
-        stats_.lost_acks += count;
-    if (first || !again)
-        note(again ? Level::debug : Level::warning,
-             std::string("cannot ") + verb(action) + " " + std::to_string(count) + " messages" +
-                 (again ? ", will be tried again: " : ": ") + why);
-}
-
-// A message that is not confirmed is nobody's.
-void Session::refuse(const std::string& ack_id, bool transient, SteadyTime now) {
+// A message that is not confirmed is nobody's. False: it is confirmed.
+bool Session::refuse(const std::string& ack_id, bool transient, SteadyTime now) {
     const auto node = unconfirmed_.extract(ack_id);
     if (node.empty())
-        return;
+        return false;
     const ReceivedMessage& message = node.mapped();
     stats_.refused++;
     read_bytes_ -= message.ByteSizeLong();
@@ -435,6 +401,30 @@ void Session::refuse(const std::string& ack_id, bool transient, SteadyTime now) 
         key_order_.given_back(message.message().ordering_key(), message.message().message_id());
     if (transient)
         settlements_.add(Action::nack, ack_id, now);
+    return true;
+}
+
+static std::string cannot(const Batch& batch) {
+    static constexpr const char* what[] = {"acknowledge ", "give back ", "extend the leases of "};
+    return std::string("cannot ") + what[static_cast<int>(batch.action)] +
+           std::to_string(batch.ack_ids.size()) + " messages: ";
+}
+
+void Session::try_again(Batch batch, const std::string& why, SteadyTime now) {
+    if (batch.ack_ids.empty())
+        return;
+    if (batch.attempts == 0)
+        note(Level::debug, cannot(batch) + why);
+    if (!settlements_.again(batch, now, part()))
+        give_up(batch, why);
+}
+
+void Session::give_up(const Batch& batch, const std::string& why) {
+    if (batch.ack_ids.empty())
+        return;
+    if (batch.action == Action::ack)
+        stats_.lost_acks += batch.ack_ids.size();
+    note(Level::warning, cannot(batch) + why);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -60,9 +60,10 @@ class Session {
     void stream_ended(std::uint64_t stream, const grpc::Status& status);
 
     void answered(Batch batch, const grpc::Status& status);
-    void taken(Action action, const std::vector<std::string>& ack_ids, SteadyTime now);
-    void failed(Batch batch, bool transient, const std::string& why, SteadyTime now);
-    void refuse(const std::string& ack_id, bool transient, SteadyTime now);
+    void taken(Action action, const std::string& ack_id, SteadyTime now);
+    bool refuse(const std::string& ack_id, bool transient, SteadyTime now);
+    void try_again(Batch batch, const std::string& why, SteadyTime now);
+    void give_up(const Batch& batch, const std::string& why);
 
     void give_back(const std::string& ack_id, const std::string& key, const std::string& message_id,
                    SteadyTime now);
