@@ -977,3 +977,57 @@ def test_a_monitor_of_the_inbox_sees_no_message(people: People) -> None:
         with refused():
             connection.execute("TABLE inbox.waiting_keys")
     end_processors(people.database)
+
+
+FAIL = """
+    SELECT inbox.fail_event(%s, 'test', %s, now(), NULL, 1, 1, NULL, 't', 'a', '1', 'E', 'k', 'application/json', NULL, 'secret',
+                            'not secret', 'P0001', true)
+"""
+
+
+def test_dead_letters_are_for_the_owner_of_the_consumer_and_operators(people: People) -> None:
+    ours, operator, monitor = (
+        people.with_right(kind) for kind in ("consumer", "inbox operator", "inbox monitor")
+    )
+    theirs = people.add("other")
+    people.database.execute("SELECT inbox.grant_consume(%s)", (theirs,))
+    letters = "SELECT consumer, error FROM inbox.dead_letter ORDER BY consumer"
+    event = "00000000-0000-7000-8000-000000000001"
+    with people.connect(ours) as connection:
+        assert connection.execute(FAIL, ("ours", event)).fetchone() == (True,)
+        assert connection.execute(letters).fetchall() == [("ours", "not secret")]
+        with refused():
+            connection.execute("SELECT inbox.redrive('ours')")
+    with people.connect(theirs) as connection:
+        assert connection.execute(letters).fetchall() == []
+        for statement in (FAIL, "SELECT inbox.claim(%s), %s", "SELECT inbox.end_failure(%s, ARRAY[%s]::uuid[])",
+                          "SELECT inbox.set_policy(%s, 1), %s"):  # fmt: skip
+            with refused("belongs to role"):
+                connection.execute(statement, ("ours", event))
+        connection.execute("SELECT inbox.set_policy('theirs', 1)")
+    with people.connect(operator) as connection:
+        assert connection.execute(letters).fetchall() == [("ours", "not secret")]
+        for statement in ("TABLE inbox.dead_message", "SELECT inbox.claim('ours')", "SELECT inbox.set_policy('ours', 1)"):
+            with refused():
+                connection.execute(statement)
+        assert connection.execute("SELECT inbox.redrive('ours')").fetchone() == (1,)
+        people.database.execute("UPDATE inbox.message SET received_at = now() - interval '1 hour'")
+        assert connection.execute("SELECT role, operation FROM inbox.operation WHERE operation = 'redrive'").fetchall() == [
+            (operator, "redrive")
+        ]
+    with people.connect(ours) as connection:
+        token = connection.execute("SELECT token FROM inbox.claim('ours')").fetchone()
+        assert token is not None
+        with people.connect(theirs) as other, pytest.raises(psycopg.Error, match="not under lease"):
+            other.execute("SELECT inbox.complete(%s, %s)", (*token, event))
+        connection.execute("SELECT inbox.fail(%s, %s, 'not secret', permanent => true)", (*token, event))
+        with refused():
+            connection.execute("SELECT inbox.health()")
+    detail = "SELECT what, detail LIKE '%secret%' FROM inbox.health()"
+    with people.connect(monitor) as connection:
+        assert connection.execute(detail).fetchall() == [("dead letters", False)]
+        with refused():
+            connection.execute(letters)
+    people.database.execute("SELECT inbox.grant_monitor(%s)", (ours,))
+    with people.connect(ours) as connection:
+        assert connection.execute(detail).fetchall() == [("dead letters", True)]
