@@ -18,7 +18,7 @@ if [ "${suites[0]}" = --long ]; then
 fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
-    python3-pytest python3-psycopg procps nginx-light openssl curl
+    python3-pytest python3-psycopg procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
