@@ -142,6 +142,44 @@ def test_in_python_an_event_that_fails(make_page: MakePage, shop: Shop, catalog:
     program.stop()
 
 
+GRANTS_IN_CATALOG = """
+    SELECT inbox.grant_consume('{0}');
+    GRANT USAGE ON SCHEMA catalog_read TO {0};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA catalog_read TO {0};
+"""
+GRANTS_IN_SHOP = """
+    SELECT outbox.grant_fetch('{0}');
+    GRANT USAGE ON FOREIGN SERVER catalog TO {0};
+"""
+
+
+def test_with_few_rights(make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog) -> None:
+    page = make_page(README, examples / "catalog")
+    set_up(page)
+    create_server, run, _ = page.commands(PULL)
+    page.run(create_server)
+    role = f"reader_{catalog.name}"
+    catalog.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        catalog.execute(GRANTS_IN_CATALOG.format(role))
+        shop.execute(GRANTS_IN_SHOP.format(role))
+        program = page.start(
+            run,
+            SHOP=shop.cluster.conninfo(shop.name, role),
+            CATALOG=catalog.cluster.conninfo(catalog.name, role),
+        )
+        shop.open()
+        shop.sell(100)
+        shop.close()
+        check_copy(shop, catalog, program)
+        program.stop()
+    finally:
+        page.close()
+        for database in (shop, catalog):
+            database.execute(f"DROP OWNED BY {role}")
+        catalog.execute(f"DROP ROLE {role}")
+
+
 def test_the_catalog_tells_others(make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog) -> None:
     page = make_page(README, examples / "catalog")
     set_up(page)

@@ -9,11 +9,14 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
+from cluster import REPOSITORY
 from waiting import wait_until
 
 from .conftest import MakePage
@@ -160,6 +163,45 @@ def test_beside_the_old_one(way: Way, shop: Shop, catalog: Catalog, readers: lis
     reader.close()
     reader.check(shop, lambda version, title: version)
     reader.check_rows(shop)
+
+
+VIDEO = {"video_id": "00000000-0000-0000-0000-000000000001", "title": "", "duration_seconds": 1,
+         "uploader_id": "00000000-0000-0000-0000-000000000002", "published_at": "2026-01-01"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "old, new, is_behind",
+    [
+        ([("apply", 2)], [("apply", 2)], False),
+        ([("apply", 2)], [("apply", 3)], False),
+        ([("apply", 2)], [("apply", 1)], True),
+        ([("apply", 2)], [], True),
+        ([("apply", 2)], [("remove", 3)], False),
+        ([("apply", 2)], [("remove", 1)], True),
+        ([("remove", 2)], [], False),
+        ([("remove", 2)], [("apply", 1)], True),
+        ([("remove", 2)], [("apply", 3)], False),
+        ([("remove", 2), ("apply", 4)], [("apply", 3)], True),
+        ([], [("apply", 1)], False),
+    ],
+)
+def test_what_is_behind(
+    make_page: MakePage, catalog: Catalog, old: list[tuple], new: list[tuple], is_behind: bool
+) -> None:
+    """What the old one and the new one have done to a row, and whether the new one takes its place."""
+    set_up(make_page(README, REPOSITORY / "examples/catalog"))
+    page = make_page("docs/rebuild.md", REPOSITORY / "examples/catalog")
+    page.run(page.commands("Beside the old one")[0])
+    for table, done in ("video_projection", old), ("video_projection_2", new):
+        for function, version in done:
+            catalog.execute(
+                f"SELECT inbox.{function}('catalog_read.{table}', ARRAY['video_id'], 'version', %s)",
+                (Jsonb({**VIDEO, "version": version}),),
+            )
+    swap = page.commands("Beside the old one", "sql")[1].replace("pg_sleep(0.05)", "pg_sleep(0)")
+    refused = pytest.raises(psycopg.errors.RaiseException, match="1 rows behind")
+    with catalog.connect() as connection, refused if is_behind else nullcontext():
+        connection.execute(swap)
 
 
 # -------------------------------------------------------------------------------------------------
