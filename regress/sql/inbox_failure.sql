@@ -133,5 +133,23 @@ SELECT inbox.discard('c', '{}', '');
 SELECT inbox.redrive('nobody');
 SELECT (SELECT count(*) FROM inbox.waiting) AS waiting, (SELECT count(*) FROM inbox.message) AS messages;
 
+-- when the next attempt is: of what can be tried
+INSERT INTO poison VALUES (61), (62), (71), (72);
+SELECT receive('c', 61, 62, 'key'), receive('c', 71, 72, 'other'), fail_event('c', 80, 'third');
+UPDATE poison SET state = 'IL002' WHERE position IN (61, 71);
+SELECT * FROM work();
+SELECT * FROM work();
+UPDATE inbox.waiting SET next_attempt_at = '2124-01-01'::timestamptz + version * interval '1 day'
+  FROM inbox.message AS m WHERE m.event_id = waiting.event_id;
+UPDATE inbox.waiting SET next_attempt_at = '-infinity' WHERE seq IS NULL;
+SELECT inbox.next_attempt(:c) = '2124-01-01'::timestamptz + 62 * interval '1 day' AS all_can;
+UPDATE poison SET state = 'P0001';
+SELECT inbox.redrive('c', ARRAY[id(61)]);
+SELECT * FROM work();
+UPDATE inbox.waiting SET next_attempt_at = 'infinity' WHERE event_id = id(61);
+SELECT inbox.next_attempt(:c) = '2124-01-01'::timestamptz + 72 * interval '1 day' AS behind_one_that_waits;
+SELECT inbox.set_policy('c', on_dead_letter => 'block');
+SELECT inbox.next_attempt(:c) AS behind_a_dead_letter;
+
 DROP EXTENSION pg_inbox CASCADE;
 DROP SCHEMA failure CASCADE;

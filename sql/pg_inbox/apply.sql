@@ -121,16 +121,14 @@ CREATE FUNCTION inbox.row_parts(
     OUT keys        text,
     OUT assignments text,
     OUT same_key    text,
-    OUT older       text,
     OUT key         text,  -- as inbox.tombstone has it
-    OUT not_removed text)
+    OUT version      text,
+    OUT version_type text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    version      text := quote_ident(version_column);
-    version_type text;
-    complete     boolean;
+    complete boolean;
 BEGIN
     SELECT string_agg(c.name, ', '),
            string_agg(c.name, ', ') FILTER (WHERE c.is_key),
@@ -155,9 +153,7 @@ BEGIN
         PERFORM inbox.check_row(projection, key_columns, version_column, data);
     END IF;
     given := 'jsonb_populate_record(NULL::' || projection || ', $1) AS excluded';
-    older := '(stored.' || version || ' < excluded.' || version || ') IS NOT FALSE';
-    not_removed := concat('(inbox.removed_version(', projection::oid, ', ', key, ')::', version_type,
-                          ' < excluded.', version, ') IS NOT FALSE');
+    version := quote_ident(version_column);
 END $$;
 COMMENT ON FUNCTION inbox.row_parts(regclass, text[], text, jsonb) IS
     'internal: what statements about a row of a projection are put together from';
@@ -190,8 +186,19 @@ END $$;
 COMMENT ON FUNCTION inbox.lock_key(regclass, jsonb, boolean) IS
     'internal: has those who insert and remove a row that is not there wait for each other';
 
--- The version with which a row was removed; NULL: it was not. Until the transaction ends nobody else
--- removes it.
+-- The version with which a row was removed; NULL: it was not.
+CREATE FUNCTION inbox.tombstone_version(projection regclass, key jsonb)
+RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT t.version FROM inbox.tombstone AS t
+             WHERE t.projection = tombstone_version.projection AND t.key = tombstone_version.key);
+END $$;
+COMMENT ON FUNCTION inbox.tombstone_version(regclass, jsonb) IS 'internal: with which version a row was removed';
+
+-- The same for one who is going to insert it: until his transaction ends nobody else removes it.
 CREATE FUNCTION inbox.removed_version(projection regclass, key jsonb)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -199,10 +206,10 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox.lock_key(projection, key, removal => false);
-    RETURN (SELECT t.version FROM inbox.tombstone AS t
-             WHERE t.projection = removed_version.projection AND t.key = removed_version.key);
+    RETURN inbox.tombstone_version(projection, key);
 END $$;
-COMMENT ON FUNCTION inbox.removed_version(regclass, jsonb) IS 'internal: with which version a row was removed';
+COMMENT ON FUNCTION inbox.removed_version(regclass, jsonb) IS
+    'internal: with which version a row was removed, for one who inserts it';
 
 CREATE FUNCTION inbox.lock_removal(projection regclass, key jsonb)
 RETURNS boolean
@@ -255,14 +262,17 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 DECLARE
-    p record := inbox.row_parts(projection, key_columns, version_column, data);
+    p     record := inbox.row_parts(projection, key_columns, version_column, data);
+    older text   := format('(stored.%1$s < excluded.%1$s) IS NOT FALSE', p.version);
 BEGIN
     RETURN inbox.run(concat('UPDATE ', projection, ' AS stored SET ', p.assignments, ' FROM ', p.given,
-                            ' WHERE ', p.same_key, ' AND ', p.older, ' RETURNING true'),
+                            ' WHERE ', p.same_key, ' AND ', older, ' RETURNING true'),
                      data, projection, key_columns)
         OR inbox.run(concat('INSERT INTO ', projection, ' AS stored (', p.columns, ') '
-                            'SELECT ', p.columns, ' FROM ', p.given, ' WHERE ', p.not_removed,
-                            ' ON CONFLICT (', p.keys, ') DO UPDATE SET ', p.assignments, ' WHERE ', p.older,
+                            'SELECT ', p.columns, ' FROM ', p.given,
+                            ' WHERE (inbox.removed_version(', projection::oid, ', ', p.key, ')::', p.version_type,
+                            ' < excluded.', p.version, ') IS NOT FALSE'
+                            ' ON CONFLICT (', p.keys, ') DO UPDATE SET ', p.assignments, ' WHERE ', older,
                             ' RETURNING true'),
                      data);
 END $$;
@@ -286,14 +296,15 @@ AS $$
 DECLARE
     p record := inbox.row_parts(projection, key_columns, version_column, data);
 BEGIN
-    PERFORM inbox.run(concat('SELECT inbox.lock_removal(', projection::oid, ', ', p.key, ') FROM ', p.given), data);
-    PERFORM inbox.run(concat('DELETE FROM ', projection, ' AS stored USING ', p.given,
-                             ' WHERE ', p.same_key, ' AND ', p.older, ' RETURNING true'),
+    PERFORM inbox.run(format('SELECT inbox.lock_removal(%s, %s) FROM %s', projection::oid, p.key, p.given), data);
+    PERFORM inbox.run(format('DELETE FROM %s AS stored USING %s WHERE %s '
+                             'AND (stored.%4$s < excluded.%4$s) IS NOT FALSE RETURNING true',
+                             projection, p.given, p.same_key, p.version),
                       data, projection, key_columns);
-    RETURN inbox.run(concat('SELECT inbox.leave_tombstone(', projection::oid, ', ', p.key, ', '
-                                    'to_jsonb(excluded.', quote_ident(version_column), ') #>> ''{}'') FROM ', p.given,
-                            ' WHERE NOT EXISTS (SELECT FROM ', projection, ' AS stored WHERE ', p.same_key, ')'
-                            ' AND ', p.not_removed), data);
+    RETURN inbox.run(format('SELECT inbox.leave_tombstone(%1$s, %2$s, to_jsonb(excluded.%3$s) #>> ''{}'') '
+                            'FROM %4$s WHERE NOT EXISTS (SELECT FROM %5$s AS stored WHERE %6$s) '
+                            'AND (inbox.tombstone_version(%1$s, %2$s)::%7$s < excluded.%3$s) IS NOT FALSE',
+                            projection::oid, p.key, p.version, p.given, projection, p.same_key, p.version_type), data);
 END $$;
 COMMENT ON FUNCTION inbox.remove(regclass, text[], text, jsonb) IS
     'removes a row of a projection unless a newer version is there';

@@ -95,11 +95,23 @@ RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    own_id integer := inbox.own_consumer(consumer);
 BEGIN
-    RETURN EXISTS (SELECT FROM inbox.processed AS p
-                    WHERE p.consumer_id = own_id AND p.event_id = was_applied.event_id
-                      AND p.bucket = inbox.bucket(was_applied.event_id));
+    RETURN inbox.is_processed(inbox.own_consumer(consumer), event_id);
 END $$;
 COMMENT ON FUNCTION inbox.was_applied(text, uuid) IS 'whether an event has been applied';
+
+-- Asks the one bucket: a plan that is kept would lock all of them, and so wait for one that is emptied.
+CREATE FUNCTION inbox.is_processed(consumer_id integer, event_id uuid)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    found boolean;
+BEGIN
+    EXECUTE format('SELECT EXISTS (SELECT FROM inbox.processed_%s AS p WHERE p.consumer_id = $1 AND p.event_id = $2)',
+                   inbox.bucket(event_id))
+        INTO found USING consumer_id, event_id;
+    RETURN found;
+END $$;
+COMMENT ON FUNCTION inbox.is_processed(integer, uuid) IS 'internal: whether the id of an event is remembered';

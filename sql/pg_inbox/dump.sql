@@ -12,6 +12,7 @@ BEGIN
         PERFORM pg_extension_config_dump(format('inbox.processed_%s', bucket)::regclass, '');
     END LOOP;
 END $$;
+SELECT pg_extension_config_dump('inbox.setting', '');
 SELECT pg_extension_config_dump('inbox.waiting', '');
 SELECT pg_extension_config_dump('inbox.dead_message', '');
 SELECT pg_extension_config_dump('inbox.claimed', '');

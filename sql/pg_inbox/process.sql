@@ -49,6 +49,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.next_messages(integer, integer) IS 'internal: the messages that can be processed now';
 
+-- Not of those that nobody here can try: they are behind others of their key, or not stored.
 CREATE FUNCTION inbox.next_attempt(consumer_id integer)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -56,7 +57,17 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id);
-    RETURN (SELECT min(w.next_attempt_at) FROM inbox.waiting AS w WHERE w.consumer_id = $1);
+    RETURN (SELECT min(w.next_attempt_at)
+              FROM inbox.waiting AS w
+             WHERE w.consumer_id = $1 AND w.seq IS NOT NULL
+               AND (w.ordering_key = ''
+                    OR NOT EXISTS (SELECT FROM inbox.waiting AS e
+                                    WHERE e.consumer_id = w.consumer_id
+                                      AND e.ordering_key = w.ordering_key AND e.seq < w.seq)
+                       AND NOT EXISTS (SELECT FROM inbox.dead_message AS d
+                                         JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block'
+                                        WHERE d.consumer_id = w.consumer_id
+                                          AND d.ordering_key = w.ordering_key AND d.seq < w.seq)));
 END $$;
 COMMENT ON FUNCTION inbox.next_attempt(integer) IS 'internal: when a message that failed is due again';
 
@@ -177,7 +188,7 @@ AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id);
     INSERT INTO inbox.progress AS p
-        VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
+        VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7)
         ON CONFLICT ON CONSTRAINT progress_pkey DO UPDATE
            SET processed = p.processed + excluded.processed,
                failures = p.failures + excluded.failures,

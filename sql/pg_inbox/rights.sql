@@ -18,14 +18,15 @@ BEGIN ATOMIC
                                        'save_offset', 'load_offset', 'confirm_reset',
                                        'fail_event', 'end_failure', 'claim', 'complete', 'fail', 'extend', 'release',
                                        'set_policy', 'dead_letter', 'waiting_keys', 'is_own']
-             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'dead_letter', 'waiting_keys', 'is_own',
-                                       'operation']
+             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'forget', 'set_window', 'prune',
+                                       'dead_letter', 'waiting_keys', 'is_own', 'operation']
              WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'offsets']
            END
            -- Whoever applies events, in the server or in processes of his own.
            || CASE WHEN right_to IN ('read', 'consume')
-                THEN ARRAY['apply', 'remove', 'row_parts', 'check_row', 'check_key', 'run', 'removed_version',
-                           'lock_removal', 'leave_tombstone']
+                THEN ARRAY['apply', 'remove', 'row_parts', 'check_row', 'check_key', 'run', 'tombstone_version',
+                           'removed_version', 'lock_removal', 'leave_tombstone', 'wait_for', 'wait_until', 'wait_on',
+                           'prune']
               END;
 END;
 COMMENT ON FUNCTION inbox.parts_of_right(text) IS 'internal: the objects that a right gives the use of';

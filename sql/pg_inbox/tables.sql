@@ -104,6 +104,18 @@ END $$;
 CREATE INDEX processed_32_time ON inbox.processed_32 (processed_at);
 COMMENT ON INDEX inbox.processed_32_time IS 'finds the ids that can be forgotten';
 
+CREATE TABLE inbox.setting (
+    one_row       boolean  PRIMARY KEY DEFAULT true CHECK (one_row),
+    window_length interval NOT NULL
+);
+COMMENT ON TABLE inbox.setting IS 'what inbox.set_window() has set; without a row the defaults count';
+
+CREATE TABLE inbox.bucket_check (
+    bucket     smallint    PRIMARY KEY,
+    not_before timestamptz NOT NULL
+);
+COMMENT ON TABLE inbox.bucket_check IS 'when inbox.prune() looks again at buckets that are old, but not to be emptied yet';
+
 CREATE TABLE inbox.waiting (
     consumer_id     integer     NOT NULL,
     event_id        uuid        NOT NULL,
@@ -158,6 +170,8 @@ CREATE TABLE inbox.tombstone (
     PRIMARY KEY (projection, key)
 );
 COMMENT ON TABLE inbox.tombstone IS 'rows of projections that were removed: older versions must not bring them back';
+CREATE INDEX tombstone_time ON inbox.tombstone (removed_at);
+COMMENT ON INDEX inbox.tombstone_time IS 'finds the removals that can be forgotten';
 COMMENT ON COLUMN inbox.tombstone.key IS 'the key columns and their values';
 COMMENT ON COLUMN inbox.tombstone.version IS 'as JSON has it; of the type of the projection''s version column';
 
@@ -198,6 +212,7 @@ CREATE TABLE inbox.operation (
     why       text
 );
 COMMENT ON TABLE inbox.operation IS 'what people did: who, what, when, why';
+COMMENT ON COLUMN inbox.operation.consumer IS 'empty: it concerns all';
 
 CREATE TABLE inbox.progress (
     consumer_id integer     PRIMARY KEY,
@@ -205,9 +220,9 @@ CREATE TABLE inbox.progress (
     failures    bigint      NOT NULL,
     latency_p50 interval,
     latency_p99 interval,
+    saved_at    timestamptz NOT NULL,
     wait_p50    interval,
-    wait_p99    interval,
-    saved_at    timestamptz NOT NULL
+    wait_p99    interval
 );
 COMMENT ON TABLE inbox.progress IS 'what processors count, saved now and then';
 COMMENT ON COLUMN inbox.progress.latency_p50 IS 'from occurred_at to processed';

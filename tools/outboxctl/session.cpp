@@ -34,12 +34,11 @@ static Refused refusal(const PGresult* result, const char* message) {
     std::string text = "ERROR:  " + primary;
     if (!field(PG_DIAG_MESSAGE_DETAIL).empty())
         text += "\nDETAIL:  " + field(PG_DIAG_MESSAGE_DETAIL);
-    if (!field(PG_DIAG_MESSAGE_HINT).empty())
+    if (state == "3F000" || state == "42P01" || state == "42883")  // no schema, view, function
+        text += "\nHINT:  Is pg_inbox installed in this database, and as new as outboxctl? See "
+                "outboxctl inbox install --help.";
+    else if (!field(PG_DIAG_MESSAGE_HINT).empty())
         text += "\nHINT:  " + field(PG_DIAG_MESSAGE_HINT);
-    else if (state == "3F000" || state == "42P01" || state == "42883")  // no schema, view, function
-        text +=
-            "\nHINT:  Is pg_inbox installed in this database, and as new as outboxctl? See "
-            "outboxctl inbox install --help.";
     return Refused(text);
 }
 

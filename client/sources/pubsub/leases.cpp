@@ -1,6 +1,7 @@
 #include "pubsub/leases.hpp"
 
 #include <algorithm>
+#include <map>
 
 namespace inbox::pubsub {
 
@@ -27,9 +28,9 @@ seconds AckTimes::p99() const {
 }
 
 seconds Leases::deadline() const {
-    const seconds least =
-        exactly_once_ ? std::max(limits_.min_deadline, seconds(60)) : limits_.min_deadline;
-    return std::clamp(ack_times_.p99(), least, std::max(least, limits_.max_deadline));
+    const seconds least = exactly_once_ ? seconds(60) : limits_.min_deadline;
+    return std::min(std::max({ack_times_.p99(), least, limits_.min_deadline}),
+                    limits_.max_deadline);
 }
 
 // Somewhere in the middle of the lease, so that there is time for a second attempt, and so that
@@ -40,7 +41,7 @@ void Leases::plan_round(SteadyTime now, double part) {
 }
 
 void Leases::add(const std::string& ack_id, SteadyTime now, double part) {
-    held_.try_emplace(ack_id, Lease{now});
+    held_.try_emplace(ack_id, Lease{now, next_number_++});
     plan_round(now, part);
 }
 
@@ -54,9 +55,12 @@ bool Leases::acked(const std::string& ack_id, SteadyTime now) {
 }
 
 std::vector<std::string> Leases::all() const {
-    std::vector<std::string> ack_ids;
+    std::map<std::uint64_t, std::string> in_order;
     for (const auto& [ack_id, lease] : held_)
-        ack_ids.push_back(ack_id);
+        in_order[lease.number] = ack_id;
+    std::vector<std::string> ack_ids;
+    for (auto& [number, ack_id] : in_order)
+        ack_ids.push_back(std::move(ack_id));
     return ack_ids;
 }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -53,7 +54,7 @@ class Leases {
 
     bool has(const std::string& ack_id) const { return held_.contains(ack_id); }
     std::size_t size() const { return held_.size(); }
-    std::vector<std::string> all() const;
+    std::vector<std::string> all() const;  // in the order in which they came
     void clear();
 
     // When the leases are to be extended; max(): there are none.
@@ -69,12 +70,14 @@ class Leases {
 
     struct Lease {
         SteadyTime since;
+        std::uint64_t number;
         bool expired = false;
     };
     LeaseLimits limits_;
     bool exactly_once_ = false;
     AckTimes ack_times_;
     std::unordered_map<std::string, Lease> held_;
+    std::uint64_t next_number_ = 0;
     SteadyTime next_round_ = SteadyTime::max();
 };
 

@@ -39,8 +39,8 @@ struct PubSubOptions {
     std::size_t max_outstanding_messages = 1000;
     std::size_t max_outstanding_bytes = 100 << 20;
 
-    // A lease is as long as 99 % of the messages take to be acknowledged, within these bounds, and
-    // at least 60 s where delivery is exactly once. 1 s to 600 s.
+    // A lease is as long as 99 % of the messages take to be acknowledged, within these bounds;
+    // where delivery is exactly once, at least 60 s, if the upper bound allows it. 1 s to 600 s.
     std::chrono::seconds min_ack_deadline{10};
     std::chrono::seconds max_ack_deadline{600};
     // After so long a message is left to its fate: the service gives it to somebody else.
@@ -58,7 +58,7 @@ struct PubSubStats {
     std::uint64_t nacked = 0;     // messages that were given back
     std::uint64_t extended = 0;   // leases, the first of each message included
     std::uint64_t overtaken = 0;  // given back, because an earlier one of their key had been
-    std::uint64_t expired = 0;    // leases given up after max_lease
+    std::uint64_t expired = 0;    // leases that ended before the message was settled
     // Exactly once: messages that somebody else had got, and which were not handed out.
     std::uint64_t refused = 0;
     std::uint64_t lost_acks = 0;  // that could not be delivered: the message comes again

@@ -1,0 +1,109 @@
+-- Read your writes: waiting until what one has caused elsewhere has arrived here. The one who waits looks
+-- again and again, at first after 2 ms, later every 100 ms, and holds a snapshot meanwhile.
+
+-- Until when to wait. Refuses what makes no sense.
+CREATE FUNCTION inbox.wait_until(timeout interval)
+RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF timeout IS NULL OR timeout < interval '0' OR timeout > interval '1 hour' THEN
+        RAISE EXCEPTION 'timeout must be from nothing to an hour' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'a % transaction cannot see what it waits for',
+                        upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'feature_not_supported',
+                  HINT = 'Use READ COMMITTED, or wait before the transaction begins.';
+    END IF;
+    RETURN clock_timestamp() + timeout;
+END $$;
+COMMENT ON FUNCTION inbox.wait_until(interval) IS 'internal: when a wait ends';
+
+-- Sleeps before looking again. False: it is too late.
+CREATE FUNCTION inbox.wait_on(pause double precision, deadline timestamptz)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    remaining double precision := extract(epoch FROM deadline - clock_timestamp());
+BEGIN
+    IF remaining <= 0 THEN
+        RETURN false;
+    END IF;
+    PERFORM pg_sleep(least(pause, remaining));
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION inbox.wait_on(double precision, timestamptz) IS 'internal: a pause between two looks';
+
+-- Waits until a row of a projection has a version, or a higher one, or was removed with one. False: it had
+-- not when the timeout was over. The key has a member for each column of the projection's key.
+CREATE FUNCTION inbox.wait_for(
+    projection     regclass,
+    key            jsonb,
+    version        anycompatible,
+    version_column text DEFAULT 'version',
+    timeout        interval DEFAULT '5 seconds')
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    deadline  timestamptz := inbox.wait_until(timeout);
+    pause     double precision := 0.002;
+    data      jsonb;
+    p         record;
+    statement text;
+BEGIN
+    IF jsonb_typeof(key) IS DISTINCT FROM 'object' THEN
+        RAISE EXCEPTION 'key must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    data := key || jsonb_build_object(version_column, version);
+    p := inbox.row_parts(projection, ARRAY(SELECT jsonb_object_keys(key)), version_column, data);
+    statement := format('SELECT EXISTS (SELECT FROM %1$s AS stored WHERE %2$s AND stored.%3$s >= excluded.%3$s) '
+                        'OR inbox.tombstone_version(%4$s, %5$s)::%6$s >= excluded.%3$s FROM %7$s',
+                        projection, p.same_key, p.version, projection::oid, p.key, p.version_type, p.given);
+    WHILE NOT inbox.run(statement, data) LOOP
+        IF NOT inbox.wait_on(pause, deadline) THEN
+            RETURN false;
+        END IF;
+        pause := least(pause * 1.5, 0.1);
+    END LOOP;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION inbox.wait_for(regclass, jsonb, anycompatible, text, interval) IS
+    'waits until a row of a projection has reached a version';
+
+-- Waits until a consumer has applied an event. False: it had not when the timeout was over. Error 55000:
+-- the event is a dead letter, and waits for a person.
+CREATE FUNCTION inbox.wait_for(consumer text, event_id uuid, timeout interval DEFAULT '5 seconds')
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    deadline timestamptz := inbox.wait_until(timeout);
+    pause    double precision := 0.002;
+    known_id integer := (SELECT c.id FROM inbox.consumer AS c WHERE c.name = consumer);
+BEGIN
+    IF known_id IS NULL THEN
+        RAISE EXCEPTION 'consumer "%" does not exist', consumer
+            USING ERRCODE = 'undefined_object', HINT = 'The view inbox.status lists all consumers.';
+    END IF;
+    LOOP
+        IF EXISTS (SELECT FROM inbox.dead_message AS d
+                    WHERE d.consumer_id = known_id AND d.event_id = wait_for.event_id) THEN
+            RAISE EXCEPTION 'event % is a dead letter of consumer "%"', event_id, consumer
+                USING ERRCODE = 'object_not_in_prerequisite_state',
+                      HINT = 'See inbox.dead_letter, and what inbox.redrive() and inbox.discard() do.';
+        ELSIF inbox.is_processed(known_id, event_id) THEN
+            RETURN true;
+        ELSIF NOT inbox.wait_on(pause, deadline) THEN
+            RETURN false;
+        END IF;
+        pause := least(pause * 1.5, 0.1);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION inbox.wait_for(text, uuid, interval) IS 'waits until a consumer has applied an event';

@@ -1,0 +1,354 @@
+"""Events that fail, and processors that are killed: in the server, and outside it with claim().
+
+Polls are an hour apart on these servers (cluster.py): whatever goes on, a wake-up or a due attempt has
+brought.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cluster import Cluster
+from database import Database
+from test_inbox import Reader
+from waiting import SECOND, Stopwatch, stays, wait_until
+
+RECEIVE = """
+    SELECT inbox.receive(%s, 'test', %s::uuid[], array_fill(now(), ARRAY[n]), array_fill(NULL::bigint, ARRAY[n]),
+                         %s::bigint[], array_fill(1, ARRAY[n]), array_fill(NULL::uuid, ARRAY[n]),
+                         array_fill('t'::text, ARRAY[n]), array_fill('t'::text, ARRAY[n]), %s::text[],
+                         array_fill('Thing'::text, ARRAY[n]), %s::text[],
+                         array_fill('application/json'::text, ARRAY[n]), array_fill(NULL::jsonb, ARRAY[n]),
+                         array_fill('{}'::bytea, ARRAY[n]))
+      FROM (SELECT cardinality(%s::uuid[])) AS given(n)
+"""
+
+
+class Consumer(Reader):
+    """A database with messages that somebody has sent to the consumer c."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        super().__init__(cluster, name)
+        self.sent = 0
+
+    def send(self, key: str, count: int = 1, *, first: int = 1) -> list[str]:
+        return self.send_all([(key, first + n) for n in range(count)])
+
+    def send_all(self, events: list[tuple[str, int]]) -> list[str]:
+        """Sends events of these keys and versions, in this order."""
+        ids = [f"{self.sent + n:08x}-0000-7000-8000-{0:012x}" for n in range(1, len(events) + 1)]
+        self.sent += len(events)
+        self.send_again(ids, events)
+        return ids
+
+    def send_again(self, ids: list[str], events: list[tuple[str, int]]) -> None:
+        keys, versions = [key for key, _ in events], [version for _, version in events]
+        self.execute(RECEIVE, ("c", ids, versions, keys, keys, ids))
+
+    def set_policy(self, **policy: object) -> None:
+        self.execute(
+            "SELECT inbox.set_policy('c', " + ", ".join(f"{name} => %s" for name in policy) + ")",
+            tuple(policy.values()),
+        )
+
+    def poison(self, key: str, version: int) -> None:
+        self.execute("INSERT INTO poison VALUES (%s, %s)", (key, version))
+
+    def dead_letters(self) -> list[str]:
+        rows = self.execute("SELECT event_id::text FROM inbox.dead_letter ORDER BY died_at")
+        return [row[0] for row in rows]
+
+    def wait_dead(self, ids: list[str]) -> None:
+        wait_until(self.dead_letters, lambda seen: seen == ids, what="dead letters")
+
+    def findings(self, tolerance: str = "1 minute") -> list[tuple]:
+        return self.execute("SELECT severity, consumer, what FROM inbox.health(%s)", (tolerance,))
+
+    def claim(self, connection: psycopg.Connection, lease: str = "30 seconds") -> list[tuple]:
+        return connection.execute(
+            "SELECT token, event_id::text FROM inbox.claim('c', 100, %s)", (lease,)
+        ).fetchall()
+
+
+@pytest.fixture
+def consumer(shared_cluster: Cluster, new_database: Callable[..., Database]) -> Consumer:
+    consumer = Consumer(shared_cluster, new_database(extension=False).name)
+    consumer.create_extension()
+    return consumer
+
+
+@pytest.fixture
+def served(consumer: Consumer) -> Consumer:
+    """One whose messages are processed in the server, and tried again soon."""
+    consumer.set_policy(max_attempts=3, retry_base="1 ms", retry_max="10 ms")
+    consumer.subscribe()
+    return consumer
+
+
+# -------------------------------------------------------------------------------------------------
+# In the server
+# -------------------------------------------------------------------------------------------------
+
+
+def test_the_last_attempt_makes_a_dead_letter_and_the_key_goes_on(served: Consumer) -> None:
+    served.poison("bad", 2)
+    bad, good = served.send("bad", 3), served.send("good", 2)
+    served.wait_dead([bad[1]])
+    wait_until(served.applied, lambda seen: len(seen) == 4, what="all others to be applied")
+    applied = served.applied()
+    assert [id for id in applied if id in bad] == [bad[0], bad[2]] and set(good) < set(applied)
+    letter = served.execute("SELECT consumer, ordering_key, version, attempts, error, blocks FROM inbox.dead_letter")
+    assert letter == [("c", "bad", 2, 3, "poison 2", False)]
+    state = served.state()
+    assert (state["state"], state["dead_letters"], state["waiting_keys"]) == ("idle", 1, 0)
+    assert served.findings() == [("degraded", "c", "dead letters")]
+
+
+def test_a_dead_letter_blocks_its_key_until_it_is_redriven(served: Consumer) -> None:
+    served.set_policy(on_dead_letter="block")
+    served.poison("bad", 1)
+    bad, good = served.send("bad", 3), served.send("good", 2)
+    served.wait_dead([bad[0]])
+    served.wait_applied(good)
+    stays(served.applied, good, seconds=0.3, what="what was applied")
+    assert served.state()["state"] == "processing, some keys wait"
+    assert served.findings() == [("failing", "c", "dead letters")]
+    served.execute("DELETE FROM poison")
+    watch = Stopwatch()
+    assert served.value("SELECT inbox.redrive('c', why => 'handler mended')") == 1
+    served.wait_applied(good + bad)
+    assert watch.seconds < SECOND
+    assert served.findings() == []
+
+
+def test_a_dead_letter_blocks_its_key_until_it_is_discarded(served: Consumer) -> None:
+    served.set_policy(on_dead_letter="block")
+    served.poison("bad", 1)
+    bad = served.send("bad", 3)
+    served.wait_dead([bad[0]])
+    watch = Stopwatch()
+    assert served.value("SELECT inbox.discard('c', %s, 'wrong by design')", (bad[:1],)) == 1
+    served.wait_applied(bad[1:])
+    assert watch.seconds < SECOND
+    served.send_again(bad[:1], [("bad", 9)])
+    served.wait_applied(bad[1:] + served.send("bad", first=10))
+    assert served.execute("SELECT operation, role, why FROM inbox.operation WHERE why IS NOT NULL") == [
+        ("discard", "postgres", "wrong by design")
+    ]
+
+
+def test_a_policy_that_changes_frees_what_was_blocked(served: Consumer) -> None:
+    served.set_policy(on_dead_letter="block")
+    served.poison("bad", 1)
+    bad = served.send("bad", 3)
+    served.wait_dead([bad[0]])
+    watch = Stopwatch()
+    served.set_policy(on_dead_letter="release")
+    served.wait_applied(bad[1:])
+    assert watch.seconds < SECOND
+
+
+def test_a_handler_can_say_that_no_attempt_will_help(served: Consumer) -> None:
+    served.set_policy(max_attempts=1000, retry_base="1 hour", retry_max="1 hour")
+    served.execute(
+        """CREATE OR REPLACE FUNCTION handle(event inbox.message) RETURNS void LANGUAGE plpgsql AS
+           $$ BEGIN RAISE EXCEPTION 'never' USING ERRCODE = 'IL002'; END $$"""
+    )
+    served.wait_dead(served.send("bad"))
+    assert served.execute("SELECT attempts, sqlstate FROM inbox.dead_letter") == [(1, "IL002")]
+
+
+def test_a_failed_message_is_tried_again_when_it_is_due(served: Consumer) -> None:
+    served.set_policy(max_attempts=1000)
+    served.poison("bad", 1)
+    bad = served.send("bad")
+    wait_until(
+        lambda: served.execute("SELECT attempts FROM inbox.waiting_keys"), lambda rows: rows and rows[0][0] > 5,
+        what="more attempts",
+    )  # fmt: skip
+    wait_until(lambda: served.findings("1 ms"), lambda seen: seen and seen[0][2] in ("behind", "events fail"),
+               what="a report that it fails")  # fmt: skip
+    served.execute("DELETE FROM poison")
+    served.wait_applied(bad)
+
+
+def test_a_redriven_message_comes_before_what_waits_behind_it(served: Consumer) -> None:
+    served.poison("bad", 1)
+    served.poison("bad", 2)
+    bad = served.send("bad", 2)
+    served.wait_dead(bad)
+    # The first one waits for long now, the second for it: nobody is kept busy by that.
+    served.set_policy(max_attempts=1000, retry_base="1 hour", retry_max="1 hour")
+    assert served.value("SELECT inbox.redrive('c')") == 2
+    wait_until(lambda: served.value("SELECT count(*) FROM inbox.waiting"), lambda n: n == 1, what="a failure")
+    assert served.applied() == []
+    served.execute("DELETE FROM poison; UPDATE inbox.waiting SET next_attempt_at = '-infinity'")
+    more = served.send("other")  # wakes the processor
+    wait_until(served.applied, lambda seen: len(seen) == 3, what="all to be applied")
+    assert [id for id in served.applied() if id not in more] == bad
+
+
+def test_how_long_messages_waited_is_shown(served: Consumer) -> None:
+    ids = served.send("a", 10)
+    served.wait_applied(ids)
+    wait, latency = wait_until(
+        lambda: served.execute("SELECT wait_p99, latency_p99 FROM inbox.lag")[0], lambda row: row[0], what="the lag"
+    )
+    assert 0 < wait.total_seconds() < 10 * SECOND and latency.total_seconds() < 10 * SECOND
+
+
+@pytest.mark.worker_errors("is not one of role|terminated")
+def test_a_consumer_without_processor_is_reported(consumer: Consumer) -> None:
+    consumer.send("a")
+    assert consumer.findings() == []
+    wait_until(lambda: consumer.findings("1 ms"), lambda seen: seen == [("failing", "c", "messages for nobody")],
+               what="a report of messages for nobody")  # fmt: skip
+    consumer.execute("UPDATE inbox.consumer SET role = 'nobody', subscriptions = 1")  # nobody starts that
+    assert consumer.findings() == [("failing", "c", "no processor")]
+
+
+# -------------------------------------------------------------------------------------------------
+# Outside the server
+# -------------------------------------------------------------------------------------------------
+
+
+def test_who_has_lost_a_lease_cannot_complete(consumer: Consumer) -> None:
+    consumer.set_policy(retry_base="1 ms", retry_max="1 ms")
+    ids = consumer.send("a", 2)
+    with consumer.connect() as slow, consumer.connect() as other:
+        old = dict((id, token) for token, id in consumer.claim(slow, "1 ms"))
+        assert list(old) == ids
+        [(token, id)] = wait_until(lambda: consumer.claim(other), what="the lease to be taken over")
+        assert id == ids[0]
+        for id in ids:
+            with pytest.raises(psycopg.Error) as error, slow.transaction():
+                slow.execute("INSERT INTO applied (event_id) VALUES (%s)", (id,))
+                slow.execute("SELECT inbox.complete(%s, %s)", (old[id], id))
+            assert error.value.sqlstate == "IL001"
+        assert consumer.applied() == []
+        assert other.execute("SELECT inbox.complete(%s, %s)", (token, ids[0])).fetchone() == (True,)
+
+
+def test_consumers_of_the_server_are_not_claimed(served: Consumer) -> None:
+    with served.connect() as connection, pytest.raises(
+        psycopg.errors.ObjectNotInPrerequisiteState, match="processed in the server"
+    ):
+        served.claim(connection)
+
+
+class Claimers:
+    """Processes that claim messages of the consumer c."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.seed = int(os.environ.get("OUTBOX_TEST_SEED", random.randrange(1_000_000)))
+        self.started = 0
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, count: int = 1) -> None:
+        program = str(Path(__file__).with_name("claimer.py"))
+        conninfo = self.consumer.cluster.conninfo(self.consumer.name)
+        for _ in range(count):
+            self.started += 1
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, program, conninfo, "c", str(self.started), str(self.seed + self.started)],
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                )
+            )  # fmt: skip
+
+    def replace_dead(self) -> None:
+        for process in [process for process in self.processes if process.poll() == -signal.SIGKILL]:
+            self.processes.remove(process)
+            process.communicate()
+            self.start()
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            output, _ = process.communicate(timeout=60)
+            assert process.returncode == 0, f"a claimer failed (seed {self.seed}):\n{output}"
+        self.processes.clear()
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
+def claimers(consumer: Consumer, count: int) -> Iterator[Claimers]:
+    claimers = Claimers(consumer)
+    try:
+        claimers.start(count)
+        yield claimers
+        claimers.stop()
+    finally:
+        claimers.end()
+
+
+def wait_for_more(consumer: Consumer, more: int) -> None:
+    count = "SELECT count(*) FROM applied"
+    goal = consumer.value(count) + more
+    wait_until(lambda: consumer.value(count), lambda n: n >= goal, timeout=60, what=f"{more} more applied")
+
+
+def assert_applied_once_in_order(consumer: Consumer, ids: list[str], *, but: tuple[str, ...] = ()) -> None:
+    expected = sorted(set(ids) - set(but))
+    wait_until(
+        lambda: consumer.value("SELECT count(*) FROM inbox.message"), lambda n: n == 0, timeout=60,
+        what="the inbox to be empty; inbox.waiting and inbox.claimed say what is left",
+    )  # fmt: skip
+    assert sorted(consumer.applied()) == expected, "lost, or applied twice"
+    back = consumer.execute(
+        "SELECT key, version, who FROM (SELECT *, version <= lag(version) OVER (PARTITION BY key ORDER BY number) AS back "
+        "FROM applied) AS s WHERE back"
+    )
+    assert back == [], "events of a key were applied out of order"
+
+
+def test_every_message_once_and_in_order_while_processors_are_killed_and_stopped(consumer: Consumer) -> None:
+    consumer.set_policy(max_attempts=1000, retry_base="1 ms", retry_max="100 ms")
+    keys = [f"key {n}" for n in range(20)]
+    events = [(key, version) for version in range(1, 101) for key in keys]
+    ids = consumer.send_all(events)
+    with claimers(consumer, 4) as running:
+        for _ in range(3):
+            wait_for_more(consumer, 200)
+            running.processes[0].kill()
+            wait_until(lambda: running.processes[0].poll(), what="a claimer to be dead")
+            running.replace_dead()
+            consumer.send_again(ids[:500], events[:500])
+            stopped = running.processes[0]
+            stopped.send_signal(signal.SIGSTOP)  # and others go on, once its lease has ended
+            wait_for_more(consumer, 200)
+            stopped.send_signal(signal.SIGCONT)
+        assert_applied_once_in_order(consumer, ids)
+    assert consumer.dead_letters() == []
+
+
+def test_a_message_that_ends_its_processor_takes_no_others_along(consumer: Consumer) -> None:
+    consumer.set_policy(max_attempts=3, retry_base="1 ms", retry_max="1 ms")
+    ids = consumer.send("deadly") + consumer.send_all([(f"key {n}", 1) for n in range(30)])
+    deadly = ids[0]
+    with claimers(consumer, 1) as running:
+
+        def dead_letters() -> list[str]:
+            running.replace_dead()
+            return consumer.dead_letters()
+
+        wait_until(dead_letters, lambda seen: seen == [deadly], timeout=60, what="the dead letter")
+        assert_applied_once_in_order(consumer, ids, but=(deadly,))
+    row = consumer.execute("SELECT attempts, sqlstate FROM inbox.dead_letter")
+    assert row == [(3, "IL001")]
