@@ -1,122 +1,54 @@
-// The Pub/Sub source by itself, for the tests: pubsub_source OPTION=VALUE ...
+// The Pub/Sub source by itself: pubsub_source OPTION=VALUE ..., as inbox::PubSubOptions names them,
+// and takes the commands of source_driver.hpp, and these:
 //
-// Options: those of inbox::PubSubOptions by name, times in milliseconds.
-//
-// Reads commands from its input, a line each with fields separated by tabs, and answers each with a
-// line of JSON: see command(). Deliveries are called by number, in the order in which they came.
-// What the source logs goes to standard error.
-#include <iostream>
-#include <map>
-#include <sstream>
-#include <string>
+//   stats                                      inbox::PubSubStats
+//   create_snapshot ID, seek_to_snapshot ID    {}
+//   close_during_receive WAIT                  an array of deliveries
 #include <thread>
-#include <vector>
-
-#include <json/json.h>
 
 #include "inbox/sources/pubsub.hpp"
+#include "source_driver.hpp"
 
 namespace {
 
 using std::chrono::milliseconds;
-using Options = std::map<std::string, std::string>;
 
-std::string taken(Options& options, const std::string& name, const std::string& otherwise) {
-    const auto found = options.extract(name);
-    return found ? found.mapped() : otherwise;
-}
-
-inbox::PubSubOptions source_options(Options& options) {
+inbox::PubSubOptions pubsub_options(driver::Options& options) {
     inbox::PubSubOptions o;
-    const auto number = [&](const char* name, std::size_t& value) {
-        value = std::stoull(taken(options, name, std::to_string(value)));
-    };
-    const auto seconds = [&](const char* name, std::chrono::seconds& value) {
-        value =
-            std::chrono::seconds(std::stoll(taken(options, name, std::to_string(value.count()))));
-    };
-    o.project = taken(options, "project", "");
-    o.subscription = taken(options, "subscription", "");
-    o.topic = taken(options, "topic", "");
-    o.endpoint = taken(options, "endpoint", o.endpoint);
-    o.emulator_host = taken(options, "emulator_host", "");
-    o.key_file = taken(options, "key_file", "");
-    o.ca_file = taken(options, "ca_file", "");
-    o.client_id = taken(options, "client_id", "");
-    number("max_outstanding_messages", o.max_outstanding_messages);
-    number("max_outstanding_bytes", o.max_outstanding_bytes);
-    seconds("min_ack_deadline", o.min_ack_deadline);
-    seconds("max_ack_deadline", o.max_ack_deadline);
-    seconds("max_lease", o.max_lease);
-    o.heartbeat =
-        milliseconds(std::stoll(taken(options, "heartbeat", std::to_string(o.heartbeat.count()))));
+    options.take("project", o.project);
+    options.take("subscription", o.subscription);
+    options.take("topic", o.topic);
+    options.take("endpoint", o.endpoint);
+    options.take("emulator_host", o.emulator_host);
+    options.take("key_file", o.key_file);
+    options.take("ca_file", o.ca_file);
+    options.take("max_outstanding_messages", o.max_outstanding_messages);
+    options.take("max_outstanding_bytes", o.max_outstanding_bytes);
+    options.take("min_ack_deadline", o.min_ack_deadline);
+    options.take("max_ack_deadline", o.max_ack_deadline);
+    options.take("max_lease", o.max_lease);
+    options.take("heartbeat", o.heartbeat);
+    options.take("client_id", o.client_id);
     return o;
 }
 
-class Driver {
+class PubSubDriver : public driver::Driver {
   public:
-    explicit Driver(inbox::PubSubOptions options) : source_(std::move(options)) {
-        source_.set_log([](inbox::Level level, const std::string& message) {
-            static constexpr const char* levels[] = {"debug", "info", "warning", "error"};
-            std::cerr << levels[static_cast<int>(level)] + (": " + message) + "\n";
-        });
-    }
-
-    Json::Value command(const std::string& line) {
-        const std::vector<std::string> f = fields_of(line);
-        try {
-            return run(f);
-        } catch (const inbox::SourceError& error) {
-            Json::Value answer;
-            answer["error"] = error.what();
-            answer["transient"] = error.transient();
-            return answer;
-        }
-    }
+    explicit PubSubDriver(inbox::PubSubSource& source) : Driver(source), source_(source) {}
 
   private:
-    Json::Value run(const std::vector<std::string>& f) {
-        if (f[0] == "open")
-            source_.open();
-        else if (f[0] == "receive")
-            return receive(std::stoul(f[1]), milliseconds(std::stoll(f[2])));
-        else if (f[0] == "close_during_receive")
-            return close_during_receive(milliseconds(std::stoll(f[1])));
-        else if (f[0] == "ack")
-            source_.ack(deliveries(f[1]));
-        else if (f[0] == "nack")
-            source_.nack(deliveries(f[1]));
-        else if (f[0] == "seek")
-            source_.seek(inbox::Time(std::chrono::microseconds(std::stoll(f[1]))));
-        else if (f[0] == "create_snapshot")
-            source_.create_snapshot(f[1]);
+    Json::Value execute(const std::vector<std::string>& f) override {
+        if (f[0] == "stats")
+            return stats();
+        if (f[0] == "close_during_receive")
+            return close_during_receive(milliseconds(std::stoll(f.at(1))));
+        if (f[0] == "create_snapshot")
+            source_.create_snapshot(f.at(1));
         else if (f[0] == "seek_to_snapshot")
-            source_.seek_to_snapshot(f[1]);
-        else if (f[0] == "close")
-            source_.close(milliseconds(std::stoll(f[1])));
-        else if (f[0] != "stats")
-            throw inbox::SourceError("no such command: " + f[0], false);
-        return stats();
-    }
-
-    Json::Value receive(std::size_t max_messages, milliseconds wait) {
-        Json::Value answer(Json::arrayValue);
-        for (inbox::Delivery& delivery : source_.receive(max_messages, wait)) {
-            Json::Value message;
-            message["number"] = Json::UInt64(received_.size());
-            message["message_id"] = delivery.message_id;
-            message["source"] = delivery.source;
-            message["published_at"] = Json::Int64(delivery.published_at.time_since_epoch().count());
-            message["size"] = Json::UInt64(delivery.size);
-            message["event_id"] = delivery.event.id;
-            message["topic"] = delivery.event.topic;
-            message["type"] = delivery.event.type;
-            message["key"] = delivery.event.ordering_key;
-            message["payload"] = delivery.event.payload.value_or("");
-            answer.append(std::move(message));
-            received_.push_back(std::move(delivery));
-        }
-        return answer;
+            source_.seek_to_snapshot(f.at(1));
+        else
+            return Driver::execute(f);
+        return Json::Value(Json::objectValue);
     }
 
     Json::Value close_during_receive(milliseconds wait) {
@@ -131,57 +63,36 @@ class Driver {
 
     Json::Value stats() const {
         const inbox::PubSubStats stats = source_.stats();
-        Json::Value answer;
-        answer["streams"] = Json::UInt64(stats.streams);
-        answer["received"] = Json::UInt64(stats.received);
-        answer["acked"] = Json::UInt64(stats.acked);
-        answer["nacked"] = Json::UInt64(stats.nacked);
-        answer["extended"] = Json::UInt64(stats.extended);
-        answer["overtaken"] = Json::UInt64(stats.overtaken);
-        answer["expired"] = Json::UInt64(stats.expired);
-        answer["refused"] = Json::UInt64(stats.refused);
-        answer["lost_acks"] = Json::UInt64(stats.lost_acks);
-        answer["leased"] = Json::UInt64(stats.leased);
-        answer["waiting"] = Json::UInt64(stats.waiting);
-        return answer;
+        Json::Value json;
+        json["streams"] = Json::UInt64(stats.streams);
+        json["received"] = Json::UInt64(stats.received);
+        json["acked"] = Json::UInt64(stats.acked);
+        json["nacked"] = Json::UInt64(stats.nacked);
+        json["extended"] = Json::UInt64(stats.extended);
+        json["overtaken"] = Json::UInt64(stats.overtaken);
+        json["expired"] = Json::UInt64(stats.expired);
+        json["refused"] = Json::UInt64(stats.refused);
+        json["lost_acks"] = Json::UInt64(stats.lost_acks);
+        json["leased"] = Json::UInt64(stats.leased);
+        json["waiting"] = Json::UInt64(stats.waiting);
+        return json;
     }
 
-    static std::vector<std::string> fields_of(const std::string& line) {
-        std::vector<std::string> fields;
-        std::istringstream in(line);
-        for (std::string field; std::getline(in, field, '\t');)
-            fields.push_back(field);
-        fields.resize(3);
-        return fields;
-    }
-
-    std::vector<inbox::Delivery> deliveries(const std::string& numbers) const {
-        std::vector<inbox::Delivery> chosen;
-        std::istringstream in(numbers);
-        for (std::string number; std::getline(in, number, ',');)
-            chosen.push_back(received_.at(std::stoul(number)));
-        return chosen;
-    }
-
-    inbox::PubSubSource source_;
-    std::vector<inbox::Delivery> received_;
+    inbox::PubSubSource& source_;
 };
 
 }  // namespace
 
 int main(int count, char** arguments) {
-    Options options;
-    for (int i = 1; i < count; i++) {
-        const std::string option = arguments[i];
-        options[option.substr(0, option.find('='))] = option.substr(option.find('=') + 1);
-    }
-    Driver driver(source_options(options));
-    for (const auto& [name, value] : options) {
-        std::cerr << "unknown option " << name << "=" << value << '\n';
+    driver::Options options(count, arguments);
+    const inbox::PubSubOptions o = pubsub_options(options);
+    if (!options.are_all_taken())
         return 2;
+    try {
+        inbox::PubSubSource source(o);
+        PubSubDriver(source).run();
+    } catch (const std::exception& error) {
+        std::cerr << error.what() << '\n';
+        return 1;
     }
-    Json::StreamWriterBuilder one_line;
-    one_line["indentation"] = "";
-    for (std::string line; std::getline(std::cin, line);)
-        std::cout << Json::writeString(one_line, driver.command(line)) << std::endl;
 }

@@ -41,6 +41,10 @@ class Options {
         if (const auto found = given_.extract(name))
             value = std::stoi(found.mapped());
     }
+    void take(const char* name, std::size_t& value) {
+        if (const auto found = given_.extract(name))
+            value = std::stoull(found.mapped());
+    }
     template <class Rep, class Period>
     void take(const char* name, std::chrono::duration<Rep, Period>& value) {
         if (const auto found = given_.extract(name))
@@ -82,9 +86,12 @@ inline Json::Value json_of(const inbox::Delivery& delivery, std::size_t number) 
 class Driver {
   public:
     explicit Driver(inbox::Source& source) : source_(source) {
-        source_.set_log(
-            [](inbox::Level, const std::string& message) { std::cerr << message + '\n'; });
+        source_.set_log([](inbox::Level level, const std::string& message) {
+            static constexpr const char* levels[] = {"debug: ", "info: ", "warning: ", "error: "};
+            std::cerr << levels[static_cast<int>(level)] + message + '\n';
+        });
     }
+    virtual ~Driver() = default;
 
     void run() {
         Json::StreamWriterBuilder one_line;
@@ -93,19 +100,9 @@ class Driver {
             std::cout << Json::writeString(one_line, answer(line)) << std::endl;
     }
 
-  private:
-    Json::Value answer(const std::string& line) {
-        try {
-            return execute(split(line, '\t'));
-        } catch (const inbox::SourceError& error) {
-            Json::Value json;
-            json["error"] = error.what();
-            json["transient"] = error.transient();
-            return json;
-        }
-    }
-
-    Json::Value execute(const std::vector<std::string>& f) {
+  protected:
+    // What only one kind of source can do goes before this.
+    virtual Json::Value execute(const std::vector<std::string>& f) {
         if (f[0] == "open")
             source_.open();
         else if (f[0] == "receive")
@@ -130,6 +127,18 @@ class Driver {
             received_.push_back(std::move(delivery));
         }
         return answer;
+    }
+
+  private:
+    Json::Value answer(const std::string& line) {
+        try {
+            return execute(split(line, '\t'));
+        } catch (const inbox::SourceError& error) {
+            Json::Value json;
+            json["error"] = error.what();
+            json["transient"] = error.transient();
+            return json;
+        }
     }
 
     static std::vector<std::string> split(const std::string& text, char at) {

@@ -4,7 +4,7 @@
 #include <future>
 #include <sstream>
 
-#include <signal.h>
+#include "signals_blocked.hpp"
 
 namespace inbox::pubsub {
 
@@ -12,6 +12,7 @@ using google::protobuf::MessageLite;
 
 void Call::start(const std::shared_ptr<grpc::Channel>& channel, std::chrono::milliseconds limit,
                  Done done) {
+    const SignalsBlocked blocked;
     context_.set_deadline(std::chrono::system_clock::now() + limit);
     grpc::TemplatedGenericStub<MessageLite, MessageLite>(channel).UnaryCall(
         &context_, method_, {}, request_.get(), &answer_, std::move(done));
@@ -114,6 +115,7 @@ static std::shared_ptr<grpc::ChannelCredentials> make_credentials(const PubSubOp
 }
 
 std::shared_ptr<grpc::Channel> make_channel(const PubSubOptions& options) {
+    const SignalsBlocked blocked;
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
     // Not the pings, which servers count, but what comes with them: TCP gives up a connection on
@@ -125,16 +127,6 @@ std::shared_ptr<grpc::Channel> make_channel(const PubSubOptions& options) {
     const bool emulated = !options.emulator_host.empty();
     return grpc::CreateCustomChannel(emulated ? options.emulator_host : options.endpoint,
                                      make_credentials(options), arguments);
-}
-
-BlockedSignals::BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-}
-
-BlockedSignals::~BlockedSignals() {
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 }  // namespace inbox::pubsub

@@ -49,17 +49,4 @@ std::shared_ptr<Call> create_snapshot(const std::string& snapshot, const std::st
 // Does not connect yet. Throws SourceError, not transient: there are no credentials.
 std::shared_ptr<grpc::Channel> make_channel(const PubSubOptions& options);
 
-// Blocks all signals for a thread and those it starts: they are the program's own, to be handled on
-// its own threads.
-class BlockedSignals {
-  public:
-    BlockedSignals();
-    ~BlockedSignals();
-    BlockedSignals(const BlockedSignals&) = delete;
-    BlockedSignals& operator=(const BlockedSignals&) = delete;
-
-  private:
-    sigset_t before_;
-};
-
 }  // namespace inbox::pubsub

@@ -2,14 +2,15 @@
 
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 
 #include "message/decode.hpp"
 #include "pubsub/answer.hpp"
 #include "pubsub/session.hpp"
+#include "signals_blocked.hpp"
 
 namespace inbox {
 
-using pubsub::BlockedSignals;
 using pubsub::ReceivedMessage;
 using pubsub::Session;
 
@@ -40,7 +41,7 @@ class PubSubSource::Impl {
 
     void open() {
         close(std::chrono::milliseconds(0));
-        const BlockedSignals blocked;  // for the threads this starts
+        const SignalsBlocked blocked;  // for the thread this starts
         auto session = std::make_shared<Session>(options_, log_);
         const std::lock_guard lock(mutex_);
         session_ = std::move(session);
@@ -65,21 +66,15 @@ class PubSubSource::Impl {
         return session_;
     }
 
-    // A call that is answered before anything else is done.
-    void ask(pubsub::Call& call, const std::string& what) {
-        const BlockedSignals blocked;
-        const std::shared_ptr<Session> session = this->session();
-        const auto channel = session ? session->channel() : pubsub::make_channel(options_);
-        const grpc::Status status = call.wait(channel, std::chrono::seconds(60));
-        if (!status.ok())
-            throw SourceError("cannot " + what + ": " + pubsub::describe(status),
-                              pubsub::is_transient(status));
+    void create_snapshot(const std::string& id) {
+        const auto call = pubsub::create_snapshot(snapshot(id), resource());
+        check(call->wait(channel(), unary_limit), "create " + snapshot(id));
     }
 
     void seek(const std::shared_ptr<pubsub::Call>& call) {
-        ask(*call, "seek " + resource());
-        if (const std::shared_ptr<Session> session = this->session())
-            session->restart();
+        const std::shared_ptr<Session> session = this->session();
+        check(session ? session->seek(*call) : call->wait(channel(), unary_limit),
+              "seek " + resource());
     }
 
     std::string resource() const {
@@ -100,6 +95,19 @@ class PubSubSource::Impl {
     }
 
   private:
+    static constexpr std::chrono::seconds unary_limit{60};
+
+    static void check(const grpc::Status& status, const std::string& what) {
+        if (!status.ok())
+            throw SourceError("cannot " + what + ": " + pubsub::describe(status),
+                              pubsub::is_transient(status));
+    }
+
+    std::shared_ptr<grpc::Channel> channel() const {
+        const std::shared_ptr<Session> session = this->session();
+        return session ? session->channel() : pubsub::make_channel(options_);
+    }
+
     static void add(PubSubStats& to, const PubSubStats& more);
 
     const PubSubOptions options_;
@@ -191,8 +199,7 @@ void PubSubSource::seek_to_snapshot(const std::string& id) {
 }
 
 void PubSubSource::create_snapshot(const std::string& id) {
-    const auto call = pubsub::create_snapshot(impl_->snapshot(id), impl_->resource());
-    impl_->ask(*call, "create " + impl_->snapshot(id));
+    impl_->create_snapshot(id);
 }
 
 void PubSubSource::close(std::chrono::milliseconds limit) noexcept {

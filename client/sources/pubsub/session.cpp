@@ -10,6 +10,8 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 static constexpr std::chrono::milliseconds request_limit = 10s;
+static constexpr std::chrono::milliseconds seek_limit = 60s;
+static constexpr Duration finish_limit = 1s;
 static constexpr Duration first_pause = 200ms;
 static constexpr Duration longest_pause = 30s;
 // A stream that lived so long was a good one, whether or not anything came.
@@ -55,8 +57,7 @@ void Session::tell_notes(Lock& lock) {
 void Session::keep() {
     Lock lock(mutex_);
     while (!keeper_may_end_) {
-        if (!closing_)
-            keep_stream(lock);
+        keep_stream(lock);
         extend_leases();
         send(lock);
         tell_notes(lock);
@@ -74,16 +75,15 @@ SteadyTime Session::next_task() const {
     const SteadyTime settle = std::min(settlements_.due(), leases_.next_round());
     if (!notes_.empty() || (to_resume_ && stream_))
         return SteadyTime::min();
-    if (closing_)
-        return settle;
-    return std::min(settle, stream_ ? heartbeat_at_ : reopen_at_);
+    const SteadyTime reopen = suspended_ ? SteadyTime::max() : reopen_at_;
+    return std::min(settle, stream_ ? heartbeat_at_ : reopen);
 }
 
 void Session::keep_stream(Lock& lock) {
     const SteadyTime now = Clock::now();
     const std::shared_ptr<Stream> stream = stream_;
     if (!stream) {
-        if (now >= reopen_at_)
+        if (!suspended_ && now >= reopen_at_)
             open_stream(lock);
         return;
     }
@@ -176,15 +176,19 @@ bool Session::is_full(double part) const {
 
 bool Session::take(std::uint64_t stream, StreamingPullResponse& response) {
     const Lock lock(mutex_);
-    if (stream != stream_number_ || closing_)
-        return true;  // until it ends
+    const SteadyTime now = Clock::now();
+    if (stream != stream_number_) {  // and is to end: these came too late
+        for (const ReceivedMessage& message : response.received_messages())
+            settlements_.add(Action::nack, message.ack_id(), now);
+        work_.notify_one();
+        return true;
+    }
     streams_failed_ = 0;
     if (response.has_subscription_properties()) {
         exactly_once_ = response.subscription_properties().exactly_once_delivery_enabled();
         ordered_ = response.subscription_properties().message_ordering_enabled();
         leases_.set_exactly_once(exactly_once_);
     }
-    const SteadyTime now = Clock::now();
     for (ReceivedMessage& message : *response.mutable_received_messages())
         arrive(message, now);
     arrived_.notify_one();
@@ -221,7 +225,7 @@ void Session::stream_ended(std::uint64_t stream, const grpc::Status& status) {
     const Lock lock(mutex_);
     streams_alive_--;
     quiet_.notify_one();
-    if (stream != stream_number_ || closing_)
+    if (stream != stream_number_)
         return;
     stream_.reset();
     paused_ = to_resume_ = false;
@@ -246,26 +250,39 @@ void Session::stream_ended(std::uint64_t stream, const grpc::Status& status) {
     work_.notify_one();
 }
 
-void Session::restart() {
-    Lock lock(mutex_);
-    const std::shared_ptr<Stream> old = std::move(stream_);
+// So that what is given back, or sought, is not sent on a stream that nobody reads any more.
+void Session::end_stream(Lock& lock, Duration limit) {
+    suspended_ = true;
     stream_number_++;
-    stream_.reset();
     paused_ = to_resume_ = false;
-    reopen_at_ = SteadyTime::min();
-    for (const ReceivedMessage& message : waiting_)
-        leases_.remove(message.ack_id());
-    for (const auto& [ack_id, message] : unconfirmed_)
-        leases_.remove(ack_id);
-    waiting_.clear();
-    unconfirmed_.clear();
-    read_bytes_ = 0;
+    const std::shared_ptr<Stream> stream = std::exchange(stream_, nullptr);
+    const SteadyTime until = Clock::now() + limit;
+    if (stream) {
+        lock.unlock();
+        stream->finish();
+        lock.lock();
+    }
+    if (quiet_.wait_until(lock, until, [&] { return streams_alive_ == 0; }) || !stream)
+        return;
+    lock.unlock();
+    stream->cancel();
+    lock.lock();
+}
+
+grpc::Status Session::seek(Call& call) {
+    Lock lock(mutex_);
+    end_stream(lock, finish_limit);
+    give_back_read(Clock::now());
     key_order_.clear();
     work_.notify_one();
     lock.unlock();
-    const BlockedSignals blocked;
-    if (old)
-        old->cancel();
+    const grpc::Status status = call.wait(channel_, seek_limit);
+    lock.lock();
+    suspended_ = closing_;
+    if (fatal_.empty())
+        reopen_at_ = SteadyTime::min();
+    work_.notify_one();
+    return status;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -341,6 +358,17 @@ void Session::give_back_waiting(const std::set<std::string>& keys, SteadyTime no
         give_back(message.ack_id(), key, message.message().message_id(), now);
         return true;
     });
+}
+
+// What nobody has received.
+void Session::give_back_read(SteadyTime now) {
+    for (const ReceivedMessage& message : waiting_)
+        give_back(message.ack_id(), {}, {}, now);
+    for (const auto& [ack_id, message] : unconfirmed_)
+        give_back(ack_id, {}, {}, now);
+    waiting_.clear();
+    unconfirmed_.clear();
+    read_bytes_ = 0;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -432,12 +460,13 @@ void Session::give_up(const Batch& batch, const std::string& why) {
 // ---------------------------------------------------------------------------------------------
 
 void Session::close(std::chrono::milliseconds limit) {
-    const BlockedSignals blocked;
     Lock lock(mutex_);
     if (!keeper_.joinable())
         return;
     closing_ = true;
     arrived_.notify_all();
+    const SteadyTime until = Clock::now() + limit;
+    end_stream(lock, std::min<Duration>(limit, finish_limit));
     const SteadyTime now = Clock::now();
     for (const std::string& ack_id : leases_.all())
         settlements_.add(Action::nack, ack_id, now);
@@ -446,14 +475,7 @@ void Session::close(std::chrono::milliseconds limit) {
     unconfirmed_.clear();
     settlements_.hurry(now);
     work_.notify_one();
-    const std::shared_ptr<Stream> stream = std::move(stream_);
-    stream_.reset();
-    if (stream) {
-        lock.unlock();
-        stream->cancel();
-        lock.lock();
-    }
-    quiet_.wait_until(lock, now + limit, [&] { return settlements_.idle(); });
+    quiet_.wait_until(lock, until, [&] { return settlements_.idle(); });
 
     keeper_may_end_ = true;
     work_.notify_one();

@@ -36,8 +36,8 @@ class Session {
     std::vector<ReceivedMessage> receive(std::size_t max_messages, std::chrono::milliseconds wait);
     void ack(std::span<const Delivery> deliveries);
     void nack(std::span<const Delivery> deliveries);
-    // What was read before is forgotten, and comes again if it is still to come.
-    void restart();
+    // What was read and not received is given back: it comes again if it is still to come then.
+    grpc::Status seek(Call& call);
     void close(std::chrono::milliseconds limit);
 
     const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
@@ -68,6 +68,8 @@ class Session {
     void give_back(const std::string& ack_id, const std::string& key, const std::string& message_id,
                    SteadyTime now);
     void give_back_waiting(const std::set<std::string>& keys, SteadyTime now);
+    void give_back_read(SteadyTime now);
+    void end_stream(Lock& lock, Duration limit);
     double part() { return std::uniform_real_distribution<>(0, 1)(random_); }
     // What is to be told is told when nothing is locked: a log may ask for stats().
     void note(Level level, std::string text) { notes_.push_back({level, std::move(text)}); }
@@ -94,6 +96,7 @@ class Session {
     std::uint64_t stream_number_ = 0;
     std::size_t streams_alive_ = 0;  // with those that have been replaced
     SteadyTime reopen_at_ = SteadyTime::min();
+    bool suspended_ = false;  // no other is opened
     SteadyTime stream_since_{};
     SteadyTime heartbeat_at_{};
     int streams_failed_ = 0;  // in a row

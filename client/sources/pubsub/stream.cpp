@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "signals_blocked.hpp"
+
 namespace inbox::pubsub {
 
 void Stream::start(const std::shared_ptr<Stream>& stream,
@@ -53,7 +55,7 @@ void Stream::resume() {
 void Stream::send_heartbeat() {
     {
         const std::lock_guard lock(mutex_);
-        if (writing_ || ended_)
+        if (writing_ || finishing_ || ended_)
             return;
         writing_ = true;
     }
@@ -61,19 +63,44 @@ void Stream::send_heartbeat() {
     StartWrite(&request_);
 }
 
-void Stream::OnWriteDone(bool) {
+void Stream::finish() {
+    const SignalsBlocked blocked;
+    bool now = false;
     {
         const std::lock_guard lock(mutex_);
-        writing_ = false;
-        if (!ended_)
-            return;
+        if (!std::exchange(finishing_, true) && !writing_ && !ended_)
+            now = writing_ = true;
     }
-    RemoveHold();
+    if (now)
+        StartWritesDone();
+    resume();
 }
 
 void Stream::cancel() {
+    const SignalsBlocked blocked;
     context_.TryCancel();
     resume();
+}
+
+void Stream::OnWriteDone(bool) {
+    std::unique_lock lock(mutex_);
+    const bool finish = finishing_ && !ended_;
+    writing_ = finish;
+    const bool last = ended_;
+    lock.unlock();
+    if (finish)
+        StartWritesDone();
+    if (last)
+        RemoveHold();
+}
+
+void Stream::OnWritesDoneDone(bool) {
+    std::unique_lock lock(mutex_);
+    writing_ = false;
+    const bool last = ended_;
+    lock.unlock();
+    if (last)
+        RemoveHold();
 }
 
 void Stream::OnDone(const grpc::Status& status) {

@@ -32,12 +32,16 @@ class Stream final : public grpc::ClientBidiReactor<StreamingPullRequest, Stream
     void resume();
     // Nothing, if one is still under way.
     void send_heartbeat();
-    // From then on Take must say yes, so that the end is seen.
+
+    // Asks the service to end the stream, which lets it know that what it sends now is lost; Take
+    // must say yes from then on, so that the end is seen. cancel() does not ask.
+    void finish();
     void cancel();
 
   private:
     void OnReadDone(bool ok) override;
     void OnWriteDone(bool ok) override;
+    void OnWritesDoneDone(bool ok) override;
     void OnDone(const grpc::Status& status) override;
 
     grpc::ClientContext context_;
@@ -51,6 +55,7 @@ class Stream final : public grpc::ClientBidiReactor<StreamingPullRequest, Stream
     bool reading_ = true;
     bool resumed_ = false;  // before the read was known to be over
     bool writing_ = true;
+    bool finishing_ = false;
     bool ended_ = false;
 };
 

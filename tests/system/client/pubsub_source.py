@@ -67,10 +67,14 @@ class PubSubSource:
         return messages
 
     def ack(self, messages: list[Message]) -> None:
-        self.command("ack", ",".join(str(m["number"]) for m in messages))
+        self.settle("ack", messages)
 
     def nack(self, messages: list[Message]) -> None:
-        self.command("nack", ",".join(str(m["number"]) for m in messages))
+        self.settle("nack", messages)
+
+    def settle(self, how: str, messages: list[Message]) -> None:
+        if messages:
+            self.command(how, ",".join(str(message["number"]) for message in messages))
 
     def stats(self) -> dict[str, int]:
         stats: dict[str, int] = self.command("stats")
@@ -87,9 +91,8 @@ class PubSubSource:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log()}") from None
 
-    def close(self, seconds: float = 10) -> dict[str, int]:
-        stats: dict[str, int] = self.command("close", int(seconds * 1000))
-        return stats
+    def close(self, seconds: float = 10) -> None:
+        self.command("close", int(seconds * 1000))
 
     def log(self) -> str:
         self.errors.seek(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -439,8 +440,6 @@ def test_a_paused_stream_that_ends_is_noticed(fake: FakePubSub, read: Read) -> N
 
 
 def test_exactly_once_a_message_is_handed_out_when_its_lease_is_sure(fake: FakePubSub, read: Read) -> None:
-    import threading
-
     confirmed = threading.Event()
     fake.answer_always("ModifyAckDeadline", lambda request: confirmed.wait(20))
     source = read()
@@ -523,18 +522,32 @@ def test_seek_to_a_time(fake: FakePubSub, read: Read) -> None:
     stream.send(*numbered(3))
     source.wait_stats(waiting=3)
     held = source.receive(1)
+    ended_before: list[bool] = []
+    fake.answer_always("Seek", lambda request: ended_before.append(stream.closed.is_set()))
     source.command("seek", 1_700_000_000_123_456)
     (call,) = fake.calls("Seek")
     assert call.request.subscription == SUBSCRIPTION
     assert call.request.time.isoformat() == "2023-11-14T22:13:20.123456+00:00"
-    # What was read before the seek belongs to the past.
-    wait_until(stream.closed.is_set, what="the stream to be given up")
+    assert ended_before == [True], "what the service sends after it must not come on the old stream"
+    # What was read before and not received, the service sends again if it is still to come.
+    wait_nacked(fake, "ack-2", "ack-3")
     fake.next_stream().send(*numbered(1, first=7))
     assert payloads(source.wait_for(1)) == ["7"]
     source.ack(held)
     wait_acked(fake, "ack-1")
-    assert fake.nacked() == []
     assert "warning" not in source.log()
+
+
+def test_what_comes_too_late_on_an_old_stream_is_given_back(fake: FakePubSub, read: Read) -> None:
+    source = read(max_outstanding_messages=1)
+    stream = fake.next_stream()
+    for message in numbered(4):
+        stream.send(message)
+    source.wait_stats(waiting=1)
+    source.command("seek", 0)
+    wait_until(lambda: sorted(fake.nacked()), lambda ids: ids == [f"ack-{n}" for n in range(1, 5)],
+               what="all to be given back")  # fmt: skip
+    assert source.receive() == []
 
 
 def test_seek_to_a_snapshot(fake: FakePubSub, read: Read) -> None:
@@ -558,6 +571,7 @@ def test_a_source_that_is_not_open_can_be_moved(fake: FakePubSub, make_source: R
 @pytest.mark.parametrize("code, transient", [("UNIMPLEMENTED", False), ("NOT_FOUND", False), ("UNAVAILABLE", True)])
 def test_a_seek_that_fails(fake: FakePubSub, read: Read, code: str, transient: bool) -> None:
     source = read()
+    fake.next_stream()
     fake.fail("Seek", Failure(code))
     with pytest.raises(SourceFailed, match=f"cannot seek {SUBSCRIPTION}: {code}") as error:
         source.command("seek", 0)
@@ -591,8 +605,6 @@ def test_close_sends_what_is_to_be_sent_and_gives_back_the_rest(fake: FakePubSub
 
 
 def test_close_waits_no_longer_than_it_may(fake: FakePubSub, read: Read) -> None:
-    import threading
-
     over = threading.Event()
     source = read()
     fake.next_stream().send(*numbered(2))

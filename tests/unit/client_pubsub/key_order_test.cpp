@@ -1,0 +1,50 @@
+// What may be handed out after a message of its key was given back.
+#include "pubsub/key_order.hpp"
+
+#include <gtest/gtest.h>
+
+namespace inbox::pubsub {
+namespace {
+
+TEST(KeyOrder, NothingIsHeldBackWithoutAReason) {
+    KeyOrder order;
+    order.given_back("a", "1");
+    EXPECT_TRUE(order.may_pass("b", "2"));
+    EXPECT_TRUE(order.may_pass("", "3"));
+}
+
+TEST(KeyOrder, WithoutAKeyThereIsNoOrder) {
+    KeyOrder order;
+    order.given_back("", "1");
+    EXPECT_TRUE(order.may_pass("", "2"));
+}
+
+TEST(KeyOrder, WhatOvertakesIsGivenBackOnce) {
+    KeyOrder order;
+    order.given_back("a", "1");
+    order.given_back("a", "2");
+    EXPECT_FALSE(order.may_pass("a", "3"));
+    EXPECT_FALSE(order.may_pass("a", "4"));
+    EXPECT_TRUE(order.may_pass("a", "1"));
+    for (const char* id : {"2", "3", "4", "5"})
+        EXPECT_TRUE(order.may_pass("a", id));
+}
+
+TEST(KeyOrder, AKeyWhoseFirstWentElsewhereGoesOn) {
+    KeyOrder order;
+    order.given_back("a", "1");
+    EXPECT_FALSE(order.may_pass("a", "2"));
+    EXPECT_TRUE(order.may_pass("a", "2"));
+}
+
+TEST(KeyOrder, DoesNotGrowWithoutBound) {
+    KeyOrder order;
+    for (int i = 0; i < 10'001; i++)
+        order.given_back("key " + std::to_string(100'000 + i), "1");
+    EXPECT_TRUE(order.may_pass("key 100000", "2"));
+    EXPECT_FALSE(order.may_pass("key 100001", "2"));
+    EXPECT_FALSE(order.may_pass("key 110000", "2"));
+}
+
+}  // namespace
+}  // namespace inbox::pubsub
