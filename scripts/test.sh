@@ -18,7 +18,7 @@ if [ "${suites[0]}" = --long ]; then
 fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
-    python3-pytest python3-psycopg procps nginx-light openssl libgrpc++-dev libprotobuf-dev protobuf-compiler
+    python3-pytest python3-psycopg procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
@@ -76,7 +76,7 @@ run_regress() {
     count "$ok" "$bad" regress
 }
 
-# What the sinks are tested against, below the build directory; tests/system/sinks/servers.py runs it.
+# What sinks and sources are tested against, below the build directory; tests/system/sinks/servers.py runs it.
 # Google's emulator of Pub/Sub is no package of the distribution; it is used where it is installed.
 # What cannot be installed the tests that need it will miss.
 install_servers() {
@@ -108,7 +108,7 @@ install_elasticmq() {
 }
 
 run_system() {
-    build_project -D OUTBOX_TESTS=ON
+    build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
     install_servers
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/system" -p no:cacheprovider \
         --junitxml="$results/system.xml" >&2 || true
@@ -117,6 +117,7 @@ run_system() {
 
 run_drills() {
     build_project -D OUTBOX_TESTS=ON
+    install_servers
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/drills" -p no:cacheprovider \
         --junitxml="$results/drills.xml" >&2 || true
     count_junit "$results/drills.xml" drills

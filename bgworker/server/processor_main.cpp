@@ -18,6 +18,7 @@ namespace outbox {
 
 static constexpr int messages_at_once = 500;
 static constexpr Micros save_interval = seconds(1);
+static constexpr Micros prune_interval = seconds(600);
 
 struct Message {
     int64 seq;
@@ -153,6 +154,26 @@ static void save_progress(bool at_once) {
     saved_at = now;
 }
 
+// Forgets what is older than the deduplication window; whichever processor of the database comes
+// first.
+static void prune_now_and_then() {
+    static SPIPlanPtr plan = nullptr;
+    static TimestampTz pruned_at = 0;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (now - pruned_at < prune_interval)
+        return;
+    if (!begin_sql_work("pruning the deduplication window", "pg_inbox"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of("SELECT coalesce(bool_or(more), false) FROM inbox.prune()", {});
+    execute(plan, nullptr, nullptr);
+    bool is_null;
+    const bool more = DatumGetBool(result_value(0, 1, &is_null));
+    end_sql_work();
+    if (!more)
+        pruned_at = now;
+}
+
 static void work() {
     for (int i = 0; i < message_count; i++) {
         handle_signals();
@@ -169,11 +190,14 @@ extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
     become_worker(argument, WakeProcessors);
     // What is lost in a crash is lost together with the note that it was done, and done again.
     SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
+    // inbox.apply() is to see what was committed meanwhile.
+    SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_SESSION);
     Backoff poll(milliseconds(settings::poll_min), milliseconds(settings::poll_max), random_seed());
     while (true) {
         if (handle_signals() || reload_requested())
             poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
         begin_looking();
+        prune_now_and_then();
         look_for_messages();
         if (message_count > 0) {
             set_my_state(WorkerState::delivering);

@@ -32,8 +32,6 @@ Connection::Connection(PGconn* connection, bool prepare, const Flag& give_up, Lo
     if (PQstatus(connection) != CONNECTION_OK)
         lost(connection ? trimmed(PQerrorMessage(connection)) : "the connection factory made none");
     PQsetNoticeReceiver(connection, pass_on_notice, &log_);
-    if (PQsetnonblocking(connection, 1) != 0)
-        lost(trimmed(PQerrorMessage(connection)));
     run(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false)");
 }
 
@@ -42,8 +40,11 @@ Connection::Connection(PGconn* connection, bool prepare, const Flag& give_up, Lo
 // ------------------------------------------------------------------------------------------------
 
 void Connection::enter_pipeline() {
-    if (PQpipelineStatus(connection_.get()) == PQ_PIPELINE_OFF &&
-        !PQenterPipelineMode(connection_.get()) && PQstatus(connection_.get()) == CONNECTION_OK)
+    if (PQpipelineStatus(connection_.get()) != PQ_PIPELINE_OFF)
+        return;
+    const bool entered =
+        PQsetnonblocking(connection_.get(), 1) == 0 && PQenterPipelineMode(connection_.get());
+    if (!entered && PQstatus(connection_.get()) == CONNECTION_OK)
         throw StatementError(Whose::handler, "55000",
                              "the connection was left with something under way");
 }
@@ -192,7 +193,8 @@ void Connection::lost(const std::string& why) {
 
 PGconn* Connection::plain() {
     finish();
-    if (!PQexitPipelineMode(connection_.get()))
+    // Handlers expect the connection that they know.
+    if (!PQexitPipelineMode(connection_.get()) || PQsetnonblocking(connection_.get(), 0) != 0)
         lost(trimmed(PQerrorMessage(connection_.get())));
     return connection_.get();
 }

@@ -76,14 +76,15 @@ class Catalog {
           topic_(options.get("--publish", "")) {}
 
     void operator()(inbox::Transaction& t, const inbox::Event& e) const {
+        const bool deleted = e.type == "VideoDeleted";
+        if (!deleted && e.type != "VideoCreated" && e.type != "VideoUpdated")
+            return;
         if (!e.payload)
             throw inbox::PermanentFailure(e.type + " without a payload");
-        if (e.type == "VideoCreated" || e.type == "VideoUpdated")
-            t.apply(projection_, {"video_id"}, "version", *e.payload);
-        else if (e.type == "VideoDeleted")
+        if (deleted)
             t.remove(projection_, {"video_id"}, "version", *e.payload);
         else
-            return;  // nothing of ours
+            t.apply(projection_, {"video_id"}, "version", *e.payload);
         if (history_)
             note(t, e);
         if (!topic_.empty())

@@ -270,9 +270,13 @@ BEGIN
                      data, projection, key_columns)
         OR inbox.run(concat('INSERT INTO ', projection, ' AS stored (', p.columns, ') '
                             'SELECT ', p.columns, ' FROM ', p.given,
-                            ' WHERE (inbox.removed_version(', projection::oid, ', ', p.key, ')::', p.version_type,
-                            ' < excluded.', p.version, ') IS NOT FALSE'
-                            ' ON CONFLICT (', p.keys, ') DO UPDATE SET ', p.assignments, ' WHERE ', older,
+                            -- The update may have locked a row that is newer. With that lock we must not wait for
+                            -- whoever has locked the key and waits for the row.
+                            ' WHERE CASE WHEN EXISTS (SELECT FROM ', projection, ' AS stored WHERE ', p.same_key,
+                                                    ' AND NOT ', older, ') THEN false '
+                            'ELSE (inbox.removed_version(', projection::oid, ', ', p.key, ')::', p.version_type,
+                                 ' < excluded.', p.version, ') IS NOT FALSE END '
+                            'ON CONFLICT (', p.keys, ') DO UPDATE SET ', p.assignments, ' WHERE ', older,
                             ' RETURNING true'),
                      data);
 END $$;

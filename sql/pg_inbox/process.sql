@@ -188,7 +188,7 @@ AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id);
     INSERT INTO inbox.progress AS p
-        VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
+        VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7)
         ON CONFLICT ON CONSTRAINT progress_pkey DO UPDATE
            SET processed = p.processed + excluded.processed,
                failures = p.failures + excluded.failures,

@@ -220,9 +220,9 @@ CREATE TABLE inbox.progress (
     failures    bigint      NOT NULL,
     latency_p50 interval,
     latency_p99 interval,
+    saved_at    timestamptz NOT NULL,
     wait_p50    interval,
-    wait_p99    interval,
-    saved_at    timestamptz NOT NULL
+    wait_p99    interval
 );
 COMMENT ON TABLE inbox.progress IS 'what processors count, saved now and then';
 COMMENT ON COLUMN inbox.progress.latency_p50 IS 'from occurred_at to processed';

@@ -6,14 +6,12 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
 from conftest import *  # noqa: F403  tests/system
 from cluster import Installation, MakeCluster
-from sinks import servers
-from sinks.servers import NotInstalled, Server
+from sinks.conftest import pub_sub_fake, pub_sub_server  # noqa: F401
 
 from .drill import SETTINGS, Drill, MakeDrill
 from .replica import MakeReplicaDrill, ReplicaDrill
@@ -48,36 +46,21 @@ def make_drill(
         drill.close()
 
 
-@pytest.fixture(scope="session")
-def pub_sub_server() -> Iterator[Server]:
-    """Google's emulator; where that is absent, its other fake."""
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(servers.pub_sub_emulator())
-        except NotInstalled:
-            try:
-                server = stack.enter_context(servers.pub_sub_fake())
-            except NotInstalled as error:
-                pytest.skip(f"NOT TESTED: {error}")
-        yield server
-
-
 @pytest.fixture(params=list(ROUTES))
 def make_replica_drill(
     installation: Installation, make_cluster: MakeCluster, request: pytest.FixtureRequest
 ) -> Iterator[MakeReplicaDrill]:
     """The test runs once for each route."""
     made: list[ReplicaDrill] = []
-    server = None
-    if request.param == "pubsub":
-        if not (installation.build / "tests/programs/pubsub_source").exists():
-            pytest.skip("NOT TESTED: the source inbox_pubsub is not part of this build")
-        server = request.getfixturevalue("pub_sub_server")
+    route = ROUTES[request.param]
+    server = request.getfixturevalue(route.server) if route.server else None
+    if route.server and not (installation.build / "tests/programs/pubsub_source").exists():
+        pytest.skip("NOT TESTED: the source inbox_pubsub is not part of this build")
 
     def make() -> ReplicaDrill:
         made.append(
             ReplicaDrill(
-                installation, make_cluster(SETTINGS), make_cluster(), request.param, server, request.node.name
+                installation, make_cluster(SETTINGS), make_cluster(), route, server, request.node.name
             )
         )
         return made[-1]

@@ -8,8 +8,8 @@ from .replica import MakeReplicaDrill, ReplicaDrill
 POISON = {("3", 2), ("5", 3), ("7", 1), ("7", 4)}
 
 
-def alerts(drill: ReplicaDrill) -> list[tuple]:
-    return drill.target.execute("SELECT * FROM inbox.health()")
+def alerts(drill: ReplicaDrill) -> list[str]:
+    return [what for (what,) in drill.target.execute("SELECT what FROM inbox.health()")]
 
 
 def test_poison(make_replica_drill: MakeReplicaDrill) -> None:
@@ -23,9 +23,9 @@ def test_poison(make_replica_drill: MakeReplicaDrill) -> None:
     dead = {drill.event_id(key, version) for key, version in POISON}
     assert {(id, attempts) for id, attempts, _, _ in drill.target.dead_letters()} == {(id, 3) for id in dead}
     assert f'inbox_dead_total{{consumer="c"}} {len(POISON)}|' in consumer.command("metrics")
-    assert any("dead" in str(row) for row in alerts(drill)), alerts(drill)
+    assert "dead letters" in alerts(drill)
     drill.cure()
     drill.target.execute("SELECT inbox.redrive('c', NULL, 'the handler is mended')")
     drill.conclude(apart=dead)
     assert drill.target.dead_letters() == []
-    assert not any("dead" in str(row) for row in alerts(drill)), alerts(drill)
+    assert "dead letters" not in alerts(drill)

@@ -1,4 +1,4 @@
-"""What section 6 of the seed documents asks to break, as far as the producer goes.
+"""What section 6 of the seed documents asks to break. Here: as far as the producer goes.
 
     1  crash between commit and publishing             test_committed_and_not_published
     2  published, and crash before it is marked        test_published_and_not_marked
@@ -6,6 +6,13 @@
     4  processing takes longer than expected           test_processing_takes_long
     5  an event that can never be processed            test_an_event_that_nobody_can_process
     6  nothing goes back to an older version           every drill: see "out of order" in account.py
+
+and as far as the consumer goes:
+
+    3  the acknowledgement gets lost                   test_consumer_acks.py, test_consumer_crash.py
+    4  processing takes longer than the lease          test_consumer_slow.py
+    5  an event that can never be processed            test_consumer_poison.py
+    6  lower versions come late                        test_consumer_versions.py
 """
 
 from __future__ import annotations

@@ -163,10 +163,15 @@ class PubSubWire(Wire):
         self.acked: Counter[str] = Counter()  # that the service was sent
         self.events: dict[str, str] = {}  # ids, by ack id
         self.port = 0
-        self._channel = grpc.insecure_channel(
-            f"127.0.0.1:{server_port}", [("grpc.max_receive_message_length", -1)]
-        )
+        self.server_port = server_port
+        self._channel = self.connect()
         self.start()
+
+    def connect(self) -> Any:
+        return self.grpc.insecure_channel(
+            f"127.0.0.1:{self.server_port}",
+            [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)],
+        )
 
     def start(self) -> None:
         """Again, after stop(): on the same port."""
@@ -210,20 +215,27 @@ class PubSubWire(Wire):
             self.extended.update(self.events[ack_id] for ack_id in request.ack_ids)
 
     def stream(self, method: str, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        answers = self._channel.stream_stream(method)(requests)
-        context.add_callback(answers.cancel)
-        try:
-            for answer in answers:
-                self.note_messages(self.pubsub.StreamingPullResponse.deserialize(answer))
-                yield answer
-        except self.grpc.RpcError as error:
-            context.abort(error.code(), error.details())
+        with self.connect() as channel:  # that ends with the client's, as it would
+            answers = channel.stream_stream(method)(until_ended(requests))
+            context.add_callback(answers.cancel)
+            try:
+                for answer in answers:
+                    self.note_messages(self.pubsub.StreamingPullResponse.deserialize(answer))
+                    yield answer
+            except self.grpc.RpcError as error:
+                context.abort(error.code(), error.details())
 
     def note_messages(self, response: Any) -> None:
         for received in response.received_messages:
             event_id = received.message.attributes["event_id"]
             self.events[received.ack_id] = event_id
             self.delivered[event_id] += 1
+
+
+def until_ended(requests: Iterator[bytes]) -> Iterator[bytes]:
+    """However that was: gRPC would complain of it."""
+    with suppress(Exception):
+        yield from requests
 
 
 class Handler:

@@ -82,6 +82,8 @@ void apply(inbox::Transaction& t, const inbox::Event& e) {
         t.apply("item", {"id"}, "version", *e.payload);
         return;
     }
+    if (e.type == "star")
+        t.execute("SELECT * FROM item WHERE id = $1", {e.ordering_key});
     if (e.type == "execute") {
         const inbox::Result result =
             t.execute("SELECT count(*) FROM applied WHERE key = $1", {e.ordering_key});

@@ -51,7 +51,7 @@ class Claimer:
         self.stopping = True
 
     def turn(self, connection: psycopg.Connection) -> None:
-        size = self.random.choice((1, 7, 100))
+        size = self.random.choice((3, 7, 100))
         rows = connection.execute(
             "SELECT token, event_id, ordering_key, version FROM inbox.claim(%s, %s, %s)",
             (self.consumer, size, LEASE),

@@ -329,9 +329,9 @@ def test_every_message_once_and_in_order_while_processors_are_killed_and_stopped
             running.processes[0].kill()
             wait_until(lambda: running.processes[0].poll(), what="a claimer to be dead")
             running.replace_dead()
+            consumer.send_again(ids[:500], events[:500])
             stopped = running.processes[0]
             stopped.send_signal(signal.SIGSTOP)  # and others go on, once its lease has ended
-            consumer.send_again(ids[:500], events[:500])
             wait_for_more(consumer, 200)
             stopped.send_signal(signal.SIGCONT)
         assert_applied_once_in_order(consumer, ids)
@@ -340,8 +340,8 @@ def test_every_message_once_and_in_order_while_processors_are_killed_and_stopped
 
 def test_a_message_that_ends_its_processor_takes_no_others_along(consumer: Consumer) -> None:
     consumer.set_policy(max_attempts=3, retry_base="1 ms", retry_max="1 ms")
-    ids = consumer.send("a", 20) + consumer.send("deadly", 1) + consumer.send("b", 20)
-    deadly = ids[20]
+    ids = consumer.send("deadly") + consumer.send_all([(f"key {n}", 1) for n in range(30)])
+    deadly = ids[0]
     with claimers(consumer, 1) as running:
 
         def dead_letters() -> list[str]:

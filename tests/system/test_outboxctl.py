@@ -114,7 +114,7 @@ def test_tables_are_aligned(tool: Tool) -> None:
     tool.database.execute(
         "INSERT INTO inbox.consumer (name, role) VALUES ('a', 'postgres'), ('größter Dienst', 'postgres')"
     )
-    tool.database.execute("INSERT INTO inbox.progress VALUES (2, 12345, 0, NULL, NULL, now())")
+    tool.database.execute("INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (2, 12345, 0, now())")
     header, first, second = tool.inbox("status").splitlines()
     assert first.startswith("a               postgres  not subscribed ")
     assert second.startswith("größter Dienst  postgres  not subscribed ")

@@ -162,6 +162,7 @@ USERS = {
     "function outbox.wake_relays()": NOBODY,
     "function outbox.workers()": "monitor",
     "schema inbox": "sender, reader, consumer, inbox operator, inbox monitor",
+    "table inbox.bucket_check": NOBODY,
     "table inbox.claimed": NOBODY,
     "table inbox.consumer": NOBODY,
     "table inbox.consumer_offset": NOBODY,
@@ -172,6 +173,7 @@ USERS = {
     "table inbox.processed": NOBODY,
     **{f"table inbox.processed_{bucket}": NOBODY for bucket in range(33)},
     "table inbox.progress": NOBODY,
+    "table inbox.setting": NOBODY,
     "table inbox.subscription": NOBODY,
     "table inbox.tombstone": NOBODY,
     "table inbox.waiting": NOBODY,
@@ -189,6 +191,8 @@ USERS = {
     "function inbox.begin_event(text,uuid,text)": "consumer",
     "function inbox.begin_events(text,uuid[],text)": "consumer",
     "function inbox.bucket(uuid)": NOBODY,
+    "function inbox.bucket_ended(integer,timestamp with time zone)": NOBODY,
+    "function inbox.check_bucket_again(integer,timestamp with time zone)": NOBODY,
     "function inbox.check_isolation()": NOBODY,
     "function inbox.check_key(regclass,text[])": "reader, consumer",
     "function inbox.check_lease_time(interval)": NOBODY,
@@ -200,12 +204,15 @@ USERS = {
     "function inbox.consumer_id(text)": NOBODY,
     "function inbox.count_failure(inbox.message,text,text,boolean,integer)": NOBODY,
     "function inbox.count_subscriptions(integer,name)": NOBODY,
+    "function inbox.delete_rows(text,text,timestamp with time zone,integer)": NOBODY,
     "function inbox.discard(text,uuid[],text)": "inbox operator",
+    "function inbox.empty_bucket(integer,timestamp with time zone)": NOBODY,
     "function inbox.end_failure(text,uuid[])": "consumer",
     "function inbox.end_lost_leases(integer)": NOBODY,
     "function inbox.extend(uuid,interval)": "consumer",
     "function inbox.fail(uuid,uuid,text,text,boolean)": "consumer",
     "function inbox.fail_event(text,text,uuid,timestamp with time zone,bigint,bigint,integer,uuid,text,text,text,text,text,text,jsonb,bytea,text,text,boolean,integer)": "consumer",
+    "function inbox.forget(text,timestamp with time zone,text)": "inbox operator",
     "function inbox.grant_consume(regrole)": NOBODY,
     "function inbox.grant_monitor(regrole)": NOBODY,
     "function inbox.grant_operate(regrole)": NOBODY,
@@ -214,8 +221,8 @@ USERS = {
     "function inbox.grant_send(regrole)": NOBODY,
     "function inbox.health(interval)": "inbox monitor",
     "function inbox.is_own(name)": "reader, consumer, inbox operator, inbox monitor",
+    "function inbox.is_processed(integer,uuid)": NOBODY,
     "function inbox.json(inbox.message)": "reader",
-    "function inbox.known_consumer(text)": NOBODY,
     "function inbox.lease_lost(uuid)": NOBODY,
     "function inbox.leave_tombstone(regclass,jsonb,text)": "reader, consumer",
     "function inbox.load_offset(text,text)": "consumer",
@@ -229,6 +236,7 @@ USERS = {
     "function inbox.parts_of_right(text)": NOBODY,
     "function inbox.privileges_of_right(text)": NOBODY,
     "function inbox.process(integer,bigint)": "reader",
+    "function inbox.prune(integer)": "reader, consumer, inbox operator",
     "function inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": "sender",
     "function inbox.record_failure(integer,bigint,text,text)": "reader",
     "function inbox.redrive(text,uuid[],text)": "inbox operator",
@@ -248,12 +256,19 @@ USERS = {
     "function inbox.save_offset(text,text,text,timestamp with time zone,text)": "consumer",
     "function inbox.save_progress(integer,bigint,bigint,interval,interval,interval,interval)": "reader",
     "function inbox.set_policy(text,integer,interval,interval,text)": "reader, consumer",
+    "function inbox.set_window(interval)": "inbox operator",
     "function inbox.subscribe(text,text,regproc)": "reader",
     "function inbox.take(integer,bigint)": "reader",
     "function inbox.take_control(text)": NOBODY,
+    "function inbox.tombstone_version(regclass,jsonb)": "reader, consumer",
     "function inbox.unsubscribe(text,text,regproc)": "reader",
     "function inbox.version()": "consumer, inbox monitor",
+    "function inbox.wait_for(regclass,jsonb,anycompatible,text,interval)": "reader, consumer",
+    "function inbox.wait_for(text,uuid,interval)": "reader, consumer",
+    "function inbox.wait_on(double precision,timestamp with time zone)": "reader, consumer",
+    "function inbox.wait_until(interval)": "reader, consumer",
     "function inbox.was_applied(text,uuid)": "consumer",
+    "function inbox.window_length()": NOBODY,
 }
 
 
@@ -379,6 +394,7 @@ def test_members_of_pg_monitor_are_monitors(people: People) -> None:
 
 # Not pinned, with the reason.
 SEARCH_PATH_OF_THE_CALLER = {
+    "inbox.begin_event(text,uuid,text)",  # called for every event, and qualifies every name and operator
     "inbox.process(integer,bigint)",  # handlers are to find what the path of their role has
 }
 
@@ -961,3 +977,57 @@ def test_a_monitor_of_the_inbox_sees_no_message(people: People) -> None:
         with refused():
             connection.execute("TABLE inbox.waiting_keys")
     end_processors(people.database)
+
+
+FAIL = """
+    SELECT inbox.fail_event(%s, 'test', %s, now(), NULL, 1, 1, NULL, 't', 'a', '1', 'E', 'k', 'application/json', NULL, 'secret',
+                            'not secret', 'P0001', true)
+"""
+
+
+def test_dead_letters_are_for_the_owner_of_the_consumer_and_operators(people: People) -> None:
+    ours, operator, monitor = (
+        people.with_right(kind) for kind in ("consumer", "inbox operator", "inbox monitor")
+    )
+    theirs = people.add("other")
+    people.database.execute("SELECT inbox.grant_consume(%s)", (theirs,))
+    letters = "SELECT consumer, error FROM inbox.dead_letter ORDER BY consumer"
+    event = "00000000-0000-7000-8000-000000000001"
+    with people.connect(ours) as connection:
+        assert connection.execute(FAIL, ("ours", event)).fetchone() == (True,)
+        assert connection.execute(letters).fetchall() == [("ours", "not secret")]
+        with refused():
+            connection.execute("SELECT inbox.redrive('ours')")
+    with people.connect(theirs) as connection:
+        assert connection.execute(letters).fetchall() == []
+        for statement in (FAIL, "SELECT inbox.claim(%s), %s", "SELECT inbox.end_failure(%s, ARRAY[%s]::uuid[])",
+                          "SELECT inbox.set_policy(%s, 1), %s"):  # fmt: skip
+            with refused("belongs to role"):
+                connection.execute(statement, ("ours", event))
+        connection.execute("SELECT inbox.set_policy('theirs', 1)")
+    with people.connect(operator) as connection:
+        assert connection.execute(letters).fetchall() == [("ours", "not secret")]
+        for statement in ("TABLE inbox.dead_message", "SELECT inbox.claim('ours')", "SELECT inbox.set_policy('ours', 1)"):
+            with refused():
+                connection.execute(statement)
+        assert connection.execute("SELECT inbox.redrive('ours')").fetchone() == (1,)
+        people.database.execute("UPDATE inbox.message SET received_at = now() - interval '1 hour'")
+        assert connection.execute("SELECT role, operation FROM inbox.operation WHERE operation = 'redrive'").fetchall() == [
+            (operator, "redrive")
+        ]
+    with people.connect(ours) as connection:
+        token = connection.execute("SELECT token FROM inbox.claim('ours')").fetchone()
+        assert token is not None
+        with people.connect(theirs) as other, pytest.raises(psycopg.Error, match="not under lease"):
+            other.execute("SELECT inbox.complete(%s, %s)", (*token, event))
+        connection.execute("SELECT inbox.fail(%s, %s, 'not secret', permanent => true)", (*token, event))
+        with refused():
+            connection.execute("SELECT inbox.health()")
+    detail = "SELECT what, detail LIKE '%secret%' FROM inbox.health()"
+    with people.connect(monitor) as connection:
+        assert connection.execute(detail).fetchall() == [("dead letters", False)]
+        with refused():
+            connection.execute(letters)
+    people.database.execute("SELECT inbox.grant_monitor(%s)", (ours,))
+    with people.connect(ours) as connection:
+        assert connection.execute(detail).fetchall() == [("dead letters", True)]

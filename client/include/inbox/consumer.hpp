@@ -28,7 +28,8 @@
 namespace inbox {
 
 // Applies one event. Called from several threads at once, but never for two events of one ordering
-// key; again for the same event when its transaction was undone.
+// key, except for one that a person has redriven; again for the same event when its transaction was
+// undone.
 using Handler = std::function<void(Transaction&, const Event&)>;
 
 struct ConsumerOptions {
@@ -44,13 +45,14 @@ struct ConsumerOptions {
     // What may be received and not settled yet: beyond it nothing is received.
     std::size_t max_outstanding_messages = 1000;
     std::size_t max_outstanding_bytes = 64 << 20;
-    // Pauses before the next attempt to reach the database or the source: a random part of the
-    // first, doubled up to the second.
+    // Pauses before the next attempt to reach the database or the source, and before an event that
+    // failed is given back: a random part of the first, doubled up to the second.
     std::chrono::milliseconds retry_base{200};
     std::chrono::milliseconds retry_max{30'000};
     // How often it looks for resets of its offset, prunes the window, and takes redriven messages.
     std::chrono::milliseconds housekeeping_interval{10'000};
-    // How long stop() lets work that has begun go on.
+    // How long stop() lets work that has begun go on. Then statements are left alone; handlers that
+    // wait for something else are waited for.
     std::chrono::milliseconds drain_limit{30'000};
     bool prepare_statements = true;  // off behind a pooler that cannot (transaction pooling)
     Log log{};

@@ -7,7 +7,6 @@ are run on them; examples: where the programs are.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from database import NewDatabase
 from sinks import servers
 
 from .consumer import Consumer, Target
+from .emulator_wire import EmulatorWire
 from .examples import Catalog, Page, Shop
 
 # (conninfo=..., option=value, ...) -> Consumer
@@ -57,11 +57,12 @@ def consume(installation: Installation, target: Target) -> Iterator[Consume]:
 @pytest.fixture(scope="session")
 def examples(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where they lie, and the catalog service is built: by its page, with the installed library."""
-    cache = (installation.build / "CMakeCache.txt").read_text()
-    (prefix,) = re.findall(r"^CMAKE_INSTALL_PREFIX:PATH=(.*)", cache, re.MULTILINE)
+    (package,) = installation.stage.rglob("pg_inboxConfig.cmake")
+    if not (package.parent / "pg_inbox-pubsub.cmake").exists():
+        pytest.skip("NOT TESTED: the source pubsub is not part of this build")
     directory = tmp_path_factory.mktemp("examples") / "examples"
     shutil.copytree(REPOSITORY / "examples", directory, ignore=shutil.ignore_patterns("build"))
-    environment = {**os.environ, "CMAKE_PREFIX_PATH": f"{installation.stage}{prefix}"}
+    environment = {**os.environ, "CMAKE_PREFIX_PATH": str(package.parents[3])}
     page = Page("examples/catalog/README.md", directory / "catalog", environment)
     page.run(page.commands("Set up")[1])
     return directory
@@ -69,12 +70,20 @@ def examples(installation: Installation, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def emulator() -> Iterator[str]:
-    """Of Pub/Sub; host and port. Others speak REST and gRPC on different ports."""
+    """Google's, of Pub/Sub: its host and port. Others have different ones for REST and gRPC."""
     try:
         with servers.pub_sub_emulator() as server:
             yield f"127.0.0.1:{server.port}"
     except servers.NotInstalled as error:
         pytest.skip(f"NOT TESTED: {error}")
+
+
+@pytest.fixture
+def wire(emulator: str) -> Iterator[EmulatorWire]:
+    """The way of consumers to it."""
+    wire = EmulatorWire(emulator)
+    yield wire
+    wire.close()
 
 
 @pytest.fixture

@@ -43,8 +43,9 @@ class Page:
         assert done.returncode == 0, f"{self.path.name}: {command}\n{done.stdout}"
         return done.stdout
 
-    def start(self, command: str, *options: str) -> "Program":
-        self.running.append(Program(" ".join([command.strip(), *options]), self.directory, self.environment))
+    def start(self, command: str, *options: str, **environment: str) -> "Program":
+        command = " ".join([command.strip(), *options])
+        self.running.append(Program(command, self.directory, {**self.environment, **environment}))
         return self.running[-1]
 
     def close(self) -> None:
@@ -111,6 +112,11 @@ class Shop(Database):
             self._closing.set()
             self._thread.join(60)
             assert not self._thread.is_alive()
+
+    def sell(self, count: int) -> None:
+        """Waits until it has made so many more changes."""
+        enough = len(self.ledger) + count
+        wait_until(lambda: len(self.ledger), lambda n: n >= enough, what=f"{count} changes in the shop")
 
     def _sell(self) -> None:
         with self.connect() as connection:

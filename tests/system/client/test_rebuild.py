@@ -9,18 +9,20 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
+from cluster import REPOSITORY
 from waiting import wait_until
 
 from .conftest import MakePage
-from .examples import Catalog, Page, Program, Shop
+from .emulator_wire import EmulatorWire
+from .examples import Catalog, Program, Shop
 from .test_examples import PUB_SUB, PULL, README, set_up
-
-Row = tuple[str, int, str]
 
 
 class Reader:
@@ -80,33 +82,36 @@ def readers(catalog: Catalog) -> Iterator[list[Reader]]:
         reader.close()
 
 
-def blocks(page: Page, heading: str, language: str) -> Iterator[str]:
-    return iter(page.commands(heading, language))
-
-
 class Way:
     """Between shop and catalog: pull, or Pub/Sub."""
 
-    def __init__(self, make_page: MakePage, examples: Path, heading: str, **environment: str) -> None:
-        directory = examples / "catalog"
-        self.over_pull = heading == PULL
+    def __init__(
+        self, make_page: MakePage, directory: Path, heading: str, wire: EmulatorWire | None = None,
+        **environment: str,
+    ) -> None:  # fmt: skip
         self.readme = make_page(README, directory, **environment)
         self.page = make_page("docs/rebuild.md", directory, **environment)
+        self.over_pull = wire is None
+        self.to_emulator = {"PUBSUB_EMULATOR_HOST": wire.address} if wire else {}
         set_up(self.readme)
         create, self.run = self.readme.commands(heading)[:2]
         self.readme.run(create)
 
-    def start(self) -> Program:
-        return self.readme.start(self.run)
+    def start(self, command: str | None = None) -> Program:
+        """The consumer of the example, or another."""
+        return self.page.start(command or self.run, **self.to_emulator)
 
 
 @pytest.fixture(params=["pull", "pubsub"])
 def way(request: pytest.FixtureRequest, make_page: MakePage, examples: Path, shop: Shop) -> Way:
+    directory = examples / "catalog"
     if request.param == "pull":
-        return Way(make_page, examples, PULL)
-    project = f"shop-{shop.name.replace('_', '-')}"
-    host = request.getfixturevalue("emulator")
-    return Way(make_page, examples, PUB_SUB, PUBSUB_EMULATOR_HOST=host, PROJECT=project)
+        return Way(make_page, directory, PULL)
+    environment = {
+        "PUBSUB_EMULATOR_HOST": request.getfixturevalue("emulator"),
+        "PROJECT": f"shop-{shop.name.replace('_', '-')}",
+    }
+    return Way(make_page, directory, PUB_SUB, request.getfixturevalue("wire"), **environment)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -126,8 +131,9 @@ def test_beside_the_old_one(way: Way, shop: Shop, catalog: Catalog, readers: lis
 
     way.page.run(make_table)
     way.page.run(new_destination if way.over_pull else new_subscription)
+    shop.sell(100)
     way.page.run(copy)
-    new = way.page.start(run_pull if way.over_pull else run_pub_sub)
+    new = way.start(run_pull if way.over_pull else run_pub_sub)
     ahead = catalog.applied() + 100
     catalog.wait_applied(ahead, old)
     new.wait_until(lambda: catalog.execute(offsets), lambda rows: len(rows) == 2, what="both offsets")
@@ -150,14 +156,52 @@ def test_beside_the_old_one(way: Way, shop: Shop, catalog: Catalog, readers: lis
     old.stop()
     for command in drop.splitlines() if way.over_pull else drop.splitlines()[:1]:
         way.page.run(command)
-    sold = len(shop.ledger)
-    wait_until(lambda: len(shop.ledger), lambda n: n > sold + 100, what="the shop to go on")
+    shop.sell(100)
     shop.close()
     new.wait_until(lambda: catalog.videos() == shop.videos(), what="the new one to have everything")
     new.stop()
     reader.close()
     reader.check(shop, lambda version, title: version)
     reader.check_rows(shop)
+
+
+VIDEO = {"video_id": "00000000-0000-0000-0000-000000000001", "title": "", "duration_seconds": 1,
+         "uploader_id": "00000000-0000-0000-0000-000000000002", "published_at": "2026-01-01"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "old, new, is_behind",
+    [
+        ([("apply", 2)], [("apply", 2)], False),
+        ([("apply", 2)], [("apply", 3)], False),
+        ([("apply", 2)], [("apply", 1)], True),
+        ([("apply", 2)], [], True),
+        ([("apply", 2)], [("remove", 3)], False),
+        ([("apply", 2)], [("remove", 1)], True),
+        ([("remove", 2)], [], False),
+        ([("remove", 2)], [("apply", 1)], True),
+        ([("remove", 2)], [("apply", 3)], False),
+        ([("remove", 2), ("apply", 4)], [("apply", 3)], True),
+        ([], [("apply", 1)], False),
+    ],
+)
+def test_what_is_behind(
+    make_page: MakePage, catalog: Catalog, old: list[tuple], new: list[tuple], is_behind: bool
+) -> None:
+    """What the old one and the new one have done to a row, and whether the new one takes its place."""
+    set_up(make_page(README, REPOSITORY / "examples/catalog"))
+    page = make_page("docs/rebuild.md", REPOSITORY / "examples/catalog")
+    page.run(page.commands("Beside the old one")[0])
+    for table, done in ("video_projection", old), ("video_projection_2", new):
+        for function, version in done:
+            catalog.execute(
+                f"SELECT inbox.{function}('catalog_read.{table}', ARRAY['video_id'], 'version', %s)",
+                (Jsonb({**VIDEO, "version": version}),),
+            )
+    swap = page.commands("Beside the old one", "sql")[1].replace("pg_sleep(0.05)", "pg_sleep(0)")
+    refused = pytest.raises(psycopg.errors.RaiseException, match="1 rows behind")
+    with catalog.connect() as connection, refused if is_behind else nullcontext():
+        connection.execute(swap)
 
 
 # -------------------------------------------------------------------------------------------------

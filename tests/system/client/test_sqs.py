@@ -7,6 +7,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,10 @@ def test_a_group_comes_again_in_its_order(fifo: Queue, make_source: MakeSource) 
     one, two = source.receive(2, most=2)  # the others are with the source
     assert (payloads([one, two]), one["key"]) == (["1", "2"], "a")
     source.nack(one, two)
-    received = source.receive(5)
+    received: list[dict[str, Any]] = []
+    while len(received) < 5:  # the rest of a group may come when its first is deleted
+        received += source.receive(1, most=1)
+        source.ack(received[-1])
     assert [d["payload"] for d in received if d["key"] == "a"] == ["1", "2", "3"]
     assert [d["payload"] for d in received if d["key"] == "b"] == ["x", "y"]
 

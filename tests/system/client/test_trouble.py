@@ -84,16 +84,21 @@ def test_a_commit_that_is_still_under_way_is_waited_for(target: Target, consume:
 
 def test_killed_backends_cost_nothing(target: Target, consume: Consume) -> None:
     consumer = consume(connections=3, batch_size=5)
-    ids = []
-    for n in range(1, 21):
+    ids: list[str] = []
+
+    def deliver_and_kill() -> int:
+        version = len(ids) // 6 + 1
         for key in "abcdef":
-            ids += consumer.deliver(key, 2, first=2 * n - 1)
+            ids.extend(consumer.deliver(key, 2, first=version))
         target.kill_backends()
-    state = consumer.wait_for("all to be acknowledged", acked=240)
+        return consumer.state()["database_reconnects"]
+
+    wait_until(deliver_and_kill, lambda seen: seen >= 3, what="connections to be made again and again")
+    state = consumer.wait_for("all to be acknowledged", acked=len(ids))
     target.wait_applied(ids)
-    assert state["database_reconnects"] > 0 and state["failures"] == 0
+    assert state["failures"] == 0
     rows = target.execute("SELECT array_agg(version ORDER BY number) FROM applied GROUP BY key")
-    assert rows == [(list(range(1, 41)),)] * 6
+    assert rows == [(list(range(1, len(ids) // 6 + 1)),)] * 6
 
 
 def test_the_server_goes_and_comes_back(make_cluster: MakeCluster, consume: Consume) -> None:
@@ -162,10 +167,10 @@ def test_a_full_disk_is_charged_to_no_event(target: Target, consume: Consume) ->
 
 def test_statements_that_must_be_prepared_again(target: Target, consume: Consume) -> None:
     consumer = consume(connections=1, max_attempts=1)
-    consumer.deliver("a", type="execute")
+    consumer.deliver("a", type="star")
     consumer.wait_for("the first event", acked=1)
-    target.execute("ALTER TABLE counted ALTER n TYPE numeric")
-    consumer.deliver("a", type="execute")
+    target.execute("ALTER TABLE item ADD more text")
+    consumer.deliver("a", type="star")
     assert consumer.wait_for("the second event", acked=2)["dead"] == 0
 
 
@@ -278,7 +283,7 @@ def test_it_can_be_stopped_by_a_signal_handler(target: Target, consume: Consume)
     consumer.wait_for("the event", acked=1)
     consumer.process.send_signal(signal.SIGTERM)
     wait_until(lambda: consumer.state()["closed"], what="the consumer to end")
-    assert consumer.stop()["closed"]
+    assert consumer.wait_ended() == 0
 
 
 def blocked_signals(pid: int) -> list[int]:
