@@ -58,7 +58,8 @@ run_unit() {
 
 run_sanitized() {
     local sanitized=$build-sanitized
-    cmake -S "$repository" -B "$sanitized" -G Ninja -D OUTBOX_SANITIZE=address,undefined >/dev/null
+    cmake -S "$repository" -B "$sanitized" -G Ninja -D OUTBOX_SANITIZE=address,undefined \
+        -D CMAKE_BUILD_TYPE=Debug >/dev/null
     cmake --build "$sanitized" | tail -n 1 >&2
     (cd "$sanitized" && ctest --output-on-failure -j2 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
         tail -n 60 "$results/sanitized.log" >&2
