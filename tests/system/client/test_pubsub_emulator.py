@@ -68,7 +68,7 @@ def make_topic(pub_sub_server: Server, request: pytest.FixtureRequest) -> Iterat
     made: list[Topic] = []
 
     def make(**subscription: Any) -> Topic:
-        made.append(Topic(pub_sub_server, f"{request.node.originalname}-{id(made)}", **subscription))
+        made.append(Topic(pub_sub_server, f"test-{id(made)}", **subscription))
         return made[-1]
 
     yield make
