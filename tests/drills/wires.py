@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from sinks import servers
-from sinks.fault_proxy import abort
+from sinks.fault_proxy import TcpProxy, abort
 
 
 class Wire:
@@ -164,12 +164,12 @@ class PubSubWire(Wire):
         self.events: dict[str, str] = {}  # ids, by ack id
         self.port = 0
         self.server_port = server_port
-        self._channel = self.connect()
+        self._channel = self.connect(server_port)
         self.start()
 
-    def connect(self) -> Any:
+    def connect(self, port: int) -> Any:
         return self.grpc.insecure_channel(
-            f"127.0.0.1:{self.server_port}",
+            f"127.0.0.1:{port}",
             [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)],
         )
 
@@ -215,11 +215,14 @@ class PubSubWire(Wire):
             self.extended.update(self.events[ack_id] for ack_id in request.ack_ids)
 
     def stream(self, method: str, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        with self.connect() as channel:  # that ends with the client's, as it would
-            answers = channel.stream_stream(method)(until_ended(requests))
-            context.add_callback(answers.cancel)
+        # To Google's emulator a stream that is cancelled is still there. It ends like one whose client
+        # was killed: with its connection.
+        way = TcpProxy(self.server_port)
+        if not context.add_callback(way.close):
+            way.close()
+        with self.connect(way.port) as channel:
             try:
-                for answer in answers:
+                for answer in channel.stream_stream(method)(until_ended(requests)):
                     self.note_messages(self.pubsub.StreamingPullResponse.deserialize(answer))
                     yield answer
             except self.grpc.RpcError as error:
