@@ -19,7 +19,7 @@ TABLES = """
 
 
 def measure(bench: Bench) -> Figure:
-    rounds, events = (3, 50_000) if bench.quick else (9, 300_000)
+    rounds, events = (3, 50_000) if bench.quick else (5, 200_000)
     bench.sql.execute(TABLES)
     bench.touch_memory()
 

@@ -37,7 +37,7 @@ def fill(bench: Bench, database: str, ids: int) -> None:
 
 
 def measure(bench: Bench) -> Figure:
-    rounds, seconds, large = (3, 3, 5_000_000) if bench.quick else (9, 10, 50_000_000)
+    rounds, seconds, large = (3, 3, 5_000_000) if bench.quick else (7, 5, 50_000_000)
     fill(bench, "small", SMALL)
     fill(bench, "large", large)
     bench.sql.execute("CHECKPOINT")
@@ -56,7 +56,7 @@ def measure(bench: Bench) -> Figure:
         large_costs.append(costs["large"])
         ratios.append(costs["large"] / costs["small"])
         bench.say(f"round {turn + 1} of {rounds}: {ratios[-1]:.2f}")
-    sustained = [sustain(bench, 30 if bench.quick else 120) for _ in range(1 if bench.quick else 3)]
+    sustained = [sustain(bench, 30 if bench.quick else 60) for _ in range(1 if bench.quick else 2)]
     del os.environ["PGOPTIONS"]
 
     figure = Figure("dedupe", f"Cost of asking about an event, {large:,} ids remembered / {SMALL:,}")

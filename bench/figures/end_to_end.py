@@ -55,7 +55,7 @@ def run(bench: Bench, seconds: int) -> list[float]:
 
 def measure(bench: Bench) -> Figure:
     bench.need_sink("postgresql")
-    rounds, seconds = (3, 5) if bench.quick else (7, 20)
+    rounds, seconds = (3, 5) if bench.quick else (5, 15)
     bench.sql.execute("CREATE DATABASE target")
     with bench.cluster.connect("target") as target:
         target.execute("CREATE EXTENSION pg_inbox")

@@ -17,7 +17,7 @@ def setup(bench: Bench) -> None:
 
 
 def measure(bench: Bench) -> Figure:
-    rounds, seconds = (3, 3) if bench.quick else (9, 10)
+    rounds, seconds = (3, 3) if bench.quick else (7, 5)
     setup(bench)
     bench.touch_memory()
 
