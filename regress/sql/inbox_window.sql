@@ -57,12 +57,19 @@ SELECT * FROM inbox.prune(4);
 -- removals, and failures of events that never came again; nothing that waits
 INSERT INTO inbox.tombstone VALUES ('pg_class', '{"id": 1}', '1', began() - interval '8 days'), ('pg_class', '{"id": 2}', '1', began() - interval '6 days');
 INSERT INTO inbox.waiting (consumer_id, event_id, seq, ordering_key, attempts, error, sqlstate, last_failed_at, next_attempt_at)
-    SELECT 1, id(began(), n), CASE n WHEN 1 THEN 1 END, '', 1, '', '', began() - interval '1 day' * CASE n WHEN 3 THEN 6 ELSE 8 END, began() FROM generate_series(1, 3) AS n;
+    SELECT 1, id(began(), 100 + n), CASE n WHEN 1 THEN 1 END, '', 1, '', '', began() - interval '1 day' * CASE n WHEN 3 THEN 6 ELSE 8 END, began() FROM generate_series(1, 3) AS n;
 INSERT INTO inbox.message (consumer_id, event_id, occurred_at, received_at, topic, aggregate_type, aggregate_id, event_type)
     VALUES (1, id(began()), began() - interval '1 year', began() - interval '1 year', '', '', '', '');
 SELECT * FROM inbox.prune();
 SELECT key FROM inbox.tombstone;
 SELECT seq, extract(day FROM began() - last_failed_at) AS days FROM inbox.waiting ORDER BY 1;
+-- what failed in one process and was applied by another
+BEGIN;
+INSERT INTO inbox.processed (consumer_id, event_id, bucket)
+    SELECT consumer_id, event_id, inbox.bucket(event_id) FROM inbox.waiting;
+SELECT * FROM inbox.prune();
+SELECT seq FROM inbox.waiting;
+ROLLBACK;
 SELECT count(*) FROM inbox.message;
 
 -- another window

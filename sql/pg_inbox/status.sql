@@ -14,6 +14,8 @@ SELECT c.name AS consumer,
        c.subscriptions,
        CASE
          WHEN c.subscriptions = 0 AND leased.messages > 0 THEN 'claimed'
+         WHEN c.subscriptions = 0 AND EXISTS (SELECT FROM inbox.consumer_offset AS o WHERE o.consumer_id = c.id)
+           THEN 'handled outside'
          WHEN c.subscriptions = 0 THEN 'not subscribed'
          WHEN worker.pid IS NULL THEN 'stopped'
          WHEN first.seq IS NULL THEN 'idle'

@@ -93,7 +93,10 @@ BEGIN
     FOR part, condition IN
         VALUES ('processed_32', 'processed_at < $1'),
                ('tombstone', 'removed_at < $1'),
-               ('waiting', 'seq IS NULL AND last_failed_at < $1')
+               -- Failed in one process, applied by another, which did not know that it had failed.
+               ('waiting', 'seq IS NULL AND (last_failed_at < $1 OR EXISTS ('
+                           'SELECT FROM inbox.processed AS p WHERE p.consumer_id = waiting.consumer_id '
+                           'AND p.event_id = waiting.event_id AND p.bucket = inbox.bucket(waiting.event_id)))')
     LOOP
         SELECT * INTO action, removed FROM inbox.delete_rows(part, condition, horizon, max_rows);
         more := removed = max_rows;
