@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 
 from .replica import MakeReplicaDrill
+from .routes import ROUTES
+
+# Google's emulator takes a minute to send again what it had sent to a consumer that died before it began.
+CASES = [
+    (route, point)
+    for route in ROUTES
+    for point in ("received", "handled", "committed", "acked")
+    if (route, point) != ("pubsub", "received")
+]
 
 
-@pytest.mark.parametrize("point", ["received", "handled", "committed", "acked"])
+@pytest.mark.parametrize(("make_replica_drill", "point"), CASES, indirect=["make_replica_drill"])
 def test_killed(make_replica_drill: MakeReplicaDrill, point: str) -> None:
     drill = make_replica_drill()
     with drill.load():
