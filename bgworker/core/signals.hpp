@@ -1,6 +1,6 @@
 // Threads that libraries start inherit the signal mask of whoever starts them. A thread that
-// handled a signal of the server would corrupt its state; so all signals are blocked around
-// whatever may start one.
+// handled a signal of the server would corrupt its state, and those of the program that the client
+// is part of are for its own threads; so all signals are blocked around whatever may start one.
 #pragma once
 
 #include <csignal>

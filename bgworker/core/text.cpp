@@ -51,4 +51,41 @@ void append_json_string(std::string& out, std::string_view text) {
     out += '"';
 }
 
+std::size_t utf8_length(std::string_view text) noexcept {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+    const unsigned first = byte(0);
+    if (first < 0x80)
+        return 1;
+    const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+    if (first < 0xc2 || first > 0xf4 || text.size() < length)
+        return 0;
+    std::uint32_t code = first & (0x7fu >> length);
+    for (std::size_t i = 1; i < length; i++) {
+        if ((byte(i) & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (byte(i) & 0x3fu);
+    }
+    static constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
+    return code < least[length] || code > 0x10ffff || is_surrogate ? 0 : length;
+}
+
+void append_utf8(std::string& out, std::uint32_t character) {
+    if (character < 0x80) {
+        out += static_cast<char>(character);
+    } else if (character < 0x800) {
+        out += static_cast<char>(0xc0 | character >> 6);
+        out += static_cast<char>(0x80 | (character & 0x3f));
+    } else if (character < 0x10000) {
+        out += static_cast<char>(0xe0 | character >> 12);
+        out += static_cast<char>(0x80 | (character >> 6 & 0x3f));
+        out += static_cast<char>(0x80 | (character & 0x3f));
+    } else {
+        out += static_cast<char>(0xf0 | character >> 18);
+        out += static_cast<char>(0x80 | (character >> 12 & 0x3f));
+        out += static_cast<char>(0x80 | (character >> 6 & 0x3f));
+        out += static_cast<char>(0x80 | (character & 0x3f));
+    }
+}
+
 }  // namespace outbox

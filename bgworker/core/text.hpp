@@ -60,4 +60,9 @@ void append_timestamp(std::string& out, std::int64_t unix_micros);
 // backslashes and control characters.
 void append_json_string(std::string& out, std::string_view text);
 
+// How many bytes the character has that `text`, which is not empty, begins with; 0: it is no valid
+// UTF-8 (RFC 3629).
+std::size_t utf8_length(std::string_view text) noexcept;
+void append_utf8(std::string& out, std::uint32_t character);
+
 }  // namespace outbox

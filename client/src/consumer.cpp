@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "applier.hpp"
+#include "core/signals.hpp"
 #include "dispatcher.hpp"
 #include "housekeeper.hpp"
 #include "receiver.hpp"
 #include "shared.hpp"
-#include "signals_blocked.hpp"
 
 namespace inbox {
 
@@ -114,7 +114,7 @@ void Consumer::Impl::start(Task task) {
 
 void Consumer::Impl::run() {
     {
-        const SignalsBlocked blocked;
+        const outbox::SignalsBlocked blocked;
         start([this] { receiver_.run(); });
         for (int i = 1; i <= shared_.options.connections; i++)
             start([this, i] { work(i); });

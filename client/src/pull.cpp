@@ -10,9 +10,9 @@
 
 #include "backoff.hpp"
 #include "connection.hpp"
+#include "core/signals.hpp"
 #include "event_row.hpp"
 #include "leases.hpp"
-#include "signals_blocked.hpp"
 #include "text.hpp"
 
 namespace inbox {
@@ -131,7 +131,7 @@ void PullSource::Impl::open() {
     if (keeping_ || closing_)
         return;
     keeping_ = true;
-    const SignalsBlocked blocked;
+    const outbox::SignalsBlocked blocked;
     keeper_ = std::thread([this] { keep(); });
 }
 

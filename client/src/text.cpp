@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstdio>
 
+#include "core/text.hpp"
+
 namespace inbox {
 
 // ------------------------------------------------------------------------------------------------
@@ -77,79 +79,20 @@ std::optional<std::string> time_literal(Time time) {
 // UTF-8
 // ------------------------------------------------------------------------------------------------
 
-// How many bytes the character has that begins here; 0: it is none.
-static std::size_t length_of_character(std::string_view text) {
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-    const unsigned char first = byte(0);
-    if (first < 0x80)
-        return first != 0;
-    const std::size_t length = first >= 0xc2 && first < 0xe0   ? 2
-                               : first >= 0xe0 && first < 0xf0 ? 3
-                               : first >= 0xf0 && first < 0xf5 ? 4
-                                                               : 0;
-    if (length == 0 || text.size() < length)
-        return 0;
-    for (std::size_t i = 1; i < length; i++)
-        if ((byte(i) & 0xc0) != 0x80)
-            return 0;
-    const bool overlong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
-    const bool surrogate = first == 0xed && byte(1) >= 0xa0;
-    const bool beyond = first == 0xf4 && byte(1) >= 0x90;
-    return overlong || surrogate || beyond ? 0 : length;
-}
-
-std::string clean_utf8(std::string_view text) {
+std::string clean_utf8(std::string_view text, std::string_view replacement) {
     std::string clean;
     clean.reserve(text.size());
     while (!text.empty()) {
-        const std::size_t length = length_of_character(text);
-        if (length == 0)
-            clean += '?';
-        else
-            clean += text.substr(0, length);
+        const std::size_t length = text[0] == '\0' ? 0 : outbox::utf8_length(text);
+        clean += length == 0 ? replacement : text.substr(0, length);
         text.remove_prefix(length == 0 ? 1 : length);
     }
     return clean;
 }
 
-static void append_utf8(std::string& text, std::uint32_t c) {
-    if (c < 0x80) {
-        text += static_cast<char>(c);
-    } else if (c < 0x800) {
-        text += static_cast<char>(0xc0 | c >> 6);
-        text += static_cast<char>(0x80 | (c & 0x3f));
-    } else if (c < 0x10000) {
-        text += static_cast<char>(0xe0 | c >> 12);
-        text += static_cast<char>(0x80 | (c >> 6 & 0x3f));
-        text += static_cast<char>(0x80 | (c & 0x3f));
-    } else {
-        text += static_cast<char>(0xf0 | c >> 18);
-        text += static_cast<char>(0x80 | (c >> 12 & 0x3f));
-        text += static_cast<char>(0x80 | (c >> 6 & 0x3f));
-        text += static_cast<char>(0x80 | (c & 0x3f));
-    }
-}
-
 // ------------------------------------------------------------------------------------------------
 // Headers
 // ------------------------------------------------------------------------------------------------
-
-static void append_json(std::string& json, std::string_view text) {
-    json += '"';
-    for (const char c : clean_utf8(text)) {
-        if (c == '"' || c == '\\') {
-            json += '\\';
-            json += c;
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            char escape[8];
-            std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
-            json += escape;
-        } else {
-            json += c;
-        }
-    }
-    json += '"';
-}
 
 std::optional<std::string> headers_to_json(const std::map<std::string, std::string>& headers) {
     if (headers.empty())
@@ -158,9 +101,9 @@ std::optional<std::string> headers_to_json(const std::map<std::string, std::stri
     for (const auto& [name, value] : headers) {
         if (json.size() > 1)
             json += ',';
-        append_json(json, name);
+        outbox::append_json_string(json, clean_utf8(name));
         json += ':';
-        append_json(json, value);
+        outbox::append_json_string(json, clean_utf8(value));
     }
     return json + "}";
 }
@@ -244,7 +187,7 @@ class HeadersReader {
                 text += '\t';
                 break;
             case 'u':
-                append_utf8(text, character());
+                outbox::append_utf8(text, character());
                 break;
             default:
                 text += c;

@@ -23,8 +23,8 @@ std::string array_literal(std::span<const std::string> elements);
 // '2024-02-29 12:00:00.123456+00'; nothing for a time that is not set.
 std::optional<std::string> time_literal(Time time);
 
-// What is no valid UTF-8, and NUL, become '?': a database refuses both.
-std::string clean_utf8(std::string_view text);
+// What is no valid UTF-8, and NUL, are replaced: a database refuses both.
+std::string clean_utf8(std::string_view text, std::string_view replacement = "?");
 
 // An object; nothing when there are none.
 std::optional<std::string> headers_to_json(const std::map<std::string, std::string>& headers);

@@ -19,23 +19,12 @@ static std::size_t base64_size(std::size_t size) noexcept {
 
 // The length of the character at the beginning of `text`; 0: there is none that may be sent.
 static std::size_t character_length(std::string_view text) noexcept {
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-    const unsigned first = byte(0);
-    if (first < 0x80)
-        return first >= ' ' || first == '\t' || first == '\n' || first == '\r' ? 1 : 0;
-    const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-    if (first < 0xc2 || first > 0xf4 || text.size() < length)
+    const char first = text[0];
+    if (static_cast<unsigned char>(first) < ' ' && first != '\t' && first != '\n' && first != '\r')
         return 0;
-    std::uint32_t code = first & (0x7f >> length);
-    for (std::size_t i = 1; i < length; i++) {
-        if ((byte(i) & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (byte(i) & 0x3f);
-    }
-    static constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
-    const bool is_excluded = code == 0xfffe || code == 0xffff;
-    return code < least[length] || code > 0x10ffff || is_surrogate || is_excluded ? 0 : length;
+    if (text.starts_with("\xef\xbf\xbe") || text.starts_with("\xef\xbf\xbf"))
+        return 0;  // U+FFFE, U+FFFF
+    return utf8_length(text);
 }
 
 bool is_message_text(std::string_view text) noexcept {

@@ -9,6 +9,9 @@
 #include <memory>
 #include <stdexcept>
 
+#include "core/text.hpp"
+#include "text.hpp"
+
 namespace inbox {
 
 using Texts = std::map<std::string, std::string>;
@@ -17,53 +20,19 @@ using Texts = std::map<std::string, std::string>;
 // Texts
 // ---------------------------------------------------------------------------------------------
 
-// The length of the character at the beginning of `text`; 0: it is none that a text may have.
-static std::size_t character_length(std::string_view text) {
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-    const unsigned first = byte(0);
-    if (first < 0x80)
-        return first == 0 ? 0 : 1;
-    const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-    if (first < 0xc2 || first > 0xf4 || text.size() < length)
-        return 0;
-    unsigned code = first & (0x7fu >> length);
-    for (std::size_t i = 1; i < length; i++) {
-        if ((byte(i) & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (byte(i) & 0x3fu);
-    }
-    static constexpr unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
-    const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
-    return code < least[length] || code > 0x10ffff || is_surrogate ? 0 : length;
-}
-
 // PostgreSQL takes nothing else: an event with other texts could not even become a dead letter.
 static std::string clean(std::string_view text) {
-    std::string clean;
-    clean.reserve(text.size());
-    while (!text.empty()) {
-        const std::size_t length = character_length(text);
-        if (length == 0)
-            clean += "\xef\xbf\xbd";  // U+FFFD
-        else
-            clean += text.substr(0, length);
-        text.remove_prefix(std::max<std::size_t>(length, 1));
-    }
-    return clean;
+    return clean_utf8(text, "\xef\xbf\xbd");  // U+FFFD
 }
 
 static bool is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-static char lower(char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
 static std::optional<unsigned> hex_value(char c) {
     if (is_digit(c))
         return c - '0';
-    c = lower(c);
+    c = outbox::ascii_lower(c);
     return c >= 'a' && c <= 'f' ? std::optional<unsigned>(c - 'a' + 10) : std::nullopt;
 }
 
@@ -77,15 +46,10 @@ static std::optional<Number> parse_number(std::string_view text) {
 }
 
 static std::optional<std::string> parse_uuid(std::string_view text) {
-    if (text.size() != 36)
+    if (!is_uuid(text))
         return std::nullopt;
-    std::string uuid;
-    for (std::size_t i = 0; i < text.size(); i++) {
-        const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-        if (dash ? text[i] != '-' : !hex_value(text[i]))
-            return std::nullopt;
-        uuid += lower(text[i]);
-    }
+    std::string uuid(text);
+    std::transform(uuid.begin(), uuid.end(), uuid.begin(), outbox::ascii_lower);
     return uuid;
 }
 
@@ -99,14 +63,10 @@ std::string uuid_of_name(std::string_view name) {
         throw std::bad_alloc();
     hash[6] = (hash[6] & 0x0f) | 0x50;  // version 5
     hash[8] = (hash[8] & 0x3f) | 0x80;
-    static constexpr char digits[] = "0123456789abcdef";
+    outbox::Uuid id;
+    std::copy_n(hash.begin(), id.size(), id.begin());
     std::string uuid;
-    for (std::size_t i = 0; i < 16; i++) {
-        if (i == 4 || i == 6 || i == 8 || i == 10)
-            uuid += '-';
-        uuid += digits[hash[i] >> 4];
-        uuid += digits[hash[i] & 15];
-    }
+    outbox::append_uuid(uuid, id);
     return uuid;
 }
 
@@ -296,7 +256,7 @@ static bool is_structured(std::string_view content_type) {
     static constexpr std::string_view type = "application/cloudevents+json";
     return content_type.size() >= type.size() &&
            std::equal(type.begin(), type.end(), content_type.begin(),
-                      [](char a, char b) { return a == lower(b); });
+                      [](char a, char b) { return a == outbox::ascii_lower(b); });
 }
 
 static bool is_json(std::string_view content_type) {

@@ -4,7 +4,7 @@
 #include <future>
 #include <sstream>
 
-#include "signals_blocked.hpp"
+#include "core/signals.hpp"
 
 namespace inbox::pubsub {
 
@@ -12,7 +12,7 @@ using google::protobuf::MessageLite;
 
 void Call::start(const std::shared_ptr<grpc::Channel>& channel, std::chrono::milliseconds limit,
                  Done done) {
-    const SignalsBlocked blocked;
+    const outbox::SignalsBlocked blocked;
     context_.set_deadline(std::chrono::system_clock::now() + limit);
     grpc::TemplatedGenericStub<MessageLite, MessageLite>(channel).UnaryCall(
         &context_, method_, {}, request_.get(), &answer_, std::move(done));
@@ -115,7 +115,7 @@ static std::shared_ptr<grpc::ChannelCredentials> make_credentials(const PubSubOp
 }
 
 std::shared_ptr<grpc::Channel> make_channel(const PubSubOptions& options) {
-    const SignalsBlocked blocked;
+    const outbox::SignalsBlocked blocked;
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
     // Not the pings, which servers count, but what comes with them: TCP gives up a connection on

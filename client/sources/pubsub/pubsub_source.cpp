@@ -4,10 +4,10 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/signals.hpp"
 #include "message/decode.hpp"
 #include "pubsub/answer.hpp"
 #include "pubsub/session.hpp"
-#include "signals_blocked.hpp"
 
 namespace inbox {
 
@@ -41,7 +41,7 @@ class PubSubSource::Impl {
 
     void open() {
         close(std::chrono::milliseconds(0));
-        const SignalsBlocked blocked;  // for the thread this starts
+        const outbox::SignalsBlocked blocked;  // for the thread this starts
         auto session = std::make_shared<Session>(options_, log_);
         const std::lock_guard lock(mutex_);
         session_ = std::move(session);

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "signals_blocked.hpp"
+#include "core/signals.hpp"
 
 namespace inbox::pubsub {
 
@@ -64,7 +64,7 @@ void Stream::send_heartbeat() {
 }
 
 void Stream::finish() {
-    const SignalsBlocked blocked;
+    const outbox::SignalsBlocked blocked;
     bool now = false;
     {
         const std::lock_guard lock(mutex_);
@@ -77,7 +77,7 @@ void Stream::finish() {
 }
 
 void Stream::cancel() {
-    const SignalsBlocked blocked;
+    const outbox::SignalsBlocked blocked;
     context_.TryCancel();
     resume();
 }
