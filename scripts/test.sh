@@ -33,7 +33,7 @@ count() { # count PASSED FAILED SUITE
 # The numbers of a junit file; none: the suite did not get that far, which is a failure.
 count_junit() { # count_junit FILE SUITE
     local numbers
-    numbers=$(python3 - "$1" <<'END'
+    numbers=$(python3 - "$1" "$results/failures" <<'END'
 import sys, xml.etree.ElementTree as tree
 try:
     suites = [s for s in tree.parse(sys.argv[1]).iter("testsuite") if s.get("tests")]
@@ -41,6 +41,10 @@ try:
     bad = sum(int(s.get("failures", 0)) + int(s.get("errors", 0)) for s in suites)
     skipped = sum(int(s.get("skipped", 0)) + int(s.get("disabled", 0)) for s in suites)
     print(total - bad - skipped, bad)
+    for case in tree.parse(sys.argv[1]).iter("testcase"):
+        for problem in [*case.findall("failure"), *case.findall("error")]:
+            name = f"{case.get('classname')}.{case.get('name')}"
+            print(name, (problem.get("message") or "").split("\n")[0][:500], file=open(sys.argv[2], "a"))
 except (OSError, tree.ParseError):
     print(0, 1)
 END
@@ -135,5 +139,6 @@ for suite in "${suites[@]}"; do
     declare -F "run_$suite" >/dev/null || die "no such suite: $suite"
     "run_$suite"
 done
+[ ! -s "$results/failures" ] || sed 's/^/failed: /' "$results/failures" >&2
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
