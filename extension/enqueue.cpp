@@ -1,110 +1,30 @@
 // outbox.enqueue: an event into the log, in the caller's transaction.
 //
-// The row goes straight through the table access method: no SPI, no plan, no trigger, and no
-// privilege on the log is needed beyond EXECUTE on the function. Which topics that includes, says
-// outbox.producer.
+// EXECUTE on the function is all that it takes; which topics that includes, says outbox.producer.
 #include "event_input.hpp"
-#include "log.hpp"
+#include "log_writer.hpp"
 #include "pg.hpp"
 #include "producer.hpp"
-#include "shared_state.hpp"
 #include "source_event.hpp"
-#include "wakeup.hpp"
 
 namespace outbox {
 
 // Rows of a batch that are written together.
 static constexpr int rows_at_once = 500;
 
-// The log, opened for the length of one call.
-struct LogWriter {
-    Relation segment;
-    EState* executor;
-    ResultRelInfo* target;
-    FullTransactionId xid;
-    CommandId command;
-    BulkInsertState bulk;
-};
-
-static void check_may_enqueue() {
-    if (IsBinaryUpgrade)
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("cannot enqueue events while pg_upgrade is at work")));
-    if (RecoveryInProgress())
-        ereport(ERROR,
-                (errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-                 errmsg("cannot enqueue events on a standby"),
-                 errhint("Enqueue on the primary, in the transaction that changes the data.")));
-    PreventCommandIfReadOnly("outbox.enqueue()");
-    if (IsInParallelMode())
-        ereport(ERROR,
-                (errcode(ERRCODE_INVALID_TRANSACTION_STATE),
-                 errmsg("cannot enqueue events during a parallel operation"),
-                 errhint("Declare the function that calls outbox.enqueue() as PARALLEL UNSAFE.")));
-    log_relations();  // before anything is done that counts on their form
-
-    static bool warned = false;
-    if (shared == nullptr && !warned) {
-        warned = true;
-        ereport(WARNING,
-                (errmsg("events are kept, but nothing delivers them: pg_outbox is not preloaded"),
-                 errhint("Add pg_outbox to shared_preload_libraries and restart the server.")));
-    }
-}
-
-static LogWriter open_log() {
-    LogWriter writer{};
-    // The xid before any position: readers rely on it (see log_reader.cpp).
-    writer.xid = GetTopFullTransactionId();
-    writer.command = GetCurrentCommandId(true);
-    const LogRelations& log = log_relations();
-    writer.segment = table_open(log.segments[log.current], RowExclusiveLock);
-    writer.executor = CreateExecutorState();
-    writer.target = makeNode(ResultRelInfo);
-    InitResultRelInfo(writer.target, writer.segment, 0, nullptr, 0);
-    ExecOpenIndices(writer.target, false);
-    return writer;
-}
-
-static void close_log(LogWriter& writer) {
-    ExecCloseIndices(writer.target);
-    FreeExecutorState(writer.executor);
-    table_close(writer.segment, NoLock);  // the lock goes with the transaction
-    wake_at_commit(WakeRelays);
-}
-
-static void set_order(const LogWriter& writer, Datum* values) {
-    values[LogXid] = UInt64GetDatum(U64FromFullTransactionId(writer.xid));
-    values[LogPosition] = Int64GetDatum(nextval_internal(log_relations().positions, false));
-}
-
-static TupleTableSlot* make_slot(const LogWriter& writer) {
-    return MakeSingleTupleTableSlot(RelationGetDescr(writer.segment), &TTSOpsVirtual);
-}
-
 // Returns the id of the event: the new one, or with a source event the one enqueued for it before.
 static Datum enqueue_one(const EventInput& input) {
-    Datum values[LogColumns];
-    bool nulls[LogColumns];
-    fill_event(input, values, nulls);
-    check_may_produce(values[LogTopic]);
-    if (input.source_event_id != nullptr) {
-        const pg_uuid_t* earlier = claim_source_event(values);
-        if (earlier != nullptr)
-            return UUIDPGetDatum(earlier);
-    }
-
     LogWriter writer = open_log();
-    set_order(writer, values);
-    TupleTableSlot* slot = make_slot(writer);
-    memcpy(slot->tts_values, values, sizeof values);
-    memcpy(slot->tts_isnull, nulls, sizeof nulls);
-    ExecStoreVirtualTuple(slot);
-    table_tuple_insert(writer.segment, slot, writer.command, 0, nullptr);
-    compat::insert_index_entries(writer.target, slot, writer.executor);
-    ExecDropSingleTupleTableSlot(slot);
+    TupleTableSlot* row = next_row(writer);
+    fill_event(input, row->tts_values, row->tts_isnull);
+    check_may_produce(row->tts_values[LogTopic], GetUserId());
+    const Datum id = row->tts_values[LogEventId];
+    const pg_uuid_t* earlier =
+        input.source_event_id != nullptr ? claim_source_event(row->tts_values) : nullptr;
+    if (earlier == nullptr)
+        write_row(writer);
     close_log(writer);
-    return values[LogEventId];
+    return earlier != nullptr ? UUIDPGetDatum(earlier) : id;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -193,78 +113,43 @@ static EventInput input_from_row(HeapTupleHeader row, TupleDesc descriptor) {
     return input;
 }
 
-static void insert_rows(LogWriter& writer, TupleTableSlot** slots, int count) {
-    if (count == 0)
-        return;
-    table_multi_insert(writer.segment, slots, count, writer.command, 0, writer.bulk);
-    for (int i = 0; i < count; i++)
-        compat::insert_index_entries(writer.target, slots[i], writer.executor);
-}
-
 // Says which event of a batch an error is about.
 static void name_event(void* number) {
     errcontext("event %d of the batch", *static_cast<int*>(number));
 }
 
 static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* ids) {
-    LogWriter writer = open_log();
+    LogWriter writer = open_log(Min(count, rows_at_once));
     int number = 0;
     ErrorContextCallback context = {error_context_stack, name_event, &number};
     error_context_stack = &context;
-    writer.bulk = GetBulkInsertState();
-
-    const int slot_count = Min(count, rows_at_once);
-    auto** slots = static_cast<TupleTableSlot**>(palloc(sizeof(TupleTableSlot*) * slot_count));
-    for (int i = 0; i < slot_count; i++)
-        slots[i] = make_slot(writer);
-    // Detoasted and converted values of the rows at hand; the ids outlive them.
-    MemoryContext rows_context =
-        AllocSetContextCreate(CurrentMemoryContext, "outbox rows", ALLOCSET_DEFAULT_SIZES);
-    MemoryContext outer = CurrentMemoryContext;
     TupleDesc descriptor = nullptr;
 
-    int filled = 0;
     for (int i = 0; i < count; i++) {
         number = i + 1;
         if (row_nulls != nullptr && row_nulls[i])
             ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("event is null")));
-        MemoryContextSwitchTo(rows_context);
-        HeapTupleHeader row = DatumGetHeapTupleHeader(rows[i]);
+        auto* id = static_cast<pg_uuid_t*>(palloc(sizeof(pg_uuid_t)));  // outlives the row
+        ids[i] = UUIDPGetDatum(id);
+
+        MemoryContext outer = MemoryContextSwitchTo(writer.memory);
+        HeapTupleHeader event = DatumGetHeapTupleHeader(rows[i]);
         if (descriptor == nullptr)
-            descriptor = lookup_rowtype_tupdesc_copy(HeapTupleHeaderGetTypeId(row),
-                                                     HeapTupleHeaderGetTypMod(row));
-        TupleTableSlot* slot = ExecClearTuple(slots[filled]);
-        const EventInput input = input_from_row(row, descriptor);
-        fill_event(input, slot->tts_values, slot->tts_isnull);
-        check_may_produce(slot->tts_values[LogTopic]);
-        const pg_uuid_t* id = DatumGetUUIDP(slot->tts_values[LogEventId]);
+            descriptor = lookup_rowtype_tupdesc_copy(HeapTupleHeaderGetTypeId(event),
+                                                     HeapTupleHeaderGetTypMod(event));
+        TupleTableSlot* row = next_row(writer);
+        const EventInput input = input_from_row(event, descriptor);
+        fill_event(input, row->tts_values, row->tts_isnull);
+        check_may_produce(row->tts_values[LogTopic], GetUserId());
         const pg_uuid_t* earlier =
-            input.source_event_id != nullptr ? claim_source_event(slot->tts_values) : nullptr;
+            input.source_event_id != nullptr ? claim_source_event(row->tts_values) : nullptr;
+        *id = earlier != nullptr ? *earlier : *DatumGetUUIDP(row->tts_values[LogEventId]);
         MemoryContextSwitchTo(outer);
 
-        auto* kept = static_cast<pg_uuid_t*>(palloc(sizeof(pg_uuid_t)));
-        *kept = earlier != nullptr ? *earlier : *id;
-        ids[i] = UUIDPGetDatum(kept);
-        if (earlier != nullptr)
-            continue;
-
-        set_order(writer, slot->tts_values);
-        ExecStoreVirtualTuple(slot);
-        if (++filled == slot_count) {
-            insert_rows(writer, slots, filled);
-            filled = 0;
-            descriptor = nullptr;
-            MemoryContextReset(rows_context);
-            CHECK_FOR_INTERRUPTS();
-        }
+        if (earlier == nullptr && write_row(writer))
+            descriptor = nullptr;  // it lay in the memory of the rows
     }
-    insert_rows(writer, slots, filled);
     error_context_stack = context.previous;
-
-    FreeBulkInsertState(writer.bulk);
-    table_finish_bulk_insert(writer.segment, 0);
-    for (int i = 0; i < slot_count; i++)
-        ExecDropSingleTupleTableSlot(slots[i]);
     close_log(writer);
 }
 

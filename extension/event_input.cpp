@@ -192,20 +192,21 @@ static void check_payload_size(size_t size) {
 }
 
 // JSON payloads are kept as UTF-8 text, whatever the encoding of the database.
-static Datum json_payload(Jsonb* json) {
+static Datum json_payload(text* json) {
+    char* start = VARDATA_ANY(json);
+    const int length = static_cast<int>(VARSIZE_ANY_EXHDR(json));
+    char* converted = pg_server_to_any(start, length, PG_UTF8);
+    check_payload_size(converted == start ? static_cast<size_t>(length) : strlen(converted));
+    return PointerGetDatum(converted == start ? json : cstring_to_text(converted));
+}
+
+static text* text_of(Jsonb* json) {
     StringInfoData buffer;
     initStringInfo(&buffer);
     appendStringInfoSpaces(&buffer, VARHDRSZ);
     JsonbToCString(&buffer, &json->root, VARSIZE(json));
-
-    char* start = buffer.data + VARHDRSZ;
-    const int length = buffer.len - VARHDRSZ;
-    char* converted = pg_server_to_any(start, length, PG_UTF8);
-    check_payload_size(converted == start ? static_cast<size_t>(length) : strlen(converted));
-    if (converted != start)
-        return PointerGetDatum(cstring_to_text(converted));
     SET_VARSIZE(buffer.data, buffer.len);
-    return PointerGetDatum(buffer.data);
+    return reinterpret_cast<text*>(buffer.data);
 }
 
 static bool is_json_type(std::string_view content_type) {
@@ -303,6 +304,7 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
                         errmsg("occurred_at must lie in the years 1 to 9999")));
 
     memset(nulls, 0, sizeof(bool) * LogColumns);
+    nulls[LogOnlyTo] = true;
     values[LogTopic] =
         input.topic != nullptr ? PointerGetDatum(input.topic) : default_topic(input.aggregate_type);
     values[LogAggregateType] = PointerGetDatum(input.aggregate_type);
@@ -322,9 +324,10 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
         values[LogPayload] = PointerGetDatum(input.bytes);
         nulls[LogPayload] = input.bytes == nullptr;
     } else {
+        text* json = input.json != nullptr ? text_of(input.json) : input.json_text;
         values[LogContentType] = json_content_type();
-        nulls[LogPayload] = input.json == nullptr;
-        values[LogPayload] = input.json != nullptr ? json_payload(input.json) : Datum{0};
+        nulls[LogPayload] = json == nullptr;
+        values[LogPayload] = json != nullptr ? json_payload(json) : Datum{0};
     }
 
     values[LogHeaders] = PointerGetDatum(input.headers);

@@ -11,8 +11,9 @@ struct EventInput {
     text* aggregate_type;
     text* aggregate_id;
     text* event_type;
-    Jsonb* json;   // either a JSON payload,
-    bytea* bytes;  // or any bytes with a content type, or neither: an event without data
+    Jsonb* json;      // either a JSON payload,
+    text* json_text;  // or one as text that is known to be JSON,
+    bytea* bytes;     // or any bytes with a content type, or none of them: an event without data
     text* content_type;
     bool has_version;
     int64 version;

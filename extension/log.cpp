@@ -68,6 +68,12 @@ const LogRelations* find_log_relations() {
     return &relations;
 }
 
+bool is_order_index(Relation index) {
+    return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisvalid &&
+           index->rd_index->indnkeyatts == 2 && index->rd_index->indkey.values[0] == LogXid + 1 &&
+           index->rd_index->indkey.values[1] == LogPosition + 1;
+}
+
 Relation try_open_segment(int number) {
     const LogRelations* log = find_log_relations();
     return log != nullptr ? try_table_open(log->segments[number], AccessShareLock) : nullptr;

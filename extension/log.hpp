@@ -27,6 +27,7 @@ enum LogColumn {
     LogContentType,
     LogHeaders,
     LogPayload,
+    LogOnlyTo,
     LogColumns
 };
 
@@ -48,6 +49,9 @@ const LogRelations& log_relations();
 
 // The same, or nullptr.
 const LogRelations* find_log_relations();
+
+// The index that each segment comes with, on (xid, position).
+bool is_order_index(Relation index);
 
 // A segment, to be read; nullptr: the log is gone.
 Relation try_open_segment(int number);

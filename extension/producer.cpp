@@ -1,9 +1,10 @@
 // The topics that outbox.producer limits a role to.
 //
-// Asked about is the current user, as for EXECUTE on outbox.enqueue(): after SET ROLE that role, in
-// a SECURITY DEFINER function its owner. To the limits of a role, those of the roles whose rights
-// it has are added. A role without any is not limited; nor is whoever has the rights of the owner
-// of outbox.producer, who could change it anyway.
+// Asked about is for outbox.enqueue() the current user, as for EXECUTE on it (after SET ROLE that
+// role, in a SECURITY DEFINER function its owner); for what is captured the owner of the table, and
+// for what is inserted into a view of the log the owner of the view. To the limits of a role, those
+// of the roles whose rights it has are added. A role without any is not limited; nor is whoever has
+// the rights of the owner of outbox.producer, who could change it anyway.
 //
 // What is found is kept for the session, until outbox.producer or any role changes.
 #include "producer.hpp"
@@ -104,8 +105,7 @@ static const Producer& producer_of(Oid role) {
     }
 }
 
-void check_may_produce(Datum topic) {
-    const Oid role = GetUserId();
+void check_may_produce(Datum topic, Oid role) {
     const Producer& producer = producer_of(role);
     const text* value = DatumGetTextPP(topic);
     const std::string_view name{VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value)};

@@ -6,6 +6,6 @@
 namespace outbox {
 
 // Raises an error if outbox.producer limits him to other topics.
-void check_may_produce(Datum topic);
+void check_may_produce(Datum topic, Oid role);
 
 }  // namespace outbox

@@ -46,7 +46,7 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server)};
     if (!execute_for_row(
             "UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
-            "RETURNING ctid, lease, done::text, upto::text, position, system_identifier",
+            "RETURNING ctid, lease, done::text, upto::text, position, system_identifier, number",
             lengthof(types), types, values, nullptr))
         return false;
 
@@ -58,9 +58,11 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     const char* upto = SPI_getvalue(row, descriptor, 4);
     const int64 position = DatumGetInt64(SPI_getbinval(row, descriptor, 5, &is_null));
     const int64 system = DatumGetInt64(SPI_getbinval(row, descriptor, 6, &is_null));
+    const int32 number = DatumGetInt32(SPI_getbinval(row, descriptor, 7, &is_null));
 
     const CoreError error = call_core([&] {
         cursor = Cursor{};
+        cursor.number = number;
         cursor.done = Snapshot::parse(done).value_or(Snapshot{});
         if (upto != nullptr)
             cursor.upto = Snapshot::parse(upto);

@@ -9,6 +9,7 @@
 namespace outbox {
 
 struct Cursor {
+    std::int32_t number = 0;  // of the destination
     // Settled: the events of all transactions finished in `done`; and, when there is an `upto`, of
     // the window from `done` to `upto` those at or below `position`. A new Snapshot: nothing yet.
     Snapshot done;

@@ -142,12 +142,6 @@ static void scan_range(LogReader* reader, const OpenSegment& segment, uint64 fir
     index_endscan(scan);
 }
 
-static bool is_order_index(Relation index) {
-    return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisvalid &&
-           index->rd_index->indnkeyatts == 2 && index->rd_index->indkey.values[0] == LogXid + 1 &&
-           index->rd_index->indkey.values[1] == LogPosition + 1;
-}
-
 static Relation open_order_index(Relation segment) {
     ListCell* cell;
     foreach (cell, RelationGetIndexList(segment)) {
@@ -208,6 +202,12 @@ int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settle
 // Reading its events
 // ---------------------------------------------------------------------------------------------
 
+static bool is_for(std::int32_t destination, TupleTableSlot* slot) {
+    bool to_all;
+    const Datum only_to = slot_getattr(slot, LogOnlyTo + 1, &to_all);
+    return to_all || DatumGetInt32(only_to) == destination;
+}
+
 static bool topic_matches(const TopicFilter& topics, TupleTableSlot* slot) {
     if (topics.matches_everything())
         return true;
@@ -216,7 +216,7 @@ static bool topic_matches(const TopicFilter& topics, TupleTableSlot* slot) {
     return topics.matches({topic.data, topic.size});
 }
 
-ReadResult read_events(LogReader* reader, const TopicFilter& topics,
+ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicFilter& topics,
                        const std::vector<std::int64_t>& recorded, EventBlock& block) {
     RowFetcher& fetcher = reader->fetcher;
     begin_fetching(fetcher);
@@ -242,7 +242,7 @@ ReadResult read_events(LogReader* reader, const TopicFilter& topics,
             ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                             errmsg("the log was rewritten while it was read"),
                             errdetail("The relay starts over where it has saved its cursor.")));
-        if (!topic_matches(topics, row))
+        if (!topic_matches(topics, row) || !is_for(destination, row))
             continue;
         if (!copy_event(row, block))
             break;

@@ -52,8 +52,9 @@ void forget_window();
 enum class ReadResult { more, end_of_window, log_is_gone };
 
 // Appends the next events of the window whose topics match to the block, until it is full. Skips
-// those at the positions in `recorded` (ascending): they stand in outbox.delivery.
-ReadResult read_events(LogReader* reader, const TopicFilter& topics,
+// those that are for another destination only, and those at the positions in `recorded`
+// (ascending): they stand in outbox.delivery.
+ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicFilter& topics,
                        const std::vector<std::int64_t>& recorded, EventBlock& block);
 
 }  // namespace outbox

@@ -269,8 +269,8 @@ static void look_into_log() {
         relay->poll.reset();
     }
     take_block();
-    const ReadResult result =
-        read_events(reader, relay->destination.topics, relay->recorded, *block_at_hand);
+    const ReadResult result = read_events(reader, relay->cursor.number, relay->destination.topics,
+                                          relay->recorded, *block_at_hand);
     end_work();
     if (result == ReadResult::log_is_gone)
         proc_exit(0);

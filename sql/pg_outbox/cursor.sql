@@ -4,8 +4,13 @@
 --
 -- A destination is known by its name here and in outbox.delivery. Names last through dumps, copies and
 -- pg_upgrade, which oids do not; and they are followed when servers are renamed or dropped, below.
+CREATE SEQUENCE outbox.destination_number AS integer;
+COMMENT ON SEQUENCE outbox.destination_number IS 'numbers of destinations';
+SELECT pg_extension_config_dump('outbox.destination_number', '');
+
 CREATE TABLE outbox.cursor (
     destination       name        NOT NULL,
+    number            integer     NOT NULL DEFAULT nextval('outbox.destination_number'),
     server            oid         NOT NULL,
     done              pg_snapshot NOT NULL,
     upto              pg_snapshot,
@@ -21,6 +26,7 @@ CREATE TABLE outbox.cursor (
 );
 COMMENT ON TABLE outbox.cursor IS 'how far each destination has come';
 COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server; default: outbox.default_destination';
+COMMENT ON COLUMN outbox.cursor.number IS 'of the destination, for as long as it lives; see outbox.event.only_to';
 COMMENT ON COLUMN outbox.cursor.server IS 'the foreign server when the relay started; 0: outbox.default_destination';
 COMMENT ON COLUMN outbox.cursor.done IS 'the events of all transactions that had finished in this snapshot are settled';
 COMMENT ON COLUMN outbox.cursor.upto IS 'of the window that ends here, the events up to position are settled as well; NULL: none';

@@ -15,7 +15,8 @@ CREATE TABLE outbox.event (
     ordering_key    text        NOT NULL,
     content_type    text        NOT NULL,
     headers         jsonb,
-    payload         bytea
+    payload         bytea,
+    only_to         integer
 );
 COMMENT ON TABLE outbox.event IS 'the log of events, over all its segments';
 COMMENT ON COLUMN outbox.event.position IS 'grows; taken after the transaction got its xid';
@@ -33,6 +34,7 @@ COMMENT ON COLUMN outbox.event.ordering_key IS 'events with one key reach a dest
 COMMENT ON COLUMN outbox.event.content_type IS 'media type of the payload';
 COMMENT ON COLUMN outbox.event.headers IS 'JSON object of scalars that travels with the event';
 COMMENT ON COLUMN outbox.event.payload IS 'JSON as UTF-8 text, or any other bytes';
+COMMENT ON COLUMN outbox.event.only_to IS 'number of the one destination it is for; NULL: all that select its topic';
 
 -- The ring of segments: enqueues go to the current one, which the keeper moves on. Those that every
 -- destination is done with are emptied. The one index is for readers, who look for the events of

@@ -251,6 +251,7 @@ BEGIN
                NULL, NULL, NULL, NULL, NULL, NULL, id
           FROM outbox.event AS e
          WHERE e.topic LIKE ANY (patterns)
+           AND (e.only_to IS NULL OR e.only_to = (SELECT c.number FROM outbox.cursor AS c WHERE c.destination = $1))
            AND ($2 IS NULL OR e.occurred_at >= $2) AND ($3 IS NULL OR e.occurred_at < $3)
            AND ($4 IS NULL OR e.topic LIKE ANY (outbox.topic_patterns($4)))
            AND ($5 IS NULL OR e.aggregate_type = $5) AND ($6 IS NULL OR e.aggregate_id = $6)
@@ -465,7 +466,7 @@ LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH event AS MATERIALIZED (
-        SELECT e.position, e.xid, e.topic FROM outbox.event AS e WHERE e.event_id = $1
+        SELECT e.position, e.xid, e.topic, e.only_to FROM outbox.event AS e WHERE e.event_id = $1
     ), trouble AS MATERIALIZED (
         SELECT d.* FROM outbox.delivery AS d WHERE d.event_id = $1
     ), receipt AS MATERIALIZED (
@@ -498,7 +499,7 @@ BEGIN ATOMIC
       LEFT JOIN outbox.batch AS leased ON leased.destination = d.name AND e.position = ANY (leased.positions[:leased.taken])
       LEFT JOIN outbox.batch AS dealt ON dealt.destination = d.name AND e.position = ANY (dealt.positions)
       LEFT JOIN receipt AS r ON r.destination = d.name
-     WHERE NOT EXISTS (SELECT FROM trouble AS t WHERE t.destination = d.name)
+     WHERE (e.only_to IS NULL OR e.only_to = c.number) AND NOT EXISTS (SELECT FROM trouble AS t WHERE t.destination = d.name)
     UNION ALL
     SELECT r.destination, 'PUBLISHED', 0, NULL, NULL, NULL, NULL, r.position, r.published_at, r.message_id
       FROM receipt AS r

@@ -209,15 +209,17 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    patterns CONSTANT text[] := outbox.topic_patterns(outbox.destination_option(destination, 'topics'));
+    patterns   CONSTANT text[]  := outbox.topic_patterns(outbox.destination_option(destination, 'topics'));
+    own_number CONSTANT integer := (SELECT c.number FROM outbox.cursor AS c WHERE c.destination = $1);
 BEGIN
     WITH event AS (
-        SELECT e.xid, e.position, e.topic, e.ordering_key, e.occurred_at, octet_length(e.payload) AS bytes
+        SELECT e.xid, e.position, e.topic, e.ordering_key, e.occurred_at, octet_length(e.payload) AS bytes,
+               e.only_to
           FROM outbox.event AS e
          WHERE e.xid >= pg_snapshot_xmax(from_snapshot) AND e.xid < pg_snapshot_xmax(to_snapshot)
            AND e.position > after AND e.position <= $5
         UNION ALL
-        SELECT e.xid, e.position, e.topic, e.ordering_key, e.occurred_at, octet_length(e.payload)
+        SELECT e.xid, e.position, e.topic, e.ordering_key, e.occurred_at, octet_length(e.payload), e.only_to
           FROM pg_snapshot_xip(from_snapshot) AS late(xid)
          CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
                               WHERE e.xid = late.xid AND e.position > after AND e.position <= $5
@@ -234,7 +236,7 @@ BEGIN
                   ELSE hashtextextended(ordering_key, 0) & 9223372036854775807
                 END % lanes)::integer AS lane
           FROM found
-         WHERE topic LIKE ANY (patterns)
+         WHERE topic LIKE ANY (patterns) AND (only_to IS NULL OR only_to = own_number)
     ), cut AS (
         SELECT xid, position, occurred_at, lane,
                (row_number() OVER w - 1) / 100 AS hundreds,
