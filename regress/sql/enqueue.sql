@@ -112,4 +112,18 @@ SELECT careless(g) FROM generate_series(1, 1) AS g;
 \set VERBOSITY terse
 SELECT set_config(name, 'off', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
 
+
+-- every index of a segment is kept, also one that somebody added
+CREATE EXTENSION amcheck;
+CREATE INDEX added ON outbox.event_0 (event_id);
+SELECT outbox.enqueue('video', 'indexed', 'VideoUpdated', '{}') IS NOT NULL AS one,
+       cardinality(outbox.enqueue(ARRAY(SELECT ROW('video', n, 'VideoUpdated', '{}', NULL, NULL, NULL, NULL, NULL,
+           NULL, NULL, NULL, NULL, NULL)::outbox.new_event FROM generate_series(1, 700) AS n))) AS many;
+SELECT bt_index_check('outbox.added', heapallindexed => true), bt_index_check('outbox.event_0_xid_position', heapallindexed => true);
+DROP INDEX outbox.added;
+SELECT cardinality(outbox.enqueue(ARRAY(SELECT ROW('video', n, 'VideoUpdated', '{}', NULL, NULL, NULL, NULL, NULL,
+           NULL, NULL, NULL, NULL, NULL)::outbox.new_event FROM generate_series(1, 700) AS n))) AS many;
+SELECT bt_index_check('outbox.event_0_xid_position', heapallindexed => true);
+DROP EXTENSION amcheck;
+
 DROP EXTENSION pg_outbox CASCADE;
