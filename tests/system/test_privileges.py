@@ -63,6 +63,7 @@ USERS = {
     "view outbox.replay_progress": "operator",
     "view outbox.segment": "monitor",
     "view outbox.status": "monitor",
+    "sequence outbox.destination_number": NOBODY,
     "sequence outbox.event_position": NOBODY,
     "sequence outbox.operation_id": NOBODY,
     "type outbox.new_event": "producer",
