@@ -261,10 +261,10 @@ AS $$
 #variable_conflict use_column
 DECLARE
     its       CONSTANT record := outbox.layout(layout);
-    view_name CONSTANT text   := format('%I.%I', schema, name);
     topics    CONSTANT text   := coalesce($5, its.topic);
     type      CONSTANT text   := coalesce($4, its.content_type, '');
     shown     CONSTANT text   := concat_ws(' AND ', 'e.topic = ' || outbox.topic_expression(topics), its.shown);
+    view_name text;
     column_   record;
 BEGIN
     IF schema IS NULL THEN
@@ -277,6 +277,7 @@ BEGIN
         RAISE EXCEPTION 'content_type is not a media type'
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Write for example ''application/x-protobuf''.';
     END IF;
+    view_name := format('%I.%I', schema, name);
     EXECUTE (SELECT format('CREATE VIEW %s AS SELECT %s FROM outbox.event_progress AS e WHERE %s', view_name,
                            string_agg(format('(%s)::%s AS %I', c.shows, c.type, c.name), ', ' ORDER BY c.number), shown)
                FROM outbox.layout_columns($3) AS c);
