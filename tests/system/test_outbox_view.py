@@ -215,7 +215,7 @@ def test_attempts_retries_and_dead_letters(db: Database, receiver: Receiver, htt
     db.add_destination("d", receiver.url(), max_attempts="2", retry_base="1ms", retry_max="1ms")
     event_id = insert(db)
     wait_for_lifecycle(db, event_id, "refused twice", lambda row: row["publish_attempts"] == 2)
-    wait_until(lambda: db.execute("SELECT FROM outbox.dead_letter"), what="the dead letter")
+    wait_until(lambda: db.value("SELECT count(*) FROM outbox.dead_letter"), what="the dead letter")
     assert lifecycle(db, event_id)["published_at"] is None
     receiver.forget_rules()
     db.execute("SELECT outbox.redrive('d')")
