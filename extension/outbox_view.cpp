@@ -9,10 +9,6 @@
 #include "pg.hpp"
 #include "producer.hpp"
 
-extern "C" {
-#include "commands/trigger.h"
-}
-
 namespace outbox {
 
 // ---------------------------------------------------------------------------------------------
@@ -39,56 +35,67 @@ enum class Use {
 struct Column {
     Use use;
     Oid type;
-    bool required;
+    bool may_be_null = false;
 };
+
+static constexpr bool optional = true;
 
 struct Layout {
     std::string_view name;
-    std::span<const Column> columns;  // in the order of outbox.layout
+    std::span<const Column> columns;  // in the order of outbox.layout_columns()
 };
 
 static constexpr Column seed[] = {
-    {Use::event_id, UUIDOID, true},     {Use::aggregate_type, TEXTOID, true},
-    {Use::aggregate_id, TEXTOID, true}, {Use::event_type, TEXTOID, true},
-    {Use::version, INT8OID, true},      {Use::schema_version, INT4OID, true},
-    {Use::payload, BYTEAOID, true},     {Use::occurred_at, TIMESTAMPTZOID, true},
-    {Use::null, TIMESTAMPTZOID, false}, {Use::zero, INT4OID, true},
-    {Use::null, TIMESTAMPTZOID, false}, {Use::null, TEXTOID, false},
-    {Use::null, TIMESTAMPTZOID, false},
+    {Use::event_id, UUIDOID},
+    {Use::aggregate_type, TEXTOID},
+    {Use::aggregate_id, TEXTOID},
+    {Use::event_type, TEXTOID},
+    {Use::version, INT8OID},
+    {Use::schema_version, INT4OID},
+    {Use::payload, BYTEAOID},
+    {Use::occurred_at, TIMESTAMPTZOID},
+    {Use::null, TIMESTAMPTZOID, optional},
+    {Use::zero, INT4OID},
+    {Use::null, TIMESTAMPTZOID, optional},
+    {Use::null, TEXTOID, optional},
+    {Use::null, TIMESTAMPTZOID, optional},
 };
 
 static constexpr Column seed_jsonb[] = {
-    {Use::event_id, UUIDOID, true},
-    {Use::aggregate_type, TEXTOID, true},
-    {Use::aggregate_id, TEXTOID, true},
-    {Use::event_type, TEXTOID, true},
-    {Use::version, INT8OID, true},
-    {Use::payload, JSONBOID, true},
-    {Use::occurred_at, TIMESTAMPTZOID, true},
-    {Use::null, TIMESTAMPTZOID, false},
-    {Use::zero, INT4OID, true},
-    {Use::null, TIMESTAMPTZOID, false},
-    {Use::null, TEXTOID, false},
-    {Use::null, TIMESTAMPTZOID, false},
+    {Use::event_id, UUIDOID},
+    {Use::aggregate_type, TEXTOID},
+    {Use::aggregate_id, TEXTOID},
+    {Use::event_type, TEXTOID},
+    {Use::version, INT8OID},
+    {Use::payload, JSONBOID},
+    {Use::occurred_at, TIMESTAMPTZOID},
+    {Use::null, TIMESTAMPTZOID, optional},
+    {Use::zero, INT4OID},
+    {Use::null, TIMESTAMPTZOID, optional},
+    {Use::null, TEXTOID, optional},
+    {Use::null, TIMESTAMPTZOID, optional},
 };
 
 static constexpr Column debezium[] = {
-    {Use::event_id, UUIDOID, true},        {Use::aggregate_type, VARCHAROID, true},
-    {Use::aggregate_id, VARCHAROID, true}, {Use::event_type, VARCHAROID, true},
-    {Use::payload, JSONBOID, false},
+    {Use::event_id, UUIDOID},           {Use::aggregate_type, VARCHAROID},
+    {Use::aggregate_id, VARCHAROID},    {Use::event_type, VARCHAROID},
+    {Use::payload, JSONBOID, optional},
 };
 
 static constexpr Column tutorial[] = {
-    {Use::event_id, UUIDOID, true},           {Use::name, VARCHAROID, true},
-    {Use::payload, JSONBOID, true},           {Use::pending, VARCHAROID, true},
-    {Use::occurred_at, TIMESTAMPTZOID, true}, {Use::null, TIMESTAMPTZOID, false},
+    {Use::event_id, UUIDOID},           {Use::name, VARCHAROID},
+    {Use::payload, JSONBOID},           {Use::pending, VARCHAROID},
+    {Use::occurred_at, TIMESTAMPTZOID}, {Use::null, TIMESTAMPTZOID, optional},
 };
 
 static constexpr Column cqrs[] = {
-    {Use::position, INT8OID, false},         {Use::aggregate_id, UUIDOID, true},
-    {Use::aggregate_type, VARCHAROID, true}, {Use::event_type, VARCHAROID, true},
-    {Use::payload, JSONBOID, true},          {Use::occurred_at, TIMESTAMPTZOID, true},
-    {Use::null, TIMESTAMPTZOID, false},
+    {Use::position, INT8OID, optional},
+    {Use::aggregate_id, UUIDOID},
+    {Use::aggregate_type, VARCHAROID},
+    {Use::event_type, VARCHAROID},
+    {Use::payload, JSONBOID},
+    {Use::occurred_at, TIMESTAMPTZOID},
+    {Use::null, TIMESTAMPTZOID, optional},
 };
 
 static constexpr Layout layouts[] = {
@@ -247,7 +254,7 @@ static int64 write_event(const TriggerData& trigger, const Layout& layout, Tuple
     for (int i = 0; i < static_cast<int>(layout.columns.size()); i++) {
         if (!row->tts_isnull[i])
             take_value(input, trigger.tg_relation, i, layout.columns[i], row->tts_values[i]);
-        else if (layout.columns[i].required)
+        else if (!layout.columns[i].may_be_null)
             refuse_null(trigger.tg_relation, i);
     }
     if (input.bytes != nullptr)
