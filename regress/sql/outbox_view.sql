@@ -1,7 +1,7 @@
 -- Views of the log with the columns of outbox tables that applications have.
 SET client_min_messages = warning;
 CREATE EXTENSION pg_outbox;
-CREATE FUNCTION refused(statement text, OUT state text, OUT message text, OUT detail text, OUT hint text)
+CREATE FUNCTION refusal(statement text, OUT state text, OUT message text, OUT detail text, OUT hint text)
 LANGUAGE plpgsql AS $f$
 BEGIN
     EXECUTE statement;
@@ -124,54 +124,54 @@ ROLLBACK;
 
 -- What a table would not take
 \t on
-SELECT * FROM refused($$ INSERT INTO app_outbox (aggregate_type, aggregate_id, event_type, version, payload) VALUES ('v', '1', 'E', 1, '') $$);
-SELECT * FROM refused($$ INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, payload) VALUES (gen_random_uuid(), 'v', '1', 'E', '') $$);
-SELECT * FROM refused($$ INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version, payload, occurred_at) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '', NULL) $$);
-SELECT * FROM refused($$ INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version) VALUES (gen_random_uuid(), 'v', '1', 'E', 1) $$);
-SELECT * FROM refused($$ INSERT INTO outboxevent VALUES (gen_random_uuid(), NULL, '1', 'E', '{}') $$);
-SELECT * FROM refused($$ INSERT INTO outboxevent VALUES (gen_random_uuid(), repeat('x', 256), '1', 'E', '{}') $$);
-SELECT * FROM refused($$ INSERT INTO outbox (id, topic, message) VALUES (NULL, 't', '{}') $$);
-SELECT * FROM refused($$ INSERT INTO outbox (topic, message) VALUES ('t', '{') $$);
+SELECT * FROM refusal($$ INSERT INTO app_outbox (aggregate_type, aggregate_id, event_type, version, payload) VALUES ('v', '1', 'E', 1, '') $$);
+SELECT * FROM refusal($$ INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, payload) VALUES (gen_random_uuid(), 'v', '1', 'E', '') $$);
+SELECT * FROM refusal($$ INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version, payload, occurred_at) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '', NULL) $$);
+SELECT * FROM refusal($$ INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version) VALUES (gen_random_uuid(), 'v', '1', 'E', 1) $$);
+SELECT * FROM refusal($$ INSERT INTO outboxevent VALUES (gen_random_uuid(), NULL, '1', 'E', '{}') $$);
+SELECT * FROM refusal($$ INSERT INTO outboxevent VALUES (gen_random_uuid(), repeat('x', 256), '1', 'E', '{}') $$);
+SELECT * FROM refusal($$ INSERT INTO outbox (id, topic, message) VALUES (NULL, 't', '{}') $$);
+SELECT * FROM refusal($$ INSERT INTO outbox (topic, message) VALUES ('t', '{') $$);
 -- what the log would not take
-SELECT * FROM refused($$ INSERT INTO outboxevent VALUES (gen_random_uuid(), '', '1', 'E', '{}') $$);
-SELECT * FROM refused($$ INSERT INTO outboxevent VALUES (gen_random_uuid(), repeat('x', 250), '1', 'E', '{}') $$);
-SELECT * FROM refused($$ INSERT INTO outbox (topic, message) VALUES (repeat('t', 250), '{}') $$);
-SELECT * FROM refused($$ INSERT INTO outbox (topic, message) VALUES ('.t', '{}') $$);
+SELECT * FROM refusal($$ INSERT INTO outboxevent VALUES (gen_random_uuid(), '', '1', 'E', '{}') $$);
+SELECT * FROM refusal($$ INSERT INTO outboxevent VALUES (gen_random_uuid(), repeat('x', 250), '1', 'E', '{}') $$);
+SELECT * FROM refusal($$ INSERT INTO outbox (topic, message) VALUES (repeat('t', 250), '{}') $$);
+SELECT * FROM refusal($$ INSERT INTO outbox (topic, message) VALUES ('.t', '{}') $$);
 -- what a publisher would have written
-SELECT * FROM refused($$ INSERT INTO outbox (topic, message, state) VALUES ('t', '{}', 'processed') $$);
-SELECT * FROM refused($$ INSERT INTO outbox (topic, message, processed_at) VALUES ('t', '{}', now()) $$);
-SELECT * FROM refused($$ INSERT INTO app_outbox_2 (id, aggregatetype, aggregateid, event_type, version, payload, published_at) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{}', now()) $$);
-SELECT * FROM refused($$ INSERT INTO app_outbox_2 (id, aggregatetype, aggregateid, event_type, version, payload, publish_attempts) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{}', 1) $$);
-SELECT * FROM refused($$ INSERT INTO app_outbox_2 (id, aggregatetype, aggregateid, event_type, version, payload, lock_token) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{}', 'x') $$);
-SELECT * FROM refused($$ INSERT INTO "Order Service".outbox_events (id, aggregate_id, aggregate_type, event_type, payload) VALUES (1, gen_random_uuid(), 'o', 'E', '{}') $$);
+SELECT * FROM refusal($$ INSERT INTO outbox (topic, message, state) VALUES ('t', '{}', 'processed') $$);
+SELECT * FROM refusal($$ INSERT INTO outbox (topic, message, processed_at) VALUES ('t', '{}', now()) $$);
+SELECT * FROM refusal($$ INSERT INTO app_outbox_2 (id, aggregatetype, aggregateid, event_type, version, payload, published_at) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{}', now()) $$);
+SELECT * FROM refusal($$ INSERT INTO app_outbox_2 (id, aggregatetype, aggregateid, event_type, version, payload, publish_attempts) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{}', 1) $$);
+SELECT * FROM refusal($$ INSERT INTO app_outbox_2 (id, aggregatetype, aggregateid, event_type, version, payload, lock_token) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{}', 'x') $$);
+SELECT * FROM refusal($$ INSERT INTO "Order Service".outbox_events (id, aggregate_id, aggregate_type, event_type, payload) VALUES (1, gen_random_uuid(), 'o', 'E', '{}') $$);
 -- but that nothing has become of it yet may be said
 INSERT INTO outbox (topic, message, state, processed_at) VALUES ('t', '{}', 'pending', NULL);
 INSERT INTO app_outbox_2 (id, aggregatetype, aggregateid, event_type, version, payload, publish_attempts) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{}', 0);
 
 -- Events do not change.
-SELECT * FROM refused($$ UPDATE outbox SET state = 'processed', processed_at = now() $$);
-SELECT * FROM refused($$ UPDATE outbox SET state = 'processed' WHERE false $$);
-SELECT * FROM refused($$ DELETE FROM outboxevent WHERE id = '00000000-0000-0000-0000-000000000041' $$);
-SELECT * FROM refused($$ DELETE FROM outboxevent WHERE false $$);
-SELECT * FROM refused($$ UPDATE app_outbox SET lock_token = 'x', locked_at = now() WHERE id IN
+SELECT * FROM refusal($$ UPDATE outbox SET state = 'processed', processed_at = now() $$);
+SELECT * FROM refusal($$ UPDATE outbox SET state = 'processed' WHERE false $$);
+SELECT * FROM refusal($$ DELETE FROM outboxevent WHERE id = '00000000-0000-0000-0000-000000000041' $$);
+SELECT * FROM refusal($$ DELETE FROM outboxevent WHERE false $$);
+SELECT * FROM refusal($$ UPDATE app_outbox SET lock_token = 'x', locked_at = now() WHERE id IN
     (SELECT id FROM app_outbox WHERE published_at IS NULL AND (next_retry_at IS NULL OR next_retry_at <= now())
       ORDER BY occurred_at LIMIT 100 FOR UPDATE SKIP LOCKED) RETURNING * $$);
-SELECT * FROM refused($$ INSERT INTO outbox (id, topic, message) VALUES (gen_random_uuid(), 't', '{}') ON CONFLICT (id) DO NOTHING $$);
-SELECT * FROM refused($$ TRUNCATE outbox $$);
+SELECT * FROM refusal($$ INSERT INTO outbox (id, topic, message) VALUES (gen_random_uuid(), 't', '{}') ON CONFLICT (id) DO NOTHING $$);
+SELECT * FROM refusal($$ TRUNCATE outbox $$);
 
 -- Making views
-SELECT * FROM refused($$ SELECT outbox.create_outbox_view('x', 'quartz') $$);
-SELECT * FROM refused($$ SELECT outbox.create_outbox_view('x', topic => '') $$);
-SELECT * FROM refused($$ SELECT outbox.create_outbox_view('x', topic => 'a.{topic}') $$);
-SELECT * FROM refused($$ SELECT outbox.create_outbox_view('x', topic => 'a.{aggregate_type') $$);
-SELECT * FROM refused($$ SELECT outbox.create_outbox_view('x', 'cqrs', content_type => 'application/x-protobuf') $$);
-SELECT * FROM refused($$ SELECT outbox.create_outbox_view('x', content_type => 'protobuf') $$);
-SELECT * FROM refused($$ SELECT outbox.create_outbox_view('outbox') $$);
-SELECT * FROM refused($$ SELECT outbox.create_outbox_view('nowhere.x') $$);
-SELECT * FROM refused($$ SELECT outbox.create_outbox_view('a.b.c') $$);
-SELECT * FROM refused($$ SELECT outbox.create_outbox_view('a b') $$);
+SELECT * FROM refusal($$ SELECT outbox.create_outbox_view('x', 'quartz') $$);
+SELECT * FROM refusal($$ SELECT outbox.create_outbox_view('x', topic => '') $$);
+SELECT * FROM refusal($$ SELECT outbox.create_outbox_view('x', topic => 'a.{topic}') $$);
+SELECT * FROM refusal($$ SELECT outbox.create_outbox_view('x', topic => 'a.{aggregate_type') $$);
+SELECT * FROM refusal($$ SELECT outbox.create_outbox_view('x', 'cqrs', content_type => 'application/x-protobuf') $$);
+SELECT * FROM refusal($$ SELECT outbox.create_outbox_view('x', content_type => 'protobuf') $$);
+SELECT * FROM refusal($$ SELECT outbox.create_outbox_view('outbox') $$);
+SELECT * FROM refusal($$ SELECT outbox.create_outbox_view('nowhere.x') $$);
+SELECT * FROM refusal($$ SELECT outbox.create_outbox_view('a.b.c') $$);
+SELECT * FROM refusal($$ SELECT outbox.create_outbox_view('a b') $$);
 SET search_path = '';
-SELECT * FROM public.refused($$ SELECT outbox.create_outbox_view('x') $$);
+SELECT * FROM public.refusal($$ SELECT outbox.create_outbox_view('x') $$);
 RESET search_path;
 
 -- Bytes with another content type; those that are called JSON must be JSON.
@@ -179,7 +179,7 @@ SELECT outbox.create_outbox_view('protobuf_outbox', content_type => 'application
 SELECT outbox.create_outbox_view('json_outbox', content_type => 'application/json', topic => 'json');
 INSERT INTO protobuf_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, 'x');
 INSERT INTO json_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{}');
-SELECT * FROM refused($$ INSERT INTO json_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{') $$);
+SELECT * FROM refusal($$ INSERT INTO json_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{') $$);
 SELECT topic, content_type, payload FROM outbox.event ORDER BY position DESC LIMIT 2;
 SELECT (SELECT count(*) FROM protobuf_outbox), (SELECT count(*) FROM json_outbox);
 
@@ -188,13 +188,17 @@ CREATE TABLE elsewhere (id int);
 CREATE VIEW other AS SELECT 1 AS id;
 CREATE TRIGGER t BEFORE INSERT ON elsewhere FOR EACH ROW EXECUTE FUNCTION outbox.insert_event('seed', '', 't');
 CREATE TRIGGER t INSTEAD OF INSERT ON other FOR EACH ROW EXECUTE FUNCTION outbox.insert_event('seed', '', 't');
-SELECT * FROM refused($$ INSERT INTO elsewhere VALUES (1) $$);
-SELECT * FROM refused($$ INSERT INTO other VALUES (1) $$);
-SELECT * FROM refused($$ SELECT outbox.insert_event() $$);
+SELECT * FROM refusal($$ INSERT INTO elsewhere VALUES (1) $$);
+SELECT * FROM refusal($$ INSERT INTO other VALUES (1) $$);
+SELECT * FROM refusal($$ SELECT outbox.insert_event() $$);
 ALTER VIEW outboxevent RENAME type TO kind;  -- goes by the order of columns
 INSERT INTO outboxevent (id, aggregatetype, aggregateid, kind) VALUES (gen_random_uuid(), 'order', '1', 'Renamed');
 SELECT event_type FROM outbox.event ORDER BY position DESC LIMIT 1;
 
-SELECT * FROM refused($$ DROP EXTENSION pg_outbox $$) AS r(state, message);
+SELECT * FROM refusal($$ DROP EXTENSION pg_outbox $$) AS r(state, message);
 DROP EXTENSION pg_outbox CASCADE;
 SELECT to_regclass('app_outbox');
+DROP FUNCTION refusal;
+DROP TABLE elsewhere;
+DROP VIEW other;
+DROP SCHEMA "Order Service";

@@ -1,7 +1,7 @@
 -- A view of the log in the place of an outbox table.
 SET client_min_messages = warning;
 CREATE EXTENSION pg_outbox;
-CREATE FUNCTION refused(statement text, OUT state text, OUT message text, OUT detail text, OUT hint text)
+CREATE FUNCTION refusal(statement text, OUT state text, OUT message text, OUT detail text, OUT hint text)
 LANGUAGE plpgsql AS $f$
 BEGIN
     EXECUTE statement;
@@ -87,8 +87,8 @@ SELECT id, payload FROM app_outbox_2;
 INSERT INTO outboxevent VALUES ('00000000-0000-0000-0000-000000000023', 'order', '1', 'A', '{}'),
                                ('00000000-0000-0000-0000-000000000022', 'order', '1', 'B', NULL),
                                ('00000000-0000-0000-0000-000000000021', 'order', '2', 'C', '{}');
-SELECT * FROM refused($$ SELECT outbox.adopt('outboxevent', 'debezium') $$);
-SELECT * FROM outbox.adopt('outboxevent', 'debezium', condition => $$ type <> 'A' OR type = 'B' $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('outboxevent', 'debezium') $$);
+SELECT * FROM outbox.adopt('outboxevent', 'debezium', condition => $$ type <> 'A' OR type = 'B' -- not A $$);
 SELECT * FROM outboxevent;
 
 -- of the tutorial
@@ -118,36 +118,40 @@ ALTER TABLE other_functions ALTER type TYPE name_of_topic;
 CREATE TABLE other_order (payload jsonb, id uuid, aggregatetype varchar(255), aggregateid varchar(255), type varchar(255));
 CREATE TABLE taken (LIKE outboxevent_adopted);
 CREATE TABLE taken_adopted ();
-SELECT * FROM refused($$ SELECT outbox.adopt('outbox', 'tutorial') $$);
-SELECT * FROM refused($$ SELECT outbox.adopt('part', 'tutorial') $$);
-SELECT * FROM refused($$ SELECT outbox.adopt('outbox_adopted', 'cqrs') $$);
-SELECT * FROM refused($$ SELECT outbox.adopt('outbox_adopted', 'none') $$);
-SELECT * FROM refused($$ SELECT outbox.adopt('with_more', 'debezium', condition => 'true') $$);
-SELECT * FROM refused($$ SELECT outbox.adopt('with_more', 'debezium', condition => 'true', ignore_columns => '{tenant}') $$);
-SELECT * FROM refused($$ SELECT outbox.adopt('other_types', 'debezium', condition => 'true') $$);
-SELECT * FROM refused($$ SELECT outbox.adopt('other_functions', 'debezium', condition => 'true') $$);
-SELECT * FROM refused($$ SELECT outbox.adopt('taken', 'debezium', condition => 'true') $$);
-SELECT * FROM refused($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'nothing') $$);
-SELECT * FROM refused($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true', content_type => 'a/b') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('outbox', 'tutorial') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('part', 'tutorial') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('outbox_adopted', 'cqrs') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('outbox_adopted', 'none') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('with_more', 'debezium', condition => 'true') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('with_more', 'debezium', condition => 'true', ignore_columns => '{tenant}') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('other_types', 'debezium', condition => 'true') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('other_functions', 'debezium', condition => 'true') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('taken', 'debezium', condition => 'true') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'nothing') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true', content_type => 'a/b') $$);
 SELECT * FROM outbox.adopt('with_more', 'debezium', condition => 'true', ignore_columns => '{tenant,trace}');
 SELECT * FROM outbox.adopt('other_order', 'debezium', condition => 'true', dry_run => true);
 SELECT * FROM outbox.adopt('partitioned', 'tutorial') WHERE item = 'new name of the table';
 BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT * FROM refused($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true') $$);
 ROLLBACK;
 GRANT USAGE ON SCHEMA outbox TO regress_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO regress_app;
 SET ROLE regress_app;
-SELECT * FROM refused($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true') $$);
 RESET ROLE;
 
 -- A row that the log does not take: nothing has happened.
 INSERT INTO other_order VALUES ('{}', gen_random_uuid(), 'order', '1', 'E'), ('{}', gen_random_uuid(), '', '1', 'E');
 SELECT count(*) FROM outbox.event \gset before_
-SELECT * FROM refused($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true') $$);
+SELECT * FROM refusal($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true') $$);
 SELECT relkind, (SELECT count(*) FROM outbox.event) = :before_count FROM pg_class WHERE oid = 'other_order'::regclass;
 
 DROP TABLE note, app_outbox_adopted CASCADE;
 DROP EXTENSION pg_outbox CASCADE;
 DROP OWNED BY regress_app, regress_reader;
 DROP ROLE regress_app, regress_reader;
+DROP TABLE app_outbox_2_adopted, outboxevent_adopted, outbox_adopted, outbox_events_adopted, partitioned_adopted, with_more_adopted,
+           other_types, other_functions, other_order, taken, taken_adopted;
+DROP DOMAIN name_of_topic;
+DROP FUNCTION refusal, tell;

@@ -164,7 +164,7 @@ SET row_security = off
 AS $$
 DECLARE
     its         CONSTANT record := outbox.layout(layout);
-    unpublished CONSTANT text := coalesce(condition, its.unpublished);
+    unpublished CONSTANT text := coalesce(E'(' || condition || E'\n)', its.unpublished); -- it may end with a comment
     given       CONSTANT text := (SELECT string_agg(quote_ident(l.name), ', ' ORDER BY l.number)
                                     FROM outbox.layout_columns(layout) AS l WHERE l.given);
     schema      name;

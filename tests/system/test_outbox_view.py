@@ -351,6 +351,18 @@ def test_topics_are_those_of_the_owner_of_the_view(db: Database, roles: list[str
         insert(connection)
 
 
+def test_a_view_is_read_with_the_rights_of_its_owner(db: Database, roles: list[str]) -> None:
+    _, reader, owner = roles
+    event_id = insert(db)
+    db.execute(f"ALTER VIEW app_outbox OWNER TO {owner}; GRANT SELECT ON app_outbox TO {reader}")
+    with db.cluster.connect(db.name, reader) as connection:
+        with refused("permission denied for view event_progress"):
+            connection.execute("TABLE app_outbox")
+        db.execute(f"GRANT SELECT ON outbox.event_progress TO {owner}")
+        rows = connection.execute("SELECT id::text FROM app_outbox").fetchall()
+        assert rows == [(event_id,)]
+
+
 def test_views_are_not_for_everybody_to_make(db: Database, roles: list[str]) -> None:
     writer, _, _ = roles
     db.execute("SELECT outbox.grant_produce(%s)", (writer,))
