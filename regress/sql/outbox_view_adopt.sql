@@ -55,8 +55,8 @@ GRANT UPDATE (published_at) ON app_outbox TO regress_reader;
 GRANT SELECT ON app_outbox TO PUBLIC;
 CREATE VIEW backlog AS SELECT count(*) FROM app_outbox WHERE published_at IS NULL;
 CREATE TABLE note (event_id uuid REFERENCES app_outbox);
-CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NOTIFY app_outbox; RETURN NULL; END';
-CREATE TRIGGER tell AFTER INSERT ON app_outbox FOR EACH STATEMENT EXECUTE FUNCTION tell();
+CREATE FUNCTION wake_publisher() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NOTIFY app_outbox; RETURN NULL; END';
+CREATE TRIGGER wake_publisher AFTER INSERT ON app_outbox FOR EACH STATEMENT EXECUTE FUNCTION wake_publisher();
 
 SELECT * FROM outbox.adopt('app_outbox', 'seed', dry_run => true);
 SELECT relkind, pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'app_outbox'::regclass;
@@ -154,4 +154,4 @@ DROP ROLE regress_app, regress_reader;
 DROP TABLE app_outbox_2_adopted, outboxevent_adopted, outbox_adopted, outbox_events_adopted, partitioned_adopted, with_more_adopted,
            other_types, other_functions, other_order, taken, taken_adopted;
 DROP DOMAIN name_of_topic;
-DROP FUNCTION refusal, tell;
+DROP FUNCTION refusal, wake_publisher;
