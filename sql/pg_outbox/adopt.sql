@@ -169,6 +169,7 @@ DECLARE
                                     FROM outbox.layout_columns(layout) AS l WHERE l.given);
     schema      name;
     name        name;
+    new_name    name;
     privilege   record;
     rows        record;
     view        regclass;
@@ -188,7 +189,7 @@ BEGIN
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', $1);
         PERFORM outbox.check_adoptable($1, layout, ignore_columns);
     END IF;
-    SELECT n.nspname, c.relname INTO schema, name
+    SELECT n.nspname, c.relname, c.relname || '_adopted' INTO schema, name, new_name
       FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
      WHERE c.oid = $1;
 
@@ -203,12 +204,12 @@ BEGIN
     RETURN QUERY SELECT 'stays with the table', s FROM outbox.what_stays($1) AS s;
     RETURN QUERY SELECT 'granted on the view', format('%s to %s', g.privilege, g.grantee)
                    FROM outbox.grants_to_move($1, layout) AS g;
-    RETURN QUERY VALUES ('new name of the table', format('%I.%I', schema, name || '_adopted'));
+    RETURN QUERY VALUES ('new name of the table', format('%I.%I', schema, new_name));
     IF dry_run THEN
         RETURN;
     END IF;
 
-    EXECUTE format('ALTER TABLE %s RENAME TO %I', $1, name || '_adopted');
+    EXECUTE format('ALTER TABLE %s RENAME TO %I', $1, new_name);
     view := outbox.make_outbox_view(schema, name, layout, content_type, topic);
     FOR privilege IN SELECT * FROM outbox.grants_to_move($1, layout) LOOP
         EXECUTE format('GRANT %s ON %s TO %s%s', privilege.privilege, view, privilege.grantee,
