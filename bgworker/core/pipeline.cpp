@@ -121,8 +121,9 @@ void Pipeline::enqueue(Event& event) {
     ready_.push_back(event);
 }
 
-void Pipeline::close_window() {
+void Pipeline::close_window(std::int64_t last_position) {
     windows_.back().closed = true;
+    windows_.back().last_position = last_position;
     advance_front();
 }
 
@@ -659,7 +660,7 @@ void Pipeline::advance_front() {
         }
         if (!window.closed)
             return;
-        highest_settled_ = std::max(highest_settled_, window.settled_to);
+        highest_settled_ = std::max({highest_settled_, window.settled_to, window.last_position});
         windows_.pop_front();
         settled_windows_++;
     }

@@ -54,8 +54,9 @@ struct Window {
     EventBlock* last = nullptr;
     std::int64_t settled_to = 0;  // highest position below the first unsettled event
     bool any_settled = false;
-    bool closed = false;     // everything of it has been read
-    std::size_t passed = 0;  // events up to settled_to
+    bool closed = false;             // everything of it has been read,
+    std::int64_t last_position = 0;  // up to here
+    std::size_t passed = 0;          // events up to settled_to
 };
 
 // What has to be written to outbox.delivery before an event may leave the pipeline.
@@ -116,7 +117,8 @@ class Pipeline {
     EventBlock* take_block();
     void put_back(EventBlock* block) noexcept;
     void admit(EventBlock* block);
-    void close_window();
+    // `last_position`: what was read and not admitted, being for others, ends there.
+    void close_window(std::int64_t last_position = 0);
 
     // Events in trouble. A key is held while outbox.delivery has an event of it that comes first:
     // events of the log that have it are parked.

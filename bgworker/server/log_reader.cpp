@@ -27,6 +27,7 @@ struct LogReader {
     int commits;
     XLogRecPtr commits_end;
     std::uint32_t segments;  // that have some of it, a bit for each
+    int64 last_position;
 };
 
 LogReader* create_log_reader() {
@@ -216,6 +217,10 @@ static bool topic_matches(const TopicFilter& topics, TupleTableSlot* slot) {
     return topics.matches({topic.data, topic.size});
 }
 
+int64 last_position_read(const LogReader* reader) {
+    return reader->last_position;
+}
+
 ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicFilter& topics,
                        const std::vector<std::int64_t>& recorded, EventBlock& block) {
     RowFetcher& fetcher = reader->fetcher;
@@ -229,6 +234,7 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
     for (; (entry = peek_spool(reader->spool)) != nullptr; drop_from_spool(reader->spool)) {
         if (rows++ == max_rows_at_once)
             break;
+        reader->last_position = entry->position;
         if (std::binary_search(recorded.begin(), recorded.end(), entry->position))
             continue;
         TupleTableSlot* row;

@@ -57,4 +57,7 @@ enum class ReadResult { more, end_of_window, log_is_gone };
 ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicFilter& topics,
                        const std::vector<std::int64_t>& recorded, EventBlock& block);
 
+// Of the last event that was looked at, whomever it is for.
+int64 last_position_read(const LogReader* reader);
+
 }  // namespace outbox

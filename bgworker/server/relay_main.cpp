@@ -280,7 +280,7 @@ static void look_into_log() {
         relay->window_unread = false;
         forget_window();
         relay->next_look = relay->clock.now() + relay->poll.next();
-        core([] { relay->pipeline->close_window(); });
+        core([] { relay->pipeline->close_window(last_position_read(reader)); });
     }
 }
 
