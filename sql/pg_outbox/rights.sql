@@ -9,14 +9,17 @@ LANGUAGE sql IMMUTABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE right_to
-             WHEN 'produce' THEN ARRAY['enqueue', 'new_event']
+             WHEN 'produce' THEN ARRAY['enqueue', 'new_event', 'backfill', 'add_backfill', 'pause_backfill', 'resume_backfill',
+                                       'cancel_backfill', 'backfill_progress', 'backfill_waits_for']
              WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'cancel_replay', 'redrive', 'discard',
                                        'event_status', 'receipt', 'operation', 'replay_progress', 'dead_letter', 'blocked_key',
-                                       'held_keys', 'first_of_key', 'check_destination']
+                                       'held_keys', 'first_of_key', 'check_destination', 'pause_backfill', 'resume_backfill',
+                                       'cancel_backfill', 'backfill_progress', 'backfill_waits_for']
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- the views, and the functions they call on behalf of whoever reads them
              WHEN 'monitor' THEN ARRAY['status', 'segment', 'lease', 'health', 'metrics',
-                                       'workers', 'oldest_after', 'segment_held_by']
+                                       'workers', 'oldest_after', 'segment_held_by',
+                                       'backfill_progress', 'backfill_waits_for']
            END;
 END;
 COMMENT ON FUNCTION outbox.parts_of_right(text) IS 'internal: the objects that a right gives the use of';
