@@ -69,8 +69,9 @@ COMMENT ON COLUMN outbox.backfill_row.tried_at IS 'when they were last found to 
 CREATE INDEX backfill_row_tried ON outbox.backfill_row (task, tried_at);
 COMMENT ON INDEX outbox.backfill_row_tried IS 'finds the row to be tried next';
 
-SELECT pg_extension_config_dump('outbox.backfill_task', '');
-SELECT pg_extension_config_dump('outbox.backfill_row', '');
+SELECT pg_extension_config_dump('outbox.backfill_task', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class)');
+SELECT pg_extension_config_dump('outbox.backfill_row',
+    'WHERE part::oid IN (SELECT oid FROM pg_catalog.pg_class) AND task IN (SELECT id FROM outbox.backfill_task WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class))');
 
 -- One that comes with a dump waits for outbox.resume_backfill(): the rows of its table may come later.
 CREATE FUNCTION outbox.adopt_backfill()
@@ -114,12 +115,10 @@ RETURNS regclass[]
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE part(id) AS (
-        SELECT "table"::oid
-        UNION
-        SELECT i.inhrelid FROM pg_inherits AS i JOIN part AS p ON p.id = i.inhparent
-    )
-    SELECT array_agg(p.id::regclass ORDER BY p.id) FROM part AS p JOIN pg_class AS c ON c.oid = p.id WHERE c.relkind = 'r';
+    SELECT array_agg(part ORDER BY part)
+      FROM outbox.captured_tree("table") AS part
+      JOIN pg_class AS c ON c.oid = part
+     WHERE c.relkind = 'r';
 END;
 COMMENT ON FUNCTION outbox.parts_of_table(regclass) IS 'internal: the tables that have the rows of a table';
 
