@@ -12,20 +12,21 @@
 
 namespace outbox {
 
-enum class Outcome { more, behind, later, over };
+// What a step came to; see outbox.backfill_step().
+enum class Next { more, behind, later, over };
 
 struct Step {
-    Outcome outcome;
+    Next next;
     int rows;
     int rate;  // rows per second; 0: no limit
 };
 
-static Outcome outcome_called(const char* name) {
+static Next next_called(const char* name) {
     if (strcmp(name, "more") == 0)
-        return Outcome::more;
+        return Next::more;
     if (strcmp(name, "behind") == 0)
-        return Outcome::behind;
-    return strcmp(name, "later") == 0 ? Outcome::later : Outcome::over;
+        return Next::behind;
+    return strcmp(name, "later") == 0 ? Next::later : Next::over;
 }
 
 static int number_in(int column) {
@@ -38,7 +39,7 @@ static int number_in(int column) {
 static Step take_step() {
     static SPIPlanPtr plan = nullptr;
     if (!begin_sql_work("backfilling a table", "pg_outbox"))
-        return {Outcome::over, 0, 0};
+        return {Next::over, 0, 0};
     if (plan == nullptr) {
         Oid types[] = {INT8OID};
         plan = SPI_prepare("SELECT outcome, rows, rate FROM outbox.backfill_step($1)", 1, types);
@@ -50,7 +51,7 @@ static Step take_step() {
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not backfill: %s", SPI_result_code_string(code));
     const Step step = {
-        outcome_called(SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)), number_in(2),
+        next_called(SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)), number_in(2),
         number_in(3)};
     end_sql_work();
     return step;
@@ -101,22 +102,22 @@ extern "C" PGDLLEXPORT void outbox_backfill_main(Datum argument) {
             poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
         begin_looking();
         const Step step = take_step();
-        set_my_state(step.outcome == Outcome::more ? WorkerState::delivering : WorkerState::idle);
-        switch (step.outcome) {
-            case Outcome::more:
+        set_my_state(step.next == Next::more ? WorkerState::delivering : WorkerState::idle);
+        switch (step.next) {
+            case Next::more:
                 poll.reset();
                 locked.reset();
                 wait_milliseconds(pause_after(step));
                 break;
-            case Outcome::behind:
+            case Next::behind:
                 if (!work_is_due())
                     wait_for_latch(static_cast<long>(poll.next() / 1000 + 1),
                                    "OutboxBackfillDestination");
                 break;
-            case Outcome::later:
+            case Next::later:
                 wait_milliseconds(static_cast<long>(locked.next() / 1000 + 1));
                 break;
-            case Outcome::over:
+            case Next::over:
                 proc_exit(0);
         }
     }

@@ -149,25 +149,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.check_owner(regclass, regrole) IS 'internal: raises an error unless a role owns a table';
 
--- Delivers a snapshot event of each row of a captured table: to one destination, or to all that select
--- its topic. Returns the id of the backfill; the view outbox.backfill_progress tells how far it is.
--- Errors: 42501 the table is another's; 42704 there is no such destination; 55000 the table is not
--- captured, or has no unique key.
-CREATE FUNCTION outbox.backfill(
-    "table"     regclass,
-    destination name    DEFAULT NULL,
-    batch       integer DEFAULT 1000,
-    rate        integer DEFAULT NULL,
-    max_pending integer DEFAULT 100000)
-RETURNS bigint
-LANGUAGE sql VOLATILE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT outbox.add_backfill("table", destination, batch, rate, max_pending, current_user);
-END;
-COMMENT ON FUNCTION outbox.backfill(regclass, name, integer, integer, integer) IS
-    'delivers a snapshot event of each row of a captured table';
-
 CREATE FUNCTION outbox.add_backfill(
     "table" regclass, destination name, batch integer, rate integer, max_pending integer, for_role name)
 RETURNS bigint
@@ -205,6 +186,25 @@ BEGIN
     RETURN id;
 END $$;
 COMMENT ON FUNCTION outbox.add_backfill(regclass, name, integer, integer, integer, name) IS 'internal: see outbox.backfill()';
+
+-- Delivers a snapshot event of each row of a captured table: to one destination, or to all that select
+-- its topic. Returns the id of the backfill; the view outbox.backfill_progress tells how far it is.
+-- Errors: 42501 the table is another's; 42704 there is no such destination; 55000 the table is not
+-- captured, or has no unique key.
+CREATE FUNCTION outbox.backfill(
+    "table"     regclass,
+    destination name    DEFAULT NULL,
+    batch       integer DEFAULT 1000,
+    rate        integer DEFAULT NULL,
+    max_pending integer DEFAULT 100000)
+RETURNS bigint
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.add_backfill("table", destination, batch, rate, max_pending, current_user);
+END;
+COMMENT ON FUNCTION outbox.backfill(regclass, name, integer, integer, integer) IS
+    'delivers a snapshot event of each row of a captured table';
 
 -- ---------------------------------------------------------------------------------------------
 -- Pause, resume, cancel
