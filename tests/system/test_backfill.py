@@ -10,7 +10,7 @@ import random
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -238,11 +238,11 @@ class Pair:
                     connection.autocommit = False
                 for _ in range(choice.randint(1, 3)):
                     connection.execute(self.statement(choice))
+                connection.execute("SELECT pg_sleep(0.005)")  # so that batches meet locked rows
                 connection.rollback() if choice.random() < 0.1 else connection.commit()
-            except (errors.DeadlockDetected, errors.UniqueViolation):
-                connection.rollback()  # type: ignore[union-attr]
-            except (psycopg.OperationalError, AssertionError):
-                connection = None  # the server was killed
+            except (errors.DeadlockDetected, errors.UniqueViolation, psycopg.OperationalError):
+                with suppress(psycopg.OperationalError):  # the server was killed
+                    connection.rollback()  # type: ignore[union-attr]
             except BaseException as failure:
                 failures.append(failure)
                 return
@@ -287,7 +287,7 @@ class Pair:
 
 
 @pytest.mark.parametrize("versioned", [True, False], ids=["versioned", "unversioned"])
-@pytest.mark.parametrize("kills", [0, 3], ids=["calm", "killed"])
+@pytest.mark.parametrize("kills", [0, 2], ids=["calm", "killed"])
 def test_copies_end_equal(source: Database, new_database: NewDatabase, versioned: bool, kills: int) -> None:
     pair = Pair(source, new_database(extension=False), 1500, versioned)
     with pair.changing():
@@ -363,10 +363,10 @@ def test_whoever_locks_a_row_is_never_the_victim_of_a_deadlock(source: Database)
 
 
 def test_a_table_that_is_locked_is_waited_for(source: Database) -> None:
-    make_items(source, 20)
+    make_items(source, 60)
+    id = start(source, batch=1, rate=20)
+    pid = source.wait_for_worker("backfill")
     with transaction(source, "LOCK TABLE item IN ACCESS EXCLUSIVE MODE") as other:
-        id = start(source)
-        pid = source.wait_for_worker("backfill")
         wait_until(
             lambda: source.value("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", (pid,)),
             lambda event: event == "Lock", what="the worker to wait for the table",
@@ -374,7 +374,7 @@ def test_a_table_that_is_locked_is_waited_for(source: Database) -> None:
         stays(lambda: progress(source, id)["state"], "running", seconds=1.5, what="the backfill")
         other.commit()
     wait_ended(source, id)
-    assert snapshots(source) == keys(1, 20)
+    assert snapshots(source) == keys(1, 60)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -456,15 +456,17 @@ def test_one_destination_only(source: Database) -> None:
         start(source, destination="nowhere")
 
 
-def fetch(source: Database, count: int) -> int:
-    token, ids = source.execute("SELECT min(token::text)::uuid, count(*) FROM outbox.fetch('slow', %s)", (count,))[0]
-    source.execute("SELECT outbox.ack(%s)", (token,))
-    return ids
+def fetch_and_ack(source: Database, count: int) -> None:
+    """At least so many events of the pull destination."""
+    while count > 0:
+        fetched = source.execute("SELECT token FROM outbox.fetch('slow', %s)", (count,))
+        source.execute("SELECT outbox.ack(%s)", (fetched[0][0],))
+        count -= len(fetched)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "pull:"])
 def test_it_waits_for_a_destination_that_is_behind(source: Database, url: str, http: None) -> None:
-    source.add_destination("slow", url)
+    source.add_destination("slow", url, topics="item.*")
     source.add_destination("other", "null:", topics="other.*")  # has none of its events, and holds up nothing
     make_items(source, 3000)
     id = start(source, batch=100, max_pending=500)
@@ -475,7 +477,7 @@ def test_it_waits_for_a_destination_that_is_behind(source: Database, url: str, h
     wait_until_quiet(pid)
     assert progress(source, id)["rows_done"] == seen["rows_done"]
     if url == "pull:":
-        assert fetch(source, 300) == 300
+        fetch_and_ack(source, 300)
         wait_for(source, id, lambda row: row["rows_done"] > seen["rows_done"], "more rows", timeout=5)
         source.execute("DROP SERVER slow CASCADE")
     else:
@@ -612,7 +614,7 @@ def test_only_who_owns_the_table(source: Database, roles: dict[str, str]) -> Non
         assert len(connection.execute("SELECT * FROM outbox.backfill_progress").fetchall()) == 1
     source.execute("SELECT outbox.resume_backfill(%s)", (id,))
     source.execute(f"ALTER TABLE item OWNER TO {roles['another']}")
-    assert "is not owner of table item" in wait_ended(source, id, "failed")["last_error"]
+    assert "is not owner of table public.item" in wait_ended(source, id, "failed")["last_error"]
 
 
 # -------------------------------------------------------------------------------------------------
