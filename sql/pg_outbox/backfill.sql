@@ -397,7 +397,10 @@ BEGIN
     UPDATE outbox.backfill_task AS t
        SET state = task.state, parts = task.parts, key_columns = task.key_columns, last_key = task.last_key,
            rows_done = task.rows_done, finished_at = task.finished_at,
-           rows_per_second = t.rows_per_second + (1 - exp(-seconds / 5)) * (rows / seconds - t.rows_per_second),
+           rows_per_second = CASE t.rows_per_second
+                                WHEN 0 THEN rows / seconds
+                                ELSE t.rows_per_second + (1 - exp(-seconds / 5)) * (rows / seconds - t.rows_per_second)
+                              END,
            last_xid = pg_current_xact_id(), last_position = (SELECT p.last_value FROM outbox.event_position AS p),
            updated_at = clock_timestamp()
      WHERE t.id = task.id;

@@ -11,14 +11,13 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import errors, sql
 
-from cluster import Cluster, Installation, MakeCluster
+from cluster import Installation, MakeCluster
 from database import Database, NewDatabase, create_database
 from processes import wait_until_quiet
 from waiting import SECOND, Stopwatch, stays, wait_until
@@ -654,3 +653,54 @@ def test_dropping_the_extension_ends_it(source: Database) -> None:
         lambda: source.cluster.workers_in(source.name), lambda workers: not workers,
         what="all workers of the database to end",
     )  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------
+# outboxctl
+# -------------------------------------------------------------------------------------------------
+
+
+class Tool:
+    def __init__(self, database: Database, installation: Installation) -> None:
+        self.command = [str(installation.build / "tools/outboxctl/outboxctl"), "backfill",
+                        "-d", database.cluster.conninfo(database.name)]  # fmt: skip
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done
+        return done.stdout if code == 0 else done.stderr
+
+
+@pytest.fixture
+def tool(source: Database, installation: Installation) -> Tool:
+    return Tool(source, installation)
+
+
+def test_outboxctl_starts_one_and_watches_it(source: Database, tool: Tool) -> None:
+    make_items(source, 1000)
+    source.add_destination("new", "null:")
+    assert tool.run("start", "item", "--destination", "new", "--rate", "500", "--batch", "50", "--max-pending", "9000") == (
+        "backfill 1 started; outboxctl backfill watch 1\n"
+    )
+    assert source.execute("SELECT batch, rate, max_pending FROM outbox.backfill_task") == [(50, 500, 9000)]
+    lines = tool.run("watch", "1").splitlines()
+    assert len(lines) > 1 and "/s" in lines[0] and "waits for its rate" in lines[0]
+    assert lines[-1] == f"[{30 * '#'}] 100 %  1000 of {progress(source, 1)['rows_estimated']} rows, finished"
+    seen = json.loads(tool.run("watch", "1", "--json"))
+    assert (seen["id"], seen["state"], seen["rows_done"]) == (1, "finished", 1000)
+    assert json.loads(tool.run("start", "item", "--json")) == {"id": 2}
+    assert [row["id"] for row in json.loads(tool.run("status", "--json"))] == [2, 1]
+    assert "finished" in tool.run("status", "1")
+
+
+def test_outboxctl_pauses_resumes_and_cancels(source: Database, tool: Tool) -> None:
+    make_items(source, 1000)
+    id = str(start(source, rate=1, batch=1))
+    assert tool.run("pause", id) == f"backfill {id} is paused\n"
+    assert json.loads(tool.run("resume", id, "--json")) == {"id": int(id), "state": "running"}
+    assert tool.run("cancel", id) == f"backfill {id} is cancelled\n"
+    assert progress(source, int(id))["state"] == "cancelled"
+    assert f"backfill {id} is cancelled" in tool.run("resume", id, code=1)
+    assert "backfill 99 does not exist" in tool.run("watch", "99", code=1)
+    source.execute("UPDATE outbox.backfill_task SET state = 'failed', last_error = 'because'")
+    assert f"backfill {id} has failed" in tool.run("watch", id, code=1)
