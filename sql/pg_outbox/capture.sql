@@ -96,9 +96,10 @@ SELECT c.relation AS captured,
        outbox.capture_condition(c.relation) AS condition,
        c.insert_type, c.update_type, c.delete_type, c.truncate_type, c.snapshot_type,
        c.fire,
-       coalesce((SELECT bool_and(t.tgenabled = CASE c.fire WHEN 'origin' THEN 'O' WHEN 'replica' THEN 'R' ELSE 'A' END) AND count(*) = 3
-                   FROM pg_trigger AS t
-                  WHERE t.tgrelid = c.relation AND t.tgfoid = 'outbox.capture_row'::regproc), false) AS enabled,
+       outbox.has_capture_triggers(c.relation)
+           AND NOT EXISTS (SELECT FROM pg_trigger AS t
+                            WHERE t.tgrelid = ANY (c.known_members) AND t.tgfoid = 'outbox.capture_row'::regproc
+                              AND t.tgenabled <> outbox.trigger_state(c.fire)) AS enabled,
        c.captured_by, c.captured_at
   FROM outbox.captured AS c
   JOIN pg_class AS r ON r.oid = c.relation
@@ -212,18 +213,20 @@ BEGIN
     captured.snapshot_type := coalesce(snapshot_type, outbox.event_type_of(captured.aggregate_type, 'Snapshot'));
     captured.on_truncate := on_truncate;
     captured.fire := fire;
-    captured.known_columns := '{}'; -- a trigger fills it
+    captured.known_columns := '{}'; -- a trigger fills these
+    captured.known_members := '{}';
     captured.captured_by := session_user;
     captured.captured_at := clock_timestamp();
-    PERFORM outbox.save_captured(captured);
 
     FOR member IN SELECT outbox.captured_tree("table") LOOP
         PERFORM outbox.drop_capture_triggers(member);
     END LOOP;
     FOR member IN SELECT outbox.captured_tree("table") LOOP
-        PERFORM outbox.add_capture_triggers(member, condition, on_truncate, fire);
+        PERFORM outbox.add_capture_triggers(member, condition, on_truncate);
     END LOOP;
+    PERFORM outbox.save_captured(captured);
     FOR member IN SELECT outbox.captured_tree("table") LOOP
+        PERFORM outbox.set_capture_fire(member, fire);
         PERFORM outbox.check_captured(member);
     END LOOP;
 END
