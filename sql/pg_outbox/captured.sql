@@ -278,9 +278,11 @@ BEGIN ATOMIC
            ordering_key = outbox.follow_names(c.ordering_key, c.known_columns, t.now),
            headers = (SELECT jsonb_object_agg(h.key, (outbox.follow_names(ARRAY[h.value::name], c.known_columns, t.now))[1])
                         FROM jsonb_each_text(c.headers) AS h),
-           -- these shrink
-           columns = outbox.follow_names(array(SELECT unnest(c.columns) EXCEPT ALL SELECT unnest(t.gone)), c.known_columns, t.now),
-           excluded = outbox.follow_names(array(SELECT unnest(c.excluded) EXCEPT ALL SELECT unnest(t.gone)), c.known_columns, t.now),
+           -- A dropped one is forgotten here. What was excluded once stays so, should it come again.
+           columns = outbox.follow_names(CASE WHEN c.columns IS NOT NULL THEN
+                                             array(SELECT n.name FROM unnest(c.columns) WITH ORDINALITY AS n(name, place)
+                                                    WHERE n.name <> ALL (t.gone) ORDER BY n.place) END, c.known_columns, t.now),
+           excluded = outbox.follow_names(c.excluded, c.known_columns, t.now),
            known_columns = t.now
       FROM (SELECT o.relation, n.now,
                    array(SELECT b.name FROM unnest(o.known_columns) WITH ORDINALITY AS b(name, number)

@@ -12,8 +12,8 @@ BEGIN ATOMIC
              WHEN 'produce' THEN ARRAY['enqueue', 'new_event']
              WHEN 'capture' THEN ARRAY['capture', 'uncapture', 'captures', 'capture_condition', -- and what these call
                                        'save_captured', 'forget_captured', 'check_captured', 'qualify_condition', 'capture_row',
-                                       'capture_truncate', 'check_capturable', 'check_moves', 'add_capture_triggers',
-                                       'drop_capture_triggers', 'captured_tree', 'event_type_of', 'row_key_of',
+                                       'capture_truncate', 'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers',
+                                       'drop_capture_triggers', 'captured_tree', 'event_type_of', 'row_key_of', 'columns_of',
                                        'set_capture_fire', 'trigger_state', 'has_capture_triggers']
              WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'cancel_replay', 'redrive', 'discard',
                                        'event_status', 'receipt', 'operation', 'replay_progress', 'dead_letter', 'blocked_key',
