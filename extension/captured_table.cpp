@@ -34,9 +34,22 @@ static void run_as_owner(const char* statement, Oid type, Datum argument) {
     SetUserIdAndSecContext(user, context);
 }
 
+// The position of an error is one in the condition, not in the statement that captures the table.
+static void place_in_condition(void* condition) {
+    if (const int position = geterrposition(); position > 0) {
+        errposition(0);
+        internalerrposition(position);
+        internalerrquery(static_cast<const char*>(condition));
+    }
+    errcontext("condition of outbox.capture()");
+}
+
 // The condition as an expression over the columns of the table.
 static Node* parse_condition(Oid table, const char* condition, ParseState* state) {
-    List* statements = raw_parser(psprintf("(%s\n)", condition), RAW_PARSE_PLPGSQL_EXPR);
+    char* expression_text = psprintf("(%s\n)", condition);
+    ErrorContextCallback context = {error_context_stack, place_in_condition, expression_text};
+    error_context_stack = &context;
+    List* statements = raw_parser(expression_text, RAW_PARSE_PLPGSQL_EXPR);
     auto* select = reinterpret_cast<SelectStmt*>(linitial_node(RawStmt, statements)->stmt);
     if (list_length(select->targetList) != 1 || select->fromClause != NIL ||
         select->whereClause != nullptr)
@@ -50,6 +63,7 @@ static Node* parse_condition(Oid table, const char* condition, ParseState* state
         transformWhereClause(state, target->val, EXPR_KIND_TRIGGER_WHEN, "condition");
     assign_expr_collations(state, expression);
     table_close(relation, NoLock);
+    error_context_stack = context.previous;
     return expression;
 }
 

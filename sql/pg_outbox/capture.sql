@@ -7,7 +7,7 @@ LANGUAGE sql IMMUTABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT string_agg(upper(left(part, 1)) || substr(part, 2), '' ORDER BY number) || suffix
-      FROM regexp_split_to_table(aggregate_type, '[^[:alnum:]]+') WITH ORDINALITY AS p(part, number);
+      FROM regexp_split_to_table(aggregate_type, '[-_ .:/]+') WITH ORDINALITY AS p(part, number);
 END;
 COMMENT ON FUNCTION outbox.event_type_of(text, text) IS 'internal: the event type that an aggregate type gives';
 
@@ -65,6 +65,19 @@ END
 $$;
 COMMENT ON FUNCTION outbox.check_capturable(regclass) IS 'internal: refuses what cannot be captured';
 
+CREATE FUNCTION outbox.check_choice(argument text, value text, choices text[])
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF (value = ANY (choices)) IS NOT TRUE THEN
+        RAISE EXCEPTION '% must be one of %', argument, array_to_string(choices, ', ') USING ERRCODE = '22023';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION outbox.check_choice(text, text, text[]) IS 'internal: refuses what is not one of the choices';
+
 -- A row that moves to another partition is deleted and inserted. For the same aggregate these would be
 -- two events of one version.
 CREATE FUNCTION outbox.check_moves("table" regclass, aggregate_id name[])
@@ -96,9 +109,10 @@ SELECT c.relation AS captured,
        outbox.capture_condition(c.relation) AS condition,
        c.insert_type, c.update_type, c.delete_type, c.truncate_type, c.snapshot_type,
        c.fire,
-       coalesce((SELECT bool_and(t.tgenabled = CASE c.fire WHEN 'origin' THEN 'O' WHEN 'replica' THEN 'R' ELSE 'A' END) AND count(*) = 3
-                   FROM pg_trigger AS t
-                  WHERE t.tgrelid = c.relation AND t.tgfoid = 'outbox.capture_row'::regproc), false) AS enabled,
+       outbox.has_capture_triggers(c.relation)
+           AND NOT EXISTS (SELECT FROM pg_trigger AS t
+                            WHERE t.tgrelid = ANY (c.known_members) AND t.tgfoid = 'outbox.capture_row'::regproc
+                              AND t.tgenabled <> outbox.trigger_state(c.fire)) AS enabled,
        c.captured_by, c.captured_at
   FROM outbox.captured AS c
   JOIN pg_class AS r ON r.oid = c.relation
@@ -150,6 +164,11 @@ DECLARE
     is_captured boolean;
 BEGIN
     PERFORM outbox.check_capturable("table");
+    PERFORM outbox.check_choice('new_columns', new_columns, '{exclude,include}');
+    PERFORM outbox.check_choice('on_update', on_update, '{full,changed,diff}');
+    PERFORM outbox.check_choice('on_delete', on_delete, '{key,old}');
+    PERFORM outbox.check_choice('on_truncate', on_truncate, '{refuse,ignore,announce}');
+    PERFORM outbox.check_choice('fire', fire, '{origin,replica,always}');
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', "table");
     is_captured := EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table");
     IF is_captured AND NOT replace THEN
@@ -172,6 +191,10 @@ BEGIN
     captured.topic := coalesce(topic, captured.aggregate_type || '.events');
     captured.topic_column := topic_column;
     captured.ordering_key := ordering_key;
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'headers must be a JSON object' USING ERRCODE = '22023',
+            HINT = 'Write for example ''{"tenant": "tenant_id"}''.';
+    END IF;
     captured.headers := headers;
 
     IF new_columns = 'include' THEN
@@ -179,26 +202,28 @@ BEGIN
             RAISE EXCEPTION 'columns cannot be given with new_columns => ''include''' USING ERRCODE = '22023',
                 HINT = 'Say by exclude which columns are not captured.';
         END IF;
-    ELSIF new_columns = 'exclude' THEN
+    ELSE
         captured.columns := coalesce(columns, (
             SELECT array_agg(a.attname ORDER BY a.attnum)
               FROM pg_attribute AS a
              WHERE a.attrelid = "table" AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v'
                AND a.attname <> ALL (coalesce(exclude, '{}'))));
-    ELSE
-        RAISE EXCEPTION 'new_columns must be ''exclude'' or ''include''' USING ERRCODE = '22023';
     END IF;
     IF columns IS NOT NULL AND exclude IS NOT NULL THEN
         RAISE EXCEPTION 'either columns or exclude can be given, not both' USING ERRCODE = '22023';
     END IF;
     captured.excluded := coalesce(exclude, '{}');
+    IF NOT outbox.columns_of("table") @> exclude THEN
+        RAISE EXCEPTION 'exclude names a column that table % does not have', "table" USING ERRCODE = '42703',
+            HINT = format('Its columns are: %s.', array_to_string(outbox.columns_of("table"), ', '));
+    END IF;
     IF exclude && (captured.aggregate_id || captured.row_key || version) THEN
         RAISE EXCEPTION 'columns of the key and the version cannot be excluded' USING ERRCODE = '22023',
             HINT = 'Consumers need them to tell which row an event is about.';
     END IF;
 
     captured.on_update := on_update;
-    captured.old_values := old_values;
+    captured.old_values := coalesce(old_values, false);
     IF old_values AND on_update <> 'changed' THEN
         RAISE EXCEPTION 'old_values needs on_update => ''changed''' USING ERRCODE = '22023',
             HINT = 'With on_update => ''diff'' old values are always there.';
@@ -212,18 +237,20 @@ BEGIN
     captured.snapshot_type := coalesce(snapshot_type, outbox.event_type_of(captured.aggregate_type, 'Snapshot'));
     captured.on_truncate := on_truncate;
     captured.fire := fire;
-    captured.known_columns := '{}'; -- a trigger fills it
+    captured.known_columns := '{}'; -- a trigger fills these
+    captured.known_members := '{}';
     captured.captured_by := session_user;
     captured.captured_at := clock_timestamp();
-    PERFORM outbox.save_captured(captured);
 
     FOR member IN SELECT outbox.captured_tree("table") LOOP
         PERFORM outbox.drop_capture_triggers(member);
     END LOOP;
     FOR member IN SELECT outbox.captured_tree("table") LOOP
-        PERFORM outbox.add_capture_triggers(member, condition, on_truncate, fire);
+        PERFORM outbox.add_capture_triggers(member, condition, on_truncate);
     END LOOP;
+    PERFORM outbox.save_captured(captured);
     FOR member IN SELECT outbox.captured_tree("table") LOOP
+        PERFORM outbox.set_capture_fire(member, fire);
         PERFORM outbox.check_captured(member);
     END LOOP;
 END

@@ -27,6 +27,7 @@ CREATE TABLE outbox.captured (
     on_truncate    text        NOT NULL CHECK (on_truncate IN ('refuse', 'ignore', 'announce')),
     fire           text        NOT NULL CHECK (fire IN ('origin', 'replica', 'always')),
     known_columns  name[]      NOT NULL,
+    known_members  oid[]       NOT NULL,
     captured_by    name        NOT NULL DEFAULT session_user,
     captured_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -54,6 +55,7 @@ COMMENT ON COLUMN outbox.captured.snapshot_type IS 'event type';
 COMMENT ON COLUMN outbox.captured.on_truncate IS 'what TRUNCATE does';
 COMMENT ON COLUMN outbox.captured.fire IS 'when the triggers fire: session_replication_role';
 COMMENT ON COLUMN outbox.captured.known_columns IS 'names of the columns of the table by number, as they were last; so a rename is seen';
+COMMENT ON COLUMN outbox.captured.known_members IS 'the table, its partitions and children, as they were last';
 COMMENT ON COLUMN outbox.captured.captured_by IS 'who was logged in then';
 COMMENT ON COLUMN outbox.captured.captured_at IS 'when';
 
@@ -70,24 +72,6 @@ BEGIN ATOMIC
      WHERE a.attrelid = "table" AND a.attnum > 0;
 END;
 COMMENT ON FUNCTION outbox.columns_of(regclass) IS 'internal: names of the columns of a table by number';
-
--- Also when a dump is restored, where columns may have other numbers.
-CREATE FUNCTION outbox.know_columns()
-RETURNS trigger
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    NEW.known_columns := outbox.columns_of(NEW.relation);
-    RETURN NEW;
-END
-$$;
-COMMENT ON FUNCTION outbox.know_columns() IS 'internal: notes the columns of a captured table';
-
-CREATE TRIGGER know_columns BEFORE INSERT ON outbox.captured
-    FOR EACH ROW EXECUTE FUNCTION outbox.know_columns();
-ALTER TABLE outbox.captured ENABLE ALWAYS TRIGGER know_columns;
-COMMENT ON TRIGGER know_columns ON outbox.captured IS 'notes the columns of the table';
 
 -- Sessions keep what they have read; however the table is changed, they hear of it at commit.
 CREATE FUNCTION outbox.captured_changed()
@@ -156,6 +140,25 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.captured_tree(regclass) IS 'internal: a table with its partitions and children';
 
+-- Also when a dump is restored, where columns may have other numbers.
+CREATE FUNCTION outbox.know_table()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    NEW.known_columns := outbox.columns_of(NEW.relation);
+    NEW.known_members := ARRAY(SELECT outbox.captured_tree(NEW.relation));
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION outbox.know_table() IS 'internal: notes what a captured table consists of';
+
+CREATE TRIGGER know_table BEFORE INSERT ON outbox.captured
+    FOR EACH ROW EXECUTE FUNCTION outbox.know_table();
+ALTER TABLE outbox.captured ENABLE ALWAYS TRIGGER know_table;
+COMMENT ON TRIGGER know_table ON outbox.captured IS 'notes what the table consists of';
+
 -- The condition as SQL over the columns of the table; NULL: all rows are captured.
 CREATE FUNCTION outbox.capture_condition("table" regclass)
 RETURNS text
@@ -170,37 +173,63 @@ END;
 COMMENT ON FUNCTION outbox.capture_condition(regclass) IS 'which rows of a captured table are captured; NULL: all';
 
 -- PostgreSQL itself gives row triggers to the partitions of a table, but to none of its other children,
--- and triggers of TRUNCATE to neither.
+-- and triggers of TRUNCATE to neither. Those that are there already stay as they are.
 --
 -- Triggers fire in the order of their names. These come first, for what another trigger changes has to
 -- come later in the log.
-CREATE FUNCTION outbox.add_capture_triggers(member regclass, condition text, on_truncate text, fire text)
+CREATE FUNCTION outbox.add_capture_triggers(member regclass, condition text, on_truncate text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    enable CONSTANT text := CASE fire WHEN 'replica' THEN 'REPLICA' WHEN 'always' THEN 'ALWAYS' ELSE '' END;
-    is_partition CONSTANT boolean := c.relispartition FROM pg_class AS c WHERE c.oid = member;
     added record;
 BEGIN
     FOR added IN
-        SELECT '00_outbox_capture_' || t.event AS name, t.definition
+        SELECT t.name, t.definition, 'WHEN (' || outbox.qualify_condition(member, condition, t.about) || ')' AS clause
           FROM (VALUES
-            ('insert', 'AFTER INSERT ON %s FOR EACH ROW %s EXECUTE FUNCTION outbox.capture_row()'),
-            ('update', 'AFTER UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION outbox.capture_row()'),
-            ('delete', 'AFTER DELETE ON %s FOR EACH ROW %s EXECUTE FUNCTION outbox.capture_row()'),
-            ('truncate', CASE on_truncate WHEN 'refuse' THEN 'BEFORE' ELSE 'AFTER' END
-                         || ' TRUNCATE ON %s EXECUTE FUNCTION outbox.capture_truncate()')) AS t(event, definition)
-         WHERE CASE WHEN t.event = 'truncate' THEN on_truncate <> 'ignore' ELSE NOT is_partition END
+            ('00_outbox_capture_insert', 'new', 'AFTER INSERT ON %s FOR EACH ROW %s EXECUTE FUNCTION outbox.capture_row()'),
+            ('00_outbox_capture_update', 'new', 'AFTER UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION outbox.capture_row()'),
+            ('00_outbox_capture_delete', 'old', 'AFTER DELETE ON %s FOR EACH ROW %s EXECUTE FUNCTION outbox.capture_row()'),
+            ('00_outbox_capture_truncate', NULL,
+             CASE on_truncate WHEN 'refuse' THEN 'BEFORE TRUNCATE ON %s EXECUTE FUNCTION outbox.capture_truncate()'
+                              WHEN 'announce' THEN 'AFTER TRUNCATE ON %s EXECUTE FUNCTION outbox.capture_truncate()' END)) AS t(name, about, definition)
+         WHERE t.definition IS NOT NULL
+           AND NOT EXISTS (SELECT FROM pg_trigger AS e WHERE e.tgrelid = member AND e.tgname = t.name)
     LOOP
-        EXECUTE format('CREATE TRIGGER %I ', added.name) || format(added.definition, member,
-            'WHEN (' || outbox.qualify_condition(member, condition, CASE WHEN added.name LIKE '%delete' THEN 'old' ELSE 'new' END) || ')');
-        EXECUTE format('ALTER TABLE %s ENABLE %s TRIGGER %I', member, enable, added.name);
+        EXECUTE format('CREATE TRIGGER %I ', added.name) || format(added.definition, member, added.clause);
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox.add_capture_triggers(regclass, text, text, text) IS 'internal: gives a table the triggers that capture it';
+COMMENT ON FUNCTION outbox.add_capture_triggers(regclass, text, text) IS 'internal: gives a table the triggers that capture it';
+
+CREATE FUNCTION outbox.set_capture_fire(member regclass, fire text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    trigger name;
+BEGIN
+    FOR trigger IN
+        SELECT t.tgname FROM pg_trigger AS t
+         WHERE t.tgrelid = member AND t.tgfoid IN ('outbox.capture_row'::regproc, 'outbox.capture_truncate'::regproc)
+           AND t.tgenabled <> outbox.trigger_state(fire)
+    LOOP
+        EXECUTE format('ALTER TABLE %s ENABLE %s TRIGGER %I', member, nullif(upper(fire), 'ORIGIN'), trigger);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox.set_capture_fire(regclass, text) IS 'internal: says when the triggers that capture a table fire';
+
+CREATE FUNCTION outbox.trigger_state(fire text)
+RETURNS "char"
+LANGUAGE sql IMMUTABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE fire WHEN 'replica' THEN 'R' WHEN 'always' THEN 'A' ELSE 'O' END::"char";
+END;
+COMMENT ON FUNCTION outbox.trigger_state(text) IS 'internal: pg_trigger.tgenabled of triggers that fire so';
 
 CREATE FUNCTION outbox.drop_capture_triggers(member regclass)
 RETURNS void
@@ -220,3 +249,139 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox.drop_capture_triggers(regclass) IS 'internal: takes the triggers that capture it from a table';
+
+-- ---------------------------------------------------------------------------------------------
+-- Tables that are altered or dropped
+-- ---------------------------------------------------------------------------------------------
+
+-- What columns are called now; those that are gone keep their names, for nobody to take them for others.
+CREATE FUNCTION outbox.follow_names(names name[], before name[], now name[])
+RETURNS name[]
+LANGUAGE sql IMMUTABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce(array_agg(coalesce(now[array_position(before, n.name)], n.name) ORDER BY n.place), '{}')
+      FROM unnest(names) WITH ORDINALITY AS n(name, place);
+END;
+COMMENT ON FUNCTION outbox.follow_names(name[], name[], name[]) IS 'internal: names of columns after a rename';
+
+CREATE FUNCTION outbox.follow_columns()
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE outbox.captured AS c
+       SET aggregate_id = outbox.follow_names(c.aggregate_id, c.known_columns, t.now),
+           row_key = outbox.follow_names(c.row_key, c.known_columns, t.now),
+           version = (outbox.follow_names(ARRAY[c.version], c.known_columns, t.now))[1],
+           topic_column = (outbox.follow_names(ARRAY[c.topic_column], c.known_columns, t.now))[1],
+           ordering_key = outbox.follow_names(c.ordering_key, c.known_columns, t.now),
+           headers = (SELECT jsonb_object_agg(h.key, (outbox.follow_names(ARRAY[h.value::name], c.known_columns, t.now))[1])
+                        FROM jsonb_each_text(c.headers) AS h),
+           -- A dropped one is forgotten here. What was excluded once stays so, should it come again.
+           columns = outbox.follow_names(CASE WHEN c.columns IS NOT NULL THEN
+                                             array(SELECT n.name FROM unnest(c.columns) WITH ORDINALITY AS n(name, place)
+                                                    WHERE n.name <> ALL (t.gone) ORDER BY n.place) END, c.known_columns, t.now),
+           excluded = outbox.follow_names(c.excluded, c.known_columns, t.now),
+           known_columns = t.now
+      FROM (SELECT o.relation, n.now,
+                   array(SELECT b.name FROM unnest(o.known_columns) WITH ORDINALITY AS b(name, number)
+                          WHERE b.name IS NOT NULL AND n.now[b.number] IS NULL) AS gone
+              FROM outbox.captured AS o
+             CROSS JOIN LATERAL outbox.columns_of(o.relation) AS n(now)) AS t
+     WHERE t.relation = c.relation AND t.now <> c.known_columns;
+END;
+COMMENT ON FUNCTION outbox.follow_columns() IS 'internal: follows renamed and dropped columns of captured tables';
+
+-- New partitions and children get the triggers, those that are none any more lose them.
+CREATE FUNCTION outbox.follow_members()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    changed record;
+    member regclass;
+BEGIN
+    FOR changed IN
+        SELECT c.*, t.now
+          FROM outbox.captured AS c
+         CROSS JOIN LATERAL (SELECT array(SELECT outbox.captured_tree(c.relation)::oid)) AS t(now)
+         WHERE NOT (t.now @> c.known_members AND t.now <@ c.known_members)
+    LOOP
+        UPDATE outbox.captured AS c SET known_members = changed.now WHERE c.relation = changed.relation;
+        FOR member IN SELECT r.oid FROM pg_class AS r WHERE r.oid = ANY (changed.known_members) AND r.oid <> ALL (changed.now) LOOP
+            PERFORM outbox.drop_capture_triggers(member);
+        END LOOP;
+        FOREACH member IN ARRAY changed.now LOOP
+            PERFORM outbox.add_capture_triggers(member, outbox.capture_condition(changed.relation), changed.on_truncate);
+            PERFORM outbox.set_capture_fire(member, changed.fire);
+        END LOOP;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox.follow_members() IS 'internal: follows new and former partitions and children of captured tables';
+
+CREATE FUNCTION outbox.has_capture_triggers("table" regclass)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT count(*) = 3 FROM pg_trigger AS t WHERE t.tgrelid = "table" AND t.tgfoid = 'outbox.capture_row'::regproc;
+END;
+COMMENT ON FUNCTION outbox.has_capture_triggers(regclass) IS 'internal: whether a table has its triggers; not yet, while a dump is restored';
+
+-- What the captures cannot do without is not altered.
+CREATE FUNCTION outbox.follow_altered_tables()
+RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    altered oid[];
+    relation regclass;
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.captured) THEN
+        RETURN;
+    END IF;
+    PERFORM outbox.follow_columns();
+    PERFORM outbox.follow_members();
+    altered := array(SELECT command.objid FROM pg_event_trigger_ddl_commands() AS command
+                      WHERE command.classid = 'pg_class'::regclass);
+    UPDATE outbox.captured AS c SET relation = c.relation WHERE c.known_members && altered; -- sessions look again
+    FOR relation IN
+        SELECT m.oid FROM outbox.captured AS c, unnest(c.known_members) AS m(oid)
+         WHERE c.known_members && altered AND outbox.has_capture_triggers(c.relation)
+    LOOP
+        PERFORM outbox.check_captured(relation);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox.follow_altered_tables() IS 'internal: keeps captures right when their tables are altered';
+
+CREATE EVENT TRIGGER outbox_follow_altered_tables ON ddl_command_end
+    WHEN tag IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE SCHEMA', 'ALTER TYPE')
+    EXECUTE FUNCTION outbox.follow_altered_tables();
+ALTER EVENT TRIGGER outbox_follow_altered_tables ENABLE ALWAYS;
+COMMENT ON EVENT TRIGGER outbox_follow_altered_tables IS 'keeps captures right when their tables are altered';
+
+CREATE FUNCTION outbox.follow_dropped_tables()
+RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.captured) THEN
+        RETURN;
+    END IF;
+    DELETE FROM outbox.captured AS c
+     WHERE c.relation::oid IN (SELECT o.objid FROM pg_event_trigger_dropped_objects() AS o
+                                WHERE o.classid = 'pg_class'::regclass AND o.objsubid = 0);
+    PERFORM outbox.follow_columns();
+END
+$$;
+COMMENT ON FUNCTION outbox.follow_dropped_tables() IS 'internal: forgets dropped tables, and columns';
+
+CREATE EVENT TRIGGER outbox_follow_dropped_tables ON sql_drop EXECUTE FUNCTION outbox.follow_dropped_tables();
+ALTER EVENT TRIGGER outbox_follow_dropped_tables ENABLE ALWAYS;
+COMMENT ON EVENT TRIGGER outbox_follow_dropped_tables IS 'forgets dropped tables, and columns';
