@@ -60,7 +60,7 @@ static Step take_step() {
 // Milliseconds to wait after a batch, so that there are no more rows per second than allowed. Time
 // that was lost with other things is made up for, but not more than a second of it.
 static long pause_after(const Step& step) {
-    static TimestampTz due = 0;
+    static TimestampTz due = GetCurrentTimestamp();
     if (step.rate == 0)
         return 0;
     const TimestampTz now = GetCurrentTimestamp();

@@ -294,8 +294,7 @@ def test_copies_end_equal(source: Database, new_database: NewDatabase, versioned
         for kill in range(kills):
             enough = (kill + 1) * 1500 // (kills + 1)
             wait_for(source, id, lambda row: row["rows_done"] >= enough, f"{enough} rows")  # noqa: B023
-            pid = source.wait_for_worker("backfill", timeout=30)
-            source.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            source.execute("SELECT pg_terminate_backend(%s)", (source.wait_for_worker("backfill"),))
         wait_ended(source, id, timeout=60)
     pair.expect_equal()
 
@@ -317,12 +316,10 @@ def test_copies_end_equal_though_the_server_is_killed(make_cluster: MakeCluster)
 
 def test_a_killed_worker_leaves_nothing_out_and_does_nothing_twice(source: Database) -> None:
     make_items(source, 500)
-    id = start(source, batch=10, rate=500)
+    id = start(source, batch=10, rate=400)
     for rows in (100, 300):
         wait_for(source, id, lambda row: row["rows_done"] >= rows, f"{rows} rows")  # noqa: B023
-        pid = source.wait_for_worker("backfill", timeout=30)
-        source.execute("SELECT pg_terminate_backend(%s)", (pid,))
-        source.wait_for_worker("backfill", other_than=pid, timeout=30)
+        source.execute("SELECT pg_terminate_backend(%s)", (source.wait_for_worker("backfill"),))
     wait_ended(source, id)
     assert snapshots(source) == keys(1, 500)
 
@@ -416,10 +413,9 @@ def test_a_long_pause_of_the_rate_ends_when_it_is_told(source: Database) -> None
 
 def test_it_keeps_to_its_rate(source: Database) -> None:
     make_items(source, 600)
-    watch = Stopwatch()
     done = wait_ended(source, start(source, rate=300))
-    assert (done["finished_at"] - done["started_at"]).total_seconds() > 0.9, "600 rows at 300 per second"
-    assert watch.seconds < 3 * SECOND + 2
+    seconds = (done["finished_at"] - done["started_at"]).total_seconds()
+    assert 1 <= seconds < 3 + SECOND, "600 rows at 300 per second"
 
 
 def test_two_at_once(source: Database) -> None:
