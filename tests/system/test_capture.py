@@ -104,7 +104,7 @@ def test_a_consumer_ends_equal_to_the_table(database: Database, new_database: Ne
             for _ in range(150):
                 try:
                     change_at_random(connection, dice, way)
-                except (errors.UniqueViolation, errors.DeadlockDetected):
+                except (errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure):
                     connection.rollback()
 
     in_threads(4, work)
