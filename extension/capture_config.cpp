@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "event_input.hpp"
+#include "producer.hpp"
 
 namespace outbox {
 
@@ -303,6 +304,7 @@ static void check_form(const Capture& capture) {
         input.event_type = type;
         fill_event(input, values, nulls);
     }
+    check_may_produce(values[LogTopic], capture.owner);
 }
 
 static Oid owner_of(Oid table) {

@@ -91,7 +91,7 @@ USERS = {
     "function outbox.cancel_replay(bigint)": "operator",
     "function outbox.capture(regclass,text,name[],name,text,name,name[],jsonb,name[],name[],text,text,boolean,text,text,text,text,text,text,text,text,text,boolean)": "capturer",
     "function outbox.capture_condition(regclass)": "capturer",
-    "function outbox.capture_row()": "capturer",
+    "function outbox.capture_row()": ", ".join(GRANTS),
     "function outbox.capture_truncate()": "capturer",
     "function outbox.captured_changed()": NOBODY,
     "function outbox.captured_tree(regclass)": "capturer",
