@@ -106,6 +106,10 @@ bool write_row(LogWriter& writer) {
     row->tts_values[LogXid] = UInt64GetDatum(U64FromFullTransactionId(writer.xid));
     row->tts_values[LogPosition] =
         Int64GetDatum(nextval_internal(log_relations().positions, false));
+    if (writer.position_is_version && row->tts_isnull[LogVersion]) {
+        row->tts_values[LogVersion] = row->tts_values[LogPosition];
+        row->tts_isnull[LogVersion] = false;
+    }
     ExecStoreVirtualTuple(row);
     if (++writer.filled < writer.capacity)
         return false;

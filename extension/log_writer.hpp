@@ -22,6 +22,7 @@ struct LogWriter {
     TupleTableSlot** slots;
     int capacity;
     int filled;
+    bool position_is_version;  // of rows that have none
 };
 
 // Raises an error where events cannot be enqueued: on a standby, in a parallel worker, ...

@@ -74,6 +74,15 @@ inline void read_exactly(BufFile* file, void* to, size_t size) {
 #endif
 }
 
+// 18 has generated columns without a stored value (commit 83ea6c54025b).
+inline bool is_virtual([[maybe_unused]] Form_pg_attribute attribute) {
+#if PG_VERSION_NUM >= 180000
+    return attribute->attgenerated == ATTRIBUTE_GENERATED_VIRTUAL;
+#else
+    return false;
+#endif
+}
+
 // Names of our own in pg_stat_activity.wait_event came with 17 (commit c9af05465307).
 inline uint32 wait_event([[maybe_unused]] const char* name) {
 #if PG_VERSION_NUM >= 170000

@@ -165,11 +165,11 @@ void define(bool preloading) {
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
                                assign_inbox_wake, nullptr);
     if (preloading)
-        define_integer(
-            "outbox.max_workers",
-            "Most keepers, relays and processors there can be in all databases together.",
-            "Each also needs one of max_worker_processes.", &max_workers, 1, 1024, PGC_POSTMASTER,
-            0);
+        define_integer("outbox.max_workers",
+                       "Most keepers, relays, processors and backfills there can be in all "
+                       "databases together.",
+                       "Each also needs one of max_worker_processes.", &max_workers, 1, 1024,
+                       PGC_POSTMASTER, 0);
     MarkGUCPrefixReserved("outbox");
 }
 

@@ -15,7 +15,7 @@
 
 namespace outbox {
 
-enum class WorkerKind : std::uint32_t { none, keeper, relay, processor };
+enum class WorkerKind : std::uint32_t { none, keeper, relay, processor, backfill };
 
 enum class WorkerState : std::uint32_t {
     starting,
@@ -46,7 +46,7 @@ struct WorkerSlot {
     bool attached;
     Oid database;
     Oid object;  // a relay's foreign server (invalid: the default destination), a processor's
-                 // consumer
+                 // consumer, the id of a backfill
     Oid role;    // as whom a processor runs
     std::uint32_t ticket;  // of this use of the slot
     pid_t pid;

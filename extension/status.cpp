@@ -29,6 +29,8 @@ static const char* kind_name(WorkerKind kind) {
             return "relay";
         case WorkerKind::processor:
             return "processor";
+        case WorkerKind::backfill:
+            return "backfill";
         case WorkerKind::none:
             break;
     }

@@ -75,7 +75,7 @@ static void wake_for_work(std::uint32_t targets) noexcept {
 }
 
 void tell_keeper_of_progress() noexcept {
-    wake_for_work(WakeKeeper);
+    wake_for_work(WakeKeeper | WakeBackfills);
 }
 
 static void at_transaction_end(XactEvent event, void*) {

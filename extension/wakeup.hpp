@@ -16,6 +16,7 @@ enum WakeTarget : std::uint32_t {
     WakeProcessors = 2,  // of this database: there are messages
     WakeKeeper = 4,      // of this database: a destination, subscription or extension changed
     WakeSegments = 8,    // the keeper: events were read or settled
+    WakeBackfills = 16,  // of this database: the same
 };
 
 void wake_at_commit(std::uint32_t targets) noexcept;
@@ -27,7 +28,8 @@ void tell_of_database_at_commit(Oid database) noexcept;
 void mark_changed(Oid database) noexcept;
 void wake_launcher() noexcept;
 
-// By a relay: events were read or settled, so that the log may need the keeper of this database.
+// By a relay: events were read or settled, so that the log may need the keeper of this database, and
+// backfills may go on.
 void tell_keeper_of_progress() noexcept;
 
 // From _PG_init.

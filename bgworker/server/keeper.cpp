@@ -1,5 +1,5 @@
 // The keeper looks after one database: a relay for each destination, a processor for each consumer,
-// and the segments of the log (segments.cpp).
+// a worker for each backfill, and the segments of the log (segments.cpp).
 //
 // It works when it is woken: a destination, subscription or extension changed (hooks.cpp,
 // inbox.wake), a worker of it ended, a relay came on, or the configuration was reloaded. It runs
@@ -12,7 +12,7 @@
 
 namespace outbox {
 
-// A relay or processor that should live.
+// A relay, processor or worker of a backfill that should live.
 struct Ward {
     WorkerIdentity identity;  // hash key
     NameData name;
@@ -127,6 +127,21 @@ static void want_processors() {
     relation_close(consumers, AccessShareLock);
 }
 
+static void want_backfills() {
+    SPI_connect();
+    const int code = SPI_execute(
+        "SELECT id, id::text FROM outbox.backfill_task WHERE state = 'running'", true, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not look for backfills: %s", SPI_result_code_string(code));
+    for (uint64 i = 0; i < SPI_processed; i++) {
+        bool is_null;
+        const Datum id = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &is_null);
+        want(WorkerKind::backfill, static_cast<Oid>(DatumGetInt64(id)), InvalidOid,
+             SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2));
+    }
+    SPI_finish();
+}
+
 // The log is left alone while its SQL objects are of a version that is not ours.
 static bool log_fits = true;
 
@@ -150,8 +165,10 @@ static bool look_around() {
     const bool inbox = lock_extension("pg_inbox");
     if (outbox) {
         look_at_version();
-        if (log_fits)
+        if (log_fits) {
             want_relays();
+            want_backfills();
+        }
     }
     if (inbox)
         want_processors();
@@ -197,7 +214,8 @@ static long start_wanted() {
 // DROP EXTENSION: all workers of the database end, and then so does the keeper.
 static void leave() {
     while (terminate_workers(MyDatabaseId, WorkerKind::relay) +
-               terminate_workers(MyDatabaseId, WorkerKind::processor) >
+               terminate_workers(MyDatabaseId, WorkerKind::processor) +
+               terminate_workers(MyDatabaseId, WorkerKind::backfill) >
            0) {
         wait_for_latch(100, "OutboxKeeperLeave");
         handle_signals();

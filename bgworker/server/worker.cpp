@@ -53,6 +53,8 @@ static KindOfWorker kind_of_worker(WorkerKind kind) {
             return {"outbox_relay_main", "pg_outbox relay"};
         case WorkerKind::processor:
             return {"outbox_processor_main", "pg_outbox processor"};
+        case WorkerKind::backfill:
+            return {"outbox_backfill_main", "pg_outbox backfill"};
         case WorkerKind::none:
             break;
     }
@@ -69,7 +71,7 @@ static void complain_once(const char* title, const char* what, const char* setti
             (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
              errmsg("could not start %s: out of %s", title, what),
              errhint("Increase %s. pg_outbox needs one worker for itself, one per database "
-                     "and one per destination and consumer.",
+                     "and one per destination, consumer and backfill.",
                      setting)));
 }
 

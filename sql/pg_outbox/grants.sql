@@ -4,3 +4,7 @@ REVOKE ALL ON TYPE outbox.new_event FROM PUBLIC;
 
 -- Who may read statistics of the server may read ours; there is nothing of an event in them.
 SELECT outbox.grant_monitor('pg_monitor');
+
+-- Whoever adds a partition to a captured table gives it the triggers of the table. The function does
+-- nothing for tables that are not captured.
+GRANT EXECUTE ON FUNCTION outbox.capture_row() TO PUBLIC;

@@ -10,13 +10,22 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE right_to
              WHEN 'produce' THEN ARRAY['enqueue', 'new_event']
+             WHEN 'capture' THEN ARRAY['capture', 'uncapture', 'captures', 'capture_condition', -- and what these call
+                                       'save_captured', 'forget_captured', 'check_captured', 'qualify_condition',
+                                       'capture_truncate', 'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers',
+                                       'drop_capture_triggers', 'captured_tree', 'event_type_of', 'row_key_of', 'columns_of',
+                                       'set_capture_fire', 'trigger_state', 'has_capture_triggers',
+                                       'backfill', 'add_backfill', 'pause_backfill', 'resume_backfill', 'cancel_backfill',
+                                       'backfill_progress', 'backfill_waits_for']
              WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'cancel_replay', 'redrive', 'discard',
                                        'event_status', 'receipt', 'operation', 'replay_progress', 'dead_letter', 'blocked_key',
-                                       'held_keys', 'first_of_key', 'check_destination']
+                                       'held_keys', 'first_of_key', 'check_destination', 'pause_backfill', 'resume_backfill',
+                                       'cancel_backfill', 'backfill_progress', 'backfill_waits_for']
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- the views, and the functions they call on behalf of whoever reads them
              WHEN 'monitor' THEN ARRAY['status', 'segment', 'lease', 'health', 'metrics',
-                                       'workers', 'oldest_after', 'segment_held_by']
+                                       'workers', 'oldest_after', 'segment_held_by',
+                                       'backfill_progress', 'backfill_waits_for']
            END;
 END;
 COMMENT ON FUNCTION outbox.parts_of_right(text) IS 'internal: the objects that a right gives the use of';
@@ -159,3 +168,22 @@ BEGIN ATOMIC
     SELECT outbox.revoke_right(role, 'monitor');
 END;
 COMMENT ON FUNCTION outbox.revoke_monitor(regrole) IS 'takes the right to see whether everything is well from a role';
+
+-- Lets a role capture tables that it owns.
+CREATE FUNCTION outbox.grant_capture(role regrole)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.grant_right(role, 'capture');
+END;
+COMMENT ON FUNCTION outbox.grant_capture(regrole) IS 'lets a role capture its tables';
+
+CREATE FUNCTION outbox.revoke_capture(role regrole)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.revoke_right(role, 'capture');
+END;
+COMMENT ON FUNCTION outbox.revoke_capture(regrole) IS 'takes the right to capture tables from a role';

@@ -151,7 +151,7 @@ def test_errors_have_the_servers_hint(tool: Tool) -> None:
     tool.database.execute("DROP EXTENSION pg_inbox")
     error = tool.refused("status")
     assert 'relation "inbox.status" does not exist' in error
-    assert "HINT:  Is pg_inbox installed in this database" in error
+    assert "HINT:  Is the extension (pg_inbox, pg_outbox) in this database" in error
 
 
 def test_no_database(tool: Tool) -> None:

@@ -30,7 +30,7 @@ def test_the_modules_export_what_is_called_and_nothing_else(installation: Instal
     functions = {name for name in main if name.startswith("outbox_")}
     described = {f"pg_finfo_{name}" for name in functions if not name.endswith("_main")}
     assert main == functions | described | {"Pg_magic_func", "_PG_init"}
-    entry_points = {"launcher", "keeper", "relay", "processor", "check"}
+    entry_points = {"launcher", "keeper", "relay", "processor", "backfill", "check"}
     assert {f"outbox_{name}_main" for name in entry_points} <= functions
     sinks = {"aws", "http", "postgresql", "pubsub"}
     assert set(found) == {f"pg_outbox_{name}" for name in sinks}

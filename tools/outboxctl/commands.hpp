@@ -10,9 +10,10 @@
 
 namespace outboxctl {
 
+void add_backfill_commands(CLI::App& app, Session& session);
 void add_inbox_commands(CLI::App& app, Session& session);
 
-// Of which it consists.
+// Of which the latter consists.
 void add_install_command(CLI::App& inbox, Session& session);
 void add_offset_commands(CLI::App& inbox, Session& session);
 void add_dead_letter_commands(CLI::App& inbox, Session& session);

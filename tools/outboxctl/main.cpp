@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
     app.add_flag("--json", session.json, "Answer in JSON");
     app.fallthrough();  // so that these two may stand anywhere
     app.require_subcommand(1);
+    outboxctl::add_backfill_commands(app, session);
     outboxctl::add_inbox_commands(app, session);
     try {
         app.parse(argc, argv);

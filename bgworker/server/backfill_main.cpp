@@ -1,0 +1,124 @@
+// The worker of one backfill: batch after batch, each in a transaction of its own, with none open
+// while it waits.
+//
+// What is done in each is up to outbox.backfill_step() (sql/pg_outbox/backfill.sql); here is only
+// when. It ends when the backfill does; after an error in the functions themselves the keeper
+// starts another.
+#include <algorithm>
+
+#include "core/backoff.hpp"
+#include "server/worker.hpp"
+#include "settings.hpp"
+
+namespace outbox {
+
+// What a step came to; see outbox.backfill_step().
+enum class Next { more, behind, later, over };
+
+struct Step {
+    Next next;
+    int rows;
+    int rate;  // rows per second; 0: no limit
+};
+
+static Next next_called(const char* name) {
+    if (strcmp(name, "more") == 0)
+        return Next::more;
+    if (strcmp(name, "behind") == 0)
+        return Next::behind;
+    return strcmp(name, "later") == 0 ? Next::later : Next::over;
+}
+
+static int number_in(int column) {
+    bool is_null;
+    const Datum value =
+        SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, column, &is_null);
+    return is_null ? 0 : DatumGetInt32(value);
+}
+
+static Step take_step() {
+    static SPIPlanPtr plan = nullptr;
+    if (!begin_sql_work("backfilling a table", "pg_outbox"))
+        return {Next::over, 0, 0};
+    if (plan == nullptr) {
+        Oid types[] = {INT8OID};
+        plan = SPI_prepare("SELECT outcome, rows, rate FROM outbox.backfill_step($1)", 1, types);
+        if (plan == nullptr || SPI_keepplan(plan) != 0)
+            elog(ERROR, "could not prepare a step of a backfill");
+    }
+    Datum id[] = {Int64GetDatum(shared->slots[my_slot].object)};
+    const int code = SPI_execute_plan(plan, id, nullptr, false, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not backfill: %s", SPI_result_code_string(code));
+    const Step step = {
+        next_called(SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)), number_in(2),
+        number_in(3)};
+    end_sql_work();
+    return step;
+}
+
+// Milliseconds to wait after a batch, so that there are no more rows per second than allowed. Time
+// that was lost with other things is made up for, but not more than a second of it.
+static long pause_after(const Step& step) {
+    static TimestampTz due = GetCurrentTimestamp();
+    if (step.rate == 0)
+        return 0;
+    const TimestampTz now = GetCurrentTimestamp();
+    due = std::max(due, now - USECS_PER_SEC) + step.rows * USECS_PER_SEC / step.rate;
+    return due > now ? static_cast<long>((due - now) / 1000) : 0;
+}
+
+// The latch may be set for anything.
+static void wait_milliseconds(long pause) {
+    const TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), pause);
+    while (pause > 0 && !reload_is_due()) {
+        wait_for_latch(pause, "OutboxBackfillPause");
+        handle_signals();
+        pause = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
+    }
+}
+
+// Whoever waits for a lock that we have while we wait for one of his must not be the one who finds
+// the deadlock: we give up before he looks for it.
+static void limit_waits_for_locks() {
+    char limit[16];
+    snprintf(limit, sizeof limit, "%d", std::max(1, DeadlockTimeout / 2));
+    SetConfigOption("lock_timeout", limit, PGC_USERSET, PGC_S_SESSION);
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_backfill_main(Datum argument) {
+    using namespace outbox;
+
+    become_worker(argument, WakeBackfills);
+    // What is lost in a crash is lost together with the note that it was done, and done again.
+    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
+    Backoff poll(milliseconds(settings::poll_min), milliseconds(settings::poll_max), random_seed());
+    Backoff locked(milliseconds(100), seconds(2), random_seed());
+    while (true) {
+        limit_waits_for_locks();
+        if (handle_signals() || reload_requested())
+            poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
+        begin_looking();
+        const Step step = take_step();
+        set_my_state(step.next == Next::more ? WorkerState::delivering : WorkerState::idle);
+        switch (step.next) {
+            case Next::more:
+                poll.reset();
+                locked.reset();
+                wait_milliseconds(pause_after(step));
+                break;
+            case Next::behind:
+                if (!work_is_due())
+                    wait_for_latch(static_cast<long>(poll.next() / 1000 + 1),
+                                   "OutboxBackfillDestination");
+                break;
+            case Next::later:
+                wait_milliseconds(static_cast<long>(locked.next() / 1000 + 1));
+                break;
+            case Next::over:
+                proc_exit(0);
+        }
+    }
+}

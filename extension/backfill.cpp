@@ -1,0 +1,226 @@
+// Snapshot events of rows that are there: outbox.backfill() in sql/pg_outbox/backfill.sql.
+//
+// An event of a row is written while the row is locked, and of the version that is locked. Whoever
+// changes the row has to wait for the lock, or has committed before; so of events about one row the
+// order of positions is the order of what they tell. No lock is waited for that others may wait
+// for in turn: rows that somebody has locked, or has just changed, are named to the caller.
+#include "capture.hpp"
+#include "pg.hpp"
+#include "table_walk.hpp"
+#include "wakeup.hpp"
+
+namespace outbox {
+
+static constexpr int rows_at_once = 500;  // written to the log together
+
+// The rights of the table's owner, whose functions may be run: of types, indexes and conditions. As
+// VACUUM and REFRESH MATERIALIZED VIEW do it. An error gives them back by itself.
+class [[nodiscard]] OwnersRights {
+  public:
+    explicit OwnersRights(Relation table) {
+        GetUserIdAndSecContext(&user_, &context_);
+        SetUserIdAndSecContext(table->rd_rel->relowner, context_ | SECURITY_RESTRICTED_OPERATION);
+        settings_ = NewGUCNestLevel();
+    }
+    void give_back() const {
+        AtEOXact_GUC(false, settings_);
+        SetUserIdAndSecContext(user_, context_);
+    }
+
+  private:
+    Oid user_;
+    int context_;
+    int settings_;
+};
+
+// A table at work, and what goes with it.
+struct Walk {
+    Relation table;
+    TableKey key;
+    const Capture* capture;
+    IndexScanDesc scan;
+    TupleTableSlot* found;   // as the index found it
+    TupleTableSlot* locked;  // the same row, locked
+    int32 only_to;
+    LogWriter writer;
+};
+
+static char* text_of_key(const TableKey& key, TupleTableSlot* row) {
+    return OidOutputFunctionCall(F_ARRAY_OUT, key_of_row(key, row));
+}
+
+static void describe_row(void* argument) {
+    const auto* walk = static_cast<const Walk*>(argument);
+    errcontext("row %s of table \"%s\"", text_of_key(walk->key, walk->locked),
+               RelationGetRelationName(walk->table));
+}
+
+// Whoever looks at a failed backfill learns which row it was.
+static void write_locked_row(Walk& walk) {
+    ErrorContextCallback context = {error_context_stack, describe_row, &walk};
+    error_context_stack = &context;
+    write_snapshot(walk.writer, *walk.capture, walk.locked, walk.only_to);
+    error_context_stack = context.previous;
+}
+
+// False: the table is gone.
+static bool open_table(Walk& walk, Oid table) {
+    check_may_enqueue();
+    walk.table = try_relation_open(table, RowShareLock);
+    return walk.table != nullptr;
+}
+
+static void look_for_capture(Walk& walk) {
+    walk.capture = find_capture(walk.table);
+    if (walk.capture == nullptr)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("table \"%s\" is not captured", RelationGetRelationName(walk.table)),
+                        errhint("outbox.capture() says how its rows become events.")));
+}
+
+static void begin_rows(Walk& walk, int rows_at_once) {
+    walk.found = table_slot_create(walk.table, nullptr);
+    walk.locked = table_slot_create(walk.table, nullptr);
+    walk.writer = open_log(rows_at_once);
+}
+
+static void end_rows(Walk& walk) {
+    close_log(walk.writer);
+    ExecDropSingleTupleTableSlot(walk.found);
+    ExecDropSingleTupleTableSlot(walk.locked);
+    index_endscan(walk.scan);
+    close_key(walk.key);
+    relation_close(walk.table, NoLock);  // the lock goes with the transaction
+}
+
+// Whether the row that was found could be locked; `gone`: it never will be.
+enum class Locked { yes, gone, not_now };
+
+static Locked lock_row(Walk& walk, LockWaitPolicy policy, uint8 flags) {
+    ItemPointerData place = walk.found->tts_tid;
+    TM_FailureData failure;
+    const TM_Result result =
+        table_tuple_lock(walk.table, &place, GetActiveSnapshot(), walk.locked,
+                         GetCurrentCommandId(false), LockTupleShare, policy, flags, &failure);
+    switch (result) {
+        case TM_Ok:
+            return Locked::yes;
+        case TM_Deleted:
+            return Locked::gone;
+        case TM_Updated:  // committed just now; what it is now, another snapshot shows
+        case TM_WouldBlock:
+            return Locked::not_now;
+        default:
+            elog(ERROR, "could not lock a row of table \"%s\": %d",
+                 RelationGetRelationName(walk.table), static_cast<int>(result));
+            pg_unreachable();
+    }
+}
+
+// What a batch came to. Columns of outbox.write_snapshots().
+enum BatchColumn { BatchColumnsOfKey, BatchRows, BatchLastKey, BatchLocked, BatchColumns };
+
+struct Batch {
+    int rows;
+    Datum last_key;  // 0: there were no rows
+    ArrayBuildState* locked;
+};
+
+static Batch write_batch(Walk& walk, int limit) {
+    Batch batch{};
+    while (batch.rows < limit && index_getnext_slot(walk.scan, ForwardScanDirection, walk.found)) {
+        batch.rows++;
+        const Locked locked = lock_row(walk, LockWaitSkip, 0);
+        if (locked == Locked::yes)
+            write_locked_row(walk);
+        else if (locked == Locked::not_now)
+            batch.locked = accumArrayResult(batch.locked,
+                                            CStringGetTextDatum(text_of_key(walk.key, walk.found)),
+                                            false, TEXTOID, CurrentMemoryContext);
+        if (batch.rows == limit)
+            batch.last_key = key_of_row(walk.key, walk.found);
+    }
+    return batch;
+}
+
+static Datum batch_result(FunctionCallInfo fcinfo, const Batch& batch, Datum columns) {
+    TupleDesc descriptor;
+    if (get_call_result_type(fcinfo, nullptr, &descriptor) != TYPEFUNC_COMPOSITE)
+        elog(ERROR, "outbox.write_snapshots() must return a row");
+    Datum values[BatchColumns] = {};
+    bool nulls[BatchColumns] = {};
+    values[BatchColumnsOfKey] = columns;
+    values[BatchRows] = Int32GetDatum(batch.rows);
+    values[BatchLastKey] = batch.last_key;
+    nulls[BatchLastKey] = batch.last_key == Datum{0};
+    values[BatchLocked] = batch.locked != nullptr
+                              ? makeArrayResult(batch.locked, CurrentMemoryContext)
+                              : PointerGetDatum(construct_empty_array(TEXTOID));
+    return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(descriptor), values, nulls));
+}
+
+static ArrayType* array_argument(FunctionCallInfo fcinfo, int number) {
+    return PG_ARGISNULL(number) ? nullptr : PG_GETARG_ARRAYTYPE_P(number);
+}
+
+}  // namespace outbox
+
+// (part regclass, columns name[], after text[], "limit" integer, only_to integer); NULL: it is
+// gone.
+OUTBOX_FUNCTION(outbox_write_snapshots) {
+    using namespace outbox;
+    Walk walk{};
+    walk.only_to = PG_ARGISNULL(4) ? 0 : PG_GETARG_INT32(4);
+    if (!open_table(walk, PG_GETARG_OID(0)))
+        PG_RETURN_NULL();
+    const OwnersRights rights(walk.table);
+    look_for_capture(walk);
+    walk.key = open_key(walk.table, array_argument(fcinfo, 1));
+    walk.scan = begin_walk(walk.table, walk.key, GetActiveSnapshot(), array_argument(fcinfo, 2));
+    begin_rows(walk, rows_at_once);
+    const Batch batch = write_batch(walk, PG_GETARG_INT32(3));
+    const Datum columns = key_columns(walk.key, walk.table);
+    end_rows(walk);
+    rights.give_back();
+    return batch_result(fcinfo, batch, columns);
+}
+
+// (part regclass, columns name[], key text[], only_to integer)
+OUTBOX_FUNCTION(outbox_write_snapshot) {
+    using namespace outbox;
+    Walk walk{};
+    walk.only_to = PG_ARGISNULL(3) ? 0 : PG_GETARG_INT32(3);
+    if (!open_table(walk, PG_GETARG_OID(0)))
+        PG_RETURN_VOID();
+    const OwnersRights rights(walk.table);
+    look_for_capture(walk);
+    walk.key = open_key(walk.table, PG_GETARG_ARRAYTYPE_P(1));
+    walk.scan = begin_look_up(walk.table, walk.key, GetActiveSnapshot(), PG_GETARG_ARRAYTYPE_P(2));
+    begin_rows(walk, 1);
+    if (index_getnext_slot(walk.scan, ForwardScanDirection, walk.found) &&
+        lock_row(walk, LockWaitBlock, TUPLE_LOCK_FLAG_FIND_LAST_VERSION) == Locked::yes)
+        write_locked_row(walk);
+    end_rows(walk);
+    rights.give_back();
+    PG_RETURN_VOID();
+}
+
+// (part regclass)
+OUTBOX_FUNCTION(outbox_check_can_backfill) {
+    using namespace outbox;
+    Walk walk{};
+    if (open_table(walk, PG_GETARG_OID(0))) {
+        const OwnersRights rights(walk.table);
+        look_for_capture(walk);
+        rights.give_back();
+        walk.key = open_key(walk.table, nullptr);
+        close_key(walk.key);
+        relation_close(walk.table, NoLock);
+    }
+    PG_RETURN_VOID();
+}
+
+OUTBOX_FUNCTION(outbox_wake_for_backfill) {
+    outbox::wake_at_commit(outbox::WakeKeeper);
+    PG_RETURN_VOID();
+}

@@ -1,0 +1,22 @@
+// Captured tables: what outbox.capture() says about a table, and events made of its rows.
+#pragma once
+
+#include "log_writer.hpp"
+#include "pg.hpp"
+
+namespace outbox {
+
+struct Capture;  // how rows of one table become events
+
+// That of the table itself, or of the nearest table it is a partition or child of; nullptr: it is
+// not captured. Raises an error if the capture does not fit the table any more. Good until the end
+// of the transaction.
+const Capture* find_capture(Relation table);
+
+// Adds an event with all captured columns of the row, of the type for snapshots and with the header
+// `snapshot`; `only_to` is the number of the one destination it is for, 0: all. False: the
+// condition of the capture excludes the row. The row is one of the table that find_capture() was
+// asked about.
+bool write_snapshot(LogWriter& writer, const Capture& capture, TupleTableSlot* row, int32 only_to);
+
+}  // namespace outbox

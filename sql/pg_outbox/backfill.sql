@@ -1,0 +1,538 @@
+-- Backfill: events of the rows that a captured table has already, for consumers that have never seen them.
+--
+-- A background worker walks the table by its primary key, a batch per transaction, and writes a snapshot
+-- event of each row while it has the row locked (extension/backfill.cpp). Progress is saved in that same
+-- transaction; so whatever ends the worker, the next one goes on where events end. Rows that somebody has
+-- locked are noted, and done one by one when the walk is over: the worker never waits for one lock while
+-- it has another that somebody could wait for longer than it takes to give up (lock_timeout, backfill_main.cpp).
+--
+-- A table with partitions or children is walked one part after the other. What is added to it meanwhile
+-- has its own events.
+
+CREATE TABLE outbox.backfill_task (
+    id              bigint      PRIMARY KEY,
+    relation        regclass    NOT NULL,
+    role            regrole     NOT NULL,
+    destination     integer,
+    batch           integer     NOT NULL CHECK (batch BETWEEN 1 AND 100000),
+    rate            integer     CHECK (rate > 0),
+    max_pending     integer     NOT NULL CHECK (max_pending > 0),
+    state           text        NOT NULL CHECK (state IN ('running', 'paused', 'finished', 'failed', 'cancelled')),
+    parts           regclass[]  NOT NULL,
+    key_columns     name[],
+    last_key        text[],
+    rows_done       bigint      NOT NULL DEFAULT 0,
+    rows_estimated  bigint      NOT NULL,
+    rows_per_second real        NOT NULL DEFAULT 0,
+    last_xid        xid8        NOT NULL DEFAULT '0',
+    last_position   bigint      NOT NULL DEFAULT 0,
+    started_at      timestamptz NOT NULL DEFAULT now(),
+    updated_at      timestamptz NOT NULL DEFAULT now(),
+    finished_at     timestamptz,
+    last_error      text
+) WITH (fillfactor = 50);
+COMMENT ON TABLE outbox.backfill_task IS 'backfills, also those that have ended lately';
+COMMENT ON COLUMN outbox.backfill_task.id IS 'of the operation that started it';
+COMMENT ON COLUMN outbox.backfill_task.relation IS 'the captured table';
+COMMENT ON COLUMN outbox.backfill_task.role IS 'who asked, and must own the table for as long as it takes';
+COMMENT ON COLUMN outbox.backfill_task.destination IS 'number of the one destination it is for; NULL: all';
+COMMENT ON COLUMN outbox.backfill_task.batch IS 'rows per transaction';
+COMMENT ON COLUMN outbox.backfill_task.rate IS 'rows per second, at most; NULL: no limit';
+COMMENT ON COLUMN outbox.backfill_task.max_pending IS 'it waits while a destination has more events than this before it';
+COMMENT ON COLUMN outbox.backfill_task.state IS 'running, paused, finished, failed or cancelled';
+COMMENT ON COLUMN outbox.backfill_task.parts IS 'tables that are still to be walked, the first one now';
+COMMENT ON COLUMN outbox.backfill_task.key_columns IS 'by which the first of them is walked; NULL: not begun';
+COMMENT ON COLUMN outbox.backfill_task.last_key IS 'of the last row that was passed; NULL: none';
+COMMENT ON COLUMN outbox.backfill_task.rows_done IS 'rows that need nothing more';
+COMMENT ON COLUMN outbox.backfill_task.rows_estimated IS 'rows of the table, as the planner thought when it began';
+COMMENT ON COLUMN outbox.backfill_task.rows_per_second IS 'over about the last ten seconds';
+COMMENT ON COLUMN outbox.backfill_task.last_xid IS 'transaction of the last batch';
+COMMENT ON COLUMN outbox.backfill_task.last_position IS 'no event of it has a higher position';
+COMMENT ON COLUMN outbox.backfill_task.started_at IS 'when it was asked for';
+COMMENT ON COLUMN outbox.backfill_task.updated_at IS 'when the row was written';
+COMMENT ON COLUMN outbox.backfill_task.finished_at IS 'when it finished, failed or was cancelled';
+COMMENT ON COLUMN outbox.backfill_task.last_error IS 'why it failed';
+
+CREATE TABLE outbox.backfill_row (
+    task        bigint      NOT NULL REFERENCES outbox.backfill_task ON DELETE CASCADE,
+    part        regclass    NOT NULL,
+    key_columns name[]      NOT NULL,
+    key         text[]      NOT NULL,
+    tried_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE outbox.backfill_row IS 'rows that were locked when a backfill came to them';
+COMMENT ON COLUMN outbox.backfill_row.task IS 'the backfill';
+COMMENT ON COLUMN outbox.backfill_row.part IS 'the table they are in';
+COMMENT ON COLUMN outbox.backfill_row.key_columns IS 'columns of their key';
+COMMENT ON COLUMN outbox.backfill_row.key IS 'its values';
+COMMENT ON COLUMN outbox.backfill_row.tried_at IS 'when they were last found to be locked';
+CREATE INDEX backfill_row_tried ON outbox.backfill_row (task, tried_at);
+COMMENT ON INDEX outbox.backfill_row_tried IS 'finds the row to be tried next';
+
+SELECT pg_extension_config_dump('outbox.backfill_task', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class)');
+SELECT pg_extension_config_dump('outbox.backfill_row',
+    'WHERE part::oid IN (SELECT oid FROM pg_catalog.pg_class) AND task IN (SELECT id FROM outbox.backfill_task WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class))');
+
+-- One that comes with a dump waits for outbox.resume_backfill(): the rows of its table may come later.
+CREATE FUNCTION outbox.adopt_backfill()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NEW.started_at <> now() AND NEW.state = 'running' THEN
+        NEW.state := 'paused';
+    END IF;
+    NEW.last_xid := '0';
+    RETURN NEW;
+END $$;
+COMMENT ON FUNCTION outbox.adopt_backfill() IS 'internal: pauses a backfill that comes with a dump';
+
+CREATE TRIGGER adopt_backfill BEFORE INSERT ON outbox.backfill_task
+    FOR EACH ROW EXECUTE FUNCTION outbox.adopt_backfill();
+ALTER TABLE outbox.backfill_task ENABLE ALWAYS TRIGGER adopt_backfill;
+COMMENT ON TRIGGER adopt_backfill ON outbox.backfill_task IS 'pauses a backfill that comes with a dump';
+
+-- ---------------------------------------------------------------------------------------------
+-- Starting one
+-- ---------------------------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.wake_for_backfill()
+RETURNS void
+LANGUAGE c VOLATILE
+AS 'MODULE_PATHNAME', 'outbox_wake_for_backfill';
+COMMENT ON FUNCTION outbox.wake_for_backfill() IS 'internal: at commit the keeper looks for backfills';
+
+CREATE FUNCTION outbox.check_can_backfill(part regclass)
+RETURNS void
+LANGUAGE c VOLATILE STRICT
+AS 'MODULE_PATHNAME', 'outbox_check_can_backfill';
+COMMENT ON FUNCTION outbox.check_can_backfill(regclass) IS 'internal: raises an error unless a table is captured and can be walked';
+
+-- The tables that have the rows of a table: itself, its partitions or children.
+CREATE FUNCTION outbox.parts_of_table("table" regclass)
+RETURNS regclass[]
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT array_agg(part ORDER BY part)
+      FROM outbox.captured_tree("table") AS part
+      JOIN pg_class AS c ON c.oid = part
+     WHERE c.relkind = 'r';
+END;
+COMMENT ON FUNCTION outbox.parts_of_table(regclass) IS 'internal: the tables that have the rows of a table';
+
+-- How many rows the planner would expect, by the size that the table has now.
+CREATE FUNCTION outbox.estimate_rows(part regclass)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    plan json;
+BEGIN
+    EXECUTE format('EXPLAIN (FORMAT JSON) SELECT FROM ONLY %s', part) INTO plan;
+    RETURN plan -> 0 -> 'Plan' ->> 'Plan Rows';
+END $$;
+COMMENT ON FUNCTION outbox.estimate_rows(regclass) IS 'internal: about how many rows a table has';
+
+CREATE FUNCTION outbox.check_owner("table" regclass, role regrole)
+RETURNS void
+LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT pg_has_role(role, (SELECT c.relowner FROM pg_class AS c WHERE c.oid = "table"), 'USAGE') THEN
+        RAISE EXCEPTION 'role % is not owner of table %', role, "table"
+            USING ERRCODE = 'insufficient_privilege', HINT = 'Only the owner of a table may backfill it.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_owner(regclass, regrole) IS 'internal: raises an error unless a role owns a table';
+
+CREATE FUNCTION outbox.add_backfill(
+    "table" regclass, destination name, batch integer, rate integer, max_pending integer, for_role name)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    id     CONSTANT bigint := nextval('outbox.operation_id');
+    parts  CONSTANT regclass[] := outbox.parts_of_table("table");
+    number integer;
+BEGIN
+    IF NOT pg_has_role(session_user, for_role, 'MEMBER') THEN
+        RAISE EXCEPTION 'must be a member of role "%" to start a backfill for it', for_role
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    IF coalesce(batch NOT BETWEEN 1 AND 100000, true) OR rate < 1 OR coalesce(max_pending < 1, true) THEN
+        RAISE EXCEPTION 'a backfill cannot have batch %, rate %, max_pending %', batch, rate, max_pending
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'batch is 1 to 100000, rate at least 1 or NULL, max_pending at least 1.';
+    END IF;
+    PERFORM outbox.check_owner("table", quote_ident(for_role)::regrole);
+    IF destination IS NOT NULL THEN
+        number := (outbox.take_control(destination)).number;
+    END IF;
+    PERFORM outbox.check_can_backfill(part) FROM unnest(parts) AS part;
+    DELETE FROM outbox.backfill_task AS t WHERE t.finished_at < now() - interval '30 days';
+    INSERT INTO outbox.backfill_task
+        (id, relation, role, destination, batch, rate, max_pending, state, parts, rows_estimated)
+    SELECT id, $1, quote_ident($6)::regrole, number, $3, $4, $5, 'running', parts, sum(outbox.estimate_rows(part))
+      FROM unnest(parts) AS part;
+    INSERT INTO outbox.operation (id, destination, action, selection)
+    VALUES (id, coalesce($2, '*'), 'backfill', jsonb_build_object('table', $1));
+    PERFORM outbox.wake_for_backfill();
+    RETURN id;
+END $$;
+COMMENT ON FUNCTION outbox.add_backfill(regclass, name, integer, integer, integer, name) IS 'internal: see outbox.backfill()';
+
+-- Delivers a snapshot event of each row of a captured table: to one destination, or to all that select
+-- its topic. Returns the id of the backfill; the view outbox.backfill_progress tells how far it is.
+-- Errors: 42501 the table is another's; 42704 there is no such destination; 55000 the table is not
+-- captured, or has no unique key.
+CREATE FUNCTION outbox.backfill(
+    "table"     regclass,
+    destination name    DEFAULT NULL,
+    batch       integer DEFAULT 1000,
+    rate        integer DEFAULT NULL,
+    max_pending integer DEFAULT 100000)
+RETURNS bigint
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.add_backfill("table", destination, batch, rate, max_pending, current_user);
+END;
+COMMENT ON FUNCTION outbox.backfill(regclass, name, integer, integer, integer) IS
+    'delivers a snapshot event of each row of a captured table';
+
+-- ---------------------------------------------------------------------------------------------
+-- Pause, resume, cancel
+-- ---------------------------------------------------------------------------------------------
+
+-- By who owns it or may operate destinations. Its worker notices at its next batch at the latest.
+CREATE FUNCTION outbox.set_backfill_state(id bigint, from_states text[], to_state text, action text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    task outbox.backfill_task;
+BEGIN
+    SELECT t.* INTO task FROM outbox.backfill_task AS t WHERE t.id = $1 FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'backfill % does not exist', id
+            USING ERRCODE = 'undefined_object', HINT = 'The view outbox.backfill_progress lists all backfills.';
+    END IF;
+    IF NOT (pg_has_role(session_user, task.role, 'MEMBER')
+            OR has_function_privilege(session_user, 'outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[])', 'EXECUTE')) THEN
+        RAISE EXCEPTION 'permission denied for backfill %', id
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('It belongs to role %s; outbox.grant_operate() lets a role control all of them.', task.role);
+    END IF;
+    IF task.state <> ALL (from_states) THEN
+        RAISE EXCEPTION 'backfill % is %', id, task.state
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = format('To %s it must be %s.', action, array_to_string(from_states, ' or '));
+    END IF;
+    UPDATE outbox.backfill_task AS t
+       SET state = to_state, updated_at = clock_timestamp(), rows_per_second = 0,
+           finished_at = CASE WHEN to_state = 'cancelled' THEN clock_timestamp() END,
+           last_error = CASE WHEN to_state = 'running' THEN NULL ELSE t.last_error END
+     WHERE t.id = $1;
+    INSERT INTO outbox.operation (destination, action, selection)
+    VALUES (coalesce((SELECT c.destination FROM outbox.cursor AS c WHERE c.number = task.destination), '*'),
+            action || ' backfill', jsonb_build_object('backfill', id));
+    PERFORM outbox.wake_for_backfill();
+END $$;
+COMMENT ON FUNCTION outbox.set_backfill_state(bigint, text[], text, text) IS 'internal: see outbox.pause_backfill()';
+
+-- Errors of all three: 42704 there is no such backfill; 42501 it is another's; 55000 it has ended.
+CREATE FUNCTION outbox.pause_backfill(id bigint)
+RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.set_backfill_state(id, '{running}', 'paused', 'pause');
+END;
+COMMENT ON FUNCTION outbox.pause_backfill(bigint) IS 'stops a backfill until outbox.resume_backfill()';
+
+CREATE FUNCTION outbox.resume_backfill(id bigint)
+RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.set_backfill_state(id, '{paused, failed}', 'running', 'resume');
+END;
+COMMENT ON FUNCTION outbox.resume_backfill(bigint) IS 'goes on with a backfill that is paused or has failed, where it was';
+
+CREATE FUNCTION outbox.cancel_backfill(id bigint)
+RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.set_backfill_state(id, '{running, paused, failed}', 'cancelled', 'cancel');
+END;
+COMMENT ON FUNCTION outbox.cancel_backfill(bigint) IS 'ends a backfill; what it has written is delivered';
+
+-- ---------------------------------------------------------------------------------------------
+-- At work
+-- ---------------------------------------------------------------------------------------------
+
+-- Writes the events of the rows of a part after a key, but for those that are locked. NULL: the part is gone.
+CREATE FUNCTION outbox.write_snapshots(
+    part regclass, columns name[], after text[], "limit" integer, only_to integer,
+    OUT key_columns name[], OUT rows integer, OUT last_key text[], OUT locked text[])
+LANGUAGE c VOLATILE
+AS 'MODULE_PATHNAME', 'outbox_write_snapshots';
+COMMENT ON FUNCTION outbox.write_snapshots(regclass, name[], text[], integer, integer) IS 'internal: a batch of a backfill';
+
+-- Writes the event of one row, if it is still there. Waits for its lock.
+CREATE FUNCTION outbox.write_snapshot(part regclass, columns name[], key text[], only_to integer)
+RETURNS void
+LANGUAGE c VOLATILE
+AS 'MODULE_PATHNAME', 'outbox_write_snapshot';
+COMMENT ON FUNCTION outbox.write_snapshot(regclass, name[], text[], integer) IS 'internal: one row of a backfill';
+
+-- Of the destinations that a backfill is for, the one that has the most events before the last one of
+-- the backfill, at most. A relay that finds nothing for its destination does not get further by
+-- position; that it has looked is enough then.
+CREATE FUNCTION outbox.most_behind(task outbox.backfill_task, OUT destination name, OUT pending bigint)
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT d.name,
+           CASE
+             WHEN NOT d.pull AND w.unsettled = 0 AND w.read_to > task.last_xid THEN 0
+             WHEN d.pull AND c.upto IS NULL AND task.last_xid <> '0' AND pg_visible_in_snapshot(task.last_xid, c.done) THEN 0
+             ELSE greatest(task.last_position - greatest(w.settled_position, c.position), 0)
+           END + (SELECT coalesce(sum(cardinality(b.positions)), 0)
+                    FROM outbox.batch AS b
+                   WHERE d.pull AND b.destination = d.name) AS pending
+      FROM outbox.destination AS d
+      JOIN outbox.cursor AS c ON c.destination = d.name
+      LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
+     WHERE (task.destination IS NULL OR c.number = task.destination) AND c.detached_at IS NULL
+     ORDER BY pending DESC
+     LIMIT 1;
+END;
+COMMENT ON FUNCTION outbox.most_behind(outbox.backfill_task) IS 'internal: the destination that a backfill may have to wait for';
+
+-- What a backfill must find as it was when it was asked for.
+CREATE FUNCTION outbox.check_backfill(task outbox.backfill_task)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = task.relation) THEN
+        RAISE EXCEPTION 'the table does not exist any more' USING ERRCODE = 'undefined_table';
+    END IF;
+    PERFORM outbox.check_owner(task.relation, task.role);
+    IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE task.destination IS NULL OR c.number = task.destination) THEN
+        RAISE EXCEPTION 'the destination does not exist any more' USING ERRCODE = 'undefined_object';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_backfill(outbox.backfill_task) IS 'internal: raises an error if a backfill cannot go on';
+
+-- A batch; after the last one of a part, the next part.
+CREATE FUNCTION outbox.backfill_batch(task outbox.backfill_task)
+RETURNS outbox.backfill_task
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    size  CONSTANT integer := least(task.batch, task.rate);
+    batch record;
+BEGIN
+    SELECT * INTO batch
+      FROM outbox.write_snapshots(task.parts[1], task.key_columns, task.last_key, size, task.destination);
+    INSERT INTO outbox.backfill_row (task, part, key_columns, key)
+    SELECT task.id, task.parts[1], batch.key_columns, key::text[] FROM unnest(batch.locked) AS key;
+    IF batch.rows = size THEN
+        task.key_columns := batch.key_columns;
+        task.last_key := batch.last_key;
+    ELSE
+        task.parts := task.parts[2:];
+        task.key_columns := NULL;
+        task.last_key := NULL;
+    END IF;
+    task.rows_done := task.rows_done + coalesce(batch.rows - cardinality(batch.locked), 0);
+    RETURN task;
+END $$;
+COMMENT ON FUNCTION outbox.backfill_batch(outbox.backfill_task) IS 'internal: a batch of a backfill';
+
+-- The next one of the rows that were locked; none is left: the backfill has finished.
+CREATE FUNCTION outbox.backfill_locked_row(task outbox.backfill_task)
+RETURNS outbox.backfill_task
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    row outbox.backfill_row;
+BEGIN
+    DELETE FROM outbox.backfill_row AS r
+     WHERE r.ctid = (SELECT n.ctid FROM outbox.backfill_row AS n WHERE n.task = $1.id ORDER BY n.tried_at LIMIT 1)
+    RETURNING r.* INTO row;
+    IF FOUND THEN
+        PERFORM outbox.write_snapshot(row.part, row.key_columns, row.key, task.destination);
+        task.rows_done := task.rows_done + 1;
+    ELSE
+        task.state := 'finished';
+        task.finished_at := clock_timestamp();
+    END IF;
+    RETURN task;
+END $$;
+COMMENT ON FUNCTION outbox.backfill_locked_row(outbox.backfill_task) IS 'internal: one row of a backfill that was locked';
+
+-- Saves how far a backfill has come, with its speed: the older a figure, the less it counts.
+CREATE FUNCTION outbox.save_backfill(task outbox.backfill_task, rows bigint)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    seconds CONSTANT double precision := greatest(extract(epoch FROM clock_timestamp() - task.updated_at), 0.000001);
+BEGIN
+    UPDATE outbox.backfill_task AS t
+       SET state = task.state, parts = task.parts, key_columns = task.key_columns, last_key = task.last_key,
+           rows_done = task.rows_done, finished_at = task.finished_at,
+           rows_per_second = CASE t.rows_per_second
+                                WHEN 0 THEN rows / seconds
+                                ELSE t.rows_per_second + (1 - exp(-seconds / 5)) * (rows / seconds - t.rows_per_second)
+                              END,
+           last_xid = pg_current_xact_id(), last_position = (SELECT p.last_value FROM outbox.event_position AS p),
+           updated_at = clock_timestamp()
+     WHERE t.id = task.id;
+    IF task.state <> 'running' THEN
+        PERFORM outbox.wake_for_backfill();
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.save_backfill(outbox.backfill_task, bigint) IS 'internal: saves how far a backfill has come';
+
+CREATE FUNCTION outbox.fail_backfill(id bigint, error text)
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE outbox.backfill_task AS t
+       SET state = 'failed', last_error = error, rows_per_second = 0, finished_at = clock_timestamp(), updated_at = clock_timestamp()
+     WHERE t.id = $1;
+    SELECT outbox.wake_for_backfill();
+END;
+COMMENT ON FUNCTION outbox.fail_backfill(bigint, text) IS 'internal: notes why a backfill cannot go on';
+
+-- One transaction of the worker. What it came to:
+--   more     it goes on
+--   behind   a destination has to settle something first
+--   later    somebody has a lock
+--   over     it does not go on
+-- Key values are written and read under the same settings, whatever the database prefers.
+CREATE FUNCTION outbox.backfill_step(id bigint, OUT outcome text, OUT rows integer, OUT rate integer)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET datestyle = 'ISO, YMD'
+SET intervalstyle = 'postgres'
+SET extra_float_digits = 1
+AS $$
+DECLARE
+    task   outbox.backfill_task;
+    before bigint;
+    detail text;
+    place  text;
+BEGIN
+    SELECT t.* INTO task FROM outbox.backfill_task AS t WHERE t.id = $1 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        outcome := CASE WHEN EXISTS (SELECT FROM outbox.backfill_task AS t WHERE t.id = $1) THEN 'later' ELSE 'over' END;
+        RETURN;
+    ELSIF task.state <> 'running' THEN
+        outcome := 'over';
+        RETURN;
+    ELSIF (SELECT b.pending > task.max_pending FROM outbox.most_behind(task) AS b) THEN
+        outcome := 'behind';
+        RETURN;
+    END IF;
+    before := task.rows_done;
+    BEGIN
+        PERFORM outbox.check_backfill(task);
+        task := CASE WHEN task.parts <> '{}' THEN outbox.backfill_batch(task) ELSE outbox.backfill_locked_row(task) END;
+        rows := task.rows_done - before;
+        rate := task.rate;
+        PERFORM outbox.save_backfill(task, rows);
+        outcome := CASE task.state WHEN 'running' THEN 'more' ELSE 'over' END;
+    EXCEPTION
+        WHEN lock_not_available OR deadlock_detected OR serialization_failure THEN
+            UPDATE outbox.backfill_row AS r
+               SET tried_at = clock_timestamp()
+             WHERE task.parts = '{}'
+               AND r.ctid = (SELECT n.ctid FROM outbox.backfill_row AS n WHERE n.task = $1 ORDER BY n.tried_at LIMIT 1);
+            outcome := 'later';
+        WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, place = PG_EXCEPTION_CONTEXT;
+            PERFORM outbox.fail_backfill(id, concat_ws('; ', SQLERRM, nullif(detail, ''),
+                                                       substring(place FROM '(?n)^row .*$')));
+            outcome := 'over';
+    END;
+END $$;
+COMMENT ON FUNCTION outbox.backfill_step(bigint) IS 'internal: what the worker of a backfill does, again and again';
+
+-- ---------------------------------------------------------------------------------------------
+-- Progress
+-- ---------------------------------------------------------------------------------------------
+
+CREATE FUNCTION outbox.backfill_waits_for(id bigint)
+RETURNS text
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE
+             WHEN NOT EXISTS (SELECT FROM outbox.workers() AS w WHERE w.kind = 'backfill' AND w.object::bigint = t.id)
+             THEN 'a background worker'
+             WHEN behind.pending > t.max_pending
+             THEN format('destination "%s": %s events before it', behind.destination, behind.pending)
+             WHEN t.parts = '{}' THEN 'locked rows'
+             WHEN t.rate IS NOT NULL THEN 'its rate'
+           END
+      FROM outbox.backfill_task AS t
+     CROSS JOIN LATERAL (SELECT max(b.destination) AS destination, max(b.pending) AS pending
+                           FROM outbox.most_behind(t) AS b) AS behind
+     WHERE t.id = $1 AND t.state = 'running';
+END;
+COMMENT ON FUNCTION outbox.backfill_waits_for(bigint) IS 'internal: what keeps a backfill from being faster';
+
+-- A role sees its own; who may see how destinations are or operate them, all.
+CREATE VIEW outbox.backfill_progress AS
+SELECT t.id, t.relation AS "table", c.destination, t.state, t.rows_done, t.rows_estimated,
+       CASE
+         WHEN t.state = 'finished' THEN 100
+         ELSE pg_catalog.round(least(99.9, 100.0 * t.rows_done / greatest(t.rows_estimated, t.rows_done, 1)), 1)
+       END AS percent,
+       CASE WHEN t.state = 'running' THEN t.rows_per_second ELSE 0 END::bigint AS rate,
+       t.started_at, t.finished_at,
+       CASE
+         WHEN t.state = 'running' AND t.rows_per_second >= 1
+         THEN pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => greatest(t.rows_estimated - t.rows_done, 0) / t.rows_per_second)
+       END AS expected_end,
+       outbox.backfill_waits_for(t.id) AS waiting_for,
+       (SELECT count(*) FROM outbox.backfill_row AS r WHERE r.task = t.id) AS locked_rows,
+       t.last_error
+  FROM outbox.backfill_task AS t
+  LEFT JOIN outbox.cursor AS c ON c.number = t.destination
+ WHERE pg_catalog.pg_has_role(t.role, 'MEMBER')
+    OR pg_catalog.has_table_privilege('outbox.status', 'SELECT')
+    OR pg_catalog.has_table_privilege('outbox.operation', 'SELECT');
+COMMENT ON VIEW outbox.backfill_progress IS 'how far backfills are';
+COMMENT ON COLUMN outbox.backfill_progress.id IS 'as outbox.backfill() returned it';
+COMMENT ON COLUMN outbox.backfill_progress."table" IS 'the captured table';
+COMMENT ON COLUMN outbox.backfill_progress.destination IS 'the one it is for; NULL: all';
+COMMENT ON COLUMN outbox.backfill_progress.state IS 'running, paused, finished, failed or cancelled';
+COMMENT ON COLUMN outbox.backfill_progress.rows_done IS 'rows whose events are in the log, or that have none';
+COMMENT ON COLUMN outbox.backfill_progress.rows_estimated IS 'rows the table had at the beginning, about';
+COMMENT ON COLUMN outbox.backfill_progress.percent IS 'done of those';
+COMMENT ON COLUMN outbox.backfill_progress.rate IS 'rows per second, lately';
+COMMENT ON COLUMN outbox.backfill_progress.started_at IS 'when it was asked for';
+COMMENT ON COLUMN outbox.backfill_progress.finished_at IS 'when it finished, failed or was cancelled';
+COMMENT ON COLUMN outbox.backfill_progress.expected_end IS 'at this rate';
+COMMENT ON COLUMN outbox.backfill_progress.waiting_for IS 'what keeps it from being faster; NULL: nothing but itself';
+COMMENT ON COLUMN outbox.backfill_progress.locked_rows IS 'rows that others had locked, to be done at the end';
+COMMENT ON COLUMN outbox.backfill_progress.last_error IS 'why it failed';

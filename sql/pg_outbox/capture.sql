@@ -1,0 +1,280 @@
+-- outbox.capture(): the changes of a table become events. docs/capture.md says how.
+
+-- Which events a table gets by default: those of order_line are called OrderLine...
+CREATE FUNCTION outbox.event_type_of(aggregate_type text, suffix text)
+RETURNS text
+LANGUAGE sql IMMUTABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT string_agg(upper(left(part, 1)) || substr(part, 2), '' ORDER BY number) || suffix
+      FROM regexp_split_to_table(aggregate_type, '[-_ .:/]+') WITH ORDINALITY AS p(part, number);
+END;
+COMMENT ON FUNCTION outbox.event_type_of(text, text) IS 'internal: the event type that an aggregate type gives';
+
+CREATE FUNCTION outbox.row_key_of("table" regclass)
+RETURNS name[]
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce(array_agg(a.attname ORDER BY k.place), '{}')
+      FROM pg_index AS i
+     CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(number, place)
+      JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
+     WHERE i.indrelid = "table" AND i.indisprimary;
+END;
+COMMENT ON FUNCTION outbox.row_key_of(regclass) IS 'internal: the columns of the primary key';
+
+CREATE FUNCTION outbox.check_capturable("table" regclass)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    relation record;
+    other regclass;
+BEGIN
+    SELECT c.relkind, c.relpersistence, c.relowner, n.nspname INTO relation
+      FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = "table";
+    IF relation IS NULL THEN
+        RAISE EXCEPTION 'table must not be null' USING ERRCODE = '22004';
+    END IF;
+    IF NOT pg_has_role(current_user, relation.relowner, 'USAGE') THEN
+        RAISE EXCEPTION 'must be owner of table %', "table" USING ERRCODE = '42501';
+    END IF;
+    IF relation.relkind NOT IN ('r', 'p') THEN
+        RAISE EXCEPTION '% is not a table', "table" USING ERRCODE = '42809',
+            HINT = 'Capture the tables that it is made of.';
+    END IF;
+    IF relation.relpersistence = 't' THEN
+        RAISE EXCEPTION 'temporary tables cannot be captured' USING ERRCODE = '0A000';
+    END IF;
+    IF relation.nspname IN ('pg_catalog', 'information_schema', 'outbox', 'inbox') THEN
+        RAISE EXCEPTION 'tables of schema % cannot be captured', relation.nspname USING ERRCODE = '0A000';
+    END IF;
+    SELECT c.captured INTO other
+      FROM outbox.captures AS c
+     WHERE c.captured <> "table"
+       AND ("table" IN (SELECT outbox.captured_tree(c.captured)) OR c.captured IN (SELECT outbox.captured_tree("table")))
+     LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'table % cannot be captured together with %', "table", other USING ERRCODE = '55000',
+            DETAIL = 'One is a partition or child of the other, and its rows would be captured twice.',
+            HINT = format('Call outbox.uncapture(%L) first.', other);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION outbox.check_capturable(regclass) IS 'internal: refuses what cannot be captured';
+
+CREATE FUNCTION outbox.check_choice(argument text, value text, choices text[])
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF (value = ANY (choices)) IS NOT TRUE THEN
+        RAISE EXCEPTION '% must be one of %', argument, array_to_string(choices, ', ') USING ERRCODE = '22023';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION outbox.check_choice(text, text, text[]) IS 'internal: refuses what is not one of the choices';
+
+-- A row that moves to another partition is deleted and inserted. For the same aggregate these would be
+-- two events of one version.
+CREATE FUNCTION outbox.check_moves("table" regclass, aggregate_id name[])
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_partitioned_table AS p
+                CROSS JOIN LATERAL unnest(p.partattrs) AS k(number)
+                 LEFT JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.number
+                WHERE p.partrelid IN (SELECT outbox.captured_tree("table"))
+                  AND (a.attname = ANY (aggregate_id)) IS NOT TRUE) THEN
+        RAISE EXCEPTION 'table % cannot be captured with a version column', "table" USING ERRCODE = '55000',
+            DETAIL = 'A row that moves to another partition is deleted and inserted, and both events would have the same version.',
+            HINT = 'Put the columns of the partition key into aggregate_id, or leave version out.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION outbox.check_moves(regclass, name[]) IS 'internal: refuses a version where rows may move';
+
+CREATE VIEW outbox.captures AS
+SELECT c.relation AS captured,
+       c.aggregate_type, c.aggregate_id, c.version, c.topic, c.topic_column,
+       coalesce(c.ordering_key, c.aggregate_id) AS ordering_key,
+       c.headers, p.columns, p.not_captured,
+       CASE WHEN c.columns IS NULL THEN 'include' ELSE 'exclude' END AS new_columns,
+       c.on_update, c.old_values, c.on_delete, c.on_truncate,
+       outbox.capture_condition(c.relation) AS condition,
+       c.insert_type, c.update_type, c.delete_type, c.truncate_type, c.snapshot_type,
+       c.fire,
+       outbox.has_capture_triggers(c.relation)
+           AND NOT EXISTS (SELECT FROM pg_trigger AS t
+                            WHERE t.tgrelid = ANY (c.known_members) AND t.tgfoid = 'outbox.capture_row'::regproc
+                              AND t.tgenabled <> outbox.trigger_state(c.fire)) AS enabled,
+       c.captured_by, c.captured_at
+  FROM outbox.captured AS c
+  JOIN pg_class AS r ON r.oid = c.relation
+ CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(a.attname ORDER BY a.attnum) FILTER (WHERE in_payload), '{}') AS columns,
+               coalesce(array_agg(a.attname ORDER BY a.attnum) FILTER (WHERE NOT in_payload), '{}') AS not_captured
+          FROM pg_attribute AS a
+         CROSS JOIN LATERAL (SELECT a.attname = ANY (c.aggregate_id || c.row_key || c.version)
+                                    OR CASE WHEN c.columns IS NULL THEN a.attname <> ALL (c.excluded) AND a.attgenerated <> 'v'
+                                            ELSE a.attname = ANY (c.columns) END AS in_payload) AS i
+         WHERE a.attrelid = c.relation AND a.attnum > 0 AND NOT a.attisdropped) AS p;
+COMMENT ON VIEW outbox.captures IS 'which tables are captured, and how';
+COMMENT ON COLUMN outbox.captures.captured IS 'the table, with its partitions and children';
+COMMENT ON COLUMN outbox.captures.columns IS 'what payloads have';
+COMMENT ON COLUMN outbox.captures.not_captured IS 'the other columns; among them those that were added since';
+COMMENT ON COLUMN outbox.captures.enabled IS 'false: somebody has dropped or switched off its triggers';
+
+CREATE FUNCTION outbox.capture(
+    "table"        regclass,
+    aggregate_type text    DEFAULT NULL,
+    aggregate_id   name[]  DEFAULT NULL,
+    version        name    DEFAULT NULL,
+    topic          text    DEFAULT NULL,
+    topic_column   name    DEFAULT NULL,
+    ordering_key   name[]  DEFAULT NULL,
+    headers        jsonb   DEFAULT NULL,
+    columns        name[]  DEFAULT NULL,
+    exclude        name[]  DEFAULT NULL,
+    new_columns    text    DEFAULT 'exclude',
+    on_update      text    DEFAULT 'full',
+    old_values     boolean DEFAULT false,
+    on_delete      text    DEFAULT 'key',
+    on_truncate    text    DEFAULT 'refuse',
+    condition      text    DEFAULT NULL,
+    insert_type    text    DEFAULT NULL,
+    update_type    text    DEFAULT NULL,
+    delete_type    text    DEFAULT NULL,
+    truncate_type  text    DEFAULT NULL,
+    snapshot_type  text    DEFAULT NULL,
+    fire           text    DEFAULT 'origin',
+    replace        boolean DEFAULT false)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    captured outbox.captured;
+    member regclass;
+    is_captured boolean;
+BEGIN
+    PERFORM outbox.check_capturable("table");
+    PERFORM outbox.check_choice('new_columns', new_columns, '{exclude,include}');
+    PERFORM outbox.check_choice('on_update', on_update, '{full,changed,diff}');
+    PERFORM outbox.check_choice('on_delete', on_delete, '{key,old}');
+    PERFORM outbox.check_choice('on_truncate', on_truncate, '{refuse,ignore,announce}');
+    PERFORM outbox.check_choice('fire', fire, '{origin,replica,always}');
+    EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', "table");
+    is_captured := EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table");
+    IF is_captured AND NOT replace THEN
+        RAISE EXCEPTION 'table % is captured already', "table" USING ERRCODE = '42710',
+            HINT = 'With replace => true it is captured anew, with all the arguments given here.';
+    END IF;
+
+    captured.relation := "table";
+    captured.row_key := outbox.row_key_of("table");
+    captured.aggregate_type := coalesce(aggregate_type, (SELECT c.relname FROM pg_class AS c WHERE c.oid = "table"));
+    captured.aggregate_id := coalesce(aggregate_id, captured.row_key);
+    IF captured.aggregate_id = '{}' THEN
+        RAISE EXCEPTION 'table % has no primary key', "table" USING ERRCODE = '42P16',
+            HINT = 'Say by aggregate_id which columns identify what its rows are about.';
+    END IF;
+    captured.version := version;
+    IF version IS NOT NULL THEN
+        PERFORM outbox.check_moves("table", captured.aggregate_id);
+    END IF;
+    captured.topic := coalesce(topic, captured.aggregate_type || '.events');
+    captured.topic_column := topic_column;
+    captured.ordering_key := ordering_key;
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'headers must be a JSON object' USING ERRCODE = '22023',
+            HINT = 'Write for example ''{"tenant": "tenant_id"}''.';
+    END IF;
+    captured.headers := headers;
+
+    IF new_columns = 'include' THEN
+        IF columns IS NOT NULL THEN
+            RAISE EXCEPTION 'columns cannot be given with new_columns => ''include''' USING ERRCODE = '22023',
+                HINT = 'Say by exclude which columns are not captured.';
+        END IF;
+    ELSE
+        captured.columns := coalesce(columns, (
+            SELECT array_agg(a.attname ORDER BY a.attnum)
+              FROM pg_attribute AS a
+             WHERE a.attrelid = "table" AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v'
+               AND a.attname <> ALL (coalesce(exclude, '{}'))));
+    END IF;
+    IF columns IS NOT NULL AND exclude IS NOT NULL THEN
+        RAISE EXCEPTION 'either columns or exclude can be given, not both' USING ERRCODE = '22023';
+    END IF;
+    captured.excluded := coalesce(exclude, '{}');
+    IF NOT outbox.columns_of("table") @> exclude THEN
+        RAISE EXCEPTION 'exclude names a column that table % does not have', "table" USING ERRCODE = '42703',
+            HINT = format('Its columns are: %s.', array_to_string(outbox.columns_of("table"), ', '));
+    END IF;
+    IF exclude && (captured.aggregate_id || captured.row_key || version) THEN
+        RAISE EXCEPTION 'columns of the key and the version cannot be excluded' USING ERRCODE = '22023',
+            HINT = 'Consumers need them to tell which row an event is about.';
+    END IF;
+
+    captured.on_update := on_update;
+    captured.old_values := coalesce(old_values, false);
+    IF old_values AND on_update <> 'changed' THEN
+        RAISE EXCEPTION 'old_values needs on_update => ''changed''' USING ERRCODE = '22023',
+            HINT = 'With on_update => ''diff'' old values are always there.';
+    END IF;
+    captured.on_delete := on_delete;
+    captured.conditional := condition IS NOT NULL;
+    captured.insert_type := coalesce(insert_type, outbox.event_type_of(captured.aggregate_type, 'Created'));
+    captured.update_type := coalesce(update_type, outbox.event_type_of(captured.aggregate_type, 'Updated'));
+    captured.delete_type := coalesce(delete_type, outbox.event_type_of(captured.aggregate_type, 'Deleted'));
+    captured.truncate_type := coalesce(truncate_type, outbox.event_type_of(captured.aggregate_type, 'Truncated'));
+    captured.snapshot_type := coalesce(snapshot_type, outbox.event_type_of(captured.aggregate_type, 'Snapshot'));
+    captured.on_truncate := on_truncate;
+    captured.fire := fire;
+    captured.known_columns := '{}'; -- a trigger fills these
+    captured.known_members := '{}';
+    captured.captured_by := session_user;
+    captured.captured_at := clock_timestamp();
+
+    FOR member IN SELECT outbox.captured_tree("table") LOOP
+        PERFORM outbox.drop_capture_triggers(member);
+    END LOOP;
+    FOR member IN SELECT outbox.captured_tree("table") LOOP
+        PERFORM outbox.add_capture_triggers(member, condition, on_truncate);
+    END LOOP;
+    PERFORM outbox.save_captured(captured);
+    FOR member IN SELECT outbox.captured_tree("table") LOOP
+        PERFORM outbox.set_capture_fire(member, fire);
+        PERFORM outbox.check_captured(member);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox.capture(regclass, text, name[], name, text, name, name[], jsonb, name[], name[], text, text, boolean, text, text, text, text, text, text, text, text, text, boolean) IS
+    'has the changes of a table become events';
+
+-- False: it was not captured.
+CREATE FUNCTION outbox.uncapture("table" regclass)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    member regclass;
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table") THEN
+        RETURN false;
+    END IF;
+    PERFORM outbox.forget_captured("table");
+    FOR member IN SELECT outbox.captured_tree("table") LOOP
+        PERFORM outbox.drop_capture_triggers(member);
+    END LOOP;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION outbox.uncapture(regclass) IS 'has the changes of a table not become events any more';

@@ -1,0 +1,175 @@
+// outboxctl backfill: starts, follows and steers backfills.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "commands.hpp"
+
+namespace outboxctl {
+
+namespace {
+
+struct NewBackfill {
+    std::string table, destination, batch, rate, max_pending;
+};
+
+// What is not given is as the function has it.
+void add_argument(std::string& call, std::vector<Parameter>& parameters, const std::string& name,
+                  const std::string& value) {
+    if (value.empty())
+        return;
+    parameters.push_back(value);
+    call += ", " + name + " => $" + std::to_string(parameters.size());
+}
+
+void add_start(CLI::App& group, Session& session) {
+    add_command<NewBackfill>(
+        group, "start", "Delivers a snapshot event of each row of a captured table.",
+        "  outboxctl backfill start catalog.video\n"
+        "  outboxctl backfill start video --destination search --rate 5000\n",
+        [](CLI::App& command, NewBackfill& backfill) {
+            command.add_option("table", backfill.table)->required();
+            command.add_option("--destination", backfill.destination, "Only to this one");
+            command.add_option("--batch", backfill.batch, "Rows per transaction");
+            command.add_option("--rate", backfill.rate, "Rows per second, at most");
+            command.add_option("--max-pending", backfill.max_pending,
+                               "Waits while a destination has more events than this before it");
+        },
+        [&session](const NewBackfill& b) {
+            std::vector<Parameter> parameters = {b.table};
+            std::string call = "SELECT outbox.backfill($1::regclass";
+            add_argument(call, parameters, "destination", b.destination);
+            add_argument(call, parameters, "batch", b.batch);
+            add_argument(call, parameters, "rate", b.rate);
+            add_argument(call, parameters, "max_pending", b.max_pending);
+            session.report(call + ") AS id", parameters, [](const Result& result) {
+                const std::string id(result.text(0, 0));
+                return "backfill " + id + " started; outboxctl backfill watch " + id;
+            });
+        });
+}
+
+struct Which {
+    std::string id;
+};
+
+void bind_id(CLI::App& command, Which& which) {
+    command.add_option("id", which.id, "As start told it")->required()->check(CLI::PositiveNumber);
+}
+
+void add_status(CLI::App& group, Session& session) {
+    add_command<Which>(
+        group, "status", "Backfills, the latest first: how far they are, and what they wait for.",
+        "  outboxctl backfill status\n"
+        "  outboxctl backfill status 42 --json\n",
+        [](CLI::App& command, Which& which) {
+            command.add_option("id", which.id, "Only this one")->check(CLI::PositiveNumber);
+        },
+        [&session](const Which& which) {
+            session.list(
+                "id, \"table\", destination, state, rows_done, rows_estimated, percent, rate, "
+                "date_trunc('second', expected_end) AS expected_end, waiting_for, locked_rows, "
+                "last_error",
+                "FROM outbox.backfill_progress WHERE $1 IN ('', id::text) ORDER BY id DESC",
+                {which.id});
+        });
+}
+
+void add_action(CLI::App& group, Session& session, const std::string& name, const std::string& done,
+                const std::string& help) {
+    add_command<Which>(group, name, help, "  outboxctl backfill " + name + " 42\n", bind_id,
+                       [&session, name, done](const Which& which) {
+                           session.report("SELECT $1::bigint AS id, '" + done +
+                                              "' AS state FROM outbox." + name +
+                                              "_backfill($1::bigint)",
+                                          {which.id}, [&which, &done](const Result&) {
+                                              return "backfill " + which.id + " is " + done;
+                                          });
+                       });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Watching
+// ---------------------------------------------------------------------------------------------
+
+constexpr int bar_width = 30;
+constexpr auto between_looks = std::chrono::milliseconds(500);
+
+std::string bar_of(double percent) {
+    const int full = static_cast<int>(percent / 100 * bar_width);
+    return '[' + std::string(full, '#') + std::string(bar_width - full, ' ') + ']';
+}
+
+// [######        ]  41.5 %  415000 of 1000000 rows, 52000/s, 00:00:11 left; waits for ...
+std::string line_of(const Result& row) {
+    const auto text = [&](int column) { return std::string(row.text(0, column)); };
+    std::string line =
+        bar_of(std::stod(text(1))) + ' ' + text(1) + " %  " + text(2) + " of " + text(3) + " rows";
+    if (text(0) != "running")
+        return line + ", " + text(0) + (text(7).empty() ? "" : ": " + text(7));
+    line += ", " + text(4) + "/s";
+    if (!text(5).empty())
+        line += ", " + text(5) + " left";
+    if (!text(6).empty())
+        line += "; waits for " + text(6);
+    return line;
+}
+
+// One line that changes, or a line for each change.
+void show(const std::string& line, bool in_place) {
+    static std::string shown;
+    if (in_place)
+        std::printf("\r\033[K%s", line.c_str());
+    else if (line != shown)
+        std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+    shown = line;
+}
+
+void watch(Session& session, const std::string& id) {
+    const bool in_place = isatty(STDOUT_FILENO) != 0 && !session.json;
+    std::string state = "running";
+    while (state == "running") {
+        const Result row = session.query(
+            "SELECT state, percent, rows_done, rows_estimated, rate, "
+            "greatest(date_trunc('second', expected_end - clock_timestamp()), '0'), waiting_for, "
+            "last_error, to_json(p) FROM outbox.backfill_progress AS p WHERE id = $1",
+            {id});
+        if (row.rows() == 0)
+            throw Refused("ERROR:  backfill " + id + " does not exist");
+        state = row.text(0, 0);
+        show(session.json ? std::string(row.text(0, 8)) : line_of(row), in_place);
+        if (state == "running")
+            std::this_thread::sleep_for(between_looks);
+    }
+    if (in_place)
+        std::printf("\n");
+    if (state == "failed")
+        throw Refused("backfill " + id + " has failed");
+}
+
+void add_watch(CLI::App& group, Session& session) {
+    add_command<Which>(group, "watch", "Shows the progress of a backfill until it stops.",
+                       "  outboxctl backfill watch 42\n", bind_id,
+                       [&session](const Which& which) { watch(session, which.id); });
+}
+
+}  // namespace
+
+void add_backfill_commands(CLI::App& app, Session& session) {
+    CLI::App* backfill =
+        app.add_subcommand("backfill", "Events of rows that a captured table has already");
+    backfill->require_subcommand(1);
+    add_start(*backfill, session);
+    add_status(*backfill, session);
+    add_watch(*backfill, session);
+    add_action(*backfill, session, "pause", "paused", "Stops a backfill until it is resumed.");
+    add_action(*backfill, session, "resume", "running",
+               "Goes on with one that is paused or has failed.");
+    add_action(*backfill, session, "cancel", "cancelled",
+               "Ends a backfill; what it has written is delivered.");
+}
+
+}  // namespace outboxctl
