@@ -17,6 +17,7 @@ from waiting import wait_until
 
 LIBRARIES = INSTALLED / "debezium"
 PAGE = REPOSITORY / "docs/debezium.md"
+HEARTBEATS = "__debezium-heartbeat.shop"
 
 
 @dataclass(frozen=True)
@@ -33,26 +34,34 @@ class Record:
         return event_id
 
 
-def of_page(language: str) -> str:
-    """The one block of the page in this language."""
-    (block,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    return block
+def of_page(language: str) -> list[str]:
+    """The blocks of the page in this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def set_up(database: Database) -> None:
+    database.execute(of_page("sql")[0])
 
 
 def connector() -> dict[str, str]:
     """The configuration for Kafka Connect."""
-    return json.loads(of_page("json"))
+    return json.loads(of_page("json")[0])
+
+
+def connector_with_log() -> dict[str, str]:
+    """What is added to begin with what is in the log."""
+    return json.loads(of_page("json")[1])
 
 
 def server() -> dict[str, str]:
     """The configuration for Debezium Server."""
-    return dict(line.split("=", 1) for line in of_page("properties").splitlines())
+    return dict(line.split("=", 1) for line in of_page("properties")[0].splitlines())
 
 
 class Debezium:
     """The engine. Its slot and its file of offsets outlive its runs."""
 
-    def __init__(self, database: Database, directory: Path) -> None:
+    def __init__(self, database: Database, directory: Path, **changes: str) -> None:
         if not (LIBRARIES / "Reader.class").exists():
             raise NotInstalled(f"there is no {LIBRARIES / 'Reader.class'}")
         self.database = database
@@ -71,7 +80,7 @@ class Debezium:
             "heartbeat.interval.ms": "500",
             "poll.interval.ms": "20",
         }
-        pairs = {**connector(), **own}
+        pairs = {**connector(), **own, **changes}
         self.properties.write_text("".join(f"{name}={value}\n" for name, value in pairs.items()))
         self.output.touch()
 
@@ -127,7 +136,7 @@ class Debezium:
                 line["topic"], line["key"], line["headers"],
                 None if line["value"] is None else base64.b64decode(line["value"]),
             )
-            for line in self.lines() if not line["topic"].startswith("__debezium-heartbeat")
+            for line in self.lines() if line["topic"] != HEARTBEATS
         ]  # fmt: skip
 
     def wait_for(self, ids: set[str]) -> None:

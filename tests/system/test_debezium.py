@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,31 @@ def cluster(make_cluster: MakeCluster) -> Cluster:
     return make_cluster({"wal_level": "logical"})
 
 
+# (database, option=value, ...) -> Debezium
+MakeReader = Callable[..., Debezium]
+
+
 @pytest.fixture
-def reader(cluster: Cluster, tmp_path: Path) -> Iterator[Debezium]:
-    """Started, as its page says."""
-    database = create_database(cluster)
-    database.execute(debezium.of_page("sql"))
-    try:
-        reader = Debezium(database, tmp_path)
-    except NotInstalled as error:
-        pytest.skip(f"NOT TESTED: {error}")
-    yield reader.start()
-    reader.kill()
+def make_reader(tmp_path: Path) -> Iterator[MakeReader]:
+    """As the page says, but for these options; not started."""
+    made: list[Debezium] = []
+
+    def make(database: Database, **options: str) -> Debezium:
+        debezium.set_up(database)
+        try:
+            made.append(Debezium(database, tmp_path, **options))
+        except NotInstalled as error:
+            pytest.skip(f"NOT TESTED: {error}")
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.kill()
+
+
+@pytest.fixture
+def reader(cluster: Cluster, make_reader: MakeReader) -> Debezium:
+    return make_reader(create_database(cluster)).start()
 
 
 class Puller:
@@ -181,16 +195,52 @@ def test_every_kind_of_event(reader: Debezium, puller: Puller) -> None:
     assert records[-1].headers["occurred_at"] == "2026-01-01T11:00:00.000000Z"
 
 
+def add_event_for_one(database: Database, number: int) -> str:
+    """As a backfill does, in the current segment."""
+    return str(
+        database.value(
+            "INSERT INTO outbox.event_0 SELECT (jsonb_populate_record(e, "
+            "jsonb_build_object('only_to', %s::int, 'event_id', gen_random_uuid()))).* "
+            "FROM outbox.event_0 AS e WHERE version = 1 AND only_to IS NULL RETURNING event_id",
+            (number,),
+        )
+    )
+
+
 def test_what_is_for_one_destination_is_left_out(reader: Debezium) -> None:
     database = reader.database
     (first,) = database.enqueue("a")
-    database.execute(
-        "INSERT INTO outbox.event_0 SELECT (jsonb_populate_record(e, "
-        "jsonb_build_object('only_to', 1, 'event_id', gen_random_uuid()))).* FROM outbox.event_0 AS e"
-    )
+    add_event_for_one(database, 1)
     (last,) = database.enqueue("a", first=2)
     reader.wait_for({last})
     assert [record.id for record in reader.records()] == [first, last]
+
+
+def test_it_can_begin_with_what_is_in_the_log(cluster: Cluster, make_reader: MakeReader) -> None:
+    database = create_database(cluster)
+    (first,) = database.enqueue("a")
+    add_event_for_one(database, 1)
+    database.move_to_segment(1)
+    (second,) = database.enqueue("a", first=2)
+    reader = make_reader(database, **debezium.connector_with_log()).start()
+    (third,) = database.enqueue("a", first=3)
+    reader.wait_for({first, second, third})
+    assert [record.id for record in reader.records()] == [first, second, third]
+
+
+def test_heartbeats_free_the_slot_while_there_are_no_events(reader: Debezium) -> None:
+    database = reader.database
+    database.execute("CREATE TABLE busy AS SELECT generate_series(1, 1000)")
+    here = database.value("SELECT pg_current_wal_insert_lsn()")
+
+    def behind() -> int:
+        database.execute("SELECT txid_current()")
+        return database.value(
+            "SELECT confirmed_flush_lsn < %s FROM pg_replication_slots WHERE slot_name = 'outbox'", (here,)
+        )
+
+    wait_until(behind, lambda it_is: not it_is, what="the slot to get past what is no event")
+    assert debezium.HEARTBEATS in {line["topic"] for line in reader.lines()}
 
 
 def test_debezium_server_is_set_up_alike() -> None:
@@ -200,5 +250,4 @@ def test_debezium_server_is_set_up_alike() -> None:
     for name, value in debezium.server().items():
         if name.startswith(("debezium.source.", "debezium.transforms")):
             of_server[name.removeprefix("debezium.").removeprefix("source.")] = value
-    own = {name for name in of_server if name.startswith("offset.")}
-    assert {name: value for name, value in of_server.items() if name not in own} == expected
+    assert {name: value for name, value in of_server.items() if not name.startswith("offset.")} == expected
