@@ -43,6 +43,11 @@ def set_up(database: Database) -> None:
     database.execute(of_page("sql")[0])
 
 
+def for_it_alone() -> list[str]:
+    """A destination in its place, and the publication that has the events for that one, too."""
+    return of_page("sql")[1].split(";\n")[:-1]
+
+
 def connector() -> dict[str, str]:
     """The configuration for Kafka Connect."""
     return json.loads(of_page("json")[0])

@@ -216,6 +216,26 @@ def test_what_is_for_one_destination_is_left_out(reader: Debezium) -> None:
     assert [record.id for record in reader.records()] == [first, last]
 
 
+def test_rows_of_a_backfill_for_it_alone(reader: Debezium) -> None:
+    """With a destination in its place, and the filter that the page says."""
+    database = reader.database
+    for statement in debezium.for_it_alone():
+        database.execute(statement)
+    database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
+    database.execute("INSERT INTO item SELECT n, 'item ' || n FROM generate_series(1, 2500) AS n")
+    database.add_destination("other", "pull:")
+    database.execute("SELECT outbox.capture('item')")
+    database.execute("SELECT outbox.backfill('item', destination => 'debezium')")
+    database.execute("SELECT outbox.backfill('item', destination => 'other')")
+    ended = "SELECT every(finished_at IS NOT NULL) FROM outbox.backfill_progress"
+    wait_until(lambda: database.value(ended), what="both backfills to be finished")
+    (last,) = database.enqueue("a")
+    reader.wait_for({last})
+    *rows, _ = reader.records()
+    assert {record.headers["event_type"] for record in rows} == {"ItemSnapshot"}
+    assert [json.loads(record.value or b"")["id"] for record in rows] == list(range(1, 2501))
+
+
 def test_it_can_begin_with_what_is_in_the_log(cluster: Cluster, make_reader: MakeReader) -> None:
     database = create_database(cluster)
     (first,) = database.enqueue("a")
