@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import REPOSITORY
+from cluster import REPOSITORY, run
 from database import Database
 from sinks.servers import INSTALLED, NotInstalled, java
 from waiting import wait_until
@@ -40,12 +40,17 @@ def of_page(language: str) -> list[str]:
 
 
 def set_up(database: Database) -> None:
-    database.execute(of_page("sql")[0])
+    psql(database, of_page("sql")[0])
 
 
-def for_it_alone() -> list[str]:
+def set_up_for_it_alone(database: Database) -> None:
     """A destination in its place, and the publication that has the events for that one, too."""
-    return of_page("sql")[1].split(";\n")[:-1]
+    psql(database, of_page("sql")[1])
+
+
+def psql(database: Database, commands: str) -> None:
+    conninfo = database.cluster.conninfo(database.name)
+    run(["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", conninfo], input=commands)
 
 
 def connector() -> dict[str, str]:

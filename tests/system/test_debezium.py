@@ -219,8 +219,7 @@ def test_what_is_for_one_destination_is_left_out(reader: Debezium) -> None:
 def test_rows_of_a_backfill_for_it_alone(reader: Debezium) -> None:
     """With a destination in its place, and the filter that the page says."""
     database = reader.database
-    for statement in debezium.for_it_alone():
-        database.execute(statement)
+    debezium.set_up_for_it_alone(database)
     database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
     database.execute("INSERT INTO item SELECT n, 'item ' || n FROM generate_series(1, 2500) AS n")
     database.add_destination("other", "pull:")

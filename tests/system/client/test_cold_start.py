@@ -96,7 +96,7 @@ class Application:
 @pytest.fixture
 def cluster(make_cluster: MakeCluster) -> Cluster:
     # A backfill polls while it waits for a destination, and for rows that are locked.
-    return make_cluster({"outbox.poll_max": "100ms", "outbox.poll_min": "1ms"})
+    return make_cluster({"outbox.poll_max": "100ms", "outbox.poll_min": "10ms"})
 
 
 @pytest.fixture
