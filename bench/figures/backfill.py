@@ -51,11 +51,11 @@ def workload(bench: Bench, seconds: int) -> Slice:
         return run_script(bench, UPDATE, seconds)
 
 
-def workload_beside(bench: Bench, seconds: int, rate: int | None) -> tuple[Slice, float]:
-    """And the rows per second of the backfill."""
+def workload_beside(bench: Bench, seconds: int) -> tuple[Slice, float]:
+    """Beside a backfill of as many rows per second as it must do; and how many it did."""
     with prepared(bench):
-        task = start(bench, rate)
-        wait_until(lambda: progress(bench, task)[1] > 0, 30, "the backfill is at work")
+        task = start(bench, MUST)
+        wait_until(lambda: progress(bench, task)[1] >= MUST, 30, "the burst it begins with is over")
         rows, began = progress(bench, task)[1], time.monotonic()
         slice = run_script(bench, UPDATE, seconds)
         state, done = progress(bench, task)
@@ -79,7 +79,7 @@ def measure(bench: Bench) -> Figure:
     ratios: list[float] = []
     for turn in range(rounds):
         alone.append(bench.undisturbed(lambda: rows_per_second(bench, rows)))
-        limited.append(bench.undisturbed(lambda: workload_beside(bench, seconds, MUST)))
+        limited.append(bench.undisturbed(lambda: workload_beside(bench, seconds)))
         workloads.append(bench.undisturbed(lambda: workload(bench, seconds)))
         ratios.append(limited[-1][0].rate / ((workloads[-2].rate + workloads[-1].rate) / 2))
         bench.say(f"round {turn + 1} of {rounds}: {alone[-1]:,.0f} rows/s, workload {ratios[-1]:.2f}")
