@@ -1,7 +1,9 @@
+import com.fasterxml.jackson.databind.ObjectMapper;
 import io.debezium.embedded.Connect;
 import io.debezium.engine.ChangeEvent;
 import io.debezium.engine.DebeziumEngine;
 import io.debezium.engine.DebeziumEngine.RecordCommitter;
+import java.io.IOException;
 import java.io.InputStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -12,7 +14,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
-import com.fasterxml.jackson.databind.ObjectMapper;
 import org.apache.kafka.connect.header.Header;
 import org.apache.kafka.connect.source.SourceRecord;
 import org.apache.kafka.connect.storage.Converter;
@@ -73,7 +74,7 @@ public final class Reader {
         line.put("value", value == null ? null : Base64.getEncoder().encodeToString(value));
         try {
             System.out.println(JSON.writeValueAsString(line));
-        } catch (java.io.IOException error) {
+        } catch (IOException error) {
             throw new IllegalStateException(error);
         }
         System.out.flush();
