@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 
 
-@dataclass
+@dataclass(frozen=True)
 class Goal:
     must: float
     hope: float

@@ -89,6 +89,7 @@ install_servers() {
     servers=$(realpath -m "$build")/servers
     PATH=$PATH:/usr/local/go/bin
     command -v java >/dev/null || packages+=(default-jre-headless)
+    command -v javac >/dev/null || packages+=(default-jdk-headless)
     command -v mvn >/dev/null || packages+=(maven)
     command -v go >/dev/null || packages+=(golang)
     need_packages "${packages[@]}"
@@ -97,6 +98,8 @@ install_servers() {
         say "could not build the front of pstest"
     installed requirements.txt || install_python || say "could not install moto and the clients"
     installed elasticmq/pom.xml || install_elasticmq || say "could not install ElasticMQ"
+    { installed debezium/pom.xml && installed debezium/Reader.java; } || install_debezium ||
+        say "could not install Debezium"
 }
 installed() { cmp -s "$repository/tests/$1" "$build/servers/$1"; }
 
@@ -110,6 +113,15 @@ install_elasticmq() {
     mvn -q -B -f "$repository/tests/elasticmq/pom.xml" dependency:copy-dependencies \
         -DoutputDirectory="$build/servers/elasticmq" >&2 &&
         cp "$repository/tests/elasticmq/pom.xml" "$build/servers/elasticmq"
+}
+
+install_debezium() {
+    local target=$build/servers/debezium
+    rm -rf "$target"
+    mvn -q -B -f "$repository/tests/debezium/pom.xml" dependency:copy-dependencies \
+        -DincludeScope=runtime -DoutputDirectory="$target" >&2 &&
+        javac -cp "$target/*" -d "$target" "$repository/tests/debezium/Reader.java" &&
+        cp "$repository/tests/debezium/pom.xml" "$repository/tests/debezium/Reader.java" "$target"
 }
 
 run_system() {

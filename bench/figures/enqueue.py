@@ -110,11 +110,15 @@ class Slice:
 
 
 def run_clients(bench: Bench, variant: Variant, seconds: int) -> Slice:
-    script = bench.cluster.root / "enqueue.sql"
-    script.write_text(f"\\set id random(1, {ACCOUNTS})\nBEGIN;\n"
-                      "UPDATE account SET version = version + 1 WHERE id = :id;\n"
-                      f"{variant.statement}\nEND;\n")
     body = payload() if variant.events == 1 else f"[{', '.join([payload()] * variant.events)}]"
+    return run_script(bench, "BEGIN;\nUPDATE account SET version = version + 1 WHERE id = :id;\n"
+                             f"{variant.statement}\nEND;\n", seconds, body)
+
+
+def run_script(bench: Bench, text: str, seconds: int, body: str = "-") -> Slice:
+    """The transactions of the text by all clients; it has :id, of an account, and :payload, the body."""
+    script = bench.cluster.root / "enqueue.sql"
+    script.write_text(f"\\set id random(1, {ACCOUNTS})\n{text}")
     watch = Watch()
     report = bench.pgbench(["-M", "prepared", "-c", str(CLIENTS), "-j", "2", "-T", str(seconds + 1),
                             "-P", "1", "-D", f"payload={body}", "-f", script])
