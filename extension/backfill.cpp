@@ -197,9 +197,15 @@ OUTBOX_FUNCTION(outbox_write_snapshot) {
     walk.key = open_key(walk.table, PG_GETARG_ARRAYTYPE_P(1));
     walk.scan = begin_look_up(walk.table, walk.key, GetActiveSnapshot(), PG_GETARG_ARRAYTYPE_P(2));
     begin_rows(walk, 1);
-    if (index_getnext_slot(walk.scan, ForwardScanDirection, walk.found) &&
-        lock_row(walk, LockWaitBlock, TUPLE_LOCK_FLAG_FIND_LAST_VERSION) == Locked::yes)
-        write_locked_row(walk);
+    if (index_getnext_slot(walk.scan, ForwardScanDirection, walk.found)) {
+        const Locked locked = lock_row(walk, LockWaitBlock, TUPLE_LOCK_FLAG_FIND_LAST_VERSION);
+        if (locked == Locked::not_now)  // or else nobody would come back to it
+            ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+                            errmsg("a row of table \"%s\" cannot be locked now",
+                                   RelationGetRelationName(walk.table))));
+        if (locked == Locked::yes)
+            write_locked_row(walk);
+    }
     end_rows(walk);
     rights.give_back();
     PG_RETURN_VOID();

@@ -149,6 +149,29 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.check_owner(regclass, regrole) IS 'internal: raises an error unless a role owns a table';
 
+-- Events that nobody selects would be written for nobody. Where a column has the topic nobody can know.
+CREATE FUNCTION outbox.check_selected("table" regclass, destination name)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    captured CONSTANT record := c FROM outbox.captured AS c
+                                  WHERE $1 IN (SELECT outbox.captured_tree(c.relation));
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.destination AS d
+                    WHERE d.name = coalesce($2, d.name)
+                      AND (captured.topic_column IS NOT NULL
+                           OR captured.topic LIKE ANY (outbox.topic_patterns(outbox.destination_option(d.name, 'topics'))))) THEN
+        RAISE EXCEPTION '%', CASE WHEN destination IS NULL THEN format('no destination selects topic "%s"', captured.topic)
+                                  ELSE format('destination "%s" does not select topic "%s"', destination, captured.topic) END
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'CREATE SERVER makes a destination, ALTER SERVER ... OPTIONS (SET topics ...) has it select others.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_selected(regclass, name) IS 'internal: raises an error if nobody would get the events of a table';
+
 CREATE FUNCTION outbox.add_backfill(
     "table" regclass, destination name, batch integer, rate integer, max_pending integer, for_role name)
 RETURNS bigint
@@ -175,6 +198,7 @@ BEGIN
         number := (outbox.take_control(destination)).number;
     END IF;
     PERFORM outbox.check_can_backfill(part) FROM unnest(parts) AS part;
+    PERFORM outbox.check_selected("table", destination);
     DELETE FROM outbox.backfill_task AS t WHERE t.finished_at < now() - interval '30 days';
     INSERT INTO outbox.backfill_task
         (id, relation, role, destination, batch, rate, max_pending, state, parts, rows_estimated)
@@ -190,7 +214,7 @@ COMMENT ON FUNCTION outbox.add_backfill(regclass, name, integer, integer, intege
 -- Delivers a snapshot event of each row of a captured table: to one destination, or to all that select
 -- its topic. Returns the id of the backfill; the view outbox.backfill_progress tells how far it is.
 -- Errors: 42501 the table is another's; 42704 there is no such destination; 55000 the table is not
--- captured, or has no unique key.
+-- captured, or has no unique key, or the destination (none, without it) does not select its topic.
 CREATE FUNCTION outbox.backfill(
     "table"     regclass,
     destination name    DEFAULT NULL,
@@ -330,7 +354,8 @@ BEGIN
     END IF;
     PERFORM outbox.check_owner(task.relation, task.role);
     IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE task.destination IS NULL OR c.number = task.destination) THEN
-        RAISE EXCEPTION 'the destination does not exist any more' USING ERRCODE = 'undefined_object';
+        RAISE EXCEPTION '%', CASE WHEN task.destination IS NULL THEN 'there is no destination any more'
+                                  ELSE 'the destination does not exist any more' END USING ERRCODE = 'undefined_object';
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.check_backfill(outbox.backfill_task) IS 'internal: raises an error if a backfill cannot go on';

@@ -74,6 +74,11 @@ BEGIN ATOMIC
           FROM status AS s
          WHERE s.held_keys >= 100000
         UNION ALL
+        SELECT 'degraded', format('backfill %s of table %s has failed: %s; see outbox.resume_backfill(), outbox.cancel_backfill()',
+                                  t.id, t.relation, t.last_error)
+          FROM outbox.backfill_task AS t
+         WHERE t.state = 'failed'
+        UNION ALL
         SELECT 'degraded', 'events wait for a destination: CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox'
          WHERE NOT EXISTS (SELECT FROM outbox.destination) AND EXISTS (SELECT FROM outbox.event)
         UNION ALL

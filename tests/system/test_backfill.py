@@ -465,7 +465,9 @@ def test_it_waits_for_a_destination_that_is_behind(source: Database, url: str, h
     source.add_destination("other", "null:", topics="other.*")  # has none of its events, and holds up nothing
     make_items(source, 3000)
     id = start(source, batch=100, max_pending=500)
-    seen = wait_for(source, id, lambda row: 'destination "slow"' in (row["waiting_for"] or ""), "to wait")
+    # What it waits for is looked up after the row was, and may be true of the next one already.
+    wait_for(source, id, lambda row: 'destination "slow"' in (row["waiting_for"] or ""), "to wait")
+    seen = progress(source, id)
     assert 500 < seen["rows_done"] <= 700
     pid = source.wait_for_worker("backfill")
     source.enqueue("a", 1000, topic="other.events")
@@ -511,6 +513,7 @@ def test_a_bad_row_stops_it_and_is_named(source: Database) -> None:
     failed = wait_ended(source, id, "failed")
     assert failed["last_error"] == 'row does not fit; It is bad.; row {42} of table "item"'
     assert snapshots(source) == keys(1, 40)
+    assert source.value("SELECT reasons[1] FROM outbox.health()").startswith(f"backfill {id} of table public.item has failed: row")
     refuse_row(source, 0)
     source.execute("SELECT outbox.resume_backfill(%s)", (id,))
     assert wait_ended(source, id)["last_error"] is None
@@ -545,6 +548,25 @@ def test_arguments_that_make_no_sense(source: Database, arguments: str, error: s
     make_items(source, 1)
     with pytest.raises(errors.InvalidParameterValue, match=error):
         source.execute(f"SELECT outbox.backfill('item', {arguments})")
+
+
+@pytest.mark.parametrize(
+    "destination, error",
+    [(None, 'no destination selects topic "item.events"'), ("d", 'destination "d" does not select topic "item.events"')],
+)  # fmt: skip
+def test_events_that_nobody_would_get(source: Database, destination: str | None, error: str) -> None:
+    make_items(source, 1)
+    source.execute("ALTER SERVER d OPTIONS (ADD topics 'other.*')")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match=error):
+        start(source, destination=destination)
+
+
+def test_the_last_destination_is_dropped(source: Database) -> None:
+    make_items(source, 1000)
+    id = start(source, batch=10, rate=100)
+    wait_for(source, id, lambda row: row["rows_done"] > 20, "some rows")
+    source.execute("DROP SERVER d")
+    assert wait_ended(source, id, "failed")["last_error"] == "there is no destination any more"
 
 
 def test_a_table_that_is_not_captured(source: Database) -> None:

@@ -111,6 +111,7 @@ USERS = {
     "function outbox.check_owner(regclass,regrole)": NOBODY,
     "function outbox.check_topics(text)": NOBODY,
     "function outbox.claim_batch(name,uuid,timestamp with time zone,integer)": NOBODY,
+    "function outbox.check_selected(regclass,name)": NOBODY,
     "function outbox.claim_due(name,uuid,timestamp with time zone,integer,bigint)": NOBODY,
     "function outbox.claim_retries(name,uuid,timestamp with time zone,integer)": NOBODY,
     "function outbox.claim_source_event(uuid,text,text,text,uuid)": NOBODY,
