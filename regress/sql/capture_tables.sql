@@ -46,6 +46,14 @@ SELECT outbox.capture('day', aggregate_id => '{id}', version => 'n', replace => 
 SELECT outbox.capture('day', version => 'id', replace => true);
 SELECT outbox.uncapture('day');
 TABLE triggers;
+-- foreign ones, too
+CREATE FOREIGN DATA WRAPPER nowhere;
+CREATE SERVER nowhere FOREIGN DATA WRAPPER nowhere;
+CREATE FOREIGN TABLE april PARTITION OF day FOR VALUES FROM ('2024-04-01') TO ('2024-05-01') SERVER nowhere;
+SELECT outbox.capture('day', on_truncate => 'announce');
+CREATE FOREIGN TABLE may PARTITION OF day FOR VALUES FROM ('2024-05-01') TO ('2024-06-01') SERVER nowhere;
+TABLE triggers;
+DROP FOREIGN DATA WRAPPER nowhere CASCADE;
 DROP TABLE day, february;
 
 -- children
