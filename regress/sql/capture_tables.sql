@@ -49,12 +49,13 @@ TABLE triggers;
 -- foreign ones, too
 CREATE FOREIGN DATA WRAPPER nowhere;
 CREATE SERVER nowhere FOREIGN DATA WRAPPER nowhere;
-CREATE FOREIGN TABLE april PARTITION OF day FOR VALUES FROM ('2024-04-01') TO ('2024-05-01') SERVER nowhere;
-SELECT outbox.capture('day', on_truncate => 'announce');
-CREATE FOREIGN TABLE may PARTITION OF day FOR VALUES FROM ('2024-05-01') TO ('2024-06-01') SERVER nowhere;
+CREATE TABLE far (id int NOT NULL, day date) PARTITION BY RANGE (day);
+CREATE FOREIGN TABLE april PARTITION OF far FOR VALUES FROM ('2024-04-01') TO ('2024-05-01') SERVER nowhere;
+SELECT outbox.capture('far', aggregate_id => '{id}', on_truncate => 'announce');
+CREATE FOREIGN TABLE may PARTITION OF far FOR VALUES FROM ('2024-05-01') TO ('2024-06-01') SERVER nowhere;
 TABLE triggers;
 DROP FOREIGN DATA WRAPPER nowhere CASCADE;
-DROP TABLE day, february;
+DROP TABLE day, february, far;
 
 -- children
 CREATE TABLE animal (id int PRIMARY KEY, name text, secret text, alive boolean DEFAULT true);
