@@ -207,8 +207,8 @@ static int by_number(const void* a, const void* b) {
            static_cast<const CaptureColumn*>(b)->json.number;
 }
 
-// Marks the payload first, in a first pass over an unsorted list of columns, to have the columns in
-// the order of the table.
+// All columns are collected and put into the order of the table first, for from then on they are
+// known by their places.
 static void use_all_columns(Capture& capture, const Source& source) {
     TupleDesc form = RelationGetDescr(source.relation);
     capture.columns =

@@ -46,7 +46,16 @@ SELECT outbox.capture('day', aggregate_id => '{id}', version => 'n', replace => 
 SELECT outbox.capture('day', version => 'id', replace => true);
 SELECT outbox.uncapture('day');
 TABLE triggers;
-DROP TABLE day, february;
+-- foreign ones, too
+CREATE FOREIGN DATA WRAPPER nowhere;
+CREATE SERVER nowhere FOREIGN DATA WRAPPER nowhere;
+CREATE TABLE far (id int NOT NULL, day date) PARTITION BY RANGE (day);
+CREATE FOREIGN TABLE april PARTITION OF far FOR VALUES FROM ('2024-04-01') TO ('2024-05-01') SERVER nowhere;
+SELECT outbox.capture('far', aggregate_id => '{id}', on_truncate => 'announce');
+CREATE FOREIGN TABLE may PARTITION OF far FOR VALUES FROM ('2024-05-01') TO ('2024-06-01') SERVER nowhere;
+TABLE triggers;
+DROP FOREIGN DATA WRAPPER nowhere CASCADE;
+DROP TABLE day, february, far;
 
 -- children
 CREATE TABLE animal (id int PRIMARY KEY, name text, secret text, alive boolean DEFAULT true);

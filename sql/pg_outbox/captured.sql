@@ -195,6 +195,8 @@ BEGIN
              CASE on_truncate WHEN 'refuse' THEN 'BEFORE TRUNCATE ON %s EXECUTE FUNCTION outbox.capture_truncate()'
                               WHEN 'announce' THEN 'AFTER TRUNCATE ON %s EXECUTE FUNCTION outbox.capture_truncate()' END)) AS t(name, about, definition)
          WHERE t.definition IS NOT NULL
+           -- foreign tables have no triggers of TRUNCATE
+           AND (t.about IS NOT NULL OR NOT EXISTS (SELECT FROM pg_foreign_table AS f WHERE f.ftrelid = member))
            AND NOT EXISTS (SELECT FROM pg_trigger AS e WHERE e.tgrelid = member AND e.tgname = t.name)
     LOOP
         EXECUTE format('CREATE TRIGGER %I ', added.name) || format(added.definition, member, added.clause);
@@ -360,7 +362,7 @@ $$;
 COMMENT ON FUNCTION outbox.follow_altered_tables() IS 'internal: keeps captures right when their tables are altered';
 
 CREATE EVENT TRIGGER outbox_follow_altered_tables ON ddl_command_end
-    WHEN tag IN ('ALTER TABLE', 'CREATE TABLE', 'CREATE SCHEMA', 'ALTER TYPE')
+    WHEN tag IN ('ALTER TABLE', 'CREATE TABLE', 'ALTER FOREIGN TABLE', 'CREATE FOREIGN TABLE', 'CREATE SCHEMA', 'ALTER TYPE')
     EXECUTE FUNCTION outbox.follow_altered_tables();
 ALTER EVENT TRIGGER outbox_follow_altered_tables ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_follow_altered_tables IS 'keeps captures right when their tables are altered';
