@@ -322,9 +322,10 @@ COMMENT ON FUNCTION outbox.write_snapshot(regclass, name[], text[], integer) IS 
 -- the backfill, at most. A relay that finds nothing for its destination does not get further by
 -- position; that it has looked is enough then.
 CREATE FUNCTION outbox.most_behind(task outbox.backfill_task, OUT destination name, OUT pending bigint)
-LANGUAGE sql VOLATILE
+LANGUAGE plpgsql VOLATILE -- which keeps the plan: it is asked before every batch
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+AS $$
+BEGIN
     SELECT d.name,
            CASE
              WHEN NOT d.pull AND w.unsettled = 0 AND w.read_to > task.last_xid THEN 0
@@ -332,14 +333,15 @@ BEGIN ATOMIC
              ELSE greatest(task.last_position - greatest(w.settled_position, c.position), 0)
            END + (SELECT coalesce(sum(cardinality(b.positions)), 0)
                     FROM outbox.batch AS b
-                   WHERE d.pull AND b.destination = d.name) AS pending
+                   WHERE d.pull AND b.destination = d.name) AS unsettled
+      INTO destination, pending
       FROM outbox.destination AS d
       JOIN outbox.cursor AS c ON c.destination = d.name
       LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
      WHERE (task.destination IS NULL OR c.number = task.destination) AND c.detached_at IS NULL
-     ORDER BY pending DESC
+     ORDER BY unsettled DESC
      LIMIT 1;
-END;
+END $$;
 COMMENT ON FUNCTION outbox.most_behind(outbox.backfill_task) IS 'internal: the destination that a backfill may have to wait for';
 
 -- What a backfill must find as it was when it was asked for.
