@@ -28,8 +28,8 @@ void tell_of_database_at_commit(Oid database) noexcept;
 void mark_changed(Oid database) noexcept;
 void wake_launcher() noexcept;
 
-// By a relay: events were read or settled, so that the log may need the keeper of this database, and
-// backfills may go on.
+// By a relay: events were read or settled, so that the log may need the keeper of this database,
+// and backfills may go on.
 void tell_keeper_of_progress() noexcept;
 
 // From _PG_init.
