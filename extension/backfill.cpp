@@ -5,6 +5,7 @@
 // order of positions is the order of what they tell. No lock is waited for that others may wait
 // for in turn: rows that somebody has locked, or has just changed, are named to the caller.
 #include "capture.hpp"
+#include "owners_rights.hpp"
 #include "pg.hpp"
 #include "table_walk.hpp"
 #include "wakeup.hpp"
@@ -12,26 +13,6 @@
 namespace outbox {
 
 static constexpr int rows_at_once = 100;  // written to the log together; more would not be cheaper
-
-// The rights of the table's owner, whose functions may be run: of types, indexes and conditions. As
-// VACUUM and REFRESH MATERIALIZED VIEW do it. An error gives them back by itself.
-class [[nodiscard]] OwnersRights {
-  public:
-    explicit OwnersRights(Relation table) {
-        GetUserIdAndSecContext(&user_, &context_);
-        SetUserIdAndSecContext(table->rd_rel->relowner, context_ | SECURITY_RESTRICTED_OPERATION);
-        settings_ = NewGUCNestLevel();
-    }
-    void give_back() const {
-        AtEOXact_GUC(false, settings_);
-        SetUserIdAndSecContext(user_, context_);
-    }
-
-  private:
-    Oid user_;
-    int context_;
-    int settings_;
-};
 
 // A table at work, and what goes with it.
 struct Walk {
@@ -173,7 +154,7 @@ OUTBOX_FUNCTION(outbox_write_snapshots) {
     walk.only_to = PG_ARGISNULL(4) ? 0 : PG_GETARG_INT32(4);
     if (!open_table(walk, PG_GETARG_OID(0)))
         PG_RETURN_NULL();
-    const OwnersRights rights(walk.table);
+    const OwnersRights rights(walk.table->rd_rel->relowner);
     look_for_capture(walk);
     walk.key = open_key(walk.table, array_argument(fcinfo, 1));
     walk.scan = begin_walk(walk.table, walk.key, GetActiveSnapshot(), array_argument(fcinfo, 2));
@@ -192,7 +173,7 @@ OUTBOX_FUNCTION(outbox_write_snapshot) {
     walk.only_to = PG_ARGISNULL(3) ? 0 : PG_GETARG_INT32(3);
     if (!open_table(walk, PG_GETARG_OID(0)))
         PG_RETURN_VOID();
-    const OwnersRights rights(walk.table);
+    const OwnersRights rights(walk.table->rd_rel->relowner);
     look_for_capture(walk);
     walk.key = open_key(walk.table, PG_GETARG_ARRAYTYPE_P(1));
     walk.scan = begin_look_up(walk.table, walk.key, GetActiveSnapshot(), PG_GETARG_ARRAYTYPE_P(2));
@@ -216,7 +197,7 @@ OUTBOX_FUNCTION(outbox_check_can_backfill) {
     using namespace outbox;
     Walk walk{};
     if (open_table(walk, PG_GETARG_OID(0))) {
-        const OwnersRights rights(walk.table);
+        const OwnersRights rights(walk.table->rd_rel->relowner);
         look_for_capture(walk);
         rights.give_back();
         walk.key = open_key(walk.table, nullptr);

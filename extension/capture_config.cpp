@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "event_input.hpp"
+#include "owners_rights.hpp"
 #include "producer.hpp"
 
 namespace outbox {
@@ -271,9 +272,11 @@ static void prepare_condition(Capture& capture, const Source& source) {
                         errmsg("the triggers that capture table \"%s\" are not complete",
                                RelationGetRelationName(source.relation)),
                         errhint("Call outbox.capture() again, with replace => true.")));
+    const OwnersRights rights(capture.owner);  // planning runs what is IMMUTABLE
     auto* clause = static_cast<Node*>(stringToNode(trigger->tgqual));
     Expr* planned = expression_planner(reinterpret_cast<Expr*>(clause));
     capture.condition = ExecInitQual(make_ands_implicit(planned), nullptr);
+    rights.give_back();
     capture.condition_context = CreateStandaloneExprContext();
 }
 

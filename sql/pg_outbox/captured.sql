@@ -88,24 +88,28 @@ COMMENT ON TRIGGER captured_changed ON outbox.captured IS 'has sessions read the
 CREATE FUNCTION outbox.save_captured(captured outbox.captured)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_save_captured';
 COMMENT ON FUNCTION outbox.save_captured(outbox.captured) IS 'internal: notes that a table is captured, for its owner';
 
 CREATE FUNCTION outbox.forget_captured("table" regclass)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_forget_captured';
 COMMENT ON FUNCTION outbox.forget_captured(regclass) IS 'internal: notes that a table is not captured, for its owner';
 
 CREATE FUNCTION outbox.check_captured("table" regclass)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_check_captured';
 COMMENT ON FUNCTION outbox.check_captured(regclass) IS 'internal: refuses a capture that does not fit the table';
 
 CREATE FUNCTION outbox.qualify_condition("table" regclass, condition text, "row" text)
 RETURNS text
 LANGUAGE c STABLE STRICT
+SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_qualify_condition';
 COMMENT ON FUNCTION outbox.qualify_condition(regclass, text, text) IS 'internal: a condition with its columns qualified';
 

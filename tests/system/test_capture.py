@@ -156,6 +156,24 @@ def test_owners_capture_their_tables_and_nobody_elses(people: People) -> None:  
     ]  # fmt: skip
 
 
+def test_no_code_of_an_owner_runs_with_other_rights(people: People) -> None:  # noqa: F811
+    owner = people.with_right("capturer")
+    people.database.execute(f"CREATE SCHEMA own AUTHORIZATION {owner}")
+    says = f"BEGIN IF current_user <> '{owner}' THEN RAISE EXCEPTION 'ran as %', current_user; END IF; RETURN true; END"
+    with people.connect(owner) as mine:
+        mine.execute("CREATE TABLE own.item (id int PRIMARY KEY)")
+        for arguments in ("int", "regclass, regclass", "oid, oid"):
+            mine.execute(f"CREATE FUNCTION own.told({arguments}) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $${says}$$")
+        for type in ("regclass", "oid"):
+            mine.execute(f"CREATE OPERATOR own.= (LEFTARG = {type}, RIGHTARG = {type}, FUNCTION = own.told)")
+        # What is IMMUTABLE is run when an expression is planned: also by the event trigger of ALTER TABLE.
+        mine.execute("SELECT outbox.capture('own.item', condition => 'own.told(1)')")
+        mine.execute("ALTER TABLE own.item ADD title text")
+        # The statements that write outbox.captured find no operators of his.
+        mine.execute("SET search_path = own, pg_catalog")
+        mine.execute("SELECT outbox.forget_captured('item')")
+
+
 def test_the_owner_is_limited_to_his_topics(people: People) -> None:  # noqa: F811
     owner, writer = people.with_right("capturer"), people.add("writer")
     people.database.execute("SELECT outbox.grant_produce(%s, 'item.*')", (owner,))
