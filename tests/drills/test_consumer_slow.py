@@ -15,4 +15,5 @@ def test_handler_longer_than_its_lease(make_replica_drill: MakeReplicaDrill) -> 
         drill.wait_applied(200)
     committed = drill.conclude().committed
     assert drill.route.extensions(drill.event_id("7", 3)) >= 2
-    assert drill.totals["received"] == committed, "nothing came twice"
+    if not drill.route.sends_again:
+        assert drill.totals["received"] == committed, "something came twice"
