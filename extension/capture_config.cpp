@@ -310,15 +310,6 @@ static void check_form(const Capture& capture) {
     check_may_produce(values[LogTopic], capture.owner);
 }
 
-static Oid owner_of(Oid table) {
-    HeapTuple row = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
-    if (!HeapTupleIsValid(row))
-        return InvalidOid;
-    const Oid owner = reinterpret_cast<Form_pg_class>(GETSTRUCT(row))->relowner;
-    ReleaseSysCache(row);
-    return owner;
-}
-
 static Capture* make_capture(const Source& source) {
     auto* made = static_cast<Capture*>(palloc0(sizeof(Capture)));
     Capture& capture = *made;

@@ -1,16 +1,15 @@
 // What outbox.capture() (sql/pg_outbox/capture.sql) cannot do in SQL: to write outbox.captured on
 // behalf of the owner of a table, and to read a condition.
 #include "capture.hpp"
+#include "owners_rights.hpp"
 
 namespace outbox {
 
 static void check_owns_table(Oid table) {
-    HeapTuple row = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
-    if (!HeapTupleIsValid(row))
+    const Oid owner = owner_of(table);
+    if (!OidIsValid(owner))
         ereport(ERROR,
                 (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("table %u does not exist", table)));
-    const Oid owner = reinterpret_cast<Form_pg_class>(GETSTRUCT(row))->relowner;
-    ReleaseSysCache(row);
     if (!has_privs_of_role(GetUserId(), owner))
         ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
                         errmsg("must be owner of table %s", get_rel_name(table))));
@@ -19,14 +18,10 @@ static void check_owns_table(Oid table) {
 // Runs a statement as the owner of outbox.captured, as referential integrity does.
 static void run_as_owner(const char* statement, Oid type, Datum argument) {
     const Oid captured = get_relname_relid("captured", get_namespace_oid("outbox", false));
-    Relation table = table_open(captured, AccessShareLock);
-    const Oid owner = table->rd_rel->relowner;
-    table_close(table, NoLock);
-
     Oid user;
     int context;
     GetUserIdAndSecContext(&user, &context);
-    SetUserIdAndSecContext(owner, context | SECURITY_LOCAL_USERID_CHANGE);
+    SetUserIdAndSecContext(owner_of(captured), context | SECURITY_LOCAL_USERID_CHANGE);
     SPI_connect();
     if (SPI_execute_with_args(statement, 1, &type, &argument, nullptr, false, 0) < 0)
         elog(ERROR, "cannot write outbox.captured");

@@ -13,18 +13,25 @@ namespace outbox {
 static constexpr int rows_at_once = 500;
 
 // Returns the id of the event: the new one, or with a source event the one enqueued for it before.
+// Then nothing is written: it takes no xid and wakes nobody.
 static Datum enqueue_one(const EventInput& input) {
+    Datum values[LogColumns];
+    bool nulls[LogColumns];
+    fill_event(input, values, nulls);
+    check_may_produce(values[LogTopic], GetUserId());
+    if (input.source_event_id != nullptr) {
+        const pg_uuid_t* earlier = claim_source_event(values);
+        if (earlier != nullptr)
+            return UUIDPGetDatum(earlier);
+    }
+
     LogWriter writer = open_log();
     TupleTableSlot* row = next_row(writer);
-    fill_event(input, row->tts_values, row->tts_isnull);
-    check_may_produce(row->tts_values[LogTopic], GetUserId());
-    const Datum id = row->tts_values[LogEventId];
-    const pg_uuid_t* earlier =
-        input.source_event_id != nullptr ? claim_source_event(row->tts_values) : nullptr;
-    if (earlier == nullptr)
-        write_row(writer);
+    memcpy(row->tts_values, values, sizeof values);
+    memcpy(row->tts_isnull, nulls, sizeof nulls);
+    write_row(writer);
     close_log(writer);
-    return earlier != nullptr ? UUIDPGetDatum(earlier) : id;
+    return values[LogEventId];
 }
 
 // ---------------------------------------------------------------------------------------------

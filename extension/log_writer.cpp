@@ -37,8 +37,10 @@ static void open_indexes(LogWriter& writer) {
     List* indexes = RelationGetIndexList(writer.segment);
     if (list_length(indexes) == 1) {
         writer.index = index_open(linitial_oid(indexes), RowExclusiveLock);
-        if (is_order_index(writer.index))
+        if (is_order_index(writer.index)) {
+            writer.index_info = BuildIndexInfo(writer.index);
             return;
+        }
         index_close(writer.index, NoLock);
         writer.index = nullptr;
     }
@@ -56,7 +58,7 @@ static void insert_into_indexes(LogWriter& writer, TupleTableSlot* row) {
     Datum values[] = {row->tts_values[LogXid], row->tts_values[LogPosition]};
     bool nulls[] = {false, false};
     index_insert(writer.index, values, nulls, &row->tts_tid, writer.segment, UNIQUE_CHECK_NO, false,
-                 BuildIndexInfo(writer.index));
+                 writer.index_info);
 }
 
 LogWriter open_log(int rows_at_once) {

@@ -12,7 +12,8 @@ namespace outbox {
 // The log, opened for the length of one call. Of several rows, those that fit are written together.
 struct LogWriter {
     Relation segment;
-    Relation index;         // the only one it has;
+    Relation index;  // the only one it has,
+    IndexInfo* index_info;
     ResultRelInfo* target;  // or, where somebody has added some, all of them, with their executor
     EState* executor;
     FullTransactionId xid;

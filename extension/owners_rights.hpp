@@ -8,6 +8,15 @@
 
 namespace outbox {
 
+inline Oid owner_of(Oid table) {
+    HeapTuple row = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+    if (!HeapTupleIsValid(row))
+        return InvalidOid;
+    const Oid owner = reinterpret_cast<Form_pg_class>(GETSTRUCT(row))->relowner;
+    ReleaseSysCache(row);
+    return owner;
+}
+
 // From construction until give_back(); an error gives them back by itself. No destructor, for
 // errors jump over it.
 class [[nodiscard]] OwnersRights {
