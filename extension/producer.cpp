@@ -133,10 +133,10 @@ OUTBOX_FUNCTION(outbox_check_topics) {
     PG_RETURN_BOOL(true);
 }
 
-OUTBOX_FUNCTION(outbox_producer_changed) {
+OUTBOX_FUNCTION(outbox_table_changed) {
     if (!CALLED_AS_TRIGGER(fcinfo))
         ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-                        errmsg("outbox.producer_changed() is a trigger")));
+                        errmsg("outbox.table_changed() is a trigger")));
     CacheInvalidateRelcache(reinterpret_cast<TriggerData*>(fcinfo->context)->tg_relation);
     return PointerGetDatum(nullptr);
 }

@@ -73,15 +73,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.columns_of(regclass) IS 'internal: names of the columns of a table by number';
 
--- Sessions keep what they have read; however the table is changed, they hear of it at commit.
-CREATE FUNCTION outbox.captured_changed()
-RETURNS trigger
-LANGUAGE c
-AS 'MODULE_PATHNAME', 'outbox_producer_changed';
-COMMENT ON FUNCTION outbox.captured_changed() IS 'internal: has sessions read outbox.captured again';
-
 CREATE TRIGGER captured_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.captured
-    FOR EACH STATEMENT EXECUTE FUNCTION outbox.captured_changed();
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox.table_changed();
 ALTER TABLE outbox.captured ENABLE ALWAYS TRIGGER captured_changed;
 COMMENT ON TRIGGER captured_changed ON outbox.captured IS 'has sessions read the table again';
 

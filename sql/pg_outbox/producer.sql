@@ -24,14 +24,14 @@ COMMENT ON COLUMN outbox.producer.granted_at IS 'when';
 -- Rows of roles that are gone would name nobody, or somebody else, in another cluster.
 SELECT pg_extension_config_dump('outbox.producer', 'WHERE role::oid IN (SELECT oid FROM pg_catalog.pg_roles)');
 
--- Sessions keep what they have read; however the table is changed, they hear of it at commit.
-CREATE FUNCTION outbox.producer_changed()
+-- Sessions keep what they have read of some tables; however one is changed, they hear of it at commit.
+CREATE FUNCTION outbox.table_changed()
 RETURNS trigger
 LANGUAGE c
-AS 'MODULE_PATHNAME', 'outbox_producer_changed';
-COMMENT ON FUNCTION outbox.producer_changed() IS 'internal: has sessions read outbox.producer again';
+AS 'MODULE_PATHNAME', 'outbox_table_changed';
+COMMENT ON FUNCTION outbox.table_changed() IS 'internal: has sessions read a table again that they keep';
 
 CREATE TRIGGER producer_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.producer
-    FOR EACH STATEMENT EXECUTE FUNCTION outbox.producer_changed();
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox.table_changed();
 ALTER TABLE outbox.producer ENABLE ALWAYS TRIGGER producer_changed;
 COMMENT ON TRIGGER producer_changed ON outbox.producer IS 'has sessions read the table again';
