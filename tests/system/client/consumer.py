@@ -104,6 +104,11 @@ class Target(Database):
         rows = self.execute("SELECT pid FROM pg_stat_activity WHERE usename = %s", (self.role,))
         return [row[0] for row in rows]
 
+    def wait_for_lock(self, what: str, *, backends: int = 1) -> None:
+        """Waits until so many of the consumer's wait for a lock that the test holds."""
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s"
+        wait_until(lambda: self.value(waiting, (self.role,)), lambda seen: seen >= backends, what=what)
+
     def kill_backends(self) -> None:
         self.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (self.role,)

@@ -66,17 +66,13 @@ def test_a_commit_that_is_still_under_way_is_waited_for(target: Target, consume:
         "CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON applied DEFERRABLE INITIALLY DEFERRED"
         " FOR EACH ROW EXECUTE FUNCTION wait()"
     )
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s"
     with target.connect() as blocker:
         blocker.execute("SELECT pg_advisory_lock(7)")
         ids = consumer.deliver("a", 3, first=2)
-        wait_until(lambda: target.value(waiting, (target.role,)), what="COMMIT to wait")
+        target.wait_for_lock("COMMIT to wait")
         proxy.refuse_connections()
         proxy.listen()
-        wait_until(
-            lambda: target.value(waiting, (target.role,)), lambda seen: seen == 2,
-            what="the second attempt to wait for the first",
-        )  # fmt: skip
+        target.wait_for_lock("the second attempt to wait for the first", backends=2)
     state = consumer.wait_for("all to be acknowledged", acked=4)
     assert state["in_doubt"] >= 1
     assert target.applied() == first + ids
@@ -235,18 +231,13 @@ def test_redriven_messages_are_applied(target: Target, consume: Consume) -> None
 # -------------------------------------------------------------------------------------------------
 
 
-def waits_for_lock(target: Target) -> bool:
-    waiting = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s"
-    return target.value(waiting, (target.role,))
-
-
 def test_what_was_begun_is_finished(target: Target, consume: Consume) -> None:
     with target.connect() as blocker:
         blocker.execute("BEGIN")
         blocker.execute("LOCK applied")
         consumer = consume(connections=1, batch_size=2)
         ids = consumer.deliver("a")
-        wait_until(lambda: waits_for_lock(target), what="the event to be begun")
+        target.wait_for_lock("the event to be begun")
         consumer.deliver("a", 4, first=2)
         consumer.wait_for("the others to be received", received=5)
         consumer.command("stop")
@@ -263,7 +254,7 @@ def test_what_takes_too_long_is_left(target: Target, consume: Consume) -> None:
         blocker.execute("LOCK applied")
         consumer = consume(drain_limit=100)
         ids = consumer.deliver("a", 3)
-        wait_until(lambda: waits_for_lock(target), what="the first events to be begun")
+        target.wait_for_lock("the first events to be begun")
         watch = Stopwatch()
         state = consumer.stop()
         assert watch.seconds < 5 * SECOND
