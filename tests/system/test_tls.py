@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -107,7 +109,7 @@ def tls_server(http: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     def start(*, http2: bool = True) -> TlsServer:
         root = tmp_path_factory.mktemp("tls")
         # pytest's directories are for their owner only; the database server runs as another user.
-        for directory in (root, *root.parents[:2]):
+        for directory in itertools.takewhile(lambda d: d != Path(tempfile.gettempdir()), (root, *root.parents)):
             directory.chmod(0o755)
         servers.append(TlsServer(root, http2))
         return servers[-1]
