@@ -32,6 +32,7 @@ int retry_base = 1'000;
 int retry_max = 600'000;
 int segment_age = 3'600;
 int segment_size = 256 * 1024;
+int source_event_retention = 30 * 86'400;
 
 static void define_integer(const char* name, const char* description, const char* detail,
                            int* variable, int min, int max, GucContext context, int flags) {
@@ -160,6 +161,10 @@ void define(bool preloading) {
     define_integer("outbox.segment_size", "Size at which enqueues move on to the next segment.",
                    "Settled events take their room in the log until then.", &segment_size, 64,
                    INT_MAX, PGC_SIGHUP, GUC_UNIT_KB);
+    define_integer("outbox.source_event_retention",
+                   "How long it is known which events were enqueued for a source event.",
+                   "A source event that comes again later enqueues again.", &source_event_retention,
+                   1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
     DefineCustomStringVariable("inbox.wake", "Set by pg_inbox to have its workers look at commit.",
                                nullptr, &inbox_wake, "", PGC_USERSET,
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,

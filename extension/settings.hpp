@@ -25,13 +25,14 @@ extern int on_full_log;     // an OnFullLog
 extern int poll_max;        // ms
 extern int poll_min;        // ms
 extern bool receipts;
-extern int receipt_retention;  // s
-extern int request_timeout;    // ms
-extern int retention;          // s
-extern int retry_base;         // ms
-extern int retry_max;          // ms
-extern int segment_age;        // s
-extern int segment_size;       // kB
+extern int receipt_retention;       // s
+extern int request_timeout;         // ms
+extern int retention;               // s
+extern int retry_base;              // ms
+extern int retry_max;               // ms
+extern int segment_age;             // s
+extern int segment_size;            // kB
+extern int source_event_retention;  // s
 
 // Registers them. Those that shape shared memory exist only in the postmaster's configuration, and
 // only when the library is preloaded.

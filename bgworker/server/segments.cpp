@@ -10,7 +10,7 @@ namespace outbox {
 // that cannot deliver; and when somebody else had a lock.
 static constexpr int busy_milliseconds = 30'000;
 static constexpr int locked_milliseconds = 5'000;
-static constexpr int receipt_milliseconds = 3'600'000;
+static constexpr int memory_milliseconds = 3'600'000;
 
 struct Segment {
     Oid table;
@@ -230,8 +230,22 @@ static void tend_receipts(TimestampTz now) {
         return;
     execute("SELECT outbox.turn_receipts()", SPI_OK_SELECT);
     const int64 pause =
-        DatumGetBool(result_value(0, 1)) ? receipt_milliseconds : locked_milliseconds;
+        DatumGetBool(result_value(0, 1)) ? memory_milliseconds : locked_milliseconds;
     due = later(now, Min(pause, settings::receipt_retention * INT64CONST(1000)));
+}
+
+// So is for which source events something was enqueued.
+static void tend_source_events(Round& round, TimestampTz now) {
+    static TimestampTz due = 0;
+    if (now < due)
+        return;
+    execute("SELECT outbox.forget_source_events()", SPI_OK_SELECT);
+    const bool more = DatumGetBool(result_value(0, 1));
+    if (more)
+        come_back_at(round, now);
+    else
+        due = later(now,
+                    Min(memory_milliseconds, settings::source_event_retention * INT64CONST(1000)));
 }
 
 static Round tend_once() {
@@ -240,6 +254,7 @@ static Round tend_once() {
     if (!begin_sql_work("tending the segments", "pg_outbox"))
         return round;
     tend_receipts(now);
+    tend_source_events(round, now);
     read_ring();
     watch_size(now);
     move_on_when_due(round, now);

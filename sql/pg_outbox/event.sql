@@ -77,7 +77,8 @@ COMMENT ON COLUMN outbox.ring.since IS 'since when they do, or do not any more';
 CREATE SEQUENCE outbox.event_position AS bigint CACHE 1;
 COMMENT ON SEQUENCE outbox.event_position IS 'positions of events';
 
--- What an enqueue with a source event has done, so that it is done once.
+-- What an enqueue with a source event has done, so that it is done once: kept for
+-- outbox.source_event_retention.
 CREATE TABLE outbox.source_event (
     source_event_id uuid        NOT NULL,
     aggregate_type  text        NOT NULL,
@@ -87,6 +88,8 @@ CREATE TABLE outbox.source_event (
     enqueued_at     timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (source_event_id, event_type, aggregate_type, aggregate_id)
 );
+CREATE INDEX source_event_enqueued_at ON outbox.source_event (enqueued_at);
+COMMENT ON INDEX outbox.source_event_enqueued_at IS 'finds those that are old';
 COMMENT ON TABLE outbox.source_event IS 'events that were enqueued while handling another event';
 COMMENT ON COLUMN outbox.source_event.source_event_id IS 'the event that was handled';
 COMMENT ON COLUMN outbox.source_event.aggregate_type IS 'of the event that was enqueued';

@@ -422,3 +422,21 @@ def test_receipts_are_forgotten(make_cluster: MakeCluster) -> None:
         return old not in {str(row[0]) for row in db.execute("SELECT event_id FROM outbox.receipt")}
 
     wait_until(forgotten, what="the first receipt to be forgotten")
+
+
+def test_source_events_are_forgotten(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({"outbox.source_event_retention": "1d"})
+    db = create_database(cluster)
+    db.execute(
+        "INSERT INTO outbox.source_event SELECT gen_random_uuid(), 'a', '1', 'old', gen_random_uuid(), now() - interval '25 hours'"
+        "  FROM generate_series(1, 25000)"
+    )
+    kept = "00000000-0000-7000-8000-000000000001"
+    enqueue = f"SELECT outbox.enqueue('a', '1', 'new', '{{}}', source_event_id => '{kept}')"
+    (first,) = db.execute(enqueue)
+    cluster.restart()  # a keeper looks at once, and then every hour
+    wait_until(
+        lambda: db.value("SELECT count(*) FROM outbox.source_event"), lambda n: n == 1,
+        what="all that are old to be forgotten, in several steps",
+    )  # fmt: skip
+    assert db.execute(enqueue) == [first], "what is not old is known"

@@ -114,6 +114,7 @@ USERS = {
     "function outbox.claim_due(name,uuid,timestamp with time zone,integer,bigint)": NOBODY,
     "function outbox.claim_retries(name,uuid,timestamp with time zone,integer)": NOBODY,
     "function outbox.claim_source_event(uuid,text,text,text,uuid)": NOBODY,
+    "function outbox.forget_source_events()": NOBODY,
     "function outbox.create_outbox_view(text,text,text,text)": NOBODY,
     "function outbox.columns_of(regclass)": "capturer",
     "function outbox.decide_on_dead_letters(text,name,uuid[],text,text,text,text,text,text)": NOBODY,
