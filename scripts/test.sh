@@ -18,7 +18,7 @@ if [ "${suites[0]}" = --long ]; then
 fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
-    python3-pytest python3-psycopg procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler
+    python3-pytest python3-pytest-xdist python3-psycopg procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
@@ -124,20 +124,22 @@ install_debezium() {
         cp "$repository/tests/debezium/pom.xml" "$repository/tests/debezium/Reader.java" "$target"
 }
 
+# Most of the time tests wait, so they run side by side. The tests of a file share servers.
+run_pytest() { # run_pytest SUITE
+    install_servers
+    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/$1" -p no:cacheprovider \
+        -n 2 --dist loadfile --junitxml="$results/$1.xml" >&2 || true
+    count_junit "$results/$1.xml" "$1"
+}
+
 run_system() {
     build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
-    install_servers
-    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/system" -p no:cacheprovider \
-        --junitxml="$results/system.xml" >&2 || true
-    count_junit "$results/system.xml" system
+    run_pytest system
 }
 
 run_drills() {
     build_project -D OUTBOX_TESTS=ON
-    install_servers
-    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/drills" -p no:cacheprovider \
-        --junitxml="$results/drills.xml" >&2 || true
-    count_junit "$results/drills.xml" drills
+    run_pytest drills
 }
 
 run_random_kills() { # shows what it does

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,6 +16,7 @@ from sinks.conftest import pub_sub_fake, pub_sub_server  # noqa: F401
 from .drill import SETTINGS, Drill, MakeDrill
 from .replica import MakeReplicaDrill, ReplicaDrill
 from .routes import ROUTES
+from .writing import Writing
 
 
 def may_mount() -> bool:
@@ -70,10 +71,22 @@ def make_replica_drill(
         drill.close()
 
 
+@pytest.fixture(autouse=True)
+def counts(record_property: Callable[[str, str], None]) -> Iterator[None]:
+    """Makes them part of the test's report, which reaches the end from whatever process it ran in."""
+    Writing.reports.clear()
+    yield
+    for line in Writing.reports:
+        record_property("counts", line)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if collect_ignore:
         terminalreporter.section("NOT TESTED: a disk that is full. Nobody may mount one here.")
-    if Drill.reports:
+    reports = [report for some in terminalreporter.stats.values() for report in some]
+    lines = [line for report in reports if getattr(report, "when", "") == "teardown"
+             for name, line in report.user_properties if name == "counts"]  # fmt: skip
+    if lines:
         terminalreporter.section("counts")
-        for line in Drill.reports:
+        for line in lines:
             terminalreporter.write_line(line)

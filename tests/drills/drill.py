@@ -244,7 +244,7 @@ class Drill(Writing):
         counted = ", ".join(f"{n} {what}" for what, n in sorted(kills.items())) or "none"
         for name, account in accounts.items():
             line = f"{self.name} [seed {self.seed}] {name}: {account}; kills: {counted}"
-            Drill.reports.append(line)
+            self.reports.append(line)
             print(line, flush=True)
 
 

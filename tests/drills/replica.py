@@ -204,7 +204,7 @@ class ReplicaDrill(Writing):
     def report(self, verdict: Verdict) -> None:
         kills = ", ".join(f"{n} {what}" for what, n in sorted(self.kills.items())) or "none"
         line = f"{self.name} [seed {self.seed}]: {verdict}, duplicates {self.totals['duplicates']}; kills: {kills}"
-        Writing.reports.append(line)
+        self.reports.append(line)
         print(line, flush=True)
 
 

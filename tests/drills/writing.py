@@ -27,7 +27,7 @@ def new_seed() -> int:
 
 
 class Writing:
-    reports: list[str] = []  # of all drills, for the end
+    reports: list[str] = []  # of all drills of the test that runs
 
     def __init__(self, cluster: Cluster, name: str, seed: int | None = None) -> None:
         self.name = name
