@@ -150,13 +150,9 @@ BEGIN
            AND (m.ordering_key = ''
                 OR NOT EXISTS (SELECT FROM inbox.claimed AS c
                                 WHERE c.consumer_id = m.consumer_id AND c.ordering_key = m.ordering_key)
-                   AND NOT EXISTS (SELECT FROM inbox.waiting AS e
-                                    WHERE e.consumer_id = m.consumer_id
-                                      AND e.ordering_key = m.ordering_key AND e.seq < m.seq)
-                   AND NOT EXISTS (SELECT FROM inbox.dead_message AS d
-                                     JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block'
-                                    WHERE d.consumer_id = m.consumer_id
-                                      AND d.ordering_key = m.ordering_key AND d.seq < m.seq))
+                   AND NOT EXISTS (SELECT FROM inbox.obstacle AS o
+                                    WHERE o.consumer_id = m.consumer_id
+                                      AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
          ORDER BY m.seq
          LIMIT max_messages
     ), chosen AS (

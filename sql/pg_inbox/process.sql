@@ -37,13 +37,9 @@ BEGIN
                             WHERE w.consumer_id = m.consumer_id AND w.event_id = m.event_id
                               AND w.next_attempt_at > clock_timestamp())
            AND (m.ordering_key = ''
-                OR NOT EXISTS (SELECT FROM inbox.waiting AS w
-                                WHERE w.consumer_id = m.consumer_id
-                                  AND w.ordering_key = m.ordering_key AND w.seq < m.seq)
-                   AND NOT EXISTS (SELECT FROM inbox.dead_message AS d
-                                     JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block'
-                                    WHERE d.consumer_id = m.consumer_id
-                                      AND d.ordering_key = m.ordering_key AND d.seq < m.seq))
+                OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
+                                WHERE o.consumer_id = m.consumer_id
+                                  AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
          ORDER BY m.seq
          LIMIT max_messages;
 END $$;
@@ -61,13 +57,9 @@ BEGIN
               FROM inbox.waiting AS w
              WHERE w.consumer_id = $1 AND w.seq IS NOT NULL
                AND (w.ordering_key = ''
-                    OR NOT EXISTS (SELECT FROM inbox.waiting AS e
-                                    WHERE e.consumer_id = w.consumer_id
-                                      AND e.ordering_key = w.ordering_key AND e.seq < w.seq)
-                       AND NOT EXISTS (SELECT FROM inbox.dead_message AS d
-                                         JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block'
-                                        WHERE d.consumer_id = w.consumer_id
-                                          AND d.ordering_key = w.ordering_key AND d.seq < w.seq)));
+                    OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
+                                    WHERE o.consumer_id = w.consumer_id
+                                      AND o.ordering_key = w.ordering_key AND o.seq < w.seq)));
 END $$;
 COMMENT ON FUNCTION inbox.next_attempt(integer) IS 'internal: when a message that failed is due again';
 
@@ -90,13 +82,9 @@ BEGIN
     DELETE FROM inbox.message AS m
      WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq
        AND (m.ordering_key = ''
-            OR NOT EXISTS (SELECT FROM inbox.waiting AS w
-                            WHERE w.consumer_id = m.consumer_id
-                              AND w.ordering_key = m.ordering_key AND w.seq < m.seq)
-               AND NOT EXISTS (SELECT FROM inbox.dead_message AS d
-                                 JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block'
-                                WHERE d.consumer_id = m.consumer_id
-                                  AND d.ordering_key = m.ordering_key AND d.seq < m.seq))
+            OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
+                            WHERE o.consumer_id = m.consumer_id
+                              AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
      RETURNING m.* INTO message;
     IF NOT FOUND THEN
         waits := EXISTS (SELECT FROM inbox.message AS m

@@ -148,6 +148,16 @@ COMMENT ON TABLE inbox.dead_message IS 'events that were given up, and wait for 
 COMMENT ON COLUMN inbox.dead_message.seq IS 'order of arrival, which a redriven message gets back';
 COMMENT ON INDEX inbox.dead_message_key IS 'finds the keys that a dead letter blocks';
 
+CREATE VIEW inbox.obstacle AS
+SELECT w.consumer_id, w.ordering_key, w.seq
+  FROM inbox.waiting AS w
+UNION ALL
+SELECT d.consumer_id, d.ordering_key, d.seq
+  FROM inbox.dead_message AS d
+  JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block';
+COMMENT ON VIEW inbox.obstacle IS
+    'what later messages of the same key, if it is not empty, have to wait for: it failed, or is a dead letter that blocks';
+
 CREATE TABLE inbox.claimed (
     consumer_id  integer     NOT NULL,
     event_id     uuid        NOT NULL,

@@ -255,6 +255,7 @@ USERS = {
     "table inbox.waiting": NOBODY,
     "view inbox.dead_letter": "reader, consumer, inbox operator",
     "view inbox.lag": "inbox monitor",
+    "view inbox.obstacle": NOBODY,
     "view inbox.offsets": "inbox monitor",
     "view inbox.status": "inbox monitor",
     "view inbox.waiting_keys": "reader, consumer, inbox operator",
