@@ -138,8 +138,8 @@ void Consumer::Impl::work(unsigned number) {
     Applier applier(shared_, shared_.instance + "/" + std::to_string(number));
     for (;;) {
         std::vector<Item> items = dispatcher_.take(shared_.options.batch_size);
-        if (items.empty())
-            return;
+        if (items.empty() || shared_.stop.raised())
+            return;  // what was taken is not begun: the source gives it back
         applier.apply(items);
         settle(dispatcher_.finish(std::move(items)));
     }

@@ -148,6 +148,11 @@ class Drill(Writing):
     def move_to(self, database: Database) -> None:
         """The old server is gone, and perhaps with it what the new one has never heard of."""
         self.database, self.cluster = database, database.cluster
+        for receiver in (self.suffering, self.calm):  # what it had sent to the end of its connections
+            wait_until(
+                lambda: len(receiver.open_connections), lambda left: left == 0,
+                what="all that the old server had sent to be read",
+            )  # fmt: skip
         self.moved_at = time.monotonic()
 
     def relay(self, destination: str = "suffering") -> int:

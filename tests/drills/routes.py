@@ -21,6 +21,7 @@ LEASE_SECONDS = 3
 
 class Route:
     wire: Wire
+    lease_seconds = LEASE_SECONDS
     server: str | None = None  # a fixture
     keeps_order = True  # of a key
     sends_again = False  # what nobody gave back
@@ -62,7 +63,7 @@ class PullRoute(Route):
         return {
             "pull": f"host=127.0.0.1 port={self.wire.port} user=fetcher dbname={self.database.name} "
                     f"sslmode=disable gssencmode=disable connect_timeout=20",
-            "lease": LEASE_SECONDS * 1000,
+            "lease": self.lease_seconds * 1000,
         }  # fmt: skip
 
     @contextmanager
@@ -125,7 +126,7 @@ class PubSubRoute(Route):
         return {
             "pubsub": f"{self.project}/replica",
             "emulator_host": f"127.0.0.1:{self.wire.port}",
-            "ack_deadline": LEASE_SECONDS,
+            "ack_deadline": self.lease_seconds,
         }
 
     @contextmanager

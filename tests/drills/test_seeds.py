@@ -71,8 +71,8 @@ def make_durable(drill: Drill) -> None:
 
 def test_processing_takes_long(make_drill: MakeDrill) -> None:
     """Nobody loses patience before request_timeout; who does sends the event again, in its order."""
-    drill = make_drill(request_timeout="1s")
-    drill.mood.instead = delayed(0.5)
+    drill = make_drill(request_timeout="4s")
+    drill.mood.instead = delayed(2)
     with drill.load():
         drill.wait_for_arrivals(40)
     drill.mood.instead = None

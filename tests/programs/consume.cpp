@@ -105,7 +105,6 @@ std::string list(const std::vector<std::string>& texts) {
 }
 
 std::string state(const inbox::Script& script, const inbox::Consumer& consumer) {
-    const inbox::ConsumerMetrics m = consumer.metrics();
     std::ostringstream json;
     json << "{\"acked\":" << list(script.acked()) << ",\"nacked\":" << list(script.nacked())
          << ",\"seeks\":[";
@@ -113,6 +112,8 @@ std::string state(const inbox::Script& script, const inbox::Consumer& consumer) 
         json << (i++ ? "," : "") << seek.time_since_epoch().count();
     json << "],\"opened\":" << script.opened()
          << ",\"closed\":" << (script.closed() ? "true" : "false");
+    // Behind the script: what was done before an acknowledgement that is in there is in here.
+    const inbox::ConsumerMetrics m = consumer.metrics();
     const auto number = [&](const char* name, auto value) {
         json << ",\"" << name << "\":" << value;
     };

@@ -84,7 +84,9 @@ class Target(Database):
 
     def wait_applied(self, ids: list[str]) -> None:
         """Waits until exactly these events are applied, once each, in any order."""
-        wait_until(self.applied, lambda seen: len(seen) >= len(ids), what=f"{len(ids)} events to be applied")
+        wait_until(
+            self.applied, lambda seen: len(seen) >= len(ids), timeout=60, what=f"{len(ids)} events to be applied"
+        )  # an emulator may be between
         assert sorted(self.applied()) == sorted(ids)
 
     def transactions(self) -> int:

@@ -78,7 +78,8 @@ class Program:
     def wait_until(self, fetch: Callable[[], T], predicate: Callable[[T], object] = bool, *, what: str) -> T:
         """If it waits in vain, what the program said is told as well."""
         try:
-            return wait_until(fetch, predicate, timeout=60, what=what)
+            # Google's emulator may take minutes to send again what it had sent to a program that was killed.
+            return wait_until(fetch, predicate, timeout=240, what=what)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.process.args}:\n{self.log()}") from None
 

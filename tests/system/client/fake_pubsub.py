@@ -123,7 +123,6 @@ class FakePubSub:
         self.requests: list[Request] = []  # the unary ones
         self.metadata: list[dict[str, str]] = []  # of all calls
         self.streams: list[FakeStream] = []
-        self._next_stream = itertools.count()
         self._answers: dict[str, list[Callable[[Any], None]]] = {}
         self._always: dict[str, Callable[[Any], None]] = {}
         self._lock = threading.Lock()
@@ -140,6 +139,8 @@ class FakePubSub:
             self.port = self._server.add_insecure_port(address)
         else:
             self.port = self._server.add_secure_port(address, self._credentials)
+        # Streams that were opened while the one before was being stopped are gone with it.
+        self._next_stream = itertools.count(len(self.streams))
         self._server.start()
 
     def stop(self) -> None:

@@ -91,6 +91,9 @@ class PubSubSource:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log()}") from None
 
+    def wait_logged(self, text: str) -> None:
+        wait_until(self.log, lambda seen: text in seen, what=f"the source to say {text!r}")
+
     def close(self, seconds: float = 10) -> None:
         self.command("close", int(seconds * 1000))
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from waiting import wait_until
+from waiting import stays, wait_until
 
 from .conftest import Consume
 from .consumer import Target
@@ -35,7 +35,7 @@ def test_a_batch_is_one_transaction(target: Target, consume: Consume) -> None:
         consumer.deliver("a", 1)
         target.wait_for_lock("the first event to be begun")
         ids = consumer.deliver("b", 60)
-        consumer.wait_for("the rest to wait", received=61)
+        consumer.wait_for("the rest to wait", outstanding_messages=61)
         blocker.execute("COMMIT")
     consumer.wait_for("all to be acknowledged", acked=61)
     assert target.transactions() == 3
@@ -181,7 +181,8 @@ def test_the_policy_says_how_often(target: Target, consume: Consume) -> None:
     target.set_policy(max_attempts=2)
     consumer = consume()
     consumer.deliver("a", type="throw")
-    assert consumer.wait_for("it to be given up", dead=1)["failures"] == 2
+    state = consumer.wait_for("it to be given up", acked=1)
+    assert (state["dead"], state["failures"]) == (1, 2)
 
 
 def test_an_event_without_a_valid_id_becomes_a_dead_letter(target: Target, consume: Consume) -> None:
@@ -221,9 +222,9 @@ def test_conflicts_are_charged_to_no_event(target: Target, consume: Consume, sql
     consumer.wait_for("the first event", acked=1)
     bad = "00000000-0000-4000-8000-000000000002"
     target.poison(bad, sqlstate)
+    before = target.attempts()  # ten of them in a row would be its fault
     consumer.deliver("a", event_id=bad)
     ids = consumer.deliver("b", 5)
-    before = target.attempts()
     wait_until(target.attempts, lambda seen: seen >= before + 3, what="it to be tried again and again")
     target.cure()
     state = consumer.wait_for("all to be applied", acked=7)
@@ -242,8 +243,8 @@ def test_not_more_is_received_than_may_be_outstanding(target: Target, consume: C
         blocker.execute("LOCK applied")
         consumer = consume(max_outstanding_messages=10, connections=2, batch_size=3)
         ids = consumer.deliver("", 50)
-        state = consumer.wait_for("the limit to be reached", outstanding_messages=10)
-        assert state["received"] == 10
+        consumer.wait_for("the limit to be reached", received=10, outstanding_messages=10)
+        stays(lambda: consumer.state()["received"], 10, seconds=0.5, what="what was received")
         blocker.execute("COMMIT")
     consumer.wait_for("all to be acknowledged", acked=50)
     assert sorted(target.applied()) == sorted(ids)

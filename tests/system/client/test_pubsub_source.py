@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -93,13 +94,15 @@ def test_the_first_request_says_what_is_read_and_how_much(fake: FakePubSub, read
 
 
 def test_an_idle_stream_is_kept_alive_and_nothing_else_is_done(fake: FakePubSub, read: Read) -> None:
+    began = time.monotonic()
     source = read(heartbeat=100)
     stream = fake.next_stream()
     wait_until(lambda: len(stream.requests), lambda n: n >= 5, what="four heartbeats")
     for heartbeat in stream.requests[1:]:
         assert not heartbeat.request.subscription and not heartbeat.request.client_id
-    gaps = [b.at - a.at for a, b in zip(stream.requests[1:], stream.requests[2:])]
-    assert min(gaps) > 0.05, f"heartbeats are 0.1 s apart, not {gaps}"
+    times = [heartbeat.at - began for heartbeat in stream.requests[1:]]  # one may be late, the next in time
+    early = [time for n, time in enumerate(times, 1) if time < 0.1 * n]
+    assert not early, f"heartbeats are 0.1 s apart, not {times}"
     assert fake.requests == []
     assert source.stats()["streams"] == 1
 
@@ -154,7 +157,7 @@ def test_pauses_between_streams_that_fail_grow(fake: FakePubSub, read: Read) -> 
     stream.send({"id": "1"})
     source.wait_for(1)
     # Each is a random part of 0.2 s, 0.4 s, ..., 3.2 s.
-    assert watch.seconds < 4 * SECOND
+    assert watch.seconds < 3.2 + 2 * SECOND
     warnings = [line for line in source.log().splitlines() if line.startswith("warning: the stream ended")]
     assert len(warnings) == 4, "the first is nothing special"
     stream.end("UNAVAILABLE")
@@ -195,7 +198,7 @@ def test_what_comes_is_leased_at_once(fake: FakePubSub, read: Read) -> None:
 
 
 def test_leases_are_extended_until_a_message_is_settled(fake: FakePubSub, read: Read) -> None:
-    source = read(min_ack_deadline=2, max_ack_deadline=2)
+    source = read(min_ack_deadline=4, max_ack_deadline=4)
     fake.next_stream().send(*numbered(3))
     first, second, third = source.wait_for(3)
     wait_until(lambda: len(fake.extensions("ack-2")), lambda n: n >= 3, what="two extensions of the second")
@@ -205,13 +208,13 @@ def test_leases_are_extended_until_a_message_is_settled(fake: FakePubSub, read: 
     wait_nacked(fake, "ack-3")
     settled = len(fake.calls("ModifyAckDeadline"))
     wait_until(
-        lambda: len(fake.extensions("ack-2")), lambda n: n >= 6, what="more extensions of the second"
+        lambda: len(fake.extensions("ack-2")), lambda n: n >= 5, what="more extensions of the second"
     )
     later = [call.ack_ids for call in fake.calls("ModifyAckDeadline")[settled:]]
     assert later == [["ack-2"]] * len(later), "what is settled is not extended any more"
     times = [call.at for call in fake.extensions("ack-2")]
     gaps = [b - a for a, b in zip(times, times[1:])]
-    assert max(gaps) < 2 * SECOND, f"every lease of 2 s is extended before it ends: {gaps}"
+    assert max(gaps) < 4 * SECOND, f"every lease of 4 s is extended before it ends: {gaps}"
     assert min(gaps) > 0.5, f"and not all the time: {gaps}"
 
 
@@ -256,16 +259,17 @@ def test_acknowledgements_are_gathered(fake: FakePubSub, read: Read) -> None:
     source = read()
     fake.next_stream().send(*numbered(300))
     messages = source.wait_for(300)
+    watch = Stopwatch()
     for message in messages:
         source.ack([message])
     source.wait_stats(acked=300, leased=0)
     assert sorted(fake.acked()) == sorted(f"ack-{n}" for n in range(1, 301))
-    assert len(fake.calls("Acknowledge")) < 100
+    assert len(fake.calls("Acknowledge")) <= watch.seconds / 0.01 + 1, "each is gathered for 10 ms"
     assert {call.request.subscription for call in fake.calls("Acknowledge")} == {SUBSCRIPTION}
 
 
 def test_requests_are_no_larger_than_the_service_takes(fake: FakePubSub, read: Read) -> None:
-    source = read(max_outstanding_messages=10_000)
+    source = read(max_outstanding_messages=10_000, min_ack_deadline=600)
     stream = fake.next_stream()
     stream.send(*numbered(2500))
     stream.send(*(dict(m, ack_id=f"{m['id']:0>1000}") for m in numbered(1500, first=2501)))
@@ -314,7 +318,7 @@ def test_an_acknowledgement_that_is_refused_is_counted(fake: FakePubSub, read: R
     first, second = source.wait_for(2)
     source.ack([first])
     source.wait_stats(lost_acks=1)
-    assert "warning: cannot acknowledge 1 messages: PERMISSION_DENIED" in source.log()
+    source.wait_logged("warning: cannot acknowledge 1 messages: PERMISSION_DENIED")
     source.ack([second])
     source.wait_stats(acked=1, lost_acks=1)
 
@@ -653,7 +657,12 @@ def test_its_threads_leave_signals_to_the_program(fake: FakePubSub, read: Read) 
     for task in tasks:
         if int(task.name) == source.process.pid:
             continue
-        lines = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
+        try:
+            lines = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        if lines["Threads"] == "0":
+            continue  # it is ending: what it blocked is gone, and the kernel shows zeroes
         blocked = int(lines["SigBlk"], 16)
         assert all(blocked >> (number - 1) & 1 for number in (1, 2, 10, 12, 15, 17)), lines
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from database import Database
-from waiting import stays, wait_until
+from waiting import wait_until
 
 from .conftest import Consume
 from .consumer import Consumer, Target
@@ -127,12 +127,12 @@ def test_leases_are_extended_while_a_handler_is_at_work(producer: Producer, targ
         blocker.execute("BEGIN")
         blocker.execute("LOCK applied")
         ids = producer.enqueue("a", 3)
-        consumer = pull(consume, producer, lease=300)
+        consumer = pull(consume, producer, lease=3000)
         consumer.wait_for("them to be received", received=3)
-        ends = "SELECT max(locked_until) FROM outbox.lease"
-        first = producer.database.value(ends)
-        wait_until(lambda: producer.database.value(ends), lambda seen: seen > first, what="the lease to be extended")
-        stays(lambda: len(producer.leases()), 1, seconds=1, what="leases")
+        first = producer.database.value("SELECT max(locked_until) FROM outbox.lease")
+        outlived = "SELECT clock_timestamp() > %s + interval '0.5 s'"
+        wait_until(lambda: producer.database.value(outlived, (first,)), what="the lease to outlive its first end")
+        assert len(producer.leases()) == 1
         blocker.execute("COMMIT")
     target.wait_applied(ids)
     producer.wait_settled()

@@ -141,14 +141,15 @@ def test_beside_the_old_one(way: Way, shop: Shop, catalog: Catalog, readers: lis
     # A new one that is behind does not take the old one's place.
     new.process.send_signal(signal.SIGSTOP)
     catalog.wait_applied(catalog.applied() + 50, old)
-    with catalog.connect() as connection, pytest.raises(psycopg.errors.RaiseException, match="rows behind"):
-        connection.execute(swap)
-    new.process.send_signal(signal.SIGCONT)
 
     def swapped() -> bool:
         with catalog.connect() as connection:
             connection.execute(swap)
         return True
+
+    with pytest.raises(psycopg.errors.RaiseException, match="rows behind"):
+        wait_until(swapped, what="the rows to be compared", ignoring=(psycopg.errors.LockNotAvailable,))
+    new.process.send_signal(signal.SIGCONT)
 
     again = (psycopg.errors.RaiseException, psycopg.errors.LockNotAvailable)
     wait_until(swapped, timeout=60, what="the new one to take the old one's place", ignoring=again)

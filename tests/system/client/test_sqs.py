@@ -239,9 +239,9 @@ def test_requests_that_settle_are_repeated(queue: Queue, make_source: MakeSource
 
 def test_what_is_held_is_extended(queue: Queue, make_source: MakeSource) -> None:
     queue.send("in hand", "with the source")
-    source = make_source(queue, visibility=2)
+    source = make_source(queue, visibility=6)
     (delivery,) = source.receive(1, most=1)
-    queue.wait_for_requests("ChangeMessageVisibilityBatch", 5)  # 5 s have passed
+    queue.wait_for_requests("ChangeMessageVisibilityBatch", 3)  # 9 s have passed
     assert queue.receive() == []
     (other,) = source.receive(1)
     source.ack(delivery, other)
@@ -250,19 +250,20 @@ def test_what_is_held_is_extended(queue: Queue, make_source: MakeSource) -> None
 
 def test_what_is_settled_is_not_extended(queue: Queue, make_source: MakeSource) -> None:
     queue.send("1", "2")
-    source = make_source(queue, visibility=2)
+    source = make_source(queue, visibility=4)
     done, held = source.receive(2)
     source.ack(done)
-    requests = queue.wait_for_requests("ChangeMessageVisibilityBatch", 3)
-    assert [len(request.json()["Entries"]) for request in requests[1:]] == [1, 1]
+    before = len(queue.requests("ChangeMessageVisibilityBatch")) + 1  # one may be on its way
+    requests = queue.wait_for_requests("ChangeMessageVisibilityBatch", before + 2)
+    assert {len(request.json()["Entries"]) for request in requests[before:]} == {1}
 
 
 def test_an_extension_that_failed_is_repeated_in_time(queue: Queue, make_source: MakeSource) -> None:
     queue.send("1")
-    source = make_source(queue, visibility=4)
+    source = make_source(queue, visibility=8)
     (delivery,) = source.receive(1)
     queue.proxy.on(calls("ChangeMessageVisibilityBatch"), answer(500), times=3)
-    queue.wait_for_requests("ChangeMessageVisibilityBatch", 6)
+    queue.wait_for_requests("ChangeMessageVisibilityBatch", 5)  # the fourth is in time, the fifth behind the end
     assert queue.receive() == []
     source.ack(delivery)
     queue.wait_empty()
@@ -316,8 +317,8 @@ def test_nobody_polls_for_more_than_is_wanted(queue: Queue, make_source: MakeSou
     source = make_source(queue, pollers=2)
     requests = queue.wait_for_requests("ReceiveMessage", 2)
     stays(lambda: len(queue.requests("ReceiveMessage")), len(requests), seconds=1, what="polls")
-    assert len(source.receive(20)) == 20
-    assert len(source.receive(10)) == 10
+    assert len(source.receive(20, most=10)) == 20  # what is polled for then may come at once
+    assert len(source.receive(10, most=10)) == 10
 
 
 def test_polls_go_side_by_side(queue: Queue, make_source: MakeSource) -> None:

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +47,27 @@ def add_clients_to_path() -> None:
     sys.path[begin:begin] = libraries
 
 
+class Ended(Exception):
+    """A server that should run, or cannot."""
+
+
 @contextmanager
-def running(command: list[str], port: int, log: Path) -> Iterator[None]:
-    """A process that answers HTTP requests on the port."""
+def running(command_for: Callable[[int], list[str]], log: Path) -> Iterator[int]:
+    """A process that answers HTTP requests on a port; that is told to `command_for`, and yielded."""
+    for again in (True, True, False):  # somebody may take the port between our choice and its use
+        port = free_port()
+        try:
+            process = start(command_for(port), port, log)
+            break
+        except Ended as ended:
+            assert again, str(ended)
+    try:
+        yield port
+    finally:
+        end(process)
+
+
+def start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *command],
@@ -59,14 +77,21 @@ def running(command: list[str], port: int, log: Path) -> Iterator[None]:
         wait_until(
             lambda: answers(process, port, log), timeout=60, what=f"{Path(command[0]).name} to answer"
         )
-        yield
-    finally:
-        process.kill()
-        process.wait()
+        return process
+    except BaseException:
+        end(process)
+        raise
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def answers(process: subprocess.Popen[bytes], port: int, log: Path) -> bool:
-    assert process.poll() is None, f"{process.args}:\n{log.read_text(errors='replace')}"
+    said = log.read_text(errors="replace")
+    if process.poll() is not None or "Address already in use" in said:  # which does not end all of them
+        raise Ended(f"{process.args}:\n{said}")
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request("GET", "/")
@@ -103,9 +128,8 @@ def pub_sub_emulator() -> Iterator[Server]:
     jar = emulator_jar()
     if jar is None:
         raise NotInstalled("Google's emulator of Pub/Sub is not installed")
-    port = free_port()
-    command = [java(), "-Xmx512m", "-jar", jar, "--host=127.0.0.1", f"--port={port}"]
-    with log_file() as log, running(command, port, log):
+    command = [java(), "-Xmx512m", "-jar", jar, "--host=127.0.0.1"]
+    with log_file() as log, running(lambda port: [*command, f"--port={port}"], log) as port:
         yield Server(port, port)
 
 
@@ -114,8 +138,7 @@ def pub_sub_fake() -> Iterator[Server]:
     front = INSTALLED / "pstest_front"
     if not front.exists():
         raise NotInstalled(f"there is no {front}")
-    port = free_port()
-    with log_file() as log, running([str(front), str(port)], port, log):
+    with log_file() as log, running(lambda port: [str(front), str(port)], log) as port:
         address = log.read_text().split()[0]
         yield Server(port, int(address.rpartition(":")[2]))
 
@@ -129,9 +152,8 @@ def pub_sub_fake() -> Iterator[Server]:
 def moto() -> Iterator[Server]:
     if not PYTHON.exists():
         raise NotInstalled(f"there is no {PYTHON}")
-    port = free_port()
-    command = [str(PYTHON), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with log_file() as log, running(command, port, log):
+    command = [str(PYTHON), "-m", "moto.server", "-H", "127.0.0.1", "-p"]
+    with log_file() as log, running(lambda port: [*command, str(port)], log) as port:
         yield Server(port)
 
 
@@ -148,15 +170,18 @@ def elasticmq() -> Iterator[Server]:
     libraries = INSTALLED / "elasticmq"
     if not libraries.exists():
         raise NotInstalled(f"there is no {libraries}")
-    port = free_port()
     with log_file() as log:
         configuration = log.with_name("elasticmq.conf")
-        configuration.write_text(ELASTICMQ.format(port=port))
         command = [
             java(), "-Xmx256m", f"-Dconfig.file={configuration}", "-cp", f"{libraries}/*",
             "org.elasticmq.server.Main",
         ]  # fmt: skip
-        with running(command, port, log):
+
+        def command_for(port: int) -> list[str]:
+            configuration.write_text(ELASTICMQ.format(port=port))
+            return command
+
+        with running(command_for, log) as port:
             yield Server(port)
 
 

@@ -50,7 +50,7 @@ TEST_F(ConsumerTest, HoldsWhatItHasWhileTheDatabaseIsGone) {
     std::thread runner([&] { consumer->run(); });
     script->deliver(delivery("a", 1).event);
     script->deliver(delivery("a", 2).event);
-    while (attempts < 20)
+    while (attempts < 20 || consumer->metrics().received < 2)
         std::this_thread::yield();
     EXPECT_FALSE(script->wait_until_settled(milliseconds{1}));
     consumer->stop();
