@@ -113,7 +113,7 @@ def test_drop_extension_ends_all_workers_within_a_second(database: Database) -> 
     database.execute("DROP EXTENSION pg_outbox CASCADE")
     database.cluster.wait_for_workers(database.name, timeout=SECOND)
     database.create_extension()
-    database.cluster.wait_for_workers(database.name, "keeper", timeout=SECOND)
+    database.cluster.wait_for_workers(database.name, "keeper")
 
 
 def test_databases_can_be_dropped_renamed_and_copied_while_workers_run(
