@@ -521,6 +521,7 @@ def test_a_bad_row_stops_it_and_is_named(source: Database) -> None:
     failed = wait_ended(source, id, "failed")
     assert failed["last_error"] == 'row does not fit; It is bad.; row {42} of table "item"'
     assert snapshots(source) == keys(1, 40)
+    source.wait_for_worker("relay")  # else its absence comes first
     assert source.value("SELECT reasons[1] FROM outbox.health()").startswith(f"backfill {id} of table public.item has failed: row")
     refuse_row(source, 0)
     source.execute("SELECT outbox.resume_backfill(%s)", (id,))
