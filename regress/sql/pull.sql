@@ -17,6 +17,7 @@ SELECT destination, state, pid, in_flight FROM outbox.status WHERE destination =
 
 SELECT * FROM outbox.fetch('nobody');
 SELECT * FROM outbox.fetch('other');
+DROP SERVER other;  -- health() would tell that its relay has not come yet
 SELECT * FROM outbox.fetch(NULL);
 SELECT * FROM outbox.fetch('d', 0);
 SELECT * FROM outbox.fetch('d', NULL);

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import psycopg
 
-from processes import children_of, describe_process, process_exists
-from waiting import SECOND, Stopwatch, wait_until
+from processes import children_of, describe_process, process_exists, stop_process
+from waiting import Stopwatch, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SUPERUSER = "postgres"
@@ -278,6 +278,7 @@ class Cluster:
     def kill_postmaster(self) -> None:
         """kill -9 of the postmaster; returns when all its children have noticed."""
         assert self.process is not None
+        stop_process(self.postmaster)  # so that it starts no others, which nobody would wait for
         children = children_of(self.postmaster)
         os.kill(self.postmaster, signal.SIGKILL)
         self.process.wait()
@@ -285,7 +286,7 @@ class Cluster:
         wait_until(
             lambda: [describe_process(pid) for pid in children if process_exists(pid)],
             lambda left: not left,
-            timeout=20, what="all processes of the server to end after the postmaster",
+            what="all processes of the server to end after the postmaster",
         )  # fmt: skip
 
     def promote(self) -> None:
@@ -331,7 +332,7 @@ class Cluster:
         """The kinds of workers connected to a database."""
         return [kind.split()[1] for kind, name, _ in self.workers() if name == database]
 
-    def wait_for_workers(self, database: str, *kinds: str, timeout: float = SECOND) -> None:
+    def wait_for_workers(self, database: str, *kinds: str, timeout: float = 60) -> None:
         """Waits until exactly these kinds of workers are connected to the database."""
         wait_until(
             lambda: self.workers_in(database), lambda seen: seen == sorted(kinds), timeout=timeout,

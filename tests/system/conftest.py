@@ -15,11 +15,13 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 
+import psycopg
 import pytest
 
 from cluster import Cluster, Installation, MakeCluster
 from database import Database, NewDatabase, create_database
 from receiver import Receiver
+from waiting import wait_until
 
 
 # -------------------------------------------------------------------------------------------------
@@ -84,7 +86,11 @@ def drop_database(cluster: Cluster, name: str) -> None:
     for (transaction,) in cluster.execute(prepared, (name,)):
         with cluster.connect(name) as connection:
             connection.execute(f"ROLLBACK PREPARED '{transaction}'")
-    cluster.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    # It waits five seconds for those that it has told to end.
+    wait_until(
+        lambda: cluster.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)") == [],
+        what=f"database {name} to be dropped", ignoring=(psycopg.errors.ObjectInUse,),
+    )  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------------

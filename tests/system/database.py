@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from cluster import Cluster
-from waiting import SECOND, wait_until
+from waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Database:
             "SELECT published FROM outbox.status WHERE destination = %s", (destination,)
         )
 
-    def wait_published(self, count: int, destination: str = "d", *, timeout: float = 20) -> None:
+    def wait_published(self, count: int, destination: str = "d", *, timeout: float = 60) -> None:
         """Waits until its relay has delivered exactly so many events since it started."""
         published = wait_until(
             lambda: self.published(destination), lambda seen: seen is not None and seen >= count,
@@ -100,13 +100,24 @@ class Database:
         )  # fmt: skip
         assert published == count
 
-    def wait_settled(self, destination: str = "d", *, timeout: float = 20) -> None:
+    def wait_settled(self, destination: str = "d", *, timeout: float = 60) -> None:
         """Waits until everything that is in the log now is delivered."""
         last = self.last_position()
         wait_until(
             lambda: self.status(destination),
             lambda status: (status["position"] or 0) >= last and status["in_flight"] == 0,
             timeout=timeout, what=f"position {last} and all before settled at {destination}",
+        )  # fmt: skip
+
+    def pause(self, destination: str = "d") -> None:
+        """Returns when its relay has heard of it: what is committed from here on is not sent."""
+        self.execute("SELECT outbox.pause(%s)", (destination,))
+        self.wait_for_state("paused", destination)
+
+    def wait_for_state(self, state: str, destination: str = "d") -> None:
+        wait_until(
+            lambda: self.status(destination)["state"], lambda seen: seen == state,
+            what=f"destination {destination} to be {state}",
         )  # fmt: skip
 
     # ---- workers --------------------------------------------------------------------------------
@@ -140,7 +151,7 @@ class Database:
         name: str | None = None,
         *,
         other_than: int | None = None,
-        timeout: float = 10 * SECOND,
+        timeout: float = 60,
     ) -> int:
         """Waits until such a worker is at work, and returns its pid."""
         pid = wait_until(

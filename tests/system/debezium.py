@@ -104,7 +104,7 @@ class Debezium:
                 ["setpriv", "--pdeathsig", "KILL", *command],
                 cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=log,
             )  # fmt: skip
-        wait_until(self.reads, timeout=60, what="Debezium to read the slot")
+        wait_until(self.reads, timeout=180, what="Debezium to read the slot")
         return self
 
     def reads(self) -> bool:
@@ -121,7 +121,7 @@ class Debezium:
     def end(self, how: int) -> None:
         if self.process is not None:
             self.process.send_signal(how)
-            self.process.wait(30)
+            self.process.wait(60)
             self.process = None
 
     def said(self) -> str:
@@ -154,7 +154,7 @@ class Debezium:
         try:
             wait_until(
                 lambda: ids - {record.id for record in self.records()}, lambda missing: not missing,
-                timeout=30, what=f"Debezium to write {len(ids)} events",
+                timeout=120, what=f"Debezium to write {len(ids)} events",
             )  # fmt: skip
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.said()}") from None

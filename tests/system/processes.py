@@ -13,12 +13,22 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def process_exists(pid: int) -> bool:
+def state_of(pid: int) -> str:
+    """As in /proc, a letter; Z also for one that is gone."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+        return "Z"
+
+
+def process_exists(pid: int) -> bool:
+    return state_of(pid) != "Z"
+
+
+def stop_process(pid: int) -> None:
+    """With SIGSTOP; returns when it does nothing any more."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: state_of(pid), lambda state: state in "TZ", what=f"process {pid} to be stopped")
 
 
 def describe_process(pid: int) -> str:
@@ -46,7 +56,7 @@ def wait_until_quiet(pid: int, seconds: float = 1.0) -> None:
             return False
         return True
 
-    wait_until(sleeps, timeout=30, what=f"process {pid} to sleep for {seconds} s")
+    wait_until(sleeps, timeout=60, what=f"process {pid} to sleep for {seconds} s")
 
 
 def assert_threads_block_signals(pid: int) -> int:

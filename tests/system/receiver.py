@@ -142,6 +142,7 @@ class Receiver:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._server: asyncio.AbstractServer | None = None
+        self._place: socket.socket | None = None  # keeps the port while nobody listens
         self.port = 0
         self.requests: list[Request] = []
         self.connections = 0  # there ever were
@@ -185,7 +186,7 @@ class Receiver:
     def versions(self, key: str) -> list[int]:
         return [event.version for event in self.events() if event.subject == key]
 
-    def wait_for_requests(self, count: int, *, timeout: float = 20) -> None:
+    def wait_for_requests(self, count: int, *, timeout: float = 60) -> None:
         wait_until(
             lambda: len(self.requests), lambda seen: seen >= count, timeout=timeout,
             what=f"{count} requests",
@@ -201,6 +202,7 @@ class Receiver:
 
     def close(self) -> None:
         self._run(self._stop_listening())
+        self._leave_place()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -208,21 +210,31 @@ class Receiver:
     # ---- inside ---------------------------------------------------------------------------------
 
     def _run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=20)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=60)
 
     async def _start_listening(self) -> None:
         self._server = await self._loop.create_server(
             lambda: _Connection(self), self.address, self.port, backlog=512
         )
         self.port = self._server.sockets[0].getsockname()[1]
+        self._leave_place()
 
     async def _stop_listening(self) -> None:
         if self._server is not None:
+            family = self._server.sockets[0].family
             self._server.close()
             self._server = None
+            self._place = socket.socket(family)
+            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._place.bind((self.address, self.port))
         for connection in list(self.open_connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # lets connection_lost run
+
+    def _leave_place(self) -> None:
+        if self._place is not None:
+            self._place.close()
+            self._place = None
 
     def rule_for(self, request: Request) -> Rule | None:
         for rule in self._rules:

@@ -113,7 +113,7 @@ def test_a_consumer_ends_equal_to_the_table(database: Database, new_database: Ne
     assert expected, "nothing is left to compare; the seed is a bad one"
     wait_until(
         lambda: reader.execute("SELECT id, title, published FROM item ORDER BY id"),
-        lambda seen: seen == expected, timeout=30, what=f"the projection to equal the table (seed {seed})",
+        lambda seen: seen == expected, what=f"the projection to equal the table (seed {seed})",
     )  # fmt: skip
     database.execute("DROP SERVER d")
 
@@ -268,7 +268,7 @@ def test_applied_by_replication_only_if_asked_for(make_cluster: MakeCluster) -> 
         publisher.execute(f"DELETE FROM {table}")
     publisher.execute("INSERT INTO quiet VALUES (2)")
     wait_until(
-        lambda: subscriber.execute("SELECT id FROM quiet"), lambda rows: rows == [(2,)], timeout=30,
+        lambda: subscriber.execute("SELECT id FROM quiet"), lambda rows: rows == [(2,)],
         what="the subscription to apply what was published",
     )  # fmt: skip
     wide = "wide" * 5000

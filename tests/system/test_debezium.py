@@ -88,13 +88,13 @@ class Puller:
 
     def wait_for(self, ids: set[str]) -> None:
         wait_until(
-            lambda: self._error or not ids - self.ids(), timeout=30, what=f"{len(ids)} events fetched"
+            lambda: self._error or not ids - self.ids(), what=f"{len(ids)} events fetched"
         )
         assert self._error is None, self._error
 
     def close(self) -> None:
         self._closing.set()
-        self._thread.join(30)
+        self._thread.join(60)
 
 
 @pytest.fixture

@@ -77,8 +77,7 @@ def test_a_refused_event_is_tried_again_and_holds_back_its_key_only(
     wait_for_versions(receiver, "b", [1, 2, 3])
     wait_for_versions(receiver, "a", [1, 1, 1, 2, 3])
     wait_for_rows(db, [])
-    db.wait_settled()
-    assert db.status()["held_keys"] == 0
+    wait_until(lambda: db.status()["held_keys"], lambda seen: seen == 0, what="no held key")
     db.enqueue("a", first=4)
     wait_for_versions(receiver, "a", [1, 1, 1, 2, 3, 4])
 
@@ -202,7 +201,7 @@ def test_an_event_that_fails_while_others_do_not_is_at_fault(
         if rows(db):
             break
     wait_for_rows(db, [("a", 1, "RELEASED", 1), ("a", 2, "PENDING", 0)])
-    assert db.status()["state"] != "backing off"
+    wait_until(lambda: db.status()["state"], lambda seen: seen != "backing off", what="no back-off")
 
 
 def test_refusing_everything_is_the_destinations_failure_too(

@@ -80,6 +80,7 @@ def test_metrics_are_openmetrics_text(database: Database) -> None:
     database.add_destination('odd "name" \\', "null:")
     database.enqueue("a", 10)
     database.wait_settled('odd "name" \\')
+    database.wait_for_state("idle", 'odd "name" \\')
     lines = database.value("SELECT outbox.metrics()").splitlines()
     assert lines[-1] == "# EOF"
     for line in lines[:-1]:

@@ -359,10 +359,16 @@ def test_what_fails_is_tried_again_in_order(db: Database, receiver: Receiver, ki
     # A connection that had worked and breaks before any answer is replaced without a word.
     assert 1 <= status["failures"] <= 3
     assert not [r for r in receiver.requests if r.target != "/"], "a redirect was followed"
-    log = db.cluster.log_since(db.cluster.test_began)
-    failed = log.count('destination "d" failed: ')
-    assert failed <= 1, "the log says so once, if it was more than one request"
-    assert log.count('destination "d" works again') == failed
+
+    def said(what: str) -> int:
+        return db.cluster.log_since(db.cluster.test_began).count(f'destination "d" {what}')
+
+    # All may be delivered before the relay comes to say that it works again.
+    wait_until(
+        lambda: (said("failed: "), said("works again")), lambda seen: seen[0] == seen[1],
+        what="the log to say as often that it works as that it failed",
+    )  # fmt: skip
+    assert said("failed: ") <= 1, "the log says so once, if it was more than one request"
 
 
 def test_a_refused_connection_is_tried_until_it_works(db: Database, receiver: Receiver) -> None:
@@ -378,17 +384,17 @@ def test_a_refused_connection_is_tried_until_it_works(db: Database, receiver: Re
     receiver.listen()
     db.wait_published(52)
     assert receiver.versions("a") == list(range(1, 53))
-    assert db.status()["state"] == "idle"
+    db.wait_for_state("idle")
 
 
 def test_an_answer_that_comes_too_late_is_a_failure(db: Database, receiver: Receiver) -> None:
     gate = Gate()
     rule = receiver.on(everything, gate.held(), times=2)
-    db.add_destination("d", receiver.url(), request_timeout="200ms")
+    db.add_destination("d", receiver.url(), request_timeout="1s")
     watch = Stopwatch()
     db.enqueue(count=3)
     db.wait_published(3)
-    assert watch.seconds >= 0.4
+    assert watch.seconds >= 2
     assert len(rule.met) == 2
     assert [request.status for request in rule.met] == [None, None]
     assert receiver.versions("a") == [1, 1, 1, 2, 3]
@@ -398,7 +404,7 @@ def test_an_answer_that_comes_too_late_is_a_failure(db: Database, receiver: Rece
 
 def test_an_answer_that_drips_does_not_stretch_its_time(db: Database, receiver: Receiver) -> None:
     rule = receiver.on(everything, dripping(200, [], 0.05), times=1)
-    db.add_destination("d", receiver.url(), request_timeout="300ms")
+    db.add_destination("d", receiver.url(), request_timeout="1s")
     db.enqueue(count=2)
     db.wait_published(2)
     assert rule.met[0].status is None
@@ -556,7 +562,7 @@ def test_a_url_that_changes_often_is_always_the_last_one(db: Database, receiver:
 
 def test_drop_server_ends_its_relay_while_a_request_hangs(db: Database, hanging: Gate) -> None:
     db.execute("DROP SERVER d")
-    db.cluster.wait_for_workers(db.name, "keeper")
+    db.cluster.wait_for_workers(db.name, "keeper", timeout=SECOND)
     wait_until(lambda: not hanging.holding, what="the connection to be closed")
 
 
@@ -564,7 +570,7 @@ def test_drop_extension_ends_its_workers_while_a_request_hangs(db: Database, han
     watch = Stopwatch()
     db.execute("DROP EXTENSION pg_outbox CASCADE")
     assert watch.seconds < SECOND
-    db.cluster.wait_for_workers(db.name)
+    db.cluster.wait_for_workers(db.name, timeout=SECOND)
 
 
 @pytest.mark.parametrize(

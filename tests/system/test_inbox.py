@@ -45,7 +45,7 @@ class Reader(Database):
     def applied(self) -> list[str]:
         return [str(row[0]) for row in self.execute("SELECT event_id FROM applied ORDER BY number")]
 
-    def wait_applied(self, ids: list[str], *, timeout: float = 20) -> None:
+    def wait_applied(self, ids: list[str], *, timeout: float = 60) -> None:
         """Waits until exactly these events were applied, once each and in this order."""
         wait_until(
             self.applied, lambda seen: len(seen) >= len(ids), timeout=timeout,
@@ -207,7 +207,7 @@ def test_order_survives_the_loss_of_the_connection(writer: Database, reader: Rea
 def test_a_database_with_only_the_inbox_is_served(reader: Reader) -> None:
     """Nobody but SQL: no pg_outbox in this database, no sender."""
     reader.subscribe()
-    wait_until(lambda: reader.state()["pid"], what="a processor", timeout=5)
+    wait_until(lambda: reader.state()["pid"], what="a processor")
     for n in range(1, 4):
         receive(reader, n)
     wait_until(lambda: reader.value("SELECT count(*) FROM applied"), lambda n: n == 3, what="three applied")

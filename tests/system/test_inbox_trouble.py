@@ -299,8 +299,9 @@ def claimers(consumer: Consumer, count: int) -> Iterator[Claimers]:
 
 
 def wait_for_more(consumer: Consumer, more: int) -> None:
+    """Or until all that was sent is applied."""
     count = "SELECT count(*) FROM applied"
-    goal = consumer.value(count) + more
+    goal = min(consumer.value(count) + more, consumer.sent)
     wait_until(lambda: consumer.value(count), lambda n: n >= goal, timeout=60, what=f"{more} more applied")
 
 

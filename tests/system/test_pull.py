@@ -234,7 +234,7 @@ def test_nobody_waits_for_a_fetch_that_does_not_commit(database: Database) -> No
     with database.connect() as idle:
         idle.autocommit = False
         assert len(fetch(idle)) == 1
-        database.execute("SET lock_timeout = '200ms'")
+        database.execute("SET lock_timeout = '5s'")
         for key in "bcdefg":
             database.enqueue(key)
         assert fetch(database) == []  # it has read the log on, and we do not wait for it
@@ -376,7 +376,7 @@ def test_earlier_events_of_a_refused_one_are_not_overtaken(database: Database) -
     """The fetcher dies between its nack and its ack: what it may have sent comes before."""
     pull_destination(database, **EAGER)
     a = database.enqueue("a", 3)
-    events = fetch(database, lease="1s")
+    events = fetch(database, lease="3s")
     assert nack(database, events[1]) == [a[2]]
     assert fetch(database) == []
     arrived: list[str] = []

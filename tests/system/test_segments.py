@@ -96,7 +96,7 @@ def test_no_enqueue_waits_for_transactions_and_dumps_that_keep_a_segment(
 ) -> None:
     database = create_database(make_cluster(SMALL))
     database.add_destination("d", receiver.url())
-    database.execute("SET lock_timeout = '200ms'")
+    database.execute("SET lock_timeout = '5s'")
     with database.connect() as dump, database.connect() as writer:
         dump.autocommit = writer.autocommit = False
         dump.execute("LOCK TABLE outbox.event IN ACCESS SHARE MODE")  # as pg_dump does
@@ -251,7 +251,7 @@ def test_a_segment_is_not_emptied_while_its_window_is_read(
     gate = Gate()
     receiver.on(everything, gate.held(), times=1)
     database.add_destination("d", receiver.url())
-    database.execute("SELECT outbox.pause('d')")
+    database.pause()
     ids = enqueue(database) + enqueue(database, 1 + ENOUGH)  # more than is read at a time
     database.move_to_segment(1)
     write_in_vain(database, way)

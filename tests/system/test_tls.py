@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from cluster import free_port
+from cluster import free_port, make_directory
 from database import Database
-from waiting import SECOND, wait_until
+from waiting import wait_until
 
 NGINX = "/usr/sbin/nginx"
 
@@ -56,21 +55,27 @@ class TlsServer:
     def __init__(self, root: Path, http2: bool) -> None:
         self.root = root
         self.authority = str(root / "ca.crt")
-        self.port = free_port()
         make_certificates(root)
-        (root / "nginx.conf").write_text(
-            CONFIGURATION.format(
-                root=root, port=self.port, http2="http2" if http2 else "",
-                user="user postgres;" if os.geteuid() == 0 else "",
+        for _ in range(3):  # somebody may take the port between our choice and its use
+            self.port = free_port()
+            (root / "nginx.conf").write_text(
+                CONFIGURATION.format(
+                    root=root, port=self.port, http2="http2" if http2 else "",
+                    user="user postgres;" if os.geteuid() == 0 else "",
+                )
+            )  # fmt: skip
+            self.process = subprocess.Popen(
+                [NGINX, "-e", str(root / "error.log"), "-c", str(root / "nginx.conf")]
             )
-        )  # fmt: skip
-        self.process = subprocess.Popen(
-            [NGINX, "-e", str(root / "error.log"), "-c", str(root / "nginx.conf")]
-        )
-        wait_until(self.answers, what="nginx to answer")
+            wait_until(lambda: self.process.poll() is not None or self.answers(), what="nginx to answer")
+            if self.process.poll() is None:
+                return
+        raise AssertionError(f"nginx did not start:\n{(root / 'error.log').read_text()}")
 
     def answers(self) -> bool:
-        assert self.process.poll() is None, (self.root / "error.log").read_text()
+        """It itself: its file is written when it has bound the port."""
+        if not (self.root / "nginx.pid").exists():
+            return False
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -82,9 +87,18 @@ class TlsServer:
         records = [line.split() for line in lines if line.startswith("HTTP")]
         return [Request(*r[:4], int(r[4]), r[5]) for r in records if r[1] == "204"]
 
+    def wait_for(self, ids: list[str]) -> list[Request]:
+        """Returns all requests; nginx writes of one after it has answered."""
+        wait_until(
+            lambda: set(ids) - {request.event_id for request in self.requests()},
+            lambda missing: not missing, what=f"{len(ids)} events in the log of nginx",
+        )  # fmt: skip
+        return self.requests()
+
     def close(self) -> None:
         self.process.terminate()
         self.process.wait()
+        shutil.rmtree(self.root, ignore_errors=True)
 
 
 def make_certificates(root: Path) -> None:
@@ -101,17 +115,13 @@ def make_certificates(root: Path) -> None:
 
 
 @pytest.fixture
-def tls_server(http: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., TlsServer]]:
+def tls_server(http: None) -> Iterator[Callable[..., TlsServer]]:
     if not Path(NGINX).exists():
         pytest.skip("NOT TESTED: nginx is not installed")
     servers: list[TlsServer] = []
 
     def start(*, http2: bool = True) -> TlsServer:
-        root = tmp_path_factory.mktemp("tls")
-        # pytest's directories are for their owner only; the database server runs as another user.
-        for directory in itertools.takewhile(lambda d: d != Path(tempfile.gettempdir()), (root, *root.parents)):
-            directory.chmod(0o755)
-        servers.append(TlsServer(root, http2))
+        servers.append(TlsServer(make_directory("tls"), http2))
         return servers[-1]
 
     yield start
@@ -131,7 +141,7 @@ def test_events_arrive_over_tls_in_order_of_their_keys(
             ids += database.enqueue(f"k{key}", 10, first=first)
     database.wait_published(600)
 
-    requests = server.requests()
+    requests = server.wait_for(ids)
     assert sorted(request.event_id for request in requests) == sorted(ids)
     for key in range(20):
         versions = [request.version for request in requests if request.subject == f"k{key}"]
@@ -156,7 +166,7 @@ def test_a_server_may_answer_before_it_has_read_the_request(
         for key in range(20):
             ids += database.enqueue(f"k{key}", 10, first=first)
     database.wait_published(600)
-    assert {request.event_id for request in server.requests()} == set(ids)
+    assert {request.event_id for request in server.wait_for(ids)} == set(ids)
 
 
 def test_an_unknown_authority_is_a_failure_that_says_so(
@@ -165,9 +175,7 @@ def test_an_unknown_authority_is_a_failure_that_says_so(
     server = tls_server()
     database.add_destination("d", server.url())
     database.enqueue(count=3)
-    error = wait_until(
-        lambda: database.status()["last_error"], what="an error", timeout=5 * SECOND
-    )
+    error = wait_until(lambda: database.status()["last_error"], what="an error")
     assert "certificate" in error
     assert database.status()["state"] == "backing off"
     assert not server.requests()
@@ -181,9 +189,7 @@ def test_a_certificate_of_another_host_is_refused(
     server = tls_server()
     database.add_destination("d", server.url("localhost"), ca_file=server.authority)
     database.enqueue()
-    error = wait_until(
-        lambda: database.status()["last_error"], what="an error", timeout=5 * SECOND
-    )
+    error = wait_until(lambda: database.status()["last_error"], what="an error")
     assert "localhost" in error
     assert not server.requests()
 
@@ -194,9 +200,7 @@ def test_a_missing_ca_file_is_a_failure_that_says_so(
     server = tls_server()
     database.add_destination("d", server.url(), ca_file="/nowhere/ca.crt")
     database.enqueue()
-    error = wait_until(
-        lambda: database.status()["last_error"], what="an error", timeout=5 * SECOND
-    )
+    error = wait_until(lambda: database.status()["last_error"], what="an error")
     assert "/nowhere/ca.crt" in error
 
 
@@ -206,8 +210,6 @@ def test_a_redirect_is_a_failure_that_says_so(
     server = tls_server()
     database.add_destination("d", server.url(path="moved"), ca_file=server.authority)
     database.enqueue()
-    error = wait_until(
-        lambda: database.status()["last_error"], what="an error", timeout=5 * SECOND
-    )
+    error = wait_until(lambda: database.status()["last_error"], what="an error")
     assert error.startswith("HTTP 307 (redirects are not followed)")
     assert not server.requests()
