@@ -27,14 +27,15 @@ void RecentTimes::percentiles(std::chrono::microseconds& p50,
 
 ConsumerMetrics Counters::snapshot() const {
     ConsumerMetrics metrics;
-    metrics.received = received;
-    metrics.applied = applied;
-    metrics.duplicates = duplicates;
-    metrics.failures = failures;
-    metrics.dead = dead;
+    // What comes of something is read before it, so that nobody sees a result without its cause.
     metrics.acked = acked;
     metrics.nacked = nacked;
+    metrics.dead = dead;
+    metrics.failures = failures;
     metrics.transactions = transactions;
+    metrics.applied = applied;
+    metrics.duplicates = duplicates;
+    metrics.received = received;
     metrics.in_doubt = in_doubt;
     metrics.database_reconnects = database_reconnects;
     metrics.source_reconnects = source_reconnects;
