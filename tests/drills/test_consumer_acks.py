@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .replica import MakeReplicaDrill
+from .routes import ROUTES_WITH_DEATHS
 
 
+@pytest.mark.parametrize("make_replica_drill", ROUTES_WITH_DEATHS, indirect=True)
 def test_acks_lost(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     consumer = drill.consume()

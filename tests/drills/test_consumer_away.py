@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .replica import MakeReplicaDrill
+from .routes import ROUTES_WITH_DEATHS
 
 TIMES = 4
 
@@ -23,9 +24,7 @@ def test_database_away(make_replica_drill: MakeReplicaDrill) -> None:
     assert drill.totals["database_reconnects"] >= TIMES
 
 
-# Not on Google's emulator: it goes on sending into streams that are gone, and what it has sent comes again
-# only after its deadline, one dead stream after the other.
-@pytest.mark.parametrize("make_replica_drill", ["pull", "pubsub_ordered"], indirect=True)
+@pytest.mark.parametrize("make_replica_drill", ROUTES_WITH_DEATHS, indirect=True)  # of streams
 def test_broker_away(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     for _ in range(2):

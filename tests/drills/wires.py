@@ -8,11 +8,13 @@ Both pass on everything until they are told otherwise.
 
 from __future__ import annotations
 
+import datetime
+import itertools
 import re
 import socket
 import struct
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
@@ -162,6 +164,9 @@ class PubSubWire(Wire):
         self.extended: Counter[str] = Counter()  # leases, the first of each message included
         self.acked: Counter[str] = Counter()  # that the service was sent
         self.events: dict[str, str] = {}  # ids, by ack id
+        self.way_of: dict[str, list[str]] = defaultdict(list)  # by event id: what was seen of it, and when
+        self.streams = itertools.count(1)
+        self.open_streams: set[int] = set()
         self.port = 0
         self.server_port = server_port
         self._channel = self.connect(server_port)
@@ -202,6 +207,8 @@ class PubSubWire(Wire):
                     return b""
                 loses_answer = True
             self.acked.update(self.events[ack_id] for ack_id in ack_ids)
+            for ack_id in ack_ids:
+                self.note(ack_id, "acknowledged")
         try:
             answer = self._channel.unary_unary(method)(request, timeout=60)
         except self.grpc.RpcError as error:
@@ -211,28 +218,44 @@ class PubSubWire(Wire):
         return answer
 
     def note_deadline(self, request: Any) -> None:
+        for ack_id in request.ack_ids:
+            self.note(ack_id, f"its deadline set to {request.ack_deadline_seconds} s")
         if request.ack_deadline_seconds > 0:
             self.extended.update(self.events[ack_id] for ack_id in request.ack_ids)
 
     def stream(self, method: str, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        # To Google's emulator a stream that is cancelled is still there. It ends like one whose client
-        # was killed: with its connection.
+        # It ends like one whose client was killed: with its connection.
         way = TcpProxy(self.server_port)
         if not context.add_callback(way.close):
             way.close()
+        number = next(self.streams)
+        self.open_streams.add(number)
         with self.connect(way.port) as channel:
             try:
                 for answer in channel.stream_stream(method)(until_ended(requests)):
-                    self.note_messages(self.pubsub.StreamingPullResponse.deserialize(answer))
+                    self.note_messages(number, self.pubsub.StreamingPullResponse.deserialize(answer))
                     yield answer
             except self.grpc.RpcError as error:
                 context.abort(error.code(), error.details())
+            finally:
+                self.open_streams.discard(number)
 
-    def note_messages(self, response: Any) -> None:
+    def note_messages(self, stream: int, response: Any) -> None:
         for received in response.received_messages:
             event_id = received.message.attributes["event_id"]
             self.events[received.ack_id] = event_id
             self.delivered[event_id] += 1
+            self.note(received.ack_id, f"sent into stream {stream}")
+
+    def note(self, ack_id: str, what: str) -> None:
+        self.way_of[self.events[ack_id]].append(f"{datetime.datetime.now():%H:%M:%S.%f} {what}")
+
+    def describe(self, event_ids: set[str]) -> str:
+        """What became of some of them."""
+        lines = [f"streams that are open: {sorted(self.open_streams)}"]
+        for event_id in sorted(event_ids)[:5]:
+            lines += [f"{event_id}:", *(f"    {line}" for line in self.way_of[event_id][-30:])]
+        return "\n".join(lines)
 
 
 def until_ended(requests: Iterator[bytes]) -> Iterator[bytes]:
