@@ -21,9 +21,11 @@ from .examples import Page
 ROWS = 20_000
 SET_UP = f"""
     INSERT INTO customer SELECT n, 'name ' || n, 'mail ' || n, 'secret' FROM generate_series(1, {ROWS}) AS n;
-    DELETE FROM customer WHERE customer_id % 10 = 0
+    DELETE FROM customer WHERE customer_id % 10 = 0;
+    INSERT INTO customer VALUES (0, 'name', 'mail', 'secret')
 """
 
+SNAPSHOTS = "SELECT count(*) FROM outbox.event WHERE event_type = 'CustomerSnapshot'"
 CHANGES_AMONG_ROWS = """
     SELECT count(*) FROM outbox.event AS e,
            (SELECT min(position), max(position) FROM outbox.event WHERE event_type = 'CustomerSnapshot') AS backfill
@@ -144,9 +146,14 @@ def test_a_new_consumer_of_an_old_table(
     page.run(consumer)
     page.run(destination)
     application.work(50)
-    page.run(backfill)
+    with shop.connect() as holder, holder.transaction():
+        # A row that nobody else changes: without it the backfill cannot end.
+        holder.execute("SELECT FROM customer WHERE customer_id = 0 FOR UPDATE")
+        page.run(backfill)
+        wait_until(lambda: shop.value(SNAPSHOTS), what="the backfill to have begun")
+        application.work(100)
     wait_until(
-        lambda: backfill_state(page, progress), lambda state: state == "finished", timeout=60,
+        lambda: backfill_state(page, progress), lambda state: state == "finished",
         what="the backfill to be finished",
     )  # fmt: skip
     application.work(100)
