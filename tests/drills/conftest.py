@@ -51,7 +51,7 @@ def make_drill(
 def make_replica_drill(
     installation: Installation, make_cluster: MakeCluster, request: pytest.FixtureRequest
 ) -> Iterator[MakeReplicaDrill]:
-    """The test runs once for each route; one in which consumers die names its own."""
+    """The test runs once for each route; with_deaths (routes.py) names other ones."""
     made: list[ReplicaDrill] = []
     route = ROUTES[request.param]
     server = request.getfixturevalue(route.server) if route.server else None

@@ -9,6 +9,8 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from database import Database
 from sinks.servers import Server
 from waiting import wait_until
@@ -168,6 +170,6 @@ ROUTES: dict[str, type[Route]] = {
     "pull": PullRoute, "pubsub": PubSubRoute, "pubsub_ordered": OrderedPubSubRoute, "emulator": EmulatorRoute
 }  # fmt: skip
 # Google's emulator goes on sending into streams that are gone, deadline after deadline and for as long as
-# one cares to wait. So it is for consumers that live.
+# one cares to wait. So it is for consumers that live; drills in which they, or their streams, die are marked.
 ROUTES_WITHOUT_DEATHS = ["pull", "pubsub_ordered", "emulator"]
-ROUTES_WITH_DEATHS = ["pull", "pubsub", "pubsub_ordered"]
+with_deaths = pytest.mark.parametrize("make_replica_drill", ["pull", "pubsub", "pubsub_ordered"], indirect=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from .replica import MakeReplicaDrill
-from .routes import ROUTES_WITH_DEATHS
+from .routes import with_deaths
 
 
-@pytest.mark.parametrize("make_replica_drill", ROUTES_WITH_DEATHS, indirect=True)
+@with_deaths
 def test_acks_lost(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     consumer = drill.consume()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from .replica import MakeReplicaDrill
-from .routes import ROUTES_WITH_DEATHS
+from .routes import with_deaths
 
 TIMES = 4
 
@@ -24,7 +22,7 @@ def test_database_away(make_replica_drill: MakeReplicaDrill) -> None:
     assert drill.totals["database_reconnects"] >= TIMES
 
 
-@pytest.mark.parametrize("make_replica_drill", ROUTES_WITH_DEATHS, indirect=True)  # of streams
+@with_deaths  # of streams
 def test_broker_away(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     for _ in range(2):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from .replica import MakeReplicaDrill
-from .routes import ROUTES_WITH_DEATHS
+from .routes import with_deaths
 
 
-@pytest.mark.parametrize("make_replica_drill", ROUTES_WITH_DEATHS, indirect=True)
+@with_deaths
 @pytest.mark.parametrize("point", ["received", "handled", "committed", "acked"])
 def test_killed(make_replica_drill: MakeReplicaDrill, point: str) -> None:
     drill = make_replica_drill()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import psycopg
-import pytest
 
 from waiting import wait_until
 
 from .replica import MakeReplicaDrill, ReplicaDrill
-from .routes import ROUTES_WITH_DEATHS
+from .routes import with_deaths
 
 KILLS = 10
 
@@ -42,7 +41,7 @@ def take_broker_away(drill: ReplicaDrill) -> None:
 EVENTS = {kill_consumer: 6, kill_both_consumers: 2, kill_backend: 2, take_broker_away: 1}
 
 
-@pytest.mark.parametrize("make_replica_drill", ROUTES_WITH_DEATHS, indirect=True)
+@with_deaths
 def test_random_kills(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     for _ in range(2):
