@@ -1,0 +1,45 @@
+"""What attackers try. Each test makes an attack, and passes when it has failed.
+
+The fixtures are those of the system tests, and `new_attacker`, which makes a role with a schema of its own in `database`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from conftest import *  # noqa: F403  tests/system
+from cluster import Cluster
+from database import Database
+
+from .attacker import Attacker, NewAttacker, NewRole
+
+numbers = itertools.count(1)
+
+
+# For all, so that it is set up before the databases, and its roles are dropped after them.
+@pytest.fixture(autouse=True)
+def new_role(shared_cluster: Cluster) -> Iterator[NewRole]:
+    """Makes roles on the shared server."""
+    names: list[str] = []
+
+    def make(attributes: str = "") -> str:
+        names.append(f"attacker_{next(numbers)}")
+        shared_cluster.execute(f"CREATE ROLE {names[-1]} LOGIN {attributes}")
+        return names[-1]
+
+    yield make
+    for name in names:
+        shared_cluster.execute(f"DROP ROLE {name}")
+
+
+@pytest.fixture
+def new_attacker(database: Database, new_role: NewRole) -> NewAttacker:
+    def make(*grants: str, attributes: str = "") -> Attacker:
+        attacker = Attacker(database, new_role(attributes))
+        attacker.grant(*grants)
+        return attacker
+
+    return make
