@@ -106,9 +106,8 @@ struct SinkContext {
     const Clock& clock;
 };
 
-// The symbol that every sink module exports, besides that of check.hpp. Returns nullptr when memory
-// ran out; a destination that cannot be used says so by failing its batches.
-constexpr const char* sink_module_entry = "outbox_create_sink";
+// The symbol that every sink module exports, besides that of check.hpp; see module_entry.hpp. Returns
+// nullptr when memory ran out; a destination that cannot be used says so by failing its batches.
 using SinkModuleEntry = Sink* (*)(const SinkContext&);
 
 }  // namespace outbox

@@ -34,8 +34,11 @@ def test_the_modules_export_what_is_called_and_nothing_else(installation: Instal
     assert {f"outbox_{name}_main" for name in entry_points} <= functions
     sinks = {"aws", "http", "postgresql", "pubsub"}
     assert set(found) == {f"pg_outbox_{name}" for name in sinks}
-    for name, path in found.items():
-        assert symbols(path) == {"outbox_create_sink", "outbox_create_check"}, name
+    entries = {frozenset(symbols(path)) for path in found.values()}
+    assert len(entries) == 1, "the modules are of the same build"
+    (sink, check) = sorted(entries.pop(), reverse=True)
+    interface = sink.removeprefix("outbox_create_sink_")
+    assert len(interface) == 12 and check == f"outbox_create_check_{interface}"
 
 
 def test_the_main_module_needs_no_library_of_a_sink(installation: Installation) -> None:

@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "core/clock.hpp"
+#include "sinks/module_entry.hpp"
 #include "sinks/sink.hpp"
 
-extern "C" outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept;
+extern "C" outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept;
 
 namespace outbox {
 
@@ -26,7 +27,7 @@ class DrivenSink : public testing::Test {
         ASSERT_TRUE(parsed.ok()) << parsed.error().message;
         destination_ = std::move(parsed.value());
         destination_.source = "shop";
-        sink_.reset(outbox_create_sink({destination_, clock_}));
+        sink_.reset(OUTBOX_CREATE_SINK({destination_, clock_}));
         ASSERT_NE(sink_, nullptr);
     }
 

@@ -321,6 +321,6 @@ class PostgresqlSink final : public Sink {
 
 }  // namespace outbox
 
-OUTBOX_MODULE_ENTRY outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept {
+OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Sink* { return new outbox::PostgresqlSink(context); });
 }

@@ -131,7 +131,7 @@ class PubsubCheck final : public RequestCheck {
 
 }  // namespace outbox
 
-OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
+OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
     const outbox::CheckContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Check* {
         if (!outbox::initialize_curl())
