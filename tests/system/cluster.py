@@ -92,6 +92,8 @@ class Installation:
             f"{self.build} is no build directory; set OUTBOX_BUILD, or run "
             f"cmake -S {REPOSITORY} -B {self.build} && cmake --build {self.build}"
         )
+        # The programs of the client may be of another build, such as one with a sanitizer.
+        self.programs = Path(os.environ.get("OUTBOX_CLIENT_BUILD", self.build)) / "tests/programs"
         self.bin_directory = Path(self.ask("--bindir"))
         self.stage = Path(tempfile.mkdtemp(prefix="outbox-stage-"))
         self.directory = make_directory("template")

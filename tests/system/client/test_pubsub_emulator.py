@@ -79,7 +79,7 @@ def make_topic(pub_sub_server: Server, request: pytest.FixtureRequest) -> Iterat
 
 @pytest.fixture
 def read(installation: Installation) -> Iterator[Read]:
-    if not (installation.build / "tests/programs/pubsub_source").exists():
+    if not (installation.programs / "pubsub_source").exists():
         pytest.skip("NOT TESTED: the Pub/Sub source is not part of this build")
     made: list[PubSubSource] = []
 
