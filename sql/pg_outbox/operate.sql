@@ -11,7 +11,7 @@ COMMENT ON SEQUENCE outbox.operation_id IS 'ids of operations';
 CREATE TABLE outbox.operation (
     id            bigint      PRIMARY KEY DEFAULT nextval('outbox.operation_id'),
     requested_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    requested_by  name        NOT NULL DEFAULT session_user,
+    requested_by  name        NOT NULL,
     destination   name        NOT NULL,
     action        text        NOT NULL,
     from_position bigint,
@@ -22,7 +22,7 @@ CREATE TABLE outbox.operation (
 COMMENT ON TABLE outbox.operation IS 'what operators did, and who';
 COMMENT ON COLUMN outbox.operation.id IS 'in the order of requests';
 COMMENT ON COLUMN outbox.operation.requested_at IS 'when';
-COMMENT ON COLUMN outbox.operation.requested_by IS 'the role that was logged in';
+COMMENT ON COLUMN outbox.operation.requested_by IS 'the role whose rights the request was made with';
 COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination at that time; *: all';
 COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive or discard; backfill, and pause, resume or cancel backfill; detach: by the keeper';
 COMMENT ON COLUMN outbox.operation.from_position IS 'seek: highest settled position before';
@@ -67,7 +67,7 @@ COMMENT ON FUNCTION outbox.take_control(name) IS 'internal: locks a destination 
 -- Pause and resume
 -- ---------------------------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.set_paused(destination name, paused boolean)
+CREATE FUNCTION outbox.set_paused(destination name, paused boolean, caller name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -79,29 +79,31 @@ BEGIN
     UPDATE outbox.cursor AS c
        SET paused = $2, detached_at = NULL, lease = c.lease + (c.detached_at IS NOT NULL)::integer
      WHERE c.destination = $1;
-    INSERT INTO outbox.operation (destination, action, from_position)
-    VALUES (destination, CASE WHEN paused THEN 'pause' ELSE 'resume' END, cursor.position);
+    INSERT INTO outbox.operation (requested_by, destination, action, from_position)
+    VALUES (caller, destination, CASE WHEN paused THEN 'pause' ELSE 'resume' END, cursor.position);
 END $$;
-COMMENT ON FUNCTION outbox.set_paused(name, boolean) IS 'internal: pauses or resumes a destination';
+COMMENT ON FUNCTION outbox.set_paused(name, boolean, name) IS 'internal: pauses or resumes a destination';
 
 -- Nothing more is sent to the destination; what is on its way is finished. Events wait in the log.
-CREATE FUNCTION outbox.pause(destination name)
+CREATE FUNCTION outbox.pause(destination name, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.set_paused(destination, true);
+    SELECT outbox.refuse_restricted();
+    SELECT outbox.set_paused(destination, true, caller);
 END;
-COMMENT ON FUNCTION outbox.pause(name) IS 'stops delivering to a destination';
+COMMENT ON FUNCTION outbox.pause(name, outbox.caller) IS 'stops delivering to a destination';
 
-CREATE FUNCTION outbox.resume(destination name)
+CREATE FUNCTION outbox.resume(destination name, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.set_paused(destination, false);
+    SELECT outbox.refuse_restricted();
+    SELECT outbox.set_paused(destination, false, caller);
 END;
-COMMENT ON FUNCTION outbox.resume(name) IS 'goes on delivering to a destination';
+COMMENT ON FUNCTION outbox.resume(name, outbox.caller) IS 'goes on delivering to a destination';
 
 -- Called by the keeper when the log has outgrown outbox.max_log_size and outbox.on_full_log says 'detach':
 -- the one that is furthest behind of those that hold the oldest segment is paused and does not hold it
@@ -132,8 +134,8 @@ BEGIN
           FROM (SELECT min(b.positions[1]) FROM outbox.batch AS b WHERE b.destination = holder.destination) AS open(position)
          WHERE c.destination = holder.destination;
         DELETE FROM outbox.batch AS b WHERE b.destination = holder.destination;
-        INSERT INTO outbox.operation (destination, action, from_position)
-        VALUES (holder.destination, 'detach', holder.position);
+        INSERT INTO outbox.operation (requested_by, destination, action, from_position)
+        VALUES (current_user, holder.destination, 'detach', holder.position);
         PERFORM outbox.wake_relays();
     END IF;
     RETURN holder.destination;
@@ -147,7 +149,7 @@ COMMENT ON FUNCTION outbox.detach_last() IS 'internal: has a destination let go 
 -- From here on the events of `done`, and those at or below the position of transactions that have
 -- finished, count as settled, and all others are delivered, once more or for the first time. Events in
 -- outbox.delivery stay there. Segments are locked so that none is emptied before this is committed.
-CREATE FUNCTION outbox.move_cursor(destination name, done pg_snapshot, upto pg_snapshot, "position" bigint)
+CREATE FUNCTION outbox.move_cursor(destination name, done pg_snapshot, upto pg_snapshot, "position" bigint, caller name)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -162,58 +164,63 @@ BEGIN
            system_identifier = s.system_identifier
       FROM pg_control_system() AS s
      WHERE c.destination = $1;
-    INSERT INTO outbox.operation (destination, action, from_position, to_position)
-    VALUES (destination, 'seek', before.position, $4);
+    INSERT INTO outbox.operation (requested_by, destination, action, from_position, to_position)
+    VALUES (caller, destination, 'seek', before.position, $4);
     RETURN $4;
 END $$;
-COMMENT ON FUNCTION outbox.move_cursor(name, pg_snapshot, pg_snapshot, bigint) IS 'internal: moves the cursor of a destination';
+COMMENT ON FUNCTION outbox.move_cursor(name, pg_snapshot, pg_snapshot, bigint, name) IS 'internal: moves the cursor of a destination';
 
 -- Delivers what lies above a position, and nothing else. Returns the position.
-CREATE FUNCTION outbox.seek(destination name, "position" bigint)
+CREATE FUNCTION outbox.seek(destination name, "position" bigint, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.move_cursor(destination, '1:1:', pg_current_snapshot(), $2);
+    SELECT outbox.refuse_restricted();
+    SELECT outbox.move_cursor(destination, '1:1:', pg_current_snapshot(), $2, caller);
 END;
-COMMENT ON FUNCTION outbox.seek(name, bigint) IS 'delivers the events above a position, again or for the first time';
+COMMENT ON FUNCTION outbox.seek(name, bigint, outbox.caller) IS 'delivers the events above a position, again or for the first time';
 
 -- Delivers what occurred at a time or later (occurred_at), and what was enqueued behind the first of
 -- that. Reads the whole log. Returns the position that was found.
-CREATE FUNCTION outbox.seek(destination name, since timestamptz)
+CREATE FUNCTION outbox.seek(destination name, since timestamptz, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
+    SELECT outbox.refuse_restricted();
     SELECT outbox.seek(destination,
                        coalesce((SELECT min(e.position) - 1 FROM outbox.event AS e WHERE e.occurred_at >= since),
-                                (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p)));
+                                (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p)),
+                       caller);
 END;
-COMMENT ON FUNCTION outbox.seek(name, timestamptz) IS 'delivers the events since a time, again or for the first time';
+COMMENT ON FUNCTION outbox.seek(name, timestamptz, outbox.caller) IS 'delivers the events since a time, again or for the first time';
 
 -- 'beginning': all that is in the log; 'end': what commits from now on; or a position or a time as above.
 -- Errors: 22007 it is none of these.
-CREATE FUNCTION outbox.seek(destination name, target text)
+CREATE FUNCTION outbox.seek(destination name, target text, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM outbox.refuse_restricted();
     IF target = 'beginning' THEN
-        RETURN outbox.move_cursor(destination, '1:1:', NULL, 0);
+        RETURN outbox.move_cursor(destination, '1:1:', NULL, 0, caller);
     ELSIF target = 'end' THEN
         RETURN outbox.move_cursor(destination, outbox.finished_by_now(), NULL,
-                                  (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p));
+                                  (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p),
+                                  caller);
     ELSIF target ~ '^\d{1,18}$' THEN
-        RETURN outbox.seek(destination, target::bigint);
+        RETURN outbox.seek(destination, target::bigint, caller);
     END IF;
-    RETURN outbox.seek(destination, target::timestamptz);
+    RETURN outbox.seek(destination, target::timestamptz, caller);
 EXCEPTION
     WHEN invalid_datetime_format OR datetime_field_overflow THEN
         RAISE EXCEPTION 'cannot seek to "%"', target
             USING ERRCODE = 'invalid_datetime_format', HINT = 'Write "beginning", "end", a position or a time.';
 END $$;
-COMMENT ON FUNCTION outbox.seek(name, text) IS 'moves a destination to the beginning or end of the log, a position or a time';
+COMMENT ON FUNCTION outbox.seek(name, text, outbox.caller) IS 'moves a destination to the beginning or end of the log, a position or a time';
 
 -- ---------------------------------------------------------------------------------------------
 -- Replay
@@ -232,7 +239,8 @@ CREATE FUNCTION outbox.replay(
     aggregate_id   text        DEFAULT NULL,
     event_type     text        DEFAULT NULL,
     ordering_key   text        DEFAULT NULL,
-    event_ids      uuid[]      DEFAULT NULL)
+    event_ids      uuid[]      DEFAULT NULL,
+    caller         outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -244,6 +252,7 @@ DECLARE
     keys     text[];
     count    bigint;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     PERFORM outbox.take_control(destination);
     WITH selected AS (
         INSERT INTO outbox.delivery AS d
@@ -262,13 +271,13 @@ BEGIN
     )
     SELECT count(*), array_agg(DISTINCT s.ordering_key) INTO count, keys FROM selected AS s;
     PERFORM outbox.promote(destination, coalesce(keys, '{}'));
-    INSERT INTO outbox.operation (id, destination, action, events, selection)
-    VALUES (id, $1, 'replay', count, jsonb_strip_nulls(jsonb_build_object(
+    INSERT INTO outbox.operation (id, requested_by, destination, action, events, selection)
+    VALUES (id, caller, $1, 'replay', count, jsonb_strip_nulls(jsonb_build_object(
         'since', $2, 'until', $3, 'topic', $4, 'aggregate_type', $5, 'aggregate_id', $6,
         'event_type', $7, 'ordering_key', $8, 'event_ids', $9)));
     RETURN id;
 END $$;
-COMMENT ON FUNCTION outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[]) IS
+COMMENT ON FUNCTION outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[], outbox.caller) IS
     'delivers a selection of events once more';
 
 CREATE VIEW outbox.replay_progress AS
@@ -293,7 +302,7 @@ COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
 
 -- Gives up what of a replay has not been delivered and is not on its way. Returns how many events.
 -- Errors: 42704 there is no such replay.
-CREATE FUNCTION outbox.cancel_replay(id bigint)
+CREATE FUNCTION outbox.cancel_replay(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -304,6 +313,7 @@ DECLARE
     keys   text[];
     count  bigint;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     SELECT o.destination INTO target FROM outbox.operation AS o WHERE o.id = $1 AND o.action = 'replay';
     IF NOT FOUND THEN
         RAISE EXCEPTION 'replay % does not exist', id
@@ -317,17 +327,17 @@ BEGIN
     )
     SELECT count(*), array_agg(DISTINCT g.ordering_key) INTO count, keys FROM given_up AS g;
     PERFORM outbox.promote(target, coalesce(keys, '{}'));
-    INSERT INTO outbox.operation (destination, action, events, selection)
-    VALUES (target, 'cancel replay', count, jsonb_build_object('replay', $1));
+    INSERT INTO outbox.operation (requested_by, destination, action, events, selection)
+    VALUES (caller, target, 'cancel replay', count, jsonb_build_object('replay', $1));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox.cancel_replay(bigint) IS 'gives up what is left of a replay';
+COMMENT ON FUNCTION outbox.cancel_replay(bigint, outbox.caller) IS 'gives up what is left of a replay';
 
 -- ---------------------------------------------------------------------------------------------
 -- Dead letters
 -- ---------------------------------------------------------------------------------------------
 
-CREATE VIEW outbox.dead_letter AS
+CREATE VIEW outbox.dead_letter WITH (security_barrier) AS
 SELECT d.destination, d.event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.ordering_key,
        d.occurred_at, d.attempts, d.first_failed_at, d.last_failed_at, d.last_error,
        d.content_type, d.headers, d.payload, d.position
@@ -360,7 +370,7 @@ COMMENT ON COLUMN outbox.blocked_key.waiting IS 'how many events wait behind it'
 -- Decides on the dead letters that fit all arguments; NULL fits everything.
 CREATE FUNCTION outbox.decide_on_dead_letters(
     action text, destination name, event_ids uuid[], topic text, aggregate_type text, aggregate_id text,
-    event_type text, ordering_key text, error text)
+    event_type text, ordering_key text, error text, caller name)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -390,13 +400,13 @@ BEGIN
     DELETE FROM outbox.delivery AS d
      WHERE d.destination = $2 AND d.state = 'DISCARDED' AND d.last_failed_at < clock_timestamp() - interval '30 days';
     PERFORM outbox.promote(destination, coalesce(keys, '{}'));
-    INSERT INTO outbox.operation (destination, action, events, selection)
-    VALUES ($2, action, count, jsonb_strip_nulls(jsonb_build_object(
+    INSERT INTO outbox.operation (requested_by, destination, action, events, selection)
+    VALUES (caller, $2, action, count, jsonb_strip_nulls(jsonb_build_object(
         'event_ids', $3, 'topic', $4, 'aggregate_type', $5, 'aggregate_id', $6,
         'event_type', $7, 'ordering_key', $8, 'error', $9)));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text) IS 'internal: redrives or discards dead letters';
+COMMENT ON FUNCTION outbox.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text, name) IS 'internal: redrives or discards dead letters';
 
 -- Delivers dead letters again, with all their attempts. All arguments must fit, without any it is all
 -- of them; `topic` takes patterns as destinations do, `error` one of LIKE. Returns how many.
@@ -408,14 +418,16 @@ CREATE FUNCTION outbox.redrive(
     aggregate_id   text   DEFAULT NULL,
     event_type     text   DEFAULT NULL,
     ordering_key   text   DEFAULT NULL,
-    error          text   DEFAULT NULL)
+    error          text   DEFAULT NULL,
+    caller         outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8);
+    SELECT outbox.refuse_restricted();
+    SELECT outbox.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8, caller);
 END;
-COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text) IS 'delivers dead letters again';
+COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text, outbox.caller) IS 'delivers dead letters again';
 
 -- Gives dead letters up; what waits behind them follows. Arguments as for outbox.redrive().
 CREATE FUNCTION outbox.discard(
@@ -426,14 +438,16 @@ CREATE FUNCTION outbox.discard(
     aggregate_id   text   DEFAULT NULL,
     event_type     text   DEFAULT NULL,
     ordering_key   text   DEFAULT NULL,
-    error          text   DEFAULT NULL)
+    error          text   DEFAULT NULL,
+    caller         outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8);
+    SELECT outbox.refuse_restricted();
+    SELECT outbox.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8, caller);
 END;
-COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text) IS 'gives dead letters up';
+COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text, outbox.caller) IS 'gives dead letters up';
 
 -- ---------------------------------------------------------------------------------------------
 -- One event
