@@ -158,10 +158,8 @@ BEGIN
             USING ERRCODE = 'undefined_object',
                   HINT = 'CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox OPTIONS (url ''pull:'').';
     END IF;
-    IF CASE server
-         WHEN 0 THEN has_function_privilege(caller, 'outbox.may_fetch_default()', 'EXECUTE')
-         ELSE has_server_privilege(caller, server, 'USAGE')
-       END IS NOT TRUE THEN
+    IF (server = 0 AND has_function_privilege(caller, 'outbox.may_fetch_default()', 'EXECUTE')
+        OR server <> 0 AND has_server_privilege(caller, server, 'USAGE')) IS NOT TRUE THEN
         RAISE EXCEPTION 'permission denied for destination "%"', destination
             USING ERRCODE = 'insufficient_privilege',
                   HINT = CASE server
