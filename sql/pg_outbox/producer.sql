@@ -15,6 +15,7 @@ CREATE TABLE outbox.producer (
     granted_by name        NOT NULL DEFAULT CURRENT_USER,
     granted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     right_to   text        NOT NULL DEFAULT 'produce' CHECK (right_to IN ('produce', 'capture')),
+    follows    boolean     NOT NULL DEFAULT false,
     PRIMARY KEY (role, right_to)
 );
 COMMENT ON TABLE outbox.producer IS 'who may produce events of which topics; see outbox.grant_produce(), outbox.grant_capture()';
@@ -23,6 +24,7 @@ COMMENT ON COLUMN outbox.producer.topics IS 'patterns, separated by commas; * st
 COMMENT ON COLUMN outbox.producer.granted_by IS 'the role that granted it';
 COMMENT ON COLUMN outbox.producer.granted_at IS 'when';
 COMMENT ON COLUMN outbox.producer.right_to IS 'produce: by outbox.enqueue(), views of the log and captured tables; capture: by captured tables only';
+COMMENT ON COLUMN outbox.producer.follows IS 'capture: no topics were given, so a later outbox.grant_produce() sets them, too';
 
 -- Rows of roles that are gone would name nobody, or somebody else, in another cluster.
 SELECT pg_extension_config_dump('outbox.producer', 'WHERE role::oid IN (SELECT oid FROM pg_catalog.pg_roles)');

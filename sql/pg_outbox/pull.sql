@@ -152,6 +152,7 @@ AS $$
 DECLARE
     server oid;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     SELECT d.server INTO server FROM outbox.destination AS d WHERE d.name = destination AND d.pull;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no pull destination "%"', destination
@@ -164,7 +165,7 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege',
                   HINT = CASE server
                            WHEN 0 THEN format('SELECT outbox.grant_fetch(%L, ''default'');', quote_ident(caller))
-                           ELSE format('GRANT USAGE ON FOREIGN SERVER %I TO %I;', destination, caller)
+                           ELSE format('GRANT USAGE ON FOREIGN SERVER %I TO %s;', destination, quote_ident(caller))
                          END;
     END IF;
     RETURN server;
@@ -634,7 +635,6 @@ DECLARE
     batch     outbox.batch;
     count     bigint;
 BEGIN
-    PERFORM outbox.refuse_restricted();
     PERFORM outbox.check_isolation();
     PERFORM outbox.check_lease_time(lease);
     IF max_events IS NULL OR max_events < 1 THEN

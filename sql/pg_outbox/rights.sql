@@ -105,26 +105,32 @@ END $$;
 COMMENT ON FUNCTION outbox.revoke_right(regrole, text) IS 'internal: takes the privileges of a right from a role';
 
 -- Which topics a right is for. Granted again, the new ones take the place of the old.
-CREATE FUNCTION outbox.set_topics(role regrole, right_to text, topics text, caller name)
+CREATE FUNCTION outbox.set_topics(role regrole, right_to text, topics text, follows boolean, caller name)
 RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    INSERT INTO outbox.producer AS p (role, topics, granted_by, right_to)
-    VALUES (set_topics.role, set_topics.topics, caller, set_topics.right_to)
+    INSERT INTO outbox.producer AS p (role, topics, granted_by, right_to, follows)
+    VALUES (set_topics.role, set_topics.topics, caller, set_topics.right_to, set_topics.follows)
         ON CONFLICT ON CONSTRAINT producer_pkey DO UPDATE
-           SET topics = excluded.topics, granted_by = excluded.granted_by, granted_at = excluded.granted_at;
+           SET topics = excluded.topics, follows = excluded.follows,
+               granted_by = excluded.granted_by, granted_at = excluded.granted_at;
 END;
-COMMENT ON FUNCTION outbox.set_topics(regrole, text, text, name) IS 'internal: notes which topics a right is for';
+COMMENT ON FUNCTION outbox.set_topics(regrole, text, text, boolean, name) IS 'internal: notes which topics a right is for';
 
 CREATE FUNCTION outbox.forget_topics(role regrole, right_to text)
 RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
+    -- What is captured already stays so, and keeps its topics.
     DELETE FROM outbox.producer AS p
      WHERE p.role = forget_topics.role AND p.right_to = forget_topics.right_to
-        OR p.role::oid NOT IN (SELECT r.oid FROM pg_roles AS r); -- and those of roles that were dropped
+       AND NOT (p.right_to = 'capture'
+                AND EXISTS (SELECT FROM outbox.captured AS c JOIN pg_class AS r ON r.oid = c.relation
+                             WHERE pg_has_role(r.relowner, p.role, 'USAGE')));
+    UPDATE outbox.producer AS p SET follows = false WHERE p.role = forget_topics.role;
+    DELETE FROM outbox.producer AS p WHERE p.role::oid NOT IN (SELECT r.oid FROM pg_roles AS r); -- dropped ones
 END;
 COMMENT ON FUNCTION outbox.forget_topics(regrole, text) IS 'internal: forgets which topics a right was for';
 
@@ -137,7 +143,8 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox.grant_right(role, 'produce');
-    SELECT outbox.set_topics(role, 'produce', topics, caller);
+    SELECT outbox.set_topics(role, 'produce', topics, false, caller);
+    UPDATE outbox.producer AS p SET topics = grant_produce.topics WHERE p.role = grant_produce.role AND p.follows;
 END;
 COMMENT ON FUNCTION outbox.grant_produce(regrole, text, outbox.caller) IS 'lets a role enqueue events of some topics';
 
@@ -218,14 +225,19 @@ END;
 COMMENT ON FUNCTION outbox.revoke_monitor(regrole) IS 'takes the right to see whether everything is well from a role';
 
 -- Lets a role capture tables that it owns, and produce events of topics that match one of the patterns from
--- them. Arguments and errors as for outbox.grant_produce().
-CREATE FUNCTION outbox.grant_capture(role regrole, topics text DEFAULT '*', caller outbox.caller DEFAULT CURRENT_USER)
+-- them. Without patterns: those of outbox.grant_produce(), be it called before or after; without these all.
+-- What is revoked of one of the two rights leaves the topics of the other as they are. Errors as for
+-- outbox.grant_produce().
+CREATE FUNCTION outbox.grant_capture(role regrole, topics text DEFAULT NULL, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox.grant_right(role, 'capture');
-    SELECT outbox.set_topics(role, 'capture', topics, caller);
+    SELECT outbox.set_topics(role, 'capture',
+                             coalesce(topics, (SELECT p.topics FROM outbox.producer AS p
+                                                WHERE p.role = grant_capture.role AND p.right_to = 'produce'), '*'),
+                             topics IS NULL, caller);
 END;
 COMMENT ON FUNCTION outbox.grant_capture(regrole, text, outbox.caller) IS 'lets a role capture its tables';
 

@@ -54,7 +54,7 @@ def test_revoke_produce_does_not_widen_what_is_captured(new_attacker: NewAttacke
 
 
 def test_revoke_capture_does_not_widen_what_is_enqueued(new_attacker: NewAttacker) -> None:
-    """S14, the other way round. What is captured already still needs a right."""
+    """S14, the other way round. What is captured already stays so, with its topics."""
     role = new_attacker()
     grant(role, "capture", "*")
     assert topics_captured(role) == {"video.x", "secret.bank"}
@@ -62,10 +62,29 @@ def test_revoke_capture_does_not_widen_what_is_enqueued(new_attacker: NewAttacke
     assert topics_enqueued(role) == {"video.x"}
     revoke(role, "capture")
     assert topics_enqueued(role) == {"video.x"}
+    assert topics_captured(role) == {"video.x", "secret.bank"}
+    role.database.execute(f"SELECT outbox.uncapture('{role.role}.t'), outbox.revoke_capture('{role.role}')")
+    role.database.execute(f"SELECT outbox.capture('{role.role}.t', topic => 'video.x', topic_column => 'topic')")
     assert topics_captured(role) == {"video.x"}
     revoke(role, "produce")
     assert topics_captured(role) == set()
     assert topics_enqueued(role) == set()
+
+
+@pytest.mark.parametrize("order", ["capture first", "produce first"])
+def test_without_topics_what_is_captured_has_those_of_grant_produce(new_attacker: NewAttacker, order: str) -> None:
+    """S14: also after they were revoked."""
+    role = new_attacker()
+    grants = ["SELECT outbox.grant_capture(%s)", "SELECT outbox.grant_produce(%s, 'video.*')"]
+    for statement in grants if order == "capture first" else reversed(grants):
+        role.database.execute(statement, (role.role,))
+    assert topics_captured(role) == {"video.x"}
+    revoke(role, "produce")
+    assert topics_captured(role) == {"video.x"}
+    grant(role, "produce", "*")
+    assert topics_captured(role) == {"video.x"}, "what was revoked is not followed any more"
+    role.database.execute("SELECT outbox.grant_capture(%s)", (role.role,))
+    assert topics_captured(role) == {"video.x", "secret.bank"}
 
 
 def test_the_topics_of_captures_are_not_for_enqueue_and_views(new_attacker: NewAttacker) -> None:
