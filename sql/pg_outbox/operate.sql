@@ -24,7 +24,7 @@ COMMENT ON COLUMN outbox.operation.id IS 'in the order of requests';
 COMMENT ON COLUMN outbox.operation.requested_at IS 'when';
 COMMENT ON COLUMN outbox.operation.requested_by IS 'the role whose rights the request was made with';
 COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination at that time; *: all';
-COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive or discard; backfill, and pause, resume or cancel backfill; detach: by the keeper';
+COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive or discard; backfill, and pause, resume or cancel backfill; detach, set aside: by the keeper';
 COMMENT ON COLUMN outbox.operation.from_position IS 'seek: highest settled position before';
 COMMENT ON COLUMN outbox.operation.to_position IS 'seek: what lies above is delivered';
 COMMENT ON COLUMN outbox.operation.events IS 'how many events it concerned';
@@ -105,42 +105,154 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.resume(name, outbox.caller) IS 'goes on delivering to a destination';
 
--- Called by the keeper when the log has outgrown outbox.max_log_size and outbox.on_full_log says 'detach':
--- the one that is furthest behind of those that hold the oldest segment is paused and does not hold it
--- any more. NULL: none holds it, or somebody is at work on it.
+-- About how many bytes of events a destination holds, in the log and in outbox.delivery: the part that it has in
+-- some pages of each segment, of the size of the segment.
+CREATE FUNCTION outbox.bytes_held(holder outbox.cursor)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    pages   CONSTANT integer := 2000;
+    topics  CONSTANT text[] := outbox.topic_patterns(outbox.destination_option(holder.destination, 'topics'));
+    segment record;
+    part    double precision;
+    bytes   double precision;
+BEGIN
+    SELECT coalesce(sum(200 + octet_length(d.payload)), 0) INTO bytes
+      FROM outbox.delivery AS d WHERE d.destination = holder.destination;
+    FOR segment IN SELECT s.number, s.size FROM outbox.segment AS s WHERE holder.destination = ANY (s.held_by) LOOP
+        EXECUTE format(
+            'SELECT sum(200 + octet_length(e.payload)) FILTER (WHERE %s)::double precision / sum(200 + octet_length(e.payload))
+               FROM outbox.event_%s AS e TABLESAMPLE SYSTEM (%s) REPEATABLE (0)',
+            outbox.held_condition(), segment.number,
+            least(100, 100.0 * pages * current_setting('block_size')::integer
+                       / greatest(pg_relation_size(format('outbox.event_%s', segment.number)::regclass), 1)))
+            INTO part USING holder.destination, topics, holder.number, holder.done, holder.upto, holder.position;
+        bytes := bytes + coalesce(part, 0) * segment.size;
+    END LOOP;
+    RETURN bytes;
+END $$;
+COMMENT ON FUNCTION outbox.bytes_held(outbox.cursor) IS 'internal: about how much of the log is there for a destination';
+
+-- Puts copies of the events that a destination holds of a segment into outbox.delivery, from where they are
+-- delivered, in order. What lies before the last of them in another segment goes along, because of that order.
+-- What fetchers have under a lease stays. Called with the lock of the cursor.
+CREATE FUNCTION outbox.set_aside(holder outbox.cursor, segment integer)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    last  bigint;
+    batch outbox.batch;
+    moved bigint := 0;
+BEGIN
+    EXECUTE format('SELECT max(e.position) FROM outbox.event_%s AS e', segment) INTO last;
+    FOR batch IN
+        SELECT b.* FROM outbox.batch AS b
+         WHERE b.destination = holder.destination AND b.xids IS NOT NULL AND b.positions[1] <= last
+           AND (b.token IS NULL OR b.locked_until < clock_timestamp())
+         ORDER BY b.lane, b.number
+           FOR UPDATE SKIP LOCKED
+    LOOP
+        PERFORM outbox.park_events(holder.destination, array_agg(o.xid), array_agg(o.place))
+           FROM unnest(batch.xids, batch.positions) AS o(xid, place) WHERE o.place <= last;
+        moved := moved + (SELECT count(*) FROM unnest(batch.positions) AS o WHERE o <= last);
+        batch.taken := 0;
+        batch := outbox.take_out_of(batch, ARRAY(SELECT o FROM unnest(batch.positions) AS o WHERE o <= last));
+        PERFORM outbox.end_lease(batch, true);
+    END LOOP;
+    EXECUTE format(
+        'WITH copied AS (
+            INSERT INTO outbox.delivery
+            SELECT e.*, $1, ''PENDING'' FROM outbox.event AS e WHERE e.position <= $7 AND %s
+                ON CONFLICT DO NOTHING
+            RETURNING 1
+         )
+         SELECT $8 + count(*) FROM copied', outbox.held_condition())
+        INTO moved
+       USING holder.destination, outbox.topic_patterns(outbox.destination_option(holder.destination, 'topics')),
+             holder.number, holder.done, holder.upto, holder.position, last, moved;
+    UPDATE outbox.delivery AS d SET next_retry_at = clock_timestamp()
+     WHERE d.destination = holder.destination AND d.ordering_key = '' AND d.state = 'PENDING' AND d.next_retry_at IS NULL;
+    PERFORM outbox.promote(holder.destination, ARRAY(
+        SELECT DISTINCT d.ordering_key FROM outbox.delivery AS d
+         WHERE d.destination = holder.destination AND d.state = 'PENDING' AND d.ordering_key <> ''));
+    RETURN moved;
+END $$;
+COMMENT ON FUNCTION outbox.set_aside(outbox.cursor, integer) IS 'internal: copies what a destination holds of a segment out of the log';
+
+CREATE FUNCTION outbox.detach(holder outbox.cursor)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- What fetchers have not settled goes back to the log.
+    UPDATE outbox.cursor AS c
+       SET paused = true, detached_at = clock_timestamp(), lease = c.lease + 1,
+           done = CASE WHEN open.position IS NULL THEN c.done ELSE '1:1:' END,
+           upto = CASE WHEN open.position IS NULL THEN c.upto ELSE coalesce(c.upto, c.done) END,
+           position = coalesce(open.position - 1, c.position)
+      FROM (SELECT min(b.positions[1]) FROM outbox.batch AS b WHERE b.destination = holder.destination) AS open(position)
+     WHERE c.destination = holder.destination;
+    DELETE FROM outbox.batch AS b WHERE b.destination = holder.destination;
+    INSERT INTO outbox.operation (requested_by, destination, action, from_position)
+    VALUES (current_user, holder.destination, 'detach', holder.position);
+    PERFORM outbox.wake_relays();
+END $$;
+COMMENT ON FUNCTION outbox.detach(outbox.cursor) IS 'internal: has a destination let go of the log';
+
+-- Called by the keeper when the log has outgrown outbox.max_log_size and outbox.on_full_log says 'detach'. Of the
+-- destinations that hold the oldest segment, the one that holds most of the log by its own events is paused and
+-- does not hold it any more, if these are at least half of the limit. If there is none it is the events of others
+-- that fill the log: then what the destinations hold of that segment is set aside, and they keep it.
+-- NULL: none was detached, or somebody is at work on it.
 CREATE FUNCTION outbox.detach_last()
 RETURNS name
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    holder outbox.cursor;
+    most_bytes CONSTANT bigint := pg_size_bytes(current_setting('outbox.max_log_size')) / 2;
+    oldest     record;
+    holder     outbox.cursor;
+    moved      bigint;
 BEGIN
+    SELECT s.number, s.held_by INTO oldest
+      FROM outbox.segment AS s
+     WHERE NOT s.current AND s.held_by <> '{}'
+     ORDER BY s.since
+     LIMIT 1;
     SELECT c.* INTO holder
       FROM outbox.cursor AS c
-     WHERE c.destination = ANY (
-               (SELECT s.held_by FROM outbox.segment AS s
-                 WHERE NOT s.current AND s.held_by <> '{}' ORDER BY s.since LIMIT 1)::name[])
-     ORDER BY pg_snapshot_xmax(c.done), c.position
+     WHERE c.destination = ANY (oldest.held_by) AND outbox.bytes_held(c) >= most_bytes
+     ORDER BY outbox.bytes_held(c) DESC
      LIMIT 1
        FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
-        -- What fetchers have not settled goes back to the log.
-        UPDATE outbox.cursor AS c
-           SET paused = true, detached_at = clock_timestamp(), lease = c.lease + 1,
-               done = CASE WHEN open.position IS NULL THEN c.done ELSE '1:1:' END,
-               upto = CASE WHEN open.position IS NULL THEN c.upto ELSE coalesce(c.upto, c.done) END,
-               position = coalesce(open.position - 1, c.position)
-          FROM (SELECT min(b.positions[1]) FROM outbox.batch AS b WHERE b.destination = holder.destination) AS open(position)
-         WHERE c.destination = holder.destination;
-        DELETE FROM outbox.batch AS b WHERE b.destination = holder.destination;
-        INSERT INTO outbox.operation (requested_by, destination, action, from_position)
-        VALUES (current_user, holder.destination, 'detach', holder.position);
-        PERFORM outbox.wake_relays();
+        PERFORM outbox.detach(holder);
+        RETURN holder.destination;
     END IF;
-    RETURN holder.destination;
+    FOR holder IN
+        SELECT c.* FROM outbox.cursor AS c
+         WHERE c.destination = ANY (oldest.held_by)
+           AND c.system_identifier = (SELECT system_identifier FROM pg_control_system())
+           FOR UPDATE SKIP LOCKED
+    LOOP
+        moved := outbox.set_aside(holder, oldest.number);
+        IF moved > 0 THEN
+            UPDATE outbox.cursor AS c SET lease = c.lease + 1 WHERE c.destination = holder.destination;
+            INSERT INTO outbox.operation (requested_by, destination, action, events)
+            VALUES (current_user, holder.destination, 'set aside', moved);
+            PERFORM outbox.wake_relays();
+        END IF;
+    END LOOP;
+    RETURN NULL;
 END $$;
-COMMENT ON FUNCTION outbox.detach_last() IS 'internal: has a destination let go of a log that is too large';
+COMMENT ON FUNCTION outbox.detach_last() IS 'internal: makes room in a log that is too large';
 
 -- ---------------------------------------------------------------------------------------------
 -- Seek
