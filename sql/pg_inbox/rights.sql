@@ -55,6 +55,7 @@ AS $$
 DECLARE
     part record;
 BEGIN
+    LOCK TABLE inbox.setting IN SHARE UPDATE EXCLUSIVE MODE; -- or else "tuple concurrently updated"
     FOR part IN SELECT * FROM inbox.privileges_of_right(right_to) LOOP
         EXECUTE format('GRANT %s ON %s TO %I', part.privilege, part.object, pg_get_userbyid(role));
     END LOOP;
@@ -71,6 +72,7 @@ AS $$
 DECLARE
     part record;
 BEGIN
+    LOCK TABLE inbox.setting IN SHARE UPDATE EXCLUSIVE MODE; -- or else "tuple concurrently updated"
     FOR part IN SELECT * FROM inbox.privileges_of_right(right_to) LOOP
         EXECUTE format('REVOKE %s ON %s FROM %I', part.privilege, part.object, pg_get_userbyid(role));
     END LOOP;
