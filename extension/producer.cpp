@@ -15,6 +15,7 @@
 
 #include "boundary.hpp"
 #include "core/topic_filter.hpp"
+#include "table_form.hpp"
 
 namespace outbox {
 
@@ -54,6 +55,8 @@ static void register_callbacks() {
 static const char* topics_granted(Oid role) {
     producer_table = get_relname_relid("producer", get_namespace_oid("outbox", false));
     Relation table = table_open(producer_table, AccessShareLock);
+    static constexpr Oid types[] = {REGROLEOID, TEXTOID};
+    check_columns(table, types, true);
     StringInfoData topics;
     initStringInfo(&topics);
     if (!has_privs_of_role(role, table->rd_rel->relowner)) {
@@ -63,6 +66,7 @@ static const char* topics_granted(Oid role) {
         TupleTableSlot* row = table_slot_create(table, nullptr);
         while (table_scan_getnextslot(scan, ForwardScanDirection, row)) {
             slot_getallattrs(row);
+            check_value(table, row, ProducerTopics);
             if (has_privs_of_role(role, DatumGetObjectId(row->tts_values[ProducerRole])))
                 appendStringInfo(&topics, "%s%s", topics.len > 0 ? ", " : "",
                                  TextDatumGetCString(row->tts_values[ProducerTopics]));

@@ -8,3 +8,7 @@ SELECT outbox.grant_monitor('pg_monitor');
 -- Whoever adds a partition to a captured table gives it the triggers of the table. The function does
 -- nothing for tables that are not captured.
 GRANT EXECUTE ON FUNCTION outbox.capture_row() TO PUBLIC;
+
+-- Views that outbox.create_outbox_view() makes call it with the rights of whoever reads them. It depends on nothing
+-- but its argument.
+GRANT EXECUTE ON FUNCTION outbox.payload_as_jsonb(bytea) TO PUBLIC;
