@@ -309,35 +309,46 @@ END
 $$;
 COMMENT ON FUNCTION outbox.follow_members(regclass) IS 'internal: follows new and former partitions and children of a captured table';
 
--- The captured tables that are concerned when something happens to these: they are among them, above them, below
--- them or typed by them. Of all others nothing is looked at: a capture is a matter of those who own its tables.
-CREATE FUNCTION outbox.captures_near(tables oid[])
-RETURNS SETOF regclass
+-- Tables that were altered, with those that were altered with them: partitions and children, tables of a type.
+CREATE FUNCTION outbox.altered_with(tables oid[])
+RETURNS oid[]
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE changed(relation) AS (
+    WITH RECURSIVE altered(relation) AS (
         SELECT unnest(tables)
         UNION
         SELECT t.oid FROM pg_class AS y JOIN pg_class AS t ON t.reloftype = y.reltype
          WHERE y.oid = ANY (tables) AND y.relkind = 'c'
     ), below(relation) AS (
-        SELECT c.relation FROM changed AS c
+        SELECT a.relation FROM altered AS a
         UNION
         SELECT i.inhrelid FROM below AS b JOIN pg_inherits AS i ON i.inhparent = b.relation
-    ), above(relation) AS (
-        SELECT c.relation FROM changed AS c
+    )
+    SELECT array(SELECT b.relation FROM below AS b);
+END;
+COMMENT ON FUNCTION outbox.altered_with(oid[]) IS 'internal: tables that are altered together with some';
+
+-- The captured tables that are concerned when something happens to these: they are among them, or above them. Of all
+-- others nothing is looked at: a capture is a matter of those who own its tables.
+CREATE FUNCTION outbox.captures_of(tables oid[])
+RETURNS SETOF regclass
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE above(relation) AS (
+        SELECT unnest(tables)
         UNION
         SELECT i.inhparent FROM above AS a JOIN pg_inherits AS i ON i.inhrelid = a.relation
-    ), near(relations) AS (
-        SELECT array(SELECT b.relation FROM below AS b UNION SELECT a.relation FROM above AS a)
+    ), all_above(relations) AS (
+        SELECT array(SELECT a.relation FROM above AS a)
     )
     SELECT c.relation
-      FROM outbox.captured AS c, near AS n
-     WHERE c.relation::oid = ANY (n.relations) OR c.known_members && n.relations
+      FROM outbox.captured AS c, all_above AS a
+     WHERE c.relation::oid = ANY (a.relations) OR c.known_members && a.relations
      ORDER BY c.relation::oid;
 END;
-COMMENT ON FUNCTION outbox.captures_near(oid[]) IS 'internal: the captured tables that are concerned when something happens to some tables';
+COMMENT ON FUNCTION outbox.captures_of(oid[]) IS 'internal: the captured tables that some tables belong to';
 
 -- The capture does not fit the table any more, or does not work. Who has altered it is told; nobody else is kept from
 -- altering his: with an owner of its own, a partition or child has only a warning.
@@ -373,14 +384,14 @@ BEGIN
     IF NOT EXISTS (SELECT FROM outbox.captured) THEN
         RETURN;
     END IF;
-    altered := array(SELECT command.objid FROM pg_event_trigger_ddl_commands() AS command
-                      WHERE command.classid = 'pg_class'::regclass);
-    FOR captured IN SELECT outbox.captures_near(altered) LOOP
+    altered := outbox.altered_with(array(SELECT command.objid FROM pg_event_trigger_ddl_commands() AS command
+                                          WHERE command.classid = 'pg_class'::regclass));
+    FOR captured IN SELECT outbox.captures_of(altered) LOOP
         PERFORM outbox.follow_columns(captured);
         PERFORM outbox.follow_members(captured);
         UPDATE outbox.captured AS c SET relation = c.relation WHERE c.relation = captured; -- sessions look again
         IF outbox.has_capture_triggers(captured) THEN
-            FOR member IN SELECT outbox.captured_tree(captured) LOOP
+            FOR member IN SELECT m FROM outbox.captured_tree(captured) AS m WHERE m::oid = ANY (altered) LOOP
                 PERFORM outbox.check_member(captured, member);
             END LOOP;
         END IF;
@@ -415,7 +426,7 @@ BEGIN
     UPDATE outbox.captured AS c
        SET known_members = array(SELECT m FROM unnest(c.known_members) AS m WHERE m <> ALL (dropped))
      WHERE c.known_members && dropped;
-    PERFORM outbox.follow_columns(captured) FROM outbox.captures_near(changed) AS captured;
+    PERFORM outbox.follow_columns(captured) FROM outbox.captures_of(changed) AS captured;
 END
 $$;
 COMMENT ON FUNCTION outbox.follow_dropped_tables() IS 'internal: forgets dropped tables, and columns';

@@ -12,7 +12,7 @@ BEGIN ATOMIC
              WHEN 'produce' THEN ARRAY['enqueue', 'new_event']
              WHEN 'capture' THEN ARRAY['capture', 'uncapture', 'captures', 'capture_condition', -- and what these call
                                        'save_captured', 'forget_captured', 'check_captured',
-                                       'capture_truncate', 'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers',
+                                       'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers',
                                        'drop_capture_triggers', 'captured_tree', 'event_type_of', 'row_key_of', 'columns_of',
                                        'set_capture_fire', 'trigger_state', 'has_capture_triggers',
                                        'backfill', 'add_backfill', 'pause_backfill', 'resume_backfill', 'cancel_backfill',
