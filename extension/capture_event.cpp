@@ -13,14 +13,6 @@ static bool is_null(TupleTableSlot* row, const CaptureColumn& column) {
     return row->tts_isnull[column.json.number - 1];
 }
 
-bool is_captured(const Capture& capture, TupleTableSlot* row) {
-    if (capture.condition == nullptr)
-        return true;
-    ResetExprContext(capture.condition_context);
-    capture.condition_context->ecxt_scantuple = row;
-    return ExecQual(capture.condition, capture.condition_context);
-}
-
 // ---------------------------------------------------------------------------------------------
 // Keys, headers and versions
 // ---------------------------------------------------------------------------------------------

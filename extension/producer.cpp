@@ -16,6 +16,7 @@
 
 #include "boundary.hpp"
 #include "core/topic_filter.hpp"
+#include "table_form.hpp"
 
 namespace outbox {
 
@@ -60,8 +61,8 @@ static void register_callbacks() {
 
 // The values are not trusted: constraints can be dropped.
 static bool concerns(const TupleTableSlot* row, Oid role, Produces produces) {
-    if (row->tts_tupleDescriptor->natts <= ProducerRightTo || row->tts_isnull[ProducerRole] ||
-        row->tts_isnull[ProducerTopics] || row->tts_isnull[ProducerRightTo])
+    if (row->tts_isnull[ProducerRole] || row->tts_isnull[ProducerTopics] ||
+        row->tts_isnull[ProducerRightTo])
         return false;
     if (produces == Produces::by_enqueue &&
         strcmp(TextDatumGetCString(row->tts_values[ProducerRightTo]), "produce") != 0)
@@ -74,6 +75,9 @@ static bool concerns(const TupleTableSlot* row, Oid role, Produces produces) {
 static const char* topics_granted(Oid role, Produces produces) {
     producer_table = get_relname_relid("producer", get_namespace_oid("outbox", false));
     Relation table = table_open(producer_table, AccessShareLock);
+    static constexpr Oid types[] = {REGROLEOID, TEXTOID, NAMEOID, TIMESTAMPTZOID,
+                                    TEXTOID};
+    check_columns(table, types, true);
     StringInfoData topics;
     initStringInfo(&topics);
     const bool limited = !has_privs_of_role(role, table->rd_rel->relowner);

@@ -11,9 +11,8 @@ BEGIN ATOMIC
     SELECT CASE right_to
              WHEN 'produce' THEN ARRAY['enqueue', 'new_event']
              WHEN 'capture' THEN ARRAY['capture', 'uncapture', 'captures', 'capture_condition', -- and what these call
-                                       'refuse_restricted',
-                                       'save_captured', 'forget_captured', 'check_captured', 'qualify_condition',
-                                       'capture_truncate', 'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers',
+                                       'refuse_restricted', 'save_captured', 'forget_captured', 'check_captured',
+                                       'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers',
                                        'drop_capture_triggers', 'captured_tree', 'event_type_of', 'row_key_of', 'columns_of',
                                        'set_capture_fire', 'trigger_state', 'has_capture_triggers',
                                        'backfill', 'add_backfill', 'pause_backfill', 'resume_backfill', 'cancel_backfill',
