@@ -74,6 +74,7 @@ USERS = {
     "sequence outbox.event_position": NOBODY,
     "sequence outbox.operation_id": NOBODY,
     "type outbox.new_event": "producer",
+    "function outbox.absent_workers()": "monitor",
     "function outbox.ack(uuid)": "fetcher",
     "function outbox.add_backfill(regclass,name,integer,integer,integer,name)": "capturer",
     "function outbox.add_capture_triggers(regclass,text,text)": "capturer",
