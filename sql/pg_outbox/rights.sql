@@ -24,7 +24,7 @@ BEGIN ATOMIC
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- the views, and the functions they call on behalf of whoever reads them
              WHEN 'monitor' THEN ARRAY['status', 'segment', 'lease', 'health', 'metrics',
-                                       'workers', 'oldest_after', 'segment_held_by',
+                                       'workers', 'absent_workers', 'oldest_after', 'segment_held_by',
                                        'backfill_progress', 'backfill_waits_for']
              WHEN 'fetch default' THEN ARRAY['may_fetch_default']
            END;

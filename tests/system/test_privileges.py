@@ -75,6 +75,7 @@ USERS = {
     "sequence outbox.operation_id": NOBODY,
     "type outbox.new_event": "producer",
     "type outbox.caller": NOBODY,
+    "function outbox.absent_workers()": "monitor",
     "function outbox.ack(uuid)": "fetcher",
     "function outbox.add_backfill(regclass,name,integer,integer,integer,outbox.caller)": "capturer",
     "function outbox.add_capture_triggers(regclass,text,text)": "capturer",
