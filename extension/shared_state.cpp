@@ -375,8 +375,11 @@ void set_my_state(WorkerState state) {
 
 void set_my_error(const char* error) {
     WorkerSlot& slot = shared->slots[my_slot];
+    const int length = pg_mbcliplen(error, static_cast<int>(strlen(error)),
+                                    static_cast<int>(sizeof slot.last_error) - 1);
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    strlcpy(slot.last_error, error, sizeof slot.last_error);
+    memcpy(slot.last_error, error, static_cast<size_t>(length));
+    slot.last_error[length] = '\0';
     slot.last_error_at = GetCurrentTimestamp();
     LWLockRelease(shared->lock);
 }
