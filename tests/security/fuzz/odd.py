@@ -114,7 +114,8 @@ class Odd:
         known = {
             "destination": "'d'", "consumer": "'mine'", "event_id": quoted(self.pick(KNOWN_IDS)), "table": "'mallory.t'::regclass",
             "condition": quoted(self.pick(CODE)), "topic": "'t.a'", "lease_time": "'1 minute'", "event_type": "'*'",
-            "handler": "'mallory.handler'", "timeout": "'1 millisecond'", "version": "'1'", "key": "'{id}'", "batch": "1",
+            "handler": "'mallory.handler'", "timeout": "'1 millisecond'", "version": "'1'", "batch": "1", "part": "'mallory.t'::regclass",
+            "key": """'{"id": 1}'""" if kind == "jsonb" else "'{1}'", "key_columns": "'{id}'", "columns": "'{id}'", "after": "'{0}'",
             "projection": "'mallory.t'::regclass", "version_column": "'version'", "role": "'mallory'", "caller": "CURRENT_USER",
             "row": """'{"id": 1, "v": "x", "n": 1, "version": 5}'""", "payload": "'{}'", "aggregate_id": "'1'", "aggregate_type": "'a'",
         }  # fmt: skip
