@@ -46,7 +46,7 @@ QUERIES = {
     "large object": "SELECT oid::text, lomowner::regrole::text FROM pg_largeobject_metadata WHERE lomowner <> to_regrole(%(role)s)",
     "security label": "SELECT (objoid, provider)::text, label FROM pg_seclabel",
     "producer": "SELECT role::text, topics FROM outbox.producer",
-    "consumer": "SELECT name, (role, subscriptions)::text FROM inbox.consumer WHERE role <> %(role)s",
+    "consumer": "SELECT name, c::text FROM inbox.consumer AS c WHERE role <> %(role)s",
     "subscription": "SELECT c.name || ' ' || s.event_type, s.handler::text FROM inbox.subscription AS s "
     "  JOIN inbox.consumer AS c ON c.id = consumer_id WHERE role <> %(role)s",
 }  # fmt: skip
@@ -58,9 +58,19 @@ CONTENTS = {
     "  WHERE role <> %(role)s",
     "claim": "SELECT c.name || ' ' || l.ctid, md5(l::text) FROM inbox.claimed AS l JOIN inbox.consumer AS c ON c.id = consumer_id "
     "  WHERE role <> %(role)s",
-    "tombstone": "SELECT t.ctid::text, t::text FROM inbox.tombstone AS t WHERE t::text LIKE '%%victim%%'",
-    "captured": "SELECT c.ctid::text, c::text FROM outbox.captured AS c WHERE c::text LIKE '%%victim%%'",
-    "backfill": "SELECT b.ctid::text, b::text FROM outbox.backfill_task AS b WHERE b::text LIKE '%%victim%%'",
+    "waiting": "SELECT w.event_id || ' ' || c.name, md5(w::text) FROM inbox.waiting AS w JOIN inbox.consumer AS c ON c.id = consumer_id "
+    "  WHERE role <> %(role)s",
+    "applied": "SELECT p.event_id || ' ' || c.name, '' FROM inbox.processed AS p JOIN inbox.consumer AS c ON c.id = consumer_id "
+    "  WHERE role <> %(role)s",
+    "offset": "SELECT c.name || ' ' || o.ctid, md5(o::text) FROM inbox.consumer_offset AS o JOIN inbox.consumer AS c ON c.id = consumer_id "
+    "  WHERE role <> %(role)s",
+    "offset reset": "SELECT c.name || ' ' || o.ctid, md5(o::text) FROM inbox.offset_reset AS o JOIN inbox.consumer AS c ON c.id = consumer_id "
+    "  WHERE role <> %(role)s",
+    "tombstone": "SELECT projection::text || key, t::text FROM inbox.tombstone AS t WHERE projection::text ~ '^victim'",
+    "captured": "SELECT relation::text, c::text FROM outbox.captured AS c WHERE relation::text ~ '^victim'",
+    "lease": "SELECT (destination, lane, number)::text, (token, locked_until, taken, positions)::text FROM outbox.batch "
+    "  WHERE destination = 'secret_pull' AND token IS NOT NULL",
+    "backfill": "SELECT id::text, b::text FROM outbox.backfill_task AS b WHERE relation::text ~ '^victim'",
 }  # fmt: skip
 
 
