@@ -213,6 +213,7 @@ USERS = {
     "function outbox.resume(name,outbox.caller)": "operator",
     "function outbox.resume_backfill(bigint,outbox.caller)": "capturer, operator",
     "function outbox.retry_delay(name,integer)": NOBODY,
+    "function outbox.share_cursor(name)": NOBODY,
     "function outbox.revoke_capture(regrole)": NOBODY,
     "function outbox.revoke_fetch(regrole)": NOBODY,
     "function outbox.revoke_monitor(regrole)": NOBODY,
