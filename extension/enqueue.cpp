@@ -84,6 +84,20 @@ enum NewEventAttribute {
     NewEventAttributes
 };
 
+// An owner may have altered the type, and what follows reads its attributes by number.
+static void check_new_event(TupleDesc descriptor) {
+    static constexpr Oid types[NewEventAttributes] = {
+        TEXTOID, TEXTOID, TEXTOID, JSONBOID, INT8OID, TEXTOID,        TEXTOID,
+        JSONBOID, INT4OID, UUIDOID, UUIDOID, TIMESTAMPTZOID, TEXTOID, BYTEAOID};
+    bool as_made = descriptor->natts == NewEventAttributes;
+    for (int i = 0; as_made && i < NewEventAttributes; i++)
+        as_made = TupleDescAttr(descriptor, i)->atttypid == types[i];
+    if (!as_made)
+        ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH),
+                        errmsg("type outbox.new_event has been altered"),
+                        errhint("It must have the attributes that it came with.")));
+}
+
 static EventInput input_from_row(HeapTupleHeader row, TupleDesc descriptor) {
     HeapTupleData tuple;
     tuple.t_len = HeapTupleHeaderGetDatumLength(row);
@@ -141,9 +155,11 @@ static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* i
 
         MemoryContext outer = MemoryContextSwitchTo(writer.memory);
         HeapTupleHeader event = DatumGetHeapTupleHeader(rows[i]);
-        if (descriptor == nullptr)
+        if (descriptor == nullptr) {
             descriptor = lookup_rowtype_tupdesc_copy(HeapTupleHeaderGetTypeId(event),
                                                      HeapTupleHeaderGetTypMod(event));
+            check_new_event(descriptor);
+        }
         TupleTableSlot* row = next_row(writer);
         const EventInput input = input_from_row(event, descriptor);
         fill_event(input, row->tts_values, row->tts_isnull);
