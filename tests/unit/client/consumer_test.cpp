@@ -1,9 +1,13 @@
 // The consumer without a database: what it does while it waits for one.
 #include "inbox/consumer.hpp"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <pthread.h>
 
 #include <atomic>
+#include <cerrno>
+#include <system_error>
 #include <thread>
 
 #include "counters.hpp"
@@ -11,6 +15,21 @@
 #include "flag.hpp"
 #include "inbox/sources/pull.hpp"
 #include "inbox/sources/scripted.hpp"
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+static thread_local int threads_until_failure = -1;  // -1: none fails
+
+// In front of the system's own.
+extern "C" __attribute__((visibility("default"))) int pthread_create(
+    pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
+    void* argument) noexcept {
+    if (threads_until_failure >= 0 && threads_until_failure-- == 0)
+        return EAGAIN;
+    static const auto create =
+        reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+    return create(thread, attributes, start, argument);
+}
+#endif
 
 namespace inbox {
 namespace {
@@ -93,6 +112,20 @@ TEST_F(ConsumerTest, ASourceThatFailsIsOpenedAgain) {
     runner.join();
     EXPECT_EQ(consumer->metrics().source_reconnects, 2u);
 }
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they have one of their own
+
+TEST_F(ConsumerTest, ASystemWithoutRoomForItsThreadsIsAnError) {
+    options.connections = 2;
+    for (const int threads : {0, 1, 2, 3}) {
+        const auto consumer = make();
+        threads_until_failure = threads;
+        EXPECT_THROW(consumer->run(), std::system_error) << threads;
+        EXPECT_TRUE(script->closed());
+    }
+}
+
+#endif
 
 TEST_F(ConsumerTest, StoppedBeforeItRuns) {
     const auto consumer = make();
