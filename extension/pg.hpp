@@ -40,6 +40,7 @@ extern "C" {
 #include "commands/sequence.h"
 #include "commands/tablespace.h"
 #include "commands/trigger.h"
+#include "common/hashfn.h"
 #include "common/ip.h"
 #include "executor/executor.h"
 #include "executor/spi.h"
