@@ -52,6 +52,8 @@ CRASH = re.compile(
     r"PANIC:|was terminated by signal|stack smashing|TRAP:|FailedAssertion|AddressSanitizer"
     r"|runtime error:|terminate called|double free|free\(\): invalid|corrupted"
     r"|SIGKILL to recalcitrant children"
+    r"|(reference|refcount|snapshot|file) leak|was not closed|still referenced"
+    r"|problem in alloc set|detected write past"
 )
 TERMINATED_PROCESS = re.compile(r"\(PID (\d+)\) was terminated by signal (\d+)")
 WORKER_ERROR = re.compile(r"\] pg_outbox [a-z]+ \S* ?(ERROR|PANIC):")

@@ -92,6 +92,11 @@ MEMBERS = """
       FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
      WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = %s
        AND d.classid <> 'pg_cast'::regclass
+       -- From 17 on the types that come with a table are members as well.
+       AND NOT EXISTS (SELECT FROM pg_type AS t LEFT JOIN pg_type AS element ON element.oid = t.typelem
+                        WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid
+                          AND (t.typcategory = 'A' OR EXISTS (SELECT FROM pg_class AS c
+                                                    WHERE c.oid = t.typrelid AND c.relkind <> 'c')))
 """
 
 

@@ -416,7 +416,7 @@ ALLOWED = """
         UNION ALL
         SELECT 'wrapper ' || fdwname, 'wrapper', oid FROM pg_foreign_data_wrapper
         UNION ALL
-        SELECT 'function ' || oid::regprocedure, 'function', oid FROM pg_proc
+        SELECT 'function ' || replace(oid::regprocedure::text, '"json"', 'json'), 'function', oid FROM pg_proc
          WHERE pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)
         UNION ALL
         SELECT CASE relkind WHEN 'r' THEN 'table ' WHEN 'p' THEN 'table ' WHEN 'v' THEN 'view ' WHEN 'S' THEN 'sequence '

@@ -18,8 +18,7 @@ namespace {
 class AwsCheck final : public RequestCheck {
   public:
     explicit AwsCheck(const CheckContext& context)
-        : RequestCheck(context.clock),
-          destination_(context.destination),
+        : destination_(context.destination),
           clock_(context.clock),
           service_(context.destination) {
         for (const std::string& target : context.targets)

@@ -19,7 +19,7 @@ constexpr std::string_view permission = "pubsub.topics.publish";
 class PubsubCheck final : public RequestCheck {
   public:
     explicit PubsubCheck(const CheckContext& context)
-        : RequestCheck(context.clock), destination_(context.destination), topics_(context.targets) {
+        : destination_(context.destination), topics_(context.targets) {
         auto credentials = google_credentials(destination_, context.clock);
         credentials_ = credentials.get();
         use(transport_config(destination_, context.clock, service_url(destination_), 1),
