@@ -76,16 +76,26 @@ NEEDS_NO_CALLER = {
     "inbox.revoke_operate(regrole)": GRANTING,
     "inbox.revoke_monitor(regrole)": GRANTING,
     "inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": ANYBODY,
+    "inbox.prune(integer)": "it removes what is older than the window, whoever calls it",
+    "inbox.lock_subscriptions()": "it takes a lock for subscribe() and confirm(), and does nothing else",
+    "inbox.wait_for(text,uuid,interval)": "it tells whether an event was applied, of which the caller knows the id",
 }  # fmt: skip
+
+# Views that look at rights and need no barrier, with the reason.
+SAME_ROWS_FOR_ALL = {
+    "inbox.status": "rights decide by CASE what a column shows, and conditions of others see no more of it than that",
+}
 
 # Not pinned, with the reason.
 SEARCH_PATH_OF_THE_CALLER = {
     "inbox.begin_event(text,uuid,text)": "called for every event, and qualifies every name and operator",
+    "inbox.begin_event(text,uuid,text,inbox.caller)": "called for every event, and qualifies every name and operator",
     "inbox.process(integer,bigint)": "handlers are to find what the path of their role has",
 }
 
-# Parameters that name a role, in functions that may be granted: they say who gets a right, not who asks.
-NAMES_A_ROLE = re.compile(r"\w+\.(grant|revoke)_\w+\(regrole\b")
+# Parameters that name a role, in functions that may be granted: they say who gets something, not who asks. The
+# handlers of a consumer that is given away wait until its new role confirms them.
+NAMES_A_ROLE = re.compile(r"\w+\.(grant|revoke)_\w+\(regrole\b|inbox\.give_consumer\(text,regrole,text,inbox\.caller\)")
 # The label of a program, which is shown beside the role and trusted with nothing.
 LABELS = {"updated_by"}
 
@@ -230,4 +240,5 @@ def test_views_that_select_by_right_are_barriers(database: Database, schema: str
     )
     assert len(views) > 3
     by_right = re.compile(r"\bhas_\w+_privilege\(|\bpg_has_role\(|\bis_own\(|current_user|session_user", re.IGNORECASE)
-    assert {name for name, text, barrier in views if by_right.search(text) and not barrier} == set()
+    loose = {name for name, text, barrier in views if by_right.search(text) and not barrier}
+    assert loose <= set(SAME_ROWS_FOR_ALL)
