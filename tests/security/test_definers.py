@@ -26,7 +26,7 @@ TOKEN = "who has a lease is known by its token, which only the fetcher was told"
 ALL_EVENTS = "operators may see and decide about all events that wait or failed"
 NO_EVENT = "monitors may see the figures of all destinations; there is nothing of an event in them"
 GRANTING = "who may execute it may grant this right, to any role; it is part of no right itself"
-OWNS_TABLE = "it asks for ownership of the table, with the rights of the current user (captured_table.cpp)"
+OWNS_TABLE = "it asks whether the current user owns the table"
 HARMLESS = "it has no more rights than its caller"
 ANYBODY = "any caller may do this to any consumer that it can name; the right says so"
 
@@ -55,6 +55,9 @@ NEEDS_NO_CALLER = {
     "outbox.revoke_monitor(regrole)": GRANTING,
     "outbox.save_captured(outbox.captured)": OWNS_TABLE,
     "outbox.forget_captured(regclass)": OWNS_TABLE,
+    "outbox.add_capture_triggers(regclass,text,text)": OWNS_TABLE,
+    "outbox.drop_capture_triggers(regclass)": OWNS_TABLE,
+    "outbox.set_capture_fire(regclass,text)": OWNS_TABLE,
     "outbox.enqueue(outbox.new_event[])": "it asks which topics the current user may use (producer.cpp)",
     "outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)":
         "it asks which topics the current user may use (producer.cpp)",
