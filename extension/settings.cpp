@@ -139,8 +139,8 @@ void define(bool preloading) {
                              nullptr, nullptr, nullptr);
     DefineCustomEnumVariable(
         "outbox.on_full_log", "What happens when the log outgrows outbox.max_log_size.",
-        "warn: the server log says so; detach: destinations that hold it are "
-        "paused and lose what they hold back.",
+        "warn: the server log says so; detach: a destination that holds much of it by its own "
+        "events is paused and loses them.",
         &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     define_integer("outbox.poll_max",
                    "Longest pause between two looks of an idle relay into the log.",
