@@ -92,3 +92,14 @@ def test_snapshots_of_what_cannot_be_are_refused(database: Database) -> None:
         database.execute(f"SELECT outbox.estimate_rows('{table}')")
     database.execute(f"SELECT outbox.write_snapshot('p', {columns}, ARRAY['1'], NULL)")
     assert database.value("SELECT count(*) FROM outbox.event WHERE event_type = 'TSnapshot'") >= 1
+
+
+def test_events_of_a_type_that_was_altered_are_refused(database: Database) -> None:
+    """S28"""
+    attributes = ", ".join(f"ADD ATTRIBUTE zz{n} text" for n in range(40))
+    database.execute(f"ALTER TYPE outbox.new_event {attributes}")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="was altered"):
+        database.execute("SELECT outbox.enqueue(ARRAY[jsonb_populate_record(NULL::outbox.new_event, "
+                         "'{\"aggregate_type\": \"a\", \"aggregate_id\": \"1\", \"event_type\": \"E\"}')])")  # fmt: skip
+    database.execute("ALTER TYPE outbox.new_event " + ", ".join(f"DROP ATTRIBUTE zz{n}" for n in range(40)))
+    database.execute(BATCH)
