@@ -465,3 +465,21 @@ def test_temporary_children_are_not_captured(database: Database, new_attacker: N
         ((id,),) = mallory.execute("SELECT outbox.backfill('t')")
         wait_for_backfill(database, id, "finished")
     assert database.value("SELECT count(*) FROM outbox.event") == 0
+
+
+def test_captures_of_typed_tables_follow_their_type(database: Database, new_attacker: NewAttacker) -> None:
+    """S17: of what is altered, nothing that is captured is overlooked."""
+    mallory = new_attacker("outbox.grant_capture")
+    mallory.execute("CREATE TYPE pair AS (a int, b int); CREATE TABLE pairs OF pair (PRIMARY KEY (a))")
+    mallory.execute("CREATE TABLE base (a int, b int); CREATE TABLE child (PRIMARY KEY (a)) INHERITS (base)")
+    mallory.execute("SELECT outbox.capture('pairs', columns => '{b}'), outbox.capture('child', columns => '{b}')")
+    mallory.execute("ALTER TYPE pair RENAME ATTRIBUTE b TO c CASCADE")
+    mallory.execute("ALTER TABLE base RENAME COLUMN b TO c")
+    mallory.execute("INSERT INTO pairs VALUES (1, 2); INSERT INTO child VALUES (1, 2)")
+    payload = "SELECT convert_from(payload, 'UTF8') FROM outbox.event"
+    assert database.execute(payload) == [('{"a":1,"c":2}',), ('{"a":1,"c":2}',)]
+    mallory.execute("ALTER TYPE pair DROP ATTRIBUTE c CASCADE; ALTER TABLE base DROP COLUMN c")
+    mallory.execute("INSERT INTO pairs VALUES (2); INSERT INTO child VALUES (2)")
+    assert database.execute(f"{payload} WHERE aggregate_id = '2'") == [('{"a":2}',), ('{"a":2}',)]
+    with pytest.raises(errors.UndefinedColumn):
+        mallory.execute("ALTER TYPE pair DROP ATTRIBUTE a CASCADE")
