@@ -19,6 +19,15 @@ static void run_as_owner(const char* statement, Oid type, Datum argument) {
     SetUserIdAndSecContext(user, context);
 }
 
+// A temporary table is gone without anybody being told, and its row would be left.
+static void check_kind(Oid table) {
+    const char kind = get_rel_relkind(table);
+    if ((kind != RELKIND_RELATION && kind != RELKIND_PARTITIONED_TABLE) ||
+        get_rel_persistence(table) == RELPERSISTENCE_TEMP)
+        ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
+                        errmsg("\"%s\" cannot be captured", get_rel_name(table))));
+}
+
 }  // namespace outbox
 
 OUTBOX_FUNCTION(outbox_save_captured) {
@@ -27,6 +36,7 @@ OUTBOX_FUNCTION(outbox_save_captured) {
     bool is_null;
     const Datum table = GetAttributeByNum(row, 1, &is_null);
     check_owns_table(is_null ? InvalidOid : DatumGetObjectId(table));
+    check_kind(DatumGetObjectId(table));
     run_as_owner("DELETE FROM outbox.captured WHERE relation = $1", REGCLASSOID, table);
     run_as_owner("INSERT INTO outbox.captured SELECT ($1).*", HeapTupleHeaderGetTypeId(row),
                  PG_GETARG_DATUM(0));

@@ -483,3 +483,20 @@ def test_captures_of_typed_tables_follow_their_type(database: Database, new_atta
     assert database.execute(f"{payload} WHERE aggregate_id = '2'") == [('{"a":2}',), ('{"a":2}',)]
     with pytest.raises(errors.UndefinedColumn):
         mallory.execute("ALTER TYPE pair DROP ATTRIBUTE a CASCADE")
+
+
+def test_a_capture_of_what_is_no_table_is_not_saved(database: Database, new_attacker: NewAttacker) -> None:
+    """S17: save_captured() is called by outbox.capture(), and by whoever may capture."""
+    mallory = new_attacker("outbox.grant_capture")
+    mallory.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE VIEW v AS SELECT 1 AS id")
+    mallory.execute("SELECT outbox.capture('t')")
+    row = "jsonb_populate_record(NULL::outbox.captured, %s || jsonb_build_object('relation', '{0}'))"
+    captured = database.value("SELECT to_jsonb(c)::text FROM outbox.captured AS c")
+    with mallory.connect() as connection:
+        connection.execute("CREATE TEMP TABLE s (id int PRIMARY KEY)")
+        for name in ("v", "s", "t_pkey"):
+            with pytest.raises(errors.WrongObjectType):
+                connection.execute(f"SELECT outbox.save_captured({row.format(name)})", (captured,))
+        for name in ("pg_class", "0"):
+            with pytest.raises((errors.InsufficientPrivilege, errors.UndefinedTable)):
+                connection.execute(f"SELECT outbox.save_captured({row.format(name)})", (captured,))
