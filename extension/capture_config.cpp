@@ -301,7 +301,7 @@ static void check_form(const Capture& capture) {
         input.event_type = type;
         fill_event(input, values, nulls);
     }
-    check_may_produce(values[LogTopic], capture.owner);
+    check_may_produce(values[LogTopic], capture.owner, Produces::by_capture);
 }
 
 static Capture* make_capture(const Source& source) {

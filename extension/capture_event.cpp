@@ -158,7 +158,7 @@ static void write_input(LogWriter& writer, const Capture& capture, const EventIn
         slot->tts_values[LogOnlyTo] = Int32GetDatum(only_to);
         slot->tts_isnull[LogOnlyTo] = false;
     }
-    check_may_produce(slot->tts_values[LogTopic], capture.owner);
+    check_may_produce(slot->tts_values[LogTopic], capture.owner, Produces::by_capture);
     writer.position_is_version = true;
     write_row(writer);
 }

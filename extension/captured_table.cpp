@@ -1,9 +1,17 @@
 // What outbox.capture() (sql/pg_outbox/capture.sql) cannot do in SQL: to write outbox.captured on
 // behalf of the owner of a table.
+#include "caller.hpp"
 #include "capture.hpp"
 #include "owners_rights.hpp"
 
 namespace outbox {
+
+static void execute(const char* statement, Oid type, Datum argument) {
+    SPI_connect();
+    if (SPI_execute_with_args(statement, 1, &type, &argument, nullptr, false, 0) < 0)
+        elog(ERROR, "cannot write outbox.captured");
+    SPI_finish();
+}
 
 // Runs a statement as the owner of outbox.captured, as referential integrity does.
 static void run_as_owner(const char* statement, Oid type, Datum argument) {
@@ -12,39 +20,35 @@ static void run_as_owner(const char* statement, Oid type, Datum argument) {
     int context;
     GetUserIdAndSecContext(&user, &context);
     SetUserIdAndSecContext(owner_of(captured), context | SECURITY_LOCAL_USERID_CHANGE);
-    SPI_connect();
-    if (SPI_execute_with_args(statement, 1, &type, &argument, nullptr, false, 0) < 0)
-        elog(ERROR, "cannot write outbox.captured");
-    SPI_finish();
+    execute(statement, type, argument);
     SetUserIdAndSecContext(user, context);
-}
-
-// A temporary table is gone without anybody being told, and its row would be left.
-static void check_kind(Oid table) {
-    const char kind = get_rel_relkind(table);
-    if ((kind != RELKIND_RELATION && kind != RELKIND_PARTITIONED_TABLE) ||
-        get_rel_persistence(table) == RELPERSISTENCE_TEMP)
-        ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
-                        errmsg("\"%s\" cannot be captured", get_rel_name(table))));
 }
 
 }  // namespace outbox
 
+// outbox.capture() is not the only one who may call it: what it says is checked again, and who
+// calls it is not for it to say.
 OUTBOX_FUNCTION(outbox_save_captured) {
     using namespace outbox;
+    refuse_restricted();
     HeapTupleHeader row = PG_GETARG_HEAPTUPLEHEADER(0);
     bool is_null;
     const Datum table = GetAttributeByNum(row, 1, &is_null);
     check_owns_table(is_null ? InvalidOid : DatumGetObjectId(table));
-    check_kind(DatumGetObjectId(table));
+    execute("SELECT outbox.check_capturable($1)", REGCLASSOID, table);
     run_as_owner("DELETE FROM outbox.captured WHERE relation = $1", REGCLASSOID, table);
     run_as_owner("INSERT INTO outbox.captured SELECT ($1).*", HeapTupleHeaderGetTypeId(row),
                  PG_GETARG_DATUM(0));
+    const char* sign = psprintf("UPDATE outbox.captured SET captured_by = %s, "
+                                "captured_at = clock_timestamp() WHERE relation = $1",
+                                quote_literal_cstr(GetUserNameFromId(GetUserId(), false)));
+    run_as_owner(sign, REGCLASSOID, table);
     PG_RETURN_VOID();
 }
 
 OUTBOX_FUNCTION(outbox_forget_captured) {
     using namespace outbox;
+    refuse_restricted();
     check_owns_table(PG_GETARG_OID(0));
     run_as_owner("DELETE FROM outbox.captured WHERE relation = $1", REGCLASSOID,
                  PG_GETARG_DATUM(0));

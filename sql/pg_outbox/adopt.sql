@@ -186,6 +186,7 @@ DECLARE
     rows        record;
     view        regclass;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'a table cannot be adopted in a % transaction', upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'active_sql_transaction',

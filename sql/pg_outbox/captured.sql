@@ -28,7 +28,7 @@ CREATE TABLE outbox.captured (
     fire           text        NOT NULL CHECK (fire IN ('origin', 'replica', 'always')),
     known_columns  name[]      NOT NULL,
     known_members  oid[]       NOT NULL,
-    captured_by    name        NOT NULL DEFAULT session_user,
+    captured_by    name        NOT NULL DEFAULT CURRENT_USER,
     captured_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE outbox.captured IS 'tables whose changes become events; see outbox.capture()';
@@ -56,7 +56,7 @@ COMMENT ON COLUMN outbox.captured.on_truncate IS 'what TRUNCATE does';
 COMMENT ON COLUMN outbox.captured.fire IS 'when the triggers fire: session_replication_role';
 COMMENT ON COLUMN outbox.captured.known_columns IS 'names of the columns of the table by number, as they were last; so a rename is seen';
 COMMENT ON COLUMN outbox.captured.known_members IS 'the table, its partitions and children, as they were last';
-COMMENT ON COLUMN outbox.captured.captured_by IS 'who was logged in then';
+COMMENT ON COLUMN outbox.captured.captured_by IS 'the role that called outbox.capture()';
 COMMENT ON COLUMN outbox.captured.captured_at IS 'when';
 
 SELECT pg_extension_config_dump('outbox.captured', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class)');
