@@ -62,7 +62,7 @@ def test_producers_that_were_altered_are_refused(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("GRANT USAGE ON SCHEMA outbox TO pg_monitor; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO pg_monitor")
         connection.execute("SET ROLE pg_monitor")
-        with pytest.raises(errors.NullValueNotAllowed):
+        with pytest.raises(errors.InsufficientPrivilege, match="permission denied for topic"):
             connection.execute(ENQUEUE)
 
 

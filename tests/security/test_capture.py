@@ -119,7 +119,7 @@ def test_capturing_does_not_plan_partition_keys_as_whoever_captures(
     database: Database, new_attacker: NewAttacker
 ) -> None:
     """S1: a trigger on a partitioned table looks up its partitions, and so plans its partition key."""
-    mallory = new_attacker()
+    mallory = new_attacker("outbox.grant_capture")
     trap = lay_trap(mallory)
     mallory.execute(f"""
         CREATE TABLE t (id int NOT NULL, v text) PARTITION BY LIST ((v || {trap}('constant')))""")
@@ -495,7 +495,7 @@ def test_a_capture_of_what_is_no_table_is_not_saved(database: Database, new_atta
     with mallory.connect() as connection:
         connection.execute("CREATE TEMP TABLE s (id int PRIMARY KEY)")
         for name in ("v", "s", "t_pkey"):
-            with pytest.raises(errors.WrongObjectType):
+            with pytest.raises((errors.WrongObjectType, errors.FeatureNotSupported)):
                 connection.execute(f"SELECT outbox.save_captured({row.format(name)})", (captured,))
         for name in ("pg_class", "0"):
             with pytest.raises((errors.InsufficientPrivilege, errors.UndefinedTable)):
