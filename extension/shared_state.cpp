@@ -203,14 +203,20 @@ static AbsentWorker* find_absent_locked(const WorkerIdentity& identity) {
     return nullptr;
 }
 
-// When there are too many, the others show at least what they wait for.
+static AbsentWorker* new_absent_locked(Oid database) {
+    int count = 0;
+    for (const AbsentWorker& absent : shared->absent)
+        count += absent.identity.kind != WorkerKind::none && absent.identity.database == database;
+    return count < SharedState::max_absent_of_database ? find_absent_locked({}) : nullptr;
+}
+
 void note_absent(const AbsentWorker& worker) {
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     AbsentWorker* entry = find_absent_locked(worker.identity);
-    if (entry == nullptr && (entry = find_absent_locked({})) != nullptr)
-        entry->since = worker.since;
+    const TimestampTz since = entry != nullptr ? entry->since : worker.since;
+    if (entry == nullptr)
+        entry = new_absent_locked(worker.identity.database);
     if (entry != nullptr) {
-        const TimestampTz since = entry->since;
         *entry = worker;
         entry->since = since;
     }

@@ -309,6 +309,7 @@ static void leave() {
         wait(100, "OutboxKeeperLeave");
         handle_signals();
     }
+    forget_absent_of(MyDatabaseId);
     proc_exit(0);
 }
 
