@@ -131,7 +131,8 @@ static bool database_has_most(Oid database, WorkerKind kind) {
         return false;
     int count = 0;
     for (int i = 0; i < shared->slots_used; i++)
-        count += shared->slots[i].kind > WorkerKind::keeper && shared->slots[i].database == database;
+        count +=
+            shared->slots[i].kind > WorkerKind::keeper && shared->slots[i].database == database;
     return count >= settings::max_workers_per_database;
 }
 
@@ -338,8 +339,8 @@ static void detach_from_slot(int exit_code, Datum) {
         return;
     }
     // 0: there was nothing to look after. Unless that changed just now, the launcher need not come
-    // back. After an error it comes by itself, if it is the one that started this keeper, and pauses
-    // before that, as it would not for a change.
+    // back. After an error it comes by itself, if it is the one that started this keeper; and then
+    // after a pause, which a change would end.
     if (wakeup.reload || (exit_code != 0 && !parent_knows))
         mark_changed(database);
     wake_launcher();
