@@ -104,9 +104,10 @@ static void want_processors() {
 
 static void want_backfills() {
     SPI_connect();
-    const int code = SPI_execute("SELECT t.id, t.id::text, t.role::oid FROM outbox.backfill_task AS t "
-                                 "WHERE t.state = 'running' ORDER BY t.id",
-                                 true, 0);
+    const int code = SPI_execute(
+        "SELECT t.id, t.id::text, t.role::oid FROM outbox.backfill_task AS t "
+        "WHERE t.state = 'running' ORDER BY t.id",
+        true, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not look for backfills: %s", SPI_result_code_string(code));
     for (uint64 i = 0; i < SPI_processed; i++) {
@@ -267,6 +268,7 @@ static void leave() {
         wait(100, "OutboxKeeperLeave");
         handle_signals();
     }
+    forget_absent_of(MyDatabaseId);
     proc_exit(0);
 }
 
@@ -309,8 +311,9 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
     bool look = true;
     TimestampTz looked_at = 0;
     while (true) {
-        const bool changed = look || (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
-                             (look_again && is_past(looked_at, milliseconds_to_trouble));
+        const bool changed =
+            look || (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
+            (look_again && is_past(looked_at, milliseconds_to_trouble));
         if (changed) {
             if (!look_around())
                 leave();
