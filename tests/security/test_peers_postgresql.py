@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +15,7 @@ from waiting import SECOND, wait_until
 
 from .attacker import NewRole
 from .peers import hostile_postgresql
-from .peers.attack import Target, seconds_to_end
+from .peers.attack import MOST_MEMORY, Target, peak, seconds_to_end
 from .peers.peer import Peer
 
 PASSWORD = "s3cret-s3cret-1"
@@ -41,8 +43,6 @@ def test_parameters_of_a_server_do_not_add_up(target: Target) -> None:
     """S11: little in each answer, and new ones in each"""
     database = target.database
     with Peer(hostile_postgresql.MODES["leaking"]) as peer:
-        from .peers.attack import MOST_MEMORY, peak
-
         pid = target.create(
             "leaks", f"postgresql://127.0.0.1:{peer.port}/x", {"user": "u", "password": PASSWORD}, batch_size="1"
         )
@@ -74,7 +74,7 @@ def test_a_relay_ends_while_it_computes_the_key_a_server_asked_for(target: Targe
             connect_timeout="1h",
         )  # fmt: skip
         database.enqueue("k", 1, topic="scram")
-        wait_until(lambda: peer.sent > 100, what="the server to ask for the key")
+        wait_until(lambda: peer.sent > 80, what="the server to ask for the key")
         assert seconds_to_end(pid) < SECOND
         database.execute("DROP SERVER scram CASCADE")
 
@@ -191,17 +191,15 @@ def test_the_environment_of_the_server_process_is_not_used(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S29"""
-    for name, value in {
+    hostile = {
         "PGSERVICE": "nowhere", "PGSERVICEFILE": "/nowhere", "PGHOSTADDR": "127.9.9.9", "PGOPTIONS": "-c role=nobody",
         "PGSSLMODE": "verify-full", "PGSSLROOTCERT": "/nowhere", "PGPASSFILE": "/nowhere", "PGTARGETSESSIONATTRS": "standby",
         "http_proxy": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    cluster = make_cluster(started=False)
-    cluster.start()
-    for name in list(__import__("os").environ):
-        if name.startswith("PG") and name != "PG_CONFIG":
-            monkeypatch.delenv(name)
+    }  # fmt: skip
+    popen = subprocess.Popen
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", lambda *a, **k: popen(*a, env={**os.environ, **hostile}, **k))
+        cluster = make_cluster()
     cluster.execute("CREATE DATABASE target")
     Database(cluster, "target").execute("CREATE EXTENSION pg_inbox")
     source = create_database(cluster, "source")

@@ -82,7 +82,7 @@ class Server:
         """Of superusers: no."""
         while self.read()[0] != b"Q":
             pass
-        self.session.send(done(b"SET") + row_description() + row(b"f") + done(b"SELECT 1") + READY)
+        self.session.send(done(b"SET") + done(b"SET") + row_description() + row(b"f") + done(b"SELECT 1") + READY)
 
     def prepare(self) -> None:
         while self.read()[0] != b"S":
@@ -152,14 +152,14 @@ def honest(session: Session) -> None:
 
 
 def leaking(session: Session) -> None:
-    """Confirms everything, with a megabyte of new parameters each time."""
+    """Confirms everything, with thousands of new parameters each time."""
     server = Server(session)
     server.get_ready()
     number = 0
     while True:
         server.await_batch()
         pieces = []
-        for _ in range(60_000):
+        for _ in range(5_000):
             number += 1
             pieces.append(message(b"S", b"p%d\0v\0" % number))
         session.send(b"".join(pieces))
