@@ -152,16 +152,16 @@ def honest(session: Session) -> None:
 
 
 def leaking(session: Session) -> None:
-    """Confirms everything, with thousands of new parameters each time."""
+    """Confirms everything, with a quarter of a megabyte of new parameters each time."""
     server = Server(session)
     server.get_ready()
     number = 0
     while True:
         server.await_batch()
         pieces = []
-        for _ in range(5_000):
+        for _ in range(500):
             number += 1
-            pieces.append(message(b"S", b"p%d\0v\0" % number))
+            pieces.append(message(b"S", b"p%d\0" % number, b"v" * 500, b"\0"))
         session.send(b"".join(pieces))
         server.confirm()
 
