@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import psycopg
 import pytest
-
-from receiver import Receiver
-from waiting import wait_until
 
 from .attacker import NewAttacker
 
@@ -48,31 +43,4 @@ def test_a_view_of_the_log_has_a_content_type_that_is_one(new_attacker: NewAttac
     database = new_attacker().database
     for content_type in (*ODD_TYPES, "protobuf"):
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="media type"):
-            database.execute("SELECT outbox.create_outbox_view('v', 'debezium', content_type => %s)", (content_type,))
-
-
-@pytest.mark.parametrize("format", ["batched", "structured"])
-def test_an_event_of_a_restored_log_stays_one_event(
-    new_attacker: NewAttacker, receiver: Receiver, http: None, format: str
-) -> None:
-    """S9: rows that went past enqueue()"""
-    database = new_attacker().database
-    database.cluster.configure({"outbox.allowed_hosts": "127.0.0.1"})
-    try:
-        wait_until(lambda: database.value("SHOW outbox.allowed_hosts"), lambda v: v == "127.0.0.1", what="the setting")
-        for content_type in ("application/json", "application/json ", "x/y+json"):
-            database.execute("SELECT outbox.enqueue('video', '1', 'X', '{}'::bytea, 'text/plain', topic => 'video.x')")
-            table = database.value("SELECT tableoid::regclass::text FROM outbox.event ORDER BY position DESC LIMIT 1")
-            database.execute(
-                f"UPDATE {table} SET payload = %s, content_type = %s "
-                f"WHERE position = (SELECT max(position) FROM outbox.event)", (FORGED, content_type),
-            )  # fmt: skip
-        database.add_destination("d", receiver.url(), format=format)
-        database.wait_published(3)
-    finally:
-        database.cluster.configure({"outbox.allowed_hosts": ""})
-    bodies = [json.loads(request.body) for request in receiver.requests]
-    events = [event for body in bodies for event in (body if isinstance(body, list) else [body])]
-    assert len(events) == 3
-    assert {event["topic"] for event in events} == {"video.x"}
-    assert all("data_base64" in event and "data" not in event for event in events)
+            database.execute("SELECT outbox.create_outbox_view('v', content_type => %s)", (content_type,))

@@ -22,7 +22,7 @@ TEST(ContentType, PromisesJson) {
 TEST(ContentType, PromisesNoJson) {
     for (const char* text : {"text/plain", "application/jsonp", "application/x-json", "text/json",
                              "application/+json", "application/json-seq",
-                             "application/octet-stream;type=application/json"}) {
+                             "application/octet-stream;type=\"application/json\""}) {
         EXPECT_TRUE(ContentType::parse(text)) << text;
         EXPECT_FALSE(promises_json(text)) << text;
     }
