@@ -176,6 +176,7 @@ USERS = {
     "function outbox.know_table()": NOBODY,
     "function outbox.last_restored_xid()": NOBODY,
     "function outbox.layout(text)": NOBODY,
+    "function outbox.is_content_type(text)": NOBODY,
     "function outbox.layout_columns(text)": NOBODY,
     "function outbox.leave_pull()": NOBODY,
     "function outbox.lock_cursor(name)": NOBODY,
