@@ -276,6 +276,8 @@ def aimed_value(world: World, name: str, kind: str, token: str) -> str:
     if kind == "outbox.captured":
         return "(SELECT c FROM jsonb_populate_record(NULL::outbox.captured, '{\"relation\": \"victim.bare\", \"aggregate_type\": \"a\"}') AS c)"
     chosen = by_name.get(name)
+    if kind.endswith("[]") and not str(chosen).startswith("{"):
+        return "'{}'"
     if chosen is not None:
         return f"'{chosen}'" if "any" not in kind else "9"
     by_type = {"text": "'x'", "name": "'x'", "integer": "1", "bigint": "1", "smallint": "1", "boolean": "true", "regclass": "'victim.t'", "regrole": "'mallory'", "jsonb": "'{}'", "interval": "'1 s'",
@@ -604,5 +606,5 @@ def test_others_work_on(siege: Siege) -> None:
             other.execute(statement)
     with world.connect("victim") as victim:
         victim.execute("UPDATE victim.t SET v = v")
-        assert len(victim.execute("SELECT * FROM inbox.claim('theirs', 100, '1 microsecond')").fetchall()) > 0
+        assert len(victim.execute("SELECT * FROM inbox.claim('theirs', 100, '1 ms')").fetchall()) > 0
     assert world.database.execute("SELECT count(c) FROM outbox.captures AS c")
