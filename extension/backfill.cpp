@@ -4,6 +4,9 @@
 // changes the row has to wait for the lock, or has committed before; so of events about one row the
 // order of positions is the order of what they tell. No lock is waited for that others may wait
 // for in turn: rows that somebody has locked, or has just changed, are named to the caller.
+#include <cmath>
+#include <initializer_list>
+
 #include "capture.hpp"
 #include "owners_rights.hpp"
 #include "pg.hpp"
@@ -48,15 +51,23 @@ static void write_locked_row(Walk& walk) {
 static bool open_table(Walk& walk, Oid table) {
     check_may_enqueue();
     walk.table = try_relation_open(table, RowShareLock);
+    if (walk.table != nullptr && walk.table->rd_rel->relkind != RELKIND_RELATION)
+        ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
+                        errmsg("\"%s\" is not a table that has rows of its own",
+                               RelationGetRelationName(walk.table))));
     return walk.table != nullptr;
 }
 
-static void look_for_capture(Walk& walk) {
+// With the rights that all code may have that belongs to the table or its capture. Whoever owns the
+// table that is captured may own this part of it or not.
+static OwnersRights look_for_capture(Walk& walk) {
     walk.capture = find_capture(walk.table);
     if (walk.capture == nullptr)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("table \"%s\" is not captured", RelationGetRelationName(walk.table)),
                         errhint("outbox.capture() says how its rows become events.")));
+    check_owners(*walk.capture, walk.table);
+    return OwnersRights(role_of_code(*walk.capture));
 }
 
 static void begin_rows(Walk& walk, int rows_at_once) {
@@ -144,18 +155,25 @@ static ArrayType* array_argument(FunctionCallInfo fcinfo, int number) {
     return PG_ARGISNULL(number) ? nullptr : PG_GETARG_ARRAYTYPE_P(number);
 }
 
+static void require(FunctionCallInfo fcinfo, std::initializer_list<int> arguments) {
+    for (const int number : arguments)
+        if (PG_ARGISNULL(number))
+            ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+                            errmsg("argument %d must not be null", number + 1)));
+}
+
 }  // namespace outbox
 
 // (part regclass, columns name[], after text[], "limit" integer, only_to integer); NULL: it is
 // gone.
 OUTBOX_FUNCTION(outbox_write_snapshots) {
     using namespace outbox;
+    require(fcinfo, {0, 3});
     Walk walk{};
     walk.only_to = PG_ARGISNULL(4) ? 0 : PG_GETARG_INT32(4);
     if (!open_table(walk, PG_GETARG_OID(0)))
         PG_RETURN_NULL();
-    const OwnersRights rights(walk.table->rd_rel->relowner);
-    look_for_capture(walk);
+    const OwnersRights rights = look_for_capture(walk);
     walk.key = open_key(walk.table, array_argument(fcinfo, 1));
     walk.scan = begin_walk(walk.table, walk.key, GetActiveSnapshot(), array_argument(fcinfo, 2));
     begin_rows(walk, rows_at_once);
@@ -169,12 +187,12 @@ OUTBOX_FUNCTION(outbox_write_snapshots) {
 // (part regclass, columns name[], key text[], only_to integer)
 OUTBOX_FUNCTION(outbox_write_snapshot) {
     using namespace outbox;
+    require(fcinfo, {0, 1, 2});
     Walk walk{};
     walk.only_to = PG_ARGISNULL(3) ? 0 : PG_GETARG_INT32(3);
     if (!open_table(walk, PG_GETARG_OID(0)))
         PG_RETURN_VOID();
-    const OwnersRights rights(walk.table->rd_rel->relowner);
-    look_for_capture(walk);
+    const OwnersRights rights = look_for_capture(walk);
     walk.key = open_key(walk.table, PG_GETARG_ARRAYTYPE_P(1));
     walk.scan = begin_look_up(walk.table, walk.key, GetActiveSnapshot(), PG_GETARG_ARRAYTYPE_P(2));
     begin_rows(walk, 1);
@@ -197,14 +215,28 @@ OUTBOX_FUNCTION(outbox_check_can_backfill) {
     using namespace outbox;
     Walk walk{};
     if (open_table(walk, PG_GETARG_OID(0))) {
-        const OwnersRights rights(walk.table->rd_rel->relowner);
-        look_for_capture(walk);
-        rights.give_back();
+        const OwnersRights rights = look_for_capture(walk);
         walk.key = open_key(walk.table, nullptr);
         close_key(walk.key);
+        rights.give_back();
         relation_close(walk.table, NoLock);
     }
     PG_RETURN_VOID();
+}
+
+// (part regclass)
+OUTBOX_FUNCTION(outbox_estimate_rows) {
+    using namespace outbox;
+    Relation table = try_relation_open(PG_GETARG_OID(0), AccessShareLock);
+    double rows = 0;
+    if (table != nullptr && table->rd_rel->relkind == RELKIND_RELATION) {
+        BlockNumber pages;
+        double all_visible;
+        estimate_rel_size(table, nullptr, &pages, &rows, &all_visible);
+    }
+    if (table != nullptr)
+        relation_close(table, AccessShareLock);
+    PG_RETURN_INT64(static_cast<int64>(rint(rows)));
 }
 
 OUTBOX_FUNCTION(outbox_wake_for_backfill) {

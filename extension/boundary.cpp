@@ -10,6 +10,8 @@ static int sqlstate_of(ErrorKind kind) {
             return ERRCODE_FDW_INVALID_OPTION_NAME;
         case ErrorKind::invalid_value:
             return ERRCODE_INVALID_PARAMETER_VALUE;
+        case ErrorKind::not_allowed:
+            return ERRCODE_INSUFFICIENT_PRIVILEGE;
         case ErrorKind::unavailable:
             return ERRCODE_CONNECTION_EXCEPTION;
         case ErrorKind::internal:

@@ -13,6 +13,11 @@ struct Capture;  // how rows of one table become events
 // of the transaction.
 const Capture* find_capture(Relation table);
 
+// Raises an error if code that belongs to the table and to the capture cannot run as one role.
+void check_owners(const Capture& capture, Relation table);
+// The role it runs as.
+Oid role_of_code(const Capture& capture);
+
 // Adds an event with all captured columns of the row, of the type for snapshots and with the header
 // `snapshot`; `only_to` is the number of the one destination it is for, 0: all. False: the
 // condition of the capture excludes the row. The row is one of the table that find_capture() was

@@ -5,6 +5,7 @@
 #include "event_input.hpp"
 #include "owners_rights.hpp"
 #include "producer.hpp"
+#include "table_form.hpp"
 
 namespace outbox {
 
@@ -252,32 +253,25 @@ static bool says(const Source& source, CapturedColumn column, const char* word) 
     return strcmp(TextDatumGetCString(source.values[column]), word) == 0;
 }
 
-static const Trigger* delete_trigger(Relation relation) {
-    const TriggerDesc* triggers = relation->trigdesc;
-    for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++)
-        if (strcmp(triggers->triggers[i].tgname, delete_trigger_name) == 0)
-            return &triggers->triggers[i];
-    return nullptr;
+Oid capture_function(const char* name) {
+    return GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum(name),
+                           PointerGetDatum(buildoidvector(nullptr, 0)),
+                           ObjectIdGetDatum(get_namespace_oid("outbox", false)));
 }
 
-// The condition lives in the triggers, where PostgreSQL keeps it right when columns are renamed.
-// That of the delete trigger speaks of OLD, which is varno 1, and so of any row that is not INNER
-// or OUTER.
-static void prepare_condition(Capture& capture, const Source& source) {
-    if (!DatumGetBool(source.values[CapturedConditional]))
-        return;
-    const Trigger* trigger = delete_trigger(source.relation);
-    if (trigger == nullptr || trigger->tgqual == nullptr)
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("the triggers that capture table \"%s\" are not complete",
-                               RelationGetRelationName(source.relation)),
-                        errhint("Call outbox.capture() again, with replace => true.")));
-    const OwnersRights rights(capture.owner);  // planning runs what is IMMUTABLE
-    auto* clause = static_cast<Node*>(stringToNode(trigger->tgqual));
-    Expr* planned = expression_planner(reinterpret_cast<Expr*>(clause));
-    capture.condition = ExecInitQual(make_ands_implicit(planned), nullptr);
-    rights.give_back();
-    capture.condition_context = CreateStandaloneExprContext();
+void check_owners(const Capture& capture, Relation table) {
+    if (!OidIsValid(capture.code_runs_as))
+        ereport(ERROR,
+                (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                 errmsg("table \"%s\" does not belong to the owner of table \"%s\"",
+                        RelationGetRelationName(table), get_rel_name(capture.table)),
+                 errdetail("It is captured as a part of that table, and functions of one of the "
+                           "owners would run with the rights of the other."),
+                 errhint("ALTER TABLE ... OWNER TO gives both to one role.")));
+}
+
+Oid role_of_code(const Capture& capture) {
+    return capture.code_runs_as;
 }
 
 // What outbox.enqueue() would refuse in each event is refused once, here.
@@ -307,7 +301,7 @@ static void check_form(const Capture& capture) {
         input.event_type = type;
         fill_event(input, values, nulls);
     }
-    check_may_produce(values[LogTopic], capture.owner);
+    check_may_produce(values[LogTopic], capture.owner, Produces::by_capture);
 }
 
 static Capture* make_capture(const Source& source) {
@@ -316,6 +310,7 @@ static Capture* make_capture(const Source& source) {
     capture.memory = CurrentMemoryContext;
     capture.table = DatumGetObjectId(source.values[CapturedRelation]);
     capture.owner = owner_of(capture.table);
+    capture.code_runs_as = weaker_of(capture.owner, source.relation->rd_rel->relowner);
     capture.aggregate_type = text_of(source, CapturedAggregateType);
     capture.topic = text_of(source, CapturedTopic);
     capture.insert_type = text_of(source, CapturedInsertType);
@@ -329,8 +324,9 @@ static Capture* make_capture(const Source& source) {
     capture.old_values = DatumGetBool(source.values[CapturedOldValues]);
     capture.old_row = says(source, CapturedOnDelete, "old");
     use_all_columns(capture, source);
-    prepare_condition(capture, source);
     check_form(capture);
+    if (DatumGetBool(source.values[CapturedConditional]))
+        prepare_condition(capture, source.relation);
     return made;
 }
 
@@ -356,6 +352,26 @@ static List* add_parents(List* relations, Oid relation) {
     return relations;
 }
 
+// What the rest counts on. Who owns the extension can alter its tables.
+static void check_captured_table(Relation table) {
+    static constexpr Oid types[] = {
+        REGCLASSOID,  TEXTOID, NAMEARRAYOID, NAMEARRAYOID, NAMEOID, TEXTOID, NAMEOID,
+        NAMEARRAYOID, JSONBOID, NAMEARRAYOID, NAMEARRAYOID, TEXTOID, BOOLOID, TEXTOID,
+        BOOLOID,      TEXTOID, TEXTOID,      TEXTOID,      TEXTOID, TEXTOID,
+    };
+    static_assert(lengthof(types) == CapturedSnapshotType + 1);
+    check_columns(table, types, true);
+}
+
+static void check_captured_row(Relation table, TupleTableSlot* row) {
+    for (const CapturedColumn column :
+         {CapturedAggregateType, CapturedAggregateId, CapturedRowKey, CapturedTopic,
+          CapturedExcluded, CapturedOnUpdate, CapturedOldValues, CapturedOnDelete,
+          CapturedConditional, CapturedInsertType, CapturedUpdateType, CapturedDeleteType,
+          CapturedTruncateType, CapturedSnapshotType})
+        check_value(table, row, column);
+}
+
 static bool find_row(TableScanDesc scan, Oid relation, TupleTableSlot* row) {
     table_rescan(scan, nullptr);
     while (table_scan_getnextslot(scan, ForwardScanDirection, row)) {
@@ -370,6 +386,7 @@ static bool find_row(TableScanDesc scan, Oid relation, TupleTableSlot* row) {
 static Capture* read_capture(Relation relation) {
     captured_table = get_relname_relid("captured", get_namespace_oid("outbox", false));
     Relation table = table_open(captured_table, AccessShareLock);
+    check_captured_table(table);
     ::Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     TableScanDesc scan = table_beginscan(table, snapshot, 0, nullptr);
     TupleTableSlot* row = table_slot_create(table, nullptr);
@@ -377,10 +394,12 @@ static Capture* read_capture(Relation relation) {
     List* relations = list_make1_oid(RelationGetRelid(relation));
     for (int i = 0; i < list_length(relations) && capture == nullptr; i++) {
         const Oid candidate = list_nth_oid(relations, i);
-        if (find_row(scan, candidate, row))
+        if (find_row(scan, candidate, row)) {
+            check_captured_row(table, row);
             capture = make_capture({row->tts_values, row->tts_isnull, relation});
-        else
+        } else {
             relations = add_parents(relations, candidate);
+        }
     }
     ExecDropSingleTupleTableSlot(row);
     table_endscan(scan);
@@ -396,6 +415,7 @@ static Capture* read_capture(Relation relation) {
 struct CacheEntry {
     Oid relation;
     bool valid;
+    bool has_parts;  // others count on it: captures of its partitions and children
     Capture* capture;
 };
 
@@ -408,8 +428,11 @@ static void invalidate_relation(Datum, Oid relation) {
         return;
     }
     auto* entry = static_cast<CacheEntry*>(hash_search(cache, &relation, HASH_FIND, nullptr));
-    if (entry != nullptr)
-        entry->valid = false;
+    if (entry == nullptr)
+        return;
+    entry->valid = false;
+    if (entry->has_parts)
+        cache_valid = false;
 }
 
 // Conditions may contain the body of a function.
@@ -441,40 +464,55 @@ static void retire(CacheEntry& entry) {
     entry.capture = nullptr;
 }
 
+static CacheEntry& entry_of(Oid relation) {
+    bool found;
+    auto* entry = static_cast<CacheEntry*>(hash_search(cache, &relation, HASH_ENTER, &found));
+    if (!found) {
+        entry->valid = false;
+        entry->has_parts = false;
+        entry->capture = nullptr;
+    }
+    return *entry;
+}
+
+// Planning a condition may run code of the table's owner, and so come here again.
 static void build(CacheEntry& entry, Relation relation) {
     MemoryContext memory =
         AllocSetContextCreate(CurrentMemoryContext, "outbox capture", ALLOCSET_SMALL_SIZES);
     MemoryContext outer = MemoryContextSwitchTo(memory);
     Capture* capture = read_capture(relation);
     MemoryContextSwitchTo(outer);
+    retire(entry);
     if (capture == nullptr) {
         MemoryContextDelete(memory);
         return;
     }
     MemoryContextSetParent(memory, CacheMemoryContext);
     entry.capture = capture;
+    if (capture->table != entry.relation)
+        entry_of(capture->table).has_parts = true;
 }
 
 const Capture* find_capture(Relation table) {
     if (cache == nullptr)
         make_cache();
-    const Oid relation = RelationGetRelid(table);
-    // Reading the tables takes locks, and so may hear that what was just read is old.
-    while (true) {
+    CacheEntry& entry = entry_of(RelationGetRelid(table));
+    // Reading the tables takes locks, and so may hear that what was just read is old. So may, each
+    // time again, who plans a condition that changes something.
+    for (int tries = 0; tries < 100; tries++) {
         if (!cache_valid)
             invalidate_all();
-        bool found;
-        auto* entry = static_cast<CacheEntry*>(hash_search(cache, &relation, HASH_ENTER, &found));
-        if (!found)
-            entry->capture = nullptr;
-        if (found && entry->valid && entry->capture != nullptr)
-            return entry->capture;
-        retire(*entry);
-        entry->valid = true;
-        build(*entry, table);
-        if (entry->capture == nullptr)
+        if (entry.valid && entry.capture != nullptr)
+            return entry.capture;
+        retire(entry);
+        entry.valid = true;
+        build(entry, table);
+        if (entry.capture == nullptr)
             return nullptr;
     }
+    ereport(ERROR,
+            (errcode(ERRCODE_OBJECT_IN_USE), errmsg("the capture of table \"%s\" keeps changing",
+                                                    RelationGetRelationName(table))));
 }
 
 }  // namespace outbox

@@ -7,6 +7,8 @@
 
 namespace outbox {
 
+struct Condition;  // capture_condition.cpp
+
 // So that it comes before all others: what another trigger changes then comes later in the log.
 constexpr const char* delete_trigger_name = "00_outbox_capture_delete";
 
@@ -29,8 +31,9 @@ struct ColumnList {
 
 struct Capture {
     MemoryContext memory;
-    Oid table;  // the one that is captured
-    Oid owner;  // of that table
+    Oid table;         // the one that is captured
+    Oid owner;         // of that table
+    Oid code_runs_as;  // its functions, and those of the relation's owner; InvalidOid: none may
     text* aggregate_type;
     ColumnList aggregate_id;
     bool has_ordering_key;  // of its own
@@ -51,8 +54,14 @@ struct Capture {
     CaptureColumn* columns;
     int column_count;
     AttrNumber last_column;
-    ExprState* condition;  // over a row in ecxt_scantuple; nullptr: none
-    ExprContext* condition_context;
+    List* condition;                    // as planned; NIL: all rows are captured
+    mutable Condition* idle_condition;  // nullptr: those that there are are being evaluated
 };
+
+// A trigger function of ours, by its name. Not everybody who comes here may look into the schema.
+Oid capture_function(const char* name);
+
+// The condition that the triggers of the relation have.
+void prepare_condition(Capture& capture, Relation relation);
 
 }  // namespace outbox

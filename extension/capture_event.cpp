@@ -13,14 +13,6 @@ static bool is_null(TupleTableSlot* row, const CaptureColumn& column) {
     return row->tts_isnull[column.json.number - 1];
 }
 
-bool is_captured(const Capture& capture, TupleTableSlot* row) {
-    if (capture.condition == nullptr)
-        return true;
-    ResetExprContext(capture.condition_context);
-    capture.condition_context->ecxt_scantuple = row;
-    return ExecQual(capture.condition, capture.condition_context);
-}
-
 // ---------------------------------------------------------------------------------------------
 // Keys, headers and versions
 // ---------------------------------------------------------------------------------------------
@@ -166,7 +158,7 @@ static void write_input(LogWriter& writer, const Capture& capture, const EventIn
         slot->tts_values[LogOnlyTo] = Int32GetDatum(only_to);
         slot->tts_isnull[LogOnlyTo] = false;
     }
-    check_may_produce(slot->tts_values[LogTopic], capture.owner);
+    check_may_produce(slot->tts_values[LogTopic], capture.owner, Produces::by_capture);
     writer.position_is_version = true;
     write_row(writer);
 }

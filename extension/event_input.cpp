@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "core/content_type.hpp"
 #include "settings.hpp"
 #include "uuid7.hpp"
 
@@ -17,10 +18,6 @@ static std::string_view view(const text* value) {
 
 static bool is_control(char c) {
     return static_cast<unsigned char>(c) < ' ' || c == 0x7f;
-}
-
-static bool is_printable_ascii(char c) {
-    return c >= ' ' && c < 0x7f;
 }
 
 // RFC 9110: what a header name may consist of.
@@ -209,14 +206,6 @@ static text* text_of(Jsonb* json) {
     return reinterpret_cast<text*>(buffer.data);
 }
 
-static bool is_json_type(std::string_view content_type) {
-    const std::string_view media_type = content_type.substr(0, content_type.find(';'));
-    constexpr std::string_view json = "application/json";
-    return (media_type.size() == json.size() &&
-            pg_strncasecmp(media_type.data(), json.data(), json.size()) == 0) ||
-           media_type.ends_with("+json");
-}
-
 // Bytes that are called JSON must be JSON: sinks embed them in documents of their own.
 static void check_json_bytes(const bytea* bytes) {
     const int length = static_cast<int>(VARSIZE_ANY_EXHDR(bytes));
@@ -230,18 +219,19 @@ static void check_json_bytes(const bytea* bytes) {
     DirectFunctionCall1(json_in, CStringGetDatum(in_server_encoding));
 }
 
-static void check_content_type(const text* content_type) {
+static ContentType check_content_type(const text* content_type) {
     if (content_type == nullptr)
         ereport(ERROR,
                 (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("content_type must not be null"),
                  errhint("Write for example 'application/x-protobuf'.")));
     check_name(content_type, "content_type");
-    const std::string_view type = view(content_type);
-    if (!std::all_of(type.begin(), type.end(), is_printable_ascii) ||
-        type.find('/') == std::string_view::npos)
+    const std::optional<ContentType> type = ContentType::parse(view(content_type));
+    if (!type)
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                         errmsg("content_type is not a media type"),
-                        errhint("Write for example 'application/x-protobuf'.")));
+                        errhint("Write for example 'application/x-protobuf' or "
+                                "'text/plain; charset=utf-8'.")));
+    return *type;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -314,10 +304,10 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
         PointerGetDatum(input.ordering_key != nullptr ? input.ordering_key : input.aggregate_id);
 
     if (input.bytes != nullptr || input.content_type != nullptr) {
-        check_content_type(input.content_type);
+        const ContentType type = check_content_type(input.content_type);
         if (input.bytes != nullptr) {
             check_payload_size(VARSIZE_ANY_EXHDR(input.bytes));
-            if (is_json_type(view(input.content_type)))
+            if (type.is_json())
                 check_json_bytes(input.bytes);
         }
         values[LogContentType] = PointerGetDatum(input.content_type);

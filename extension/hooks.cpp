@@ -80,18 +80,34 @@ static bool may_create_databases() {
     return may;
 }
 
-static bool may_disturb(Oid database, const Node* statement) {
-    // Copying a database is allowed to more roles than dropping it; the server checks that itself.
-    if (IsA(statement, CreatedbStmt))
-        return may_create_databases();
-    return compat::owns_database(database, GetUserId());
+static bool is_template(Oid database) {
+    HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+    if (!HeapTupleIsValid(tuple))
+        return false;
+    const bool is = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple))->datistemplate;
+    ReleaseSysCache(tuple);
+    return is;
 }
 
-// Workers are connected, and would make DROP DATABASE fail. They leave, and stay away until the
-// statement has ended (release_hold() at the end of its transaction).
+// What the server will ask of the role before it does anything. Whoever it will refuse must not
+// disturb anybody.
+static bool may_disturb(Oid database, const Node* statement) {
+    const bool owns = compat::owns_database(database, GetUserId());
+    if (IsA(statement, CreatedbStmt))
+        return may_create_databases() && (owns || is_template(database));
+    if (IsA(statement, RenameStmt))
+        return owns && may_create_databases();
+    return owns;
+}
+
+// Inside a transaction block the server refuses all of them but a rename.
+static bool is_refused_in_block(const Node* statement) {
+    return !IsA(statement, RenameStmt);
+}
+
+// Workers are connected, and would make DROP DATABASE fail. They leave, and stay away until
+// release_hold().
 static void clear_database(Oid database) {
-    if (database == MyDatabaseId)  // the server will refuse
-        return;
     hold_database(database);
     for (int tries = 0; terminate_workers(database, WorkerKind::none) > 0 && tries < 500; tries++) {
         WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10, PG_WAIT_EXTENSION);
@@ -100,24 +116,66 @@ static void clear_database(Oid database) {
     }
 }
 
+// The arguments of the hook.
+struct Utility {
+    PlannedStmt* statement;
+    const char* query;
+    bool read_only_tree;
+    ProcessUtilityContext context;
+    ParamListInfo parameters;
+    QueryEnvironment* environment;
+    DestReceiver* receiver;
+    QueryCompletion* completion;
+};
+
+static void execute(const Utility& utility) {
+    const ProcessUtility_hook_type next =
+        previous_process_utility_hook ? previous_process_utility_hook : standard_ProcessUtility;
+    next(utility.statement, utility.query, utility.read_only_tree, utility.context,
+         utility.parameters, utility.environment, utility.receiver, utility.completion);
+}
+
+// The hold ends with the statement: at once when it fails, whatever becomes of the transaction, and
+// in a block, which the role could leave open. Else at the end of the transaction, which is the end
+// of the statement: a worker that came between the two would find the database dropped.
+static void execute_without_workers(const Utility& utility, Oid database, bool in_block) {
+    PG_TRY();
+    {
+        clear_database(database);
+        execute(utility);
+    }
+    PG_CATCH();
+    {
+        release_hold();
+        PG_RE_THROW();
+    }
+    PG_END_TRY();
+    if (in_block)
+        release_hold();
+}
+
 static void on_utility(PlannedStmt* statement, const char* query, bool read_only_tree,
                        ProcessUtilityContext context, ParamListInfo parameters,
                        QueryEnvironment* environment, DestReceiver* receiver,
                        QueryCompletion* completion) {
+    const Utility utility = {statement,  query,       read_only_tree, context,
+                             parameters, environment, receiver,       completion};
     const Node* parsed = statement->utilityStmt;
-    const Oid database = database_in_the_way(parsed);
-    if (OidIsValid(database) && may_disturb(database, parsed))
-        clear_database(database);
-    else if (IsA(parsed, TransactionStmt) &&
-             reinterpret_cast<const TransactionStmt*>(parsed)->kind == TRANS_STMT_COMMIT_PREPARED)
+    if (IsA(parsed, TransactionStmt) &&
+        reinterpret_cast<const TransactionStmt*>(parsed)->kind == TRANS_STMT_COMMIT_PREPARED)
         wake_at_commit(WakeRelays | WakeProcessors);  // it may have prepared events
 
-    if (previous_process_utility_hook)
-        previous_process_utility_hook(statement, query, read_only_tree, context, parameters,
-                                      environment, receiver, completion);
+    const Oid database = database_in_the_way(parsed);
+    // The current one: the server will refuse.
+    if (!OidIsValid(database) || database == MyDatabaseId || !may_disturb(database, parsed)) {
+        execute(utility);
+        return;
+    }
+    const bool in_block = IsInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL);
+    if (in_block && is_refused_in_block(parsed))
+        execute(utility);
     else
-        standard_ProcessUtility(statement, query, read_only_tree, context, parameters, environment,
-                                receiver, completion);
+        execute_without_workers(utility, database, in_block);
 }
 
 void install_hooks() {

@@ -1,5 +1,6 @@
 #include "log.hpp"
 
+#include "table_form.hpp"
 #include "version.hpp"
 
 namespace outbox {
@@ -19,6 +20,8 @@ static void invalidate(Datum, Oid relation) {
 static int read_current_segment(Oid table) {
     int current = 0;
     Relation ring = table_open(table, AccessShareLock);
+    static constexpr Oid types[] = {INT4OID, BOOLOID, TIMESTAMPTZOID};
+    check_columns(ring, types, true);
     ::Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     TableScanDesc scan = table_beginscan(ring, snapshot, 0, nullptr);
     TupleTableSlot* row = table_slot_create(ring, nullptr);
@@ -68,6 +71,15 @@ const LogRelations* find_log_relations() {
     return &relations;
 }
 
+void check_segment(Relation segment) {
+    static constexpr Oid types[] = {INT8OID,  XID8OID, TIMESTAMPTZOID, UUIDOID,
+                                    INT8OID,  INT4OID, UUIDOID,        TEXTOID,
+                                    TEXTOID,  TEXTOID, TEXTOID,        TEXTOID,
+                                    TEXTOID,  JSONBOID, BYTEAOID,      INT4OID};
+    static_assert(lengthof(types) == LogColumns);
+    check_columns(segment, types);
+}
+
 bool is_order_index(Relation index) {
     return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisvalid &&
            index->rd_index->indnkeyatts == 2 && index->rd_index->indkey.values[0] == LogXid + 1 &&
@@ -76,7 +88,11 @@ bool is_order_index(Relation index) {
 
 Relation try_open_segment(int number) {
     const LogRelations* log = find_log_relations();
-    return log != nullptr ? try_table_open(log->segments[number], AccessShareLock) : nullptr;
+    Relation segment =
+        log != nullptr ? try_table_open(log->segments[number], AccessShareLock) : nullptr;
+    if (segment != nullptr)
+        check_segment(segment);
+    return segment;
 }
 
 const LogRelations& log_relations() {

@@ -50,6 +50,10 @@ const LogRelations& log_relations();
 // The same, or nullptr.
 const LogRelations* find_log_relations();
 
+// Raises an error if somebody has given the segment other columns than the log has. Dropped ones do
+// not matter.
+void check_segment(Relation segment);
+
 // The index that each segment comes with, on (xid, position).
 bool is_order_index(Relation index);
 

@@ -68,6 +68,7 @@ LogWriter open_log(int rows_at_once) {
     writer.command = GetCurrentCommandId(true);
     const LogRelations& log = log_relations();
     writer.segment = table_open(log.segments[log.current], RowExclusiveLock);
+    check_segment(writer.segment);
     open_indexes(writer);
     writer.capacity = rows_at_once;
     writer.slots = static_cast<TupleTableSlot**>(palloc0(sizeof(TupleTableSlot*) * rows_at_once));
@@ -85,6 +86,8 @@ TupleTableSlot* next_row(LogWriter& writer) {
     if (slot == nullptr) {
         MemoryContext outer = MemoryContextSwitchTo(GetMemoryChunkContext(writer.slots));
         slot = MakeSingleTupleTableSlot(RelationGetDescr(writer.segment), &TTSOpsVirtual);
+        for (int i = LogColumns; i < slot->tts_tupleDescriptor->natts; i++)
+            slot->tts_isnull[i] = true;  // dropped
         MemoryContextSwitchTo(outer);
     }
     return ExecClearTuple(slot);

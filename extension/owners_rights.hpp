@@ -1,21 +1,27 @@
-// Code that belongs to a table (functions of its conditions, types and indexes) runs with the
-// rights of the table's owner when we and not the owner have it run, as VACUUM and REFRESH
-// MATERIALIZED VIEW do it. Names in it are looked up in pg_catalog only: whoever happens to be at
-// work must not be able to lend the owner functions of his own.
+// Code that belongs to a table runs with the rights of the table's owner, never with more.
+//
+// Whoever reads, plans or merely alters a table can run code of its owner: functions of index
+// expressions and predicates, partition keys, statistics, domains, casts, generated columns,
+// policies, triggers, conditions. So whatever of ours does that, does it in here: as the owner and
+// restricted, as VACUUM and REFRESH MATERIALIZED VIEW do it. Names are looked up in pg_catalog
+// only: whoever happens to be at work must not be able to lend the owner functions of his own.
+//
+// docs/architecture.md lists the places.
 #pragma once
 
 #include "pg.hpp"
 
 namespace outbox {
 
-inline Oid owner_of(Oid table) {
-    HeapTuple row = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
-    if (!HeapTupleIsValid(row))
-        return InvalidOid;
-    const Oid owner = reinterpret_cast<Form_pg_class>(GETSTRUCT(row))->relowner;
-    ReleaseSysCache(row);
-    return owner;
-}
+// InvalidOid: there is no such table.
+Oid owner_of(Oid table);
+
+// Of two roles the one whose rights the other has, too: code of either may run as that one.
+// InvalidOid: neither has the rights of the other.
+Oid weaker_of(Oid one, Oid other);
+
+// Raises an error unless the current user has the rights of the table's owner. Returns the owner.
+Oid check_owns_table(Oid table);
 
 // From construction until give_back(); an error gives them back by itself. No destructor, for
 // errors jump over it.

@@ -1,11 +1,14 @@
-// Whether the current user may enqueue events of a topic.
+// Whether a role may produce events of a topic.
 #pragma once
 
 #include "pg.hpp"
 
 namespace outbox {
 
-// Raises an error if outbox.producer limits him to other topics.
-void check_may_produce(Datum topic, Oid role);
+// Captured tables have the topics of outbox.grant_capture() as well.
+enum class Produces { by_enqueue, by_capture };
+
+// Raises an error unless outbox.producer has the topic for the role.
+void check_may_produce(Datum topic, Oid role, Produces produces = Produces::by_enqueue);
 
 }  // namespace outbox

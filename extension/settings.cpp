@@ -20,6 +20,8 @@ int max_in_flight_size = 16 * 1024;
 int max_log_size = 10 * 1024;
 int max_payload_size = 1024 * 1024;
 int max_workers = 64;
+int max_workers_per_database = 0;
+int max_workers_per_role = 16;
 int on_dead_letter = 0;
 int on_full_log = OnFullLogWarn;
 int poll_max = 30'000;
@@ -81,7 +83,7 @@ static void assign_inbox_wake(const char* value, void*) {
     if (strcmp(value, "messages") == 0)
         wake_at_commit(WakeProcessors);
     else if (strcmp(value, "subscriptions") == 0)
-        wake_at_commit(WakeKeeper);
+        wake_at_commit(WakeConsumers);
 }
 
 void define(bool preloading) {
@@ -121,6 +123,15 @@ void define(bool preloading) {
                    "0: never.", &max_log_size, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MB);
     define_integer("outbox.max_payload_size", "Largest payload that can be enqueued.", nullptr,
                    &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
+    define_integer("outbox.max_workers_per_database",
+                   "Most relays, processors and backfills there can be in one database.",
+                   "0: no limit.", &max_workers_per_database, 0, 1024, PGC_SIGHUP, 0);
+    define_integer("outbox.max_workers_per_role",
+                   "Most relays, processors and backfills that one role can have in all databases "
+                   "together; others wait until one of them ends.",
+                   "At most half of max_worker_processes, and half of it for backfills. Superusers "
+                   "have no limit. 0: nobody has.",
+                   &max_workers_per_role, 0, 1024, PGC_SIGHUP, 0);
     DefineCustomEnumVariable("outbox.on_dead_letter",
                              "What becomes of later events of the ordering key of a dead letter.",
                              "release: they are delivered; block: they wait for a decision.",

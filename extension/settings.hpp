@@ -20,6 +20,8 @@ extern int max_in_flight_size;  // kB
 extern int max_log_size;        // MB; 0: no limit
 extern int max_payload_size;    // bytes
 extern int max_workers;
+extern int max_workers_per_database;  // 0: no limit
+extern int max_workers_per_role;      // 0: no limit
 extern int on_dead_letter;  // release, block
 extern int on_full_log;     // an OnFullLog
 extern int poll_max;        // ms

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <new>
 
+#include "crashes.hpp"
 #include "settings.hpp"
 
 namespace outbox {
@@ -48,6 +49,7 @@ static void startup_shmem() {
             new (&shared->wakeups[i]) Wakeup();
             new (&shared->slots[i]) WorkerSlot();
         }
+        watch_shared_state_for_crashes();
     }
     LWLockRelease(AddinShmemInitLock);
 }
@@ -107,13 +109,50 @@ int find_slot(const WorkerIdentity& identity) {
     return slot;
 }
 
-int reserve_slot(const WorkerIdentity& identity, const char* name) {
+// One role is not to take all there is, by whatever number of consumers or tables. Backfills take
+// no more than half, for they come in numbers, and can wait for each other.
+static bool role_has_most(Oid account, WorkerKind kind) {
+    if (!OidIsValid(account) || settings::max_workers_per_role == 0)
+        return false;
+    const int most = Max(1, Min(settings::max_workers_per_role, max_worker_processes / 2));
+    int all = 0, backfills = 0;
+    for (int i = 0; i < shared->slots_used; i++) {
+        const WorkerSlot& slot = shared->slots[i];
+        if (slot.kind == WorkerKind::none || slot.account != account)
+            continue;
+        all++;
+        backfills += slot.kind == WorkerKind::backfill;
+    }
+    return all >= most || (kind == WorkerKind::backfill && backfills >= (most + 1) / 2);
+}
+
+static bool database_has_most(Oid database, WorkerKind kind) {
+    if (kind == WorkerKind::keeper || settings::max_workers_per_database == 0)
+        return false;
+    int count = 0;
+    for (int i = 0; i < shared->slots_used; i++)
+        count += shared->slots[i].kind > WorkerKind::keeper && shared->slots[i].database == database;
+    return count >= settings::max_workers_per_database;
+}
+
+// Looked at under the same lock as the slots: once a hold is set, no worker comes after it.
+static Refusal find_refusal(const WorkerIdentity& identity, Oid account, int slot) {
+    if (is_held_locked(identity.database))
+        return Refusal::database_is_held;
+    if (role_has_most(account, identity.kind))
+        return Refusal::role_has_most;
+    if (database_has_most(identity.database, identity.kind))
+        return Refusal::database_has_most;
+    return slot < 0 ? Refusal::no_slot : Refusal::none;
+}
+
+int reserve_slot(const WorkerIdentity& identity, const char* name, Oid account, Refusal& refusal) {
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     int chosen = find_slot_locked({});
     if (chosen < 0 && shared->slots_used < shared->slot_count)
         chosen = shared->slots_used;
-    // Looked at under the same lock as the slots: once a hold is set, no worker comes after it.
-    if (is_held_locked(identity.database))
+    refusal = find_refusal(identity, account, chosen);
+    if (refusal != Refusal::none)
         chosen = -1;
     if (chosen >= 0) {
         WorkerSlot& slot = shared->slots[chosen];
@@ -122,6 +161,9 @@ int reserve_slot(const WorkerIdentity& identity, const char* name) {
         slot.database = identity.database;
         slot.object = identity.object;
         slot.role = identity.role;
+        slot.account = account;
+        slot.ended_by = 0;
+        slot.exit_code = -1;
         slot.ticket = ++shared->next_ticket;
         slot.pid = 0;
         slot.parent = MyProcPid;
@@ -150,7 +192,44 @@ static void free_slot_locked(WorkerSlot& slot) {
     slot.database = InvalidOid;
     slot.object = InvalidOid;
     slot.role = InvalidOid;
+    slot.account = InvalidOid;
     slot.pid = 0;
+}
+
+static AbsentWorker* find_absent_locked(const WorkerIdentity& identity) {
+    for (AbsentWorker& absent : shared->absent)
+        if (absent.identity == identity)
+            return &absent;
+    return nullptr;
+}
+
+// When there are too many, the others show at least what they wait for.
+void note_absent(const AbsentWorker& worker) {
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    AbsentWorker* entry = find_absent_locked(worker.identity);
+    if (entry == nullptr && (entry = find_absent_locked({})) != nullptr)
+        entry->since = worker.since;
+    if (entry != nullptr) {
+        const TimestampTz since = entry->since;
+        *entry = worker;
+        entry->since = since;
+    }
+    LWLockRelease(shared->lock);
+}
+
+void forget_absent(const WorkerIdentity& identity) {
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    if (AbsentWorker* entry = find_absent_locked(identity); entry != nullptr)
+        *entry = {};
+    LWLockRelease(shared->lock);
+}
+
+void forget_absent_of(Oid database) {
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    for (AbsentWorker& absent : shared->absent)
+        if (absent.identity.kind > WorkerKind::keeper && absent.identity.database == database)
+            absent = {};
+    LWLockRelease(shared->lock);
 }
 
 void release_reserved_slot(int i, std::uint32_t ticket) {
@@ -159,6 +238,14 @@ void release_reserved_slot(int i, std::uint32_t ticket) {
     if (slot.ticket == ticket && !slot.attached)
         free_slot_locked(slot);
     LWLockRelease(shared->lock);
+}
+
+bool ended_well(int i, std::uint32_t ticket) {
+    LWLockAcquire(shared->lock, LW_SHARED);
+    const WorkerSlot& slot = shared->slots[i];
+    const bool well = slot.ticket == ticket && slot.exit_code == 0;
+    LWLockRelease(shared->lock);
+    return well;
 }
 
 int terminate_workers(Oid database, WorkerKind kind) {
@@ -201,6 +288,26 @@ static void wake_keeper(Oid database) {
     }
 }
 
+static pid_t launcher_pid() {
+    const std::int32_t launcher = shared->launcher;
+    return launcher >= 0 ? ProcGlobal->allProcs[launcher].pid : 0;
+}
+
+// A worker has ended, so that another one may start for which there was no room.
+static void wake_keepers_that_wait(Oid account) {
+    Oid databases[SharedState::max_absent];
+    int count = 0;
+    LWLockAcquire(shared->lock, LW_SHARED);
+    for (const AbsentWorker& absent : shared->absent)
+        if (absent.identity.kind != WorkerKind::none && absent.refusal != Refusal::none &&
+            (absent.refusal != Refusal::role_has_most || absent.account == account) &&
+            (count == 0 || databases[count - 1] != absent.identity.database))
+            databases[count++] = absent.identity.database;
+    LWLockRelease(shared->lock);
+    for (int i = 0; i < count; i++)
+        wake_keeper(databases[i]);
+}
+
 static void detach_from_slot(int exit_code, Datum) {
     WorkerSlot& slot = shared->slots[my_slot];
     Wakeup& wakeup = shared->wakeups[my_slot];
@@ -212,17 +319,22 @@ static void detach_from_slot(int exit_code, Datum) {
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     const WorkerKind kind = slot.kind;
     const Oid database = slot.database;
+    const Oid account = slot.account;
+    const bool parent_knows = slot.parent == launcher_pid();
+    slot.exit_code = exit_code;
     if (slot.attached && slot.pid == MyProcPid)
         free_slot_locked(slot);
     LWLockRelease(shared->lock);
+    wake_keepers_that_wait(account);
 
     if (kind != WorkerKind::keeper) {
         wake_keeper(database);
         return;
     }
     // 0: there was nothing to look after. Unless that changed just now, the launcher need not come
-    // back.
-    if (exit_code != 0 || wakeup.reload)
+    // back. After an error it comes by itself, if it is the one that started this keeper, and pauses
+    // before that, as it would not for a change.
+    if (wakeup.reload || (exit_code != 0 && !parent_knows))
         mark_changed(database);
     wake_launcher();
 }
@@ -233,12 +345,13 @@ void attach_to_slot(Datum argument, WakeTarget wake_target) {
     WorkerSlot& slot = shared->slots[i];
     Wakeup& wakeup = shared->wakeups[i];
 
+    mark_slot_on_crash();
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     const bool mine = slot.kind != WorkerKind::none && !slot.attached && slot.ticket == ticket;
     if (mine) {
-        slot.attached = true;
-        slot.pid = MyProcPid;
         my_slot = i;
+        slot.pid = MyProcPid;
+        slot.attached = true;
     }
     LWLockRelease(shared->lock);
     if (!mine)
@@ -262,8 +375,11 @@ void set_my_state(WorkerState state) {
 
 void set_my_error(const char* error) {
     WorkerSlot& slot = shared->slots[my_slot];
+    const int length = pg_mbcliplen(error, static_cast<int>(strlen(error)),
+                                    static_cast<int>(sizeof slot.last_error) - 1);
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    strlcpy(slot.last_error, error, sizeof slot.last_error);
+    memcpy(slot.last_error, error, static_cast<size_t>(length));
+    slot.last_error[length] = '\0';
     slot.last_error_at = GetCurrentTimestamp();
     LWLockRelease(shared->lock);
 }

@@ -7,15 +7,13 @@
 #pragma once
 
 #include <atomic>
-#include <type_traits>
 
 #include "core/delivery_stats.hpp"
 #include "pg.hpp"
 #include "wakeup.hpp"
+#include "worker_identity.hpp"
 
 namespace outbox {
-
-enum class WorkerKind : std::uint32_t { none, keeper, relay, processor, backfill };
 
 enum class WorkerState : std::uint32_t {
     starting,
@@ -48,7 +46,9 @@ struct WorkerSlot {
     Oid object;  // a relay's foreign server (invalid: the default destination), a processor's
                  // consumer, the id of a backfill
     Oid role;    // as whom a processor runs
+    Oid account;           // the role whose worker it is: outbox.max_workers_per_role
     std::uint32_t ticket;  // of this use of the slot
+    int exit_code;         // of its last worker, for the parent; -1: it has not exited
     pid_t pid;
     pid_t parent;
     NameData name;  // of the destination or consumer
@@ -56,6 +56,7 @@ struct WorkerSlot {
     char last_error[512];
 
     // Written by the worker, read by anyone.
+    std::atomic<std::int32_t> ended_by;  // see crashes.hpp
     std::atomic<WorkerState> state;
     std::atomic<TimestampTz> state_since;
     std::atomic<std::int64_t> settled_position;
@@ -65,6 +66,26 @@ struct WorkerSlot {
     std::atomic<std::uint64_t> read_to;    // a relay looked for events of transactions below
     std::atomic<std::uint32_t> reading;    // segments a relay knows places in, a bit for each
     DeliveryStats stats;
+};
+
+// Why there is no slot to be had.
+enum class Refusal : std::uint32_t {
+    none,
+    no_slot,
+    database_is_held,
+    role_has_most,      // outbox.max_workers_per_role
+    database_has_most,  // outbox.max_workers_per_database
+};
+
+// A worker that should live and does not: its parent waits before it starts it (again).
+struct AbsentWorker {
+    WorkerIdentity identity;  // kind none: the entry is free
+    NameData name;
+    Oid account;
+    Refusal refusal;       // none: it ends again and again
+    std::int32_t deaths;   // in a row
+    TimestampTz since;
+    TimestampTz next_try;  // at the latest
 };
 
 struct SharedState {
@@ -84,6 +105,10 @@ struct SharedState {
     static constexpr int max_holds = 64;
     Hold holds[max_holds];  // under the lock
 
+    // Workers that should live and do not, by their parents.
+    static constexpr int max_absent = 256;
+    AbsentWorker absent[max_absent];  // under the lock
+
     std::uint32_t next_ticket;    // under the lock
     int slot_count;               // constant
     std::atomic<int> slots_used;  // slots from here on were never used
@@ -99,22 +124,19 @@ void request_shared_state();
 
 // ---- by parents -----------------------------------------------------------------------------
 
-// Whom a worker serves. The same one is never started twice.
-struct WorkerIdentity {
-    WorkerKind kind;
-    Oid database;
-    Oid object;
-    Oid role;
-};
-// It is a hash key, compared byte by byte: padding would be part of it.
-static_assert(std::has_unique_object_representations_v<WorkerIdentity>);
-
-// Reserves a slot; -1 when all are taken, or the database is held.
-int reserve_slot(const WorkerIdentity& identity, const char* name);
+// Reserves a slot, on the account of a role (invalid: nobody's, without limit); or -1.
+int reserve_slot(const WorkerIdentity& identity, const char* name, Oid account, Refusal& refusal);
 // Gives back a slot whose worker could not be started, or died before it attached.
 void release_reserved_slot(int slot, std::uint32_t ticket);
+// How the worker of a slot that a parent reserved has ended; false also when that is not known.
+bool ended_well(int slot, std::uint32_t ticket);
 // The slot of a worker, reserved or attached; -1: there is none.
 int find_slot(const WorkerIdentity& identity);
+// Says for all to see that a worker does not live, and why; or that it does, or is not wanted.
+void note_absent(const AbsentWorker& worker);
+void forget_absent(const WorkerIdentity& identity);
+// What another keeper has said of a database.
+void forget_absent_of(Oid database);
 // SIGTERM to the workers of a database: of one kind, or (WorkerKind::none) of all.
 // Returns how many there still are, reserved slots included.
 int terminate_workers(Oid database, WorkerKind kind);

@@ -1,5 +1,6 @@
 // outbox.workers(): what the workers of the current database say of themselves. Views are made of
 // it.
+#include "crashes.hpp"
 #include "pg.hpp"
 #include "shared_state.hpp"
 #include "wakeup.hpp"
@@ -139,6 +140,109 @@ OUTBOX_FUNCTION(outbox_workers) {
         LWLockRelease(shared->lock);
         if (ours)
             put_row(result, *row);
+    }
+    return Datum{0};
+}
+
+// ---------------------------------------------------------------------------------------------
+// outbox.absent_workers()
+// ---------------------------------------------------------------------------------------------
+
+namespace outbox {
+
+// Columns, in the order of sql/pg_outbox/status.sql.
+enum AbsentColumn {
+    AbsentKind,
+    AbsentObject,
+    AbsentName,
+    AbsentAccount,
+    AbsentState,
+    AbsentWaitsFor,
+    AbsentCrashes,
+    AbsentDeaths,
+    AbsentSince,
+    AbsentNextTry,
+    AbsentColumns
+};
+
+static const char* waits_for(Refusal refusal) {
+    switch (refusal) {
+        case Refusal::no_slot:
+            return "outbox.max_workers, max_worker_processes";
+        case Refusal::role_has_most:
+            return "outbox.max_workers_per_role";
+        case Refusal::database_has_most:
+            return "outbox.max_workers_per_database";
+        case Refusal::none:
+        case Refusal::database_is_held:
+            break;
+    }
+    return nullptr;
+}
+
+// `crashes` of 0: it is absent for another reason.
+static void put_absent(ReturnSetInfo* result, const AbsentWorker& worker, int crashes) {
+    const char* setting = waits_for(worker.refusal);
+    const char* state = crashes > 0 ? "held back" : setting != nullptr ? "waiting" : "failing";
+    Datum values[AbsentColumns] = {};
+    bool nulls[AbsentColumns] = {};
+    NameData name = worker.name;
+    values[AbsentKind] = CStringGetTextDatum(kind_name(worker.identity.kind));
+    values[AbsentObject] = ObjectIdGetDatum(worker.identity.object);
+    values[AbsentName] = NameGetDatum(&name);
+    values[AbsentAccount] = ObjectIdGetDatum(worker.account);
+    nulls[AbsentAccount] = !OidIsValid(worker.account);
+    values[AbsentState] = CStringGetTextDatum(state);
+    values[AbsentWaitsFor] = CStringGetTextDatum(setting != nullptr ? setting : "");
+    nulls[AbsentWaitsFor] = setting == nullptr;
+    values[AbsentCrashes] = Int32GetDatum(crashes);
+    values[AbsentDeaths] = Int32GetDatum(worker.deaths);
+    values[AbsentSince] = TimestampTzGetDatum(worker.since);
+    values[AbsentNextTry] = TimestampTzGetDatum(worker.next_try);
+    tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+static void put_held_back(ReturnSetInfo* result) {
+    for (int i = 0; i < max_crash_notes; i++) {
+        const CrashNote& note = crash_notes()[i];
+        const TimestampTz until = note.count > 0 ? held_back_until(note) : 0;
+        if (until == 0 || note.identity.database != MyDatabaseId)
+            continue;
+        AbsentWorker worker = {};
+        worker.identity = note.identity;
+        worker.name = note.name;
+        worker.since = note.at;
+        worker.next_try = until;
+        if (note.identity.kind == WorkerKind::none) {  // which keeps its keeper from being started
+            worker.identity.kind = WorkerKind::keeper;
+            namestrcpy(&worker.name, get_database_name(MyDatabaseId));
+        }
+        put_absent(result, worker, note.count);
+    }
+}
+
+}  // namespace outbox
+
+OUTBOX_FUNCTION(outbox_absent_workers) {
+    using namespace outbox;
+    InitMaterializedSRF(fcinfo, 0);
+    auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
+    if (result->setDesc->natts != AbsentColumns)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("extension \"pg_outbox\" has another version than its library"),
+                        errhint("Run ALTER EXTENSION pg_outbox UPDATE.")));
+    if (shared == nullptr)
+        return Datum{0};
+
+    put_held_back(result);
+    for (const AbsentWorker& entry : shared->absent) {
+        LWLockAcquire(shared->lock, LW_SHARED);
+        const AbsentWorker worker = entry;
+        LWLockRelease(shared->lock);
+        const CrashNote* why = nullptr;
+        if (worker.identity.kind != WorkerKind::none &&
+            worker.identity.database == MyDatabaseId && held_back_until(worker.identity, &why) == 0)
+            put_absent(result, worker, 0);
     }
     return Datum{0};
 }

@@ -116,6 +116,10 @@ static void values_of_key(const TableKey& key, Relation table, ArrayType* key_te
                         errmsg("a key of table \"%s\" has %d values, not %d",
                                RelationGetRelationName(table), key.columns, count)));
     for (int i = 0; i < count; i++) {
+        if (nulls[i])
+            ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+                            errmsg("a key of table \"%s\" has a null value",
+                                   RelationGetRelationName(table))));
         const Form_pg_attribute column =
             TupleDescAttr(RelationGetDescr(table), key.attributes[i] - 1);
         Oid input, parameter;

@@ -37,13 +37,14 @@ void mark_changed(Oid database) noexcept {
     shared->everything_changed.store(true);
 }
 
-// Who is configured by what changed reads it again, busy or not.
-static void wake_for_change() noexcept {
+// Who is configured by what changed reads it again, busy or not; of the kinds in `targets`, which
+// include the keeper.
+static void wake_for_change(std::uint32_t targets) noexcept {
     bool has_keeper = false;
     const int used = shared->slots_used.load(std::memory_order_relaxed);
     for (int i = 0; i < used; i++) {
         Wakeup& wakeup = shared->wakeups[i];
-        if (wakeup.database != MyDatabaseId)
+        if (wakeup.database != MyDatabaseId || (wakeup.kind & targets) == 0)
             continue;
         const bool is_keeper = wakeup.kind == WakeKeeper;
         wakeup.reload = true;
@@ -87,8 +88,11 @@ static void at_transaction_end(XactEvent event, void*) {
                 mark_changed(new_database);
                 wake_launcher();
             }
+            // Anybody can ask for the second, and relays have better things to do.
             if (targets_at_commit & WakeKeeper)
-                wake_for_change();
+                wake_for_change(~0U);
+            else if (targets_at_commit & WakeConsumers)
+                wake_for_change(WakeKeeper | WakeProcessors);
             if (targets_at_commit & WakeSegments)
                 tell_keeper_of_progress();
             if (targets_at_commit != 0)

@@ -17,6 +17,7 @@ enum WakeTarget : std::uint32_t {
     WakeKeeper = 4,      // of this database: a destination, subscription or extension changed
     WakeSegments = 8,    // the keeper: events were read or settled
     WakeBackfills = 16,  // of this database: the same
+    WakeConsumers = 32,  // the keeper and processors of this database: a subscription changed
 };
 
 void wake_at_commit(std::uint32_t targets) noexcept;

@@ -4,6 +4,7 @@
 #include "core/destination.hpp"
 #include "options.hpp"
 #include "pg.hpp"
+#include "server/destination_config.hpp"
 
 namespace outbox {
 
@@ -29,11 +30,12 @@ OUTBOX_FUNCTION(outbox_validate_options) {
     if (catalog == UserMappingRelationId)
         check_may_name_keys(texts);
 
+    const bool reads_files = may_read_files(GetUserId());
     const CoreError error = call_core([&] {
         const std::vector<Option> options = to_options(texts);
         switch (catalog) {
             case ForeignServerRelationId:
-                return validate_server_options(options);
+                return validate_server_options(options, reads_files);
             case UserMappingRelationId:
                 return validate_mapping_options(options);
             default:

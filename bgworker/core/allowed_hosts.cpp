@@ -105,8 +105,11 @@ bool is_reserved(const Address& address) noexcept {
         *Network::parse("::"),
         *Network::parse("::1"),
         *Network::parse("fe80::/10"),
-        // Metadata of clouds, where it is not link-local: Alibaba, Amazon, Google.
+        // Metadata and host services of clouds, where they are not link-local: Alibaba, Azure,
+        // Oracle, Amazon, Google.
         *Network::parse("100.100.100.200"),
+        *Network::parse("168.63.129.16"),
+        *Network::parse("192.0.0.192"),
         *Network::parse("fd00:ec2::254"),
         *Network::parse("fd20:ce::254"),
     };

@@ -574,9 +574,55 @@ Result<Destination> Destination::parse(std::string_view name,
     return destination;
 }
 
-std::optional<Error> validate_server_options(const std::vector<Option>& options) {
+std::optional<Error> validate_server_options(const std::vector<Option>& options,
+                                             bool may_read_files) {
     Destination scratch;
-    return apply_server_options(scratch, options);
+    if (std::optional<Error> error = apply_server_options(scratch, options))
+        return error;
+    if (const std::string option = scratch.file_option(); !may_read_files && !option.empty())
+        return may_not_name_file(option);
+    return std::nullopt;
+}
+
+// "system" means the certificates that the system trusts, and no file of this name.
+static bool is_file_parameter(std::string_view name, std::string_view value) {
+    return name == "sslcrl" || (name == "sslrootcert" && value != "system");
+}
+
+std::vector<std::string> Destination::libpq_files() const {
+    std::vector<std::string> files;
+    if (kind != SinkKind::postgresql)
+        return files;
+    for (const auto& [parameter, value] : url.query)
+        if (is_file_parameter(parameter, value) && !value.empty())
+            files.push_back(value);
+    for (const std::string* file : {&ssl_cert, &ssl_key})
+        if (!file->empty())
+            files.push_back(*file);
+    return files;
+}
+
+std::string Destination::file_option() const {
+    const std::pair<const char*, const std::string*> options[] = {{"ca_file", &ca_file},
+                                                                  {"key_file", &key_file},
+                                                                  {"profile", &profile},
+                                                                  {"sslcert", &ssl_cert},
+                                                                  {"sslkey", &ssl_key}};
+    for (const auto& [option, value] : options)
+        if (!value->empty())
+            return option;
+    if (kind == SinkKind::postgresql)
+        for (const auto& [parameter, value] : url.query)
+            if (is_file_parameter(parameter, value))
+                return parameter;
+    return "";
+}
+
+Error may_not_name_file(std::string_view option) {
+    return {ErrorKind::not_allowed,
+            "permission denied to name a file of the server in \"" + std::string(option) + "\"", "",
+            "Only superusers and members of pg_read_server_files may, as owners of the foreign "
+            "server."};
 }
 
 std::optional<Error> validate_mapping_options(const std::vector<Option>& options) {

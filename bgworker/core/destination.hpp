@@ -93,6 +93,11 @@ struct Destination {
     // nobody borrows the identity of the server process (as postgres_fdw does).
     bool password_required = false;
 
+    // The files that libpq is to open.
+    std::vector<std::string> libpq_files() const;
+    // The option or URL parameter that names a file of the server; empty: none does.
+    std::string file_option() const;
+
     static Result<Destination> parse(std::string_view name,
                                      const std::vector<Option>& server_options,
                                      const std::vector<Option>& mapping_options,
@@ -100,10 +105,16 @@ struct Destination {
 };
 
 // For the validator, which sees one catalogue's options at a time. Nothing: they are valid.
-std::optional<Error> validate_server_options(const std::vector<Option>& options);
+// `may_read_files`: the role may name files of the server.
+std::optional<Error> validate_server_options(const std::vector<Option>& options,
+                                             bool may_read_files = true);
 std::optional<Error> validate_mapping_options(const std::vector<Option>& options);
 // Other objects (the wrapper itself, foreign tables) take no options.
 std::optional<Error> validate_no_options(const std::vector<Option>& options);
+
+// A role that may not read files of the server has named one. Such a role must not learn which
+// files there are, so nothing is said about the file.
+Error may_not_name_file(std::string_view option);
 
 // "500", "500ms", "10s", "2min", "1h": at least a millisecond, at most a day.
 Result<Micros> parse_duration(std::string_view text);

@@ -12,6 +12,7 @@ namespace outbox {
 enum class ErrorKind {
     invalid_option,  // an option that does not exist here
     invalid_value,   // an option that does, with a value it cannot have
+    not_allowed,     // a role has not the right to ask for this
     unavailable,     // the destination cannot be reached, or refuses for now
     internal,        // out of memory and the like
 };

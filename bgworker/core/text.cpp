@@ -1,5 +1,6 @@
 #include "text.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -36,7 +37,8 @@ void append_timestamp(std::string& out, std::int64_t unix_micros) {
 void append_json_string(std::string& out, std::string_view text) {
     static constexpr char hex[] = "0123456789abcdef";
     out += '"';
-    for (char c : text) {
+    for (std::size_t i = 0; i < text.size(); i++) {
+        const char c = text[i];
         if (c == '"' || c == '\\') {
             out += '\\';
             out += c;
@@ -44,8 +46,13 @@ void append_json_string(std::string& out, std::string_view text) {
             out += "\\u00";
             out += hex[static_cast<unsigned char>(c) >> 4];
             out += hex[static_cast<unsigned char>(c) & 0xf];
-        } else {
+        } else if (static_cast<unsigned char>(c) < 0x80) {
             out += c;
+        } else if (const std::size_t length = utf8_length(text.substr(i)); length > 0) {
+            out += text.substr(i, length);
+            i += length - 1;
+        } else {
+            append_utf8(out, 0xfffd);
         }
     }
     out += '"';
@@ -86,6 +93,46 @@ void append_utf8(std::string& out, std::uint32_t character) {
         out += static_cast<char>(0x80 | (character >> 6 & 0x3f));
         out += static_cast<char>(0x80 | (character & 0x3f));
     }
+}
+
+// Of a valid character of two to four bytes.
+static std::uint32_t code_of(std::string_view character) noexcept {
+    std::uint32_t code =
+        static_cast<unsigned char>(character[0]) & (0x7fu >> character.size());
+    for (const char c : character.substr(1))
+        code = code << 6 | (static_cast<unsigned char>(c) & 0x3fu);
+    return code;
+}
+
+// What a terminal or a viewer would act on instead of showing it.
+static bool is_invisible(std::uint32_t code) noexcept {
+    return (code >= 0x80 && code <= 0x9f)         // C1
+           || code == 0x61c                       // Arabic letter mark
+           || (code >= 0x200b && code <= 0x200f)  // zero width, direction marks
+           || (code >= 0x2028 && code <= 0x202e)  // separators, embeddings, overrides
+           || (code >= 0x2060 && code <= 0x206f)  // isolates, invisible operators
+           || code == 0xfeff || (code >= 0xfff9 && code <= 0xfffb) ||
+           (code >= 0xe0000 && code <= 0xe007f);  // tags
+}
+
+std::string printable(std::string_view text, std::size_t max_size) {
+    std::string line;
+    text = trim(text);
+    for (std::size_t i = 0; i < text.size();) {
+        const std::size_t length = utf8_length(text.substr(i));
+        const std::string_view character = text.substr(i, std::max<std::size_t>(length, 1));
+        const bool is_control = length == 1 && (static_cast<unsigned char>(text[i]) < ' ' ||
+                                                text[i] == 0x7f);
+        const std::string_view shown = length == 0 ? "?"
+                                       : is_control || (length > 1 && is_invisible(code_of(character)))
+                                           ? " "
+                                           : character;
+        if (line.size() + shown.size() > max_size)
+            break;
+        line += shown;
+        i += character.size();
+    }
+    return std::string(trim(line));
 }
 
 }  // namespace outbox

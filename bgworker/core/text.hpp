@@ -56,13 +56,20 @@ void append_uuid(std::string& out, const Uuid& uuid);
 // enqueue sees to.
 void append_timestamp(std::string& out, std::int64_t unix_micros);
 
-// A JSON string with its quotes. The text is UTF-8; it goes through as it is, but for quotes,
-// backslashes and control characters.
+// A JSON string with its quotes. UTF-8 goes through as it is, but for quotes, backslashes and
+// control characters; a byte that is not part of a character becomes U+FFFD, since a reader might
+// take a quote behind it for its rest.
 void append_json_string(std::string& out, std::string_view text);
 
 // How many bytes the character has that `text`, which is not empty, begins with; 0: it is no valid
 // UTF-8 (RFC 3629).
 std::size_t utf8_length(std::string_view text) noexcept;
 void append_utf8(std::string& out, std::uint32_t character);
+
+// Text from a peer or a producer as one line that can be logged, stored and shown. A byte that is
+// not UTF-8 becomes '?'. Control characters (C0, C1, DEL), line separators, and characters that
+// change the direction of text or cannot be seen become blanks. At most `max_size` bytes are kept.
+constexpr std::size_t longest_printable = 1000;
+std::string printable(std::string_view text, std::size_t max_size = longest_printable);
 
 }  // namespace outbox

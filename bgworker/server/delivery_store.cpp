@@ -186,8 +186,8 @@ static void log_refusal(const char* destination, const Record& record, bool dead
     const Event& event = *record.event;
     const char* id_text =
         DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(event.event_id)));
-    const char* key = TextDatumGetCString(server_text(event.ordering_key));
-    const char* error = TextDatumGetCString(text_from_outside(record.error));
+    const char* key = line_from_outside(event.ordering_key);
+    const char* error = line_from_outside(record.error);
     if (dead)
         ereport(WARNING,
                 (errmsg("event %s is a dead letter of destination \"%s\": %s", id_text, destination,

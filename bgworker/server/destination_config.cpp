@@ -9,11 +9,19 @@ namespace outbox {
 Result<Destination> DestinationConfig::destination() const {
     Result<Destination> destination =
         Destination::parse(name, server_options, mapping_options, defaults);
-    if (destination) {
-        destination.value().source = source;
-        destination.value().password_required = password_required;
-    }
+    if (!destination)
+        return destination;
+    // The owner may be another one than when the option was set, or have lost the right.
+    if (const std::string option = destination.value().file_option();
+        !may_read_files && !option.empty())
+        return may_not_name_file(option);
+    destination.value().source = source;
+    destination.value().password_required = password_required;
     return destination;
+}
+
+bool may_read_files(Oid role) {
+    return superuser_arg(role) || has_privs_of_role(role, ROLE_PG_READ_SERVER_FILES);
 }
 
 // The mapping of the server's owner, else the one for everybody, else nothing.
@@ -58,6 +66,7 @@ bool load_config(Oid server, DestinationConfig& config) {
     const char* user = GetUserNameFromId(owner, false);
     const char* host = local_host();
     const bool password_required = !superuser_arg(owner);
+    const bool reads_files = may_read_files(owner);
 
     const CoreError error = call_core([&] {
         config.name = name;
@@ -72,6 +81,7 @@ bool load_config(Oid server, DestinationConfig& config) {
                            .local_port = std::to_string(PostPortNumber),
                            .allowed_hosts = settings::allowed_hosts};
         config.password_required = password_required;
+        config.may_read_files = reads_files;
         config.limits = settings::pipeline_limits();
     });
     if (error.failed)

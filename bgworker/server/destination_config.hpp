@@ -14,6 +14,7 @@ struct DestinationConfig {
     std::vector<Option> mapping_options;
     DestinationDefaults defaults;
     bool password_required = false;
+    bool may_read_files = false;
     Pipeline::Limits limits;
 
     bool operator==(const DestinationConfig&) const = default;
@@ -21,6 +22,10 @@ struct DestinationConfig {
     // The destination it describes.
     Result<Destination> destination() const;
 };
+
+// Whether options of this role may name files of the server: superusers and members of
+// pg_read_server_files. In a transaction.
+bool may_read_files(Oid role);
 
 // In a transaction. `server` invalid: the destination of outbox.default_destination.
 // False: there is none.

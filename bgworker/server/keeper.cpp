@@ -5,6 +5,8 @@
 // inbox.wake), a worker of it ended, a relay came on, or the configuration was reloaded. It runs
 // nobody's code: what it reads from tables of pg_inbox, whose owner need not be trusted, it reads
 // row by row without SQL.
+#include <algorithm>
+
 #include "server/segments.hpp"
 #include "server/worker.hpp"
 #include "settings.hpp"
@@ -16,11 +18,19 @@ namespace outbox {
 struct Ward {
     WorkerIdentity identity;  // hash key
     NameData name;
+    Oid account;   // the role whose worker it is; invalid: nobody's that has a limit
+    uint64 since;  // in the order in which they were first wanted
     bool wanted;
     Child worker;
 };
 
 static HTAB* wards = nullptr;
+
+// Anybody can have us look (inbox.wake); not more often than this.
+static constexpr int milliseconds_between_looks = 100;
+// For what others have locked we wait no longer than this, and come back after that.
+static constexpr const char* lock_timeout_for_consumers = "500ms";
+static constexpr int milliseconds_to_trouble = 5'000;
 
 template <class Visit>
 static void for_each_ward(Visit visit) {
@@ -30,13 +40,19 @@ static void for_each_ward(Visit visit) {
         visit(ward);
 }
 
-static void want(WorkerKind kind, Oid object, Oid role, const char* name) {
+// `owner`: on whose account it is, if that is not the role as whom it runs.
+static void want(WorkerKind kind, Oid object, Oid role, const char* name, Oid owner = InvalidOid) {
+    static uint64 wanted_so_far = 0;
     const WorkerIdentity identity = {kind, MyDatabaseId, object, role};
     bool found;
     auto* ward = static_cast<Ward*>(hash_search(wards, &identity, HASH_ENTER, &found));
-    if (!found)
+    if (!found) {
         init_child(&ward->worker);
+        ward->since = ++wanted_so_far;
+    }
     namestrcpy(&ward->name, name);
+    const Oid account = OidIsValid(owner) ? owner : role;
+    ward->account = OidIsValid(account) && !superuser_arg(account) ? account : InvalidOid;
     ward->wanted = true;
     ward->worker.not_before = 0;  // something changed: perhaps what was wrong with it
 }
@@ -68,7 +84,8 @@ static void want_relays() {
             continue;
         any = true;
         if (!is_pull(server->oid))
-            want(WorkerKind::relay, server->oid, InvalidOid, NameStr(server->srvname));
+            want(WorkerKind::relay, server->oid, InvalidOid, NameStr(server->srvname),
+                 server->srvowner);
     }
     systable_endscan(scan);
     table_close(catalog, AccessShareLock);
@@ -129,15 +146,17 @@ static void want_processors() {
 
 static void want_backfills() {
     SPI_connect();
-    const int code = SPI_execute(
-        "SELECT id, id::text FROM outbox.backfill_task WHERE state = 'running'", true, 0);
+    const int code = SPI_execute("SELECT t.id, t.id::text, t.role::oid FROM outbox.backfill_task AS t "
+                                 "WHERE t.state = 'running' ORDER BY t.id",
+                                 true, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not look for backfills: %s", SPI_result_code_string(code));
     for (uint64 i = 0; i < SPI_processed; i++) {
         bool is_null;
         const Datum id = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &is_null);
+        const Datum role = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 3, &is_null);
         want(WorkerKind::backfill, static_cast<Oid>(DatumGetInt64(id)), InvalidOid,
-             SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2));
+             SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2), DatumGetObjectId(role));
     }
     SPI_finish();
 }
@@ -157,10 +176,54 @@ static void look_at_version() {
                       errdetail("%s.", problem.message), errhint("%s", problem.hint)));
 }
 
+// The tables of pg_inbox may belong to somebody who locks them, or does worse. The rest of the
+// database must not suffer from it: what was known of consumers then stays true for now. Returns
+// whether there was trouble.
+static bool look_for_consumers() {
+    for_each_ward([](Ward* ward) {
+        if (ward->identity.kind == WorkerKind::processor)
+            ward->wanted = false;
+    });
+    volatile bool trouble = false;
+    MemoryContext context = CurrentMemoryContext;
+    SetConfigOption("lock_timeout", lock_timeout_for_consumers, PGC_SUSET, PGC_S_OVERRIDE);
+    PG_TRY();
+    {
+        begin_work("looking for consumers");
+        if (lock_extension("pg_inbox"))
+            want_processors();
+        end_work();
+    }
+    PG_CATCH();
+    {
+        MemoryContextSwitchTo(context);
+        HOLD_INTERRUPTS();
+        EmitErrorReport();
+        AbortCurrentTransaction();
+        FlushErrorState();
+        RESUME_INTERRUPTS();
+        trouble = true;
+    }
+    PG_END_TRY();
+    SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+    if (trouble)
+        for_each_ward([](Ward* ward) {
+            if (ward->identity.kind == WorkerKind::processor)
+                ward->wanted = true;
+        });
+    return trouble;
+}
+
+// What is wrong with consumers may pass.
+static bool look_again = false;
+
 // Returns false when nothing is installed that needs a keeper.
 static bool look_around() {
-    for_each_ward([](Ward* ward) { ward->wanted = false; });
-    begin_work_on_changes("looking for destinations and consumers");
+    for_each_ward([](Ward* ward) {
+        if (ward->identity.kind != WorkerKind::processor)
+            ward->wanted = false;
+    });
+    begin_work_on_changes("looking for destinations and backfills");
     const bool outbox = lock_extension("pg_outbox");
     const bool inbox = lock_extension("pg_inbox");
     if (outbox) {
@@ -170,9 +233,14 @@ static bool look_around() {
             want_backfills();
         }
     }
-    if (inbox)
-        want_processors();
     end_work();
+    if (inbox)
+        look_again = look_for_consumers();
+    else
+        for_each_ward([](Ward* ward) {
+            if (ward->identity.kind == WorkerKind::processor)
+                ward->wanted = false;
+        });
     return outbox || inbox;
 }
 
@@ -196,19 +264,40 @@ static void end_unwanted() {
             terminate_worker(i);
     }
     for_each_ward([](Ward* ward) {
-        if (!ward->wanted && !child_lives(&ward->worker))
-            hash_search(wards, &ward->identity, HASH_REMOVE, nullptr);
+        if (ward->wanted || child_lives(&ward->worker))
+            return;
+        forget_child(&ward->worker, ward->identity);
+        hash_search(wards, &ward->identity, HASH_REMOVE, nullptr);
     });
 }
 
+static bool wanted_first(const Ward* a, const Ward* b) {
+    return a->since < b->since;
+}
+
+// The one that has waited longest has the first chance of what room there is.
 static long start_wanted() {
-    long timeout = -1;
+    const long count = hash_get_num_entries(wards);
+    auto** queue = static_cast<Ward**>(palloc(sizeof(Ward*) * Max(1, count)));
+    Ward** end = queue;
     for_each_ward([&](Ward* ward) {
         if (ward->wanted)
-            timeout = shorter_timeout(
-                timeout, start_child(&ward->worker, ward->identity, NameStr(ward->name)));
+            *end++ = ward;
     });
+    std::sort(queue, end, wanted_first);
+    long timeout = -1;
+    for (Ward** ward = queue; ward != end; ward++)
+        timeout = shorter_timeout(timeout, start_child(&(*ward)->worker, (*ward)->identity,
+                                                       NameStr((*ward)->name), (*ward)->account));
+    pfree(queue);
     return timeout;
+}
+
+// Also while a reload is due, for which it may be too early.
+static void wait(long timeout, const char* wait_event_name) {
+    WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout >= 0 ? WL_TIMEOUT : 0),
+              timeout, compat::wait_event(wait_event_name));
+    ResetLatch(MyLatch);
 }
 
 // DROP EXTENSION: all workers of the database end, and then so does the keeper.
@@ -217,7 +306,7 @@ static void leave() {
                terminate_workers(MyDatabaseId, WorkerKind::processor) +
                terminate_workers(MyDatabaseId, WorkerKind::backfill) >
            0) {
-        wait_for_latch(100, "OutboxKeeperLeave");
+        wait(100, "OutboxKeeperLeave");
         handle_signals();
     }
     proc_exit(0);
@@ -241,6 +330,10 @@ static long tend_segments_when_due(bool at_once) {
     return due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, due));
 }
 
+static bool is_past(TimestampTz time, int milliseconds) {
+    return TimestampDifferenceExceeds(time, GetCurrentTimestamp(), milliseconds);
+}
+
 }  // namespace outbox
 
 extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
@@ -253,12 +346,17 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
     control.entrysize = sizeof(Ward);
     wards = hash_create("outbox wards", 16, &control, HASH_ELEM | HASH_BLOBS);
 
+    forget_absent_of(MyDatabaseId);
+
     bool look = true;
+    TimestampTz looked_at = 0;
     while (true) {
-        const bool changed = reload_requested() || look;
+        const bool changed = look || (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
+                             (look_again && is_past(looked_at, milliseconds_to_trouble));
         if (changed) {
             if (!look_around())
                 leave();
+            looked_at = GetCurrentTimestamp();
             set_my_state(log_fits ? WorkerState::idle : WorkerState::misconfigured);
             wake_launcher();  // it may be waiting to have fewer keepers looking
         }
@@ -266,7 +364,11 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
         long timeout = start_wanted();
         if (log_fits)
             timeout = shorter_timeout(timeout, tend_segments_when_due(changed));
-        wait_for_latch(timeout, "OutboxKeeperMain");
+        if (look_again)
+            timeout = shorter_timeout(timeout, milliseconds_to_trouble);
+        if (reload_is_due())
+            timeout = shorter_timeout(timeout, milliseconds_between_looks);
+        wait(timeout, "OutboxKeeperMain");
         look = handle_signals();
     }
 }

@@ -14,7 +14,8 @@
 //   DROP EXTENSION commits            the hook wakes the keeper, which leaves
 //   DROP / RENAME / copy of database  the hook holds the database: keepers leave, none starts; when
 //                                     the statement ends, whatever way, the database is marked
-//   keeper is terminated or fails     marked at its exit; a new one starts after a pause
+//   keeper is terminated or fails     its launcher sees it, or it marks the database; a new one starts
+//                                     after a pause
 //   launcher is terminated or fails   the postmaster starts another; it finds living keepers in
 //                                     their slots and leaves them alone
 //   a process is killed by force      the server starts over, and so do we
@@ -24,6 +25,11 @@ namespace outbox {
 // A cluster with many databases that have nothing of ours must not fill the server with keepers
 // that look and leave.
 static constexpr int keepers_looking_at_once = 4;
+// But one that looks for longer than this waits for something in its database, and the others must
+// not wait for that.
+static constexpr int milliseconds_to_look = 5'000;
+// Anybody can have us look for databases; not more often than this.
+static constexpr int milliseconds_between_scans = 100;
 
 struct DatabaseEntry {
     Oid database;  // hash key
@@ -56,6 +62,10 @@ static void for_each_database(Visit visit) {
         visit(entry);
 }
 
+static WorkerIdentity keeper_of(Oid database) {
+    return {WorkerKind::keeper, database, InvalidOid, InvalidOid};
+}
+
 static void note_database(const FormData_pg_database* row) {
     bool found;
     auto* entry =
@@ -86,8 +96,11 @@ static void scan_databases() {
     end_work();
 
     for_each_database([](DatabaseEntry* entry) {
-        if (!entry->exists && !child_lives(&entry->keeper))
-            hash_search(databases, &entry->database, HASH_REMOVE, nullptr);
+        if (entry->exists || child_lives(&entry->keeper))
+            return;
+        forget_child(&entry->keeper, keeper_of(entry->database));
+        forget_absent_of(entry->database);
+        hash_search(databases, &entry->database, HASH_REMOVE, nullptr);
     });
 }
 
@@ -98,6 +111,14 @@ static void check_database(Oid database) {
         return;
     entry->check = true;
     entry->keeper.not_before = 0;
+}
+
+// Takes note of a keeper that has ended with an error.
+static bool keeper_lives(DatabaseEntry* entry) {
+    const bool lives = child_lives(&entry->keeper);
+    entry->check |= entry->keeper.failed;
+    entry->keeper.failed = false;
+    return lives;
 }
 
 // Returns whether there were any, so that the list of databases may have changed.
@@ -118,20 +139,26 @@ static bool take_changes() {
 // Starts the keepers that are wanted. Returns after how many milliseconds to come back, or -1.
 static long tend_keepers() {
     int looking = 0;
+    long timeout = -1;
+    const TimestampTz now = GetCurrentTimestamp();
     for_each_database([&](DatabaseEntry* entry) {
-        if (child_lives(&entry->keeper) &&
-            shared->slots[entry->keeper.slot].state == WorkerState::starting)
-            looking++;
+        if (!keeper_lives(entry) ||
+            shared->slots[entry->keeper.slot].state != WorkerState::starting)
+            return;
+        const TimestampTz until =
+            TimestampTzPlusMilliseconds(entry->keeper.started_at, milliseconds_to_look);
+        if (until <= now)
+            return;
+        looking++;
+        timeout = shorter_timeout(timeout, TimestampDifferenceMilliseconds(now, until) + 1);
     });
 
-    long timeout = -1;
     for_each_database([&](DatabaseEntry* entry) {
         if (!entry->exists || !entry->check || looking >= keepers_looking_at_once)
             return;
-        const WorkerIdentity keeper = {WorkerKind::keeper, entry->database, InvalidOid, InvalidOid};
         const std::uint32_t before = entry->keeper.ticket;
-        timeout =
-            shorter_timeout(timeout, start_child(&entry->keeper, keeper, NameStr(entry->name)));
+        timeout = shorter_timeout(timeout, start_child(&entry->keeper, keeper_of(entry->database),
+                                                       NameStr(entry->name), InvalidOid));
         // Only a new keeper will do: one that lives may be on its way out.
         if (entry->keeper.ticket != before) {
             entry->check = false;
@@ -166,10 +193,17 @@ extern "C" PGDLLEXPORT void outbox_launcher_main(Datum) {
     databases = hash_create("outbox databases", 64, &control, HASH_ELEM | HASH_BLOBS);
 
     scan_databases();
+    TimestampTz next_scan = 0;
     while (true) {
-        if (take_changes())
+        const TimestampTz now = GetCurrentTimestamp();
+        long timeout = -1;
+        if (now < next_scan) {
+            timeout = TimestampDifferenceMilliseconds(now, next_scan) + 1;
+        } else if (take_changes()) {
             scan_databases();
-        const long timeout = tend_keepers();
+            next_scan = TimestampTzPlusMilliseconds(now, milliseconds_between_scans);
+        }
+        timeout = shorter_timeout(timeout, tend_keepers());
         wait_for_latch(timeout, "OutboxLauncherMain");
         handle_signals();
     }

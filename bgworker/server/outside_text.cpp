@@ -1,19 +1,26 @@
 #include "server/outside_text.hpp"
 
+#include "boundary.hpp"
+#include "core/text.hpp"
+
 namespace outbox {
 
-static constexpr int max_text_bytes = 1000;
+char* line_from_outside(std::string_view utf8) {
+    auto* line = static_cast<char*>(palloc0(longest_printable + 1));
+    const CoreError error = call_core([&] { printable(utf8).copy(line, longest_printable); });
+    if (error.failed)
+        raise(error);
+    if (GetDatabaseEncoding() == PG_UTF8)
+        return line;
+    // A character that this encoding does not have would be an error.
+    for (char* c = line; *c != '\0'; c++)
+        if (IS_HIGHBIT_SET(*c))
+            *c = '?';
+    return line;
+}
 
-Datum text_from_outside(std::string_view bytes) {
-    int size = static_cast<int>(bytes.size());
-    char* text = pnstrdup(bytes.data(), size);
-    size = static_cast<int>(strlen(text));
-    if (GetDatabaseEncoding() != PG_UTF8 || !pg_verify_mbstr(PG_UTF8, text, size, true))
-        for (char* c = text; *c != '\0'; c++)
-            if (IS_HIGHBIT_SET(*c))
-                *c = '?';
-    size = pg_mbcliplen(text, size, max_text_bytes);
-    return PointerGetDatum(cstring_to_text_with_len(text, size));
+Datum text_from_outside(std::string_view utf8) {
+    return CStringGetTextDatum(line_from_outside(utf8));
 }
 
 }  // namespace outbox

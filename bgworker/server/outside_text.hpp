@@ -1,4 +1,4 @@
-// What a destination answered, on its way into a column of ours.
+// What peers and producers say, on its way into a column or the server log.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,9 @@
 
 namespace outbox {
 
-// As text of the server's, whatever bytes it is; no longer than is worth to keep.
-Datum text_from_outside(std::string_view bytes);
+// One printable line in the encoding of the database, whatever bytes it is; no longer than is worth
+// to keep.
+char* line_from_outside(std::string_view utf8);
+Datum text_from_outside(std::string_view utf8);
 
 }  // namespace outbox

@@ -19,11 +19,13 @@
 
 #include "boundary.hpp"
 #include "core/pipeline.hpp"
+#include "core/rate_limit.hpp"
 #include "log.hpp"
 #include "server/cursor_store.hpp"
 #include "server/delivery_store.hpp"
 #include "server/destination_config.hpp"
 #include "server/log_reader.hpp"
+#include "server/outside_text.hpp"
 #include "server/worker.hpp"
 #include "settings.hpp"
 #include "sinks/sink_loader.hpp"
@@ -71,6 +73,7 @@ struct Relay {
     std::uint64_t delivered_at_flush = 0;  // when what was saved was known to be on disk
     std::uint64_t failed_attempts_shown = 0;
     std::uint64_t failures_shown = 0;  // of the destination
+    RateLimit log_lines{20, seconds(10)};
 
     // Events in trouble.
     std::vector<std::int64_t> recorded;  // positions of the log that stand in outbox.delivery
@@ -143,9 +146,11 @@ static std::optional<Error> rebuild_pipeline() {
     return std::nullopt;
 }
 
+// In a transaction, which frees the text.
 static void show_error(const char* error) {
-    set_my_error(error);
-    ereport(LOG, (errmsg("destination \"%s\": %s", my_name(), error)));
+    const char* line = line_from_outside(error);
+    set_my_error(line);
+    ereport(LOG, (errmsg("destination \"%s\": %s", my_name(), line)));
 }
 
 // From the cursor as it is now, which somebody may have moved.
@@ -392,22 +397,46 @@ static void take_retries() {
 // Showing
 // ---------------------------------------------------------------------------------------------
 
-// The log gets a line when a destination fails and one when it works again, not one per attempt.
+// The error of the last attempt. To be freed.
+static char* last_error_line() {
+    return line_from_outside(relay->pipeline->last_error());
+}
+
+// The log gets a line when a destination fails and one when it works again, not one per attempt;
+// and none while a destination that keeps changing has used up its lines.
+static void log_change(bool works) {
+    if (!relay->log_lines.take(relay->clock.now()))
+        return;
+    const std::uint64_t left_out = relay->log_lines.left_out();
+    if (works) {
+        ereport(LOG, (errmsg("destination \"%s\" works again", my_name()),
+                      left_out > 0 ? errdetail("Changes that were not logged before: %llu.",
+                                               static_cast<unsigned long long>(left_out))
+                                   : 0));
+        return;
+    }
+    char* error = last_error_line();
+    ereport(LOG, (errmsg("destination \"%s\" failed: %s", my_name(), error),
+                  left_out > 0
+                      ? errdetail("Events wait in the log; it is tried again. Changes that were "
+                                  "not logged before: %llu.",
+                                  static_cast<unsigned long long>(left_out))
+                      : errdetail("Events wait in the log; it is tried again.")));
+    pfree(error);
+}
+
 static void show_failures() {
     const std::uint64_t failed_attempts = my_stats().failures;
-    if (failed_attempts != relay->failed_attempts_shown)
-        set_my_error(relay->pipeline->last_error().c_str());
+    if (failed_attempts != relay->failed_attempts_shown) {
+        char* error = last_error_line();
+        set_my_error(error);
+        pfree(error);
+    }
     relay->failed_attempts_shown = failed_attempts;
 
     const std::uint64_t failures = relay->pipeline->failures();
-    if (failures == relay->failures_shown)
-        return;
-    if (failures == 0)
-        ereport(LOG, (errmsg("destination \"%s\" works again", my_name())));
-    else if (relay->failures_shown == 0)
-        ereport(LOG, (errmsg("destination \"%s\" failed: %s", my_name(),
-                             relay->pipeline->last_error().c_str()),
-                      errdetail("Events wait in the log; it is tried again.")));
+    if ((failures == 0) != (relay->failures_shown == 0))
+        log_change(failures == 0);
     relay->failures_shown = failures;
 }
 

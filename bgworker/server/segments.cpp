@@ -157,9 +157,17 @@ static void move_on_when_due(Round& round, TimestampTz now) {
 // Emptying
 // ---------------------------------------------------------------------------------------------
 
+// To see whether a destination selects anything of what it has not settled, a segment has to be
+// read. Where it does, that is not done again before twenty times as long has passed.
+static TimestampTz look_not_before[segment_count];
+
 static bool is_free(int number) {
+    const TimestampTz begin = GetCurrentTimestamp();
     execute(psprintf("SELECT outbox.segment_is_free(%d)", number), SPI_OK_SELECT);
-    return DatumGetBool(result_value(0, 1));
+    const bool free = DatumGetBool(result_value(0, 1));
+    const TimestampTz end = GetCurrentTimestamp();
+    look_not_before[number] = free ? 0 : end + 20 * (end - begin);
+    return free;
 }
 
 // Of a window that is being read the relay knows places, also those of rows that were rolled back.
@@ -208,6 +216,8 @@ static void empty_when_due(int number, Round& round, TimestampTz now) {
     const TimestampTz due = later(segment.since, settings::retention * INT64CONST(1000));
     if (now < due)
         come_back_at(round, due);
+    else if (now < look_not_before[number])
+        come_back_at(round, look_not_before[number]);
     else
         empty_segment(number, round, now);
 }

@@ -1,11 +1,18 @@
 #include "server/worker.hpp"
 
+#include "crashes.hpp"
+
 namespace outbox {
 
 // A worker that lived this long was healthy: its next start needs no pause.
 static constexpr int healthy_milliseconds = 60'000;
 static constexpr int first_pause = 1'000;
 static constexpr int longest_pause = 60'000;
+// Whatever the pauses, no more than this many starts at once, and one in so many milliseconds.
+static constexpr int starts_at_once = 4;
+static constexpr int milliseconds_per_start = 2'000;
+// A worker for which there is no room is told when there may be; and looks by itself.
+static constexpr int wait_for_room = 10'000;
 
 // ---------------------------------------------------------------------------------------------
 // Looking after workers
@@ -25,14 +32,17 @@ bool child_lives(Child* child) {
         return true;
 
     release_reserved_slot(child->slot, child->ticket);  // if it died before it took it
+    child->failed = !ended_well(child->slot, child->ticket);
     pfree(child->handle);
     child->handle = nullptr;
     child->slot = -1;
     const TimestampTz now = GetCurrentTimestamp();
-    if (TimestampDifferenceExceeds(child->started_at, now, healthy_milliseconds)) {
+    if (!child->failed || TimestampDifferenceExceeds(child->started_at, now, healthy_milliseconds)) {
         child->pause = first_pause;
+        child->deaths = 0;
         child->not_before = now;
     } else {
+        child->deaths++;
         child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
         child->pause = Min(child->pause * 2, longest_pause);
     }
@@ -75,7 +85,7 @@ static void complain_once(const char* title, const char* what, const char* setti
                      setting)));
 }
 
-static bool launch(Child* child, const WorkerIdentity& identity, const char* name) {
+static Refusal launch(Child* child, const WorkerIdentity& identity, const char* name, Oid account) {
     const KindOfWorker how = kind_of_worker(identity.kind);
     BackgroundWorker worker;
     memset(&worker, 0, sizeof worker);
@@ -88,36 +98,109 @@ static bool launch(Child* child, const WorkerIdentity& identity, const char* nam
     strlcpy(worker.bgw_type, how.type, sizeof worker.bgw_type);
     snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s %s", how.type, name);
 
-    const int slot = reserve_slot(identity, name);
-    if (slot < 0) {
-        if (!is_held(identity.database))
-            complain_once(worker.bgw_name, "worker slots", "outbox.max_workers");
-        return false;
-    }
+    Refusal refusal;
+    const int slot = reserve_slot(identity, name, account, refusal);
+    if (refusal == Refusal::no_slot)
+        complain_once(worker.bgw_name, "worker slots", "outbox.max_workers");
+    if (refusal != Refusal::none)
+        return refusal;
     worker.bgw_main_arg = slot_argument(slot);
     const std::uint32_t ticket = shared->slots[slot].ticket;
     if (!RegisterDynamicBackgroundWorker(&worker, &child->handle)) {
         release_reserved_slot(slot, ticket);
         complain_once(worker.bgw_name, "background worker slots", "max_worker_processes");
-        return false;
+        return Refusal::no_slot;
     }
     child->slot = slot;
     child->ticket = ticket;
-    return true;
+    return Refusal::none;
 }
 
-long start_child(Child* child, const WorkerIdentity& identity, const char* name) {
+static void show_absent(Child* child, const WorkerIdentity& identity, const char* name, Oid account,
+                        Refusal refusal, TimestampTz next_try) {
+    AbsentWorker absent = {};
+    absent.identity = identity;
+    namestrcpy(&absent.name, name);
+    absent.account = account;
+    absent.refusal = refusal;
+    absent.deaths = child->deaths;
+    absent.since = GetCurrentTimestamp();
+    absent.next_try = next_try;
+    note_absent(absent);
+    child->absent = true;
+}
+
+void forget_child(Child* child, const WorkerIdentity& identity) {
+    if (child->absent)
+        forget_absent(identity);
+    child->absent = false;
+}
+
+// A database that crashes the server again and again does so no more than this allows.
+static TimestampTz until_crashes_are_forgotten(Child* child, const WorkerIdentity& identity,
+                                               const char* name) {
+    const CrashNote* note = nullptr;
+    const TimestampTz until = held_back_until(identity, &note);
+    if (until > child->held_back_until) {
+        child->held_back_until = until;
+        ereport(WARNING,
+                (errmsg("%s %s is held back until %s", kind_of_worker(identity.kind).type, name,
+                        timestamptz_to_str(until)),
+                 note->identity.kind == WorkerKind::none
+                     ? errdetail("Workers of this database have crashed %d times in a row, and the "
+                                 "server with them; the last was \"%s\", with signal %d.",
+                                 note->count, NameStr(note->name), note->signal)
+                     : errdetail("It has crashed %d times in a row, and the server with it; the "
+                                 "last time with signal %d.",
+                                 note->count, note->signal),
+                 errhint("Find out what crashes from the server log or a core dump. A restart of "
+                         "the server has it start at once.")));
+    }
+    return until;
+}
+
+static long milliseconds_until(TimestampTz time, TimestampTz now) {
+    return Max(1, TimestampDifferenceMilliseconds(now, time));
+}
+
+long start_child(Child* child, const WorkerIdentity& identity, const char* name, Oid account) {
     // A worker that an earlier parent started wakes us when it ends.
-    if (child_lives(child) || find_slot(identity) >= 0)
+    if (child_lives(child) || find_slot(identity) >= 0) {
+        forget_child(child, identity);
         return -1;
+    }
     const TimestampTz now = GetCurrentTimestamp();
-    if (child->not_before > now)
-        return Max(1, TimestampDifferenceMilliseconds(now, child->not_before));
-    child->started_at = now;
-    if (launch(child, identity, name))
-        return -1;
-    child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
-    return child->pause;
+    const TimestampTz affordable = TimestampTzPlusMilliseconds(
+        child->paid_until, -(starts_at_once - 1) * milliseconds_per_start);
+    const TimestampTz held_back = until_crashes_are_forgotten(child, identity, name);
+    const TimestampTz due = Max(Max(child->not_before, affordable), held_back);
+    if (due > now) {
+        if (child->deaths > 1 && child->not_before > now)
+            show_absent(child, identity, name, account, Refusal::none, due);
+        return milliseconds_until(due, now);
+    }
+
+    const Refusal refusal = launch(child, identity, name, account);
+    switch (refusal) {
+        case Refusal::none:
+            child->started_at = now;
+            child->paid_until =
+                TimestampTzPlusMilliseconds(Max(child->paid_until, now), milliseconds_per_start);
+            forget_child(child, identity);
+            return -1;
+        case Refusal::database_is_held:  // we are woken when that ends
+            return wait_for_room;
+        case Refusal::no_slot:
+            child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
+            break;
+        case Refusal::role_has_most:
+        case Refusal::database_has_most:
+            break;
+    }
+    const TimestampTz next = TimestampTzPlusMilliseconds(
+        now, refusal == Refusal::no_slot ? child->pause : wait_for_room);
+    show_absent(child, identity, name, account, refusal, next);
+    return milliseconds_until(next, now);
 }
 
 long shorter_timeout(long a, long b) {

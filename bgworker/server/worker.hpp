@@ -10,14 +10,20 @@ namespace outbox {
 // ---- looking after workers --------------------------------------------------------------------
 
 // A worker that its parent wants to live. It is started again when it ended, after a pause that
-// grows as long as it does not stay alive.
+// grows as long as it does not stay alive. A change may be what it needed, and ends the pause; but
+// anybody can make changes, so starts are also limited in number (`paid_until`).
 struct Child {
     int slot;  // -1: not running as far as we started it
     std::uint32_t ticket;
     BackgroundWorkerHandle* handle;
     TimestampTz started_at;
     TimestampTz not_before;
-    int pause;  // ms
+    int pause;   // ms
+    int deaths;  // in a row, of a worker that had not lived for long
+    TimestampTz paid_until;
+    TimestampTz held_back_until;  // of the last time the log said so
+    bool failed;                  // it ended with an error; for its parent, which clears this
+    bool absent;                  // the shared state says that it does not live
 };
 
 void init_child(Child* child);
@@ -26,9 +32,13 @@ void init_child(Child* child);
 bool child_lives(Child* child);
 
 // Starts it when it does not live, also by the hand of an earlier parent, and is not to be waited
-// for. What cannot be started because the server has no room is tried again later; the log says so
-// once. Returns the milliseconds after which it should be called again; -1: no need.
-long start_child(Child* child, const WorkerIdentity& identity, const char* name);
+// for: because it has crashed, or ends again and again. What cannot be started because there is no
+// room, or its account has no more, is tried again later. Returns the milliseconds after which it
+// should be called again; -1: no need.
+long start_child(Child* child, const WorkerIdentity& identity, const char* name, Oid account);
+
+// It is not wanted any more.
+void forget_child(Child* child, const WorkerIdentity& identity);
 
 // The shorter of two timeouts in milliseconds, where -1 is none.
 long shorter_timeout(long a, long b);

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "sinks/clean_sink.hpp"
 #include "sinks/null_sink.hpp"
 
 namespace outbox {
@@ -53,7 +54,7 @@ static Result<std::unique_ptr<Thing>> create(const char* entry_name, const Conte
     Thing* thing = entry(context);
     if (thing == nullptr)
         return Error{ErrorKind::internal, "out of memory"};
-    return std::unique_ptr<Thing>(thing);
+    return clean(std::unique_ptr<Thing>(thing), context.destination);
 }
 
 Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context) {

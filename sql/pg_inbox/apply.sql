@@ -71,9 +71,14 @@ COMMENT ON FUNCTION inbox.check_key(regclass, text[]) IS 'internal: whether a pr
 
 -- Runs a statement that returns whether it did something, with data as $1. Its plan is kept for the
 -- session, as that of a prepared statement, under a name that follows from its text: so it does not
--- matter who has worked in the session before, what was deallocated, or altered. What is found under the
--- name must be that statement to the letter, for this may run with more rights than the session has. The
--- key of a projection is checked when a plan is made.
+-- matter who has worked in the session before, what was deallocated, or altered. The key of a projection is
+-- checked when a plan is made.
+--
+-- This may run with more rights than the session has, which can prepare what it likes under that name. So what
+-- is found there must be this statement to the letter, with a parameter of this type, whatever the type is
+-- called; and in the statement all functions and operators say where they are from, so that it means the
+-- same whoever prepared it. A statement that EXECUTE runs cannot be given a parameter, and the row is not to be
+-- written into its text, which is in the log when it fails: so it goes through a setting.
 CREATE FUNCTION inbox.run(
     statement   text,
     data        jsonb,
@@ -84,24 +89,28 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    kept_as  text := 'inbox_' || to_hex(hashtextextended(statement, 0));
-    prepare  text := concat('PREPARE ', kept_as, ' (jsonb) AS ', statement);
-    found_as text;
-    did      boolean;
+    kept_as text := 'inbox_' || to_hex(hashtextextended(statement, 0));
+    prepare text := concat('PREPARE ', kept_as, ' (pg_catalog.jsonb) AS ', statement);
+    is_ours boolean;
+    ignored text;
+    did     boolean;
 BEGIN
-    SELECT p.statement INTO found_as FROM pg_prepared_statements AS p WHERE p.name = kept_as;
-    IF found_as IS NULL THEN
+    SELECT p.statement = prepare AND p.parameter_types = '{pg_catalog.jsonb}'::regtype[] AND p.from_sql INTO is_ours
+      FROM pg_prepared_statements AS p WHERE p.name = kept_as;
+    IF is_ours IS NULL THEN
         IF projection IS NOT NULL THEN
             PERFORM inbox.check_key(projection, key_columns);
         END IF;
         -- To look through more of them would cost as much as planning.
         IF (SELECT count(*) < 100 FROM pg_prepared_statements) THEN
             EXECUTE prepare;
-            found_as := prepare;
+            is_ours := true;
         END IF;
     END IF;
-    IF found_as = prepare THEN
-        EXECUTE concat('EXECUTE ', kept_as, '(', quote_literal(data), ')') INTO did;
+    IF is_ours THEN
+        ignored := set_config('inbox.given', data::text, true);
+        EXECUTE concat('EXECUTE ', kept_as, '(pg_catalog.current_setting(''inbox.given'')::pg_catalog.jsonb)') INTO did;
+        ignored := set_config('inbox.given', '', true);
     ELSE
         EXECUTE statement INTO did USING data;
     END IF;
@@ -133,8 +142,8 @@ BEGIN
     SELECT string_agg(c.name, ', '),
            string_agg(c.name, ', ') FILTER (WHERE c.is_key),
            string_agg(c.name || ' = excluded.' || c.name, ', ') FILTER (WHERE NOT c.is_key),
-           string_agg('stored.' || c.name || ' = excluded.' || c.name, ' AND ') FILTER (WHERE c.is_key),
-           'jsonb_build_object(' || string_agg(c.as_json, ', ') FILTER (WHERE c.is_key) || ')',
+           string_agg('stored.' || c.name || ' OPERATOR(pg_catalog.=) excluded.' || c.name, ' AND ') FILTER (WHERE c.is_key),
+           'pg_catalog.jsonb_build_object(' || string_agg(c.as_json, ', ') FILTER (WHERE c.is_key) || ')',
            max(format_type(c.atttypid, c.atttypmod)) FILTER (WHERE c.is_version),
            count(*) FILTER (WHERE c.is_key <> c.is_version AND data ->> c.attname IS NOT NULL)
                = nullif(cardinality(key_columns), 0) + 1
@@ -152,21 +161,21 @@ BEGIN
     IF complete IS NOT TRUE THEN
         PERFORM inbox.check_row(projection, key_columns, version_column, data);
     END IF;
-    given := 'jsonb_populate_record(NULL::' || projection || ', $1) AS excluded';
+    given := 'pg_catalog.jsonb_populate_record(NULL::' || projection || ', $1) AS excluded';
     version := quote_ident(version_column);
 END $$;
 COMMENT ON FUNCTION inbox.row_parts(regclass, text[], text, jsonb) IS
     'internal: what statements about a row of a projection are put together from';
 
--- A transaction that has locked so many keys takes one lock instead for those that follow, as the table
--- of locks is small: until it ends nothing is removed from any projection.
+-- Keys with the same hash share a lock. Those who insert hold it together, for the table itself keeps them
+-- apart; who removes holds it alone.
 CREATE FUNCTION inbox.lock_key(projection regclass, key jsonb, removal boolean)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    locked integer := coalesce(nullif(current_setting('inbox.locked_keys', true), ''), '0');
+    hashed CONSTANT integer := jsonb_hash_extended(key, projection::oid::bigint) & 16383;
 BEGIN
     IF current_setting('transaction_isolation') = 'repeatable read' THEN
         RAISE EXCEPTION 'rows of projections cannot be inserted or removed in a REPEATABLE READ transaction'
@@ -175,73 +184,92 @@ BEGIN
                   HINT = 'Use READ COMMITTED.';
     END IF;
     IF removal THEN
-        LOCK TABLE inbox.tombstone IN ROW EXCLUSIVE MODE;
-    ELSIF locked >= 1000 THEN
-        LOCK TABLE inbox.tombstone IN SHARE MODE;
-        RETURN;
+        PERFORM FROM inbox.key_lock AS k WHERE k.slot = hashed FOR NO KEY UPDATE;
+    ELSE
+        PERFORM FROM inbox.key_lock AS k WHERE k.slot = hashed FOR SHARE;
     END IF;
-    PERFORM pg_advisory_xact_lock(jsonb_hash_extended(key, projection::oid::bigint));
-    PERFORM set_config('inbox.locked_keys', (locked + 1)::text, true);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'table inbox.key_lock lacks row %', hashed USING ERRCODE = 'data_corrupted';
+    END IF;
 END $$;
 COMMENT ON FUNCTION inbox.lock_key(regclass, jsonb, boolean) IS
     'internal: has those who insert and remove a row that is not there wait for each other';
 
+-- Who may do something to rows of a projection may know, say and wait for what became of them.
+CREATE FUNCTION inbox.check_right(projection regclass, privilege text, caller inbox.caller)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF (has_table_privilege(caller, projection, privilege)
+        OR privilege <> 'DELETE' AND has_any_column_privilege(caller, projection, privilege)) IS NOT TRUE THEN
+        RAISE EXCEPTION 'permission denied for projection %', projection
+            USING ERRCODE = 'insufficient_privilege',
+                  DETAIL = format('Role "%s" lacks %s.', caller, privilege);
+    END IF;
+END $$;
+COMMENT ON FUNCTION inbox.check_right(regclass, text, inbox.caller) IS 'internal: refuses those who have no right on a projection';
+
 -- The version with which a row was removed; NULL: it was not.
-CREATE FUNCTION inbox.tombstone_version(projection regclass, key jsonb)
+CREATE FUNCTION inbox.tombstone_version(projection regclass, key jsonb, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM inbox.check_right(projection, 'SELECT', caller);
     RETURN (SELECT t.version FROM inbox.tombstone AS t
              WHERE t.projection = tombstone_version.projection AND t.key = tombstone_version.key);
 END $$;
-COMMENT ON FUNCTION inbox.tombstone_version(regclass, jsonb) IS 'internal: with which version a row was removed';
+COMMENT ON FUNCTION inbox.tombstone_version(regclass, jsonb, inbox.caller) IS 'internal: with which version a row was removed';
 
 -- The same for one who is going to insert it: until his transaction ends nobody else removes it.
-CREATE FUNCTION inbox.removed_version(projection regclass, key jsonb)
+CREATE FUNCTION inbox.removed_version(projection regclass, key jsonb, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM inbox.check_right(projection, 'INSERT', caller);
     PERFORM inbox.lock_key(projection, key, removal => false);
-    RETURN inbox.tombstone_version(projection, key);
+    RETURN (SELECT t.version FROM inbox.tombstone AS t
+             WHERE t.projection = removed_version.projection AND t.key = removed_version.key);
 END $$;
-COMMENT ON FUNCTION inbox.removed_version(regclass, jsonb) IS
+COMMENT ON FUNCTION inbox.removed_version(regclass, jsonb, inbox.caller) IS
     'internal: with which version a row was removed, for one who inserts it';
 
-CREATE FUNCTION inbox.lock_removal(projection regclass, key jsonb)
+CREATE FUNCTION inbox.lock_removal(projection regclass, key jsonb, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM inbox.check_right(projection, 'DELETE', caller);
     PERFORM inbox.lock_key(projection, key, removal => true);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox.lock_removal(regclass, jsonb) IS 'internal: until the transaction ends nobody else inserts the row';
+COMMENT ON FUNCTION inbox.lock_removal(regclass, jsonb, inbox.caller) IS 'internal: until the transaction ends nobody else inserts the row';
 
 -- Who may delete the rows of a projection may keep them away.
-CREATE FUNCTION inbox.leave_tombstone(projection regclass, key jsonb, version text)
+CREATE FUNCTION inbox.leave_tombstone(
+    projection regclass,
+    key        jsonb,
+    version    text,
+    caller     inbox.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    actor name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 BEGIN
-    IF NOT has_table_privilege(actor, projection, 'DELETE') THEN
-        RAISE EXCEPTION 'role "%" must not delete rows of projection %', actor, projection
-            USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM inbox.check_right(projection, 'DELETE', caller);
     INSERT INTO inbox.tombstone AS t (projection, key, version)
         VALUES ($1, $2, $3)
         ON CONFLICT ON CONSTRAINT tombstone_pkey DO UPDATE
            SET version = excluded.version, removed_at = excluded.removed_at;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox.leave_tombstone(regclass, jsonb, text) IS 'internal: notes that a row was removed';
+COMMENT ON FUNCTION inbox.leave_tombstone(regclass, jsonb, text, inbox.caller) IS 'internal: notes that a row was removed';
 
 -- Writes a row of a projection, unless the projection has the same or a newer version of it already, or
 -- it has been removed with such a version.
@@ -263,7 +291,7 @@ SET enable_seqscan = off
 AS $$
 DECLARE
     p     record := inbox.row_parts(projection, key_columns, version_column, data);
-    older text   := format('(stored.%1$s < excluded.%1$s) IS NOT FALSE', p.version);
+    older text   := format('(stored.%1$s OPERATOR(pg_catalog.<) excluded.%1$s) IS NOT FALSE', p.version);
 BEGIN
     RETURN inbox.run(concat('UPDATE ', projection, ' AS stored SET ', p.assignments, ' FROM ', p.given,
                             ' WHERE ', p.same_key, ' AND ', older, ' RETURNING true'),
@@ -275,7 +303,7 @@ BEGIN
                             ' WHERE CASE WHEN EXISTS (SELECT FROM ', projection, ' AS stored WHERE ', p.same_key,
                                                     ' AND NOT ', older, ') THEN false '
                             'ELSE (inbox.removed_version(', projection::oid, ', ', p.key, ')::', p.version_type,
-                                 ' < excluded.', p.version, ') IS NOT FALSE END '
+                                 ' OPERATOR(pg_catalog.<) excluded.', p.version, ') IS NOT FALSE END '
                             'ON CONFLICT (', p.keys, ') DO UPDATE SET ', p.assignments, ' WHERE ', older,
                             ' RETURNING true'),
                      data);
@@ -302,12 +330,12 @@ DECLARE
 BEGIN
     PERFORM inbox.run(format('SELECT inbox.lock_removal(%s, %s) FROM %s', projection::oid, p.key, p.given), data);
     PERFORM inbox.run(format('DELETE FROM %s AS stored USING %s WHERE %s '
-                             'AND (stored.%4$s < excluded.%4$s) IS NOT FALSE RETURNING true',
+                             'AND (stored.%4$s OPERATOR(pg_catalog.<) excluded.%4$s) IS NOT FALSE RETURNING true',
                              projection, p.given, p.same_key, p.version),
                       data, projection, key_columns);
-    RETURN inbox.run(format('SELECT inbox.leave_tombstone(%1$s, %2$s, to_jsonb(excluded.%3$s) #>> ''{}'') '
+    RETURN inbox.run(format('SELECT inbox.leave_tombstone(%1$s, %2$s, pg_catalog.to_jsonb(excluded.%3$s) OPERATOR(pg_catalog.#>>) ''{}'') '
                             'FROM %4$s WHERE NOT EXISTS (SELECT FROM %5$s AS stored WHERE %6$s) '
-                            'AND (inbox.tombstone_version(%1$s, %2$s)::%7$s < excluded.%3$s) IS NOT FALSE',
+                            'AND (inbox.tombstone_version(%1$s, %2$s)::%7$s OPERATOR(pg_catalog.<) excluded.%3$s) IS NOT FALSE',
                             projection::oid, p.key, p.version, p.given, projection, p.same_key, p.version_type), data);
 END $$;
 COMMENT ON FUNCTION inbox.remove(regclass, text[], text, jsonb) IS

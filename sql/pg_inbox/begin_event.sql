@@ -1,9 +1,9 @@
 -- Handling an event at once: in one transaction begin_event(), what the event causes, commit; then the
 -- acknowledgement. Whoever is told false has nothing to do but to acknowledge.
 
--- The consumer as which the caller acts. It is made when it is new, and belongs to whoever used it
--- first. Error 42501: it belongs to a role that the session's user is no member of.
-CREATE FUNCTION inbox.own_consumer(consumer text)
+-- The consumer as which the caller acts. It is made when it is new, and belongs to the role that used it
+-- first, in whichever way. Error 42501: it belongs to a role that the caller is no member of.
+CREATE FUNCTION inbox.own_consumer(consumer text, caller inbox.caller)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -15,20 +15,30 @@ BEGIN
     -- The only statement for all events but the first. With the caller's rights, for functions that
     -- have those of the owner.
     SELECT c.id INTO own_id FROM inbox.consumer AS c
-     WHERE c.name = consumer AND pg_has_role(session_user, c.role, 'MEMBER');
+     WHERE c.name = consumer AND pg_has_role(caller, c.role, 'MEMBER');
     IF own_id IS NULL THEN
         own_id := inbox.consumer_id(consumer);
-        UPDATE inbox.consumer AS c SET role = session_user WHERE c.id = own_id AND c.role IS NULL;
+        UPDATE inbox.consumer AS c SET role = caller WHERE c.id = own_id AND c.role IS NULL;
         SELECT c.role INTO owner FROM inbox.consumer AS c WHERE c.id = own_id;
-        IF NOT pg_has_role(session_user, owner, 'MEMBER') THEN
-            RAISE EXCEPTION 'consumer "%" belongs to role "%"', consumer, owner
-                USING ERRCODE = 'insufficient_privilege',
-                      HINT = 'Choose another name, or become a member of that role.';
+        IF pg_has_role(caller, owner, 'MEMBER') IS NOT TRUE THEN
+            PERFORM inbox.refuse_owner(consumer, owner);
         END IF;
     END IF;
     RETURN own_id;
 END $$;
-COMMENT ON FUNCTION inbox.own_consumer(text) IS 'internal: the consumer as which the caller acts';
+COMMENT ON FUNCTION inbox.own_consumer(text, inbox.caller) IS 'internal: the consumer as which the caller acts';
+
+CREATE FUNCTION inbox.refuse_owner(consumer text, owner name)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'consumer "%" belongs to role "%"', consumer, owner
+        USING ERRCODE = 'insufficient_privilege',
+              HINT = 'Use another name, or become that role (SET ROLE). An operator can give it away: inbox.give_consumer().';
+END $$;
+COMMENT ON FUNCTION inbox.refuse_owner(text, name) IS 'internal: refuses those who do not own a consumer';
 
 -- Whether the event is new to the consumer. True: go on; the event counts as applied when the caller's
 -- transaction commits, and as new again when it does not. False: it was applied before. While another
@@ -36,7 +46,11 @@ COMMENT ON FUNCTION inbox.own_consumer(text) IS 'internal: the consumer as which
 --
 -- Called for every event, and a search_path of its own would cost it a tenth of its time. So it has none, and
 -- every name and operator says where it is from.
-CREATE FUNCTION inbox.begin_event(consumer text, event_id uuid, source text DEFAULT NULL)
+CREATE FUNCTION inbox.begin_event(
+    consumer text,
+    event_id uuid,
+    source   text         DEFAULT NULL,
+    caller   inbox.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
@@ -44,27 +58,31 @@ DECLARE
     own_id pg_catalog.int4;
 BEGIN
     SELECT c.id INTO own_id FROM inbox.consumer AS c
-     WHERE c.name OPERATOR(pg_catalog.=) consumer AND pg_catalog.pg_has_role(session_user, c.role, 'MEMBER');
+     WHERE c.name OPERATOR(pg_catalog.=) consumer AND pg_catalog.pg_has_role(caller, c.role, 'MEMBER');
     IF own_id IS NULL THEN
-        own_id := inbox.own_consumer(consumer);
+        own_id := inbox.own_consumer(consumer, caller);
     END IF;
     INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
         VALUES (own_id, begin_event.event_id, inbox.bucket(begin_event.event_id), begin_event.source)
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.begin_event(text, uuid, text) IS
+COMMENT ON FUNCTION inbox.begin_event(text, uuid, text, inbox.caller) IS
     'whether an event is new to a consumer; from the commit on it is not';
 
 -- The same for a batch: element n of the result says whether event_ids[n] is new. Of an id that occurs
 -- several times only the first is.
-CREATE FUNCTION inbox.begin_events(consumer text, event_ids uuid[], source text DEFAULT NULL)
+CREATE FUNCTION inbox.begin_events(
+    consumer  text,
+    event_ids uuid[],
+    source    text         DEFAULT NULL,
+    caller    inbox.caller DEFAULT CURRENT_USER)
 RETURNS boolean[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id integer := inbox.own_consumer(consumer);
+    own_id integer := inbox.own_consumer(consumer, caller);
     new_ids uuid[];
 BEGIN
     -- In the order of the ids, so that two batches which share some wait for each other and do not lock
@@ -85,20 +103,20 @@ BEGIN
           FROM unnest(event_ids) WITH ORDINALITY AS given (id, n)
          ORDER BY given.n);
 END $$;
-COMMENT ON FUNCTION inbox.begin_events(text, uuid[], text) IS
+COMMENT ON FUNCTION inbox.begin_events(text, uuid[], text, inbox.caller) IS
     'which events of a batch are new to a consumer; from the commit on they are not';
 
 -- Whether the event counts as applied. It may become so while a transaction that has begun it goes on;
 -- begin_event() waits for that.
-CREATE FUNCTION inbox.was_applied(consumer text, event_id uuid)
+CREATE FUNCTION inbox.was_applied(consumer text, event_id uuid, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN inbox.is_processed(inbox.own_consumer(consumer), event_id);
+    RETURN inbox.is_processed(inbox.own_consumer(consumer, caller), event_id);
 END $$;
-COMMENT ON FUNCTION inbox.was_applied(text, uuid) IS 'whether an event has been applied';
+COMMENT ON FUNCTION inbox.was_applied(text, uuid, inbox.caller) IS 'whether an event has been applied';
 
 -- Asks the one bucket: a plan that is kept would lock all of them, and so wait for one that is emptied.
 CREATE FUNCTION inbox.is_processed(consumer_id integer, event_id uuid)

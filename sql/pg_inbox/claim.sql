@@ -82,7 +82,8 @@ COMMENT ON FUNCTION inbox.end_lost_leases(integer) IS 'internal: counts what was
 CREATE FUNCTION inbox.claim(
     consumer     text,
     max_messages integer  DEFAULT 100,
-    lease        interval DEFAULT '30 seconds')
+    lease        interval DEFAULT '30 seconds',
+    caller       inbox.caller DEFAULT CURRENT_USER)
 RETURNS TABLE (
     token           uuid,
     attempt         integer,
@@ -112,7 +113,7 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    own_id    CONSTANT integer := inbox.own_consumer(consumer);
+    own_id    CONSTANT integer := inbox.own_consumer(consumer, caller);
     new_token CONSTANT uuid := gen_random_uuid();
     handlers  integer;
     pending   boolean;
@@ -137,6 +138,7 @@ BEGIN
     -- One claims after the other: whoever decides sees what the one before has taken.
     PERFORM FROM inbox.consumer AS c WHERE c.id = own_id FOR NO KEY UPDATE;
     PERFORM inbox.end_lost_leases(own_id);
+    PERFORM inbox.give_up_too_large(own_id);
     RETURN QUERY
     WITH free AS MATERIALIZED (
         SELECT m.seq, m.event_id, m.ordering_key, coalesce(w.attempts, 0) AS failed,
@@ -170,13 +172,13 @@ BEGIN
       JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
      ORDER BY f.seq;
 END $$;
-COMMENT ON FUNCTION inbox.claim(text, integer, interval) IS
+COMMENT ON FUNCTION inbox.claim(text, integer, interval, inbox.caller) IS
     'takes the next messages of a consumer under a lease; commit before you process them';
 
 -- Takes a message out of the inbox, for good if the transaction commits. Call it before what the message
 -- causes, in the same transaction. False: the message is a repetition, and nothing is to be done but to
 -- commit. Error IL001: it is not under this lease any more.
-CREATE FUNCTION inbox.complete(token uuid, event_id uuid)
+CREATE FUNCTION inbox.complete(token uuid, event_id uuid, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -190,7 +192,7 @@ BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
      WHERE c.token = $1 AND c.event_id = $2 AND o.id = c.consumer_id
-       AND pg_has_role(session_user, o.role, 'MEMBER')
+       AND pg_has_role(caller, o.role, 'MEMBER')
      RETURNING c.consumer_id INTO own_id;
     IF FOUND THEN
         DELETE FROM inbox.message AS m WHERE m.consumer_id = own_id AND m.event_id = $2;
@@ -204,7 +206,7 @@ BEGIN
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.complete(uuid, uuid) IS
+COMMENT ON FUNCTION inbox.complete(uuid, uuid, inbox.caller) IS
     'says that a claimed message is processed, in the transaction that does it';
 
 -- Counts a failed attempt, after what it caused was rolled back. Returns 'retry': it is claimed again
@@ -215,7 +217,8 @@ CREATE FUNCTION inbox.fail(
     event_id  uuid,
     error     text,
     sqlstate  text    DEFAULT 'P0001',
-    permanent boolean DEFAULT false)
+    permanent boolean DEFAULT false,
+    caller    inbox.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -231,7 +234,7 @@ BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
      WHERE c.token = $1 AND c.event_id = $2 AND o.id = c.consumer_id
-       AND pg_has_role(session_user, o.role, 'MEMBER')
+       AND pg_has_role(caller, o.role, 'MEMBER')
      RETURNING o.* INTO policy;
     IF FOUND THEN
         SELECT m.* INTO message FROM inbox.message AS m
@@ -248,11 +251,14 @@ BEGIN
     END IF;
     RETURN CASE WHEN dead THEN 'dead' ELSE 'retry' END;
 END $$;
-COMMENT ON FUNCTION inbox.fail(uuid, uuid, text, text, boolean) IS
+COMMENT ON FUNCTION inbox.fail(uuid, uuid, text, text, boolean, inbox.caller) IS
     'says that a claimed message could not be processed; and whether it is given up';
 
 -- Does not wait for messages that are just being completed: nobody can take those over.
-CREATE FUNCTION inbox.extend(token uuid, lease interval DEFAULT '30 seconds')
+CREATE FUNCTION inbox.extend(
+    token  uuid,
+    lease  interval     DEFAULT '30 seconds',
+    caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -265,7 +271,7 @@ BEGIN
     PERFORM inbox.check_lease_time(lease);
     IF NOT EXISTS (SELECT FROM inbox.claimed AS c
                      JOIN inbox.consumer AS o ON o.id = c.consumer_id
-                    WHERE c.token = $1 AND pg_has_role(session_user, o.role, 'MEMBER')) THEN
+                    WHERE c.token = $1 AND pg_has_role(caller, o.role, 'MEMBER')) THEN
         PERFORM inbox.lease_lost(token);
     END IF;
     UPDATE inbox.claimed AS c
@@ -274,9 +280,9 @@ BEGIN
                                 WHERE own.token = $1 FOR UPDATE SKIP LOCKED));
     RETURN new_end;
 END $$;
-COMMENT ON FUNCTION inbox.extend(uuid, interval) IS 'makes a lease end so much after now; says when that is';
+COMMENT ON FUNCTION inbox.extend(uuid, interval, inbox.caller) IS 'makes a lease end so much after now; says when that is';
 
-CREATE FUNCTION inbox.release(token uuid)
+CREATE FUNCTION inbox.release(token uuid, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -288,9 +294,9 @@ DECLARE
 BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
-     WHERE c.token = $1 AND o.id = c.consumer_id AND pg_has_role(session_user, o.role, 'MEMBER');
+     WHERE c.token = $1 AND o.id = c.consumer_id AND pg_has_role(caller, o.role, 'MEMBER');
     GET DIAGNOSTICS released = ROW_COUNT;
     RETURN released;
 END $$;
-COMMENT ON FUNCTION inbox.release(uuid) IS
+COMMENT ON FUNCTION inbox.release(uuid, inbox.caller) IS
     'gives what was claimed under a token and not completed back to others; says how many messages that were';

@@ -13,6 +13,11 @@ BEGIN
         IF coalesce(consumer, '') = '' THEN
             RAISE EXCEPTION 'consumer must not be empty' USING ERRCODE = 'invalid_parameter_value';
         END IF;
+        IF octet_length(consumer) > 249 THEN
+            RAISE EXCEPTION 'name of a consumer is too long'
+                USING ERRCODE = 'program_limit_exceeded',
+                      DETAIL = format('It has %s bytes; at most 249 are allowed.', octet_length(consumer));
+        END IF;
         INSERT INTO inbox.consumer (name) VALUES (consumer) ON CONFLICT (name) DO NOTHING;
         SELECT c.id INTO STRICT found_id FROM inbox.consumer AS c WHERE c.name = consumer;
     END IF;

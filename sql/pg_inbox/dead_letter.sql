@@ -1,7 +1,7 @@
 -- Events that were given up, and what people decide about them. Whoever may look at inbox.operation is
 -- an operator, and sees those of all consumers.
 
-CREATE VIEW inbox.dead_letter AS
+CREATE VIEW inbox.dead_letter WITH (security_barrier) AS
 SELECT c.name AS consumer,
        d.event_id,
        d.ordering_key,
@@ -50,7 +50,11 @@ COMMENT ON FUNCTION inbox.take_control(text) IS 'internal: locks a consumer for 
 
 -- Has dead letters processed again, with all their attempts, before what came after them; without
 -- event_ids all of the consumer. Returns how many.
-CREATE FUNCTION inbox.redrive(consumer text, event_ids uuid[] DEFAULT NULL, why text DEFAULT NULL)
+CREATE FUNCTION inbox.redrive(
+    consumer  text,
+    event_ids uuid[]       DEFAULT NULL,
+    why       text         DEFAULT NULL,
+    caller    inbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -79,15 +83,15 @@ BEGIN
          WHERE d.consumer_id = known_id AND d.event_id = ANY (ids)
         ON CONFLICT DO NOTHING;
     DELETE FROM inbox.dead_message AS d WHERE d.consumer_id = known_id AND d.event_id = ANY (ids);
-    INSERT INTO inbox.operation (consumer, operation, details, why)
-        VALUES (consumer, 'redrive', jsonb_build_object('event_ids', ids), why);
+    INSERT INTO inbox.operation (role, consumer, operation, details, why)
+        VALUES (caller, consumer, 'redrive', jsonb_build_object('event_ids', ids), why);
     RETURN cardinality(ids);
 END $$;
-COMMENT ON FUNCTION inbox.redrive(text, uuid[], text) IS 'has dead letters processed again';
+COMMENT ON FUNCTION inbox.redrive(text, uuid[], text, inbox.caller) IS 'has dead letters processed again';
 
 -- Gives events up for good: dead letters, and those that failed and are tried again. Whatever comes of
 -- them from now on has no effect, and what waits behind them goes on. Returns how many.
-CREATE FUNCTION inbox.discard(consumer text, event_ids uuid[], why text)
+CREATE FUNCTION inbox.discard(consumer text, event_ids uuid[], why text, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -114,8 +118,8 @@ BEGIN
         SELECT known_id, id, inbox.bucket(id) FROM unnest(ids) AS id
         ON CONFLICT DO NOTHING;
     DELETE FROM inbox.dead_message AS d WHERE d.consumer_id = known_id AND d.event_id = ANY (ids);
-    INSERT INTO inbox.operation (consumer, operation, details, why)
-        VALUES (consumer, 'discard', jsonb_build_object('event_ids', ids), why);
+    INSERT INTO inbox.operation (role, consumer, operation, details, why)
+        VALUES (caller, consumer, 'discard', jsonb_build_object('event_ids', ids), why);
     RETURN cardinality(ids);
 END $$;
-COMMENT ON FUNCTION inbox.discard(text, uuid[], text) IS 'gives up events that failed';
+COMMENT ON FUNCTION inbox.discard(text, uuid[], text, inbox.caller) IS 'gives up events that failed';

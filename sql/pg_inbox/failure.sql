@@ -59,6 +59,32 @@ END $$;
 COMMENT ON FUNCTION inbox.count_failure(inbox.message, text, text, boolean, integer) IS
     'internal: what comes of a failed attempt';
 
+-- Messages that are too large for those who would be given them, or for the indexes that a failure needs
+-- (tables.sql). They become dead letters, so that others go on. A key that is too long is cut.
+CREATE FUNCTION inbox.give_up_too_large(consumer_id integer)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    message inbox.message;
+BEGIN
+    FOR message IN
+        SELECT m.* FROM inbox.message AS m
+         WHERE m.consumer_id = $1
+           AND (octet_length(m.ordering_key) > 1024 OR octet_length(m.payload) > 268435456
+                OR octet_length(m.topic) + octet_length(m.aggregate_type) + octet_length(m.aggregate_id)
+                   + octet_length(m.event_type) + octet_length(m.content_type) + octet_length(m.source) > 16384
+                OR m.headers IS NOT NULL AND octet_length(m.headers::text) > 65536)
+           FOR UPDATE SKIP LOCKED
+    LOOP
+        message.ordering_key := left(message.ordering_key, 200);
+        PERFORM inbox.count_failure(message, coalesce(inbox.problem_of(message), 'ordering_key is too long'), '54000', true, NULL);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION inbox.give_up_too_large(integer) IS 'internal: has messages that nobody can be given become dead letters';
+
 -- For those who handle at once, after they have rolled back: counts a failed attempt. False: do not
 -- acknowledge the event, it is to come again. True: it is a dead letter, stored here, and can be
 -- acknowledged. With NULL for max_attempts the policy of the consumer says how often it is tried.
@@ -82,7 +108,8 @@ CREATE FUNCTION inbox.fail_event(
     error           text,
     sqlstate        text,
     permanent       boolean DEFAULT false,
-    max_attempts    integer DEFAULT NULL)
+    max_attempts    integer DEFAULT NULL,
+    caller          inbox.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -90,7 +117,7 @@ AS $$
 DECLARE
     event inbox.message;
 BEGIN
-    event.consumer_id := inbox.own_consumer(consumer);
+    event.consumer_id := inbox.own_consumer(consumer, caller);
     -- Applied, or dead, since the attempt began: it will be found so when it comes again.
     IF EXISTS (SELECT FROM inbox.processed AS p
                 WHERE p.consumer_id = event.consumer_id AND p.event_id = fail_event.event_id
@@ -113,24 +140,25 @@ BEGIN
     event.content_type := coalesce(content_type, 'application/json');
     event.headers := headers;
     event.payload := payload;
+    PERFORM inbox.check_event(event);
     RETURN inbox.count_failure(event, error, sqlstate, permanent, max_attempts);
 END $$;
-COMMENT ON FUNCTION inbox.fail_event(text, text, uuid, timestamptz, bigint, bigint, integer, uuid, text, text, text, text, text, text, jsonb, bytea, text, text, boolean, integer) IS
+COMMENT ON FUNCTION inbox.fail_event(text, text, uuid, timestamptz, bigint, bigint, integer, uuid, text, text, text, text, text, text, jsonb, bytea, text, text, boolean, integer, inbox.caller) IS
     'counts a failed attempt of somebody who handles at once; says whether the event was given up';
 
 -- For those who handle at once, in the transaction that applies events which have failed before: they
 -- do not count as failing any more. Returns how many did.
-CREATE FUNCTION inbox.end_failure(consumer text, event_ids uuid[])
+CREATE FUNCTION inbox.end_failure(consumer text, event_ids uuid[], caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id CONSTANT integer := inbox.own_consumer(consumer);
+    own_id CONSTANT integer := inbox.own_consumer(consumer, caller);
     ended  bigint;
 BEGIN
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = own_id AND w.event_id = ANY (event_ids);
     GET DIAGNOSTICS ended = ROW_COUNT;
     RETURN ended;
 END $$;
-COMMENT ON FUNCTION inbox.end_failure(text, uuid[]) IS 'says that events which had failed were applied';
+COMMENT ON FUNCTION inbox.end_failure(text, uuid[], inbox.caller) IS 'says that events which had failed were applied';

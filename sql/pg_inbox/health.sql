@@ -5,7 +5,8 @@
 --   failing    events are not applied, and will not be until somebody acts
 --   degraded   something goes wrong, and may pass
 CREATE FUNCTION inbox.health(
-    tolerance interval DEFAULT '1 minute',
+    tolerance interval     DEFAULT '1 minute',
+    caller    inbox.caller DEFAULT CURRENT_USER,
     OUT severity text,
     OUT consumer text,
     OUT what     text,
@@ -21,7 +22,7 @@ BEGIN ATOMIC
                c.subscriptions > 0 AS subscribed, clock_timestamp() - s.oldest_pending_age AS pending_since,
                s.oldest_pending_age > tolerance AS late, s.pending_at_most,
                EXISTS (SELECT FROM pg_roles AS r
-                        WHERE r.rolname = c.role AND pg_has_role(session_user, r.oid, 'USAGE')) AS own
+                        WHERE r.rolname = c.role AND pg_has_role(caller, r.oid, 'USAGE')) AS own
           FROM inbox.consumer AS c
           JOIN inbox.status AS s ON s.consumer = c.name
     ), finding(severity, consumer, what, since, detail, hint) AS (
@@ -56,6 +57,12 @@ BEGIN ATOMIC
           FROM consumer AS c
          WHERE c.state = 'stopped'
         UNION ALL
+        SELECT 'failing', c.name, 'not confirmed', c.pending_since,
+               format('its handlers would run with the rights of role "%s", which has not confirmed all of them', c.role),
+               format('Are they what the role is to run? As that role: SELECT * FROM inbox.own_subscriptions(); then SELECT * FROM inbox.confirm(%L).', c.name)
+          FROM consumer AS c
+         WHERE c.state = 'not confirmed'
+        UNION ALL
         SELECT 'failing', c.name, 'messages for nobody', c.pending_since, format('messages that wait: %s at most; nobody has ever processed any', c.pending_at_most),
                'Does the sender mean this consumer? inbox.subscribe(), or a process that calls inbox.claim().'
           FROM consumer AS c
@@ -66,7 +73,7 @@ BEGIN ATOMIC
                     ELSE 'Nobody in the server processes them: are those who call inbox.claim() away, slow or stuck?'
                END
           FROM consumer AS c
-         WHERE c.role IS NOT NULL AND c.late AND c.state <> 'stopped'
+         WHERE c.role IS NOT NULL AND c.late AND c.state NOT IN ('stopped', 'not confirmed')
         UNION ALL
         SELECT 'degraded', c.name, 'reset not carried out', o.at,
                format('the offset of subscription "%s" was reset, and no process of the consumer has gone there', r.subscription),
@@ -87,5 +94,5 @@ BEGIN ATOMIC
      WHERE NOT pg_is_in_recovery()  -- the primary consumes
      ORDER BY f.severity DESC, f.consumer, f.since;
 END;
-COMMENT ON FUNCTION inbox.health(interval) IS
+COMMENT ON FUNCTION inbox.health(interval, inbox.caller) IS
     'what is wrong with consumers, since when, and what is to be done; no rows: nothing';

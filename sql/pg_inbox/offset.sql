@@ -1,16 +1,22 @@
 -- Offsets: how far a consumer has come in what it subscribes to. They are saved in the transaction of
 -- the effects, and so are never ahead of them.
 
--- Those who save share it; a reset has it for itself. So a reset waits for what was saved before it and
--- is not committed yet, and nobody else ever waits.
-CREATE FUNCTION inbox.offset_lock(consumer_id integer, subscription text)
-RETURNS bigint
-LANGUAGE sql STABLE
+-- Those who save share a lock; a reset has it for itself. So a reset waits for what was saved before it and
+-- is not committed yet, and nobody else ever waits. It is that of a table of ours, which nobody else can
+-- lock, and of all consumers together, for resets are rare. False: somebody is resetting an offset.
+CREATE FUNCTION inbox.share_offsets()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT hashtextextended(format('inbox.consumer_offset %s %s', consumer_id, subscription), 0);
-END;
-COMMENT ON FUNCTION inbox.offset_lock(integer, text) IS 'internal: the advisory lock of an offset';
+AS $$
+BEGIN
+    LOCK TABLE inbox.offset_reset IN ROW SHARE MODE NOWAIT;
+    RETURN true;
+EXCEPTION
+    WHEN lock_not_available THEN
+        RETURN false;
+END $$;
+COMMENT ON FUNCTION inbox.share_offsets() IS 'internal: keeps offsets from being reset until the transaction ends';
 
 -- Saves how far the consumer has come. Returns false, and writes nothing, when it has come as far
 -- already, or when the offset has been reset and the consumer has not gone there yet.
@@ -19,13 +25,14 @@ CREATE FUNCTION inbox.save_offset(
     subscription text,
     message_id   text,
     publish_time timestamptz,
-    updated_by   text DEFAULT NULL)
+    updated_by   text DEFAULT NULL,
+    caller       inbox.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id integer := inbox.own_consumer(consumer);
+    own_id integer := inbox.own_consumer(consumer, caller);
     saver  text    := coalesce(updated_by, concat_ws(' ', nullif(current_setting('application_name'), ''),
                                                      pg_backend_pid()));
     lag    numeric := 1000 * extract(epoch FROM clock_timestamp() - publish_time);
@@ -33,7 +40,7 @@ BEGIN
     IF publish_time IS NULL THEN
         RAISE EXCEPTION 'publish_time must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    IF NOT pg_try_advisory_xact_lock_shared(inbox.offset_lock(own_id, subscription)) THEN
+    IF NOT inbox.share_offsets() THEN
         RETURN false;
     END IF;
     INSERT INTO inbox.consumer_offset AS o
@@ -55,7 +62,7 @@ BEGIN
          WHERE o.publish_time < excluded.publish_time;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.save_offset(text, text, text, timestamptz, text) IS
+COMMENT ON FUNCTION inbox.save_offset(text, text, text, timestamptz, text, inbox.caller) IS
     'saves how far a consumer has come, unless it was there already';
 
 -- How far the consumer has come; NULLs: nothing was saved yet. When reset_id is not NULL, message_id and
@@ -63,6 +70,7 @@ COMMENT ON FUNCTION inbox.save_offset(text, text, text, timestamptz, text) IS
 CREATE FUNCTION inbox.load_offset(
     consumer     text,
     subscription text,
+    caller       inbox.caller DEFAULT CURRENT_USER,
     OUT message_id   text,
     OUT publish_time timestamptz,
     OUT lag_ms       bigint,
@@ -73,7 +81,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id integer := inbox.own_consumer(consumer);
+    own_id integer := inbox.own_consumer(consumer, caller);
 BEGIN
     SELECT coalesce(r.message_id, o.message_id), coalesce(r.publish_time, o.publish_time),
            o.lag_ms, o.updated_at, o.updated_by, r.reset_id
@@ -86,7 +94,7 @@ BEGIN
                   WHERE pending.consumer_id = own_id
                     AND pending.subscription = load_offset.subscription) AS r ON true;
 END $$;
-COMMENT ON FUNCTION inbox.load_offset(text, text) IS 'how far a consumer has come, or where it is to go';
+COMMENT ON FUNCTION inbox.load_offset(text, text, inbox.caller) IS 'how far a consumer has come, or where it is to go';
 
 -- Has a consumer go on from another time. It does when its process hears of it; until then nothing is
 -- saved. A later reset takes the place of one that nobody has carried out. What was applied already is
@@ -96,7 +104,8 @@ CREATE FUNCTION inbox.reset_offset(
     subscription text,
     publish_time timestamptz,
     why          text,
-    message_id   text DEFAULT '')
+    message_id   text DEFAULT '',
+    caller       inbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -108,8 +117,8 @@ BEGIN
     IF publish_time IS NULL THEN
         RAISE EXCEPTION 'publish_time must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    PERFORM pg_advisory_xact_lock(inbox.offset_lock(own_id, subscription));
-    new_id := inbox.note_operation(consumer, 'reset offset', why, jsonb_build_object(
+    LOCK TABLE inbox.offset_reset IN EXCLUSIVE MODE;
+    new_id := inbox.note_operation(caller, consumer, 'reset offset', why, jsonb_build_object(
         'subscription', subscription,
         'from', (SELECT jsonb_build_object('publish_time', o.publish_time, 'message_id', o.message_id)
                    FROM inbox.consumer_offset AS o
@@ -125,7 +134,7 @@ BEGIN
                publish_time = excluded.publish_time;
     RETURN new_id;
 END $$;
-COMMENT ON FUNCTION inbox.reset_offset(text, text, timestamptz, text, text) IS
+COMMENT ON FUNCTION inbox.reset_offset(text, text, timestamptz, text, text, inbox.caller) IS
     'has a consumer go on from another time';
 
 -- Says that the consumer has gone where a reset sent it: from here on its offset is saved again. False:
@@ -134,13 +143,14 @@ CREATE FUNCTION inbox.confirm_reset(
     consumer     text,
     subscription text,
     reset_id     bigint,
-    updated_by   text DEFAULT NULL)
+    updated_by   text DEFAULT NULL,
+    caller       inbox.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id integer := inbox.own_consumer(consumer);
+    own_id integer := inbox.own_consumer(consumer, caller);
     reset  inbox.offset_reset;
 BEGIN
     DELETE FROM inbox.offset_reset AS r
@@ -152,13 +162,13 @@ BEGIN
     END IF;
     DELETE FROM inbox.consumer_offset AS o
      WHERE o.consumer_id = own_id AND o.subscription = confirm_reset.subscription;
-    PERFORM inbox.save_offset(consumer, subscription, reset.message_id, reset.publish_time, updated_by);
+    PERFORM inbox.save_offset(consumer, subscription, reset.message_id, reset.publish_time, updated_by, caller);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox.confirm_reset(text, text, bigint, text) IS
+COMMENT ON FUNCTION inbox.confirm_reset(text, text, bigint, text, inbox.caller) IS
     'says that a consumer has gone where a reset sent it';
 
-CREATE FUNCTION inbox.note_operation(consumer text, operation text, why text, details jsonb)
+CREATE FUNCTION inbox.note_operation(caller inbox.caller, consumer text, operation text, why text, details jsonb)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -170,13 +180,13 @@ BEGIN
         RAISE EXCEPTION 'why must be given'
             USING ERRCODE = 'null_value_not_allowed', HINT = 'It is kept in inbox.operation.';
     END IF;
-    INSERT INTO inbox.operation (consumer, operation, details, why)
-        VALUES (note_operation.consumer, note_operation.operation, note_operation.details,
+    INSERT INTO inbox.operation (role, consumer, operation, details, why)
+        VALUES (caller, note_operation.consumer, note_operation.operation, note_operation.details,
                 note_operation.why)
         RETURNING id INTO new_id;
     RETURN new_id;
 END $$;
-COMMENT ON FUNCTION inbox.note_operation(text, text, text, jsonb) IS 'internal: who did what, when and why';
+COMMENT ON FUNCTION inbox.note_operation(inbox.caller, text, text, text, jsonb) IS 'internal: who did what, when and why';
 
 CREATE VIEW inbox.offsets AS
 SELECT c.name AS consumer,

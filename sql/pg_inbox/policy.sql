@@ -19,16 +19,18 @@ CREATE FUNCTION inbox.set_policy(
     max_attempts   integer  DEFAULT NULL,
     retry_base     interval DEFAULT NULL,
     retry_max      interval DEFAULT NULL,
-    on_dead_letter text     DEFAULT NULL)
+    on_dead_letter text     DEFAULT NULL,
+    caller         inbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id CONSTANT integer := inbox.own_consumer(consumer);
+    own_id CONSTANT integer := inbox.own_consumer(consumer, caller);
     before inbox.consumer;
     policy inbox.consumer;
 BEGIN
+    PERFORM inbox.refuse_restricted();
     SELECT c.* INTO STRICT before FROM inbox.consumer AS c WHERE c.id = own_id FOR NO KEY UPDATE;
     policy := before;
     policy.max_attempts := coalesce($2, before.max_attempts);
@@ -55,11 +57,11 @@ BEGIN
        SET max_attempts = policy.max_attempts, retry_base = policy.retry_base,
            retry_max = policy.retry_max, on_dead_letter = policy.on_dead_letter
      WHERE c.id = own_id;
-    INSERT INTO inbox.operation (consumer, operation, details)
-        VALUES (consumer, 'set policy', jsonb_strip_nulls(jsonb_build_object(
+    INSERT INTO inbox.operation (role, consumer, operation, details)
+        VALUES (caller, consumer, 'set policy', jsonb_strip_nulls(jsonb_build_object(
                     'max_attempts', $2, 'retry_base', $3, 'retry_max', $4, 'on_dead_letter', $5)));
     -- Heard by pg_outbox when the server has it loaded: what was blocked may go on.
     PERFORM set_config('inbox.wake', 'messages', true);
 END $$;
-COMMENT ON FUNCTION inbox.set_policy(text, integer, interval, interval, text) IS
+COMMENT ON FUNCTION inbox.set_policy(text, integer, interval, interval, text, inbox.caller) IS
     'says how often and when events of a consumer are tried again, and what a dead letter does to its key';

@@ -1,25 +1,26 @@
 -- How messages of a consumer are processed. The processor of pg_outbox calls these, as the role of the
 -- consumer; one processor at a time per consumer.
 
-CREATE FUNCTION inbox.check_role(consumer_id integer)
+CREATE FUNCTION inbox.check_role(consumer_id integer, caller inbox.caller)
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT coalesce((SELECT pg_has_role(session_user, c.role, 'MEMBER')
+    IF NOT coalesce((SELECT pg_has_role(caller, c.role, 'MEMBER')
                        FROM inbox.consumer AS c WHERE c.id = $1), false) THEN
-        RAISE EXCEPTION 'consumer % is not one of role "%"', $1, session_user
+        RAISE EXCEPTION 'consumer % is not one of role "%"', $1, caller
             USING ERRCODE = 'insufficient_privilege';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox.check_role(integer) IS 'internal: refuses those who do not own the consumer';
+COMMENT ON FUNCTION inbox.check_role(integer, inbox.caller) IS 'internal: refuses those who do not own the consumer';
 
 -- The next messages in order of arrival, without those that wait: for their next attempt, or behind
 -- an earlier one of their key that waits or blocks it.
 CREATE FUNCTION inbox.next_messages(
     consumer_id  integer,
     max_messages integer,
+    caller       inbox.caller DEFAULT CURRENT_USER,
     OUT seq         bigint,
     OUT occurred_at timestamptz,
     OUT received_at timestamptz)
@@ -28,7 +29,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_role(consumer_id);
+    PERFORM inbox.check_role(consumer_id, caller);
+    PERFORM inbox.give_up_too_large(consumer_id);
     RETURN QUERY
         SELECT m.seq, m.occurred_at, m.received_at
           FROM inbox.message AS m
@@ -43,16 +45,16 @@ BEGIN
          ORDER BY m.seq
          LIMIT max_messages;
 END $$;
-COMMENT ON FUNCTION inbox.next_messages(integer, integer) IS 'internal: the messages that can be processed now';
+COMMENT ON FUNCTION inbox.next_messages(integer, integer, inbox.caller) IS 'internal: the messages that can be processed now';
 
 -- Not of those that nobody here can try: they are behind others of their key, or not stored.
-CREATE FUNCTION inbox.next_attempt(consumer_id integer)
+CREATE FUNCTION inbox.next_attempt(consumer_id integer, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_role(consumer_id);
+    PERFORM inbox.check_role(consumer_id, caller);
     RETURN (SELECT min(w.next_attempt_at)
               FROM inbox.waiting AS w
              WHERE w.consumer_id = $1 AND w.seq IS NOT NULL
@@ -61,16 +63,33 @@ BEGIN
                                     WHERE o.consumer_id = w.consumer_id
                                       AND o.ordering_key = w.ordering_key AND o.seq < w.seq)));
 END $$;
-COMMENT ON FUNCTION inbox.next_attempt(integer) IS 'internal: when a message that failed is due again';
+COMMENT ON FUNCTION inbox.next_attempt(integer, inbox.caller) IS 'internal: when a message that failed is due again';
+
+-- What the subscriptions of a consumer are, as take() knows them again; NULL: there are none, or some are not
+-- confirmed (confirm.sql).
+CREATE FUNCTION inbox.confirmed_subscriptions(consumer_id integer, caller inbox.caller DEFAULT CURRENT_USER)
+RETURNS text[]
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM inbox.check_role(consumer_id, caller);
+    RETURN (SELECT CASE WHEN bool_and(c.confirmed) THEN array_agg(format('%L %L', c.event_type, c.handler)) END
+              FROM inbox.confirmation AS c WHERE c.consumer_id = $1);
+END $$;
+COMMENT ON FUNCTION inbox.confirmed_subscriptions(integer, inbox.caller) IS 'internal: what a processor may run';
 
 -- Takes a message out of the inbox, for good if the transaction commits, and says what handles it.
+-- confirmed: from confirmed_subscriptions(), since when others may have come.
 --
--- `waits`: an earlier message of the same key has failed and comes first, or blocks it; nothing was
--- taken.
+-- `waits`: an earlier message of the same key has failed and comes first, or blocks it, or a subscription is
+-- not a confirmed one; nothing was taken.
 -- `message` NULL: it is not there, or it was a duplicate, which is gone now.
 CREATE FUNCTION inbox.take(
     consumer_id integer,
     seq         bigint,
+    confirmed   text[],
+    caller      inbox.caller DEFAULT CURRENT_USER,
     OUT message  inbox.message,
     OUT handlers text[],
     OUT waits    boolean)
@@ -78,7 +97,12 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_role(consumer_id);
+    PERFORM inbox.check_role(consumer_id, caller);
+    IF (SELECT bool_and(format('%L %L', s.event_type, s.handler) = ANY (confirmed))
+          FROM inbox.subscription AS s WHERE s.consumer_id = take.consumer_id) IS NOT TRUE THEN
+        waits := true;
+        RETURN;
+    END IF;
     DELETE FROM inbox.message AS m
      WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq
        AND (m.ordering_key = ''
@@ -108,10 +132,15 @@ BEGIN
                replace(replace(replace(replace(s.event_type, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')
          ORDER BY s.number);
 END $$;
-COMMENT ON FUNCTION inbox.take(integer, bigint) IS 'internal: a message and the right to handle it';
+COMMENT ON FUNCTION inbox.take(integer, bigint, text[], inbox.caller) IS 'internal: a message and the right to handle it';
 
 -- Remembers that a message could not be handled: it waits, with its key, or is a dead letter now.
-CREATE FUNCTION inbox.record_failure(consumer_id integer, seq bigint, error text, sqlstate text)
+CREATE FUNCTION inbox.record_failure(
+    consumer_id integer,
+    seq         bigint,
+    error       text,
+    sqlstate    text,
+    caller      inbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -119,19 +148,19 @@ AS $$
 DECLARE
     message inbox.message;
 BEGIN
-    PERFORM inbox.check_role(consumer_id);
+    PERFORM inbox.check_role(consumer_id, caller);
     SELECT m.* INTO message FROM inbox.message AS m WHERE m.consumer_id = $1 AND m.seq = $2 FOR UPDATE;
     IF FOUND THEN
         PERFORM inbox.count_failure(message, $3, $4, false, NULL);
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox.record_failure(integer, bigint, text, text) IS
+COMMENT ON FUNCTION inbox.record_failure(integer, bigint, text, text, inbox.caller) IS
     'internal: has a message and its key wait, or gives the message up';
 
--- Processes one message. Returns true when it is done with, be it handled, passed over or a duplicate;
+-- Processes one message. confirmed: as for take(). Returns true when it is done with, be it handled, passed over or a duplicate;
 -- false when it failed; NULL when it waits. The handler's effects are part of the caller's transaction.
 -- No search_path is set, for handlers are to find theirs; nothing here depends on it.
-CREATE FUNCTION inbox.process(consumer_id integer, seq bigint)
+CREATE FUNCTION inbox.process(consumer_id integer, seq bigint, confirmed text[])
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -141,7 +170,7 @@ DECLARE
     error   text;
     state   text;
 BEGIN
-    taken := inbox.take(consumer_id, seq);
+    taken := inbox.take(consumer_id, seq, confirmed);
     IF taken.waits THEN
         RETURN NULL;
     END IF;
@@ -159,7 +188,7 @@ EXCEPTION
         PERFORM inbox.record_failure(consumer_id, seq, error, state);
         RETURN false;
 END $$;
-COMMENT ON FUNCTION inbox.process(integer, bigint) IS 'internal: handles one message';
+COMMENT ON FUNCTION inbox.process(integer, bigint, text[]) IS 'internal: handles one message';
 
 CREATE FUNCTION inbox.save_progress(
     consumer_id integer,
@@ -168,13 +197,14 @@ CREATE FUNCTION inbox.save_progress(
     latency_p50 interval,
     latency_p99 interval,
     wait_p50    interval,
-    wait_p99    interval)
+    wait_p99    interval,
+    caller      inbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_role(consumer_id);
+    PERFORM inbox.check_role(consumer_id, caller);
     INSERT INTO inbox.progress AS p
         VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7)
         ON CONFLICT ON CONSTRAINT progress_pkey DO UPDATE
@@ -186,5 +216,5 @@ BEGIN
                wait_p99 = excluded.wait_p99,
                saved_at = excluded.saved_at;
 END $$;
-COMMENT ON FUNCTION inbox.save_progress(integer, bigint, bigint, interval, interval, interval, interval) IS
+COMMENT ON FUNCTION inbox.save_progress(integer, bigint, bigint, interval, interval, interval, interval, inbox.caller) IS
     'internal: adds to what a processor has counted';

@@ -11,14 +11,15 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE right_to
              WHEN 'send' THEN ARRAY['receive']
-             WHEN 'read' THEN ARRAY['subscribe', 'add_subscription', 'unsubscribe', 'json', 'waiting_keys',
+             WHEN 'read' THEN ARRAY['subscribe', 'add_subscription', 'unsubscribe', 'confirm', 'own_subscriptions',
+                                    'save_confirmation', 'lock_subscriptions', 'confirmed_subscriptions', 'json', 'waiting_keys',
                                     'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'record_failure',
                                     'save_progress', 'set_policy', 'dead_letter']
              WHEN 'consume' THEN ARRAY['version', 'begin_event', 'begin_events', 'was_applied',
                                        'save_offset', 'load_offset', 'confirm_reset',
                                        'fail_event', 'end_failure', 'claim', 'complete', 'fail', 'extend', 'release',
                                        'set_policy', 'dead_letter', 'waiting_keys', 'is_own']
-             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'forget', 'set_window', 'prune',
+             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'forget', 'set_window', 'prune', 'give_consumer',
                                        'dead_letter', 'waiting_keys', 'is_own', 'operation']
              WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'offsets']
            END
@@ -55,6 +56,7 @@ AS $$
 DECLARE
     part record;
 BEGIN
+    LOCK TABLE inbox.setting IN SHARE UPDATE EXCLUSIVE MODE; -- or else "tuple concurrently updated"
     FOR part IN SELECT * FROM inbox.privileges_of_right(right_to) LOOP
         EXECUTE format('GRANT %s ON %s TO %I', part.privilege, part.object, pg_get_userbyid(role));
     END LOOP;
@@ -71,6 +73,7 @@ AS $$
 DECLARE
     part record;
 BEGIN
+    LOCK TABLE inbox.setting IN SHARE UPDATE EXCLUSIVE MODE; -- or else "tuple concurrently updated"
     FOR part IN SELECT * FROM inbox.privileges_of_right(right_to) LOOP
         EXECUTE format('REVOKE %s ON %s FROM %I', part.privilege, part.object, pg_get_userbyid(role));
     END LOOP;

@@ -17,6 +17,8 @@ SELECT c.name AS consumer,
          WHEN c.subscriptions = 0 AND EXISTS (SELECT FROM inbox.consumer_offset AS o WHERE o.consumer_id = c.id)
            THEN 'handled outside'
          WHEN c.subscriptions = 0 THEN 'not subscribed'
+         WHEN worker.pid IS NULL AND EXISTS (SELECT FROM inbox.confirmation AS s WHERE s.consumer_id = c.id AND NOT s.confirmed)
+           THEN 'not confirmed'
          WHEN worker.pid IS NULL THEN 'stopped'
          WHEN first.seq IS NULL THEN 'idle'
          WHEN blocked.keys > 0 OR dead.letters > 0 AND c.on_dead_letter = 'block' THEN 'processing, some keys wait'
@@ -94,7 +96,7 @@ COMMENT ON COLUMN inbox.lag.wait_p99 IS '99 of 100 took at most this long';
 COMMENT ON COLUMN inbox.lag.latency_p50 IS 'the same from occurred_at to processed';
 COMMENT ON COLUMN inbox.lag.latency_p99 IS 'the same from occurred_at to processed';
 
-CREATE VIEW inbox.waiting_keys AS
+CREATE VIEW inbox.waiting_keys WITH (security_barrier) AS
 SELECT c.name AS consumer,
        w.ordering_key,
        w.event_id,

@@ -2,8 +2,8 @@
 --
 -- The function takes one argument of type inbox.message; what it returns is ignored. It runs with the
 -- rights of the role that subscribes, in one transaction with the bookkeeping: what it does is done
--- exactly once, and when it fails nothing of it is. All handlers of a consumer belong to one role,
--- which must be allowed to log in. Messages whose type matches no subscription of the consumer are
+-- exactly once, and when it fails nothing of it is. All handlers of a consumer belong to one role, that of
+-- the consumer, which must be allowed to log in. Messages whose type matches no subscription of the consumer are
 -- passed over; so subscribe all handlers of a consumer in one transaction.
 CREATE FUNCTION inbox.subscribe(consumer text, event_type text, handler regproc)
 RETURNS void
@@ -26,47 +26,58 @@ BEGIN
         RAISE EXCEPTION 'permission denied for function %', handler
             USING ERRCODE = 'insufficient_privilege';
     END IF;
-    PERFORM inbox.add_subscription(consumer, event_type, handler, current_user);
+    PERFORM inbox.save_confirmation(inbox.add_subscription(consumer, event_type, handler));
 END $$;
 COMMENT ON FUNCTION inbox.subscribe(text, text, regproc) IS
     'has a function handle the events of a consumer whose type matches a pattern';
 
-CREATE FUNCTION inbox.add_subscription(consumer text, event_type text, handler regproc, for_role name)
-RETURNS void
+-- Returns what confirms it.
+CREATE FUNCTION inbox.add_subscription(
+    consumer   text,
+    event_type text,
+    handler    regproc,
+    caller     inbox.caller DEFAULT CURRENT_USER)
+RETURNS text[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    receiver   integer := inbox.consumer_id(consumer);
+    receiver   integer;
     subscriber inbox.consumer;
 BEGIN
-    IF NOT pg_has_role(session_user, for_role, 'MEMBER') THEN
-        RAISE EXCEPTION 'must be a member of role "%" to subscribe for it', for_role
-            USING ERRCODE = 'insufficient_privilege';
-    END IF;
-    IF NOT (SELECT r.rolcanlogin FROM pg_roles AS r WHERE r.rolname = for_role) THEN
-        RAISE EXCEPTION 'role "%" cannot log in, and so cannot process messages', for_role
+    PERFORM inbox.refuse_restricted();
+    IF NOT (SELECT r.rolcanlogin FROM pg_roles AS r WHERE r.rolname = caller) THEN
+        RAISE EXCEPTION 'role "%" cannot log in, and so cannot process messages', caller
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Subscribe as a role that has LOGIN.';
     END IF;
 
+    -- One after the other, for they write to one row of the catalog, which does not wait: save_confirmation().
+    LOCK TABLE inbox.subscription IN SHARE ROW EXCLUSIVE MODE;
+    receiver := inbox.own_consumer(consumer, caller);
     SELECT * INTO STRICT subscriber FROM inbox.consumer AS c WHERE c.id = receiver FOR UPDATE;
-    IF subscriber.role <> for_role AND subscriber.subscriptions > 0 THEN
-        RAISE EXCEPTION 'consumer "%" belongs to role "%"', consumer, subscriber.role
-            USING ERRCODE = 'insufficient_privilege',
-                  HINT = 'Subscribe as that role, or choose another consumer.';
+    IF subscriber.role <> caller THEN
+        PERFORM inbox.refuse_owner(consumer, subscriber.role);
     END IF;
     INSERT INTO inbox.subscription (consumer_id, event_type, handler)
         SELECT subscriber.id, add_subscription.event_type,
                format('%I.%I', p.pronamespace::regnamespace, p.proname)
           FROM pg_proc AS p WHERE p.oid = add_subscription.handler
         ON CONFLICT DO NOTHING;
-    PERFORM inbox.count_subscriptions(subscriber.id, for_role);
+    PERFORM inbox.count_subscriptions(subscriber.id);
+    RETURN ARRAY(SELECT c.token FROM inbox.confirmation AS c
+                   JOIN pg_proc AS p ON c.handler = format('%I.%I', p.pronamespace::regnamespace, p.proname)
+                  WHERE c.consumer_id = subscriber.id AND c.event_type = add_subscription.event_type
+                    AND p.oid = add_subscription.handler);
 END $$;
-COMMENT ON FUNCTION inbox.add_subscription(text, text, regproc, name) IS 'internal: see inbox.subscribe()';
+COMMENT ON FUNCTION inbox.add_subscription(text, text, regproc, inbox.caller) IS 'internal: see inbox.subscribe()';
 
 -- Ends a subscription. Messages that have arrived wait until the consumer has another one.
-CREATE FUNCTION inbox.unsubscribe(consumer text, event_type text, handler regproc)
+CREATE FUNCTION inbox.unsubscribe(
+    consumer   text,
+    event_type text,
+    handler    regproc,
+    caller     inbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -74,14 +85,15 @@ AS $$
 DECLARE
     subscriber inbox.consumer;
 BEGIN
+    PERFORM inbox.refuse_restricted();
+    LOCK TABLE inbox.subscription IN SHARE ROW EXCLUSIVE MODE;
     SELECT * INTO subscriber FROM inbox.consumer AS c
      WHERE c.name = unsubscribe.consumer FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'consumer "%" does not exist', consumer USING ERRCODE = 'undefined_object';
     END IF;
-    IF NOT pg_has_role(session_user, subscriber.role, 'MEMBER') THEN
-        RAISE EXCEPTION 'consumer "%" belongs to role "%"', consumer, subscriber.role
-            USING ERRCODE = 'insufficient_privilege';
+    IF pg_has_role(caller, subscriber.role, 'MEMBER') IS NOT TRUE THEN
+        PERFORM inbox.refuse_owner(consumer, subscriber.role);
     END IF;
     DELETE FROM inbox.subscription AS s
      USING pg_proc AS p
@@ -92,22 +104,45 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" has no subscription of % to "%"', consumer, handler, event_type
             USING ERRCODE = 'undefined_object';
     END IF;
-    PERFORM inbox.count_subscriptions(subscriber.id, subscriber.role);
+    PERFORM inbox.count_subscriptions(subscriber.id);
 END $$;
-COMMENT ON FUNCTION inbox.unsubscribe(text, text, regproc) IS 'ends a subscription';
+COMMENT ON FUNCTION inbox.unsubscribe(text, text, regproc, inbox.caller) IS 'ends a subscription';
 
--- With the caller's rights, for whoever may call this decides as whom handlers run: the two above.
-CREATE FUNCTION inbox.count_subscriptions(consumer_id integer, for_role name)
+-- With the caller's rights: for the two above.
+CREATE FUNCTION inbox.count_subscriptions(consumer_id integer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    -- Its trigger has pg_outbox start or end the processor.
     UPDATE inbox.consumer AS c
-       SET role = for_role,
-           subscriptions = (SELECT count(*) FROM inbox.subscription AS s WHERE s.consumer_id = c.id)
+       SET subscriptions = (SELECT count(*) FROM inbox.subscription AS s WHERE s.consumer_id = c.id)
      WHERE c.id = count_subscriptions.consumer_id;
-    -- Heard by pg_outbox when the server has it loaded: the keeper starts or ends the processor.
-    PERFORM set_config('inbox.wake', 'subscriptions', true);
 END $$;
-COMMENT ON FUNCTION inbox.count_subscriptions(integer, name) IS 'internal: see inbox.subscribe()';
+COMMENT ON FUNCTION inbox.count_subscriptions(integer) IS 'internal: see inbox.subscribe()';
+
+-- Gives a consumer to another role, with all its messages. Its handlers, which would run with the rights of
+-- that role from now on, wait until the role confirms them: inbox.confirm().
+CREATE FUNCTION inbox.give_consumer(
+    consumer text,
+    role     regrole,
+    why      text,
+    caller   inbox.caller DEFAULT CURRENT_USER)
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known_id  CONSTANT integer := inbox.take_control(consumer);
+    new_owner CONSTANT name := (SELECT r.rolname FROM pg_roles AS r WHERE r.oid = give_consumer.role);
+BEGIN
+    PERFORM inbox.refuse_restricted();
+    IF new_owner IS NULL THEN
+        RAISE EXCEPTION 'role must exist' USING ERRCODE = 'undefined_object';
+    END IF;
+    PERFORM inbox.note_operation(caller, consumer, 'give', why, jsonb_build_object(
+        'from', (SELECT c.role FROM inbox.consumer AS c WHERE c.id = known_id), 'to', new_owner));
+    UPDATE inbox.consumer AS c SET role = new_owner WHERE c.id = known_id;
+END $$;
+COMMENT ON FUNCTION inbox.give_consumer(text, regrole, text, inbox.caller) IS 'gives a consumer to another role';

@@ -62,11 +62,18 @@ CREATE TABLE inbox.message (
     PRIMARY KEY (consumer_id, event_id)
 );
 CREATE INDEX message_order ON inbox.message (consumer_id, seq);
+-- receive() takes no such message; but one may come with a dump, or from before there were limits.
+CREATE INDEX message_too_large ON inbox.message (consumer_id)
+    WHERE octet_length(ordering_key) > 1024 OR octet_length(payload) > 268435456
+          OR octet_length(topic) + octet_length(aggregate_type) + octet_length(aggregate_id) + octet_length(event_type)
+             + octet_length(content_type) + octet_length(source) > 16384
+          OR headers IS NOT NULL AND octet_length(headers::text) > 65536;
 COMMENT ON TABLE inbox.message IS 'messages received and not processed yet';
 COMMENT ON COLUMN inbox.message.seq IS 'order of arrival';
 COMMENT ON COLUMN inbox.message.position IS 'position in the log of the sender';
 COMMENT ON COLUMN inbox.message.source IS 'where the event comes from';
 COMMENT ON INDEX inbox.message_order IS 'finds the next messages of a consumer';
+COMMENT ON INDEX inbox.message_too_large IS 'finds messages that nobody can be given';
 
 -- The ids are kept in a ring of buckets, so that old ones can be forgotten by TRUNCATE: no DELETE, no
 -- vacuum, however many there are. The bucket follows from the id alone, and so an id is unique: the time
@@ -185,6 +192,14 @@ COMMENT ON INDEX inbox.tombstone_time IS 'finds the removals that can be forgott
 COMMENT ON COLUMN inbox.tombstone.key IS 'the key columns and their values';
 COMMENT ON COLUMN inbox.tombstone.version IS 'as JSON has it; of the type of the projection''s version column';
 
+-- Who inserts a row into a projection and who removes it lock the row of its key's hash (apply.sql). They are
+-- rows, for nobody else can lock them; there are no more of them, for a transaction may lock all.
+CREATE TABLE inbox.key_lock (
+    slot integer PRIMARY KEY
+);
+INSERT INTO inbox.key_lock SELECT generate_series(0, 16383);
+COMMENT ON TABLE inbox.key_lock IS 'locks of keys of projections';
+
 -- Several rows per subscription, so that the connections of a consumer do not wait for each other.
 CREATE TABLE inbox.consumer_offset (
     consumer_id  integer     NOT NULL REFERENCES inbox.consumer ON DELETE CASCADE,
@@ -215,7 +230,7 @@ COMMENT ON COLUMN inbox.offset_reset.reset_id IS 'the request, in inbox.operatio
 CREATE TABLE inbox.operation (
     id        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-    role      name        NOT NULL DEFAULT session_user,
+    role      name        NOT NULL,
     consumer  text        NOT NULL,
     operation text        NOT NULL,
     details   jsonb       NOT NULL,
@@ -242,3 +257,25 @@ COMMENT ON SEQUENCE inbox.consumer_id_seq IS 'ids of consumers';
 COMMENT ON SEQUENCE inbox.subscription_number_seq IS 'order of subscriptions';
 COMMENT ON SEQUENCE inbox.message_seq_seq IS 'order of arrival';
 COMMENT ON SEQUENCE inbox.operation_id_seq IS 'ids of operations';
+
+-- pg_outbox, when the server has it loaded, looks after what is in these two: however it got there, by a
+-- restore as well.
+CREATE FUNCTION inbox.wake_keeper()
+RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM set_config('inbox.wake', 'subscriptions', true), set_config('inbox.wake', 'messages', true);
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION inbox.wake_keeper() IS 'internal: has the server look for consumers at commit';
+
+CREATE TRIGGER wake_keeper AFTER INSERT OR UPDATE OF name, role, subscriptions OR DELETE ON inbox.consumer
+    FOR EACH STATEMENT EXECUTE FUNCTION inbox.wake_keeper();
+ALTER TABLE inbox.consumer ENABLE ALWAYS TRIGGER wake_keeper;
+COMMENT ON TRIGGER wake_keeper ON inbox.consumer IS 'internal: has the server look for consumers at commit';
+CREATE TRIGGER wake_keeper AFTER INSERT OR UPDATE OR DELETE ON inbox.subscription
+    FOR EACH STATEMENT EXECUTE FUNCTION inbox.wake_keeper();
+ALTER TABLE inbox.subscription ENABLE ALWAYS TRIGGER wake_keeper;
+COMMENT ON TRIGGER wake_keeper ON inbox.subscription IS 'internal: has the server look for consumers at commit';

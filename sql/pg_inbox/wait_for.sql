@@ -62,8 +62,8 @@ BEGIN
     END IF;
     data := key || jsonb_build_object(version_column, version);
     p := inbox.row_parts(projection, ARRAY(SELECT jsonb_object_keys(key)), version_column, data);
-    statement := format('SELECT EXISTS (SELECT FROM %1$s AS stored WHERE %2$s AND stored.%3$s >= excluded.%3$s) '
-                        'OR inbox.tombstone_version(%4$s, %5$s)::%6$s >= excluded.%3$s FROM %7$s',
+    statement := format('SELECT EXISTS (SELECT FROM %1$s AS stored WHERE %2$s AND stored.%3$s OPERATOR(pg_catalog.>=) excluded.%3$s) '
+                        'OR inbox.tombstone_version(%4$s, %5$s)::%6$s OPERATOR(pg_catalog.>=) excluded.%3$s FROM %7$s',
                         projection, p.same_key, p.version, projection::oid, p.key, p.version_type, p.given);
     WHILE NOT inbox.run(statement, data) LOOP
         IF NOT inbox.wait_on(pause, deadline) THEN

@@ -24,7 +24,7 @@ COMMENT ON FUNCTION inbox.window_length() IS 'internal: the deduplication window
 
 -- For how long ids are kept: choose it longer than anything may come again, and longer than the longest
 -- outage. Up to eleven days forgetting them costs next to nothing; beyond that rows are deleted.
-CREATE FUNCTION inbox.set_window(length interval)
+CREATE FUNCTION inbox.set_window(length interval, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -34,17 +34,17 @@ BEGIN
         RAISE EXCEPTION 'the deduplication window must be at least a second'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    INSERT INTO inbox.operation (consumer, operation, details)
-        VALUES ('', 'set window', jsonb_build_object('from', inbox.window_length(), 'to', length));
+    INSERT INTO inbox.operation (role, consumer, operation, details)
+        VALUES (caller, '', 'set window', jsonb_build_object('from', inbox.window_length(), 'to', length));
     INSERT INTO inbox.setting AS s (window_length) VALUES (length)
         ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE SET window_length = excluded.window_length;
     DELETE FROM inbox.bucket_check;
 END $$;
-COMMENT ON FUNCTION inbox.set_window(interval) IS 'says for how long ids of applied events are kept';
+COMMENT ON FUNCTION inbox.set_window(interval, inbox.caller) IS 'says for how long ids of applied events are kept';
 
 -- Forgets that a consumer has applied what it applied since a time, so that events which come again have
 -- an effect again: to build a projection anew. Returns how many.
-CREATE FUNCTION inbox.forget(consumer text, since timestamptz, why text)
+CREATE FUNCTION inbox.forget(consumer text, since timestamptz, why text, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -59,11 +59,11 @@ BEGIN
     END IF;
     DELETE FROM inbox.processed AS p WHERE p.consumer_id = own_id AND p.processed_at >= since;
     GET DIAGNOSTICS forgotten = ROW_COUNT;
-    PERFORM inbox.note_operation(consumer, 'forget', why,
+    PERFORM inbox.note_operation(caller, consumer, 'forget', why,
                                  jsonb_build_object('since', since, 'forgotten', forgotten));
     RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION inbox.forget(text, timestamptz, text) IS
+COMMENT ON FUNCTION inbox.forget(text, timestamptz, text, inbox.caller) IS
     'forgets that a consumer has applied what it applied since a time';
 
 -- Forgets what is older than the window. Returns what was done; most calls find nothing to do. At most
@@ -87,9 +87,12 @@ DECLARE
     condition text;
     bucket    integer;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtextextended('inbox.prune', 0)) THEN
-        RETURN;
-    END IF;
+    BEGIN
+        LOCK TABLE inbox.bucket_check IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION
+        WHEN lock_not_available THEN
+            RETURN;
+    END;
     FOR part, condition IN
         VALUES ('processed_32', 'processed_at < $1'),
                ('tombstone', 'removed_at < $1'),

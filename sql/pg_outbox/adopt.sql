@@ -24,7 +24,7 @@ BEGIN
     SELECT string_agg(quote_ident(l.name), ', ' ORDER BY l.number) FILTER (WHERE a.attname IS NULL),
            string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FILTER (WHERE l.name IS NULL AND a.attname <> ALL ($3)),
            string_agg(format('%I is %s, not %s', a.attname, format_type(a.atttypid, a.atttypmod), l.type), '; ' ORDER BY l.number)
-               FILTER (WHERE t.typnamespace <> 'pg_catalog'::regnamespace -- its functions are not to run as the caller
+               FILTER (WHERE t.typnamespace <> 'pg_catalog'::regnamespace -- its functions are the owner's
                           OR l.given AND a.atttypid <> l.type::regtype
                              AND NOT EXISTS (SELECT FROM pg_cast AS c
                                               WHERE c.castsource = a.atttypid AND c.casttarget = l.type::regtype
@@ -115,28 +115,40 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.grants_to_move(regclass, text) IS 'internal: the privileges on a table that is adopted';
 
+-- Runs a statement with the rights of the owner of a table, restricted as VACUUM is, and returns the first row. Whoever
+-- reads a table runs code of its owner: functions of its indexes, policies, rules. It must not have the caller's rights.
+CREATE FUNCTION outbox.run_as_owner("table" regclass, statement text)
+RETURNS text[]
+LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'outbox_run_as_owner';
+COMMENT ON FUNCTION outbox.run_as_owner(regclass, text) IS 'internal: runs a statement with the rights of the owner of a table';
+
 CREATE FUNCTION outbox.rows_to_adopt(
     "table" regclass,
     layout text,
     unpublished text,
-    OUT moved  bigint,
-    OUT oldest timestamptz,
+    OUT moved  text,
+    OUT oldest text,
     OUT leased bigint,
-    OUT kept   bigint)
-LANGUAGE plpgsql STABLE
+    OUT kept   text)
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
 AS $$
 DECLARE
     occurred_at CONSTANT text := (SELECT quote_ident(l.name) FROM outbox.layout_columns(layout) AS l WHERE l.by_default = 'now()');
     has_leases  CONSTANT boolean := EXISTS (SELECT FROM outbox.layout_columns(layout) AS l WHERE l.name = 'locked_at');
+    found       CONSTANT text[] := outbox.run_as_owner($1, format(
+        'SELECT count(*) FILTER (WHERE %1$s), min(%2$s) FILTER (WHERE %1$s), count(*) FILTER (WHERE %1$s AND %3$s), '
+               'count(*) FILTER (WHERE (%1$s) IS NOT TRUE) FROM %4$s',
+        unpublished, coalesce(occurred_at, 'NULL::timestamptz'),
+        CASE WHEN has_leases THEN '(lock_token IS NOT NULL OR locked_at IS NOT NULL)' ELSE 'false' END, $1));
 BEGIN
-    EXECUTE format('SELECT count(*), min(%s), count(*) FILTER (WHERE %s) FROM %s WHERE %s',
-                   coalesce(occurred_at, 'NULL::timestamptz'),
-                   CASE WHEN has_leases THEN 'lock_token IS NOT NULL OR locked_at IS NOT NULL' ELSE 'false' END,
-                   $1, unpublished)
-       INTO moved, oldest, leased;
-    EXECUTE format('SELECT count(*) - %s FROM %s', moved, $1) INTO kept;
+    moved := found[1];
+    oldest := found[2];
+    leased := found[3];
+    kept := found[4];
 END $$;
 COMMENT ON FUNCTION outbox.rows_to_adopt(regclass, text, text) IS 'internal: counts the rows of a table that is adopted';
 
@@ -174,6 +186,7 @@ DECLARE
     rows        record;
     view        regclass;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'a table cannot be adopted in a % transaction', upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'active_sql_transaction',
@@ -194,8 +207,8 @@ BEGIN
      WHERE c.oid = $1;
 
     rows := outbox.rows_to_adopt($1, layout, unpublished);
-    RETURN QUERY VALUES ('rows to move', rows.moved::text), ('rows left', rows.kept::text);
-    RETURN QUERY SELECT 'oldest', rows.oldest::text WHERE rows.oldest IS NOT NULL;
+    RETURN QUERY VALUES ('rows to move', rows.moved), ('rows left', rows.kept);
+    RETURN QUERY SELECT 'oldest', rows.oldest WHERE rows.oldest IS NOT NULL;
     RETURN QUERY SELECT 'leased', format('%s rows, which a publisher may be publishing right now', rows.leased)
                   WHERE rows.leased > 0;
     RETURN QUERY SELECT 'ignored column', c::text FROM unnest(ignore_columns) AS c;
@@ -215,8 +228,8 @@ BEGIN
         EXECUTE format('GRANT %s ON %s TO %s%s', privilege.privilege, view, privilege.grantee,
                        CASE WHEN privilege.grantable THEN ' WITH GRANT OPTION' ELSE '' END);
     END LOOP;
-    EXECUTE format('INSERT INTO %s (%s) SELECT %2$s FROM %s WHERE %s ORDER BY %s',
-                   view, given, $1, unpublished, its.in_order);
+    PERFORM outbox.run_as_owner($1, format('INSERT INTO %s (%s) SELECT %2$s FROM %s WHERE %s ORDER BY %s',
+                                           view, given, $1, unpublished, its.in_order));
 END $$;
 COMMENT ON FUNCTION outbox.adopt(regclass, text, boolean, text, text, text, name[]) IS
     'puts a view of the log in the place of an outbox table';

@@ -69,9 +69,9 @@ COMMENT ON COLUMN outbox.backfill_row.tried_at IS 'when they were last found to 
 CREATE INDEX backfill_row_tried ON outbox.backfill_row (task, tried_at);
 COMMENT ON INDEX outbox.backfill_row_tried IS 'finds the row to be tried next';
 
-SELECT pg_extension_config_dump('outbox.backfill_task', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class)');
+SELECT pg_extension_config_dump('outbox.backfill_task', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class) AND role::oid IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_extension_config_dump('outbox.backfill_row',
-    'WHERE part::oid IN (SELECT oid FROM pg_catalog.pg_class) AND task IN (SELECT id FROM outbox.backfill_task WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class))');
+    'WHERE part::oid IN (SELECT oid FROM pg_catalog.pg_class) AND task IN (SELECT id FROM outbox.backfill_task WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class) AND role::oid IN (SELECT oid FROM pg_catalog.pg_roles))');
 
 -- One that comes with a dump waits for outbox.resume_backfill(): the rows of its table may come later.
 CREATE FUNCTION outbox.adopt_backfill()
@@ -122,18 +122,12 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.parts_of_table(regclass) IS 'internal: the tables that have the rows of a table';
 
--- How many rows the planner would expect, by the size that the table has now.
+-- How many rows the planner would expect, by the size that the table has now; but nothing is planned, for that
+-- runs functions of the table's owner.
 CREATE FUNCTION outbox.estimate_rows(part regclass)
 RETURNS bigint
-LANGUAGE plpgsql VOLATILE STRICT
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    plan json;
-BEGIN
-    EXECUTE format('EXPLAIN (FORMAT JSON) SELECT FROM ONLY %s', part) INTO plan;
-    RETURN plan -> 0 -> 'Plan' ->> 'Plan Rows';
-END $$;
+LANGUAGE c VOLATILE STRICT
+AS 'MODULE_PATHNAME', 'outbox_estimate_rows';
 COMMENT ON FUNCTION outbox.estimate_rows(regclass) IS 'internal: about how many rows a table has';
 
 CREATE FUNCTION outbox.check_owner("table" regclass, role regrole)
@@ -173,7 +167,8 @@ END $$;
 COMMENT ON FUNCTION outbox.check_selected(regclass, name) IS 'internal: raises an error if nobody would get the events of a table';
 
 CREATE FUNCTION outbox.add_backfill(
-    "table" regclass, destination name, batch integer, rate integer, max_pending integer, for_role name)
+    "table" regclass, destination name, batch integer, rate integer, max_pending integer,
+    caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -184,16 +179,13 @@ DECLARE
     parts  CONSTANT regclass[] := outbox.parts_of_table("table");
     number integer;
 BEGIN
-    IF NOT pg_has_role(session_user, for_role, 'MEMBER') THEN
-        RAISE EXCEPTION 'must be a member of role "%" to start a backfill for it', for_role
-            USING ERRCODE = 'insufficient_privilege';
-    END IF;
+    PERFORM outbox.refuse_restricted();
     IF coalesce(batch NOT BETWEEN 1 AND 100000, true) OR rate < 1 OR coalesce(max_pending < 1, true) THEN
         RAISE EXCEPTION 'a backfill cannot have batch %, rate %, max_pending %', batch, rate, max_pending
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'batch is 1 to 100000, rate at least 1 or NULL, max_pending at least 1.';
     END IF;
-    PERFORM outbox.check_owner("table", quote_ident(for_role)::regrole);
+    PERFORM outbox.check_owner("table", quote_ident(caller)::regrole);
     IF destination IS NOT NULL THEN
         number := (outbox.take_control(destination)).number;
     END IF;
@@ -202,14 +194,14 @@ BEGIN
     DELETE FROM outbox.backfill_task AS t WHERE t.finished_at < now() - interval '30 days';
     INSERT INTO outbox.backfill_task
         (id, relation, role, destination, batch, rate, max_pending, state, parts, rows_estimated)
-    SELECT id, $1, quote_ident($6)::regrole, number, $3, $4, $5, 'running', parts, sum(outbox.estimate_rows(part))
+    SELECT id, $1, quote_ident(caller)::regrole, number, $3, $4, $5, 'running', parts, sum(outbox.estimate_rows(part))
       FROM unnest(parts) AS part;
-    INSERT INTO outbox.operation (id, destination, action, selection)
-    VALUES (id, coalesce($2, '*'), 'backfill', jsonb_build_object('table', $1));
+    INSERT INTO outbox.operation (id, requested_by, destination, action, selection)
+    VALUES (id, caller, coalesce($2, '*'), 'backfill', jsonb_build_object('table', $1));
     PERFORM outbox.wake_for_backfill();
     RETURN id;
 END $$;
-COMMENT ON FUNCTION outbox.add_backfill(regclass, name, integer, integer, integer, name) IS 'internal: see outbox.backfill()';
+COMMENT ON FUNCTION outbox.add_backfill(regclass, name, integer, integer, integer, outbox.caller) IS 'internal: see outbox.backfill()';
 
 -- Delivers a snapshot event of each row of a captured table: to one destination, or to all that select
 -- its topic. Returns the id of the backfill; the view outbox.backfill_progress tells how far it is.
@@ -225,7 +217,7 @@ RETURNS bigint
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.add_backfill("table", destination, batch, rate, max_pending, current_user);
+    SELECT outbox.add_backfill("table", destination, batch, rate, max_pending);
 END;
 COMMENT ON FUNCTION outbox.backfill(regclass, name, integer, integer, integer) IS
     'delivers a snapshot event of each row of a captured table';
@@ -235,7 +227,7 @@ COMMENT ON FUNCTION outbox.backfill(regclass, name, integer, integer, integer) I
 -- ---------------------------------------------------------------------------------------------
 
 -- By who owns it or may operate destinations. Its worker notices at its next batch at the latest.
-CREATE FUNCTION outbox.set_backfill_state(id bigint, from_states text[], to_state text, action text)
+CREATE FUNCTION outbox.set_backfill_state(id bigint, from_states text[], to_state text, action text, caller name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -243,13 +235,14 @@ AS $$
 DECLARE
     task outbox.backfill_task;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     SELECT t.* INTO task FROM outbox.backfill_task AS t WHERE t.id = $1 FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'backfill % does not exist', id
             USING ERRCODE = 'undefined_object', HINT = 'The view outbox.backfill_progress lists all backfills.';
     END IF;
-    IF NOT (pg_has_role(session_user, task.role, 'MEMBER')
-            OR has_function_privilege(session_user, 'outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[])', 'EXECUTE')) THEN
+    IF (pg_has_role(caller, task.role, 'MEMBER')
+        OR has_function_privilege(caller, 'outbox.pause(name, outbox.caller)', 'EXECUTE')) IS NOT TRUE THEN
         RAISE EXCEPTION 'permission denied for backfill %', id
             USING ERRCODE = 'insufficient_privilege',
                   HINT = format('It belongs to role %s; outbox.grant_operate() lets a role control all of them.', task.role);
@@ -264,40 +257,40 @@ BEGIN
            finished_at = CASE WHEN to_state = 'cancelled' THEN clock_timestamp() END,
            last_error = CASE WHEN to_state = 'running' THEN NULL ELSE t.last_error END
      WHERE t.id = $1;
-    INSERT INTO outbox.operation (destination, action, selection)
-    VALUES (coalesce((SELECT c.destination FROM outbox.cursor AS c WHERE c.number = task.destination), '*'),
+    INSERT INTO outbox.operation (requested_by, destination, action, selection)
+    VALUES (caller, coalesce((SELECT c.destination FROM outbox.cursor AS c WHERE c.number = task.destination), '*'),
             action || ' backfill', jsonb_build_object('backfill', id));
     PERFORM outbox.wake_for_backfill();
 END $$;
-COMMENT ON FUNCTION outbox.set_backfill_state(bigint, text[], text, text) IS 'internal: see outbox.pause_backfill()';
+COMMENT ON FUNCTION outbox.set_backfill_state(bigint, text[], text, text, name) IS 'internal: see outbox.pause_backfill()';
 
 -- Errors of all three: 42704 there is no such backfill; 42501 it is another's; 55000 it has ended.
-CREATE FUNCTION outbox.pause_backfill(id bigint)
+CREATE FUNCTION outbox.pause_backfill(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.set_backfill_state(id, '{running}', 'paused', 'pause');
+    SELECT outbox.set_backfill_state(id, '{running}', 'paused', 'pause', caller);
 END;
-COMMENT ON FUNCTION outbox.pause_backfill(bigint) IS 'stops a backfill until outbox.resume_backfill()';
+COMMENT ON FUNCTION outbox.pause_backfill(bigint, outbox.caller) IS 'stops a backfill until outbox.resume_backfill()';
 
-CREATE FUNCTION outbox.resume_backfill(id bigint)
+CREATE FUNCTION outbox.resume_backfill(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.set_backfill_state(id, '{paused, failed}', 'running', 'resume');
+    SELECT outbox.set_backfill_state(id, '{paused, failed}', 'running', 'resume', caller);
 END;
-COMMENT ON FUNCTION outbox.resume_backfill(bigint) IS 'goes on with a backfill that is paused or has failed, where it was';
+COMMENT ON FUNCTION outbox.resume_backfill(bigint, outbox.caller) IS 'goes on with a backfill that is paused or has failed, where it was';
 
-CREATE FUNCTION outbox.cancel_backfill(id bigint)
+CREATE FUNCTION outbox.cancel_backfill(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.set_backfill_state(id, '{running, paused, failed}', 'cancelled', 'cancel');
+    SELECT outbox.set_backfill_state(id, '{running, paused, failed}', 'cancelled', 'cancel', caller);
 END;
-COMMENT ON FUNCTION outbox.cancel_backfill(bigint) IS 'ends a backfill; what it has written is delivered';
+COMMENT ON FUNCTION outbox.cancel_backfill(bigint, outbox.caller) IS 'ends a backfill; what it has written is delivered';
 
 -- ---------------------------------------------------------------------------------------------
 -- At work
@@ -355,6 +348,10 @@ BEGIN
         RAISE EXCEPTION 'the table does not exist any more' USING ERRCODE = 'undefined_table';
     END IF;
     PERFORM outbox.check_owner(task.relation, task.role);
+    IF NOT has_function_privilege(task.role, 'outbox.add_backfill(regclass, name, integer, integer, integer, outbox.caller)', 'EXECUTE') THEN
+        RAISE EXCEPTION 'role % may not backfill tables any more', task.role
+            USING ERRCODE = 'insufficient_privilege', HINT = 'outbox.grant_capture() lets it.';
+    END IF;
     IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE task.destination IS NULL OR c.number = task.destination) THEN
         RAISE EXCEPTION '%', CASE WHEN task.destination IS NULL THEN 'there is no destination any more'
                                   ELSE 'the destination does not exist any more' END USING ERRCODE = 'undefined_object';
@@ -507,7 +504,7 @@ COMMENT ON FUNCTION outbox.backfill_step(bigint) IS 'internal: what the worker o
 -- Progress
 -- ---------------------------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.backfill_waits_for(id bigint)
+CREATE FUNCTION outbox.backfill_waits_for(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -523,12 +520,16 @@ BEGIN ATOMIC
       FROM outbox.backfill_task AS t
      CROSS JOIN LATERAL (SELECT max(b.destination) AS destination, max(b.pending) AS pending
                            FROM outbox.most_behind(t) AS b) AS behind
-     WHERE t.id = $1 AND t.state = 'running';
+     WHERE t.id = $1 AND t.state = 'running'
+       -- as in outbox.backfill_progress
+       AND (pg_has_role(caller, t.role, 'MEMBER')
+            OR has_table_privilege(caller, 'outbox.status', 'SELECT')
+            OR has_table_privilege(caller, 'outbox.operation', 'SELECT'));
 END;
-COMMENT ON FUNCTION outbox.backfill_waits_for(bigint) IS 'internal: what keeps a backfill from being faster';
+COMMENT ON FUNCTION outbox.backfill_waits_for(bigint, outbox.caller) IS 'internal: what keeps a backfill from being faster';
 
 -- A role sees its own; who may see how destinations are or operate them, all.
-CREATE VIEW outbox.backfill_progress AS
+CREATE VIEW outbox.backfill_progress WITH (security_barrier) AS
 SELECT t.id, t.relation AS "table", c.destination, t.state, t.rows_done, t.rows_estimated,
        CASE
          WHEN t.state = 'finished' THEN 100

@@ -163,6 +163,7 @@ DECLARE
     member regclass;
     is_captured boolean;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     PERFORM outbox.check_capturable("table");
     PERFORM outbox.check_choice('new_columns', new_columns, '{exclude,include}');
     PERFORM outbox.check_choice('on_update', on_update, '{full,changed,diff}');
@@ -239,7 +240,7 @@ BEGIN
     captured.fire := fire;
     captured.known_columns := '{}'; -- a trigger fills these
     captured.known_members := '{}';
-    captured.captured_by := session_user;
+    captured.captured_by := current_user; -- as outbox.save_captured() says, too, and when
     captured.captured_at := clock_timestamp();
 
     FOR member IN SELECT outbox.captured_tree("table") LOOP
@@ -267,6 +268,7 @@ AS $$
 DECLARE
     member regclass;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     IF NOT EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table") THEN
         RETURN false;
     END IF;

@@ -28,7 +28,7 @@ CREATE TABLE outbox.captured (
     fire           text        NOT NULL CHECK (fire IN ('origin', 'replica', 'always')),
     known_columns  name[]      NOT NULL,
     known_members  oid[]       NOT NULL,
-    captured_by    name        NOT NULL DEFAULT session_user,
+    captured_by    name        NOT NULL DEFAULT CURRENT_USER,
     captured_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE outbox.captured IS 'tables whose changes become events; see outbox.capture()';
@@ -56,7 +56,7 @@ COMMENT ON COLUMN outbox.captured.on_truncate IS 'what TRUNCATE does';
 COMMENT ON COLUMN outbox.captured.fire IS 'when the triggers fire: session_replication_role';
 COMMENT ON COLUMN outbox.captured.known_columns IS 'names of the columns of the table by number, as they were last; so a rename is seen';
 COMMENT ON COLUMN outbox.captured.known_members IS 'the table, its partitions and children, as they were last';
-COMMENT ON COLUMN outbox.captured.captured_by IS 'who was logged in then';
+COMMENT ON COLUMN outbox.captured.captured_by IS 'the role that called outbox.capture()';
 COMMENT ON COLUMN outbox.captured.captured_at IS 'when';
 
 SELECT pg_extension_config_dump('outbox.captured', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class)');
@@ -99,13 +99,6 @@ SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_check_captured';
 COMMENT ON FUNCTION outbox.check_captured(regclass) IS 'internal: refuses a capture that does not fit the table';
 
-CREATE FUNCTION outbox.qualify_condition("table" regclass, condition text, "row" text)
-RETURNS text
-LANGUAGE c STABLE STRICT
-SET search_path = pg_catalog, pg_temp
-AS 'MODULE_PATHNAME', 'outbox_qualify_condition';
-COMMENT ON FUNCTION outbox.qualify_condition(regclass, text, text) IS 'internal: a condition with its columns qualified';
-
 CREATE FUNCTION outbox.capture_row()
 RETURNS trigger
 LANGUAGE c
@@ -122,7 +115,7 @@ COMMENT ON FUNCTION outbox.capture_truncate() IS 'internal: makes an event of TR
 -- Triggers
 -- ---------------------------------------------------------------------------------------------
 
--- The table, its partitions and children, and theirs.
+-- The table, its partitions and children, and theirs, but not temporary ones: those are another session's.
 CREATE FUNCTION outbox.captured_tree("table" regclass)
 RETURNS SETOF regclass
 LANGUAGE sql STABLE STRICT
@@ -131,7 +124,10 @@ BEGIN ATOMIC
     WITH RECURSIVE member(relation) AS (
         SELECT "table"::oid
         UNION
-        SELECT i.inhrelid FROM member AS m JOIN pg_inherits AS i ON i.inhparent = m.relation
+        SELECT i.inhrelid
+          FROM member AS m
+          JOIN pg_inherits AS i ON i.inhparent = m.relation
+          JOIN pg_class AS c ON c.oid = i.inhrelid AND c.relpersistence <> 't'
     )
     SELECT m.relation::regclass FROM member AS m;
 END;
@@ -162,63 +158,29 @@ RETURNS text
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- That of the delete trigger is about OLD, which pg_get_expr() takes for the table.
+    -- That of the delete trigger is about OLD, which pg_get_expr() takes for the table. The owner may have put
+    -- another trigger in its place, about rows that pg_get_expr() does not know.
     SELECT pg_get_expr(t.tgqual, t.tgrelid)
       FROM pg_trigger AS t
-     WHERE t.tgrelid = "table" AND t.tgname = '00_outbox_capture_delete';
+     WHERE t.tgrelid = "table" AND t.tgname = '00_outbox_capture_delete'
+       AND t.tgfoid = 'outbox.capture_row'::regproc AND t.tgtype = 9; -- AFTER DELETE, FOR EACH ROW
 END;
 COMMENT ON FUNCTION outbox.capture_condition(regclass) IS 'which rows of a captured table are captured; NULL: all';
 
--- PostgreSQL itself gives row triggers to the partitions of a table, but to none of its other children,
--- and triggers of TRUNCATE to neither. Those that are there already stay as they are.
---
 -- Triggers fire in the order of their names. These come first, for what another trigger changes has to
 -- come later in the log.
 CREATE FUNCTION outbox.add_capture_triggers(member regclass, condition text, on_truncate text)
 RETURNS void
-LANGUAGE plpgsql VOLATILE
+LANGUAGE c VOLATILE
 SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    added record;
-BEGIN
-    FOR added IN
-        SELECT t.name, t.definition, 'WHEN (' || outbox.qualify_condition(member, condition, t.about) || ')' AS clause
-          FROM (VALUES
-            ('00_outbox_capture_insert', 'new', 'AFTER INSERT ON %s FOR EACH ROW %s EXECUTE FUNCTION outbox.capture_row()'),
-            ('00_outbox_capture_update', 'new', 'AFTER UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION outbox.capture_row()'),
-            ('00_outbox_capture_delete', 'old', 'AFTER DELETE ON %s FOR EACH ROW %s EXECUTE FUNCTION outbox.capture_row()'),
-            ('00_outbox_capture_truncate', NULL,
-             CASE on_truncate WHEN 'refuse' THEN 'BEFORE TRUNCATE ON %s EXECUTE FUNCTION outbox.capture_truncate()'
-                              WHEN 'announce' THEN 'AFTER TRUNCATE ON %s EXECUTE FUNCTION outbox.capture_truncate()' END)) AS t(name, about, definition)
-         WHERE t.definition IS NOT NULL
-           -- foreign tables have no triggers of TRUNCATE
-           AND (t.about IS NOT NULL OR NOT EXISTS (SELECT FROM pg_foreign_table AS f WHERE f.ftrelid = member))
-           AND NOT EXISTS (SELECT FROM pg_trigger AS e WHERE e.tgrelid = member AND e.tgname = t.name)
-    LOOP
-        EXECUTE format('CREATE TRIGGER %I ', added.name) || format(added.definition, member, added.clause);
-    END LOOP;
-END
-$$;
+AS 'MODULE_PATHNAME', 'outbox_add_capture_triggers';
 COMMENT ON FUNCTION outbox.add_capture_triggers(regclass, text, text) IS 'internal: gives a table the triggers that capture it';
 
 CREATE FUNCTION outbox.set_capture_fire(member regclass, fire text)
 RETURNS void
-LANGUAGE plpgsql VOLATILE
+LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    trigger name;
-BEGIN
-    FOR trigger IN
-        SELECT t.tgname FROM pg_trigger AS t
-         WHERE t.tgrelid = member AND t.tgfoid IN ('outbox.capture_row'::regproc, 'outbox.capture_truncate'::regproc)
-           AND t.tgenabled <> outbox.trigger_state(fire)
-    LOOP
-        EXECUTE format('ALTER TABLE %s ENABLE %s TRIGGER %I', member, nullif(upper(fire), 'ORIGIN'), trigger);
-    END LOOP;
-END
-$$;
+AS 'MODULE_PATHNAME', 'outbox_set_capture_fire';
 COMMENT ON FUNCTION outbox.set_capture_fire(regclass, text) IS 'internal: says when the triggers that capture a table fire';
 
 CREATE FUNCTION outbox.trigger_state(fire text)
@@ -232,21 +194,9 @@ COMMENT ON FUNCTION outbox.trigger_state(text) IS 'internal: pg_trigger.tgenable
 
 CREATE FUNCTION outbox.drop_capture_triggers(member regclass)
 RETURNS void
-LANGUAGE plpgsql VOLATILE
+LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    trigger name;
-BEGIN
-    FOR trigger IN
-        SELECT t.tgname FROM pg_trigger AS t
-         WHERE t.tgrelid = member AND t.tgparentid = 0
-           AND t.tgfoid IN ('outbox.capture_row'::regproc, 'outbox.capture_truncate'::regproc)
-    LOOP
-        EXECUTE format('DROP TRIGGER %I ON %s', trigger, member);
-    END LOOP;
-END
-$$;
+AS 'MODULE_PATHNAME', 'outbox_drop_capture_triggers';
 COMMENT ON FUNCTION outbox.drop_capture_triggers(regclass) IS 'internal: takes the triggers that capture it from a table';
 
 -- ---------------------------------------------------------------------------------------------
@@ -264,7 +214,7 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.follow_names(name[], name[], name[]) IS 'internal: names of columns after a rename';
 
-CREATE FUNCTION outbox.follow_columns()
+CREATE FUNCTION outbox.follow_columns(captured regclass)
 RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -287,48 +237,138 @@ BEGIN ATOMIC
                    array(SELECT b.name FROM unnest(o.known_columns) WITH ORDINALITY AS b(name, number)
                           WHERE b.name IS NOT NULL AND n.now[b.number] IS NULL) AS gone
               FROM outbox.captured AS o
-             CROSS JOIN LATERAL outbox.columns_of(o.relation) AS n(now)) AS t
+             CROSS JOIN LATERAL outbox.columns_of(o.relation) AS n(now)
+             WHERE o.relation = captured) AS t
      WHERE t.relation = c.relation AND t.now <> c.known_columns;
 END;
-COMMENT ON FUNCTION outbox.follow_columns() IS 'internal: follows renamed and dropped columns of captured tables';
+COMMENT ON FUNCTION outbox.follow_columns(regclass) IS 'internal: follows renamed and dropped columns of a captured table';
 
--- New partitions and children get the triggers, those that are none any more lose them.
-CREATE FUNCTION outbox.follow_members()
-RETURNS void
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    changed record;
-    member regclass;
-BEGIN
-    FOR changed IN
-        SELECT c.*, t.now
-          FROM outbox.captured AS c
-         CROSS JOIN LATERAL (SELECT array(SELECT outbox.captured_tree(c.relation)::oid)) AS t(now)
-         WHERE NOT (t.now @> c.known_members AND t.now <@ c.known_members)
-    LOOP
-        UPDATE outbox.captured AS c SET known_members = changed.now WHERE c.relation = changed.relation;
-        FOR member IN SELECT r.oid FROM pg_class AS r WHERE r.oid = ANY (changed.known_members) AND r.oid <> ALL (changed.now) LOOP
-            PERFORM outbox.drop_capture_triggers(member);
-        END LOOP;
-        FOREACH member IN ARRAY changed.now LOOP
-            PERFORM outbox.add_capture_triggers(member, outbox.capture_condition(changed.relation), changed.on_truncate);
-            PERFORM outbox.set_capture_fire(member, changed.fire);
-        END LOOP;
-    END LOOP;
-END
-$$;
-COMMENT ON FUNCTION outbox.follow_members() IS 'internal: follows new and former partitions and children of captured tables';
-
+-- Three row triggers, as outbox.add_capture_triggers() makes them: AFTER INSERT, UPDATE, DELETE.
 CREATE FUNCTION outbox.has_capture_triggers("table" regclass)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT count(*) = 3 FROM pg_trigger AS t WHERE t.tgrelid = "table" AND t.tgfoid = 'outbox.capture_row'::regproc;
+    SELECT count(*) = 3
+      FROM pg_trigger AS t
+     WHERE t.tgrelid = "table" AND t.tgfoid = 'outbox.capture_row'::regproc
+       AND (t.tgname, t.tgtype) IN (('00_outbox_capture_insert', 5), ('00_outbox_capture_update', 17), ('00_outbox_capture_delete', 9));
 END;
 COMMENT ON FUNCTION outbox.has_capture_triggers(regclass) IS 'internal: whether a table has its triggers; not yet, while a dump is restored';
+
+CREATE FUNCTION outbox.add_capture_triggers_to_all(captured regclass)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    condition CONSTANT text := outbox.capture_condition(captured);
+    capture   CONSTANT outbox.captured := c FROM outbox.captured AS c WHERE c.relation = captured;
+    member    regclass;
+BEGIN
+    IF NOT outbox.has_capture_triggers(captured) OR capture.conditional <> (condition IS NOT NULL) THEN
+        RAISE EXCEPTION 'the triggers that capture it are not complete' USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    FOR member IN SELECT outbox.captured_tree(captured) LOOP
+        PERFORM outbox.add_capture_triggers(member, condition, capture.on_truncate);
+        PERFORM outbox.set_capture_fire(member, capture.fire);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox.add_capture_triggers_to_all(regclass) IS 'internal: gives partitions and children the triggers of a captured table';
+
+-- New partitions and children get the triggers, those that are none any more lose them. Whatever the owner has done
+-- to the triggers: that a capture cannot follow is no error in the statement.
+CREATE FUNCTION outbox.follow_members(captured regclass)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now    CONSTANT oid[] := array(SELECT outbox.captured_tree(captured));
+    before CONSTANT oid[] := c.known_members FROM outbox.captured AS c WHERE c.relation = captured;
+BEGIN
+    IF now @> before AND now <@ before THEN
+        RETURN;
+    END IF;
+    UPDATE outbox.captured AS c SET known_members = now WHERE c.relation = captured;
+    PERFORM outbox.drop_capture_triggers(r.oid) FROM pg_class AS r WHERE r.oid = ANY (before) AND r.oid <> ALL (now);
+    BEGIN
+        PERFORM outbox.add_capture_triggers_to_all(captured);
+    EXCEPTION
+        WHEN transaction_rollback OR insufficient_resources OR operator_intervention OR lock_not_available THEN
+            RAISE;
+        WHEN OTHERS THEN
+            UPDATE outbox.captured AS c -- to be tried again next time
+               SET known_members = array(SELECT m FROM unnest(now) AS m WHERE m = ANY (before))
+             WHERE c.relation = captured;
+            RAISE WARNING 'new partitions and children of table % are not captured: %', captured, SQLERRM
+                USING HINT = format('Call outbox.capture(%L) again, with replace => true, or outbox.uncapture(%1$L).', captured::text);
+    END;
+END
+$$;
+COMMENT ON FUNCTION outbox.follow_members(regclass) IS 'internal: follows new and former partitions and children of a captured table';
+
+-- Tables that were altered, with those that were altered with them: partitions and children, tables of a type.
+CREATE FUNCTION outbox.altered_with(tables oid[])
+RETURNS oid[]
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE altered(relation) AS (
+        SELECT unnest(tables)
+        UNION
+        SELECT t.oid FROM pg_class AS y JOIN pg_class AS t ON t.reloftype = y.reltype
+         WHERE y.oid = ANY (tables) AND y.relkind = 'c'
+    ), below(relation) AS (
+        SELECT a.relation FROM altered AS a
+        UNION
+        SELECT i.inhrelid FROM below AS b JOIN pg_inherits AS i ON i.inhparent = b.relation
+    )
+    SELECT array(SELECT b.relation FROM below AS b);
+END;
+COMMENT ON FUNCTION outbox.altered_with(oid[]) IS 'internal: tables that are altered together with some';
+
+-- The captured tables that are concerned when something happens to these: they are among them, or above them. Of all
+-- others nothing is looked at: a capture is a matter of those who own its tables.
+CREATE FUNCTION outbox.captures_of(tables oid[])
+RETURNS SETOF regclass
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE above(relation) AS (
+        SELECT unnest(tables)
+        UNION
+        SELECT i.inhparent FROM above AS a JOIN pg_inherits AS i ON i.inhrelid = a.relation
+    ), all_above(relations) AS (
+        SELECT array(SELECT a.relation FROM above AS a)
+    )
+    SELECT c.relation
+      FROM outbox.captured AS c, all_above AS a
+     WHERE c.relation::oid = ANY (a.relations) OR c.known_members && a.relations
+     ORDER BY c.relation::oid;
+END;
+COMMENT ON FUNCTION outbox.captures_of(oid[]) IS 'internal: the captured tables that some tables belong to';
+
+-- The capture does not fit the table any more, or does not work. Who has altered it is told; nobody else is kept from
+-- altering his: with an owner of its own, a partition or child has only a warning.
+CREATE FUNCTION outbox.check_member(captured regclass, member regclass)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.check_captured(member);
+EXCEPTION WHEN OTHERS THEN
+    IF SQLSTATE <> '55000' -- triggers that somebody has dropped or made otherwise
+       AND (SELECT m.relowner = c.relowner FROM pg_class AS m, pg_class AS c WHERE m.oid = member AND c.oid = captured) THEN
+        RAISE;
+    END IF;
+    RAISE WARNING 'changes of table % cannot be captured: %', member, SQLERRM
+        USING HINT = format('Call outbox.capture(%L) again, with replace => true, or outbox.uncapture(%1$L).', captured::text);
+END
+$$;
+COMMENT ON FUNCTION outbox.check_member(regclass, regclass) IS 'internal: refuses or reports that a capture does not fit a table any more';
 
 -- What the captures cannot do without is not altered.
 CREATE FUNCTION outbox.follow_altered_tables()
@@ -337,22 +377,24 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    altered oid[];
-    relation regclass;
+    altered  oid[];
+    captured regclass;
+    member   regclass;
 BEGIN
     IF NOT EXISTS (SELECT FROM outbox.captured) THEN
         RETURN;
     END IF;
-    PERFORM outbox.follow_columns();
-    PERFORM outbox.follow_members();
-    altered := array(SELECT command.objid FROM pg_event_trigger_ddl_commands() AS command
-                      WHERE command.classid = 'pg_class'::regclass);
-    UPDATE outbox.captured AS c SET relation = c.relation WHERE c.known_members && altered; -- sessions look again
-    FOR relation IN
-        SELECT m.oid FROM outbox.captured AS c, unnest(c.known_members) AS m(oid)
-         WHERE c.known_members && altered AND outbox.has_capture_triggers(c.relation)
-    LOOP
-        PERFORM outbox.check_captured(relation);
+    altered := outbox.altered_with(array(SELECT command.objid FROM pg_event_trigger_ddl_commands() AS command
+                                          WHERE command.classid = 'pg_class'::regclass));
+    FOR captured IN SELECT outbox.captures_of(altered) LOOP
+        PERFORM outbox.follow_columns(captured);
+        PERFORM outbox.follow_members(captured);
+        UPDATE outbox.captured AS c SET relation = c.relation WHERE c.relation = captured; -- sessions look again
+        IF outbox.has_capture_triggers(captured) THEN
+            FOR member IN SELECT m FROM outbox.captured_tree(captured) AS m WHERE m::oid = ANY (altered) LOOP
+                PERFORM outbox.check_member(captured, member);
+            END LOOP;
+        END IF;
     END LOOP;
 END
 $$;
@@ -369,14 +411,22 @@ RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    changed oid[]; -- dropped, or without a column it had
+    dropped oid[];
 BEGIN
     IF NOT EXISTS (SELECT FROM outbox.captured) THEN
         RETURN;
     END IF;
-    DELETE FROM outbox.captured AS c
-     WHERE c.relation::oid IN (SELECT o.objid FROM pg_event_trigger_dropped_objects() AS o
-                                WHERE o.classid = 'pg_class'::regclass AND o.objsubid = 0);
-    PERFORM outbox.follow_columns();
+    SELECT coalesce(array_agg(o.objid), '{}'), coalesce(array_agg(o.objid) FILTER (WHERE o.objsubid = 0), '{}')
+      INTO changed, dropped
+      FROM pg_event_trigger_dropped_objects() AS o
+     WHERE o.classid = 'pg_class'::regclass;
+    DELETE FROM outbox.captured AS c WHERE c.relation::oid = ANY (dropped);
+    UPDATE outbox.captured AS c
+       SET known_members = array(SELECT m FROM unnest(c.known_members) AS m WHERE m <> ALL (dropped))
+     WHERE c.known_members && dropped;
+    PERFORM outbox.follow_columns(captured) FROM outbox.captures_of(changed) AS captured;
 END
 $$;
 COMMENT ON FUNCTION outbox.follow_dropped_tables() IS 'internal: forgets dropped tables, and columns';

@@ -49,6 +49,7 @@ AS $$
 DECLARE
     server oid;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     SELECT d.server INTO server FROM outbox.destination AS d WHERE d.name = $1;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'destination "%" does not exist', $1

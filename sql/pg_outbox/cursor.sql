@@ -42,6 +42,37 @@ COMMENT ON COLUMN outbox.cursor.dumped_upto IS 'upto as it came with a dump';
 
 SELECT pg_extension_config_dump('outbox.cursor', '');
 
+-- The servers of a DDL command that are destinations. A server of another wrapper may have any name, also one
+-- that a cursor has.
+CREATE FUNCTION outbox.is_destination(server oid)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT
+                     FROM pg_foreign_server AS s
+                     JOIN pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw
+                    WHERE s.oid = server AND w.fdwname = 'pg_outbox');
+END;
+COMMENT ON FUNCTION outbox.is_destination(oid) IS 'internal: whether a foreign server is a destination';
+
+-- 'default' is the name of outbox.default_destination, whose cursor no server may take over.
+CREATE FUNCTION outbox.check_server_name(server oid)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF outbox.is_destination(server)
+       AND EXISTS (SELECT FROM pg_foreign_server AS s WHERE s.oid = server AND s.srvname = 'default') THEN
+        RAISE EXCEPTION 'a destination cannot be called "default"'
+            USING ERRCODE = 'reserved_name',
+                  DETAIL = 'It is the name of outbox.default_destination.',
+                  HINT = 'Give the foreign server another name.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.check_server_name(oid) IS 'internal: refuses the name of outbox.default_destination';
+
 -- A destination has its cursor from its creation on: one that starts at the end of the log gets what
 -- commits after that, however long its relay takes to start.
 CREATE FUNCTION outbox.start_cursor()
@@ -50,16 +81,18 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM outbox.check_server_name(command.objid)
+       FROM pg_event_trigger_ddl_commands() AS command
+      WHERE command.classid = 'pg_foreign_server'::regclass;
     INSERT INTO outbox.cursor
         (destination, server, done, position, system_identifier, lease, saved_at)
     SELECT s.srvname, s.oid,
            CASE WHEN 'start=end' = ANY (s.srvoptions) THEN pg_current_snapshot() ELSE '1:1:' END, 0, c.system_identifier, 0, clock_timestamp()
       FROM pg_event_trigger_ddl_commands() AS command
       JOIN pg_foreign_server AS s ON s.oid = command.objid
-      JOIN pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw
      CROSS JOIN pg_control_system() AS c
      WHERE command.classid = 'pg_foreign_server'::regclass
-       AND w.fdwname = 'pg_outbox'
+       AND outbox.is_destination(s.oid)
        AND NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = s.srvname); -- restored
 END
 $$;
@@ -70,8 +103,8 @@ CREATE EVENT TRIGGER outbox_start_cursor ON ddl_command_end WHEN tag IN ('CREATE
 ALTER EVENT TRIGGER outbox_start_cursor ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_start_cursor IS 'makes the cursor of a destination';
 
--- A renamed destination keeps its cursor and its events in trouble. Which one is renamed can be told by
--- its oid alone, so the oids are brought up to date before. The relay that goes by the old name loses
+-- A renamed destination keeps its cursor and its events in trouble. Which one is renamed or dropped can be told
+-- by its oid alone, so the oids are brought up to date before. The relay that goes by the old name loses
 -- its lease, so that it can write nothing under that name any more.
 CREATE FUNCTION outbox.note_servers()
 RETURNS event_trigger
@@ -82,12 +115,13 @@ BEGIN
     UPDATE outbox.cursor AS c
        SET server = s.oid
       FROM pg_foreign_server AS s
-     WHERE s.srvname = c.destination AND s.oid <> c.server;
+     WHERE s.srvname = c.destination AND s.oid <> c.server AND outbox.is_destination(s.oid);
 END
 $$;
 COMMENT ON FUNCTION outbox.note_servers() IS 'internal: notes which server each cursor belongs to';
 
-CREATE EVENT TRIGGER outbox_note_servers ON ddl_command_start WHEN tag IN ('ALTER SERVER')
+CREATE EVENT TRIGGER outbox_note_servers ON ddl_command_start
+    WHEN tag IN ('ALTER SERVER', 'DROP SERVER', 'DROP FOREIGN DATA WRAPPER', 'DROP EXTENSION', 'DROP OWNED')
     EXECUTE FUNCTION outbox.note_servers();
 ALTER EVENT TRIGGER outbox_note_servers ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_note_servers IS 'notes which server each cursor belongs to';
@@ -100,12 +134,15 @@ AS $$
 DECLARE
     renamed record;
 BEGIN
+    PERFORM outbox.check_server_name(command.objid)
+       FROM pg_event_trigger_ddl_commands() AS command
+      WHERE command.classid = 'pg_foreign_server'::regclass;
     FOR renamed IN
         SELECT c.destination AS old, s.srvname AS new
           FROM pg_event_trigger_ddl_commands() AS command
           JOIN pg_foreign_server AS s ON s.oid = command.objid
           JOIN outbox.cursor AS c ON c.server = s.oid AND c.destination <> s.srvname
-         WHERE command.classid = 'pg_foreign_server'::regclass
+         WHERE command.classid = 'pg_foreign_server'::regclass AND outbox.is_destination(s.oid)
     LOOP
         UPDATE outbox.cursor SET destination = renamed.new, lease = lease + 1 WHERE destination = renamed.old;
         UPDATE outbox.delivery SET destination = renamed.new WHERE destination = renamed.old;
@@ -120,8 +157,8 @@ CREATE EVENT TRIGGER outbox_follow_renamed_servers ON ddl_command_end WHEN tag I
 ALTER EVENT TRIGGER outbox_follow_renamed_servers ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_follow_renamed_servers IS 'renames what belongs to a destination';
 
--- A dropped destination takes along what belongs to it. The name of outbox.default_destination is not
--- that of a server, whatever servers there are.
+-- A dropped destination takes along what belongs to it: it is known by its oid, for a dropped server does not
+-- say which wrapper it had.
 CREATE FUNCTION outbox.follow_dropped_servers()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -131,9 +168,10 @@ DECLARE
     dropped name;
 BEGIN
     FOR dropped IN
-        SELECT o.object_name
+        SELECT c.destination
           FROM pg_event_trigger_dropped_objects() AS o
-         WHERE o.classid = 'pg_foreign_server'::regclass AND o.object_name <> 'default'
+          JOIN outbox.cursor AS c ON c.server = o.objid AND c.destination = o.object_name
+         WHERE o.classid = 'pg_foreign_server'::regclass
     LOOP
         DELETE FROM outbox.cursor WHERE destination = dropped;
         DELETE FROM outbox.delivery WHERE destination = dropped;

@@ -24,6 +24,29 @@ BEGIN ATOMIC
           FROM status AS s, server
          WHERE s.state = 'stopped' AND server.preloaded
         UNION ALL
+        SELECT 'failing', format('%s "%s" is held back until %s: it has crashed %s times in a row, and the server with it; the server log or a core dump tells more, a restart of the server has it start at once',
+                                 a.kind, a.name, a.next_try::timestamptz(0), a.crashes)
+          FROM outbox.absent_workers() AS a
+         WHERE a.state = 'held back'
+        UNION ALL
+        SELECT 'degraded', format('%s "%s" has ended early %s times in a row, and is started again at %s at the latest; the server log says why it ends',
+                                  a.kind, a.name, a.deaths, a.next_try::timestamptz(0))
+          FROM outbox.absent_workers() AS a
+         WHERE a.state = 'failing'
+        UNION ALL
+        -- A relay that finds no room in the server is above.
+        SELECT 'degraded', format('%s workers wait for room: %s, the first for "%s"; %s',
+                                  a.kind, count(*), (array_agg(a.name ORDER BY a.since, a.object))[1],
+                                  CASE a.waits_for
+                                    WHEN 'outbox.max_workers_per_role'
+                                    THEN format('role %s has as many as outbox.max_workers_per_role (%s) allows', a.account::regrole,
+                                                current_setting(a.waits_for))
+                                    ELSE format('increase %s, or end others', a.waits_for)
+                                  END)
+          FROM outbox.absent_workers() AS a
+         WHERE a.state = 'waiting' AND NOT (a.kind = 'relay' AND a.waits_for = 'outbox.max_workers, max_worker_processes')
+         GROUP BY a.kind, a.waits_for, a.account
+        UNION ALL
         SELECT 'failing', format('destination "%s" cannot be used as configured: %s', s.destination, s.last_error)
           FROM status AS s
          WHERE s.state = 'misconfigured'

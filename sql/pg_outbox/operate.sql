@@ -11,7 +11,7 @@ COMMENT ON SEQUENCE outbox.operation_id IS 'ids of operations';
 CREATE TABLE outbox.operation (
     id            bigint      PRIMARY KEY DEFAULT nextval('outbox.operation_id'),
     requested_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    requested_by  name        NOT NULL DEFAULT session_user,
+    requested_by  name        NOT NULL,
     destination   name        NOT NULL,
     action        text        NOT NULL,
     from_position bigint,
@@ -22,9 +22,9 @@ CREATE TABLE outbox.operation (
 COMMENT ON TABLE outbox.operation IS 'what operators did, and who';
 COMMENT ON COLUMN outbox.operation.id IS 'in the order of requests';
 COMMENT ON COLUMN outbox.operation.requested_at IS 'when';
-COMMENT ON COLUMN outbox.operation.requested_by IS 'the role that was logged in';
+COMMENT ON COLUMN outbox.operation.requested_by IS 'the role whose rights the request was made with';
 COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination at that time; *: all';
-COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive or discard; backfill, and pause, resume or cancel backfill; detach: by the keeper';
+COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive or discard; backfill, and pause, resume or cancel backfill; detach, set aside: by the keeper';
 COMMENT ON COLUMN outbox.operation.from_position IS 'seek: highest settled position before';
 COMMENT ON COLUMN outbox.operation.to_position IS 'seek: what lies above is delivered';
 COMMENT ON COLUMN outbox.operation.events IS 'how many events it concerned';
@@ -67,7 +67,7 @@ COMMENT ON FUNCTION outbox.take_control(name) IS 'internal: locks a destination 
 -- Pause and resume
 -- ---------------------------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.set_paused(destination name, paused boolean)
+CREATE FUNCTION outbox.set_paused(destination name, paused boolean, caller name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -79,66 +79,180 @@ BEGIN
     UPDATE outbox.cursor AS c
        SET paused = $2, detached_at = NULL, lease = c.lease + (c.detached_at IS NOT NULL)::integer
      WHERE c.destination = $1;
-    INSERT INTO outbox.operation (destination, action, from_position)
-    VALUES (destination, CASE WHEN paused THEN 'pause' ELSE 'resume' END, cursor.position);
+    INSERT INTO outbox.operation (requested_by, destination, action, from_position)
+    VALUES (caller, destination, CASE WHEN paused THEN 'pause' ELSE 'resume' END, cursor.position);
 END $$;
-COMMENT ON FUNCTION outbox.set_paused(name, boolean) IS 'internal: pauses or resumes a destination';
+COMMENT ON FUNCTION outbox.set_paused(name, boolean, name) IS 'internal: pauses or resumes a destination';
 
 -- Nothing more is sent to the destination; what is on its way is finished. Events wait in the log.
-CREATE FUNCTION outbox.pause(destination name)
+CREATE FUNCTION outbox.pause(destination name, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.set_paused(destination, true);
+    SELECT outbox.refuse_restricted();
+    SELECT outbox.set_paused(destination, true, caller);
 END;
-COMMENT ON FUNCTION outbox.pause(name) IS 'stops delivering to a destination';
+COMMENT ON FUNCTION outbox.pause(name, outbox.caller) IS 'stops delivering to a destination';
 
-CREATE FUNCTION outbox.resume(destination name)
+CREATE FUNCTION outbox.resume(destination name, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.set_paused(destination, false);
+    SELECT outbox.refuse_restricted();
+    SELECT outbox.set_paused(destination, false, caller);
 END;
-COMMENT ON FUNCTION outbox.resume(name) IS 'goes on delivering to a destination';
+COMMENT ON FUNCTION outbox.resume(name, outbox.caller) IS 'goes on delivering to a destination';
 
--- Called by the keeper when the log has outgrown outbox.max_log_size and outbox.on_full_log says 'detach':
--- the one that is furthest behind of those that hold the oldest segment is paused and does not hold it
--- any more. NULL: none holds it, or somebody is at work on it.
+-- About how many bytes of events a destination holds, in the log and in outbox.delivery: the part that it has in
+-- some pages of each segment, of the size of the segment.
+CREATE FUNCTION outbox.bytes_held(holder outbox.cursor)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    pages   CONSTANT integer := 2000;
+    topics  CONSTANT text[] := outbox.topic_patterns(outbox.destination_option(holder.destination, 'topics'));
+    segment record;
+    part    double precision;
+    bytes   double precision;
+BEGIN
+    SELECT coalesce(sum(200 + octet_length(d.payload)), 0) INTO bytes
+      FROM outbox.delivery AS d WHERE d.destination = holder.destination;
+    FOR segment IN SELECT s.number, s.size FROM outbox.segment AS s WHERE holder.destination = ANY (s.held_by) LOOP
+        EXECUTE format(
+            'SELECT sum(200 + octet_length(e.payload)) FILTER (WHERE %s)::double precision / sum(200 + octet_length(e.payload))
+               FROM outbox.event_%s AS e TABLESAMPLE SYSTEM (%s) REPEATABLE (0)',
+            outbox.held_condition(), segment.number,
+            least(100, 100.0 * pages * current_setting('block_size')::integer
+                       / greatest(pg_relation_size(format('outbox.event_%s', segment.number)::regclass), 1)))
+            INTO part USING holder.destination, topics, holder.number, holder.done, holder.upto, holder.position;
+        bytes := bytes + coalesce(part, 0) * segment.size;
+    END LOOP;
+    RETURN bytes;
+END $$;
+COMMENT ON FUNCTION outbox.bytes_held(outbox.cursor) IS 'internal: about how much of the log is there for a destination';
+
+-- Puts copies of the events that a destination holds of a segment into outbox.delivery, from where they are
+-- delivered, in order. What lies before the last of them in another segment goes along, because of that order.
+-- What fetchers have under a lease stays. Called with the lock of the cursor.
+CREATE FUNCTION outbox.set_aside(holder outbox.cursor, segment integer)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    last  bigint;
+    batch outbox.batch;
+    moved bigint := 0;
+BEGIN
+    EXECUTE format('SELECT max(e.position) FROM outbox.event_%s AS e', segment) INTO last;
+    FOR batch IN
+        SELECT b.* FROM outbox.batch AS b
+         WHERE b.destination = holder.destination AND b.xids IS NOT NULL AND b.positions[1] <= last
+           AND (b.token IS NULL OR b.locked_until < clock_timestamp())
+         ORDER BY b.lane, b.number
+           FOR UPDATE SKIP LOCKED
+    LOOP
+        PERFORM outbox.park_events(holder.destination, array_agg(o.xid), array_agg(o.place))
+           FROM unnest(batch.xids, batch.positions) AS o(xid, place) WHERE o.place <= last;
+        moved := moved + (SELECT count(*) FROM unnest(batch.positions) AS o WHERE o <= last);
+        batch.taken := 0;
+        batch := outbox.take_out_of(batch, ARRAY(SELECT o FROM unnest(batch.positions) AS o WHERE o <= last));
+        PERFORM outbox.end_lease(batch, true);
+    END LOOP;
+    EXECUTE format(
+        'WITH copied AS (
+            INSERT INTO outbox.delivery
+            SELECT e.*, $1, ''PENDING'' FROM outbox.event AS e WHERE e.position <= $7 AND %s
+                ON CONFLICT DO NOTHING
+            RETURNING 1
+         )
+         SELECT $8 + count(*) FROM copied', outbox.held_condition())
+        INTO moved
+       USING holder.destination, outbox.topic_patterns(outbox.destination_option(holder.destination, 'topics')),
+             holder.number, holder.done, holder.upto, holder.position, last, moved;
+    UPDATE outbox.delivery AS d SET next_retry_at = clock_timestamp()
+     WHERE d.destination = holder.destination AND d.ordering_key = '' AND d.state = 'PENDING' AND d.next_retry_at IS NULL;
+    PERFORM outbox.promote(holder.destination, ARRAY(
+        SELECT DISTINCT d.ordering_key FROM outbox.delivery AS d
+         WHERE d.destination = holder.destination AND d.state = 'PENDING' AND d.ordering_key <> ''));
+    RETURN moved;
+END $$;
+COMMENT ON FUNCTION outbox.set_aside(outbox.cursor, integer) IS 'internal: copies what a destination holds of a segment out of the log';
+
+CREATE FUNCTION outbox.detach(holder outbox.cursor)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- What fetchers have not settled goes back to the log.
+    UPDATE outbox.cursor AS c
+       SET paused = true, detached_at = clock_timestamp(), lease = c.lease + 1,
+           done = CASE WHEN open.position IS NULL THEN c.done ELSE '1:1:' END,
+           upto = CASE WHEN open.position IS NULL THEN c.upto ELSE coalesce(c.upto, c.done) END,
+           position = coalesce(open.position - 1, c.position)
+      FROM (SELECT min(b.positions[1]) FROM outbox.batch AS b WHERE b.destination = holder.destination) AS open(position)
+     WHERE c.destination = holder.destination;
+    DELETE FROM outbox.batch AS b WHERE b.destination = holder.destination;
+    INSERT INTO outbox.operation (requested_by, destination, action, from_position)
+    VALUES (current_user, holder.destination, 'detach', holder.position);
+    PERFORM outbox.wake_relays();
+END $$;
+COMMENT ON FUNCTION outbox.detach(outbox.cursor) IS 'internal: has a destination let go of the log';
+
+-- Called by the keeper when the log has outgrown outbox.max_log_size and outbox.on_full_log says 'detach'. Of the
+-- destinations that hold the oldest segment, the one that holds most of the log by its own events is paused and
+-- does not hold it any more, if these are at least half of the limit. If there is none it is the events of others
+-- that fill the log: then what the destinations hold of that segment is set aside, and they keep it.
+-- NULL: none was detached, or somebody is at work on it.
 CREATE FUNCTION outbox.detach_last()
 RETURNS name
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    holder outbox.cursor;
+    most_bytes CONSTANT bigint := pg_size_bytes(current_setting('outbox.max_log_size')) / 2;
+    oldest     record;
+    holder     outbox.cursor;
+    moved      bigint;
 BEGIN
+    SELECT s.number, s.held_by INTO oldest
+      FROM outbox.segment AS s
+     WHERE NOT s.current AND s.held_by <> '{}'
+     ORDER BY s.since
+     LIMIT 1;
     SELECT c.* INTO holder
       FROM outbox.cursor AS c
-     WHERE c.destination = ANY (
-               (SELECT s.held_by FROM outbox.segment AS s
-                 WHERE NOT s.current AND s.held_by <> '{}' ORDER BY s.since LIMIT 1)::name[])
-     ORDER BY pg_snapshot_xmax(c.done), c.position
+     WHERE c.destination = ANY (oldest.held_by) AND outbox.bytes_held(c) >= most_bytes
+     ORDER BY outbox.bytes_held(c) DESC
      LIMIT 1
        FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
-        -- What fetchers have not settled goes back to the log.
-        UPDATE outbox.cursor AS c
-           SET paused = true, detached_at = clock_timestamp(), lease = c.lease + 1,
-               done = CASE WHEN open.position IS NULL THEN c.done ELSE '1:1:' END,
-               upto = CASE WHEN open.position IS NULL THEN c.upto ELSE coalesce(c.upto, c.done) END,
-               position = coalesce(open.position - 1, c.position)
-          FROM (SELECT min(b.positions[1]) FROM outbox.batch AS b WHERE b.destination = holder.destination) AS open(position)
-         WHERE c.destination = holder.destination;
-        DELETE FROM outbox.batch AS b WHERE b.destination = holder.destination;
-        INSERT INTO outbox.operation (destination, action, from_position)
-        VALUES (holder.destination, 'detach', holder.position);
-        PERFORM outbox.wake_relays();
+        PERFORM outbox.detach(holder);
+        RETURN holder.destination;
     END IF;
-    RETURN holder.destination;
+    FOR holder IN
+        SELECT c.* FROM outbox.cursor AS c
+         WHERE c.destination = ANY (oldest.held_by)
+           AND c.system_identifier = (SELECT system_identifier FROM pg_control_system())
+           FOR UPDATE SKIP LOCKED
+    LOOP
+        moved := outbox.set_aside(holder, oldest.number);
+        IF moved > 0 THEN
+            UPDATE outbox.cursor AS c SET lease = c.lease + 1 WHERE c.destination = holder.destination;
+            INSERT INTO outbox.operation (requested_by, destination, action, events)
+            VALUES (current_user, holder.destination, 'set aside', moved);
+            PERFORM outbox.wake_relays();
+        END IF;
+    END LOOP;
+    RETURN NULL;
 END $$;
-COMMENT ON FUNCTION outbox.detach_last() IS 'internal: has a destination let go of a log that is too large';
+COMMENT ON FUNCTION outbox.detach_last() IS 'internal: makes room in a log that is too large';
 
 -- ---------------------------------------------------------------------------------------------
 -- Seek
@@ -147,7 +261,7 @@ COMMENT ON FUNCTION outbox.detach_last() IS 'internal: has a destination let go 
 -- From here on the events of `done`, and those at or below the position of transactions that have
 -- finished, count as settled, and all others are delivered, once more or for the first time. Events in
 -- outbox.delivery stay there. Segments are locked so that none is emptied before this is committed.
-CREATE FUNCTION outbox.move_cursor(destination name, done pg_snapshot, upto pg_snapshot, "position" bigint)
+CREATE FUNCTION outbox.move_cursor(destination name, done pg_snapshot, upto pg_snapshot, "position" bigint, caller name)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -162,58 +276,63 @@ BEGIN
            system_identifier = s.system_identifier
       FROM pg_control_system() AS s
      WHERE c.destination = $1;
-    INSERT INTO outbox.operation (destination, action, from_position, to_position)
-    VALUES (destination, 'seek', before.position, $4);
+    INSERT INTO outbox.operation (requested_by, destination, action, from_position, to_position)
+    VALUES (caller, destination, 'seek', before.position, $4);
     RETURN $4;
 END $$;
-COMMENT ON FUNCTION outbox.move_cursor(name, pg_snapshot, pg_snapshot, bigint) IS 'internal: moves the cursor of a destination';
+COMMENT ON FUNCTION outbox.move_cursor(name, pg_snapshot, pg_snapshot, bigint, name) IS 'internal: moves the cursor of a destination';
 
 -- Delivers what lies above a position, and nothing else. Returns the position.
-CREATE FUNCTION outbox.seek(destination name, "position" bigint)
+CREATE FUNCTION outbox.seek(destination name, "position" bigint, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.move_cursor(destination, '1:1:', pg_current_snapshot(), $2);
+    SELECT outbox.refuse_restricted();
+    SELECT outbox.move_cursor(destination, '1:1:', pg_current_snapshot(), $2, caller);
 END;
-COMMENT ON FUNCTION outbox.seek(name, bigint) IS 'delivers the events above a position, again or for the first time';
+COMMENT ON FUNCTION outbox.seek(name, bigint, outbox.caller) IS 'delivers the events above a position, again or for the first time';
 
 -- Delivers what occurred at a time or later (occurred_at), and what was enqueued behind the first of
 -- that. Reads the whole log. Returns the position that was found.
-CREATE FUNCTION outbox.seek(destination name, since timestamptz)
+CREATE FUNCTION outbox.seek(destination name, since timestamptz, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
+    SELECT outbox.refuse_restricted();
     SELECT outbox.seek(destination,
                        coalesce((SELECT min(e.position) - 1 FROM outbox.event AS e WHERE e.occurred_at >= since),
-                                (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p)));
+                                (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p)),
+                       caller);
 END;
-COMMENT ON FUNCTION outbox.seek(name, timestamptz) IS 'delivers the events since a time, again or for the first time';
+COMMENT ON FUNCTION outbox.seek(name, timestamptz, outbox.caller) IS 'delivers the events since a time, again or for the first time';
 
 -- 'beginning': all that is in the log; 'end': what commits from now on; or a position or a time as above.
 -- Errors: 22007 it is none of these.
-CREATE FUNCTION outbox.seek(destination name, target text)
+CREATE FUNCTION outbox.seek(destination name, target text, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM outbox.refuse_restricted();
     IF target = 'beginning' THEN
-        RETURN outbox.move_cursor(destination, '1:1:', NULL, 0);
+        RETURN outbox.move_cursor(destination, '1:1:', NULL, 0, caller);
     ELSIF target = 'end' THEN
         RETURN outbox.move_cursor(destination, outbox.finished_by_now(), NULL,
-                                  (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p));
+                                  (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p),
+                                  caller);
     ELSIF target ~ '^\d{1,18}$' THEN
-        RETURN outbox.seek(destination, target::bigint);
+        RETURN outbox.seek(destination, target::bigint, caller);
     END IF;
-    RETURN outbox.seek(destination, target::timestamptz);
+    RETURN outbox.seek(destination, target::timestamptz, caller);
 EXCEPTION
     WHEN invalid_datetime_format OR datetime_field_overflow THEN
         RAISE EXCEPTION 'cannot seek to "%"', target
             USING ERRCODE = 'invalid_datetime_format', HINT = 'Write "beginning", "end", a position or a time.';
 END $$;
-COMMENT ON FUNCTION outbox.seek(name, text) IS 'moves a destination to the beginning or end of the log, a position or a time';
+COMMENT ON FUNCTION outbox.seek(name, text, outbox.caller) IS 'moves a destination to the beginning or end of the log, a position or a time';
 
 -- ---------------------------------------------------------------------------------------------
 -- Replay
@@ -232,7 +351,8 @@ CREATE FUNCTION outbox.replay(
     aggregate_id   text        DEFAULT NULL,
     event_type     text        DEFAULT NULL,
     ordering_key   text        DEFAULT NULL,
-    event_ids      uuid[]      DEFAULT NULL)
+    event_ids      uuid[]      DEFAULT NULL,
+    caller         outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -244,6 +364,7 @@ DECLARE
     keys     text[];
     count    bigint;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     PERFORM outbox.take_control(destination);
     WITH selected AS (
         INSERT INTO outbox.delivery AS d
@@ -262,13 +383,13 @@ BEGIN
     )
     SELECT count(*), array_agg(DISTINCT s.ordering_key) INTO count, keys FROM selected AS s;
     PERFORM outbox.promote(destination, coalesce(keys, '{}'));
-    INSERT INTO outbox.operation (id, destination, action, events, selection)
-    VALUES (id, $1, 'replay', count, jsonb_strip_nulls(jsonb_build_object(
+    INSERT INTO outbox.operation (id, requested_by, destination, action, events, selection)
+    VALUES (id, caller, $1, 'replay', count, jsonb_strip_nulls(jsonb_build_object(
         'since', $2, 'until', $3, 'topic', $4, 'aggregate_type', $5, 'aggregate_id', $6,
         'event_type', $7, 'ordering_key', $8, 'event_ids', $9)));
     RETURN id;
 END $$;
-COMMENT ON FUNCTION outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[]) IS
+COMMENT ON FUNCTION outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[], outbox.caller) IS
     'delivers a selection of events once more';
 
 CREATE VIEW outbox.replay_progress AS
@@ -293,7 +414,7 @@ COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
 
 -- Gives up what of a replay has not been delivered and is not on its way. Returns how many events.
 -- Errors: 42704 there is no such replay.
-CREATE FUNCTION outbox.cancel_replay(id bigint)
+CREATE FUNCTION outbox.cancel_replay(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -304,6 +425,7 @@ DECLARE
     keys   text[];
     count  bigint;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     SELECT o.destination INTO target FROM outbox.operation AS o WHERE o.id = $1 AND o.action = 'replay';
     IF NOT FOUND THEN
         RAISE EXCEPTION 'replay % does not exist', id
@@ -317,17 +439,17 @@ BEGIN
     )
     SELECT count(*), array_agg(DISTINCT g.ordering_key) INTO count, keys FROM given_up AS g;
     PERFORM outbox.promote(target, coalesce(keys, '{}'));
-    INSERT INTO outbox.operation (destination, action, events, selection)
-    VALUES (target, 'cancel replay', count, jsonb_build_object('replay', $1));
+    INSERT INTO outbox.operation (requested_by, destination, action, events, selection)
+    VALUES (caller, target, 'cancel replay', count, jsonb_build_object('replay', $1));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox.cancel_replay(bigint) IS 'gives up what is left of a replay';
+COMMENT ON FUNCTION outbox.cancel_replay(bigint, outbox.caller) IS 'gives up what is left of a replay';
 
 -- ---------------------------------------------------------------------------------------------
 -- Dead letters
 -- ---------------------------------------------------------------------------------------------
 
-CREATE VIEW outbox.dead_letter AS
+CREATE VIEW outbox.dead_letter WITH (security_barrier) AS
 SELECT d.destination, d.event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.ordering_key,
        d.occurred_at, d.attempts, d.first_failed_at, d.last_failed_at, d.last_error,
        d.content_type, d.headers, d.payload, d.position
@@ -360,7 +482,7 @@ COMMENT ON COLUMN outbox.blocked_key.waiting IS 'how many events wait behind it'
 -- Decides on the dead letters that fit all arguments; NULL fits everything.
 CREATE FUNCTION outbox.decide_on_dead_letters(
     action text, destination name, event_ids uuid[], topic text, aggregate_type text, aggregate_id text,
-    event_type text, ordering_key text, error text)
+    event_type text, ordering_key text, error text, caller name)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -390,13 +512,13 @@ BEGIN
     DELETE FROM outbox.delivery AS d
      WHERE d.destination = $2 AND d.state = 'DISCARDED' AND d.last_failed_at < clock_timestamp() - interval '30 days';
     PERFORM outbox.promote(destination, coalesce(keys, '{}'));
-    INSERT INTO outbox.operation (destination, action, events, selection)
-    VALUES ($2, action, count, jsonb_strip_nulls(jsonb_build_object(
+    INSERT INTO outbox.operation (requested_by, destination, action, events, selection)
+    VALUES (caller, $2, action, count, jsonb_strip_nulls(jsonb_build_object(
         'event_ids', $3, 'topic', $4, 'aggregate_type', $5, 'aggregate_id', $6,
         'event_type', $7, 'ordering_key', $8, 'error', $9)));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text) IS 'internal: redrives or discards dead letters';
+COMMENT ON FUNCTION outbox.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text, name) IS 'internal: redrives or discards dead letters';
 
 -- Delivers dead letters again, with all their attempts. All arguments must fit, without any it is all
 -- of them; `topic` takes patterns as destinations do, `error` one of LIKE. Returns how many.
@@ -408,14 +530,16 @@ CREATE FUNCTION outbox.redrive(
     aggregate_id   text   DEFAULT NULL,
     event_type     text   DEFAULT NULL,
     ordering_key   text   DEFAULT NULL,
-    error          text   DEFAULT NULL)
+    error          text   DEFAULT NULL,
+    caller         outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8);
+    SELECT outbox.refuse_restricted();
+    SELECT outbox.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8, caller);
 END;
-COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text) IS 'delivers dead letters again';
+COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text, outbox.caller) IS 'delivers dead letters again';
 
 -- Gives dead letters up; what waits behind them follows. Arguments as for outbox.redrive().
 CREATE FUNCTION outbox.discard(
@@ -426,14 +550,16 @@ CREATE FUNCTION outbox.discard(
     aggregate_id   text   DEFAULT NULL,
     event_type     text   DEFAULT NULL,
     ordering_key   text   DEFAULT NULL,
-    error          text   DEFAULT NULL)
+    error          text   DEFAULT NULL,
+    caller         outbox.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8);
+    SELECT outbox.refuse_restricted();
+    SELECT outbox.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8, caller);
 END;
-COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text) IS 'gives dead letters up';
+COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text, outbox.caller) IS 'gives dead letters up';
 
 -- ---------------------------------------------------------------------------------------------
 -- One event

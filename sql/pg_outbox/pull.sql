@@ -132,8 +132,19 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.check_lease_time(interval) IS 'internal: refuses leases that make no sense';
 
--- The server of a pull destination that the session may fetch from.
-CREATE FUNCTION outbox.check_fetcher(destination name)
+-- Stands for outbox.default_destination, which has no server to have USAGE on: who may execute it may fetch
+-- from there. It is not called.
+CREATE FUNCTION outbox.may_fetch_default()
+RETURNS void
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT;
+END;
+COMMENT ON FUNCTION outbox.may_fetch_default() IS 'internal: EXECUTE on it is the right to fetch from outbox.default_destination';
+
+-- The server of a pull destination that a role may fetch from.
+CREATE FUNCTION outbox.check_fetcher(destination name, caller name)
 RETURNS oid
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -141,20 +152,25 @@ AS $$
 DECLARE
     server oid;
 BEGIN
+    PERFORM outbox.refuse_restricted();
     SELECT d.server INTO server FROM outbox.destination AS d WHERE d.name = destination AND d.pull;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no pull destination "%"', destination
             USING ERRCODE = 'undefined_object',
                   HINT = 'CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox OPTIONS (url ''pull:'').';
     END IF;
-    IF server <> 0 AND NOT has_server_privilege(session_user, server, 'USAGE') THEN
+    IF (server = 0 AND has_function_privilege(caller, 'outbox.may_fetch_default()', 'EXECUTE')
+        OR server <> 0 AND has_server_privilege(caller, server, 'USAGE')) IS NOT TRUE THEN
         RAISE EXCEPTION 'permission denied for destination "%"', destination
             USING ERRCODE = 'insufficient_privilege',
-                  HINT = format('GRANT USAGE ON FOREIGN SERVER %I TO %I;', destination, session_user);
+                  HINT = CASE server
+                           WHEN 0 THEN format('SELECT outbox.grant_fetch(%L, ''default'');', quote_ident(caller))
+                           ELSE format('GRANT USAGE ON FOREIGN SERVER %I TO %s;', destination, quote_ident(caller))
+                         END;
     END IF;
     RETURN server;
 END $$;
-COMMENT ON FUNCTION outbox.check_fetcher(name) IS 'internal: refuses those who may not fetch';
+COMMENT ON FUNCTION outbox.check_fetcher(name, name) IS 'internal: refuses those who may not fetch';
 
 -- ------------------------------------------------------------------------------------------------
 -- From the log into batches
@@ -383,14 +399,14 @@ COMMENT ON FUNCTION outbox.read_on(name) IS 'internal: makes batches of what is 
 -- Fetching
 -- ------------------------------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.fetcher()
+CREATE FUNCTION outbox.fetcher(caller name)
 RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT concat_ws(' ', session_user, nullif(current_setting('application_name'), ''), host(inet_client_addr()));
+    SELECT concat_ws(' ', caller, nullif(current_setting('application_name'), ''), host(inet_client_addr()));
 END;
-COMMENT ON FUNCTION outbox.fetcher() IS 'internal: who fetches';
+COMMENT ON FUNCTION outbox.fetcher(name) IS 'internal: who fetches';
 
 -- After a restore: reads the whole log, once.
 CREATE FUNCTION outbox.find_restored_batches(destination name)
@@ -416,7 +432,8 @@ COMMENT ON FUNCTION outbox.find_restored_batches(name) IS 'internal: finds the e
 
 -- Takes the first batch of a lane under a token. A lane in which somebody else is, or has a lease, is
 -- passed over, and not just its first batch.
-CREATE FUNCTION outbox.claim_batch(destination name, token uuid, locked_until timestamptz, max_events integer)
+CREATE FUNCTION outbox.claim_batch(
+    destination name, token uuid, locked_until timestamptz, max_events integer, caller name)
 RETURNS SETOF outbox.batch
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -430,7 +447,7 @@ BEGIN
     SELECT c.lanes, c.first_batch INTO lanes, first_batch FROM outbox.cursor AS c WHERE c.destination = $1;
     RETURN QUERY
     UPDATE outbox.batch AS b
-       SET token = $2, locked_until = $3, fetched_at = now, fetched_by = outbox.fetcher(),
+       SET token = $2, locked_until = $3, fetched_at = now, fetched_by = outbox.fetcher(caller),
            taken = least(cardinality(b.positions), max_events), retries = '{}'
      WHERE b.destination = $1
        AND (b.lane, b.number) = (
@@ -447,7 +464,7 @@ BEGIN
                   FOR UPDATE OF f SKIP LOCKED)
     RETURNING b.*;
 END $$;
-COMMENT ON FUNCTION outbox.claim_batch(name, uuid, timestamptz, integer) IS 'internal: takes the first batch of a lane';
+COMMENT ON FUNCTION outbox.claim_batch(name, uuid, timestamptz, integer, name) IS 'internal: takes the first batch of a lane';
 
 -- The events of a batch that are under its lease.
 CREATE FUNCTION outbox.events_of(batch outbox.batch)
@@ -538,7 +555,8 @@ END $$;
 COMMENT ON FUNCTION outbox.park_held(outbox.batch) IS 'internal: puts events behind those that hold their keys';
 
 -- Takes events in trouble that are due under a token.
-CREATE FUNCTION outbox.claim_retries(destination name, token uuid, locked_until timestamptz, max_events integer)
+CREATE FUNCTION outbox.claim_retries(
+    destination name, token uuid, locked_until timestamptz, max_events integer, caller name)
 RETURNS SETOF outbox.delivery
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -568,7 +586,7 @@ BEGIN
     INSERT INTO outbox.batch
         (destination, lane, number, xids, positions, retries, token, locked_until, fetched_at, fetched_by)
     SELECT $1, -1, c.next_batch - 1, '{}', '{}', claimed, $2, $3, now,
-           outbox.fetcher()
+           outbox.fetcher(caller)
       FROM outbox.cursor AS c
      WHERE c.destination = $1;
     RETURN QUERY
@@ -576,7 +594,7 @@ BEGIN
      WHERE d.destination = $1 AND d.position = ANY (claimed)
      ORDER BY d.position;
 END $$;
-COMMENT ON FUNCTION outbox.claim_retries(name, uuid, timestamptz, integer) IS
+COMMENT ON FUNCTION outbox.claim_retries(name, uuid, timestamptz, integer, name) IS
     'internal: takes events in trouble that are due under a token';
 
 -- Plans are kept, and must be right for tables that were empty when they were made: indexes only, and
@@ -584,7 +602,8 @@ COMMENT ON FUNCTION outbox.claim_retries(name, uuid, timestamptz, integer) IS
 CREATE FUNCTION outbox.fetch(
     destination name,
     max_events  integer DEFAULT 100,
-    lease       interval DEFAULT '30 seconds')
+    lease       interval DEFAULT '30 seconds',
+    caller      outbox.caller DEFAULT CURRENT_USER)
 RETURNS TABLE (
     token           uuid,
     attempts        integer,
@@ -611,7 +630,7 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    server    CONSTANT oid := outbox.check_fetcher(destination);
+    server    CONSTANT oid := outbox.check_fetcher(destination, caller);
     new_token CONSTANT uuid := gen_random_uuid();
     batch     outbox.batch;
     count     bigint;
@@ -638,14 +657,14 @@ BEGIN
     SELECT new_token, d.attempts, d.position, d.occurred_at, d.event_id, d.version, d.schema_version,
            d.source_event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key,
            d.content_type, d.headers, d.payload
-      FROM outbox.claim_retries(destination, new_token, clock_timestamp() + lease, max_events) AS d;
+      FROM outbox.claim_retries(destination, new_token, clock_timestamp() + lease, max_events, caller) AS d;
     IF FOUND THEN
         RETURN;
     END IF;
 
     LOOP
         SELECT * INTO batch
-          FROM outbox.claim_batch(destination, new_token, clock_timestamp() + lease, max_events);
+          FROM outbox.claim_batch(destination, new_token, clock_timestamp() + lease, max_events, caller);
         IF NOT FOUND THEN
             CONTINUE WHEN outbox.read_on(destination);
             RETURN;
@@ -667,7 +686,7 @@ BEGIN
                   DETAIL = format('Of batch %s, %s of %s were found.', batch.number, count, batch.taken);
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.fetch(name, integer, interval) IS
+COMMENT ON FUNCTION outbox.fetch(name, integer, interval, outbox.caller) IS
     'takes the next events of a pull destination under a lease; commit before you use them';
 
 -- ------------------------------------------------------------------------------------------------
@@ -684,6 +703,7 @@ AS $$
 DECLARE
     batch outbox.batch;
 BEGIN
+    PERFORM outbox.refuse_restricted(); -- here for all who settle
     PERFORM outbox.check_isolation();
     PERFORM outbox.wake_keeper();
     SELECT * INTO batch FROM outbox.batch AS b WHERE b.token = $1 FOR UPDATE;

@@ -96,7 +96,8 @@ BEGIN
         DELETE FROM outbox.cursor AS c WHERE c.destination = NEW.destination RETURNING c.lease
     )
     SELECT greatest(NEW.lease, max(r.lease)) + 1 INTO NEW.lease FROM replaced AS r;
-    NEW.server := coalesce((SELECT s.oid FROM pg_foreign_server AS s WHERE s.srvname = NEW.destination), 0);
+    NEW.server := coalesce((SELECT s.oid FROM pg_foreign_server AS s
+                             WHERE s.srvname = NEW.destination AND outbox.is_destination(s.oid)), 0);
     NEW.system_identifier := this_system;
     NEW.inserted_by := pg_current_xact_id();
 

@@ -11,8 +11,8 @@ BEGIN ATOMIC
     SELECT CASE right_to
              WHEN 'produce' THEN ARRAY['enqueue', 'new_event']
              WHEN 'capture' THEN ARRAY['capture', 'uncapture', 'captures', 'capture_condition', -- and what these call
-                                       'save_captured', 'forget_captured', 'check_captured', 'qualify_condition',
-                                       'capture_truncate', 'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers',
+                                       'refuse_restricted', 'save_captured', 'forget_captured', 'check_captured',
+                                       'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers',
                                        'drop_capture_triggers', 'captured_tree', 'event_type_of', 'row_key_of', 'columns_of',
                                        'set_capture_fire', 'trigger_state', 'has_capture_triggers',
                                        'backfill', 'add_backfill', 'pause_backfill', 'resume_backfill', 'cancel_backfill',
@@ -24,8 +24,9 @@ BEGIN ATOMIC
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- the views, and the functions they call on behalf of whoever reads them
              WHEN 'monitor' THEN ARRAY['status', 'segment', 'lease', 'health', 'metrics',
-                                       'workers', 'oldest_after', 'segment_held_by',
+                                       'workers', 'absent_workers', 'oldest_after', 'segment_held_by',
                                        'backfill_progress', 'backfill_waits_for']
+             WHEN 'fetch default' THEN ARRAY['may_fetch_default']
            END;
 END;
 COMMENT ON FUNCTION outbox.parts_of_right(text) IS 'internal: the objects that a right gives the use of';
@@ -51,6 +52,18 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.privileges_of_right(text) IS 'internal: the privileges that make up a right';
 
+-- Privileges of one object cannot be changed by two transactions at the same time: the second one would fail.
+CREATE FUNCTION outbox.lock_rights()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.refuse_restricted();
+    LOCK TABLE outbox.producer IN SHARE UPDATE EXCLUSIVE MODE;
+END $$;
+COMMENT ON FUNCTION outbox.lock_rights() IS 'internal: lets one transaction at a time change rights';
+
 CREATE FUNCTION outbox.grant_right(role regrole, right_to text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -59,6 +72,7 @@ AS $$
 DECLARE
     part record;
 BEGIN
+    PERFORM outbox.lock_rights();
     FOR part IN SELECT * FROM outbox.privileges_of_right(right_to) LOOP
         EXECUTE format('GRANT %s ON %s TO %I', part.privilege, part.object, pg_get_userbyid(role));
     END LOOP;
@@ -75,6 +89,7 @@ AS $$
 DECLARE
     part record;
 BEGIN
+    PERFORM outbox.lock_rights();
     FOR part IN SELECT * FROM outbox.privileges_of_right(right_to) LOOP
         EXECUTE format('REVOKE %s ON %s FROM %I', part.privilege, part.object, pg_get_userbyid(role));
     END LOOP;
@@ -88,20 +103,49 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.revoke_right(regrole, text) IS 'internal: takes the privileges of a right from a role';
 
+-- Which topics a right is for. Granted again, the new ones take the place of the old.
+CREATE FUNCTION outbox.set_topics(role regrole, right_to text, topics text, follows boolean, caller name)
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO outbox.producer AS p (role, topics, granted_by, right_to, follows)
+    VALUES (set_topics.role, set_topics.topics, caller, set_topics.right_to, set_topics.follows)
+        ON CONFLICT ON CONSTRAINT producer_pkey DO UPDATE
+           SET topics = excluded.topics, follows = excluded.follows,
+               granted_by = excluded.granted_by, granted_at = excluded.granted_at;
+END;
+COMMENT ON FUNCTION outbox.set_topics(regrole, text, text, boolean, name) IS 'internal: notes which topics a right is for';
+
+CREATE FUNCTION outbox.forget_topics(role regrole, right_to text)
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    -- What is captured already stays so, and keeps its topics.
+    DELETE FROM outbox.producer AS p
+     WHERE p.role = forget_topics.role AND p.right_to = forget_topics.right_to
+       AND NOT (p.right_to = 'capture'
+                AND EXISTS (SELECT FROM outbox.captured AS c JOIN pg_class AS r ON r.oid = c.relation
+                             WHERE pg_has_role(r.relowner, p.role, 'USAGE')));
+    UPDATE outbox.producer AS p SET follows = false WHERE p.role = forget_topics.role;
+    DELETE FROM outbox.producer AS p WHERE p.role::oid NOT IN (SELECT r.oid FROM pg_roles AS r); -- dropped ones
+END;
+COMMENT ON FUNCTION outbox.forget_topics(regrole, text) IS 'internal: forgets which topics a right was for';
+
 -- Lets a role enqueue events of topics that match one of the patterns ('video.*, user.events'). Granted
 -- again, the new patterns take the place of the old. Errors: 22023 a pattern is empty; 42704 there is
 -- no such role.
-CREATE FUNCTION outbox.grant_produce(role regrole, topics text DEFAULT '*')
+CREATE FUNCTION outbox.grant_produce(role regrole, topics text DEFAULT '*', caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox.grant_right(role, 'produce');
-    INSERT INTO outbox.producer AS p (role, topics) VALUES (grant_produce.role, grant_produce.topics)
-        ON CONFLICT ON CONSTRAINT producer_pkey DO UPDATE
-           SET topics = excluded.topics, granted_by = excluded.granted_by, granted_at = excluded.granted_at;
+    SELECT outbox.set_topics(role, 'produce', topics, false, caller);
+    UPDATE outbox.producer AS p SET topics = grant_produce.topics WHERE p.role = grant_produce.role AND p.follows;
 END;
-COMMENT ON FUNCTION outbox.grant_produce(regrole, text) IS 'lets a role enqueue events of some topics';
+COMMENT ON FUNCTION outbox.grant_produce(regrole, text, outbox.caller) IS 'lets a role enqueue events of some topics';
 
 CREATE FUNCTION outbox.revoke_produce(role regrole)
 RETURNS void
@@ -109,20 +153,29 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox.revoke_right(role, 'produce');
-    -- and those that were dropped
-    DELETE FROM outbox.producer AS p
-     WHERE p.role = revoke_produce.role OR p.role::oid NOT IN (SELECT r.oid FROM pg_roles AS r);
+    SELECT outbox.forget_topics(role, 'produce');
 END;
 COMMENT ON FUNCTION outbox.revoke_produce(regrole) IS 'takes the right to enqueue events from a role';
 
-CREATE FUNCTION outbox.grant_fetch(role regrole)
+-- From foreign servers that it has USAGE on; with the destination 'default' also from outbox.default_destination,
+-- if that is a pull destination. Errors: 22023 another destination, which takes a GRANT USAGE.
+CREATE FUNCTION outbox.grant_fetch(role regrole, destination name DEFAULT NULL)
 RETURNS void
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT outbox.grant_right(role, 'fetch');
-END;
-COMMENT ON FUNCTION outbox.grant_fetch(regrole) IS 'lets a role fetch from pull destinations that it has USAGE on';
+AS $$
+BEGIN
+    IF destination <> 'default' THEN
+        RAISE EXCEPTION 'the right to fetch from destination "%" is granted on its foreign server', destination
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = format('GRANT USAGE ON FOREIGN SERVER %I TO %s;', destination, role);
+    END IF;
+    PERFORM outbox.grant_right(role, 'fetch');
+    IF destination = 'default' THEN
+        PERFORM outbox.grant_right(role, 'fetch default');
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.grant_fetch(regrole, name) IS 'lets a role fetch from pull destinations that it has USAGE on';
 
 CREATE FUNCTION outbox.revoke_fetch(role regrole)
 RETURNS void
@@ -130,6 +183,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox.revoke_right(role, 'fetch');
+    SELECT outbox.revoke_right(role, 'fetch default');
 END;
 COMMENT ON FUNCTION outbox.revoke_fetch(regrole) IS 'takes that right from a role';
 
@@ -169,15 +223,22 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.revoke_monitor(regrole) IS 'takes the right to see whether everything is well from a role';
 
--- Lets a role capture tables that it owns.
-CREATE FUNCTION outbox.grant_capture(role regrole)
+-- Lets a role capture tables that it owns, and produce events of topics that match one of the patterns from
+-- them. Without patterns: those of outbox.grant_produce(), be it called before or after; without these all.
+-- What is revoked of one of the two rights leaves the topics of the other as they are. Errors as for
+-- outbox.grant_produce().
+CREATE FUNCTION outbox.grant_capture(role regrole, topics text DEFAULT NULL, caller outbox.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox.grant_right(role, 'capture');
+    SELECT outbox.set_topics(role, 'capture',
+                             coalesce(topics, (SELECT p.topics FROM outbox.producer AS p
+                                                WHERE p.role = grant_capture.role AND p.right_to = 'produce'), '*'),
+                             topics IS NULL, caller);
 END;
-COMMENT ON FUNCTION outbox.grant_capture(regrole) IS 'lets a role capture its tables';
+COMMENT ON FUNCTION outbox.grant_capture(regrole, text, outbox.caller) IS 'lets a role capture its tables';
 
 CREATE FUNCTION outbox.revoke_capture(role regrole)
 RETURNS void
@@ -185,5 +246,6 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox.revoke_right(role, 'capture');
+    SELECT outbox.forget_topics(role, 'capture');
 END;
 COMMENT ON FUNCTION outbox.revoke_capture(regrole) IS 'takes the right to capture tables from a role';

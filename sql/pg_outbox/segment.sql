@@ -16,8 +16,23 @@ COMMENT ON COLUMN outbox.destination.server IS 'the foreign server; 0: outbox.de
 COMMENT ON COLUMN outbox.destination.name IS 'its name; default: outbox.default_destination';
 COMMENT ON COLUMN outbox.destination.pull IS 'it has no relay: events are taken with outbox.fetch()';
 
+-- Which events of the log a destination holds, as a condition over e: those that it selects, has not settled, and
+-- has no copy of in outbox.delivery. $1 is its name, $2 its topics as patterns, $3 its number; it
+-- has settled $4, and of $5 what lies up to $6.
+CREATE FUNCTION outbox.held_condition()
+RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT 'e.topic LIKE ANY ($2) AND (e.only_to IS NULL OR e.only_to = $3) AND NOT pg_visible_in_snapshot(e.xid, $4)
+            AND (e.position <= $6 AND pg_visible_in_snapshot(e.xid, $5)) IS NOT TRUE
+            AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = $1 AND d.position = e.position)';
+END;
+COMMENT ON FUNCTION outbox.held_condition() IS 'internal: which events of the log a destination holds';
+
 -- The destinations that have not settled all of a segment, by what they have saved. Without a cursor
--- that speaks of this cluster's transactions that is all of it.
+-- that speaks of this cluster's transactions that is all of it. An event that a destination does not select is
+-- settled for it: what one producer enqueues is in the way of nobody who has not asked for it.
 CREATE FUNCTION outbox.segment_held_by(number integer)
 RETURNS name[]
 LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
@@ -29,7 +44,7 @@ DECLARE
     holders     name[] := '{}';
 BEGIN
     FOR destination IN
-        SELECT d.name, d.pull, coalesce(c.done, '1:1:') AS done
+        SELECT d.name, d.pull, c.number, coalesce(c.done, '1:1:') AS done, c.upto, c.position
           FROM outbox.destination AS d
           LEFT JOIN outbox.cursor AS c
             ON c.destination = d.name
@@ -42,6 +57,12 @@ BEGIN
                              WHERE EXISTS (SELECT FROM outbox.event_%1$s AS e WHERE e.xid = late.xid))',
             number)
             INTO holds USING destination.done;
+        IF holds THEN  -- something that is not settled is there; only now it is read what that is
+            EXECUTE format('SELECT EXISTS (SELECT FROM outbox.event_%s AS e WHERE %s)', number, outbox.held_condition())
+                INTO holds
+               USING destination.name, outbox.topic_patterns(outbox.destination_option(destination.name, 'topics')),
+                     destination.number, destination.done, destination.upto, destination.position;
+        END IF;
         IF NOT holds AND destination.pull THEN  -- read, but not settled: see pull.sql
             EXECUTE format(
                 'SELECT EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = $1 AND b.xids IS NULL)
@@ -59,7 +80,7 @@ BEGIN
     END LOOP;
     RETURN holders;
 END $$;
-COMMENT ON FUNCTION outbox.segment_held_by(integer) IS 'destinations that have not settled all events of a segment';
+COMMENT ON FUNCTION outbox.segment_held_by(integer) IS 'destinations that have not settled all events that they select of a segment';
 
 -- Without any destination, events wait for the first one.
 CREATE FUNCTION outbox.segment_is_free(number integer)
@@ -83,4 +104,4 @@ COMMENT ON COLUMN outbox.segment.number IS 'segment event_<number>';
 COMMENT ON COLUMN outbox.segment.current IS 'enqueues go to this one';
 COMMENT ON COLUMN outbox.segment.since IS 'since when they do, or do not any more';
 COMMENT ON COLUMN outbox.segment.size IS 'bytes, with index and values stored apart';
-COMMENT ON COLUMN outbox.segment.held_by IS 'destinations that have not settled all of it';
+COMMENT ON COLUMN outbox.segment.held_by IS 'destinations that have not settled all that they select of it';

@@ -24,6 +24,27 @@ LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_workers';
 COMMENT ON FUNCTION outbox.workers() IS 'the background workers of pg_outbox in this database';
 
+-- Workers that should live and do not.
+--   held back   it has crashed twice or more in a row, and the server with it
+--   failing     it ends with an error again and again
+--   waiting     for room: the server, its role or its database has as many workers as allowed
+CREATE FUNCTION outbox.absent_workers(
+    OUT kind      text,
+    OUT object    oid,
+    OUT name      name,
+    OUT account   oid,
+    OUT state     text,
+    OUT waits_for text,
+    OUT crashes   integer,
+    OUT deaths    integer,
+    OUT since     timestamptz,
+    OUT next_try  timestamptz)
+RETURNS SETOF record
+LANGUAGE c VOLATILE STRICT
+AS 'MODULE_PATHNAME', 'outbox_absent_workers';
+COMMENT ON FUNCTION outbox.absent_workers() IS
+    'background workers of pg_outbox in this database that should live and are not started for now';
+
 -- occurred_at of the first event in the log that a cursor has not settled, found by the index: one
 -- probe for the transactions that came later, and one for each that was in progress then. NULL: none.
 CREATE FUNCTION outbox.oldest_after(done pg_snapshot)
@@ -49,7 +70,12 @@ COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
 CREATE VIEW outbox.status AS
 SELECT d.name AS destination,
        CASE
-         WHEN NOT d.pull THEN coalesce(w.state, 'stopped')
+         WHEN NOT d.pull
+         THEN coalesce(w.state,
+                       (SELECT a.state FROM outbox.absent_workers() AS a
+                         WHERE a.kind = 'relay' AND a.object = d.server
+                           AND a.waits_for IS DISTINCT FROM 'outbox.max_workers, max_worker_processes'),
+                       'stopped')
          WHEN c.paused THEN 'paused'
          ELSE 'pull'
        END AS state,
@@ -89,7 +115,7 @@ SELECT d.name AS destination,
                              END AS occurred_at) AS oldest;
 COMMENT ON VIEW outbox.status IS 'every destination in one look: is anything stuck, since when, why';
 COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server; default: outbox.default_destination';
-COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, backing off, paused, misconfigured or stopped; pull: events are fetched';
+COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, backing off, paused, misconfigured or stopped; held back, failing or waiting: see outbox.absent_workers(); pull: events are fetched';
 COMMENT ON COLUMN outbox.status.state_since IS 'since when it is in this state';
 COMMENT ON COLUMN outbox.status.pid IS 'process of the relay';
 COMMENT ON COLUMN outbox.status.published IS 'events confirmed since the relay started';

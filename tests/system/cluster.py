@@ -53,7 +53,7 @@ CRASH = re.compile(
     r"|runtime error:|terminate called|double free|free\(\): invalid|corrupted"
     r"|SIGKILL to recalcitrant children"
 )
-TERMINATED_PROCESS = re.compile(r"\(PID (\d+)\) was terminated by signal 9")
+TERMINATED_PROCESS = re.compile(r"\(PID (\d+)\) was terminated by signal (\d+)")
 WORKER_ERROR = re.compile(r"\] pg_outbox [a-z]+ \S* ?(ERROR|PANIC):")
 
 
@@ -167,7 +167,7 @@ class Cluster:
         self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.starts = 0  # of the server, recoveries included: older connections are dead
-        self.killed: set[int] = set()
+        self.killed: set[tuple[int, int]] = set()  # process, signal
         self.checked_to = 0  # both are places in the log
         self.test_began = 0
         self.final_log: bytes | None = None
@@ -259,15 +259,15 @@ class Cluster:
         self.stop(mode)
         self.start()
 
-    def kill(self, pid: int) -> None:
-        """kill -9 of one process of the server; the log may say so."""
-        self.killed.add(pid)
-        os.kill(pid, signal.SIGKILL)
+    def kill(self, pid: int, by: signal.Signals = signal.SIGKILL) -> None:
+        """kill -9 of one process of the server, or another signal; the log may say so."""
+        self.killed.add((pid, int(by)))
+        os.kill(pid, by)
 
-    def kill_and_recover(self, pid: int) -> None:
+    def kill_and_recover(self, pid: int, by: signal.Signals = signal.SIGKILL) -> None:
         """kill -9 of one process, and the restart of all others that follows."""
         began = self.log_size()
-        self.kill(pid)
+        self.kill(pid, by)
         wait_until(
             lambda: self.log_since(began),
             lambda text: "database system is ready to accept connections" in text,
@@ -376,7 +376,7 @@ class Cluster:
         new, self.checked_to = self.log_since(self.checked_to), self.log_size()
         for line in new.splitlines():
             terminated = TERMINATED_PROCESS.search(line)
-            if terminated and int(terminated[1]) in self.killed:
+            if terminated and (int(terminated[1]), int(terminated[2])) in self.killed:
                 continue
             suspicious = CRASH.search(line) or WORKER_ERROR.search(line)
             if suspicious and not any(re.search(pattern, line) for pattern in allowed):

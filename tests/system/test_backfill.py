@@ -625,7 +625,7 @@ def test_only_who_owns_the_table(source: Database, roles: dict[str, str]) -> Non
     with source.cluster.connect(source.name, roles["another"]) as connection:
         with pytest.raises(errors.InsufficientPrivilege, match="is not owner of table"):
             connection.execute("SELECT outbox.backfill('item')")
-        with pytest.raises(errors.InsufficientPrivilege, match="must be a member of role"):
+        with pytest.raises(errors.CheckViolation):
             connection.execute(
                 f"SELECT outbox.add_backfill('item', NULL, 1, NULL, 1, '{roles['owner']}')"
             )

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "sinks/aws/shared_file.hpp"
-#include "sinks/transport/small_file.hpp"
+#include "core/small_file.hpp"
 
 namespace outbox {
 

@@ -4,7 +4,7 @@
 
 #include "core/text.hpp"
 #include "sinks/aws/sha256.hpp"
-#include "sinks/encoding/base64.hpp"
+#include "core/base64.hpp"
 #include "sinks/encoding/cloudevents.hpp"
 
 namespace outbox {

@@ -15,7 +15,7 @@
 #include "sinks/aws/xml_element.hpp"
 #include "sinks/encoding/json.hpp"
 #include "sinks/transport/request_sink.hpp"
-#include "sinks/transport/small_file.hpp"
+#include "core/small_file.hpp"
 
 namespace outbox {
 

@@ -1,9 +1,13 @@
 #include "sinks/encoding/cloudevents.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 
+#include "core/content_type.hpp"
+#include "core/json_check.hpp"
 #include "core/text.hpp"
-#include "sinks/encoding/base64.hpp"
+#include "core/base64.hpp"
 
 namespace outbox {
 
@@ -46,6 +50,22 @@ std::string source_prefix(std::string_view database) {
     append_path_segment(prefix, database);
     prefix += '/';
     return prefix;
+}
+
+// Filled from the event, or about the data. enqueue refuses headers of these names.
+static bool is_own_attribute(std::string_view name) {
+    static constexpr std::string_view own[] = {
+        "aggregateversion", "data",      "datacontenttype", "dataschema",
+        "id",               "partitionkey", "schemaversion",   "sequence",
+        "source",           "sourceeventid", "specversion",     "subject",
+        "time",             "topic",     "type"};
+    static_assert(std::is_sorted(std::begin(own), std::end(own)));
+    return std::binary_search(std::begin(own), std::end(own), name);
+}
+
+// A second attribute of a name would stand in for the first: such a header is left out.
+static bool is_sent(const Header& header) {
+    return header.kind != Header::Kind::null && !is_own_attribute(header.name);
 }
 
 bool is_attribute_name(std::string_view name) {
@@ -93,14 +113,21 @@ void take_apart(const Event& event, std::string_view source_prefix, const TakePa
     attribute("id", id);
     for_each_attribute(event, source_prefix, attribute);
     for (const Header& part : event.headers)
-        if (part.kind != Header::Kind::null)
+        if (is_sent(part))
             (is_attribute_name(part.name) ? attribute : header)(part.name, part.value);
 }
 
+// enqueue lets no control characters through; rows that went past it must not begin lines of their
+// own.
+static void append_line_part(std::string& out, std::string_view text) {
+    for (const char c : text)
+        out += (static_cast<unsigned char>(c) < ' ' || c == 0x7f) ? ' ' : c;
+}
+
 static void append_http_header(std::string& out, std::string_view name, std::string_view value) {
-    out += name;
+    append_line_part(out, name);
     out += ": ";
-    out += value;  // enqueue lets no control characters through
+    append_line_part(out, value);
     out += "\r\n";
 }
 
@@ -119,11 +146,8 @@ void encode_binary(const Event& event, std::string_view source_prefix, RequestCo
         [&](std::string_view name, std::string_view value) {
             append_http_header(out, name, value);
         });
-    if (event.has_payload) {
-        out += "Content-Type: ";
-        out += event.content_type;
-        out += "\r\n";
-    }
+    if (event.has_payload)
+        append_http_header(out, "Content-Type", event.content_type);
     content.body = event.payload;
 }
 
@@ -131,10 +155,11 @@ void encode_binary(const Event& event, std::string_view source_prefix, RequestCo
 // JSON
 // ---------------------------------------------------------------------------------------------
 
-static bool is_json(std::string_view content_type) {
-    const std::string_view media_type = content_type.substr(0, content_type.find(';'));
-    return equal_ignoring_case(trim(media_type), "application/json") ||
-           trim(media_type).ends_with("+json");
+// What is called JSON is looked at once more: rows of the log that were restored, or written by an
+// earlier version, went past the checks of this one's enqueue().
+static bool is_json(const Event& event) {
+    const std::optional<ContentType> type = ContentType::parse(event.content_type);
+    return type && type->is_json() && is_json_value(event.payload);
 }
 
 static void append_member(std::string& out, std::string_view name, std::string_view value) {
@@ -181,7 +206,7 @@ static void append_document(std::string& out, const Event& event, std::string_vi
         append_member(out, name, value);
     });
     for (const Header& header : event.headers) {
-        if (header.kind == Header::Kind::null)
+        if (!is_sent(header))
             continue;
         if (is_attribute_name(header.name))
             append_header_member(out, header.name, header);
@@ -192,9 +217,9 @@ static void append_document(std::string& out, const Event& event, std::string_vi
     }
     if (event.has_payload) {
         append_member(out, "datacontenttype", event.content_type);
-        if (is_json(event.content_type)) {
+        if (is_json(event)) {
             out += R"(,"data":)";
-            out += event.payload;  // enqueue has seen to it that it is JSON
+            out += event.payload;
         } else {
             out += R"(,"data_base64":")";
             append_base64(out, event.payload);

@@ -1,6 +1,6 @@
 // The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; what others mean is in
 // verdict_of(). Redirects are not followed (CloudEvents webhook specification, section 2.1).
-#include "sinks/encoding/base64.hpp"
+#include "core/base64.hpp"
 #include "sinks/encoding/cloudevents.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/transport/connection_check.hpp"

@@ -1,13 +1,19 @@
 #include "sinks/postgresql/connection.hpp"
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "core/signals.hpp"
+#include "core/small_file.hpp"
 #include "core/text.hpp"
 
 namespace outbox {
@@ -61,6 +67,8 @@ void PostgresqlConnection::close() noexcept {
     if (connection_ != nullptr)
         PQfinish(std::exchange(connection_, nullptr));
     stage_ = Stage::closed;
+    asked_ = false;
+    received_ = counted_to_ = 0;
     deadline_ = never;
     failure_.clear();
 }
@@ -116,6 +124,11 @@ std::string PostgresqlConnection::allowed_among(std::string_view addresses) {
 // `addresses`: of the host, separated by commas; libpq tries one after the other. Empty: the host
 // is a directory of sockets.
 void PostgresqlConnection::start_connection(const std::string& addresses) {
+    if (std::optional<std::string> why = unusable_file()) {
+        stage_ = Stage::tls;
+        failure_ = std::move(*why);
+        return;
+    }
     stage_ = Stage::connection;
     const Url& url = destination_.url;
     const std::string* port = url_parameter("port");
@@ -158,10 +171,21 @@ void PostgresqlConnection::start_connection(const std::string& addresses) {
     values.push_back(nullptr);
     const SignalsBlocked blocked;
     connection_ = PQconnectStartParams(names.data(), values.data(), 0);
-    if (connection_ == nullptr || PQstatus(connection_) == CONNECTION_BAD)
+    if (connection_ == nullptr || PQstatus(connection_) == CONNECTION_BAD) {
         take_error();
-    else
-        watch(PQsocket(connection_), EPOLLOUT);
+        return;
+    }
+    // libpq would write notices to stderr, which is the server log.
+    PQsetNoticeReceiver(connection_, [](void*, const PGresult*) {}, nullptr);
+    watch(PQsocket(connection_), EPOLLOUT);
+}
+
+// libpq takes names of files and opens them itself: it would wait for a pipe.
+std::optional<std::string> PostgresqlConnection::unusable_file() const {
+    for (const std::string& path : destination_.libpq_files())
+        if (const std::optional<Error> error = check_file(path))
+            return error->message;
+    return std::nullopt;
 }
 
 static PostgresqlConnection::Stage stage_of(ConnStatusType status) {
@@ -181,6 +205,10 @@ static PostgresqlConnection::Stage stage_of(ConnStatusType status) {
 void PostgresqlConnection::poll() {
     if (!ready_now())
         return;
+    if (asked_) {
+        take_danger();
+        return;
+    }
     stage_ = stage_of(PQstatus(connection_));
     const SignalsBlocked blocked;
     const PostgresPollingStatusType status = PQconnectPoll(connection_);
@@ -188,13 +216,20 @@ void PostgresqlConnection::poll() {
         take_error();
         return;
     }
+    count_bytes();
     // The socket may be another one than before, under the same number.
     unwatch();
     watch(PQsocket(connection_), status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT);
-    if (status != PGRES_POLLING_OK) {
-        stage_ = stage_of(PQstatus(connection_));
+    if (!failure_.empty())
         return;
-    }
+    if (status == PGRES_POLLING_OK)
+        logged_in();
+    else
+        stage_ = stage_of(PQstatus(connection_));
+}
+
+void PostgresqlConnection::logged_in() {
+    stage_ = Stage::login;
     if (destination_.password_required && !PQconnectionUsedPassword(connection_)) {
         failure_ =
             "the destination asked for no password, and the owner of the foreign server is not "
@@ -204,7 +239,63 @@ void PostgresqlConnection::poll() {
     PQsetnonblocking(connection_, 1);
     // Details quote rows, which are events; monitors see the error.
     PQsetErrorVerbosity(connection_, PQERRORS_TERSE);
-    stage_ = Stage::open;
+    ask_for_danger();
+}
+
+// -------------------------------------------------------------------------------------------------
+// Superusers
+// -------------------------------------------------------------------------------------------------
+
+// Who owns a database can have any session there run its code: by replacing inbox.receive(), by a
+// trigger, or by types and operators that search_path finds. It must not find a superuser. So
+// search_path is set before anything is looked up; and where the role is a superuser, or a member
+// of one and so free to become it, all that belongs to the inbox must belong to superusers.
+//
+// is_superuser of the session is not asked: the owner of a database can set its default role.
+void PostgresqlConnection::ask_for_danger() {
+    static constexpr const char* question =
+        "SET search_path = pg_catalog, pg_temp; "
+        "WITH inbox AS (SELECT oid, nspowner FROM pg_namespace WHERE nspname = 'inbox'), "
+        "owners (owner) AS ("
+        "  SELECT nspowner FROM inbox "
+        "  UNION SELECT c.relowner FROM pg_class AS c JOIN inbox ON inbox.oid = c.relnamespace "
+        "  UNION SELECT p.proowner FROM pg_proc AS p JOIN inbox ON inbox.oid = p.pronamespace "
+        "  UNION SELECT t.typowner FROM pg_type AS t JOIN inbox ON inbox.oid = t.typnamespace "
+        "  UNION SELECT o.oprowner FROM pg_operator AS o JOIN inbox ON inbox.oid = o.oprnamespace "
+        "  UNION SELECT p.proowner FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid "
+        "    JOIN inbox ON inbox.oid = c.relnamespace JOIN pg_proc AS p ON p.oid = t.tgfoid) "
+        "SELECT EXISTS (SELECT FROM pg_roles AS r "
+        "                WHERE r.rolsuper AND pg_has_role(session_user, r.oid, 'MEMBER')) "
+        "   AND EXISTS (SELECT FROM owners JOIN pg_roles AS r ON r.oid = owners.owner "
+        "                WHERE NOT r.rolsuper)";
+    asked_ = true;
+    if (PQsendQuery(connection_, question))
+        flush();
+    else
+        take_error();
+}
+
+void PostgresqlConnection::take_danger() {
+    read();
+    while (failure_.empty() && !PQisBusy(connection_)) {
+        PGresult* result = PQgetResult(connection_);
+        if (result == nullptr) {
+            answered();
+            stage_ = Stage::open;
+            return;
+        }
+        const ExecStatusType status = PQresultStatus(result);
+        if (status == PGRES_TUPLES_OK && PQntuples(result) == 1 && PQnfields(result) == 1) {
+            if (std::string_view(PQgetvalue(result, 0, 0)) != "f")
+                failure_ = "role \"" + std::string(PQuser(connection_)) +
+                           "\" is or can become a superuser there, and the inbox belongs to roles "
+                           "that are not, whose code it would run (name another role: CREATE USER "
+                           "MAPPING ... OPTIONS (user '...'))";
+        } else if (status != PGRES_COMMAND_OK) {
+            failure_ = one_line(PQresultErrorMessage(result));
+        }
+        PQclear(result);
+    }
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -214,12 +305,38 @@ void PostgresqlConnection::poll() {
 bool PostgresqlConnection::consume() {
     if (!ready_now())
         return false;
+    read();
+    return failure_.empty();
+}
+
+void PostgresqlConnection::read() {
+    count_bytes();
+    if (!failure_.empty())
+        return;
     if (!PQconsumeInput(connection_)) {
         take_error();
-        return false;
+        return;
     }
+    while (PGnotify* notification = PQnotifies(connection_))
+        PQfreemem(notification);
     flush();
-    return true;
+}
+
+// libpq does not say how much it has read, and it keeps rows, parameters and the beginning of a
+// message. The kernel knows what has come: of TCP in all, of a Unix socket what waits to be read.
+void PostgresqlConnection::count_bytes() {
+    const int socket = PQsocket(connection_);
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    int waiting = 0;
+    if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
+        received_ = info.tcpi_bytes_received;
+    else if (ioctl(socket, FIONREAD, &waiting) == 0)
+        received_ += static_cast<std::uint64_t>(waiting);
+    if (received_ < counted_to_)  // the next address of the host was tried
+        counted_to_ = 0;
+    if (received_ - counted_to_ > max_answer)
+        failure_ = "the destination sends more than an answer can have";
 }
 
 void PostgresqlConnection::flush() {
@@ -262,10 +379,17 @@ bool PostgresqlConnection::ready_now() const {
     return epoll_wait(epoll_, &event, 1, 0) > 0;
 }
 
+void forget_libpq_environment() {
+    std::vector<std::string> names;
+    for (char** variable = environ; *variable != nullptr; variable++)
+        if (const std::string_view text = *variable; text.starts_with("PG"))
+            names.emplace_back(text.substr(0, text.find('=')));
+    for (const std::string& name : names)
+        unsetenv(name.c_str());
+}
+
 std::string one_line(std::string_view message) {
-    std::string line;
-    for (char c : trim(message))
-        line += c == '\n' ? ' ' : c;
+    const std::string line = printable(message);
     return line.empty() ? "connection lost" : line;
 }
 

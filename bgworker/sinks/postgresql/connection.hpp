@@ -1,11 +1,16 @@
 // A connection to the database of a destination: finds the host, connects and logs in, without
 // blocking.
+//
+// The peer is not trusted. Whatever it sends is counted; notices and notifications are dropped.
+// Nothing is taken from the environment of the server process. A role that is, or may become, a
+// superuser is used only where nobody else's code could run.
 #pragma once
 
 #include <libpq-fe.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -43,16 +48,33 @@ class PostgresqlConnection {
     // Reads what has come. False: nothing has, or the connection is lost.
     bool consume();
     void flush();
+    // An answer that was waited for is complete: its bytes no longer count against the limit of the
+    // next one.
+    void answered() noexcept { counted_to_ = received_; }
+    // libpq remembers some of what it was sent for as long as the connection is open. It is time
+    // for another one.
+    bool is_worn_out() const noexcept { return received_ > max_received; }
     // A call of libpq's did not work, which says why.
     void take_error();
 
   private:
+    // An answer is a few hundred bytes, more where triggers raise notices. libpq needs up to eight
+    // times as much memory for what it keeps.
+    static constexpr std::uint64_t max_answer = 2 * 1024 * 1024;
+    static constexpr std::uint64_t max_received = 4 * 1024 * 1024;
+
     const std::string* url_parameter(std::string_view name) const;
     std::string database() const;
     void resolve();
     std::string allowed_among(std::string_view addresses);
     void start_connection(const std::string& addresses);
+    std::optional<std::string> unusable_file() const;
     void poll();
+    void logged_in();
+    void ask_for_danger();
+    void take_danger();
+    void read();
+    void count_bytes();
     void watch(int descriptor, std::uint32_t events);
     void rewatch(std::uint32_t events);
     void unwatch() noexcept;
@@ -65,12 +87,19 @@ class PostgresqlConnection {
     std::uint32_t watched_events_ = 0;
 
     Stage stage_ = Stage::closed;
+    bool asked_ = false;  // whether it is dangerous to go on
+    std::uint64_t received_ = 0;
+    std::uint64_t counted_to_ = 0;
     std::string host_;
     std::unique_ptr<Resolver> resolver_;
     PGconn* connection_ = nullptr;
     Micros deadline_ = never;
     std::string failure_;
 };
+
+// libpq would take hosts, services, options and files from the environment of the server process,
+// whose owner meant something else. Call it before there are threads.
+void forget_libpq_environment();
 
 // A message of libpq's.
 std::string one_line(std::string_view message);

@@ -128,6 +128,7 @@ class PostgresqlCheck final : public Check {
             findings.push_back({"inbox", false, connection_.failure()});
             state_ = State::done;
         } else if (answered && state_ == State::preparing) {
+            connection_.answered();
             state_ = State::asking;
             sent(PQsendQuery(connection_.get(), question));
         } else if (answered) {
@@ -172,5 +173,8 @@ class PostgresqlCheck final : public Check {
 OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
     const outbox::CheckContext& context) noexcept {
     return outbox::made_by(
-        [&]() -> outbox::Check* { return new outbox::PostgresqlCheck(context); });
+        [&]() -> outbox::Check* {
+            outbox::forget_libpq_environment();
+            return new outbox::PostgresqlCheck(context);
+        });
 }

@@ -132,7 +132,7 @@ class PostgresqlSink final : public Sink {
     void submit(Batch& batch) noexcept override {
         try {
             batches_.push_back(&batch);
-            if (state_ == State::ready)
+            if (state_ == State::ready && !connection_.is_worn_out())
                 send(batch);
         } catch (...) {
             connection_.fail("out of memory");
@@ -215,6 +215,7 @@ class PostgresqlSink final : public Sink {
             connection_.take_error();
             return;
         }
+        connection_.answered();
         state_ = State::ready;
         deadline_ = never;
         for (const Batch* batch : batches_)
@@ -247,6 +248,7 @@ class PostgresqlSink final : public Sink {
             connection_.take_error();
             return;
         }
+        sent_++;
         if (deadline_ == never)
             deadline_ = clock_.now() + destination_.request_timeout;
         connection_.flush();
@@ -257,7 +259,7 @@ class PostgresqlSink final : public Sink {
         if (!connection_.consume())
             return;
         int nulls = 0;  // two in a row: there is nothing behind them
-        while (!batches_.empty() && nulls < 2 && !PQisBusy(connection_.get())) {
+        while (sent_ > 0 && nulls < 2 && !PQisBusy(connection_.get())) {
             PGresult* result = PQgetResult(connection_.get());
             if (result == nullptr) {
                 nulls++;
@@ -268,6 +270,9 @@ class PostgresqlSink final : public Sink {
             if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
                 connection_.fail(one_line(PQresultErrorMessage(result)));
                 refused_ = is_about_the_data(PQresultErrorField(result, PG_DIAG_SQLSTATE));
+            } else if (statements_done_ == statements_per_batch - 1 &&
+                       std::string_view(PQcmdStatus(result)) != "COMMIT") {
+                connection_.fail("the destination rolled the transaction back");
             }
             PQclear(result);
             if (failed())
@@ -276,9 +281,21 @@ class PostgresqlSink final : public Sink {
                 statements_done_ = 0;
                 outcomes.push_back({.batch = batches_.front()});
                 batches_.pop_front();
-                deadline_ = batches_.empty() ? never : clock_.now() + destination_.request_timeout;
+                sent_--;
+                connection_.answered();
+                deadline_ = sent_ == 0 ? never : clock_.now() + destination_.request_timeout;
             }
         }
+        if (sent_ == 0 && connection_.is_worn_out())
+            disconnect();  // the batches that wait go over another connection
+    }
+
+    void disconnect() noexcept {
+        connection_.close();
+        state_ = State::disconnected;
+        deadline_ = never;
+        sent_ = 0;
+        statements_done_ = 0;
     }
 
     // Errors that another attempt with the same data would meet again, by SQLSTATE class: wrong
@@ -298,10 +315,7 @@ class PostgresqlSink final : public Sink {
         }
         batches_.clear();
         refused_ = false;
-        connection_.close();
-        state_ = State::disconnected;
-        deadline_ = never;
-        statements_done_ = 0;
+        disconnect();
     }
 
     const Destination& destination_;
@@ -313,6 +327,7 @@ class PostgresqlSink final : public Sink {
     bool refused_ = false;     // because of an event in the first batch
 
     std::deque<Batch*> batches_;  // in flight, or waiting for the connection
+    std::size_t sent_ = 0;        // of these, the first ones
     int statements_done_ = 0;     // of the first one
     ReceiveParameters parameters_;
 };
@@ -322,5 +337,8 @@ class PostgresqlSink final : public Sink {
 }  // namespace outbox
 
 OUTBOX_MODULE_ENTRY outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept {
-    return outbox::made_by([&]() -> outbox::Sink* { return new outbox::PostgresqlSink(context); });
+    return outbox::made_by([&]() -> outbox::Sink* {
+        outbox::forget_libpq_environment();
+        return new outbox::PostgresqlSink(context);
+    });
 }

@@ -10,7 +10,7 @@
 #include "sinks/encoding/json.hpp"
 #include "sinks/pubsub/service_account.hpp"
 #include "sinks/transport/request_sink.hpp"
-#include "sinks/transport/small_file.hpp"
+#include "core/small_file.hpp"
 #include "sinks/transport/transport.hpp"
 
 namespace outbox {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "core/text.hpp"
-#include "sinks/encoding/base64.hpp"
+#include "core/base64.hpp"
 #include "sinks/encoding/cloudevents.hpp"
 #include "sinks/pubsub/limits.hpp"
 

@@ -6,7 +6,7 @@
 #include <openssl/pem.h>
 
 #include "core/text.hpp"
-#include "sinks/encoding/base64.hpp"
+#include "core/base64.hpp"
 #include "sinks/encoding/json.hpp"
 
 namespace outbox {

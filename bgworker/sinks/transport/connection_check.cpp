@@ -8,7 +8,10 @@
 namespace outbox {
 
 ConnectionCheck::ConnectionCheck(TransportConfig config)
-    : config_(std::move(config)), loop_(config_.clock), address_check_(config_) {}
+    : config_(std::move(config)),
+      loop_(config_.clock),
+      authorities_(config_),
+      address_check_(config_) {}
 
 ConnectionCheck::~ConnectionCheck() {
     if (easy_ != nullptr) {
@@ -42,6 +45,10 @@ CURLcode ConnectionCheck::start() {
         throw std::bad_alloc();
     set_connection_options(easy_, config_);
     address_check_.install(easy_);
+    if (std::optional<std::string> why = authorities_.trust(easy_)) {
+        why->copy(error_, sizeof error_ - 1);
+        return CURLE_SSL_CACERT_BADFILE;
+    }
     curl_easy_setopt(easy_, CURLOPT_CONNECT_ONLY, 1L);
     curl_easy_setopt(easy_, CURLOPT_ERRORBUFFER, error_);
     return loop_.add(easy_) == CURLM_OK ? CURLE_OK : CURLE_FAILED_INIT;
@@ -65,7 +72,8 @@ std::vector<Finding> ConnectionCheck::conclude(CURLcode result) const {
                                        : https                   ? "443"
                                                                  : "80")});
     if (result != CURLE_OK) {
-        const char* subject = findings.empty()       ? "address"
+        const char* subject = result == CURLE_SSL_CACERT_BADFILE ? "tls"
+                              : findings.empty()       ? "address"
                               : findings.size() == 1 ? "connection"
                                                      : "tls";
         findings.push_back({subject, false, address_check_.explain(result, error_)});

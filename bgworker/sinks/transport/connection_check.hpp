@@ -7,6 +7,7 @@
 #include "sinks/check.hpp"
 #include "sinks/transport/address_check.hpp"
 #include "sinks/transport/curl_loop.hpp"
+#include "sinks/transport/curl_options.hpp"
 #include "sinks/transport/transport.hpp"
 
 namespace outbox {
@@ -26,6 +27,7 @@ class ConnectionCheck final : public Check {
 
     const TransportConfig config_;
     CurlLoop loop_;
+    Authorities authorities_;
     AddressCheck address_check_;
     CURL* easy_ = nullptr;
     bool started_ = false;

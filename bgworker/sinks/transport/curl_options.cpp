@@ -1,5 +1,7 @@
 #include "sinks/transport/curl_options.hpp"
 
+#include "core/small_file.hpp"
+
 namespace outbox {
 
 void set_connection_options(CURL* easy, const TransportConfig& config) {
@@ -12,8 +14,30 @@ void set_connection_options(CURL* easy, const TransportConfig& config) {
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                      static_cast<long>(config.connect_timeout / 1000));
-    if (!config.ca_file.empty())
-        curl_easy_setopt(easy, CURLOPT_CAINFO, config.ca_file.c_str());
+}
+
+static constexpr std::size_t max_authorities_size = 1024 * 1024;
+static constexpr Micros read_again = seconds(10);
+
+std::optional<std::string> Authorities::trust(CURL* easy) {
+    if (config_.ca_file.empty())
+        return std::nullopt;
+    if (const Micros now = config_.clock.now(); now >= read_again_at_) {
+        if (std::optional<std::string> why = read())
+            return why;
+        read_again_at_ = now + read_again;
+    }
+    curl_blob blob{text_.data(), text_.size(), CURL_BLOB_COPY};
+    curl_easy_setopt(easy, CURLOPT_CAINFO_BLOB, &blob);
+    return std::nullopt;
+}
+
+std::optional<std::string> Authorities::read() {
+    Result<std::string> text = read_small_file(config_.ca_file, max_authorities_size);
+    if (!text)
+        return "option \"ca_file\": " + text.error().message;
+    text_ = std::move(text.value());
+    return std::nullopt;
 }
 
 }  // namespace outbox

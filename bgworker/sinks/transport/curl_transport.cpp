@@ -22,6 +22,9 @@ struct Transfer {
     Exchange* exchange = nullptr;
     // Written by callbacks.
     bool answered_early = false;
+    std::size_t around_body = 0;  // bytes of header lines, interim responses and trailers included
+    int lines = 0;
+    int responses = 0;  // interim ones included
     std::string body;
     std::size_t body_size = 0;
     char error[CURL_ERROR_SIZE];
@@ -36,10 +39,23 @@ struct Transfer {
     }
 };
 
+// libcurl keeps every line: also those of interim responses and trailers, of which it limits neither
+// number nor size.
+bool count_header(Transfer& transfer, std::string_view line) noexcept {
+    constexpr int max_lines = 256;
+    transfer.around_body += line.size();
+    transfer.lines++;
+    transfer.responses += line.starts_with("HTTP/");
+    return transfer.around_body <= Http1Response::max_around_body && transfer.lines <= max_lines &&
+           transfer.responses <= Http1Response::max_interim_responses + 1;
+}
+
 // A server may answer before it has read the whole request, and with HTTP/2 then closes the stream
 // (RFC 9113, section 8.1). libcurl 7.88 goes on to send, and fails or hangs; the answer is there.
 std::size_t on_header(char* line, std::size_t, std::size_t size, void* self) noexcept {
     auto* transfer = static_cast<Transfer*>(self);
+    if (!count_header(*transfer, {line, size}))
+        return 0;  // the transfer fails
     if (size == 2 && line[0] == '\r') {  // the last line
         long status = 0;
         curl_off_t sent = 0;
@@ -67,7 +83,7 @@ std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) noexc
 class CurlTransport final : public Transport {
   public:
     explicit CurlTransport(TransportConfig config)
-        : config_(std::move(config)), loop_(config_.clock) {
+        : config_(std::move(config)), loop_(config_.clock), authorities_(config_) {
         const long most = static_cast<long>(config_.max_connections);
         curl_multi_setopt(loop_.multi(), CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX);
         curl_multi_setopt(loop_.multi(), CURLMOPT_MAX_TOTAL_CONNECTIONS, most);
@@ -94,9 +110,16 @@ class CurlTransport final : public Transport {
         spare_.pop_back();
         transfer.exchange = &exchange;
         transfer.body.clear();
-        transfer.body_size = 0;
+        transfer.body_size = transfer.around_body = 0;
+        transfer.lines = transfer.responses = 0;
         transfer.error[0] = '\0';
         transfer.address_check.reset();
+        if (std::optional<std::string> why = authorities_.trust(transfer.easy)) {
+            exchange.fail(std::move(*why));
+            failed_.push_back(&exchange);
+            spare_.push_back(&transfer);
+            return;
+        }
         set_headers(transfer, exchange.content.headers);
         curl_easy_setopt(transfer.easy, CURLOPT_CUSTOMREQUEST, exchange.method);
         curl_easy_setopt(transfer.easy, CURLOPT_REQUEST_TARGET,
@@ -204,6 +227,7 @@ class CurlTransport final : public Transport {
 
     TransportConfig config_;
     CurlLoop loop_;
+    Authorities authorities_;
     std::vector<std::unique_ptr<Transfer>> transfers_;
     std::vector<Transfer*> spare_;
     std::vector<Exchange*> failed_;

@@ -14,73 +14,77 @@ void Http1Response::reset(std::size_t keep_body) {
 
 Http1Response::State Http1Response::take(std::string_view bytes) {
     begun_ = begun_ || !bytes.empty();
-    while (!bytes.empty() || part_ == Part::done) {
-        switch (part_) {
-            case Part::head:
-                if (!read_head(bytes))
-                    return State::malformed;
-                break;
-            case Part::body_by_length:
-            case Part::chunk_data: {
-                const std::string_view data = bytes.substr(0, left_);
-                keep(data);
-                left_ -= data.size();
-                bytes.remove_prefix(data.size());
-                if (left_ == 0)
-                    part_ = part_ == Part::chunk_data ? Part::chunk_end : Part::done;
-                break;
-            }
-            case Part::chunk_size: {
-                if (!take_line(bytes))
-                    return head_.size() > max_head ? State::malformed : State::incomplete;
-                const std::string_view size =
-                    trim(std::string_view(head_).substr(0, head_.find(';')));
-                const auto [end, error] =
-                    std::from_chars(size.data(), size.data() + size.size(), left_, 16);
-                if (error != std::errc{} || end != size.data() + size.size())
-                    return State::malformed;
-                head_.clear();
-                part_ = left_ == 0 ? Part::trailers : Part::chunk_data;
-                break;
-            }
-            case Part::chunk_end:
-                if (!take_line(bytes))
-                    return State::incomplete;
-                if (!head_.empty())
-                    return State::malformed;
-                part_ = Part::chunk_size;
-                break;
-            case Part::trailers:
-                if (!take_line(bytes))
-                    return head_.size() > max_head ? State::malformed : State::incomplete;
-                if (head_.empty())
-                    part_ = Part::done;
-                head_.clear();
-                break;
-            case Part::body_to_end:
-                keep(bytes);
-                bytes = {};
-                break;
-            case Part::done:
-                return finish(bytes);
-        }
+    while (!bytes.empty() && part_ != Part::done) {
+        const std::size_t size = bytes.size();
+        const std::uint64_t body_size = body_size_;
+        if (!take_part(bytes))
+            return State::malformed;
+        around_body_ += size - bytes.size() - static_cast<std::size_t>(body_size_ - body_size);
+        if (around_body_ > max_around_body)
+            return State::malformed;
         if (body_size_ > std::max(max_body, keep_body_)) {
             keep_alive_ = false;
             return State::complete;
         }
     }
-    return part_ == Part::done ? finish({}) : State::incomplete;
+    if (part_ != Part::done)
+        return State::incomplete;
+    if (!bytes.empty())  // we asked for one response
+        keep_alive_ = false;
+    return State::complete;
+}
+
+// Takes bytes of one part off the front, at least one of them. False: malformed.
+bool Http1Response::take_part(std::string_view& bytes) {
+    switch (part_) {
+        case Part::head:
+            return read_head(bytes);
+        case Part::body_by_length:
+        case Part::chunk_data: {
+            const std::string_view data = bytes.substr(0, left_);
+            keep(data);
+            left_ -= data.size();
+            bytes.remove_prefix(data.size());
+            if (left_ == 0)
+                part_ = part_ == Part::chunk_data ? Part::chunk_end : Part::done;
+            return true;
+        }
+        case Part::chunk_size:
+            return !take_line(bytes) || parse_chunk_size();
+        case Part::chunk_end:
+            if (take_line(bytes))
+                part_ = Part::chunk_size;
+            return head_.empty() || head_ == "\r";  // the end of the line alone
+        case Part::trailers:
+            if (take_line(bytes)) {
+                if (head_.empty())
+                    part_ = Part::done;
+                head_.clear();
+            }
+            return true;
+        case Part::body_to_end:
+            keep(bytes);
+            bytes = {};
+            return true;
+        case Part::done:
+            break;
+    }
+    return false;
+}
+
+bool Http1Response::parse_chunk_size() {
+    const std::string_view size = trim(std::string_view(head_).substr(0, head_.find(';')));
+    const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), left_, 16);
+    if (error != std::errc{} || end != size.data() + size.size())
+        return false;
+    head_.clear();
+    part_ = left_ == 0 ? Part::trailers : Part::chunk_data;
+    return true;
 }
 
 Http1Response::State Http1Response::end_of_stream() {
     keep_alive_ = false;
     return part_ == Part::body_to_end || part_ == Part::done ? State::complete : State::malformed;
-}
-
-Http1Response::State Http1Response::finish(std::string_view rest) {
-    if (!rest.empty())  // we asked for one response
-        keep_alive_ = false;
-    return State::complete;
 }
 
 // Collects a line without its end in head_; false when it is not complete.
@@ -114,11 +118,11 @@ bool Http1Response::read_head(std::string_view& bytes) {
         newline = head_.find('\n', newline + 1);
     if (newline == std::string::npos) {
         bytes = {};
-        return head_.size() <= max_head;
+        return true;
     }
     bytes.remove_prefix(newline + 1 - before);
     head_.resize(head_.rfind('\n', newline - 1) + 1);
-    return head_.size() <= max_head && parse_head();
+    return parse_head();
 }
 
 bool Http1Response::parse_head() {
@@ -137,10 +141,9 @@ bool Http1Response::parse_head() {
         return false;
 
     if (status_ >= 100 && status_ < 200) {  // the real one follows
-        if (status_ == 101)
+        if (status_ == 101 || ++interim_responses_ > max_interim_responses)
             return false;
-        reset(keep_body_);
-        begun_ = true;
+        forget_head();
         return true;
     }
     if (chunked_ && has_length_)  // RFC 9112, section 6.3: not to be trusted further
@@ -196,6 +199,16 @@ bool Http1Response::parse_field(std::string_view line) {
         retry_after_ = value;
     }
     return true;
+}
+
+// Of an interim response. What was counted stays counted.
+void Http1Response::forget_head() {
+    Http1Response next;
+    next.begun_ = true;
+    next.keep_body_ = keep_body_;
+    next.around_body_ = around_body_;
+    next.interim_responses_ = interim_responses_;
+    *this = std::move(next);
 }
 
 void Http1Response::keep(std::string_view data) {

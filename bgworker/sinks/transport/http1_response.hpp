@@ -2,7 +2,9 @@
 // the status, Retry-After, whether the connection can be used again, and where the response ends.
 // Of a body the beginning is kept.
 //
-// What comes from the network is not trusted: sizes are bounded, anything malformed is an error.
+// What comes from the network is not trusted. Every byte counts against one of two limits: bytes of
+// the body, and bytes around it (heads, interim responses, sizes and ends of chunks, trailers).
+// Anything malformed is an error.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +20,9 @@ class Http1Response {
   public:
     enum class State { incomplete, complete, malformed };
 
-    static constexpr std::size_t max_head = 64 * 1024;
+    // All that is not the body.
+    static constexpr std::size_t max_around_body = 64 * 1024;
+    static constexpr int max_interim_responses = 16;
     // A longer body, unless more is to be kept, is not waited for: the response counts as complete,
     // the connection as used up.
     static constexpr std::size_t max_body = 1024 * 1024;
@@ -53,16 +57,20 @@ class Http1Response {
         done
     };
 
+    bool take_part(std::string_view& bytes);
     bool read_head(std::string_view& bytes);
     bool parse_head();
     bool parse_status_line(std::string_view line);
     bool parse_field(std::string_view line);
+    bool parse_chunk_size();
     bool take_line(std::string_view& bytes);
+    void forget_head();
     void keep(std::string_view data);
-    State finish(std::string_view rest);
 
     Part part_ = Part::head;
     std::string head_;  // of the current response, or the line of a chunk being collected
+    std::size_t around_body_ = 0;
+    int interim_responses_ = 0;
     bool begun_ = false;
     int status_ = 0;
     bool keep_alive_ = true;

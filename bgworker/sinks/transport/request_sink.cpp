@@ -191,27 +191,6 @@ std::string explain(const Exchange& exchange) {
     return body.empty() ? text : text + ": " + body;
 }
 
-void conceal(std::string& text, std::string_view secret) noexcept {
-    static constexpr std::string_view instead = "***";
-    static constexpr std::size_t telling = 8;  // fewer characters of a secret give nothing away
-    if (secret.size() < telling)
-        return;
-    for (std::size_t at = 0; (at = text.find(secret, at)) != std::string::npos;)
-        text.replace(at, secret.size(), instead);
-    std::size_t cut = std::min(secret.size(), text.size());
-    while (cut >= telling && text.compare(text.size() - cut, cut, secret, 0, cut) != 0)
-        cut--;
-    if (cut >= telling)
-        text.replace(text.size() - cut, cut, instead);
-}
-
-std::string printable(std::string_view text) {
-    std::string line;
-    for (char c : text)
-        line += static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c;
-    return std::string(trim(line));
-}
-
 Micros retry_after_of(const std::string& text, Micros unix_now) {
     if (text.empty())
         return 0;

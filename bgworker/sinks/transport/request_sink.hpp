@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/secrets.hpp"
+#include "core/text.hpp"
 #include "sinks/sink.hpp"
 #include "sinks/transport/credentials.hpp"
 #include "sinks/transport/transport.hpp"
@@ -70,14 +72,8 @@ class RequestSink : public Sink {
 // An answer in words: "HTTP 503: try later", or why there is none. One line.
 std::string explain(const Exchange& exchange);
 
-// Takes a secret out of a text from outside, also where the text ends in the middle of it.
-void conceal(std::string& text, std::string_view secret) noexcept;
-
 // Takes what the request proved its sender with out of the answer, which may repeat it.
 void conceal_secrets(Exchange& exchange) noexcept;
-
-// What came from outside, as one line that can be shown.
-std::string printable(std::string_view text);
 
 // How long the server asks to be left alone; 0: it does not. `text` is the value of Retry-After, a
 // number of seconds or a date (RFC 9110, section 10.2.3).

@@ -12,7 +12,7 @@
 #include "../mutations.hpp"
 #include "../scripted_peer.hpp"
 #include "sinks/aws/shared_file.hpp"
-#include "sinks/transport/small_file.hpp"
+#include "core/small_file.hpp"
 #include "sinks/transport/request_sink.hpp"
 
 namespace outbox {

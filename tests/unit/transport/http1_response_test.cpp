@@ -160,11 +160,44 @@ TEST(Http1Response, KeepsLittleAndTakesNoMoreThanItsLimits) {
     EXPECT_FALSE(parsed.keep_alive);
     EXPECT_EQ(parsed.body.size(), usual_kept_body);
 
-    const std::string head = "HTTP/1.1 200 OK\r\nX: " + std::string(Http1Response::max_head, 'x');
+    const std::string head = "HTTP/1.1 200 OK\r\nX: " + std::string(Http1Response::max_around_body, 'x');
     EXPECT_EQ(parse(head).state, State::malformed);
     EXPECT_EQ(parse(head + "\r\n\r\n").state, State::malformed);
     EXPECT_EQ(parse("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + head).state,
               State::malformed);
+}
+
+TEST(Http1Response, CountsEveryByteThatIsNotTheBody) {
+    const std::string ok = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    const std::string flood(Http1Response::max_around_body + 1, ' ');
+    std::string trailers, small_chunks;
+    while (trailers.size() <= Http1Response::max_around_body)
+        trailers += "a: b\r\n";
+    while (small_chunks.size() <= Http1Response::max_around_body * 6 / 5)
+        small_chunks += "1\r\nx\r\n";
+    for (const std::string& bytes :
+         {ok + "1" + flood, ok + "1;" + flood, ok + "1\r\nA" + flood, ok + "1\r\nA\r" + flood,
+          ok + "0\r\n" + flood, ok + "0\r\n" + trailers, ok + small_chunks}) {
+        EXPECT_EQ(parse(bytes).state, State::malformed) << bytes.substr(0, 80);
+        Http1Response response;
+        State state = State::incomplete;
+        for (std::size_t i = 0; i < bytes.size() && state == State::incomplete; i += 7)
+            state = response.take(std::string_view(bytes).substr(i, 7));
+        EXPECT_EQ(state, State::malformed) << bytes.substr(0, 80);
+    }
+}
+
+TEST(Http1Response, TakesOnlySomeInterimResponses) {
+    const std::string final = "HTTP/1.1 204 x\r\n\r\n";
+    std::string interim;
+    for (int i = 0; i < Http1Response::max_interim_responses; i++)
+        interim += "HTTP/1.1 103 x\r\n\r\n";
+    EXPECT_EQ(parse(interim + final).state, State::complete);
+    EXPECT_EQ(parse(interim + "HTTP/1.1 100 x\r\n\r\n" + final).state, State::malformed);
+    const std::string big = "HTTP/1.1 103 x\r\nLink: " +
+                            std::string(Http1Response::max_around_body / 2, 'x') + "\r\n\r\n";
+    EXPECT_EQ(parse(big + final).state, State::complete);
+    EXPECT_EQ(parse(big + big + final).state, State::malformed);
 }
 
 TEST(Http1Response, StartsOverAfterReset) {

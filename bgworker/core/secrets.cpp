@@ -1,0 +1,94 @@
+#include "core/secrets.hpp"
+
+#include <algorithm>
+
+#include "core/base64.hpp"
+#include "core/destination.hpp"
+#include "core/text.hpp"
+
+namespace outbox {
+
+static constexpr std::size_t shortest_secret = 4;
+static constexpr std::size_t telling = 8;  // fewer characters of a secret give nothing away
+
+void conceal(std::string& text, std::string_view secret) noexcept {
+    static constexpr std::string_view instead = "***";
+    if (secret.size() < shortest_secret)
+        return;
+    for (std::size_t at = 0; (at = text.find(secret, at)) != std::string::npos;)
+        text.replace(at, secret.size(), instead);  // not longer than what was there
+    std::size_t cut = std::min(secret.size(), text.size());
+    while (cut >= telling && text.compare(text.size() - cut, cut, secret, 0, cut) != 0)
+        cut--;
+    if (cut >= telling)
+        text.replace(text.size() - cut, cut, instead);
+}
+
+static std::string in_base64(std::string_view secret, bool for_urls) {
+    std::string encoded;
+    append_base64(encoded, secret);
+    encoded.erase(encoded.find_last_not_of('=') + 1);
+    if (for_urls)
+        for (char& c : encoded)
+            c = c == '+' ? '-' : c == '/' ? '_' : c;
+    return encoded;
+}
+
+static std::string percent_encoded(std::string_view secret, const char* hex) {
+    std::string encoded;
+    for (const char c : secret) {
+        const char lower = ascii_lower(c);
+        const bool plain = (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
+                           c == '.' || c == '_' || c == '~';
+        if (plain) {
+            encoded += c;
+        } else {
+            encoded += '%';
+            encoded += hex[static_cast<unsigned char>(c) >> 4];
+            encoded += hex[static_cast<unsigned char>(c) & 0xf];
+        }
+    }
+    return encoded;
+}
+
+static std::string in_json(std::string_view secret) {
+    std::string encoded;
+    append_json_string(encoded, secret);
+    return encoded.substr(1, encoded.size() - 2);
+}
+
+Secrets::Secrets(const Destination& destination) {
+    for (const std::string* secret :
+         {&destination.password, &destination.token, &destination.secret_access_key,
+          &destination.session_token, &destination.key})
+        add(*secret);
+    if (!destination.user.empty() && !destination.password.empty())
+        add(destination.user + ":" + destination.password);
+}
+
+void Secrets::add(std::string_view secret) {
+    if (secret.size() < shortest_secret)
+        return;
+    add_form(std::string(secret));
+    add_form(in_base64(secret, false));
+    add_form(in_base64(secret, true));
+    add_form(percent_encoded(secret, "0123456789ABCDEF"));
+    add_form(percent_encoded(secret, "0123456789abcdef"));
+    add_form(in_json(secret));
+    add_form(printable(secret));  // as it looks when the whole text was made printable
+}
+
+void Secrets::add_form(std::string form) {
+    const auto place = std::find_if(forms_.begin(), forms_.end(), [&](const std::string& other) {
+        return other.size() < form.size() || other == form;
+    });
+    if (place == forms_.end() || *place != form)
+        forms_.insert(place, std::move(form));
+}
+
+void Secrets::conceal(std::string& text) const noexcept {
+    for (const std::string& form : forms_)
+        outbox::conceal(text, form);
+}
+
+}  // namespace outbox

@@ -1,0 +1,94 @@
+#include "sinks/clean_sink.hpp"
+
+#include "core/secrets.hpp"
+#include "core/text.hpp"
+
+namespace outbox {
+
+namespace {
+
+class Cleaner {
+  public:
+    explicit Cleaner(const Destination& destination) : secrets_(destination) {}
+
+    // A text that cannot be cleaned is left out.
+    void clean(std::string& text) const noexcept {
+        if (text.empty())
+            return;
+        try {
+            secrets_.conceal(text);
+            text = printable(text);
+        } catch (...) {
+            text.clear();
+        }
+    }
+
+  private:
+    Secrets secrets_;
+};
+
+class CleanSink final : public Sink {
+  public:
+    CleanSink(std::unique_ptr<Sink> sink, const Destination& destination)
+        : sink_(std::move(sink)), cleaner_(destination) {}
+
+    Capabilities capabilities() const noexcept override { return sink_->capabilities(); }
+    int descriptor() const noexcept override { return sink_->descriptor(); }
+    Micros deadline() const noexcept override { return sink_->deadline(); }
+    std::size_t size_of(const Event& event) const noexcept override {
+        return sink_->size_of(event);
+    }
+    void lane_of(const Event& event, std::string& lane) const override {
+        sink_->lane_of(event, lane);
+    }
+    void submit(Batch& batch) noexcept override { sink_->submit(batch); }
+
+    void step(Micros now, std::vector<Outcome>& outcomes) noexcept override {
+        const std::size_t known = outcomes.size();
+        sink_->step(now, outcomes);
+        for (std::size_t i = known; i < outcomes.size(); i++) {
+            cleaner_.clean(outcomes[i].error);
+            for (EventOutcome& own : outcomes[i].of_events)
+                cleaner_.clean(own.error);
+        }
+    }
+
+  private:
+    std::unique_ptr<Sink> sink_;
+    Cleaner cleaner_;
+};
+
+class CleanCheck final : public Check {
+  public:
+    CleanCheck(std::unique_ptr<Check> check, const Destination& destination)
+        : check_(std::move(check)), cleaner_(destination) {}
+
+    int descriptor() const noexcept override { return check_->descriptor(); }
+    Micros deadline() const noexcept override { return check_->deadline(); }
+
+    bool step(Micros now, std::vector<Finding>& findings) override {
+        const std::size_t known = findings.size();
+        const bool done = check_->step(now, findings);
+        for (std::size_t i = known; i < findings.size(); i++) {
+            cleaner_.clean(findings[i].subject);
+            cleaner_.clean(findings[i].detail);
+        }
+        return done;
+    }
+
+  private:
+    std::unique_ptr<Check> check_;
+    Cleaner cleaner_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> clean(std::unique_ptr<Sink> sink, const Destination& destination) {
+    return std::make_unique<CleanSink>(std::move(sink), destination);
+}
+
+std::unique_ptr<Check> clean(std::unique_ptr<Check> check, const Destination& destination) {
+    return std::make_unique<CleanCheck>(std::move(check), destination);
+}
+
+}  // namespace outbox

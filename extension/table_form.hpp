@@ -1,0 +1,18 @@
+// Tables of the extension's own, as C++ code finds them: columns by their places. Their owner may
+// have altered them, and what is taken for a value of another type ends the server.
+#pragma once
+
+#include <span>
+
+#include "pg.hpp"
+
+namespace outbox {
+
+// Raises an error unless the table begins with columns of these types, and has no others but
+// dropped ones; with `others`, whatever comes behind.
+void check_columns(Relation table, std::span<const Oid> types, bool others = false);
+
+// Raises an error if the column (zero-based) of a row of the table is null.
+void check_value(Relation table, TupleTableSlot* row, int column);
+
+}  // namespace outbox

@@ -1,0 +1,233 @@
+"""A worker that crashes takes the server with it. It must not do so again and again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from cluster import Cluster, MakeCluster
+from database import Database, create_database
+from waiting import stays, wait_until
+
+
+@pytest.fixture
+def cluster(make_cluster: MakeCluster) -> Cluster:
+    return make_cluster()
+
+
+def crash(cluster: Cluster, pid: int, by: signal.Signals = signal.SIGSEGV) -> None:
+    cluster.kill_and_recover(pid, by)
+
+
+def keeper_of(database: Database) -> int | None:
+    pids = [
+        pid for kind, name, pid in database.cluster.workers()
+        if (kind, name) == ("pg_outbox keeper", database.name)
+    ]  # fmt: skip
+    return pids[0] if pids else None
+
+
+def wait_for_keeper(database: Database) -> int:
+    pid = wait_until(
+        lambda: keeper_of(database), what=f"a keeper of {database.name}",
+        ignoring=(psycopg.OperationalError,),
+    )  # fmt: skip
+    assert pid is not None
+    return pid
+
+
+def held_back(database: Database) -> dict[str, Any] | None:
+    cursor = database.connection.execute(
+        "SELECT *, next_try - since AS pause FROM outbox.absent_workers() WHERE state = 'held back'"
+    )
+    row = cursor.fetchone()
+    return dict(zip([column.name for column in cursor.description or []], row)) if row else None
+
+
+def delivers(database: Database) -> None:
+    database.enqueue()
+    database.wait_settled()
+
+
+def two_databases(cluster: Cluster) -> tuple[Database, Database]:
+    sick, well = create_database(cluster, "sick"), create_database(cluster, "well")
+    for database in (sick, well):
+        database.add_destination("d", "null:")
+        delivers(database)
+    return sick, well
+
+
+@pytest.mark.parametrize("by", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_a_worker_that_crashes_twice_in_a_row_is_held_back_and_no_other(
+    cluster: Cluster, by: signal.Signals
+) -> None:
+    """S6"""
+    sick, well = two_databases(cluster)
+    sick.add_destination("other", "null:")
+    pauses = []
+    for crashes in range(1, 5):
+        crash(cluster, sick.wait_for_worker("relay", "d"), by)
+        held = held_back(sick)
+        if crashes == 1:
+            assert held is None, "the first time may be bad luck"
+            continue
+        # Later than this on a machine that is slow enough, it is not held back any more.
+        if held is not None:
+            assert (held["kind"], held["name"], held["crashes"]) == ("relay", "d", crashes)
+            pauses.append(held["pause"].total_seconds())
+    assert pauses and pauses == [2.0**n for n in range(3)][-len(pauses) :]
+    # The others start at once, while this one waits.
+    crash(cluster, sick.wait_for_worker("relay", "d"), by)
+    held = held_back(sick)
+    assert held is not None and held["pause"].total_seconds() == 8
+    sick.wait_for_worker("relay", "other")
+    delivers(well)
+    assert sick.value("SELECT clock_timestamp()") < held["next_try"], "the others were not held back"
+    state, (reason, *_) = sick.execute("SELECT * FROM outbox.health()")[0]
+    assert state == "failing"
+    assert reason.startswith('relay "d" is held back until ') and "crashed 5 times in a row" in reason
+    assert sick.status("d")["state"] == "held back"
+    sick.wait_for_worker("relay", "d")
+    assert sick.value("SELECT clock_timestamp()") >= held["next_try"]
+    assert held_back(sick) is None
+    delivers(sick)
+
+
+def test_a_keeper_that_crashes_holds_back_its_database_only(cluster: Cluster) -> None:
+    """S6: between crashes the server answers for longer and longer, and other databases are served."""
+    sick, well = two_databases(cluster)
+    started: list[datetime] = []
+    for _ in range(5):
+        crash(cluster, wait_for_keeper(sick))
+        delivers(well)
+        started.append(well.value("SELECT pg_postmaster_start_time()"))
+    held = held_back(sick)
+    assert held is not None and (held["kind"], held["crashes"]) == ("keeper", 5)
+    assert held["pause"].total_seconds() == 8
+    assert sick.workers() == [], "without a keeper there is nobody"
+    assert well.execute("SELECT state FROM outbox.health()") == [("ok",)]
+    assert "pg_outbox keeper sick is held back until" in cluster.log()
+    wait_for_keeper(sick)
+    delivers(sick)
+
+
+def test_workers_that_take_turns_in_crashing_hold_back_their_database(cluster: Cluster) -> None:
+    """S6"""
+    sick, well = two_databases(cluster)
+    for number in range(5):
+        sick.add_destination(f"d{number}", "null:")
+    for number in range(5):
+        crash(cluster, sick.wait_for_worker("relay", f"d{number}"))
+    held = held_back(sick)
+    assert held is not None and (held["kind"], held["crashes"]) == ("keeper", 5)
+    delivers(well)
+
+
+def test_crashes_of_others_are_not_counted(cluster: Cluster) -> None:
+    """S6: who was told to quit because somebody else crashed has done nothing."""
+    sick, well = two_databases(cluster)
+    for _ in range(3):
+        with well.connect() as connection:
+            crash(cluster, connection.info.backend_pid)
+        assert held_back(sick) is None
+        assert held_back(well) is None
+        sick.wait_for_worker("relay", "d")
+        well.wait_for_worker("relay", "d")
+
+
+def test_notes_of_crashes_outlive_a_server_that_does_not_start_over_by_itself(
+    make_cluster: MakeCluster,
+) -> None:
+    """S6: where something else starts the server again, as with restart_after_crash = off."""
+    cluster = make_cluster({"restart_after_crash": "off"})
+    sick, well = two_databases(cluster)
+    for _ in range(3):
+        cluster.kill(sick.wait_for_worker("relay", "d"), signal.SIGSEGV)
+        assert cluster.process is not None
+        cluster.process.wait(60)
+        cluster.process = None
+        cluster.start()
+    held = held_back(sick)
+    assert held is not None and held["crashes"] == 3
+    delivers(well)
+    # Who has mended it does not have to wait.
+    sick.disconnect()
+    well.disconnect()
+    cluster.restart("fast")
+    assert held_back(sick) is None
+    delivers(sick)
+
+
+def test_notes_that_are_damaged_are_ignored(make_cluster: MakeCluster) -> None:
+    """S6"""
+    cluster = make_cluster({"restart_after_crash": "off"})
+    sick, _ = two_databases(cluster)
+    path = cluster.data / "pg_stat" / "pg_outbox.crashes"
+    for content in (b"", b"x" * 100, os.urandom(10_000)):
+        cluster.kill(sick.wait_for_worker("relay", "d"), signal.SIGSEGV)
+        assert cluster.process is not None
+        cluster.process.wait(60)
+        cluster.process = None
+        assert path.stat().st_size < 16_384 and path.stat().st_mode & 0o077 == 0
+        path.write_bytes(content)
+        cluster.start()
+        assert held_back(sick) is None
+        assert not path.exists()
+    delivers(sick)
+
+
+# -------------------------------------------------------------------------------------------------
+# Workers that end with an error
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.worker_errors("role .* is not permitted to log in")
+def test_a_worker_that_ends_again_and_again_is_shown(database: Database) -> None:
+    """S6: class 4"""
+    role = f"{database.name}_nologin"
+    database.execute("CREATE EXTENSION pg_inbox")
+    database.execute(f"CREATE ROLE {role}")
+    try:
+        database.execute(
+            "INSERT INTO inbox.consumer (name, role, subscriptions) VALUES ('c', %s, 1)", (role,)
+        )
+        database.execute("SELECT set_config('inbox.wake', 'subscriptions', true)")
+        reasons = wait_until(
+            lambda: database.execute("SELECT reasons FROM outbox.health()")[0][0],
+            lambda seen: any('processor "c" has ended early' in reason for reason in seen),
+            what="a processor that ends to be shown",
+        )  # fmt: skip
+        assert any("the server log says why" in reason for reason in reasons)
+    finally:
+        database.execute("DELETE FROM inbox.consumer")
+        database.execute(f"DROP ROLE {role}")
+
+
+def test_a_role_cannot_have_workers_started_without_bound(
+    make_cluster: MakeCluster,
+) -> None:
+    """S6: each commit can wake the keeper; what it looks for is not started each time."""
+    cluster = make_cluster({"log_min_messages": "debug1"})
+    database = create_database(cluster, "db", extension=False)
+    cluster.execute("CREATE ROLE low LOGIN")
+    launched = cluster.log().count("pg_outbox keeper db")
+    with cluster.connect("db", user="low") as connection:
+        for _ in range(500):
+            connection.execute("SELECT set_config('inbox.wake', 'subscriptions', true)")
+        seconds = connection.execute(
+            "SELECT extract(epoch FROM clock_timestamp() - backend_start) FROM pg_stat_activity "
+            "WHERE pid = pg_backend_pid()"
+        ).fetchone()
+    assert seconds is not None
+    lines = [
+        line for line in cluster.log().splitlines()
+        if 'starting background worker process "pg_outbox keeper db"' in line
+    ]  # fmt: skip
+    assert launched >= 0 and len(lines) <= 5 + int(seconds[0]) // 2
+    database.create_extension()
+    cluster.wait_for_workers("db", "keeper")

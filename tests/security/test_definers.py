@@ -1,0 +1,233 @@
+"""Functions that have more rights than their callers: what each of them may rely on.
+
+A new function that is granted to somebody and is SECURITY DEFINER, or written in C, takes its caller as a parameter
+of the type `caller`, or is entered below with the reason why its rights do not depend on who calls it. Until then
+the test fails.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from database import Database
+
+SQL = Path(__file__).parents[2] / "sql"
+
+RIGHTS = {
+    "outbox": ["produce", "capture", "operate", "fetch", "fetch default", "monitor"],
+    "inbox": ["send", "read", "consume", "operate", "monitor"],
+}
+
+TOKEN = "who has a lease is known by its token, which only the fetcher was told"
+ALL_EVENTS = "operators may see and decide about all events that wait or failed"
+NO_EVENT = "monitors may see the figures of all destinations; there is nothing of an event in them"
+GRANTING = "who may execute it may grant this right, to any role; it is part of no right itself"
+OWNS_TABLE = "it asks for ownership of the table, with the rights of the current user (captured_table.cpp)"
+HARMLESS = "it has no more rights than its caller"
+ANYBODY = "any caller may do this to any consumer that it can name; the right says so"
+
+# Granted functions that do not take their caller, and the reason why.
+NEEDS_NO_CALLER = {
+    "outbox.ack(uuid)": TOKEN,
+    "outbox.nack(uuid,uuid,text,boolean)": TOKEN,
+    "outbox.extend(uuid,interval)": TOKEN,
+    "outbox.release(uuid)": TOKEN,
+    "outbox.event_status(uuid)": ALL_EVENTS,
+    "outbox.held_keys(name,integer)": ALL_EVENTS,
+    "outbox.first_of_key(name,text)": ALL_EVENTS,
+    "outbox.check_destination(text,text)": "it does what the relay of the destination does all the time",
+    "outbox.health()": NO_EVENT,
+    "outbox.metrics()": NO_EVENT,
+    "outbox.workers()": NO_EVENT,
+    "outbox.oldest_after(pg_snapshot)": NO_EVENT,
+    "outbox.segment_held_by(integer)": NO_EVENT,
+    "outbox.grant_fetch(regrole,name)": GRANTING,
+    "outbox.grant_operate(regrole)": GRANTING,
+    "outbox.grant_monitor(regrole)": GRANTING,
+    "outbox.revoke_produce(regrole)": GRANTING,
+    "outbox.revoke_capture(regrole)": GRANTING,
+    "outbox.revoke_fetch(regrole)": GRANTING,
+    "outbox.revoke_operate(regrole)": GRANTING,
+    "outbox.revoke_monitor(regrole)": GRANTING,
+    "outbox.save_captured(outbox.captured)": OWNS_TABLE,
+    "outbox.forget_captured(regclass)": OWNS_TABLE,
+    "outbox.enqueue(outbox.new_event[])": "it asks which topics the current user may use (producer.cpp)",
+    "outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)":
+        "it asks which topics the current user may use (producer.cpp)",
+    "outbox.enqueue(text,text,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)":
+        "it asks which topics the current user may use (producer.cpp)",
+    "outbox.capture_row()": "as a trigger, which asks which topics the owner of its table may use",
+    "outbox.capture_truncate()": "as a trigger, which asks which topics the owner of its table may use",
+    "outbox.check_captured(regclass)": HARMLESS,
+    "outbox.qualify_condition(regclass,text,text)": HARMLESS,
+    "outbox.refuse_restricted()": HARMLESS,
+    "inbox.grant_send(regrole)": GRANTING,
+    "inbox.grant_read(regrole)": GRANTING,
+    "inbox.grant_consume(regrole)": GRANTING,
+    "inbox.grant_operate(regrole)": GRANTING,
+    "inbox.grant_monitor(regrole)": GRANTING,
+    "inbox.revoke_send(regrole)": GRANTING,
+    "inbox.revoke_read(regrole)": GRANTING,
+    "inbox.revoke_consume(regrole)": GRANTING,
+    "inbox.revoke_operate(regrole)": GRANTING,
+    "inbox.revoke_monitor(regrole)": GRANTING,
+    "inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": ANYBODY,
+}  # fmt: skip
+
+# Not pinned, with the reason.
+SEARCH_PATH_OF_THE_CALLER = {
+    "inbox.begin_event(text,uuid,text)": "called for every event, and qualifies every name and operator",
+    "inbox.process(integer,bigint)": "handlers are to find what the path of their role has",
+}
+
+# Parameters that name a role, in functions that may be granted: they say who gets a right, not who asks.
+NAMES_A_ROLE = re.compile(r"\w+\.(grant|revoke)_\w+\(regrole\b")
+# The label of a program, which is shown beside the role and trusted with nothing.
+LABELS = {"updated_by"}
+
+
+class Function(NamedTuple):
+    name: str
+    language: str
+    definer: bool
+    pinned: bool
+    granted: bool
+    grantees: list[str]
+    trigger: bool
+    arguments: list[str]
+    types: list[str]
+    defaults: str
+    body: str
+
+
+FUNCTIONS = """
+    SELECT p.oid::regprocedure::text, l.lanname, p.prosecdef,
+           coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false),
+           p.proname ~ '^(grant|revoke)_' AND p.proname !~ '_right$'
+               OR EXISTS (SELECT FROM unnest(%(rights)s::text[]) AS r(name)
+                           WHERE p.proname = ANY ({schema}.parts_of_right(r.name))),
+           ARRAY(SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee)::text END
+                   FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+                  WHERE a.grantee <> p.proowner),
+           p.prorettype IN ('trigger'::regtype, 'event_trigger'::regtype),
+           coalesce(p.proargnames[1:p.pronargs]::text[], '{{}}'),
+           ARRAY(SELECT t::regtype::text FROM unnest(p.proargtypes) AS t),
+           coalesce(pg_get_expr(p.proargdefaults, 0), ''),
+           coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)
+      FROM pg_proc AS p
+      JOIN pg_language AS l ON l.oid = p.prolang
+     WHERE p.pronamespace = '{schema}'::regnamespace
+     ORDER BY 1
+"""
+
+
+@pytest.fixture(params=list(RIGHTS))
+def schema(request: pytest.FixtureRequest, database: Database) -> str:
+    if request.param == "inbox":
+        database.execute("CREATE EXTENSION pg_inbox")
+    return request.param
+
+
+@pytest.fixture
+def functions(database: Database, schema: str) -> list[Function]:
+    rows = database.execute(FUNCTIONS.format(schema=schema), {"rights": RIGHTS[schema]})  # type: ignore[arg-type]
+    assert len(rows) > 50
+    return [Function(*row) for row in rows]
+
+
+def test_the_search_path_of_functions_with_more_rights_is_fixed(functions: list[Function]) -> None:
+    loose = {f.name for f in functions if f.definer and not f.pinned}
+    assert loose <= set(SEARCH_PATH_OF_THE_CALLER)
+
+
+def test_functions_with_more_rights_are_granted_to_nobody(functions: list[Function]) -> None:
+    """But pg_monitor, which is a monitor from the beginning."""
+    granted = {f.name: f.grantees for f in functions if f.definer and set(f.grantees) - {"pg_monitor"}}
+    assert granted == {}
+
+
+def test_granted_functions_with_more_rights_know_their_caller(functions: list[Function], schema: str) -> None:
+    """S2. Or there is a reason why they need not."""
+    unknown = {
+        f.name
+        for f in functions
+        if f.granted and (f.definer or f.language == "c") and not f.trigger
+        and f"{schema}.caller" not in f.types and f.name not in NEEDS_NO_CALLER
+    }  # fmt: skip
+    assert unknown == set()
+
+
+def test_a_caller_is_what_the_server_says(functions: list[Function], schema: str) -> None:
+    """The last parameter, of the domain whose check no other role passes, with the current user as its default."""
+    wrong = {
+        f.name
+        for f in functions
+        if f.granted and ("caller" in f.arguments or f"{schema}.caller" in f.types)
+        and not (f.arguments[-1] == "caller" and f.types[-1] == f"{schema}.caller"
+                 and f.defaults.upper().endswith("CURRENT_USER"))
+    }  # fmt: skip
+    assert wrong == set()
+
+
+def test_no_granted_function_trusts_the_name_of_a_role(functions: list[Function], schema: str) -> None:
+    """S2, S30"""
+    roles = re.compile(r"(^|_)(role|user|owner|caller|by)$")
+    trusting = {
+        f.name
+        for f in functions
+        if f.granted and (f.definer or f.language == "c") and not NAMES_A_ROLE.match(f.name)
+        and any(roles.search(name) and name not in LABELS and kind != f"{schema}.caller" for name, kind in zip(f.arguments, f.types))
+    }  # fmt: skip
+    assert trusting == set()
+
+
+SESSION = re.compile(r"session_user|current_setting\(\s*'(role|session_authorization)'", re.IGNORECASE)
+CURRENT = re.compile(r"\bcurrent_(user|role)\b|(?<!\.)\buser\b(?!\s*[.(=])", re.IGNORECASE)
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"--[^\n]*", "", text)
+
+
+def test_nothing_asks_who_logged_in(database: Database, functions: list[Function], schema: str) -> None:
+    """S2. Not functions, views, defaults, constraints or triggers, nor the files that they come from."""
+    assert {f.name for f in functions if SESSION.search(without_comments(f.body) + f.defaults)} == set()
+    others = database.execute(
+        f"""SELECT 'view ' || c.oid::regclass, pg_get_viewdef(c.oid) FROM pg_class AS c
+             WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'v'
+            UNION ALL
+            SELECT 'default of ' || d.adrelid::regclass, pg_get_expr(d.adbin, d.adrelid)
+              FROM pg_attrdef AS d JOIN pg_class AS c ON c.oid = d.adrelid
+             WHERE c.relnamespace = '{schema}'::regnamespace
+            UNION ALL
+            SELECT 'constraint ' || conname, pg_get_constraintdef(oid) FROM pg_constraint
+             WHERE connamespace = '{schema}'::regnamespace
+            UNION ALL
+            SELECT 'trigger ' || tgname, pg_get_triggerdef(t.oid)
+              FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+             WHERE c.relnamespace = '{schema}'::regnamespace"""
+    )
+    assert {name for name, text in others if SESSION.search(text)} == set()
+    files = sorted((SQL / f"pg_{schema}").rglob("*.sql*"))
+    assert files
+    assert {file.name for file in files if SESSION.search(without_comments(file.read_text()))} == set()
+
+
+def test_functions_with_more_rights_do_not_take_their_owner_for_the_caller(functions: list[Function]) -> None:
+    wrong = {f.name for f in functions if f.definer and CURRENT.search(without_comments(f.body))}
+    assert wrong == set()
+
+
+def test_views_that_select_by_right_are_barriers(database: Database, schema: str) -> None:
+    """S8"""
+    views = database.execute(
+        f"""SELECT c.oid::regclass::text, pg_get_viewdef(c.oid), coalesce('security_barrier=true' = ANY (c.reloptions), false)
+              FROM pg_class AS c WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'v'"""
+    )
+    assert len(views) > 3
+    by_right = re.compile(r"\bhas_\w+_privilege\(|\bpg_has_role\(|\bis_own\(|current_user|session_user", re.IGNORECASE)
+    assert {name for name, text, barrier in views if by_right.search(text) and not barrier} == set()

@@ -1,0 +1,112 @@
+"""CREATE EXTENSION pg_outbox in a database where somebody else has been before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from database import Database, NewDatabase
+
+from .attacker import NewRole
+
+GUARD = Path(__file__).parents[2] / "sql/pg_outbox/guard.sql"
+
+TRAP = """
+    CREATE FUNCTION outbox.format(text, integer) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+      IF current_user = 'postgres' THEN EXECUTE 'ALTER ROLE {role} SUPERUSER'; END IF;
+      RETURN pg_catalog.format($1, VARIADIC ARRAY[$2]); END $$
+"""
+
+
+@pytest.fixture
+def squatter(new_role: NewRole) -> str:
+    return new_role()
+
+
+@pytest.fixture
+def empty(new_database: NewDatabase, squatter: str) -> Database:
+    """Without the extension; the squatter may create schemas in it."""
+    database = new_database(extension=False)
+    database.execute(f"GRANT CREATE ON DATABASE {database.name} TO {squatter}")
+    return database
+
+
+def as_squatter(database: Database, squatter: str, statement: str) -> None:
+    with database.cluster.connect(database.name, user=squatter) as connection:
+        connection.execute(statement)
+
+
+def refused(database: Database, squatter: str, message: str) -> None:
+    with pytest.raises(psycopg.Error, match=message):
+        database.execute("CREATE EXTENSION pg_outbox")
+    assert not database.value("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (squatter,))
+    assert database.execute("SELECT FROM pg_extension WHERE extname = 'pg_outbox'") == []
+
+
+def test_a_schema_of_somebody_else_is_refused(empty: Database, squatter: str) -> None:
+    """S5"""
+    as_squatter(empty, squatter, "CREATE SCHEMA outbox;" + TRAP.format(role=squatter))
+    refused(empty, squatter, f'schema outbox belongs to role "{squatter}"')
+    empty.execute("ALTER SCHEMA outbox OWNER TO postgres")
+    refused(empty, squatter, r"objects that do not belong to pg_outbox(.|\n)*function outbox\.format\(text,integer\)")
+    empty.execute("DROP SCHEMA outbox CASCADE")
+    empty.create_extension()
+
+
+def test_an_empty_schema_of_somebody_else_is_refused(empty: Database, squatter: str) -> None:
+    """S5: its owner could add to it later, and drop what is in it."""
+    as_squatter(empty, squatter, "CREATE SCHEMA outbox")
+    refused(empty, squatter, "belongs to role")
+
+
+@pytest.mark.parametrize("to", ["PUBLIC", "{role}"])
+def test_a_schema_that_others_may_create_in_is_refused(empty: Database, squatter: str, to: str) -> None:
+    """S5"""
+    empty.execute(f"CREATE SCHEMA outbox; GRANT USAGE, CREATE ON SCHEMA outbox TO {to.format(role=squatter)}")
+    refused(empty, squatter, "may create objects in schema outbox")
+
+
+def test_the_schema_that_a_dump_makes_is_used(empty: Database) -> None:
+    empty.execute("CREATE SCHEMA outbox")
+    empty.create_extension()
+    empty.execute("DROP EXTENSION pg_outbox")
+    empty.create_extension()
+
+
+def test_an_update_looks_at_the_schema_as_well(empty: Database, squatter: str) -> None:
+    """S5: every script of an update begins with the same lines (sql/CMakeLists.txt)."""
+    empty.create_extension()
+    guard = GUARD.read_text()
+    empty.execute("BEGIN")
+    empty.execute(guard)
+    assert empty.value("SHOW search_path") == "pg_catalog, pg_temp"
+    empty.execute("ROLLBACK")
+    empty.execute("CREATE FUNCTION outbox.later() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    with pytest.raises(psycopg.Error, match="objects that do not belong to pg_outbox"):
+        empty.execute(guard)
+    rules = (GUARD.parents[1] / "CMakeLists.txt").read_text()
+    assert '"-D FILES=${guard};${upgrade}"' in rules
+
+
+def test_nobody_but_a_superuser_installs_it(empty: Database, squatter: str) -> None:
+    control = (GUARD.parent / "pg_outbox.control.in").read_text().splitlines()
+    assert {"superuser = true", "trusted = false", "relocatable = false", "schema = outbox"} <= set(control)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        as_squatter(empty, squatter, "CREATE EXTENSION pg_outbox")
+
+
+def test_names_in_the_script_are_looked_up_in_pg_catalog(empty: Database) -> None:
+    """S5: nothing between the beginning and the end of the script sets another path."""
+    empty.create_extension()
+    files = sorted(GUARD.parent.glob("*.sql"))
+    statements = [
+        line
+        for file in files
+        for line in file.read_text().splitlines()
+        if "search_path" in line.lower() and line.lower().startswith(("set local", "set session", "select", "reset"))
+    ]
+    assert statements == ["SET LOCAL search_path = pg_catalog, pg_temp;"]
+    cmake = (GUARD.parents[1] / "CMakeLists.txt").read_text()
+    assert cmake.index("guard.sql\n") < cmake.index("schema.sql\n")

@@ -1,0 +1,208 @@
+"""S18: no role can take all background workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from cluster import Cluster, MakeCluster
+from database import Database, create_database
+from waiting import wait_until
+
+QUOTA = 4
+
+HANDLE = """
+    CREATE FUNCTION {0}.handle(m inbox.message) RETURNS void LANGUAGE plpgsql AS $$ BEGIN END $$"""
+
+
+@pytest.fixture
+def cluster(make_cluster: MakeCluster) -> Cluster:
+    cluster = make_cluster({"outbox.max_workers_per_role": str(QUOTA), "max_worker_processes": "20"})
+    cluster.execute("CREATE ROLE greedy LOGIN; CREATE ROLE modest LOGIN")
+    return cluster
+
+
+def make_database(cluster: Cluster, name: str) -> Database:
+    database = create_database(cluster, name)
+    database.execute("CREATE EXTENSION pg_inbox")
+    for role in ("greedy", "modest"):
+        database.execute(f"CREATE SCHEMA {role} AUTHORIZATION {role}")
+        database.execute(f"SELECT outbox.grant_capture('{role}'), inbox.grant_read('{role}')")
+        database.execute(f"GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {role}")
+    return database
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Database:
+    return make_database(cluster, "db")
+
+
+def session(database: Database, role: str) -> psycopg.Connection:
+    connection = database.cluster.connect(database.name, user=role)
+    connection.execute(f"SET search_path = {role}, public")
+    return connection
+
+
+def subscribe(database: Database, role: str, count: int, first: int = 1) -> None:
+    with session(database, role) as connection:
+        if connection.execute("SELECT to_regproc('handle')").fetchone() == (None,):
+            connection.execute(HANDLE.format(role))
+        for number in range(first, first + count):
+            connection.execute("SELECT inbox.subscribe(%s, '*', 'handle')", (f"{role}_{number}",))
+
+
+def alive(database: Database, kind: str, prefix: str = "") -> list[str]:
+    return [w.name for w in database.workers() if w.kind == kind and w.name.startswith(prefix)]
+
+
+def wait_alive(database: Database, kind: str, count: int, prefix: str = "") -> list[str]:
+    return wait_until(
+        lambda: alive(database, kind, prefix), lambda seen: len(seen) == count,
+        what=f"{count} workers of kind {kind} {prefix}",
+    )  # fmt: skip
+
+
+def waiting(database: Database, kind: str) -> int:
+    return database.value(
+        "SELECT count(*) FROM outbox.absent_workers() WHERE state = 'waiting' AND kind = %s", (kind,)
+    )
+
+
+def wait_waiting(database: Database, kind: str, count: int) -> None:
+    wait_until(
+        lambda: waiting(database, kind), lambda seen: seen == count,
+        what=f"{count} of kind {kind} to wait",
+    )  # fmt: skip
+
+
+def reasons(database: Database) -> list[str]:
+    return database.execute("SELECT reasons FROM outbox.health()")[0][0]
+
+
+def test_subscriptions_without_number_leave_room_for_others(cluster: Cluster, database: Database) -> None:
+    """S18"""
+    subscribe(database, "greedy", 30)
+    wait_alive(database, "processor", QUOTA, "greedy")
+    wait_waiting(database, "processor", 30 - QUOTA)
+    assert any(
+        reason.startswith(f"processor workers wait for room: {30 - QUOTA}, the first for \"greedy_")
+        and "role greedy has as many as outbox.max_workers_per_role (4) allows" in reason
+        for reason in reasons(database)
+    )
+    subscribe(database, "modest", 2)
+    wait_alive(database, "processor", 2, "modest")
+    other = create_database(cluster, "other")
+    other.add_destination("d", "null:")
+    other.enqueue()
+    other.wait_settled()
+    assert len(alive(database, "processor", "greedy")) == QUOTA
+
+
+def test_who_waits_has_its_turn_when_another_ends(cluster: Cluster, database: Database) -> None:
+    """S18"""
+    subscribe(database, "greedy", QUOTA)
+    first = wait_alive(database, "processor", QUOTA)
+    other = make_database(cluster, "other")
+    subscribe(other, "greedy", 1, first=100)
+    wait_waiting(other, "processor", 1)
+    assert alive(other, "processor") == [], "the number is that of all databases"
+    with session(database, "greedy") as connection:
+        connection.execute("SELECT inbox.unsubscribe(%s, '*', 'handle')", (first[0],))
+    wait_alive(other, "processor", 1)
+    wait_waiting(other, "processor", 0)
+
+
+def test_destinations_count_for_their_owner(database: Database) -> None:
+    """S18"""
+    database.add_destination("own", "null:")
+    with session(database, "greedy") as connection:
+        for number in range(10):
+            connection.execute(
+                f"CREATE SERVER g{number} FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')"
+            )
+    wait_alive(database, "relay", QUOTA, "g")
+    wait_waiting(database, "relay", 10 - QUOTA)
+    states = database.execute(
+        "SELECT DISTINCT state FROM outbox.status WHERE pid IS NULL AND destination LIKE 'g%'"
+    )
+    assert states == [("waiting",)]
+    database.enqueue()
+    database.wait_settled("own")
+    for name in alive(database, "relay", "g"):
+        database.execute(f"DROP SERVER {name}")
+    wait_alive(database, "relay", QUOTA, "g")
+    wait_waiting(database, "relay", 10 - 2 * QUOTA)
+
+
+def test_backfills_wait_in_line_and_leave_room_for_the_rest_of_their_role(database: Database) -> None:
+    """S18"""
+    database.add_destination("d", "null:")
+    database.pause()
+    with session(database, "greedy") as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        connection.execute("INSERT INTO t SELECT generate_series(1, 20)")
+        connection.execute("SELECT outbox.capture('t')")
+        connection.execute(
+            "SELECT outbox.backfill('t', batch => 1, max_pending => 1) FROM generate_series(1, 12)"
+        )
+    wait_alive(database, "backfill", QUOTA // 2)
+    wait_waiting(database, "backfill", 12 - QUOTA // 2)
+    ids = [id for (id,) in database.execute("SELECT id FROM outbox.backfill_progress ORDER BY id")]
+    assert sorted(int(name) for name in alive(database, "backfill")) == ids[: QUOTA // 2]
+    assert any("backfill workers wait for room: 10, " in reason for reason in reasons(database))
+    subscribe(database, "greedy", 1)
+    wait_alive(database, "processor", 1)
+    # The next ones come one after the other.
+    database.execute("SELECT outbox.resume('d')")
+    wait_until(
+        lambda: database.value("SELECT count(*) FROM outbox.backfill_progress WHERE state = 'running'"),
+        lambda running: running == 0, what="all backfills to end",
+    )  # fmt: skip
+    assert waiting(database, "backfill") == 0
+
+
+def test_superusers_have_no_limit(database: Database) -> None:
+    """S18: nobody else can make a worker count for a superuser."""
+    for number in range(QUOTA + 2):
+        database.add_destination(f"d{number}", "null:")
+    wait_alive(database, "relay", QUOTA + 2)
+    assert waiting(database, "relay") == 0
+
+
+def test_a_limit_that_is_raised_is_raised_at_once(cluster: Cluster, database: Database) -> None:
+    """S18"""
+    subscribe(database, "greedy", QUOTA + 3)
+    wait_waiting(database, "processor", 3)
+    cluster.configure({"outbox.max_workers_per_role": "6"})
+    wait_alive(database, "processor", 6)
+    cluster.configure({"outbox.max_workers_per_role": "0"})
+    wait_alive(database, "processor", QUOTA + 3)
+    wait_waiting(database, "processor", 0)
+
+
+def test_a_role_has_at_most_half_of_what_the_server_has(make_cluster: MakeCluster) -> None:
+    """S18: also where nobody has thought of the limit."""
+    cluster = make_cluster({"max_worker_processes": "8"})
+    cluster.execute("CREATE ROLE greedy LOGIN; CREATE ROLE modest LOGIN")
+    database = make_database(cluster, "db")
+    subscribe(database, "greedy", 20)
+    wait_alive(database, "processor", 4)
+    wait_waiting(database, "processor", 16)
+
+
+def test_a_database_can_have_a_limit(cluster: Cluster, database: Database) -> None:
+    """S18: for owners of databases who can become many roles."""
+    cluster.configure({"outbox.max_workers_per_database": "3"})
+    for number in range(5):
+        database.add_destination(f"d{number}", "null:")
+    wait_alive(database, "relay", 3)
+    wait_waiting(database, "relay", 2)
+    assert any("increase outbox.max_workers_per_database" in reason for reason in reasons(database))
+    other = create_database(cluster, "other")
+    other.add_destination("d", "null:")
+    other.enqueue()
+    other.wait_settled()
+    database.execute("DROP SERVER d0, d1")
+    wait_alive(database, "relay", 3)
