@@ -6,6 +6,7 @@ As a superuser, as a role with all rights (which must own and be no more than be
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import psycopg
@@ -50,10 +51,12 @@ RELATIONS = """
     CREATE SEQUENCE {role}.s;
     CREATE TYPE {role}.composite AS (id int, v text);
     CREATE TABLE {role}.typed OF {role}.composite;
+    CREATE FUNCTION {role}.strike() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        ALTER ROLE mallory SUPERUSER; EXCEPTION WHEN OTHERS THEN NULL; END $$;
     CREATE FUNCTION {role}.handler(m inbox.message) RETURNS void LANGUAGE plpgsql AS
-        $$ BEGIN IF m.event_id::text ~ '[0-3]$' THEN RAISE EXCEPTION 'refused: %', m; END IF; END $$;
+        $$ BEGIN PERFORM {role}.strike(); IF m.event_id::text ~ '[0-3]$' THEN RAISE EXCEPTION 'refused: %', m; END IF; END $$;
     CREATE FUNCTION {role}.f(i int) RETURNS boolean LANGUAGE plpgsql AS
-        $$ BEGIN UPDATE {role}.t SET v = repeat('y', 2000) WHERE id = i + 1 AND length(v) < 100; RETURN true; END $$;
+        $$ BEGIN PERFORM {role}.strike(); UPDATE {role}.t SET v = repeat('y', 2000) WHERE id = i + 1 AND length(v) < 100; RETURN true; END $$;
     CREATE FUNCTION {role}.g(r {role}.t) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RETURN r.v IS NOT NULL; END $$;
     INSERT INTO {role}.t SELECT i, 'v' || i, i, 1 FROM generate_series(1, 5) AS i;
     INSERT INTO {role}.parent VALUES (1, 'x');
@@ -301,11 +304,6 @@ def make_calls(fuzz: Fuzz, connection: psycopg.Connection, user: str, wrappings:
     return Calls(fuzz, user, functions, odd, wrappings, parallel)
 
 
-# Functions that look for what is not there (cache lookups) say so with XX000, when a superuser calls
-# what is internal, or the server does.
-INTERNAL_OF_THE_SERVER = r"cache lookup failed for|could not open relation with OID|unrecognized node type|invalid memory alloc"
-
-
 def play_round(fuzz: Fuzz, user: str) -> None:
     new_roles(fuzz.cluster, "mallory", "victim")
     with fuzz.database() as database:
@@ -315,6 +313,8 @@ def play_round(fuzz: Fuzz, user: str) -> None:
         calls.play("fuzz", CALLS_OF_A_ROUND)
         if user != "postgres":
             changed = changes(before, snapshot(database.connection, "mallory", contents=False))
+            # an operator may give its own consumer away, whose handlers then wait until they are confirmed
+            changed = [line for line in changed if not re.match("(consumer|subscription) mine[: ]", line)]
             if changed:
                 raise Failure("a role has changed what is not its own:\n" + "\n".join(changed))
 
