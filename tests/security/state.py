@@ -33,7 +33,8 @@ QUERIES = {
     "  FROM pg_trigger JOIN pg_class AS c ON c.oid = tgrelid WHERE NOT tgisinternal AND relowner <> to_regrole(%(role)s)",
     "rule": "SELECT r.ev_class::regclass || ' ' || rulename, md5(ev_action::text) FROM pg_rewrite AS r JOIN pg_class AS c ON c.oid = ev_class "
     "  WHERE relowner <> to_regrole(%(role)s) AND r.oid >= 16384",
-    "policy": "SELECT polrelid::regclass || ' ' || polname, polcmd::text FROM pg_policy",
+    "policy": "SELECT polrelid::regclass || ' ' || polname, polcmd::text FROM pg_policy JOIN pg_class AS c ON c.oid = polrelid "
+    "  WHERE relowner <> to_regrole(%(role)s)",
     "event trigger": "SELECT evtname, (evtowner::regrole, evtfoid::regprocedure, evtenabled)::text FROM pg_event_trigger",
     "extension": "SELECT extname, (extowner::regrole, extversion, extconfig)::text FROM pg_extension",
     "language": "SELECT lanname, (lanowner::regrole, lanacl)::text FROM pg_language",
