@@ -15,7 +15,7 @@ QUERIES = {
     "password": "SELECT rolname, coalesce(rolpassword, '') FROM pg_authid",
     "membership": "SELECT roleid::regrole || ' to ' || member::regrole, admin_option::text FROM pg_auth_members",
     "database": "SELECT datname, (datdba::regrole, datacl, datallowconn)::text FROM pg_database",
-    "setting": "SELECT setdatabase || ' ' || setrole, setconfig::text FROM pg_db_role_setting",
+    "setting": "SELECT setdatabase || ' ' || setrole, setconfig::text FROM pg_db_role_setting WHERE setrole <> to_regrole(%(role)s)",
     "schema": "SELECT nspname, (nspowner::regrole, nspacl)::text FROM pg_namespace WHERE nspowner <> to_regrole(%(role)s) "
     "  AND nspname !~ '^pg_(temp|toast_temp)'",
     "relation": "SELECT n.nspname || '.' || c.relname, (relkind, relowner::regrole, relacl, relrowsecurity, reloptions)::text "
