@@ -13,6 +13,8 @@ from cluster import Cluster, MakeCluster
 from database import Database, create_database
 from waiting import Stopwatch, wait_until
 
+from .attacker import NewAttacker
+
 
 @pytest.fixture
 def cluster(make_cluster: MakeCluster) -> Cluster:
@@ -206,25 +208,23 @@ def test_notes_that_are_damaged_are_ignored(make_cluster: MakeCluster) -> None:
 
 
 @pytest.mark.worker_errors("role .* is not permitted to log in")
-def test_a_worker_that_ends_again_and_again_is_shown(database: Database) -> None:
-    """S6: class 4"""
-    role = f"{database.name}_nologin"
+def test_a_worker_that_ends_again_and_again_is_shown(
+    database: Database, new_attacker: NewAttacker
+) -> None:
+    """S6: class 4. Its role may not log in any more."""
     database.execute("CREATE EXTENSION pg_inbox")
-    database.execute(f"CREATE ROLE {role}")
-    try:
-        database.execute(
-            "INSERT INTO inbox.consumer (name, role, subscriptions) VALUES ('c', %s, 1)", (role,)
-        )
-        database.execute("SELECT set_config('inbox.wake', 'subscriptions', true)")
-        reasons = wait_until(
-            lambda: database.execute("SELECT reasons FROM outbox.health()")[0][0],
-            lambda seen: any('processor "c" has ended early' in reason for reason in seen),
-            what="a processor that ends to be shown",
-        )  # fmt: skip
-        assert any("the server log says why" in reason for reason in reasons)
-    finally:
-        database.execute("DELETE FROM inbox.consumer")
-        database.execute(f"DROP ROLE {role}")
+    role = new_attacker("inbox.grant_read")
+    role.execute("CREATE FUNCTION f(m inbox.message) RETURNS void LANGUAGE sql AS $$ $$")
+    role.execute("SELECT inbox.subscribe('c', '*', 'f')")
+    processor = database.wait_for_worker("processor", "c")
+    database.execute(f"ALTER ROLE {role.role} NOLOGIN")
+    database.execute("SELECT pg_terminate_backend(%s)", (processor,))
+    reasons = wait_until(
+        lambda: database.execute("SELECT reasons FROM outbox.health()")[0][0],
+        lambda seen: any('processor "c" has ended early' in reason for reason in seen),
+        what="a processor that ends to be shown",
+    )  # fmt: skip
+    assert any("the server log says why" in reason for reason in reasons)
 
 
 def test_a_role_cannot_have_workers_started_without_bound(

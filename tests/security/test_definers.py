@@ -43,6 +43,7 @@ NEEDS_NO_CALLER = {
     "outbox.health()": NO_EVENT,
     "outbox.metrics()": NO_EVENT,
     "outbox.workers()": NO_EVENT,
+    "outbox.absent_workers()": NO_EVENT,
     "outbox.oldest_after(pg_snapshot)": NO_EVENT,
     "outbox.segment_held_by(integer)": NO_EVENT,
     "outbox.grant_fetch(regrole,name)": GRANTING,
@@ -66,7 +67,6 @@ NEEDS_NO_CALLER = {
     "outbox.capture_row()": "as a trigger, which asks which topics the owner of its table may use",
     "outbox.capture_truncate()": "as a trigger, which asks which topics the owner of its table may use",
     "outbox.check_captured(regclass)": HARMLESS,
-    "outbox.qualify_condition(regclass,text,text)": HARMLESS,
     "outbox.refuse_restricted()": HARMLESS,
     "inbox.grant_send(regrole)": GRANTING,
     "inbox.grant_read(regrole)": GRANTING,
@@ -91,9 +91,8 @@ SAME_ROWS_FOR_ALL = {
 
 # Not pinned, with the reason.
 SEARCH_PATH_OF_THE_CALLER = {
-    "inbox.begin_event(text,uuid,text)": "called for every event, and qualifies every name and operator",
     "inbox.begin_event(text,uuid,text,inbox.caller)": "called for every event, and qualifies every name and operator",
-    "inbox.process(integer,bigint)": "handlers are to find what the path of their role has",
+    "inbox.process(integer,bigint,text[])": "handlers are to find what the path of their role has",
 }
 
 # Parameters that name a role, in functions that may be granted: they say who gets something, not who asks. The
