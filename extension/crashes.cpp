@@ -128,7 +128,7 @@ static void read_file() {
         return;
     memcpy(notes, content.notes, sizeof notes);
     for (CrashNote& note : notes) {
-        note.count = std::max(note.count, 0);
+        note.count = std::clamp(note.count, 0, 1'000'000);
         NameStr(note.name)[NAMEDATALEN - 1] = '\0';
     }
 }
@@ -207,7 +207,8 @@ TimestampTz held_back_until(const CrashNote& note) {
     const TimestampTz now = GetCurrentTimestamp();
     if (!in_a_row(note, now))
         return 0;
-    const TimestampTz until = TimestampTzPlusMilliseconds(note.at, pause_after(note) * INT64CONST(1000));
+    const TimestampTz until =
+        TimestampTzPlusMilliseconds(note.at, pause_after(note) * INT64CONST(1000));
     return until > now ? until : 0;
 }
 

@@ -1,17 +1,17 @@
 // Which of our workers made the server start over, so that one that does so again and again is held
 // back, with a pause that doubles each time, and no database can keep the server in crash recovery.
 //
-//   a worker crashes          its signal handler marks its slot, and has the signal happen as before
-//   SIGKILL, from anybody     marks nothing: that slot is the only one without a mark, for all other
-//                             workers mark theirs when the server tells them to quit
+//   a worker crashes          its signal handler marks its slot; then the signal takes its course
+//   SIGKILL, from anybody     marks nothing: that slot is the only one without a mark, for all
+//                             other workers mark theirs when the server tells them to quit
 //   the server starts over    the postmaster reads the marks in the shared memory that it is about
 //                             to drop, and notes them in memory of its own; all processes that it
 //                             starts from then on are born with the notes
 //   restart_after_crash=off,  the notes go by way of a file in the data directory; a server that is
 //   or it cannot recover      shut down without a crash starts with no notes
 //
-// Of the old shared memory the postmaster believes nothing: it reads at addresses it knows, and what
-// it reads there decides over nothing but pauses.
+// Of the old shared memory the postmaster believes nothing: it reads at addresses it knows, and
+// what it reads there decides over nothing but pauses.
 #pragma once
 
 #include "pg.hpp"

@@ -6,6 +6,7 @@
 #include "pg.hpp"
 #include "producer.hpp"
 #include "source_event.hpp"
+#include "table_form.hpp"
 
 namespace outbox {
 
@@ -84,18 +85,15 @@ enum NewEventAttribute {
     NewEventAttributes
 };
 
-// An owner may have altered the type, and what follows reads its attributes by number.
-static void check_new_event(TupleDesc descriptor) {
-    static constexpr Oid types[NewEventAttributes] = {
-        TEXTOID, TEXTOID, TEXTOID, JSONBOID, INT8OID, TEXTOID,        TEXTOID,
-        JSONBOID, INT4OID, UUIDOID, UUIDOID, TIMESTAMPTZOID, TEXTOID, BYTEAOID};
-    bool as_made = descriptor->natts == NewEventAttributes;
-    for (int i = 0; as_made && i < NewEventAttributes; i++)
-        as_made = TupleDescAttr(descriptor, i)->atttypid == types[i];
-    if (!as_made)
-        ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH),
-                        errmsg("type outbox.new_event has been altered"),
-                        errhint("It must have the attributes that it came with.")));
+static TupleDesc descriptor_of(HeapTupleHeader event) {
+    static constexpr Oid types[] = {TEXTOID,  TEXTOID, TEXTOID, JSONBOID,       INT8OID,
+                                    TEXTOID,  TEXTOID, JSONBOID, INT4OID,       UUIDOID,
+                                    UUIDOID,  TIMESTAMPTZOID, TEXTOID, BYTEAOID};
+    static_assert(lengthof(types) == NewEventAttributes);
+    TupleDesc descriptor = lookup_rowtype_tupdesc_copy(HeapTupleHeaderGetTypeId(event),
+                                                       HeapTupleHeaderGetTypMod(event));
+    check_attributes("new_event", descriptor, types);
+    return descriptor;
 }
 
 static EventInput input_from_row(HeapTupleHeader row, TupleDesc descriptor) {
@@ -104,8 +102,8 @@ static EventInput input_from_row(HeapTupleHeader row, TupleDesc descriptor) {
     ItemPointerSetInvalid(&tuple.t_self);
     tuple.t_tableOid = InvalidOid;
     tuple.t_data = row;
-    Datum v[NewEventAttributes];
-    bool n[NewEventAttributes];
+    Datum v[MaxTupleAttributeNumber];  // attributes that were dropped are there, too
+    bool n[MaxTupleAttributeNumber];
     heap_deform_tuple(&tuple, descriptor, v, n);
 
     auto as_text = [&](int i) { return n[i] ? nullptr : DatumGetTextPP(v[i]); };
@@ -155,11 +153,8 @@ static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* i
 
         MemoryContext outer = MemoryContextSwitchTo(writer.memory);
         HeapTupleHeader event = DatumGetHeapTupleHeader(rows[i]);
-        if (descriptor == nullptr) {
-            descriptor = lookup_rowtype_tupdesc_copy(HeapTupleHeaderGetTypeId(event),
-                                                     HeapTupleHeaderGetTypMod(event));
-            check_new_event(descriptor);
-        }
+        if (descriptor == nullptr)
+            descriptor = descriptor_of(event);
         TupleTableSlot* row = next_row(writer);
         const EventInput input = input_from_row(event, descriptor);
         fill_event(input, row->tts_values, row->tts_isnull);

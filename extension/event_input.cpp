@@ -229,8 +229,7 @@ static ContentType check_content_type(const text* content_type) {
     if (!type)
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                         errmsg("content_type is not a media type"),
-                        errhint("Write for example 'application/x-protobuf' or "
-                                "'text/plain; charset=utf-8'.")));
+                        errhint("Write for example 'application/x-protobuf'.")));
     return *type;
 }
 
@@ -339,3 +338,8 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
 }
 
 }  // namespace outbox
+
+OUTBOX_FUNCTION(outbox_is_content_type) {
+    PG_RETURN_BOOL(
+        outbox::ContentType::parse(outbox::view(PG_GETARG_TEXT_PP(0))).has_value());
+}

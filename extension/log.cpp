@@ -10,13 +10,14 @@ static constexpr int max_turns = 3;
 
 static LogRelations relations;
 static bool relations_valid = false;
+static bool checked[segment_count];  // has the columns of the log
 
 static void invalidate(Datum, Oid relation) {
     if (relation == InvalidOid || relation == relations.ring || relation == relations.positions)
         relations_valid = false;
-    for (const Oid segment : relations.segments)
-        if (relation == segment)
-            relations_valid = false;
+    for (int i = 0; i < segment_count; i++)
+        if (relation == InvalidOid || relation == relations.segments[i])
+            relations_valid = checked[i] = false;
 }
 
 // The ring as it is now, whatever the transaction at hand may see. It has a row per segment.
@@ -70,19 +71,23 @@ const LogRelations* find_log_relations() {
         if (!look_up(found))
             return nullptr;
         relations = found;
+        memset(checked, 0, sizeof checked);
         relations_valid = true;
         relations.current = read_current_segment(found.ring);
     }
     return &relations;
 }
 
-void check_segment(Relation segment) {
+void check_segment(int number, Relation segment) {
+    if (checked[number])
+        return;
     static constexpr Oid types[] = {INT8OID,  XID8OID, TIMESTAMPTZOID, UUIDOID,
                                     INT8OID,  INT4OID, UUIDOID,        TEXTOID,
                                     TEXTOID,  TEXTOID, TEXTOID,        TEXTOID,
                                     TEXTOID,  JSONBOID, BYTEAOID,      INT4OID};
     static_assert(lengthof(types) == LogColumns);
     check_columns(segment, types);
+    checked[number] = true;
 }
 
 bool is_order_index(Relation index) {
@@ -96,7 +101,7 @@ Relation try_open_segment(int number) {
     Relation segment =
         log != nullptr ? try_table_open(log->segments[number], AccessShareLock) : nullptr;
     if (segment != nullptr)
-        check_segment(segment);
+        check_segment(number, segment);
     return segment;
 }
 

@@ -50,9 +50,9 @@ const LogRelations& log_relations();
 // The same, or nullptr.
 const LogRelations* find_log_relations();
 
-// Raises an error if somebody has given the segment other columns than the log has. Dropped ones do
-// not matter.
-void check_segment(Relation segment);
+// Raises an error if somebody has given the segment, which is locked, other columns than the log
+// has. Dropped ones do not matter.
+void check_segment(int number, Relation segment);
 
 // The index that each segment comes with, on (xid, position).
 bool is_order_index(Relation index);

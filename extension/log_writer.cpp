@@ -67,8 +67,9 @@ LogWriter open_log(int rows_at_once) {
     writer.xid = GetTopFullTransactionId();
     writer.command = GetCurrentCommandId(true);
     const LogRelations& log = log_relations();
-    writer.segment = table_open(log.segments[log.current], RowExclusiveLock);
-    check_segment(writer.segment);
+    const int number = log.current;
+    writer.segment = table_open(log.segments[number], RowExclusiveLock);
+    check_segment(number, writer.segment);
     open_indexes(writer);
     writer.capacity = rows_at_once;
     writer.slots = static_cast<TupleTableSlot**>(palloc0(sizeof(TupleTableSlot*) * rows_at_once));

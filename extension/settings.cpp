@@ -86,6 +86,10 @@ static void assign_inbox_wake(const char* value, void*) {
         wake_at_commit(WakeConsumers);
 }
 
+// Kept for each role and database: what may run with its rights (sql/pg_inbox/confirm.sql). It is
+// defined so that every role may set it for itself; the value that a session has is of no use.
+static char* inbox_confirmed = nullptr;
+
 void define(bool preloading) {
     DefineCustomStringVariable(
         "outbox.allowed_hosts", "Names, addresses and networks that destinations may be at.",
@@ -139,8 +143,8 @@ void define(bool preloading) {
                              nullptr, nullptr, nullptr);
     DefineCustomEnumVariable(
         "outbox.on_full_log", "What happens when the log outgrows outbox.max_log_size.",
-        "warn: the server log says so; detach: destinations that hold it are "
-        "paused and lose what they hold back.",
+        "warn: the server log says so; detach: a destination that holds much of it by its own "
+        "events is paused and loses them.",
         &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     define_integer("outbox.poll_max",
                    "Longest pause between two looks of an idle relay into the log.",
@@ -180,6 +184,10 @@ void define(bool preloading) {
                                nullptr, &inbox_wake, "", PGC_USERSET,
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
                                assign_inbox_wake, nullptr);
+    DefineCustomStringVariable(
+        "inbox.confirmed", "Handlers that a role lets run with its rights; see inbox.confirm().",
+        nullptr, &inbox_confirmed, "", PGC_USERSET,
+        GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr, nullptr, nullptr);
     if (preloading)
         define_integer("outbox.max_workers",
                        "Most keepers, relays, processors and backfills there can be in all "

@@ -131,7 +131,8 @@ static bool database_has_most(Oid database, WorkerKind kind) {
         return false;
     int count = 0;
     for (int i = 0; i < shared->slots_used; i++)
-        count += shared->slots[i].kind > WorkerKind::keeper && shared->slots[i].database == database;
+        count +=
+            shared->slots[i].kind > WorkerKind::keeper && shared->slots[i].database == database;
     return count >= settings::max_workers_per_database;
 }
 
@@ -203,14 +204,20 @@ static AbsentWorker* find_absent_locked(const WorkerIdentity& identity) {
     return nullptr;
 }
 
-// When there are too many, the others show at least what they wait for.
+static AbsentWorker* new_absent_locked(Oid database) {
+    int count = 0;
+    for (const AbsentWorker& absent : shared->absent)
+        count += absent.identity.kind != WorkerKind::none && absent.identity.database == database;
+    return count < SharedState::max_absent_of_database ? find_absent_locked({}) : nullptr;
+}
+
 void note_absent(const AbsentWorker& worker) {
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     AbsentWorker* entry = find_absent_locked(worker.identity);
-    if (entry == nullptr && (entry = find_absent_locked({})) != nullptr)
-        entry->since = worker.since;
+    const TimestampTz since = entry != nullptr ? entry->since : worker.since;
+    if (entry == nullptr)
+        entry = new_absent_locked(worker.identity.database);
     if (entry != nullptr) {
-        const TimestampTz since = entry->since;
         *entry = worker;
         entry->since = since;
     }
@@ -332,8 +339,8 @@ static void detach_from_slot(int exit_code, Datum) {
         return;
     }
     // 0: there was nothing to look after. Unless that changed just now, the launcher need not come
-    // back. After an error it comes by itself, if it is the one that started this keeper, and pauses
-    // before that, as it would not for a change.
+    // back. After an error it comes by itself, if it is the one that started this keeper; and then
+    // after a pause, which a change would end.
     if (wakeup.reload || (exit_code != 0 && !parent_knows))
         mark_changed(database);
     wake_launcher();

@@ -110,10 +110,13 @@ struct SharedState {
     static constexpr int max_prepared = 64;
     std::atomic<std::uint64_t> prepared_changes[max_prepared];
 
-    // Workers that should live and do not, by their parents.
+    // Workers that should live and do not, by their parents. Where there are too many, those that
+    // are noted stand for the others.
     static constexpr int max_absent = 256;
+    static constexpr int max_absent_of_database = 64;
     AbsentWorker absent[max_absent];  // under the lock
 
+    std::atomic<int> checks;      // that run: outbox.check_destination()
     std::uint32_t next_ticket;    // under the lock
     int slot_count;               // constant
     std::atomic<int> slots_used;  // slots from here on were never used

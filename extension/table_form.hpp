@@ -12,6 +12,10 @@ namespace outbox {
 // dropped ones; with `others`, whatever comes behind.
 void check_columns(Relation table, std::span<const Oid> types, bool others = false);
 
+// The same for a composite type.
+void check_attributes(const char* type, TupleDesc form, std::span<const Oid> types,
+                      bool others = false);
+
 // Raises an error if the column (zero-based) of a row of the table is null.
 void check_value(Relation table, TupleTableSlot* row, int column);
 

@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [drills]     default: all
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [security] [drills]     default: all
 #   scripts/test.sh --long [minutes]       the drill of random kills for so long; default: 60
+#   scripts/test.sh --fuzz [minutes]       each of the fuzzers for so long, two at a time; default: 60
 #
-# A drill prints its seed; with OUTBOX_TEST_SEED=<seed> it is repeated.
+# A drill or fuzzer prints its seed; with OUTBOX_TEST_SEED=<seed> it is repeated.
 # With REQUIRE_ALL_TESTS=1 a test that cannot run here is a failure, not a skip.
 
 source "$(dirname "$0")/common.sh"
 
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(unit sanitized threads regress system drills)
-if [ "${suites[0]}" = --long ]; then
-    suites=(random_kills)
-    export OUTBOX_DRILL_MINUTES=${2:-60}
-    [[ $OUTBOX_DRILL_MINUTES =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$OUTBOX_DRILL_MINUTES\""
+[ ${#suites[@]} -gt 0 ] || suites=(unit sanitized threads regress system security drills)
+if [ "${suites[0]}" = --long ] || [ "${suites[0]}" = --fuzz ]; then
+    minutes=${2:-60}
+    [[ $minutes =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$minutes\""
+    case ${suites[0]} in
+        --long) suites=(random_kills) ;;
+        --fuzz) suites=(fuzzers) ;;
+    esac
+    export OUTBOX_DRILL_MINUTES=$minutes OUTBOX_FUZZ_MINUTES=$minutes
 fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
@@ -159,6 +164,18 @@ run_system() {
 run_drills() {
     build_project -D OUTBOX_TESTS=ON
     run_pytest drills
+}
+
+run_security() {
+    build_project -D OUTBOX_TESTS=ON
+    run_pytest security
+}
+
+run_fuzzers() {
+    build_project -D OUTBOX_TESTS=ON
+    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository"/tests/security/fuzz -p no:cacheprovider \
+        -n 2 --dist loadfile -o faulthandler_timeout=0 --junitxml="$results/fuzzers.xml" >&2 || true
+    count_junit "$results/fuzzers.xml" fuzzers
 }
 
 run_random_kills() { # shows what it does

@@ -8,18 +8,24 @@ void append_base64(std::string& out, std::string_view bytes) {
     const std::size_t start = out.size();
     out.resize(start + (bytes.size() + 2) / 3 * 4, '=');
     char* to = out.data() + start;
-    const auto byte = [&](std::size_t i) -> unsigned {
-        return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0;
-    };
-    for (std::size_t i = 0; i < bytes.size(); i += 3, to += 4) {
-        const unsigned group = byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
-        to[0] = digits[group >> 18];
-        to[1] = digits[group >> 12 & 63];
-        if (i + 1 < bytes.size())
-            to[2] = digits[group >> 6 & 63];
-        if (i + 2 < bytes.size())
-            to[3] = digits[group & 63];
+    const auto* from = reinterpret_cast<const unsigned char*>(bytes.data());
+    const auto* const whole = from + bytes.size() / 3 * 3;
+    for (; from != whole; from += 3) {
+        const unsigned group = static_cast<unsigned>(from[0] << 16 | from[1] << 8 | from[2]);
+        *to++ = digits[group >> 18];
+        *to++ = digits[group >> 12 & 63];
+        *to++ = digits[group >> 6 & 63];
+        *to++ = digits[group & 63];
     }
+    const std::size_t left = bytes.size() % 3;
+    if (left == 0)
+        return;
+    const unsigned group =
+        static_cast<unsigned>(from[0] << 16 | (left == 2 ? from[1] << 8 : 0));
+    to[0] = digits[group >> 18];
+    to[1] = digits[group >> 12 & 63];
+    if (left == 2)
+        to[2] = digits[group >> 6 & 63];
 }
 
 }  // namespace outbox

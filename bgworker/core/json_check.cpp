@@ -127,7 +127,11 @@ class Scanner {
 
     // Behind the opening quote.
     bool string() {
-        while (at_ != end_) {
+        while (true) {
+            while (at_ != end_ && is_plain(*at_))
+                at_++;
+            if (at_ == end_)
+                return false;
             const auto c = static_cast<unsigned char>(*at_);
             if (c >= 0x80) {
                 const std::size_t length =
@@ -140,10 +144,14 @@ class Scanner {
             at_++;
             if (c == '"')
                 return true;
-            if (c < ' ' || (c == '\\' && !escape()))
+            if (c < ' ' || !escape())
                 return false;
         }
-        return false;
+    }
+
+    // Of a string, and nothing to look at.
+    static bool is_plain(char c) {
+        return static_cast<signed char>(c) >= ' ' && c != '"' && c != '\\';
     }
 
     bool escape() {

@@ -22,6 +22,9 @@ namespace outbox {
 
 static constexpr Size queue_size = 16 * 1024;
 static constexpr std::size_t max_targets = 50;
+// In all databases together: each has a background worker that others may need, and a peer may keep
+// it for as long as it likes.
+static constexpr int max_checks = 4;
 
 // In shared memory, in front of the queue.
 struct CheckRequest {
@@ -49,6 +52,23 @@ static char* topic_in(dsm_segment* segment) {
 
 static void terminate_check(dsm_segment*, Datum worker) {
     TerminateBackgroundWorker(reinterpret_cast<BackgroundWorkerHandle*>(DatumGetPointer(worker)));
+}
+
+static void end_check(dsm_segment*, Datum) {
+    shared->checks--;
+}
+
+// Until the segment is detached, which the end of the transaction does at the latest.
+static void count_check(dsm_segment* segment) {
+    if (shared == nullptr)  // not preloaded
+        return;
+    const bool too_many = ++shared->checks > max_checks;
+    on_dsm_detach(segment, end_check, Datum{0});
+    if (too_many)
+        ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+                        errmsg("too many destinations are being checked"),
+                        errdetail("There can be %d checks at the same time.", max_checks),
+                        errhint("Try again when others have ended.")));
 }
 
 static dsm_segment* make_request(Oid server, const char* topic) {
@@ -314,6 +334,7 @@ OUTBOX_FUNCTION(outbox_run_check) {
     InitMaterializedSRF(fcinfo, 0);
 
     dsm_segment* segment = make_request(server, topic);
+    count_check(segment);
     shm_mq* queue = shm_mq_create(queue_in(segment), queue_size);
     shm_mq_set_receiver(queue, MyProc);
     BackgroundWorkerHandle* worker = start_check(segment);

@@ -7,6 +7,7 @@
 // row by row without SQL.
 #include <algorithm>
 
+#include "server/consumers.hpp"
 #include "server/segments.hpp"
 #include "server/worker.hpp"
 #include "settings.hpp"
@@ -95,60 +96,18 @@ static void want_relays() {
         want(WorkerKind::relay, InvalidOid, InvalidOid, "default");
 }
 
-// The column of a table, if it has the type we expect; the table may be anything by now.
-static AttrNumber column_of(Oid relation, const char* name, Oid type) {
-    const AttrNumber number = get_attnum(relation, name);
-    return number != InvalidAttrNumber && get_atttype(relation, number) == type ? number
-                                                                                : InvalidAttrNumber;
-}
-
-// Whoever owns inbox.consumer could write any role into it. It must be one that he could become.
-static Oid role_to_run_as(Oid owner, const char* role_name, const char* consumer) {
-    const Oid role = get_role_oid(role_name, true);
-    if (OidIsValid(role) && is_member_of_role(owner, role))
-        return role;
-    ereport(LOG,
-            (errmsg("consumer \"%s\" is not processed", consumer),
-             errdetail("The owner of inbox.consumer is not a member of role \"%s\".", role_name)));
-    return InvalidOid;
-}
-
 static void want_processors() {
-    const Oid schema = get_namespace_oid("inbox", true);
-    const Oid table = OidIsValid(schema) ? get_relname_relid("consumer", schema) : InvalidOid;
-    Relation consumers = OidIsValid(table) ? try_relation_open(table, AccessShareLock) : nullptr;
-    if (consumers == nullptr)
-        return;
-    const AttrNumber id = column_of(table, "id", INT4OID);
-    const AttrNumber name = column_of(table, "name", TEXTOID);
-    const AttrNumber role = column_of(table, "role", NAMEOID);
-    const AttrNumber subscriptions = column_of(table, "subscriptions", INT4OID);
-    if (consumers->rd_rel->relkind == RELKIND_RELATION && id && name && role && subscriptions) {
-        TableScanDesc scan = table_beginscan(consumers, GetActiveSnapshot(), 0, nullptr);
-        TupleTableSlot* row = table_slot_create(consumers, nullptr);
-        while (table_scan_getnextslot(scan, ForwardScanDirection, row)) {
-            slot_getallattrs(row);
-            auto value = [&](AttrNumber n) { return row->tts_values[n - 1]; };
-            if (row->tts_isnull[role - 1] || DatumGetInt32(value(subscriptions)) == 0)
-                continue;
-            const char* consumer = TextDatumGetCString(value(name));
-            const Oid runs_as = role_to_run_as(consumers->rd_rel->relowner,
-                                               NameStr(*DatumGetName(value(role))), consumer);
-            if (OidIsValid(runs_as))
-                want(WorkerKind::processor, static_cast<Oid>(DatumGetInt32(value(id))), runs_as,
-                     consumer);
-        }
-        ExecDropSingleTupleTableSlot(row);
-        table_endscan(scan);
-    }
-    relation_close(consumers, AccessShareLock);
+    visit_runnable_consumers([](const RunnableConsumer& consumer) {
+        want(WorkerKind::processor, static_cast<Oid>(consumer.id), consumer.role, consumer.name);
+    });
 }
 
 static void want_backfills() {
     SPI_connect();
-    const int code = SPI_execute("SELECT t.id, t.id::text, t.role::oid FROM outbox.backfill_task AS t "
-                                 "WHERE t.state = 'running' ORDER BY t.id",
-                                 true, 0);
+    const int code = SPI_execute(
+        "SELECT t.id, t.id::text, t.role::oid FROM outbox.backfill_task AS t "
+        "WHERE t.state = 'running' ORDER BY t.id",
+        true, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not look for backfills: %s", SPI_result_code_string(code));
     for (uint64 i = 0; i < SPI_processed; i++) {
@@ -309,6 +268,7 @@ static void leave() {
         wait(100, "OutboxKeeperLeave");
         handle_signals();
     }
+    forget_absent_of(MyDatabaseId);
     proc_exit(0);
 }
 
@@ -356,9 +316,11 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
     bool look = true;
     TimestampTz looked_at = 0;
     while (true) {
-        const bool polls = looked_at != 0 && is_past(looked_at, static_cast<int>(milliseconds_between_polls()));
-        const bool changed = look || polls || (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
-                             (look_again && is_past(looked_at, milliseconds_to_trouble));
+        const bool polls =
+            looked_at != 0 && is_past(looked_at, static_cast<int>(milliseconds_between_polls()));
+        const bool changed =
+            look || polls || (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
+            (look_again && is_past(looked_at, milliseconds_to_trouble));
         if (changed) {
             if (!look_around())
                 leave();

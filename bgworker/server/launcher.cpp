@@ -14,8 +14,8 @@
 //   DROP EXTENSION commits            the hook wakes the keeper, which leaves
 //   DROP / RENAME / copy of database  the hook holds the database: keepers leave, none starts; when
 //                                     the statement ends, whatever way, the database is marked
-//   keeper is terminated or fails     its launcher sees it, or it marks the database; a new one starts
-//                                     after a pause
+//   keeper is terminated or fails     its launcher sees it, or it marks the database; a new one
+//                                     starts after a pause
 //   launcher is terminated or fails   the postmaster starts another; it finds living keepers in
 //                                     their slots and leaves them alone
 //   a process is killed by force      the server starts over, and so do we

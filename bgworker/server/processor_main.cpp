@@ -29,6 +29,8 @@ struct Message {
 // Plain memory of the process: the lists of one look.
 static Message messages[messages_at_once];
 static int message_count = 0;
+// The subscriptions that may run, from the same look; a text[].
+static Datum confirmed = 0;
 
 // From received to processed; what others can see of the rest is in shared memory.
 static LatencyHistogram waits;
@@ -41,10 +43,31 @@ static SPIPlanPtr plan_of(const char* statement, std::initializer_list<Oid> type
     return plan;
 }
 
-static void execute(SPIPlanPtr plan, Datum* values, const char* nulls) {
-    const int code = SPI_execute_plan(plan, values, nulls, false, 0);
+// The functions may belong to somebody who has replaced them: what they return must be what we read.
+static void check_result(std::initializer_list<Oid> types) {
+    const TupleDesc row = SPI_tuptable->tupdesc;
+    bool fits = row->natts == static_cast<int>(types.size());
+    int column = 0;
+    for (const Oid type : types)
+        fits = fits && SPI_gettypeid(row, ++column) == type;
+    if (!fits)
+        ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH),
+                        errmsg("a function of pg_inbox does not return what it should")));
+}
+
+static void execute(SPIPlanPtr plan, Datum* values, const char* nulls,
+                    std::initializer_list<Oid> types, long max_rows) {
+    const int code = SPI_execute_plan(plan, values, nulls, false, max_rows);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not process messages: %s", SPI_result_code_string(code));
+    check_result(types);
+}
+
+static void execute_for_row(SPIPlanPtr plan, Datum* values, const char* nulls, Oid type) {
+    execute(plan, values, nulls, {type}, 1);
+    if (SPI_processed != 1)
+        ereport(ERROR, (errcode(ERRCODE_CARDINALITY_VIOLATION),
+                        errmsg("a function of pg_inbox does not return what it should")));
 }
 
 static Datum consumer() {
@@ -55,6 +78,26 @@ static Datum result_value(uint64 row, int column, bool* is_null) {
     return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, is_null);
 }
 
+// False: there are none, or some are not confirmed, and nothing may run.
+static bool look_for_subscriptions() {
+    static SPIPlanPtr plan = nullptr;
+    if (plan == nullptr)
+        plan = plan_of("SELECT inbox.confirmed_subscriptions($1)", {INT4OID});
+    Datum values[] = {consumer()};
+    execute_for_row(plan, values, nullptr, TEXTARRAYOID);
+    bool is_null;
+    const Datum result = result_value(0, 1, &is_null);
+    if (confirmed != 0)
+        pfree(DatumGetPointer(confirmed));
+    confirmed = 0;
+    if (is_null)
+        return false;
+    MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
+    confirmed = PointerGetDatum(DatumGetArrayTypePCopy(result));
+    MemoryContextSwitchTo(before);
+    return true;
+}
+
 static void look_for_messages() {
     static SPIPlanPtr plan = nullptr;
     if (!begin_sql_work("looking for messages", "pg_inbox"))
@@ -63,15 +106,30 @@ static void look_for_messages() {
         plan = plan_of("SELECT seq, occurred_at, received_at FROM inbox.next_messages($1, $2)",
                        {INT4OID, INT4OID});
     Datum values[] = {consumer(), Int32GetDatum(messages_at_once)};
-    execute(plan, values, nullptr);
-    message_count = static_cast<int>(SPI_processed);
+    execute(plan, values, nullptr, {INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}, messages_at_once);
+    message_count = static_cast<int>(Min(SPI_processed, uint64{messages_at_once}));
     for (int i = 0; i < message_count; i++) {
         bool is_null;
         messages[i] = {DatumGetInt64(result_value(i, 1, &is_null)),
                        DatumGetTimestampTz(result_value(i, 2, &is_null)),
                        DatumGetTimestampTz(result_value(i, 3, &is_null))};
     }
+    // After the messages: a message must not miss a subscription that was there before it.
+    if (message_count > 0 && !look_for_subscriptions())
+        message_count = 0;
     end_sql_work();
+}
+
+// A handler may have left another role than that of the consumer (SET ROLE).
+static void become_own_role() {
+    if (GetUserId() != GetSessionUserId())
+        SetConfigOption("role", "none", PGC_USERSET, PGC_S_SESSION);
+}
+
+// Times may be anything that a timestamp can be.
+static Micros time_between(TimestampTz from, TimestampTz to) {
+    int64 difference;
+    return pg_sub_s64_overflow(to, from, &difference) ? 0 : difference;
 }
 
 static void process(const Message& message) {
@@ -79,19 +137,20 @@ static void process(const Message& message) {
     if (!begin_sql_work("processing a message", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
-        plan = plan_of("SELECT inbox.process($1, $2)", {INT4OID, INT8OID});
-    Datum values[] = {consumer(), Int64GetDatum(message.seq)};
-    execute(plan, values, nullptr);
+        plan = plan_of("SELECT inbox.process($1, $2, $3)", {INT4OID, INT8OID, TEXTARRAYOID});
+    Datum values[] = {consumer(), Int64GetDatum(message.seq), confirmed};
+    execute_for_row(plan, values, nullptr, BOOLOID);
     bool held;
     const bool done = DatumGetBool(result_value(0, 1, &held));
     end_sql_work();
+    become_own_role();
 
     DeliveryStats& stats = shared->slots[my_slot].stats;
     if (done) {
         const TimestampTz processed_at = GetCurrentTimestamp();
         const Micros now = SystemClock{}.now();
-        stats.settled(processed_at - message.occurred_at, 0, now);
-        waits.add(processed_at - message.received_at, now);
+        stats.settled(time_between(message.occurred_at, processed_at), 0, now);
+        waits.add(time_between(message.received_at, processed_at), now);
     } else if (!held) {
         stats.failed();
     }
@@ -105,7 +164,7 @@ static long until_next_attempt() {
     if (plan == nullptr)
         plan = plan_of("SELECT inbox.next_attempt($1)", {INT4OID});
     Datum values[] = {consumer()};
-    execute(plan, values, nullptr);
+    execute_for_row(plan, values, nullptr, TIMESTAMPTZOID);
     bool is_null;
     const TimestampTz due = DatumGetTimestampTz(result_value(0, 1, &is_null));
     const long left =
@@ -147,7 +206,7 @@ static void save_progress(bool at_once) {
                       interval_of(stats.latency.percentile(0.99), &nulls[4]),
                       interval_of(waits.percentile(0.50), &nulls[5]),
                       interval_of(waits.percentile(0.99), &nulls[6])};
-    execute(plan, values, nulls);
+    execute_for_row(plan, values, nulls, VOIDOID);
     end_sql_work();
     saved_done = done;
     saved_failed = failed;
@@ -166,7 +225,7 @@ static void prune_now_and_then() {
         proc_exit(0);
     if (plan == nullptr)
         plan = plan_of("SELECT coalesce(bool_or(more), false) FROM inbox.prune()", {});
-    execute(plan, nullptr, nullptr);
+    execute_for_row(plan, nullptr, nullptr, BOOLOID);
     bool is_null;
     const bool more = DatumGetBool(result_value(0, 1, &is_null));
     end_sql_work();

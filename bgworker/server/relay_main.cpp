@@ -43,6 +43,8 @@ static constexpr Micros gather_time = milliseconds(1);
 
 // An operator is in the middle of something with our cursor: when to try again.
 static constexpr Micros busy_time = milliseconds(100);
+// For saving on the way out. What is not saved by then is delivered again.
+static constexpr int milliseconds_to_leave = 500;
 // Retries that are due and could not be had: when to look again.
 static constexpr Micros retry_pause = seconds(1);
 
@@ -467,6 +469,8 @@ static void leave_when_asked() {
     ProcDiePending = false;
     if (relay->pipeline != nullptr && something_to_save()) {
         SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
+        const TimeoutId too_late = RegisterTimeout(USER_TIMEOUT, [] { die(SIGTERM); });
+        enable_timeout_after(too_late, milliseconds_to_leave);
         save();
     }
     proc_exit(0);

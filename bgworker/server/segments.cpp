@@ -37,6 +37,16 @@ static Datum result_value(uint64 row, int column) {
     return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, &is_null);
 }
 
+// What a round came to.
+struct Round {
+    bool changed = false;          // so that there may be more to do
+    TimestampTz again = DT_NOEND;  // else: when to come back
+};
+
+static void come_back_at(Round& round, TimestampTz time) {
+    round.again = Min(round.again, time);
+}
+
 // ---------------------------------------------------------------------------------------------
 // Looking
 // ---------------------------------------------------------------------------------------------
@@ -64,13 +74,17 @@ static void read_ring() {
     }
 }
 
-// One destination lets go of the log. The next one may have to only when there was time to see what
-// that has helped, and for the others to save how far they have come.
-static void detach_last(TimestampTz now) {
+// One destination lets go of the log, or what others keep in it is set aside. That is done again
+// only when there was time to see what it has helped, and for the others to save how far they have
+// come.
+static void detach_last(Round& round, TimestampTz now) {
     static TimestampTz not_before = 0;
-    if (now < not_before)
+    if (now < not_before) {
+        come_back_at(round, not_before);
         return;
+    }
     not_before = later(now, Max(5'000, 2 * settings::cursor_flush_interval));
+    come_back_at(round, not_before);
     execute("SELECT outbox.detach_last()", SPI_OK_SELECT);
     bool is_null;
     const Datum name = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &is_null);
@@ -83,7 +97,7 @@ static void detach_last(TimestampTz now) {
 }
 
 // The log gets a line when it outgrows its limit, not one each time it is found to be so.
-static void watch_size(TimestampTz now) {
+static void watch_size(Round& round, TimestampTz now) {
     static bool warned = false;
     int64 total = 0;
     for (const Segment& segment : segments)
@@ -97,7 +111,7 @@ static void watch_size(TimestampTz now) {
                  errhint("The view outbox.segment names the destinations that hold it.")));
     warned = limit > 0 && total > limit;
     if (warned && settings::on_full_log == settings::OnFullLogDetach)
-        detach_last(now);
+        detach_last(round, now);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -117,16 +131,6 @@ static int next_segment(int current) {
         if (const int next = (current + i) % segment_count; segments[next].empty)
             return next;
     return -1;
-}
-
-// What a round came to.
-struct Round {
-    bool changed = false;          // so that there may be more to do
-    TimestampTz again = DT_NOEND;  // else: when to come back
-};
-
-static void come_back_at(Round& round, TimestampTz time) {
-    round.again = Min(round.again, time);
 }
 
 static void move_on_when_due(Round& round, TimestampTz now) {
@@ -266,7 +270,7 @@ static Round tend_once() {
     tend_receipts(now);
     tend_source_events(round, now);
     read_ring();
-    watch_size(now);
+    watch_size(round, now);
     move_on_when_due(round, now);
     end_sql_work();
     if (round.changed)  // what was read of the ring is not true any more

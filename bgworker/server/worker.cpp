@@ -37,7 +37,8 @@ bool child_lives(Child* child) {
     child->handle = nullptr;
     child->slot = -1;
     const TimestampTz now = GetCurrentTimestamp();
-    if (!child->failed || TimestampDifferenceExceeds(child->started_at, now, healthy_milliseconds)) {
+    if (!child->failed ||
+        TimestampDifferenceExceeds(child->started_at, now, healthy_milliseconds)) {
         child->pause = first_pause;
         child->deaths = 0;
         child->not_before = now;

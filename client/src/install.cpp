@@ -25,9 +25,7 @@ constexpr const char* look = R"(
 SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_inbox'),
        pg_get_userbyid(n.nspowner), coalesce(pg_get_userbyid(n.nspowner) = current_user, true),
        n.oid IS NULL,
-       NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = n.oid) AND
-       NOT EXISTS (SELECT FROM pg_proc WHERE pronamespace = n.oid) AND
-       NOT EXISTS (SELECT FROM pg_type WHERE typnamespace = n.oid),
+       NOT EXISTS (SELECT FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = n.oid),
        EXISTS (SELECT FROM pg_proc WHERE pronamespace = n.oid AND proname = 'version' AND pronargs = 0)
   FROM (VALUES (1)) AS one LEFT JOIN pg_namespace AS n ON n.nspname = 'inbox'
 )";
@@ -121,7 +119,7 @@ class Installation {
     }
 
     void run_script(const char* text) {
-        execute("SET LOCAL search_path = inbox, pg_temp");
+        execute("SET LOCAL search_path = pg_catalog, pg_temp");
         execute(text);
     }
 

@@ -74,9 +74,10 @@ BEGIN
 END $$;
 INSERT INTO inbox.consumer (name, role, max_attempts) VALUES ('c', session_user, 2);
 INSERT INTO inbox.subscription (consumer_id, event_type, handler) SELECT id, '*', 'failure.handle' FROM inbox.consumer WHERE name = 'c';
+SELECT * FROM inbox.confirm('c');
 SELECT id AS c FROM inbox.consumer WHERE name = 'c' \gset
 CREATE FUNCTION work() RETURNS TABLE (done boolean, "position" bigint) LANGUAGE sql AS $$
-    SELECT inbox.process(m.consumer_id, m.seq), m.position
+    SELECT inbox.process(m.consumer_id, m.seq, inbox.confirmed_subscriptions(m.consumer_id)), m.position
       FROM inbox.consumer AS c, inbox.next_messages(c.id, 100) AS n, inbox.message AS m
      WHERE c.name = 'c' AND m.consumer_id = c.id AND m.seq = n.seq ORDER BY m.seq $$;
 INSERT INTO poison VALUES (12);
@@ -111,7 +112,7 @@ SELECT receive('c', 21, 22, 'key'), receive('c', 31, 32, 'other'), receive('c', 
 SELECT * FROM work();
 SELECT * FROM work();
 SELECT event_id, attempts, sqlstate, blocks FROM inbox.dead_letter WHERE consumer = 'c';
-SELECT inbox.process(m.consumer_id, m.seq) IS NULL AS waits FROM inbox.message AS m ORDER BY m.seq;
+SELECT inbox.process(m.consumer_id, m.seq, inbox.confirmed_subscriptions(m.consumer_id)) IS NULL AS waits FROM inbox.message AS m ORDER BY m.seq;
 SELECT inbox.redrive('c', ARRAY[id(31)]);
 DELETE FROM poison;
 SELECT * FROM work();

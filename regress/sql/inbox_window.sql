@@ -11,7 +11,7 @@ CREATE FUNCTION id(made timestamptz, n int DEFAULT 1, version int DEFAULT 7) RET
 CREATE FUNCTION applied(id uuid, at timestamptz) RETURNS void LANGUAGE sql AS $$
     INSERT INTO inbox.processed (consumer_id, event_id, bucket, processed_at) VALUES (1, id, inbox.bucket(id), at) $$;
 CREATE FUNCTION bucket(made timestamptz) RETURNS text LANGUAGE sql AS $$ SELECT 'processed_' || inbox.bucket(id(made)) $$;
-SELECT inbox.own_consumer('c');
+SELECT inbox.own_consumer('c', CURRENT_USER);
 
 -- when a bucket ended
 SELECT b, inbox.bucket_ended(b, '2024-05-05 00:00+00') AT TIME ZONE 'UTC' AS ended,

@@ -73,7 +73,7 @@ GRANT USAGE ON SCHEMA outbox TO regress_fetcher;
 SET SESSION AUTHORIZATION regress_fetcher;
 SELECT * FROM outbox.fetch('d');
 RESET SESSION AUTHORIZATION;
-GRANT EXECUTE ON FUNCTION outbox.fetch(name, integer, interval), outbox.ack(uuid), outbox.nack(uuid, uuid, text, boolean),
+GRANT EXECUTE ON FUNCTION outbox.fetch, outbox.ack(uuid), outbox.nack(uuid, uuid, text, boolean),
     outbox.extend(uuid, interval), outbox.release(uuid) TO regress_fetcher;
 SET SESSION AUTHORIZATION regress_fetcher;
 SELECT * FROM outbox.fetch('d');

@@ -69,16 +69,15 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.check_key(regclass, text[]) IS 'internal: whether a projection has one row per key';
 
--- Runs a statement that returns whether it did something, with data as $1. Its plan is kept for the
--- session, as that of a prepared statement, under a name that follows from its text: so it does not
--- matter who has worked in the session before, what was deallocated, or altered. The key of a projection is
--- checked when a plan is made.
+-- Runs a statement that returns whether it did something; it finds the data in the setting inbox.given. Its
+-- plan is kept for the session, as that of a prepared statement, under a name that follows from its text: so it
+-- does not matter who has worked in the session before, what was deallocated, or altered. The key of a
+-- projection is checked when a plan is made.
 --
 -- This may run with more rights than the session has, which can prepare what it likes under that name. So what
--- is found there must be this statement to the letter, with a parameter of this type, whatever the type is
--- called; and in the statement all functions and operators say where they are from, so that it means the
--- same whoever prepared it. A statement that EXECUTE runs cannot be given a parameter, and the row is not to be
--- written into its text, which is in the log when it fails: so it goes through a setting.
+-- is found there must be this statement to the letter; it has no parameters, whose types the session
+-- would choose, and all its functions and operators say where they are from: it means the same whoever prepared
+-- it. Nor is the row written into its text, which is in the log when it fails.
 CREATE FUNCTION inbox.run(
     statement   text,
     data        jsonb,
@@ -90,12 +89,12 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     kept_as text := 'inbox_' || to_hex(hashtextextended(statement, 0));
-    prepare text := concat('PREPARE ', kept_as, ' (pg_catalog.jsonb) AS ', statement);
+    prepare text := concat('PREPARE ', kept_as, ' AS ', statement);
     is_ours boolean;
     ignored text;
     did     boolean;
 BEGIN
-    SELECT p.statement = prepare AND p.parameter_types = '{pg_catalog.jsonb}'::regtype[] AND p.from_sql INTO is_ours
+    SELECT p.statement = prepare AND p.parameter_types = '{}' AND p.from_sql INTO is_ours
       FROM pg_prepared_statements AS p WHERE p.name = kept_as;
     IF is_ours IS NULL THEN
         IF projection IS NOT NULL THEN
@@ -107,13 +106,9 @@ BEGIN
             is_ours := true;
         END IF;
     END IF;
-    IF is_ours THEN
-        ignored := set_config('inbox.given', data::text, true);
-        EXECUTE concat('EXECUTE ', kept_as, '(pg_catalog.current_setting(''inbox.given'')::pg_catalog.jsonb)') INTO did;
-        ignored := set_config('inbox.given', '', true);
-    ELSE
-        EXECUTE statement INTO did USING data;
-    END IF;
+    ignored := set_config('inbox.given', data::text, true);
+    EXECUTE CASE WHEN is_ours THEN 'EXECUTE ' || kept_as ELSE statement END INTO did;
+    ignored := set_config('inbox.given', '', true);
     RETURN coalesce(did, false);
 END $$;
 COMMENT ON FUNCTION inbox.run(text, jsonb, regclass, text[]) IS 'internal: runs a statement whose plan is kept';
@@ -161,39 +156,37 @@ BEGIN
     IF complete IS NOT TRUE THEN
         PERFORM inbox.check_row(projection, key_columns, version_column, data);
     END IF;
-    given := 'pg_catalog.jsonb_populate_record(NULL::' || projection || ', $1) AS excluded';
+    given := 'pg_catalog.jsonb_populate_record(NULL::' || projection
+             || ', pg_catalog.current_setting(''inbox.given'')::pg_catalog.jsonb) AS excluded';
     version := quote_ident(version_column);
 END $$;
 COMMENT ON FUNCTION inbox.row_parts(regclass, text[], text, jsonb) IS
     'internal: what statements about a row of a projection are put together from';
 
--- Keys with the same hash share a lock. Those who insert hold it together, for the table itself keeps them
--- apart; who removes holds it alone.
-CREATE FUNCTION inbox.lock_key(projection regclass, key jsonb, removal boolean)
+-- Keys with the same hash share a lock, a row of inbox.key_lock. Those who insert hold it together, for the table
+-- itself keeps them apart; who removes holds it alone.
+CREATE FUNCTION inbox.key_slot(projection regclass, key jsonb)
+RETURNS integer
+LANGUAGE sql IMMUTABLE
+RETURN (pg_catalog.jsonb_hash_extended(key, projection::pg_catalog.oid::pg_catalog.int8) & 16383)::pg_catalog.int4;
+COMMENT ON FUNCTION inbox.key_slot(regclass, jsonb) IS 'internal: which lock a key has';
+
+CREATE FUNCTION inbox.check_locked(locked boolean)
 RETURNS void
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    hashed CONSTANT integer := jsonb_hash_extended(key, projection::oid::bigint) & 16383;
 BEGIN
     IF current_setting('transaction_isolation') = 'repeatable read' THEN
         RAISE EXCEPTION 'rows of projections cannot be inserted or removed in a REPEATABLE READ transaction'
             USING ERRCODE = 'feature_not_supported',
                   DETAIL = 'It cannot see which of them have been removed, or inserted, since it began.',
                   HINT = 'Use READ COMMITTED.';
-    END IF;
-    IF removal THEN
-        PERFORM FROM inbox.key_lock AS k WHERE k.slot = hashed FOR NO KEY UPDATE;
-    ELSE
-        PERFORM FROM inbox.key_lock AS k WHERE k.slot = hashed FOR SHARE;
-    END IF;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'table inbox.key_lock lacks row %', hashed USING ERRCODE = 'data_corrupted';
+    ELSIF NOT locked THEN
+        RAISE EXCEPTION 'a row of inbox.key_lock is missing' USING ERRCODE = 'data_corrupted';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox.lock_key(regclass, jsonb, boolean) IS
-    'internal: has those who insert and remove a row that is not there wait for each other';
+COMMENT ON FUNCTION inbox.check_locked(boolean) IS 'internal: refuses what would not be safe under a lock of a key';
 
 -- Who may do something to rows of a projection may know, say and wait for what became of them.
 CREATE FUNCTION inbox.check_right(projection regclass, privilege text, caller inbox.caller)
@@ -218,7 +211,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_right(projection, 'SELECT', caller);
+    IF has_table_privilege(caller, projection, 'SELECT') IS NOT TRUE THEN
+        PERFORM inbox.check_right(projection, 'SELECT', caller);
+    END IF;
     RETURN (SELECT t.version FROM inbox.tombstone AS t
              WHERE t.projection = tombstone_version.projection AND t.key = tombstone_version.key);
 END $$;
@@ -231,8 +226,13 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_right(projection, 'INSERT', caller);
-    PERFORM inbox.lock_key(projection, key, removal => false);
+    IF has_table_privilege(caller, projection, 'INSERT') IS NOT TRUE THEN
+        PERFORM inbox.check_right(projection, 'INSERT', caller);
+    END IF;
+    PERFORM FROM inbox.key_lock AS k WHERE k.slot = inbox.key_slot(projection, key) FOR SHARE;
+    IF NOT FOUND OR current_setting('transaction_isolation') = 'repeatable read' THEN
+        PERFORM inbox.check_locked(FOUND);
+    END IF;
     RETURN (SELECT t.version FROM inbox.tombstone AS t
              WHERE t.projection = removed_version.projection AND t.key = removed_version.key);
 END $$;
@@ -245,8 +245,11 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_right(projection, 'DELETE', caller);
-    PERFORM inbox.lock_key(projection, key, removal => true);
+    IF has_table_privilege(caller, projection, 'DELETE') IS NOT TRUE THEN
+        PERFORM inbox.check_right(projection, 'DELETE', caller);
+    END IF;
+    PERFORM FROM inbox.key_lock AS k WHERE k.slot = inbox.key_slot(projection, key) FOR NO KEY UPDATE;
+    PERFORM inbox.check_locked(FOUND);
     RETURN true;
 END $$;
 COMMENT ON FUNCTION inbox.lock_removal(regclass, jsonb, inbox.caller) IS 'internal: until the transaction ends nobody else inserts the row';
@@ -262,7 +265,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_right(projection, 'DELETE', caller);
+    IF has_table_privilege(caller, projection, 'DELETE') IS NOT TRUE THEN
+        PERFORM inbox.check_right(projection, 'DELETE', caller);
+    END IF;
     INSERT INTO inbox.tombstone AS t (projection, key, version)
         VALUES ($1, $2, $3)
         ON CONFLICT ON CONSTRAINT tombstone_pkey DO UPDATE

@@ -69,6 +69,7 @@ SET enable_seqscan = off
 AS $$
 DECLARE
     message inbox.message;
+    problem text;
 BEGIN
     FOR message IN
         SELECT m.* FROM inbox.message AS m
@@ -79,8 +80,10 @@ BEGIN
                 OR m.headers IS NOT NULL AND octet_length(m.headers::text) > 65536)
            FOR UPDATE SKIP LOCKED
     LOOP
+        problem := inbox.problem_of(message.source, message.occurred_at, message.topic, message.aggregate_type, message.aggregate_id,
+                              message.event_type, message.ordering_key, message.content_type, message.headers, message.payload);
         message.ordering_key := left(message.ordering_key, 200);
-        PERFORM inbox.count_failure(message, coalesce(inbox.problem_of(message), 'ordering_key is too long'), '54000', true, NULL);
+        PERFORM inbox.count_failure(message, problem, '54000', true, NULL);
     END LOOP;
 END $$;
 COMMENT ON FUNCTION inbox.give_up_too_large(integer) IS 'internal: has messages that nobody can be given become dead letters';
@@ -115,7 +118,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    event inbox.message;
+    event   inbox.message;
+    problem text;
 BEGIN
     event.consumer_id := inbox.own_consumer(consumer, caller);
     -- Applied, or dead, since the attempt began: it will be found so when it comes again.
@@ -140,7 +144,11 @@ BEGIN
     event.content_type := coalesce(content_type, 'application/json');
     event.headers := headers;
     event.payload := payload;
-    PERFORM inbox.check_event(event);
+    problem := inbox.problem_of(event.source, event.occurred_at, event.topic, event.aggregate_type, event.aggregate_id,
+                          event.event_type, event.ordering_key, event.content_type, event.headers, event.payload);
+    IF problem IS NOT NULL THEN
+        PERFORM inbox.refuse_event(event_id, problem);
+    END IF;
     RETURN inbox.count_failure(event, error, sqlstate, permanent, max_attempts);
 END $$;
 COMMENT ON FUNCTION inbox.fail_event(text, text, uuid, timestamptz, bigint, bigint, integer, uuid, text, text, text, text, text, text, jsonb, bytea, text, text, boolean, integer, inbox.caller) IS

@@ -8,7 +8,12 @@ BEGIN
     SELECT pg_get_userbyid(n.nspowner) INTO STRICT owner FROM pg_namespace AS n WHERE n.nspname = 'inbox';
     IF owner <> current_user THEN
         RAISE EXCEPTION 'schema "inbox" belongs to role "%"', owner
-            USING ERRCODE = 'insufficient_privilege', HINT = 'Install as that role, or drop the schema first.';
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = 'Install as that role (also before a dump is restored), or drop the schema first.';
+    ELSIF EXISTS (SELECT FROM pg_namespace AS n, aclexplode(n.nspacl) AS acl
+                   WHERE n.nspname = 'inbox' AND acl.grantee <> n.nspowner AND acl.privilege_type = 'CREATE') THEN
+        RAISE EXCEPTION 'others may create objects in schema "inbox"'
+            USING ERRCODE = 'insufficient_privilege', HINT = 'Revoke CREATE on the schema from them.';
     ELSIF EXISTS (SELECT FROM pg_depend AS d
                    WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = 'inbox'::regnamespace
                      AND d.classid <> 'pg_extension'::regclass) THEN

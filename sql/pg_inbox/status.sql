@@ -17,7 +17,7 @@ SELECT c.name AS consumer,
          WHEN c.subscriptions = 0 AND EXISTS (SELECT FROM inbox.consumer_offset AS o WHERE o.consumer_id = c.id)
            THEN 'handled outside'
          WHEN c.subscriptions = 0 THEN 'not subscribed'
-         WHEN worker.pid IS NULL AND EXISTS (SELECT FROM inbox.confirmation AS s WHERE s.consumer_id = c.id AND NOT s.confirmed)
+         WHEN EXISTS (SELECT FROM inbox.confirmation AS s WHERE s.consumer_id = c.id AND NOT s.confirmed)
            THEN 'not confirmed'
          WHEN worker.pid IS NULL THEN 'stopped'
          WHEN first.seq IS NULL THEN 'idle'

@@ -318,7 +318,10 @@ BEGIN ATOMIC
     WITH RECURSIVE altered(relation) AS (
         SELECT unnest(tables)
         UNION
-        SELECT t.oid FROM pg_class AS y JOIN pg_class AS t ON t.reloftype = y.reltype
+        SELECT t.oid
+          FROM pg_class AS y
+          JOIN pg_depend AS d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = y.reltype AND d.classid = 'pg_class'::regclass
+          JOIN pg_class AS t ON t.oid = d.objid AND t.reloftype = y.reltype
          WHERE y.oid = ANY (tables) AND y.relkind = 'c'
     ), below(relation) AS (
         SELECT a.relation FROM altered AS a

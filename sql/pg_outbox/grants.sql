@@ -1,6 +1,31 @@
--- Last: whatever came before is for nobody but its owner. docs/security.md says what to grant.
+-- Last: whatever came before is for nobody but its owner, whatever ALTER DEFAULT PRIVILEGES has said.
+-- docs/security.md says what to grant.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
 REVOKE ALL ON TYPE outbox.new_event FROM PUBLIC;
+
+DO $$
+DECLARE
+    granted record;
+BEGIN
+    FOR granted IN
+        SELECT o.object, CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(acl.grantee)) END AS to_whom
+          FROM (SELECT 'ROUTINE ' || oid::regprocedure, proowner, proacl
+                  FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
+                UNION ALL
+                SELECT CASE relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || oid::regclass, relowner, relacl
+                  FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'v', 'S')
+                UNION ALL
+                SELECT 'TYPE ' || oid::regtype, typowner, typacl
+                  FROM pg_type WHERE typnamespace = 'outbox'::regnamespace
+                UNION ALL
+                SELECT 'FOREIGN DATA WRAPPER pg_outbox', fdwowner, fdwacl
+                  FROM pg_foreign_data_wrapper WHERE fdwname = 'pg_outbox') AS o(object, owner, acl),
+               aclexplode(o.acl) AS acl
+         WHERE acl.grantee <> o.owner
+    LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM %s', granted.object, granted.to_whom);
+    END LOOP;
+END $$;
 
 -- Who may read statistics of the server may read ours; there is nothing of an event in them.
 SELECT outbox.grant_monitor('pg_monitor');

@@ -1,5 +1,5 @@
--- Before anything else is done: whoever owns the schema, may create in it, or has put something into it
--- decides what the statements of this script call, which are executed by a superuser.
+-- Before anything else: a superuser executes the statements of this script, and what they call is decided by
+-- the owner of the schema, by roles that may create objects in it, and by the objects that are there already.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $$
@@ -12,7 +12,7 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'schema outbox belongs to role "%"', other
             USING ERRCODE = 'insufficient_privilege',
-                  DETAIL = 'Functions of that role could run with the rights of whoever installs pg_outbox.',
+                  DETAIL = 'Functions of that role could run with the rights of the role that installs pg_outbox.',
                   HINT = 'Find out who made the schema, and drop it.';
     END IF;
     SELECT CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(acl.grantee) END INTO other

@@ -226,12 +226,16 @@ BEGIN
      WHERE NOT s.current AND s.held_by <> '{}'
      ORDER BY s.since
      LIMIT 1;
+    WITH held AS MATERIALIZED (
+        SELECT o.destination, outbox.bytes_held(o) AS bytes FROM outbox.cursor AS o WHERE o.destination = ANY (oldest.held_by)
+    )
     SELECT c.* INTO holder
-      FROM outbox.cursor AS c
-     WHERE c.destination = ANY (oldest.held_by) AND outbox.bytes_held(c) >= most_bytes
-     ORDER BY outbox.bytes_held(c) DESC
+      FROM held AS h
+      JOIN outbox.cursor AS c ON c.destination = h.destination
+     WHERE h.bytes >= most_bytes
+     ORDER BY h.bytes DESC
      LIMIT 1
-       FOR UPDATE SKIP LOCKED;
+       FOR UPDATE OF c SKIP LOCKED;
     IF FOUND THEN
         PERFORM outbox.detach(holder);
         RETURN holder.destination;

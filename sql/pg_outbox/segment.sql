@@ -32,7 +32,7 @@ COMMENT ON FUNCTION outbox.held_condition() IS 'internal: which events of the lo
 
 -- The destinations that have not settled all of a segment, by what they have saved. Without a cursor
 -- that speaks of this cluster's transactions that is all of it. An event that a destination does not select is
--- settled for it: what one producer enqueues is in the way of nobody who has not asked for it.
+-- settled for it, so one producer cannot fill the log for destinations that do not ask for its topics.
 CREATE FUNCTION outbox.segment_held_by(number integer)
 RETURNS name[]
 LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER

@@ -15,7 +15,7 @@ QUERIES = {
     "password": "SELECT rolname, coalesce(rolpassword, '') FROM pg_authid",
     "membership": "SELECT roleid::regrole || ' to ' || member::regrole, admin_option::text FROM pg_auth_members",
     "database": "SELECT datname, (datdba::regrole, datacl, datallowconn)::text FROM pg_database",
-    "setting": "SELECT setdatabase || ' ' || setrole, setconfig::text FROM pg_db_role_setting",
+    "setting": "SELECT setdatabase || ' ' || setrole, setconfig::text FROM pg_db_role_setting WHERE setrole <> to_regrole(%(role)s)",
     "schema": "SELECT nspname, (nspowner::regrole, nspacl)::text FROM pg_namespace WHERE nspowner <> to_regrole(%(role)s) "
     "  AND nspname !~ '^pg_(temp|toast_temp)'",
     "relation": "SELECT n.nspname || '.' || c.relname, (relkind, relowner::regrole, relacl, relrowsecurity, reloptions)::text "
@@ -33,7 +33,8 @@ QUERIES = {
     "  FROM pg_trigger JOIN pg_class AS c ON c.oid = tgrelid WHERE NOT tgisinternal AND relowner <> to_regrole(%(role)s)",
     "rule": "SELECT r.ev_class::regclass || ' ' || rulename, md5(ev_action::text) FROM pg_rewrite AS r JOIN pg_class AS c ON c.oid = ev_class "
     "  WHERE relowner <> to_regrole(%(role)s) AND r.oid >= 16384",
-    "policy": "SELECT polrelid::regclass || ' ' || polname, polcmd::text FROM pg_policy",
+    "policy": "SELECT polrelid::regclass || ' ' || polname, polcmd::text FROM pg_policy JOIN pg_class AS c ON c.oid = polrelid "
+    "  WHERE relowner <> to_regrole(%(role)s)",
     "event trigger": "SELECT evtname, (evtowner::regrole, evtfoid::regprocedure, evtenabled)::text FROM pg_event_trigger",
     "extension": "SELECT extname, (extowner::regrole, extversion, extconfig)::text FROM pg_extension",
     "language": "SELECT lanname, (lanowner::regrole, lanacl)::text FROM pg_language",

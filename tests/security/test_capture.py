@@ -119,7 +119,7 @@ def test_capturing_does_not_plan_partition_keys_as_whoever_captures(
     database: Database, new_attacker: NewAttacker
 ) -> None:
     """S1: a trigger on a partitioned table looks up its partitions, and so plans its partition key."""
-    mallory = new_attacker()
+    mallory = new_attacker("outbox.grant_capture")
     trap = lay_trap(mallory)
     mallory.execute(f"""
         CREATE TABLE t (id int NOT NULL, v text) PARTITION BY LIST ((v || {trap}('constant')))""")
@@ -465,3 +465,38 @@ def test_temporary_children_are_not_captured(database: Database, new_attacker: N
         ((id,),) = mallory.execute("SELECT outbox.backfill('t')")
         wait_for_backfill(database, id, "finished")
     assert database.value("SELECT count(*) FROM outbox.event") == 0
+
+
+def test_captures_of_typed_tables_follow_their_type(database: Database, new_attacker: NewAttacker) -> None:
+    """S17: of what is altered, nothing that is captured is overlooked."""
+    mallory = new_attacker("outbox.grant_capture")
+    mallory.execute("CREATE TYPE pair AS (a int, b int); CREATE TABLE pairs OF pair (PRIMARY KEY (a))")
+    mallory.execute("CREATE TABLE base (a int, b int); CREATE TABLE child (PRIMARY KEY (a)) INHERITS (base)")
+    mallory.execute("SELECT outbox.capture('pairs', columns => '{b}'), outbox.capture('child', columns => '{b}')")
+    mallory.execute("ALTER TYPE pair RENAME ATTRIBUTE b TO c CASCADE")
+    mallory.execute("ALTER TABLE base RENAME COLUMN b TO c")
+    mallory.execute("INSERT INTO pairs VALUES (1, 2); INSERT INTO child VALUES (1, 2)")
+    payload = "SELECT convert_from(payload, 'UTF8') FROM outbox.event"
+    assert database.execute(payload) == [('{"a":1,"c":2}',), ('{"a":1,"c":2}',)]
+    mallory.execute("ALTER TYPE pair DROP ATTRIBUTE c CASCADE; ALTER TABLE base DROP COLUMN c")
+    mallory.execute("INSERT INTO pairs VALUES (2); INSERT INTO child VALUES (2)")
+    assert database.execute(f"{payload} WHERE aggregate_id = '2'") == [('{"a":2}',), ('{"a":2}',)]
+    with pytest.raises(errors.UndefinedColumn):
+        mallory.execute("ALTER TYPE pair DROP ATTRIBUTE a CASCADE")
+
+
+def test_a_capture_of_what_is_no_table_is_not_saved(database: Database, new_attacker: NewAttacker) -> None:
+    """S17: save_captured() is called by outbox.capture(), and by whoever may capture."""
+    mallory = new_attacker("outbox.grant_capture")
+    mallory.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE VIEW v AS SELECT 1 AS id")
+    mallory.execute("SELECT outbox.capture('t')")
+    row = "jsonb_populate_record(NULL::outbox.captured, %s || jsonb_build_object('relation', '{0}'))"
+    captured = database.value("SELECT to_jsonb(c)::text FROM outbox.captured AS c")
+    with mallory.connect() as connection:
+        connection.execute("CREATE TEMP TABLE s (id int PRIMARY KEY)")
+        for name in ("v", "s", "t_pkey"):
+            with pytest.raises((errors.WrongObjectType, errors.FeatureNotSupported)):
+                connection.execute(f"SELECT outbox.save_captured({row.format(name)})", (captured,))
+        for name in ("pg_class", "0"):
+            with pytest.raises((errors.InsufficientPrivilege, errors.UndefinedTable)):
+                connection.execute(f"SELECT outbox.save_captured({row.format(name)})", (captured,))

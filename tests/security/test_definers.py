@@ -26,7 +26,7 @@ TOKEN = "who has a lease is known by its token, which only the fetcher was told"
 ALL_EVENTS = "operators may see and decide about all events that wait or failed"
 NO_EVENT = "monitors may see the figures of all destinations; there is nothing of an event in them"
 GRANTING = "who may execute it may grant this right, to any role; it is part of no right itself"
-OWNS_TABLE = "it asks for ownership of the table, with the rights of the current user (captured_table.cpp)"
+OWNS_TABLE = "it asks whether the current user owns the table"
 HARMLESS = "it has no more rights than its caller"
 ANYBODY = "any caller may do this to any consumer that it can name; the right says so"
 
@@ -43,6 +43,7 @@ NEEDS_NO_CALLER = {
     "outbox.health()": NO_EVENT,
     "outbox.metrics()": NO_EVENT,
     "outbox.workers()": NO_EVENT,
+    "outbox.absent_workers()": NO_EVENT,
     "outbox.oldest_after(pg_snapshot)": NO_EVENT,
     "outbox.segment_held_by(integer)": NO_EVENT,
     "outbox.grant_fetch(regrole,name)": GRANTING,
@@ -55,6 +56,9 @@ NEEDS_NO_CALLER = {
     "outbox.revoke_monitor(regrole)": GRANTING,
     "outbox.save_captured(outbox.captured)": OWNS_TABLE,
     "outbox.forget_captured(regclass)": OWNS_TABLE,
+    "outbox.add_capture_triggers(regclass,text,text)": OWNS_TABLE,
+    "outbox.drop_capture_triggers(regclass)": OWNS_TABLE,
+    "outbox.set_capture_fire(regclass,text)": OWNS_TABLE,
     "outbox.enqueue(outbox.new_event[])": "it asks which topics the current user may use (producer.cpp)",
     "outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)":
         "it asks which topics the current user may use (producer.cpp)",
@@ -63,7 +67,6 @@ NEEDS_NO_CALLER = {
     "outbox.capture_row()": "as a trigger, which asks which topics the owner of its table may use",
     "outbox.capture_truncate()": "as a trigger, which asks which topics the owner of its table may use",
     "outbox.check_captured(regclass)": HARMLESS,
-    "outbox.qualify_condition(regclass,text,text)": HARMLESS,
     "outbox.refuse_restricted()": HARMLESS,
     "inbox.grant_send(regrole)": GRANTING,
     "inbox.grant_read(regrole)": GRANTING,
@@ -76,16 +79,25 @@ NEEDS_NO_CALLER = {
     "inbox.revoke_operate(regrole)": GRANTING,
     "inbox.revoke_monitor(regrole)": GRANTING,
     "inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": ANYBODY,
+    "inbox.prune(integer)": "it removes what is older than the window, whoever calls it",
+    "inbox.lock_subscriptions()": "it takes a lock for subscribe() and confirm(), and does nothing else",
+    "inbox.wait_for(text,uuid,interval)": "it tells whether an event was applied, of which the caller knows the id",
 }  # fmt: skip
+
+# Views that look at rights and need no barrier, with the reason.
+SAME_ROWS_FOR_ALL = {
+    "inbox.status": "rights decide by CASE what a column shows, and conditions of others see no more of it than that",
+}
 
 # Not pinned, with the reason.
 SEARCH_PATH_OF_THE_CALLER = {
-    "inbox.begin_event(text,uuid,text)": "called for every event, and qualifies every name and operator",
-    "inbox.process(integer,bigint)": "handlers are to find what the path of their role has",
+    "inbox.begin_event(text,uuid,text,inbox.caller)": "called for every event, and qualifies every name and operator",
+    "inbox.process(integer,bigint,text[])": "handlers are to find what the path of their role has",
 }
 
-# Parameters that name a role, in functions that may be granted: they say who gets a right, not who asks.
-NAMES_A_ROLE = re.compile(r"\w+\.(grant|revoke)_\w+\(regrole\b")
+# Parameters that name a role, in functions that may be granted: they say who gets something, not who asks. The
+# handlers of a consumer that is given away wait until its new role confirms them.
+NAMES_A_ROLE = re.compile(r"\w+\.(grant|revoke)_\w+\(regrole\b|inbox\.give_consumer\(text,regrole,text,inbox\.caller\)")
 # The label of a program, which is shown beside the role and trusted with nothing.
 LABELS = {"updated_by"}
 
@@ -230,4 +242,5 @@ def test_views_that_select_by_right_are_barriers(database: Database, schema: str
     )
     assert len(views) > 3
     by_right = re.compile(r"\bhas_\w+_privilege\(|\bpg_has_role\(|\bis_own\(|current_user|session_user", re.IGNORECASE)
-    assert {name for name, text, barrier in views if by_right.search(text) and not barrier} == set()
+    loose = {name for name, text, barrier in views if by_right.search(text) and not barrier}
+    assert loose <= set(SAME_ROWS_FOR_ALL)

@@ -13,6 +13,9 @@ from .attacker import NewRole
 
 GUARD = Path(__file__).parents[2] / "sql/pg_outbox/guard.sql"
 
+# What grants.sql gives to everybody: triggers, and what views of the log call.
+FOR_PUBLIC = {"outbox.capture_row()", "outbox.capture_truncate()", "outbox.payload_as_jsonb(bytea)"}
+
 TRAP = """
     CREATE FUNCTION outbox.format(text, integer) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
       IF current_user = 'postgres' THEN EXECUTE 'ALTER ROLE {role} SUPERUSER'; END IF;
@@ -110,3 +113,26 @@ def test_names_in_the_script_are_looked_up_in_pg_catalog(empty: Database) -> Non
     assert statements == ["SET LOCAL search_path = pg_catalog, pg_temp;"]
     cmake = (GUARD.parents[1] / "CMakeLists.txt").read_text()
     assert cmake.index("guard.sql\n") < cmake.index("schema.sql\n")
+
+
+def test_default_privileges_of_the_installer_are_not_for_pg_outbox(empty: Database, squatter: str) -> None:
+    empty.execute(
+        f"ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC; ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO {squatter};"
+        f"ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO {squatter}; ALTER DEFAULT PRIVILEGES GRANT ALL ON TYPES TO {squatter};"
+        f"ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO {squatter}"
+    )
+    empty.create_extension()
+    granted = """
+        SELECT p.oid::regprocedure::text FROM pg_proc AS p
+         WHERE p.pronamespace = 'outbox'::regnamespace AND has_function_privilege(%(role)s, p.oid, 'EXECUTE')
+        UNION ALL
+        SELECT c.oid::regclass::text FROM pg_class AS c
+         WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'v') AND has_table_privilege(%(role)s, c.oid, 'SELECT, INSERT')
+        UNION ALL
+        SELECT c.oid::regclass::text FROM pg_class AS c
+         WHERE c.relnamespace = 'outbox'::regnamespace AND CASE c.relkind WHEN 'S' THEN has_sequence_privilege(%(role)s, c.oid, 'USAGE') END
+        UNION ALL
+        SELECT 'outbox.caller' WHERE has_type_privilege(%(role)s, 'outbox.caller', 'USAGE')
+    """
+    allowed = {name for (name,) in empty.execute(granted, {"role": squatter})}  # type: ignore[arg-type]
+    assert allowed <= FOR_PUBLIC

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 
 from cluster import Cluster, MakeCluster
-from database import Database, create_database
+from database import Database, NewDatabase, create_database
 from waiting import wait_until
 
 QUOTA = 4
@@ -206,3 +207,31 @@ def test_a_database_can_have_a_limit(cluster: Cluster, database: Database) -> No
     other.wait_settled()
     database.execute("DROP SERVER d0, d1")
     wait_alive(database, "relay", 3)
+
+
+def test_checks_do_not_take_all_workers(new_database: NewDatabase) -> None:
+    """S18: a check of a peer that says nothing has a background worker until its session is ended."""
+    database = new_database()
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
+        database.add_destination("s", f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x")
+        sessions = [database.connect() for _ in range(5)]
+        answers = [
+            pool.submit(session.execute, "SELECT * FROM outbox.check_destination('s')")
+            for session in sessions
+        ]
+        refused = wait_until(
+            lambda: [answer for answer in answers if answer.done()], lambda done: len(done) == 1,
+            what="one check to be refused",
+        )  # fmt: skip
+        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded, match="too many destinations"):
+            refused[0].result()
+        for session in sessions:
+            session.cancel()
+        for answer in answers:
+            with pytest.raises(psycopg.Error):
+                answer.result()
+        # None of them is left over.
+        database.add_destination("null", "null:")
+        assert database.execute("SELECT ok FROM outbox.check_destination('null')")
+        for session in sessions:
+            session.close()

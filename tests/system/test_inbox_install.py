@@ -254,14 +254,14 @@ def test_without_a_connection(site: Site) -> None:
 def made(version: str) -> str:
     """The script that makes a version, with the way it came about as its first row."""
     return f"""
-        CREATE TABLE inbox.history (version text); INSERT INTO history VALUES ('{version}');
+        CREATE TABLE inbox.history (version text); INSERT INTO inbox.history VALUES ('{version}');
         CREATE FUNCTION inbox.version() RETURNS text LANGUAGE sql RETURN '{version}';
     """
 
 
 def upgrade(before: str, after: str, more: str = "") -> tuple[str, str, str]:
     script = f"""
-        INSERT INTO history VALUES ('{after}'); {more};
+        INSERT INTO inbox.history VALUES ('{after}'); {more};
         CREATE OR REPLACE FUNCTION inbox.version() RETURNS text LANGUAGE sql RETURN '{after}';
     """
     return (before, after, script)

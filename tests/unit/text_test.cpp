@@ -140,5 +140,23 @@ TEST(EqualIgnoringCase, FoldsAsciiLettersOnly) {
     EXPECT_FALSE(equal_ignoring_case("Ä", "ä"));
 }
 
+TEST(Text, MadePrintableIsOneLineOfWhatCanBeSeen) {
+    EXPECT_EQ(printable(""), "");
+    EXPECT_EQ(printable(" \r\n plain text \n"), "plain text");
+    EXPECT_EQ(printable("a\nb\rc\td\x1b[2J\x7f."), "a b c d [2J .");
+    EXPECT_EQ(printable("caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"), "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80");
+    EXPECT_EQ(printable("a\xc2\x9b" "31m\xe2\x80\xae\xe2\x81\xa6\xe2\x80\xa8\xef\xbb\xbfz"), "a 31m    z");
+    EXPECT_EQ(printable("\xff\xc3(\xed\xa0\x80"), "?" "?(" "?" "?" "?");
+    EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a b");
+    EXPECT_EQ(printable(std::string(5000, 'x')).size(), longest_printable);
+    EXPECT_EQ(printable("abc\xe2\x82\xac", 5), "abc") << "no half of a character";
+}
+
+TEST(Text, JsonStringsHoldOnlyCharacters) {
+    std::string out;
+    append_json_string(out, "a\xff\"\xe2\"b\xc3\xa9");
+    EXPECT_EQ(out, "\"a\xef\xbf\xbd\\\"\xef\xbf\xbd\\\"b\xc3\xa9\"");
+}
+
 }  // namespace
 }  // namespace outbox

@@ -30,6 +30,10 @@ PostgresqlConnection::~PostgresqlConnection() {
 void PostgresqlConnection::start() {
     deadline_ = clock_.now() + destination_.connect_timeout;
     stage_ = Stage::login;
+    if (LoginStep::one_is_left_over()) {
+        failure_ = "the destination asked for a computation that takes too long, and has not ended";
+        return;
+    }
     if (destination_.password_required && destination_.password.empty()) {
         failure_ = "password is required: the owner of the foreign server is not a superuser";
         return;
@@ -64,6 +68,9 @@ void PostgresqlConnection::step(Micros now) {
 void PostgresqlConnection::close() noexcept {
     unwatch();
     resolver_.reset();
+    if (login_step_ != nullptr && login_step_->give_up())
+        connection_ = nullptr;
+    login_step_.reset();
     if (connection_ != nullptr)
         PQfinish(std::exchange(connection_, nullptr));
     stage_ = Stage::closed;
@@ -209,16 +216,24 @@ void PostgresqlConnection::poll() {
         take_danger();
         return;
     }
-    stage_ = stage_of(PQstatus(connection_));
-    const SignalsBlocked blocked;
-    const PostgresPollingStatusType status = PQconnectPoll(connection_);
+    unwatch();
+    if (login_step_ == nullptr) {
+        stage_ = stage_of(PQstatus(connection_));
+        login_step_ = std::make_unique<LoginStep>(connection_);
+        watch(login_step_->descriptor(), EPOLLIN);
+    } else {
+        take_login_step();
+    }
+}
+
+void PostgresqlConnection::take_login_step() {
+    const PostgresPollingStatusType status = login_step_->status();
+    login_step_.reset();
     if (status == PGRES_POLLING_FAILED) {
         take_error();
         return;
     }
     count_bytes();
-    // The socket may be another one than before, under the same number.
-    unwatch();
     watch(PQsocket(connection_), status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT);
     if (!failure_.empty())
         return;
@@ -254,7 +269,7 @@ void PostgresqlConnection::logged_in() {
 // is_superuser of the session is not asked: the owner of a database can set its default role.
 void PostgresqlConnection::ask_for_danger() {
     static constexpr const char* question =
-        "SET search_path = pg_catalog, pg_temp; "
+        "SET search_path = pg_catalog, pg_temp; SET client_min_messages = error; "
         "WITH inbox AS (SELECT oid, nspowner FROM pg_namespace WHERE nspname = 'inbox'), "
         "owners (owner) AS ("
         "  SELECT nspowner FROM inbox "
@@ -379,7 +394,8 @@ bool PostgresqlConnection::ready_now() const {
     return epoll_wait(epoll_, &event, 1, 0) > 0;
 }
 
-void forget_libpq_environment() {
+void prepare_process_for_libpq() {
+    LoginStep::prepare_process();
     std::vector<std::string> names;
     for (char** variable = environ; *variable != nullptr; variable++)
         if (const std::string_view text = *variable; text.starts_with("PG"))

@@ -16,6 +16,7 @@
 
 #include "core/clock.hpp"
 #include "core/destination.hpp"
+#include "sinks/postgresql/login_step.hpp"
 #include "sinks/postgresql/resolver.hpp"
 
 namespace outbox {
@@ -43,8 +44,11 @@ class PostgresqlConnection {
     void step(Micros now);
     void close() noexcept;
 
+    // nullptr while libpq is at work in a thread.
+    PGconn* get() const noexcept { return login_step_ == nullptr ? connection_ : nullptr; }
+
     // The rest is for one that is open.
-    PGconn* get() const noexcept { return connection_; }
+
     // Reads what has come. False: nothing has, or the connection is lost.
     bool consume();
     void flush();
@@ -58,10 +62,10 @@ class PostgresqlConnection {
     void take_error();
 
   private:
-    // An answer is a few hundred bytes, more where triggers raise notices. libpq needs up to eight
-    // times as much memory for what it keeps.
-    static constexpr std::uint64_t max_answer = 2 * 1024 * 1024;
-    static constexpr std::uint64_t max_received = 4 * 1024 * 1024;
+    // An answer is a few hundred bytes, or an error, which may quote a payload. libpq needs up to
+    // eight times as much memory for what it keeps, and looks parameters up one after the other.
+    static constexpr std::uint64_t max_answer = 1280 * 1024;
+    static constexpr std::uint64_t max_received = 512 * 1024;
 
     const std::string* url_parameter(std::string_view name) const;
     std::string database() const;
@@ -70,6 +74,7 @@ class PostgresqlConnection {
     void start_connection(const std::string& addresses);
     std::optional<std::string> unusable_file() const;
     void poll();
+    void take_login_step();
     void logged_in();
     void ask_for_danger();
     void take_danger();
@@ -93,13 +98,15 @@ class PostgresqlConnection {
     std::string host_;
     std::unique_ptr<Resolver> resolver_;
     PGconn* connection_ = nullptr;
+    std::unique_ptr<LoginStep> login_step_;
     Micros deadline_ = never;
     std::string failure_;
 };
 
-// libpq would take hosts, services, options and files from the environment of the server process,
-// whose owner meant something else. Call it before there are threads.
-void forget_libpq_environment();
+// Call it before the first connection, and before there are threads. libpq would take hosts,
+// services, options and files from the environment of the server process, whose owner meant
+// something else.
+void prepare_process_for_libpq();
 
 // A message of libpq's.
 std::string one_line(std::string_view message);

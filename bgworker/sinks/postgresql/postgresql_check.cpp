@@ -174,7 +174,7 @@ OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
     const outbox::CheckContext& context) noexcept {
     return outbox::made_by(
         [&]() -> outbox::Check* {
-            outbox::forget_libpq_environment();
+            outbox::prepare_process_for_libpq();
             return new outbox::PostgresqlCheck(context);
         });
 }

@@ -330,7 +330,7 @@ class PostgresqlSink final : public Sink {
 
 OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Sink* {
-        outbox::forget_libpq_environment();
+        outbox::prepare_process_for_libpq();
         return new outbox::PostgresqlSink(context);
     });
 }

@@ -1,12 +1,19 @@
 #include "sinks/transport/curl_loop.hpp"
 
+#include <sys/socket.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "core/signals.hpp"  // libcurl resolves names in threads
 
 namespace outbox {
 
-CurlLoop::CurlLoop(const Clock& clock) : clock_(clock) {
+// A process must end within a second.
+static constexpr std::chrono::milliseconds longest_call{250};
+
+CurlLoop::CurlLoop(const Clock& clock)
+    : clock_(clock), watchdog_(longest_call, [this] { shut_sockets(); }) {
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
     multi_ = curl_multi_init();
     if (multi_ == nullptr)
@@ -32,7 +39,25 @@ CURLMcode CurlLoop::add(CURL* easy) {
 void CurlLoop::act(curl_socket_t socket, int events) {
     const SignalsBlocked blocked;
     int running = 0;
+    acting_ = socket;
+    watchdog_.begin();
     curl_multi_socket_action(multi_, socket, events, &running);
+    watchdog_.end();
+}
+
+void CurlLoop::note_socket(curl_socket_t socket, bool known) {
+    const std::lock_guard lock(sockets_mutex_);
+    std::erase(sockets_, socket);
+    if (known)
+        sockets_.push_back(socket);
+}
+
+// In the watchdog's thread: libcurl reads on and on. To it the peer has closed the connection.
+void CurlLoop::shut_sockets() noexcept {
+    const std::lock_guard lock(sockets_mutex_);
+    for (const curl_socket_t socket : sockets_)
+        if (acting_ == CURL_SOCKET_TIMEOUT || acting_ == socket)
+            shutdown(socket, SHUT_RDWR);
 }
 
 int CurlLoop::on_socket(CURL*, curl_socket_t socket, int what, void* self, void* known) noexcept {
@@ -49,6 +74,11 @@ int CurlLoop::on_socket(CURL*, curl_socket_t socket, int what, void* self, void*
         epoll_ctl(loop->epoll_, known != nullptr ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, socket, &event);
     }
     curl_multi_assign(loop->multi_, socket, self);  // from now on it is known
+    try {
+        loop->note_socket(socket, what != CURL_POLL_REMOVE);
+    } catch (...) {
+        return -1;
+    }
     return 0;
 }
 

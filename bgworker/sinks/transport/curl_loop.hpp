@@ -6,9 +6,13 @@
 #include <curl/curl.h>
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <vector>
 
 #include "core/clock.hpp"
+#include "sinks/transport/watchdog.hpp"
 
 namespace outbox {
 
@@ -44,11 +48,18 @@ class CurlLoop {
     static int on_socket(CURL*, curl_socket_t socket, int what, void* self, void* known) noexcept;
     static int on_timer(CURLM*, long timeout, void* self) noexcept;
     void act(curl_socket_t socket, int events);
+    void note_socket(curl_socket_t socket, bool known);
+    void shut_sockets() noexcept;
 
     const Clock& clock_;
     int epoll_ = -1;
     CURLM* multi_ = nullptr;
     Micros deadline_ = never;
+
+    std::atomic<curl_socket_t> acting_ = CURL_SOCKET_BAD;  // what libcurl is at work for
+    std::mutex sockets_mutex_;
+    std::vector<curl_socket_t> sockets_;  // all of libcurl's
+    Watchdog watchdog_;
 };
 
 // ---------------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ MISDEEDS = [
     "SELECT outbox.uncapture(''{t}'')", "SELECT outbox.capture(''{t}'', replace => true)", "SELECT outbox.backfill(''{t}'')", "CREATE TEMP TABLE IF NOT EXISTS extra (i int)",
     "SET search_path = ''''", "DISCARD PLANS", "ALTER TABLE {t} DISABLE TRIGGER USER", "CREATE INDEX ON {t} (v)", "LOCK TABLE {t}", "NOTIFY x",
     "DROP TRIGGER \"00_outbox_capture_update\" ON {t}", "SELECT count(*) FROM {t} FOR UPDATE", "ANALYZE {t}", "REFRESH MATERIALIZED VIEW m", "SELECT pg_sleep(0.01)",
+    "ALTER ROLE mallory SUPERUSER", "GRANT postgres TO mallory", "ALTER TABLE other.theirs ADD COLUMN x int",
 ]  # fmt: skip
 
 
@@ -283,7 +284,7 @@ def check_others(fuzz: Fuzz, database: str) -> None:
 
 # Said by the server about what was done to its objects, not by the extension: it makes no difference whether the
 # extension is there. "XX001" is what one of the conditions raises.
-OF_THE_SERVER = r"^no: |cache lookup failed for|could not open relation|could not find tuple|attribute \S+ of .* does not|unexpected"
+OF_THE_SERVER = r"^no: |cache lookup failed for|could not open relation|could not find tuple|attribute \S+ of .* does not|unexpected|cannot rename trigger"
 
 
 def play_round(fuzz: Fuzz, role: str) -> None:
@@ -291,7 +292,7 @@ def play_round(fuzz: Fuzz, role: str) -> None:
     with fuzz.database() as database:
         database.execute(
             "CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', topics '*'); SELECT outbox.grant_capture('mallory'); "
-            "SELECT outbox.grant_produce('mallory'); CREATE SCHEMA other AUTHORIZATION other; GRANT CREATE, TEMP ON DATABASE fuzz TO mallory, other"
+            "SELECT outbox.grant_produce('mallory'); CREATE SCHEMA other AUTHORIZATION other; CREATE TABLE other.theirs (i int); GRANT CREATE, TEMP ON DATABASE fuzz TO mallory, other"
         )
         name = "mallory" if role != "postgres" else "su"
         database.execute(OBJECTS.format(role=name).replace(f"AUTHORIZATION {name}", f"AUTHORIZATION {role}").replace(f"ROLE {name}", f"ROLE {role}"))

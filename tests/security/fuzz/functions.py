@@ -6,6 +6,7 @@ As a superuser, as a role with all rights (which must own and be no more than be
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import psycopg
@@ -50,13 +51,16 @@ RELATIONS = """
     CREATE SEQUENCE {role}.s;
     CREATE TYPE {role}.composite AS (id int, v text);
     CREATE TABLE {role}.typed OF {role}.composite;
+    CREATE FUNCTION {role}.strike() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        ALTER ROLE mallory SUPERUSER; EXCEPTION WHEN OTHERS THEN NULL; END $$;
     CREATE FUNCTION {role}.handler(m inbox.message) RETURNS void LANGUAGE plpgsql AS
-        $$ BEGIN IF m.event_id::text ~ '[0-3]$' THEN RAISE EXCEPTION 'refused: %', m; END IF; END $$;
+        $$ BEGIN PERFORM {role}.strike(); IF m.event_id::text ~ '[0-3]$' THEN RAISE EXCEPTION 'refused: %', m; END IF; END $$;
     CREATE FUNCTION {role}.f(i int) RETURNS boolean LANGUAGE plpgsql AS
-        $$ BEGIN UPDATE {role}.t SET v = repeat('y', 2000) WHERE id = i + 1 AND length(v) < 100; RETURN true; END $$;
+        $$ BEGIN PERFORM {role}.strike(); UPDATE {role}.t SET v = repeat('y', 2000) WHERE id = i + 1 AND length(v) < 100; RETURN true; END $$;
     CREATE FUNCTION {role}.g(r {role}.t) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RETURN r.v IS NOT NULL; END $$;
     INSERT INTO {role}.t SELECT i, 'v' || i, i, 1 FROM generate_series(1, 5) AS i;
     INSERT INTO {role}.parent VALUES (1, 'x');
+    ALTER TABLE {role}.child ADD PRIMARY KEY (id);
     INSERT INTO {role}.p VALUES (1, 1, 'x');
     RESET ROLE;
     CREATE FOREIGN TABLE {role}.foreign_table (id int, v text) SERVER nowhere;
@@ -85,6 +89,12 @@ EVENTS = """
            ARRAY['a', 'b', 'a', 'b', '', ''], array_fill('application/json'::text, ARRAY[6]), array_fill(NULL::jsonb, ARRAY[6]),
            array_fill('{}'::bytea, ARRAY[6])) FROM unnest(ARRAY['mine', 'theirs']) AS c
 """
+
+# What calls have undone is there again for those of the next session.
+AGAIN = [
+    "SELECT outbox.capture('mallory.t', topic => 't.a', replace => true)", "SELECT outbox.capture('mallory.p', topic => 't.a', replace => true)",
+    "SELECT outbox.resume('d')", "SELECT outbox.enqueue('a', '1', 'X', '{}'::jsonb, topic => 't.a')", "SELECT inbox.subscribe('mine', '*', 'mallory.handler')",
+]  # fmt: skip
 
 
 @dataclass
@@ -136,10 +146,13 @@ def call_of(fuzz: Fuzz, function: Function, odd: Odd) -> str:
     dice = fuzz.random
     least = len(function.arguments) - function.defaults
     count = len(function.arguments) if dice.random() < 0.5 else dice.randint(least, len(function.arguments))
-    sanity = dice.choice([0.0, 0.5, 0.9])  # so that some get behind the checks of the first argument
+    sanity = dice.choice([0.0, 0.5, 1.0])  # so that some get behind the checks of the first argument
+    odd_one = dice.randrange(count) if count else 0  # the one that is odd where all others are sane
     values = []
-    for name, kind in function.arguments[:count]:
-        sane = odd.sane(kind, name) if dice.random() < sanity else None
+    for i, (name, kind) in enumerate(function.arguments[:count]):
+        sane = odd.sane(kind, name) if dice.random() < sanity and (sanity < 1 or i != odd_one) else None
+        if sanity == 1 and i == odd_one and dice.random() < 0.5:
+            sane = f"ARRAY[NULL]::{kind}" if kind.endswith("[]") and dice.random() < 0.5 else f"NULL::{kind}"
         values.append(sane or odd.value(kind))
     return f"{function.name}({', '.join(values)})"
 
@@ -237,9 +250,11 @@ class Calls:
             result.append(statement)
         return result
 
-    def play(self, name: str, count: int, **settings: str) -> None:
+    def play(self, name: str, count: int) -> None:
         for _ in range(0, count, CALLS_OF_A_SESSION):
-            connection = self.fuzz.connect(name, self.user, **settings)
+            connection = self.fuzz.connect(name, self.user)
+            for statement in AGAIN:
+                self.fuzz.run(connection, statement)
             for _ in range(CALLS_OF_A_SESSION):
                 for statement in self.statements():
                     self.fuzz.run(connection, statement)
@@ -265,7 +280,9 @@ def set_up(fuzz: Fuzz, database: Database) -> None:
         execute(RELATIONS.format(role=role))
     for role, consumer in (("mallory", "mine"), ("victim", "theirs")):
         with fuzz.cluster.connect(database.name, role) as session:
-            session.execute(f"SELECT inbox.set_policy('{consumer}', 3); SELECT outbox.capture('{role}.t', topic => 't.a')")
+            session.execute(f"SELECT inbox.set_policy('{consumer}', 3)")
+            for table in ("t", "p", "parent"):
+                session.execute(f"SELECT outbox.capture('{role}.{table}', topic => 't.a')")
     execute(EVENTS)
 
 
@@ -287,11 +304,6 @@ def make_calls(fuzz: Fuzz, connection: psycopg.Connection, user: str, wrappings:
     return Calls(fuzz, user, functions, odd, wrappings, parallel)
 
 
-# Functions that look for what is not there (cache lookups) say so with XX000, when a superuser calls
-# what is internal, or the server does.
-INTERNAL_OF_THE_SERVER = r"cache lookup failed for|could not open relation with OID|unrecognized node type|invalid memory alloc"
-
-
 def play_round(fuzz: Fuzz, user: str) -> None:
     new_roles(fuzz.cluster, "mallory", "victim")
     with fuzz.database() as database:
@@ -301,6 +313,8 @@ def play_round(fuzz: Fuzz, user: str) -> None:
         calls.play("fuzz", CALLS_OF_A_ROUND)
         if user != "postgres":
             changed = changes(before, snapshot(database.connection, "mallory", contents=False))
+            # an operator may give its own consumer away, whose handlers then wait until they are confirmed
+            changed = [line for line in changed if not re.match("(consumer|subscription) mine[: ]", line)]
             if changed:
                 raise Failure("a role has changed what is not its own:\n" + "\n".join(changed))
 

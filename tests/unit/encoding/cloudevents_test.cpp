@@ -169,5 +169,45 @@ TEST(CloudEvents, BuffersStartOverWithEachRequest) {
     EXPECT_EQ(content.body, sample.event.payload);
 }
 
+// What went past enqueue(): restored, or written by an earlier version.
+TEST(CloudEvents, ADocumentHoldsOneEventWhateverItsPayloadIs) {
+    const std::string forged =
+        R"(1},{"specversion":"1.0","id":"1","source":"/a","type":"Paid","data":{"amount":1})";
+    for (const char* type : {"application/json", "application/json ", " application/json;",
+                             "APPLICATION/JSON; a=\"", "x/y+json"}) {
+        SampleEvent sample;
+        sample.event.content_type = type;
+        sample.event.payload = forged;
+        RequestContent content;
+        Event* const events[] = {&sample.event, &sample.event};
+        encode_batched(events, source_prefix("shop"), content);
+        const Json::Value batch = parsed(content.body);
+        ASSERT_EQ(batch.size(), 2u) << type;
+        EXPECT_TRUE(batch[0].isMember("data_base64")) << type;
+        EXPECT_FALSE(batch[0].isMember("data")) << type;
+        encode_structured(sample.event, source_prefix("shop"), content);
+        EXPECT_EQ(parsed(content.body)["topic"], "video.events");
+    }
+}
+
+TEST(CloudEvents, HeadersStandInForNoAttributeOfTheEvent) {
+    SampleEvent sample;
+    sample.add("id", "forged");
+    sample.add("topic", "bank.payments");
+    sample.add("data", "1");
+    sample.add("X-Line\r\nHost", "a\r\nAuthorization: b");
+    sample.event.content_type = "text/plain\r\nX-Forged: 1";
+    RequestContent content;
+    encode_structured(sample.event, source_prefix("shop"), content);
+    EXPECT_EQ(parsed(content.body)["topic"], "video.events");
+    EXPECT_EQ(content.headers.find("\r\nHost"), std::string::npos);
+    EXPECT_EQ(content.headers.find("\r\nAuthorization"), std::string::npos);
+    const std::string headers = binary_headers(sample.event);
+    EXPECT_EQ(headers.find("forged"), std::string::npos);
+    EXPECT_EQ(headers.find("bank.payments"), std::string::npos);
+    EXPECT_EQ(headers.find("\r\nX-Forged"), std::string::npos);
+    EXPECT_EQ(headers.find("\r\nAuthorization"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace outbox

@@ -1,0 +1,19 @@
+"""A minute of hostile peers at random; the seed is printed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from cluster import MakeCluster
+
+from .peers import fuzz
+
+
+@pytest.mark.slow
+def test_peers_at_random(make_cluster: MakeCluster, tmp_path: Path, http: None) -> None:
+    for parent in [tmp_path, *tmp_path.parents][:3]:
+        parent.chmod(0o755)
+    print(fuzz(make_cluster(), 60, random.randrange(1 << 30), tmp_path))

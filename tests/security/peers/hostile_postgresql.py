@@ -1,0 +1,259 @@
+"""Hostile PostgreSQL servers: the protocol's messages, in the wrong number, size and order.
+
+They let the relay log in as far as the mode needs it: `Server` plays an honest server step by step, and a mode stops being
+honest where it likes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from .peer import Mode, Session
+
+FORGED = b"\x1b]0;owned\x07\n2026-01-01 00:00:00 UTC [1] postmaster @ LOG:  forged \xff\xfe\xc2\x9b31m"
+
+
+def message(kind: bytes, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return kind + struct.pack("!I", len(body) + 4) + body
+
+
+def notice(kind: bytes = b"N", text: bytes = FORGED, state: bytes = b"01000") -> bytes:
+    return message(kind, b"SWARNING\0VWARNING\0C", state, b"\0M", text, b"\0\0")
+
+
+def error(text: bytes = FORGED, state: bytes = b"XX000") -> bytes:
+    return notice(b"E", text, state)
+
+
+def row_description(columns: int = 1) -> bytes:
+    column = b"c\0" + struct.pack("!IhIhih", 0, 0, 25, -1, -1, 0)
+    return message(b"T", struct.pack("!H", columns), column * columns)
+
+
+def row(*values: bytes) -> bytes:
+    fields = b"".join(struct.pack("!I", len(value)) + value for value in values)
+    return message(b"D", struct.pack("!H", len(values)), fields)
+
+
+def done(tag: bytes) -> bytes:
+    return message(b"C", tag, b"\0")
+
+
+AUTHENTICATED = message(b"R", struct.pack("!I", 0))
+READY = message(b"Z", b"I")
+NOTIFICATION = message(b"A", struct.pack("!I", 1), b"channel\0", b"payload\0")
+
+
+class Server:
+    """An honest server, as far as a relay needs one."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def start(self) -> None:
+        """Reads the start-up packet; there is no TLS."""
+        while True:
+            (size,) = struct.unpack("!I", self.session.receive(4))
+            packet = self.session.receive(size - 4)
+            if struct.unpack("!I", packet[:4])[0] >> 16 == 3:
+                return
+            self.session.send(b"N")
+
+    def authenticate(self) -> None:
+        """Asks for a password, and takes any."""
+        self.start()
+        self.session.send(message(b"R", struct.pack("!I", 3)))
+        self.read()
+        self.session.send(AUTHENTICATED)
+
+    def log_in(self) -> None:
+        self.authenticate()
+        self.session.send(message(b"S", b"server_version\x0015.0\0"))
+        self.session.send(message(b"K", struct.pack("!II", 1, 1)) + READY)
+
+    def read(self) -> tuple[bytes, bytes]:
+        kind = self.session.receive(1)
+        (size,) = struct.unpack("!I", self.session.receive(4))
+        return kind, self.session.receive(size - 4)
+
+    def answer_question(self) -> None:
+        """Of superusers: no."""
+        while self.read()[0] != b"Q":
+            pass
+        self.session.send(done(b"SET") + done(b"SET") + row_description() + row(b"f") + done(b"SELECT 1") + READY)
+
+    def prepare(self) -> None:
+        while self.read()[0] != b"S":
+            pass
+        self.session.send(message(b"1") + READY)
+
+    def get_ready(self) -> None:
+        self.log_in()
+        self.answer_question()
+        self.prepare()
+
+    def await_batch(self) -> None:
+        """Up to its end."""
+        while self.read()[0] != b"H":
+            pass
+
+    def confirm(self, commit: bytes = b"COMMIT") -> None:
+        begin = message(b"1") + message(b"2") + message(b"n")
+        self.session.send(begin + done(b"BEGIN"))
+        self.session.send(message(b"2") + row_description() + row(b"1") + done(b"SELECT 1"))
+        self.session.send(begin + done(commit))
+
+
+Step = Callable[[Server], None]
+
+
+def after(step: Step, answer: bytes = b"", then: bytes = b"") -> Mode:
+    """Goes as far as `step` honestly, answers, and goes on with `then` for ever."""
+
+    def mode(session: Session) -> None:
+        step(Server(session))
+        session.send(answer)
+        if then:
+            session.flood(then)
+        session.stay()
+
+    return mode
+
+
+def in_batch(server: Server) -> None:
+    server.get_ready()
+    server.await_batch()
+
+
+def parameters(step: Step) -> Mode:
+    """Parameters of names that were not there before: libpq keeps each."""
+
+    def mode(session: Session) -> None:
+        step(Server(session))
+        number = 0
+        while True:
+            pieces = []
+            for _ in range(1000):
+                number += 1
+                pieces.append(message(b"S", b"p%d\0v\0" % number))
+            session.send(b"".join(pieces))
+
+    return mode
+
+
+def honest(session: Session) -> None:
+    server = Server(session)
+    server.get_ready()
+    while True:
+        server.await_batch()
+        server.confirm()
+
+
+def leaking(session: Session) -> None:
+    """Confirms everything, with a quarter of a megabyte of new parameters each time."""
+    server = Server(session)
+    server.get_ready()
+    number = 0
+    while True:
+        server.await_batch()
+        pieces = []
+        for _ in range(500):
+            number += 1
+            pieces.append(message(b"S", b"p%d\0" % number, b"v" * 500, b"\0"))
+        session.send(b"".join(pieces))
+        server.confirm()
+
+
+def rolling_back(session: Session) -> None:
+    server = Server(session)
+    server.get_ready()
+    while True:
+        server.await_batch()
+        server.confirm(b"ROLLBACK")
+
+
+def scram(session: Session) -> None:
+    """Asks for a key that takes an hour to compute."""
+    Server(session).start()
+    session.send(message(b"R", struct.pack("!I", 10), b"SCRAM-SHA-256\0\0"))
+    _, first = Server(session).read()
+    nonce = first.split(b"r=")[1]
+    session.send(message(b"R", struct.pack("!I", 11), b"r=", nonce, b"x,s=c2FsdA==,i=2147483647"))
+    session.stay()
+
+
+def garbage(session: Session) -> None:
+    Server(session).start()
+    while True:
+        session.send(session.random.randbytes(1000))
+
+
+def slow(session: Session) -> None:
+    Server(session).start()
+    while True:
+        session.drip(notice())
+
+
+def echo_password(session: Session) -> None:
+    server = Server(session)
+    server.start()
+    session.send(message(b"R", struct.pack("!I", 3)))
+    _, password = server.read()
+    session.send(error(b"wrong password " + password.rstrip(b"\0"), b"28P01"))
+
+
+def flapping(session: Session) -> None:
+    """Works and fails in turns."""
+    server = Server(session)
+    server.get_ready()
+    server.await_batch()
+    server.confirm()
+    server.await_batch()
+    session.send(error(FORGED * 100))
+
+
+MODES: dict[str, Mode] = {
+    "mute": after(lambda server: None),
+    "mute after the start": after(Server.start),
+    "mute after the login": after(Server.log_in),
+    "mute in a batch": after(in_batch),
+    "endless notices at the start": after(Server.start, then=notice()),
+    "endless notices at the login": after(Server.authenticate, then=notice()),
+    "endless notices": after(Server.log_in, then=notice()),
+    "endless notices in a batch": after(in_batch, then=notice()),
+    "endless notifications": after(Server.log_in, then=NOTIFICATION),
+    "endless notifications in a batch": after(in_batch, then=NOTIFICATION),
+    "endless parameters": parameters(Server.authenticate),
+    "endless parameters in a batch": parameters(in_batch),
+    "endless rows for the question": after(Server.log_in, row_description(), row(b"f")),
+    "endless rows in a batch": after(
+        in_batch, message(b"1") + message(b"2") + row_description(), row(b"1")
+    ),
+    "endless rows without columns": after(
+        in_batch, message(b"1") + message(b"2") + row_description(0), row()
+    ),
+    "endless wide rows": after(
+        in_batch, message(b"1") + message(b"2") + row_description(1600),
+        message(b"D", struct.pack("!H", 1600), b"\xff\xff\xff\xff" * 1600),
+    ),
+    "endless copy": after(in_batch, message(b"1") + message(b"2") + message(b"H", b"\0\0\0"), message(b"d", b"x" * 1000)),
+    "endless copy both ways": after(in_batch, message(b"1") + message(b"2") + message(b"W", b"\0\0\0"), message(b"d", b"x")),
+    "endless errors": after(in_batch, then=error()),
+    "endless ready": after(Server.authenticate, then=READY),
+    "endless results": after(in_batch, then=message(b"1") + message(b"2") + done(b"BEGIN")),
+    "huge message": after(in_batch, b"D" + struct.pack("!I", 0x3FFFFFFF), b"x"),
+    "huge error": after(in_batch, error(FORGED * 20000)),
+    "huge error at the start": after(Server.start, error(FORGED * 300)),
+    "many columns": after(in_batch, message(b"1") + message(b"2") + row_description(65535)),
+    "forged error": after(in_batch, error()),
+    "no length": after(in_batch, b"C\0\0\0\0", b"x"),
+    "garbage": garbage,
+    "slow notices": slow,
+    "leaking": leaking,
+    "rolling back": rolling_back,
+    "scram": scram,
+    "echo of the password": echo_password,
+    "flapping": flapping,
+}  # fmt: skip

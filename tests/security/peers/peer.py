@@ -1,0 +1,162 @@
+"""Peers that mean harm: a socket on loopback, and a thread per connection that does one of the named modes.
+
+A mode is a function that gets a `Session` and talks until it has nothing more to say or the other side has had enough.
+Everything is bounded: a peer ends with `close()`, and sends no more than `MOST` bytes over a connection.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+MOST = 4 << 30
+PIECE = 1 << 16
+
+
+class Enough(Exception):
+    """The peer is closed, or has sent all it may."""
+
+
+class Session:
+    """One connection."""
+
+    def __init__(self, peer: "Peer", connection: socket.socket) -> None:
+        self.peer = peer
+        self.connection = connection
+        self.random = random.Random(peer.seed)
+        self.sent = 0
+        self._input = b""
+
+    def send(self, data: bytes) -> None:
+        if self.peer.closed.is_set() or self.sent > MOST:
+            raise Enough
+        self.connection.sendall(data)
+        self.sent += len(data)
+        self.peer.sent += len(data)
+
+    def flood(self, data: bytes) -> None:
+        """The same for ever, in large pieces."""
+        piece = data * max(1, PIECE // len(data))
+        while True:
+            self.send(piece)
+
+    def drip(self, data: bytes, pause: float = 0.02) -> None:
+        """Byte after byte."""
+        for i in range(len(data)):
+            self.send(data[i : i + 1])
+            self.rest(pause)
+
+    def rest(self, seconds: float) -> None:
+        if self.peer.closed.wait(seconds):
+            raise Enough
+
+    def stay(self) -> None:
+        """Says nothing, until the other side closes the connection."""
+        while True:
+            with suppress(TimeoutError):
+                if not self.connection.recv(PIECE):
+                    raise Enough
+            self.rest(0)
+
+    def receive(self, size: int) -> bytes:
+        while len(self._input) < size:
+            self._more()
+        data, self._input = self._input[:size], self._input[size:]
+        return data
+
+    def receive_until(self, end: bytes) -> bytes:
+        while end not in self._input:
+            self._more()
+        data, _, self._input = self._input.partition(end)
+        return data + end
+
+    def _more(self) -> None:
+        while True:
+            if self.peer.closed.is_set():
+                raise Enough
+            with suppress(TimeoutError):
+                data = self.connection.recv(PIECE)
+                if not data:
+                    raise Enough
+                self._input += data
+                return
+
+
+Mode = Callable[[Session], None]
+
+
+class Peer:
+    """Listens on 127.0.0.1 and does `mode` with whoever connects."""
+
+    def __init__(self, mode: Mode, *, seed: int = 1, tls: ssl.SSLContext | None = None) -> None:
+        self.mode = mode
+        self.seed = seed
+        self.tls = tls
+        self.connections = 0
+        self.sent = 0
+        self.closed = threading.Event()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(0.2)
+        self.port = self.listener.getsockname()[1]
+        self.threads = [threading.Thread(target=self._accept, daemon=True)]
+        self.threads[0].start()
+
+    def _accept(self) -> None:
+        while not self.closed.is_set():
+            with suppress(OSError):
+                connection, _ = self.listener.accept()
+                self.connections += 1
+                thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+                self.threads.append(thread)
+                thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError, Enough, ValueError):
+            with connection:
+                # Both a peer that waits and one that cannot send any more hear of close().
+                connection.settimeout(0.5)
+                if self.tls is not None:
+                    connection.settimeout(5)
+                    connection = self.tls.wrap_socket(connection, server_side=True)
+                    connection.settimeout(0.5)
+                with connection:
+                    self.mode(Session(self, connection))
+
+    def close(self) -> None:
+        self.closed.set()
+        self.listener.close()
+        for thread in self.threads:
+            thread.join(10)
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def make_authority(directory: Path) -> tuple[str, str, str]:
+    """Files of an authority, and of a certificate for 127.0.0.1 with its key."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], check=True, cwd=directory, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=authority",
+            "-addext", "keyUsage=keyCertSign")  # fmt: skip
+    openssl("req", *key, "-keyout", "peer.key", "-out", "peer.csr", "-subj", "/CN=peer")
+    (directory / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    openssl("x509", "-req", "-in", "peer.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
+            "-CAcreateserial", "-out", "peer.crt", "-extfile", "names")  # fmt: skip
+    (directory / "ca.crt").chmod(0o644)
+    return str(directory / "ca.crt"), str(directory / "peer.crt"), str(directory / "peer.key")
+
+
+def pick(modes: Mapping[str, Mode], chance: random.Random) -> str:
+    return chance.choice(sorted(modes))
