@@ -154,6 +154,17 @@ static void execute_without_workers(const Utility& utility, Oid database, bool i
         release_hold();
 }
 
+// What ends a prepared transaction may fail: somebody else's, or one that does not exist.
+static void execute_two_phase(const Utility& utility, const TransactionStmt* statement) {
+    if (statement->kind == TRANS_STMT_PREPARE)
+        note_prepare(statement->gid);
+    execute(utility);
+    if (statement->kind == TRANS_STMT_COMMIT_PREPARED)
+        note_prepared_end(statement->gid, true);
+    else if (statement->kind == TRANS_STMT_ROLLBACK_PREPARED)
+        note_prepared_end(statement->gid, false);
+}
+
 static void on_utility(PlannedStmt* statement, const char* query, bool read_only_tree,
                        ProcessUtilityContext context, ParamListInfo parameters,
                        QueryEnvironment* environment, DestReceiver* receiver,
@@ -161,10 +172,10 @@ static void on_utility(PlannedStmt* statement, const char* query, bool read_only
     const Utility utility = {statement,  query,       read_only_tree, context,
                              parameters, environment, receiver,       completion};
     const Node* parsed = statement->utilityStmt;
-    if (IsA(parsed, TransactionStmt) &&
-        reinterpret_cast<const TransactionStmt*>(parsed)->kind == TRANS_STMT_COMMIT_PREPARED)
-        wake_at_commit(WakeRelays | WakeProcessors);  // it may have prepared events
-
+    if (IsA(parsed, TransactionStmt)) {
+        execute_two_phase(utility, reinterpret_cast<const TransactionStmt*>(parsed));
+        return;
+    }
     const Oid database = database_in_the_way(parsed);
     // The current one: the server will refuse.
     if (!OidIsValid(database) || database == MyDatabaseId || !may_disturb(database, parsed)) {

@@ -105,6 +105,11 @@ struct SharedState {
     static constexpr int max_holds = 64;
     Hold holds[max_holds];  // under the lock
 
+    // Prepared transactions that change what workers are configured by, as hashes of their names; 0:
+    // none. What does not get in, or was prepared before a restart, the keeper's poll finds.
+    static constexpr int max_prepared = 64;
+    std::atomic<std::uint64_t> prepared_changes[max_prepared];
+
     // Workers that should live and do not, by their parents. Where there are too many, those that
     // are noted stand for the others.
     static constexpr int max_absent = 256;

@@ -16,6 +16,43 @@ void tell_of_database_at_commit(Oid database) noexcept {
     new_database = database;
 }
 
+// What the last bits of a hash say; anybody can bring about the second.
+static constexpr std::uint64_t changes_all = 1, changes_consumers = 2;
+
+static std::uint64_t being_prepared = 0;  // 0: nothing
+
+static std::uint64_t hash_of(const char* name) noexcept {
+    return hash_bytes_extended(reinterpret_cast<const unsigned char*>(name),
+                               static_cast<int>(strlen(name)), 0) &
+           ~(changes_all | changes_consumers);
+}
+
+static bool replace_prepared(std::uint64_t from, std::uint64_t to) noexcept {
+    for (std::atomic<std::uint64_t>& entry : shared->prepared_changes) {
+        std::uint64_t expected = from;
+        if (entry.compare_exchange_strong(expected, to))
+            return true;
+    }
+    return false;
+}
+
+void note_prepare(const char* name) noexcept {
+    being_prepared = hash_of(name) | changes_all;
+}
+
+void note_prepared_end(const char* name, bool commits) noexcept {
+    const bool all = shared != nullptr && replace_prepared(hash_of(name) | changes_all, 0);
+    const bool consumers =
+        shared != nullptr && replace_prepared(hash_of(name) | changes_consumers, 0);
+    if (!commits)
+        return;
+    wake_at_commit(WakeRelays | WakeProcessors);  // it may have prepared events
+    if (all)
+        wake_at_commit(WakeKeeper);
+    if (consumers)
+        wake_at_commit(WakeConsumers);
+}
+
 static void wake_process(std::int32_t process) noexcept {
     // A number of a process that is gone wakes whoever has it now, or nobody: harmless.
     if (process >= 0)
@@ -59,6 +96,10 @@ static void wake_for_change(std::uint32_t targets) noexcept {
     }
 }
 
+void tell_workers_to_look() noexcept {
+    wake_for_change(~0U);
+}
+
 static void wake_for_work(std::uint32_t targets) noexcept {
     // What we did must be visible before we read `wanted`: the worker writes it first and looks
     // then. The fence pairs with the one in begin_looking().
@@ -98,13 +139,21 @@ static void at_transaction_end(XactEvent event, void*) {
             if (targets_at_commit != 0)
                 wake_for_work(targets_at_commit);
             break;
-        case XACT_EVENT_ABORT:
         case XACT_EVENT_PREPARE:  // COMMIT PREPARED wakes: see hooks.cpp
+            if (shared == nullptr || being_prepared == 0)
+                break;
+            if (targets_at_commit & WakeKeeper)
+                replace_prepared(0, being_prepared);
+            else if (targets_at_commit & WakeConsumers)
+                replace_prepared(0, being_prepared + changes_consumers - changes_all);
+            break;
+        case XACT_EVENT_ABORT:
             break;
         default:
             return;
     }
     targets_at_commit = 0;
+    being_prepared = 0;
     new_database = InvalidOid;
     release_hold();
 }

@@ -1,8 +1,9 @@
 // Waking workers when a transaction commits.
 //
 // Whoever does something that concerns a worker says so with wake_at_commit(); one transaction
-// callback per process acts on it at commit, when everybody can see the rows. It takes no lock,
-// allocates nothing and cannot fail: an error there would be a PANIC.
+// callback per process acts on it at commit, when everybody can see the rows. It allocates nothing
+// and cannot fail, for an error there would be a PANIC; the only lock it takes is that of the shared
+// state, for a moment, when the transaction held a database (release_hold()).
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,21 @@ enum WakeTarget : std::uint32_t {
 
 void wake_at_commit(std::uint32_t targets) noexcept;
 
+// Before PREPARE TRANSACTION, and after COMMIT or ROLLBACK PREPARED, of the transaction of this name:
+// the commit does what the first statement would have done had it been one.
+void note_prepare(const char* name) noexcept;
+void note_prepared_end(const char* name, bool commits) noexcept;
+
 // At commit the launcher is told of a database that this transaction creates.
 void tell_of_database_at_commit(Oid database) noexcept;
 
 // Tells the launcher to look at a database, the next time it wakes.
 void mark_changed(Oid database) noexcept;
 void wake_launcher() noexcept;
+
+// By the keeper, now and then: the workers of this database look at their configuration, in case
+// something changed that nobody told them of.
+void tell_workers_to_look() noexcept;
 
 // By a relay: events were read or settled, so that the log may need the keeper of this database,
 // and backfills may go on.

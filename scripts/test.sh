@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [regress] [system] [security] [drills]     default: all
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [security] [drills]     default: all
 #   scripts/test.sh --long [minutes]       the drill of random kills for so long; default: 60
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for so long, two at a time; default: 60
 #
@@ -11,7 +11,7 @@
 source "$(dirname "$0")/common.sh"
 
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(unit sanitized regress system security drills)
+[ ${#suites[@]} -gt 0 ] || suites=(unit sanitized threads regress system security drills)
 if [ "${suites[0]}" = --long ] || [ "${suites[0]}" = --fuzz ]; then
     minutes=${2:-60}
     [[ $minutes =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$minutes\""
@@ -73,6 +73,25 @@ run_sanitized() {
     (cd "$sanitized" && ctest --output-on-failure -j2 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
         tail -n 60 "$results/sanitized.log" >&2
     count_junit "$results/sanitized.xml" 'unit under ASan and UBSan'
+}
+
+# The client under ThreadSanitizer: its unit tests, and the system tests of the consumer and of its sources.
+# A report ends the process, so its test fails. gRPC itself is not instrumented.
+run_threads() {
+    local threads=$build-threads tests=$repository/tests/system/client
+    build_project -D OUTBOX_TESTS=ON # the server's part
+    install_servers
+    cmake -S "$repository" -B "$threads" -G Ninja -D OUTBOX_SANITIZE=thread -D CMAKE_BUILD_TYPE=Debug >/dev/null
+    cmake --build "$threads" | tail -n 1 >&2
+    (cd "$threads" && ctest --output-on-failure -j2 --output-junit "$results/threads.xml" >"$results/threads.log" 2>&1) ||
+        tail -n 60 "$results/threads.log" >&2
+    count_junit "$results/threads.xml" 'unit under TSan'
+    OUTBOX_BUILD=$build OUTBOX_CLIENT_BUILD=$threads \
+        TSAN_OPTIONS="halt_on_error=1 suppressions=$repository/tests/thread_suppressions" \
+        /usr/bin/python3 -m pytest -q -p no:cacheprovider -n 2 --dist loadfile -k 'not takes_no_time' \
+        "$tests"/test_{consumer,trouble,pull_source,sqs,pubsub_source}.py \
+        --junitxml="$results/clients.xml" >&2 || true
+    count_junit "$results/clients.xml" 'client under TSan'
 }
 
 run_regress() {

@@ -151,7 +151,6 @@ std::optional<Error> check_duration(std::string_view name, std::string_view valu
 }
 
 const std::initializer_list<SinkKind> all{};
-const std::initializer_list<SinkKind> http{SinkKind::http};
 const std::initializer_list<SinkKind> postgresql{SinkKind::postgresql};
 const std::initializer_list<SinkKind> pull{SinkKind::pull};
 const std::initializer_list<SinkKind> networked{SinkKind::http, SinkKind::postgresql,

@@ -24,6 +24,8 @@ Pipeline::~Pipeline() {
             window.first = block->next;
             delete block;
         }
+    for (EventBlock* block : retry_blocks_)
+        delete block;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -173,6 +175,7 @@ bool Pipeline::is_held(const Event& event) const {
 void Pipeline::admit_retries(EventBlock* block) {
     assert(!block->empty());
     spare_blocks_.reserve(max_spare_blocks);
+    retry_blocks_.push_back(block);
     block->unsettled = block->events().size();
     for (Event& event : block->events())
         event.retry = true;
@@ -435,6 +438,7 @@ void Pipeline::release_key(Event& event) {
 // memory of all that overtook it.
 void Pipeline::block_settled(EventBlock& block) {
     if (block.window == nullptr) {  // of retries
+        std::erase(retry_blocks_, &block);
         recycle(&block);
         return;
     }

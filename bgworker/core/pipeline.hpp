@@ -226,6 +226,7 @@ class Pipeline {
     std::size_t unsettled_ = 0;
     std::size_t span_ = 0;        // events from the first unsettled one on
     std::size_t held_bytes_ = 0;  // of blocks in use
+    std::vector<EventBlock*> retry_blocks_;  // belong to no window
     std::vector<std::unique_ptr<EventBlock>> spare_blocks_;
 
     ReadyQueue ready_;

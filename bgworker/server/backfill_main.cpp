@@ -36,10 +36,21 @@ static int number_in(int column) {
     return is_null ? 0 : DatumGetInt32(value);
 }
 
+// Whoever waits for a lock that we have while we wait for one of his must not be the one who finds
+// the deadlock: we give up before he looks for it.
+static void limit_waits_for_locks(bool limited) {
+    char limit[16];
+    snprintf(limit, sizeof limit, "%d", limited ? std::max(1, DeadlockTimeout / 2) : 0);
+    SetConfigOption("lock_timeout", limit, PGC_USERSET, PGC_S_SESSION);
+}
+
 static Step take_step() {
     static SPIPlanPtr plan = nullptr;
+    // DROP EXTENSION may be under way; we have no lock yet that it could wait for.
+    limit_waits_for_locks(false);
     if (!begin_sql_work("backfilling a table", "pg_outbox"))
         return {Next::over, 0, 0};
+    limit_waits_for_locks(true);
     if (plan == nullptr) {
         Oid types[] = {INT8OID};
         plan = SPI_prepare("SELECT outcome, rows, rate FROM outbox.backfill_step($1)", 1, types);
@@ -78,14 +89,6 @@ static void wait_milliseconds(long pause) {
     }
 }
 
-// Whoever waits for a lock that we have while we wait for one of his must not be the one who finds
-// the deadlock: we give up before he looks for it.
-static void limit_waits_for_locks() {
-    char limit[16];
-    snprintf(limit, sizeof limit, "%d", std::max(1, DeadlockTimeout / 2));
-    SetConfigOption("lock_timeout", limit, PGC_USERSET, PGC_S_SESSION);
-}
-
 }  // namespace outbox
 
 extern "C" PGDLLEXPORT void outbox_backfill_main(Datum argument) {
@@ -97,7 +100,6 @@ extern "C" PGDLLEXPORT void outbox_backfill_main(Datum argument) {
     Backoff poll(milliseconds(settings::poll_min), milliseconds(settings::poll_max), random_seed());
     Backoff locked(milliseconds(100), seconds(2), random_seed());
     while (true) {
-        limit_waits_for_locks();
         if (handle_signals() || reload_requested())
             poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
         begin_looking();

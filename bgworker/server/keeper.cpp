@@ -290,6 +290,11 @@ static long tend_segments_when_due(bool at_once) {
     return due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, due));
 }
 
+// Between looks for what nobody told of: it was prepared before a restart, or more than are noted.
+static long milliseconds_between_polls() {
+    return Min(10L * settings::poll_max, INT_MAX);
+}
+
 static bool is_past(TimestampTz time, int milliseconds) {
     return TimestampDifferenceExceeds(time, GetCurrentTimestamp(), milliseconds);
 }
@@ -311,12 +316,17 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
     bool look = true;
     TimestampTz looked_at = 0;
     while (true) {
+        const bool polls =
+            looked_at != 0 && is_past(looked_at, static_cast<int>(milliseconds_between_polls()));
         const bool changed =
-            look || (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
+            look || polls ||
+            (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
             (look_again && is_past(looked_at, milliseconds_to_trouble));
         if (changed) {
             if (!look_around())
                 leave();
+            if (polls)
+                tell_workers_to_look();
             looked_at = GetCurrentTimestamp();
             set_my_state(log_fits ? WorkerState::idle : WorkerState::misconfigured);
             wake_launcher();  // it may be waiting to have fewer keepers looking
@@ -325,6 +335,7 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
         long timeout = start_wanted();
         if (log_fits)
             timeout = shorter_timeout(timeout, tend_segments_when_due(changed));
+        timeout = shorter_timeout(timeout, milliseconds_between_polls());
         if (look_again)
             timeout = shorter_timeout(timeout, milliseconds_to_trouble);
         if (reload_is_due())

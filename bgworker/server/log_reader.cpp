@@ -231,6 +231,7 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
 
     const WindowEntry* entry;
     int rows = 0;
+    bool gone = false;
     for (; (entry = peek_spool(reader->spool)) != nullptr; drop_from_spool(reader->spool)) {
         if (rows++ == max_rows_at_once)
             break;
@@ -239,8 +240,9 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
             continue;
         TupleTableSlot* row;
         const Fetched fetched = fetch_row(fetcher, *entry, row);
-        if (fetched == Fetched::log_is_gone)
-            return ReadResult::log_is_gone;
+        gone = fetched == Fetched::log_is_gone;
+        if (gone)
+            break;
         if (fetched == Fetched::nothing)
             continue;
         bool is_null;
@@ -257,6 +259,8 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
     MemoryContextSwitchTo(outer);
     MemoryContextDelete(row_context);
     end_fetching(fetcher);
+    if (gone)
+        return ReadResult::log_is_gone;
     return entry == nullptr ? ReadResult::end_of_window : ReadResult::more;
 }
 

@@ -40,7 +40,6 @@ struct CheckContext {
 };
 
 // The other symbol a sink module exports. Returns nullptr when memory ran out.
-constexpr const char* check_module_entry = "outbox_create_check";
 using CheckModuleEntry = Check* (*)(const CheckContext&);
 
 }  // namespace outbox

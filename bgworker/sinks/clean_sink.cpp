@@ -11,16 +11,11 @@ class Cleaner {
   public:
     explicit Cleaner(const Destination& destination) : secrets_(destination) {}
 
-    // A text that cannot be cleaned is left out.
-    void clean(std::string& text) const noexcept {
+    void clean(std::string& text) const {
         if (text.empty())
             return;
-        try {
-            secrets_.conceal(text);
-            text = printable(text);
-        } catch (...) {
-            text.clear();
-        }
+        secrets_.conceal(text);
+        text = printable(text);
     }
 
   private:
@@ -41,9 +36,9 @@ class CleanSink final : public Sink {
     void lane_of(const Event& event, std::string& lane) const override {
         sink_->lane_of(event, lane);
     }
-    void submit(Batch& batch) noexcept override { sink_->submit(batch); }
+    void submit(Batch& batch) override { sink_->submit(batch); }
 
-    void step(Micros now, std::vector<Outcome>& outcomes) noexcept override {
+    void step(Micros now, std::vector<Outcome>& outcomes) override {
         const std::size_t known = outcomes.size();
         sink_->step(now, outcomes);
         for (std::size_t i = known; i < outcomes.size(); i++) {

@@ -1,6 +1,7 @@
 // What every sink is: the code that speaks one destination's protocol.
 //
-// A sink never blocks, never calls the server, never throws: the loop asks it to start batches,
+// A sink never blocks, never calls the server, and throws nothing but std::bad_alloc, which ends the
+// relay (extension/boundary.hpp) and costs duplicates only: the loop asks it to start batches,
 // waits on its one descriptor, and lets it step. What became of a batch it says through `Outcome`s.
 #pragma once
 
@@ -94,10 +95,10 @@ class Sink {
     virtual void lane_of(const Event&, std::string& /*lane*/) const {}
 
     // Starts to send. The outcome comes from a later step(), also when it fails at once.
-    virtual void submit(Batch& batch) noexcept = 0;
+    virtual void submit(Batch& batch) = 0;
     // Moves everything that can move, and appends what became of batches. When a sink is ordered, a
     // failure reports all batches in flight, those behind it as undone.
-    virtual void step(Micros now, std::vector<Outcome>& outcomes) noexcept = 0;
+    virtual void step(Micros now, std::vector<Outcome>& outcomes) = 0;
 };
 
 // What a sink is made from.
@@ -106,9 +107,8 @@ struct SinkContext {
     const Clock& clock;
 };
 
-// The symbol that every sink module exports, besides that of check.hpp. Returns nullptr when memory
-// ran out; a destination that cannot be used says so by failing its batches.
-constexpr const char* sink_module_entry = "outbox_create_sink";
+// The symbol that every sink module exports, besides that of check.hpp; see module_entry.hpp. Returns
+// nullptr when memory ran out; a destination that cannot be used says so by failing its batches.
 using SinkModuleEntry = Sink* (*)(const SinkContext&);
 
 }  // namespace outbox

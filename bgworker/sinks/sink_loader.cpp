@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "sinks/clean_sink.hpp"
+#include "sinks/module_entry.hpp"
 #include "sinks/null_sink.hpp"
 
 namespace outbox {
@@ -31,6 +32,11 @@ static Error not_loaded(const std::string& path) {
             "Install the module of this sink beside pg_outbox.so."};
 }
 
+static Error of_another_build(const std::string& path) {
+    return {ErrorKind::unavailable, path + " is not of the same build as the library in memory",
+            "The library has been replaced since the server was started.", "Restart the server."};
+}
+
 // The modules of sinks lie beside the shared object this code is in.
 static std::string path_of(SinkKind kind) {
     Dl_info self{};
@@ -50,7 +56,7 @@ static Result<std::unique_ptr<Thing>> create(const char* entry_name, const Conte
         return not_loaded(path);
     auto entry = reinterpret_cast<Thing* (*)(const Context&)>(dlsym(module, entry_name));
     if (entry == nullptr)
-        return not_loaded(path);
+        return of_another_build(path);
     Thing* thing = entry(context);
     if (thing == nullptr)
         return Error{ErrorKind::internal, "out of memory"};

@@ -61,6 +61,7 @@ class Consumer::Impl {
   private:
     template <typename Task>
     void start(Task task);
+    void start_all();
     void work(unsigned number);
     void keep_house();
     void settle(std::vector<Delivery> done);
@@ -97,7 +98,7 @@ void Consumer::Impl::start(Task task) {
         const std::lock_guard lock(mutex_);
         running_++;
     }
-    threads_.emplace_back([this, task] {
+    auto thread = [this, task] {
         try {
             task();
         } catch (...) {
@@ -109,16 +110,31 @@ void Consumer::Impl::start(Task task) {
         const std::lock_guard lock(mutex_);
         running_--;
         ended_.notify_all();
-    });
+    };
+    try {
+        threads_.emplace_back(std::move(thread));
+    } catch (...) {
+        const std::lock_guard lock(mutex_);
+        running_--;
+        throw;
+    }
+}
+
+void Consumer::Impl::start_all() {
+    const outbox::SignalsBlocked blocked;
+    start([this] { receiver_.run(); });
+    for (int i = 1; i <= shared_.options.connections; i++)
+        start([this, i] { work(i); });
+    start([this] { keep_house(); });
 }
 
 void Consumer::Impl::run() {
-    {
-        const outbox::SignalsBlocked blocked;
-        start([this] { receiver_.run(); });
-        for (int i = 1; i <= shared_.options.connections; i++)
-            start([this, i] { work(i); });
-        start([this] { keep_house(); });
+    try {
+        start_all();
+    } catch (...) {  // the system has no more threads: those that there are end
+        shared_.stop.raise();
+        finish();
+        throw;
     }
     shared_.stop.wait();
     finish();

@@ -31,11 +31,10 @@ static std::string interval(milliseconds time) {
 // waits for the other, and the worker that has committed waits for neither.
 class PullSource::Impl {
   public:
-    Impl(ConnectionFactory connect, std::string destination, PullOptions options);
+    Impl(ConnectionFactory connect, std::string destination, PullOptions options, Log log);
     ~Impl() { close(milliseconds{0}); }
 
     const std::string& destination() const { return destination_; }
-    void set_log(Log log) { log_ = std::move(log); }
 
     void open();
     std::vector<Delivery> receive(std::size_t max_messages, milliseconds wait);
@@ -62,9 +61,10 @@ class PullSource::Impl {
     const std::string destination_;
     const std::string source_;
     const PullOptions options_;
-    Log log_;
+    const Log log_;  // every thread calls it
     Flag give_up_;
 
+    std::mutex fetching_mutex_;  // taken before mutex_, and held while the server answers
     std::optional<Connection> fetching_;
     milliseconds pause_ = poll_min;
 
@@ -78,11 +78,13 @@ class PullSource::Impl {
     Clock::time_point extend_at_;
 };
 
-PullSource::Impl::Impl(ConnectionFactory connect, std::string destination, PullOptions options)
+PullSource::Impl::Impl(ConnectionFactory connect, std::string destination, PullOptions options,
+                       Log log)
     : connect_(std::move(connect)),
       destination_(std::move(destination)),
       source_("pull:" + destination_),
-      options_(options) {
+      options_(options),
+      log_(std::move(log)) {
     if (!connect_ || destination_.empty())
         throw std::invalid_argument(
             "inbox::PullSource needs a connection factory and a destination");
@@ -109,7 +111,7 @@ static bool is_for_good(const DatabaseError& error) {
            state == "0A000";
 }
 
-// Runs the task over the connection that fetches.
+// Runs the task over the connection that fetches. The caller has locked fetching_mutex_.
 template <typename Task>
 auto PullSource::Impl::ask(Task task) {
     try {
@@ -125,6 +127,7 @@ auto PullSource::Impl::ask(Task task) {
 }
 
 void PullSource::Impl::open() {
+    const std::lock_guard fetching(fetching_mutex_);
     fetching_.reset();
     ask([](Connection&) {});
     const std::lock_guard lock(mutex_);
@@ -154,6 +157,8 @@ std::vector<Delivery> PullSource::Impl::receive(std::size_t max_messages, millis
 
 std::vector<Delivery> PullSource::Impl::fetch(std::size_t max_messages) {
     const std::size_t max = std::min<std::size_t>(max_messages, options_.max_events);
+    // Until the lease is known: a seek in between would leave it one that nobody extends.
+    const std::lock_guard fetching(fetching_mutex_);
     const EventRows rows = ask([&](Connection& connection) {
         return EventRows(connection.run(
             Whose::own, "SELECT * FROM outbox.fetch($1, $2::integer, $3::interval)",
@@ -179,6 +184,7 @@ std::vector<Delivery> PullSource::Impl::fetch(std::size_t max_messages) {
 
 // Leases end with it: so there is nothing to be said about them any more.
 void PullSource::Impl::seek(Time to) {
+    const std::lock_guard fetching(fetching_mutex_);
     ask([&](Connection& connection) {
         connection.run(Whose::own, "SELECT outbox.seek($1, $2::timestamptz)",
                        {destination_, time_literal(to).value_or("epoch")});
@@ -328,7 +334,9 @@ static ConnectionFactory connects_to(const std::string& conninfo) {
 }
 
 PullSource::PullSource(ConnectionFactory connect, std::string destination, PullOptions options)
-    : impl_(std::make_unique<Impl>(std::move(connect), std::move(destination), options)) {}
+    : impl_(std::make_unique<Impl>(
+          std::move(connect), std::move(destination), options,
+          [this](Level level, const std::string& message) { log(level, message); })) {}
 
 PullSource::PullSource(const std::string& conninfo, std::string destination, PullOptions options)
     : PullSource(connects_to(conninfo), std::move(destination), options) {}
@@ -344,7 +352,6 @@ std::string PullSource::describe() const {
 }
 
 void PullSource::open() {
-    impl_->set_log([this](Level level, const std::string& message) { log(level, message); });
     impl_->open();
 }
 

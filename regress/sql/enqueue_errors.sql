@@ -100,4 +100,14 @@ SELECT event_type FROM outbox.event ORDER BY position;
 -- names that are fine
 SELECT outbox.enqueue('a/b c', E'id with\nanything ä', 'E', '{}', headers => '{"x-a.b_c~": "ä ö", "tenant": "t"}') IS NOT NULL AS enqueued;
 
+-- a type that is not as it came
+BEGIN;
+DO $$ BEGIN EXECUTE (SELECT 'ALTER TYPE outbox.new_event ' || string_agg(format('ADD ATTRIBUTE a%s text', n), ', ') FROM generate_series(1, 500) AS n); END $$;
+SELECT outbox.enqueue(ARRAY[jsonb_populate_record(NULL::outbox.new_event, '{"aggregate_type": "a", "aggregate_id": "1", "event_type": "E", "payload": {}}')]);
+ROLLBACK;
+BEGIN;
+ALTER TYPE outbox.new_event ALTER ATTRIBUTE aggregate_type TYPE integer;
+SELECT outbox.enqueue(ARRAY[jsonb_populate_record(NULL::outbox.new_event, '{"aggregate_type": 1, "aggregate_id": "1", "event_type": "E", "payload": {}}')]);
+ROLLBACK;
+
 DROP EXTENSION pg_outbox CASCADE;

@@ -84,8 +84,11 @@ RETURNS interval
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT random() * least(outbox.option_as_interval(destination, 'retry_max'),
-                            outbox.option_as_interval(destination, 'retry_base') * 2 ^ least(greatest(attempts, 1) - 1, 30));
+    -- In seconds: an interval would overflow before least() looks at it.
+    SELECT make_interval(secs => random() * least(
+               extract(epoch FROM outbox.option_as_interval(destination, 'retry_max'))::double precision,
+               extract(epoch FROM outbox.option_as_interval(destination, 'retry_base'))::double precision
+                   * 2::double precision ^ least(greatest(attempts, 1) - 1, 60)));
 END;
 COMMENT ON FUNCTION outbox.retry_delay(name, integer) IS 'internal: how long a failed event waits for its next attempt';
 

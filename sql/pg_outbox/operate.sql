@@ -2,7 +2,7 @@
 -- decision is noted in outbox.operation, in the transaction that makes it.
 --
 -- They are safe against each other and against relays and fetchers, because all of them lock the
--- destination's row of outbox.cursor first. A relay never waits for that lock: while an operator
+-- destination's row of outbox.cursor first; the order of locks stands in pull.sql. A relay never waits for that lock: while an operator
 -- keeps a transaction open, it goes on delivering and saves what it did later.
 
 CREATE SEQUENCE outbox.operation_id AS bigint;

@@ -11,8 +11,13 @@
 -- An event that is refused moves to outbox.delivery and takes the other events of its key that were
 -- handed out with it along, so that whatever becomes of the lease they stay in order there.
 --
--- Locks are taken in this order: a batch, the cursor, rows of outbox.delivery. Everything here needs
--- READ COMMITTED, for what is looked at under a lock must not be older than the lock.
+-- Locks are taken in this order: the destination's row of outbox.cursor, batches, rows of outbox.delivery.
+-- Operators, the keeper and event triggers take the row FOR UPDATE. Fetchers share it (FOR KEY SHARE) before
+-- they touch a batch, so that none of those comes between; and when they read on, or change what holds
+-- keys, one at a time has it FOR NO KEY UPDATE as well. That one waits for no batch: it has its own, and
+-- passes over those of others.
+--
+-- Everything here needs READ COMMITTED, for what is looked at under a lock must not be older than the lock.
 CREATE TABLE outbox.batch (
     destination  name     NOT NULL,
     lane         integer  NOT NULL,
@@ -340,7 +345,7 @@ DECLARE
     complete  boolean;
     made      record;
 BEGIN
-    SELECT * INTO c FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE SKIP LOCKED;
+    SELECT * INTO c FROM outbox.cursor AS c WHERE c.destination = $1 FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN false; -- somebody is at it
     END IF;
@@ -398,6 +403,18 @@ COMMENT ON FUNCTION outbox.read_on(name) IS 'internal: makes batches of what is 
 -- ------------------------------------------------------------------------------------------------
 -- Fetching
 -- ------------------------------------------------------------------------------------------------
+
+-- Before anything else of a destination is locked. False: there is no cursor of this name, or not any more.
+CREATE FUNCTION outbox.share_cursor(destination name)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR KEY SHARE;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION outbox.share_cursor(name) IS 'internal: keeps operators out while a fetcher is at work';
 
 CREATE FUNCTION outbox.fetcher(caller name)
 RETURNS text
@@ -521,10 +538,10 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE;
+    PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR NO KEY UPDATE;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION outbox.lock_cursor(name) IS 'internal: keeps others from changing what holds keys';
+COMMENT ON FUNCTION outbox.lock_cursor(name) IS 'internal: keeps other fetchers from changing what holds keys';
 
 -- Puts events of a batch whose keys are held behind those that hold them.
 CREATE FUNCTION outbox.park_held(batch outbox.batch)
@@ -645,7 +662,7 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1) THEN
+    IF NOT outbox.share_cursor(destination) THEN
         PERFORM outbox.make_cursor(destination, server);
     ELSIF (SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = $1) THEN
         RETURN;
@@ -706,6 +723,10 @@ BEGIN
     PERFORM outbox.refuse_restricted(); -- here for all who settle
     PERFORM outbox.check_isolation();
     PERFORM outbox.wake_keeper();
+    LOOP
+        SELECT * INTO batch FROM outbox.batch AS b WHERE b.token = $1;
+        EXIT WHEN NOT FOUND OR outbox.share_cursor(batch.destination); -- else it was renamed while we waited
+    END LOOP;
     SELECT * INTO batch FROM outbox.batch AS b WHERE b.token = $1 FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'lease % is not known', token
@@ -885,10 +906,10 @@ BEGIN
           FROM pg_event_trigger_ddl_commands() AS command
           JOIN outbox.destination AS d ON d.server = command.objid
          WHERE command.classid = 'pg_foreign_server'::regclass AND NOT d.pull
-           AND EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = d.name)
     LOOP
-        PERFORM FROM outbox.batch AS b WHERE b.destination = left_behind ORDER BY b.lane, b.number FOR UPDATE;
-        PERFORM outbox.lock_cursor(left_behind);
+        -- Before it is asked for batches: somebody may just be making the first ones.
+        PERFORM FROM outbox.cursor AS c WHERE c.destination = left_behind FOR UPDATE;
+        CONTINUE WHEN NOT EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = left_behind);
         PERFORM outbox.find_restored_batches(left_behind);
         PERFORM outbox.park_events(left_behind, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = left_behind;
         DELETE FROM outbox.batch AS b WHERE b.destination = left_behind;

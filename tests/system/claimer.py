@@ -67,14 +67,21 @@ class Claimer:
             try:
                 self.handle(connection, message)
             except psycopg.errors.RaiseException as error:
-                connection.execute(
-                    "SELECT inbox.fail(%s, %s, %s)", (message.token, message.event_id, str(error))
-                )
                 held.add(message.key)
+                self.give_up(connection, message, str(error))
             except psycopg.Error as error:
                 if error.sqlstate != LEASE_LOST:
                     raise
                 held.add(message.key)
+
+    def give_up(self, connection: psycopg.Connection, message: Message, error: str) -> None:
+        try:
+            connection.execute(
+                "SELECT inbox.fail(%s, %s, %s)", (message.token, message.event_id, error)
+            )
+        except psycopg.Error as lost:  # the lease may have ended while it was handled
+            if lost.sqlstate != LEASE_LOST:
+                raise
 
     def handle(self, connection: psycopg.Connection, message: Message) -> None:
         if message.key == "deadly":

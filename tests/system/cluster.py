@@ -52,6 +52,8 @@ CRASH = re.compile(
     r"PANIC:|was terminated by signal|stack smashing|TRAP:|FailedAssertion|AddressSanitizer"
     r"|runtime error:|terminate called|double free|free\(\): invalid|corrupted"
     r"|SIGKILL to recalcitrant children"
+    r"|(reference|refcount|snapshot|file) leak|was not closed|still referenced"
+    r"|problem in alloc set|detected write past"
 )
 TERMINATED_PROCESS = re.compile(r"\(PID (\d+)\) was terminated by signal (\d+)")
 WORKER_ERROR = re.compile(r"\] pg_outbox [a-z]+ \S* ?(ERROR|PANIC):")
@@ -92,6 +94,8 @@ class Installation:
             f"{self.build} is no build directory; set OUTBOX_BUILD, or run "
             f"cmake -S {REPOSITORY} -B {self.build} && cmake --build {self.build}"
         )
+        # The programs of the client may be of another build, such as one with a sanitizer.
+        self.programs = Path(os.environ.get("OUTBOX_CLIENT_BUILD", self.build)) / "tests/programs"
         self.bin_directory = Path(self.ask("--bindir"))
         self.stage = Path(tempfile.mkdtemp(prefix="outbox-stage-"))
         self.directory = make_directory("template")

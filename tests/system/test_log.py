@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -561,3 +562,46 @@ def test_a_crash_repeats_no_more_events_than_documented(make_cluster: MakeCluste
     cluster.start("-c", "shared_preload_libraries=")  # no relay that goes on
     saved = database.value("SELECT position FROM outbox.cursor")
     assert delivered - saved <= 110_000, f"{delivered} delivered, {saved} saved"
+
+
+# -------------------------------------------------------------------------------------------------
+# Invalidation
+# -------------------------------------------------------------------------------------------------
+
+ALTER_THE_RING = """
+DO $$
+BEGIN
+    WHILE NOT EXISTS (SELECT FROM done) LOOP
+        LOCK TABLE outbox.ring IN ACCESS EXCLUSIVE MODE;
+        ALTER TABLE outbox.ring RESET (fillfactor);
+        COMMIT;
+    END LOOP;
+END $$
+"""
+
+
+def test_enqueues_go_on_while_the_log_is_altered_all_the_time(database: Database) -> None:
+    """Statements that alter it queue, so that whoever looks at the ring is between two of them."""
+    database.execute("CREATE TABLE done ()")
+
+    def alter() -> None:
+        with database.connect() as connection:
+            connection.execute(ALTER_THE_RING)
+
+    with ThreadPoolExecutor(4) as executor:
+        altering = [executor.submit(alter) for _ in range(4)]
+        try:
+            wait_until(
+                lambda: database.value(
+                    "SELECT count(*) FROM pg_locks WHERE relation = 'outbox.ring'::regclass AND NOT granted"
+                ),
+                lambda waiting: waiting >= 2, what="statements that alter the ring to queue",
+            )  # fmt: skip
+            with database.connect() as connection:
+                connection.execute("SET statement_timeout = '20s'")
+                assert len(enqueue(connection, "a", 10)) == 10
+            assert not any(future.done() for future in altering)
+        finally:
+            database.execute("INSERT INTO done DEFAULT VALUES")
+        for future in altering:
+            future.result()

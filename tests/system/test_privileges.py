@@ -214,6 +214,7 @@ USERS = {
     "function outbox.resume(name,outbox.caller)": "operator",
     "function outbox.resume_backfill(bigint,outbox.caller)": "capturer, operator",
     "function outbox.retry_delay(name,integer)": NOBODY,
+    "function outbox.share_cursor(name)": NOBODY,
     "function outbox.revoke_capture(regrole)": NOBODY,
     "function outbox.revoke_fetch(regrole)": NOBODY,
     "function outbox.revoke_monitor(regrole)": NOBODY,
@@ -433,7 +434,7 @@ ALLOWED = """
         UNION ALL
         SELECT 'wrapper ' || fdwname, 'wrapper', oid FROM pg_foreign_data_wrapper
         UNION ALL
-        SELECT 'function ' || oid::regprocedure, 'function', oid FROM pg_proc
+        SELECT 'function ' || replace(oid::regprocedure::text, '"json"', 'json'), 'function', oid FROM pg_proc
          WHERE pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)
         UNION ALL
         SELECT CASE relkind WHEN 'r' THEN 'table ' WHEN 'p' THEN 'table ' WHEN 'v' THEN 'view ' WHEN 'S' THEN 'sequence '

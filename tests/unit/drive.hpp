@@ -9,15 +9,48 @@
 #include <vector>
 
 #include "core/clock.hpp"
+#include "sinks/module_entry.hpp"
 #include "sinks/sink.hpp"
 
-extern "C" outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept;
+extern "C" outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept;
 
 namespace outbox {
 
 // A sink of the program's module and its destination; for the fixtures of the sinks' tests.
 class DrivenSink : public testing::Test {
   protected:
+    // Sends a batch by a new sink each time, with the first allocation failing, then the second, and
+    // so on: each failure gets here. Returns the outcome when none failed any more.
+    template <class Make, class Allocations, class Failed>
+    Outcome send_without_memory(Batch& batch, Make make_sink, Allocations& until_failure,
+                                Failed failed) {
+        for (long n = 0;; n++) {
+            make_sink();
+            std::vector<Outcome> all;
+            const Micros give_up = clock_.now() + seconds(20);
+            bool thrown = false;
+            until_failure = n;
+            try {
+                sink_->submit(batch);
+                while (all.empty() && clock_.now() < give_up)
+                    step_once(all);
+            } catch (const std::bad_alloc&) {
+                thrown = true;
+            }
+            const bool happened = failed();
+            EXPECT_EQ(thrown, happened) << "allocation " << n;
+            if (!happened || thrown != happened)
+                return all.empty() ? Outcome{} : all.front();
+        }
+    }
+
+    void step_once(std::vector<Outcome>& all) {
+        pollfd watched = {sink_->descriptor(), POLLIN, 0};
+        if (sink_->deadline() > clock_.now())
+            poll(&watched, 1, 10);
+        sink_->step(clock_.now(), all);
+    }
+
     void make(const std::vector<Option>& options, const std::vector<Option>& mapping,
               const std::string& allowed_hosts = "127.0.0.1") {
         DestinationDefaults defaults;
@@ -26,7 +59,7 @@ class DrivenSink : public testing::Test {
         ASSERT_TRUE(parsed.ok()) << parsed.error().message;
         destination_ = std::move(parsed.value());
         destination_.source = "shop";
-        sink_.reset(outbox_create_sink({destination_, clock_}));
+        sink_.reset(OUTBOX_CREATE_SINK({destination_, clock_}));
         ASSERT_NE(sink_, nullptr);
     }
 

@@ -34,7 +34,7 @@ class ScriptedSink final : public Sink {
     int descriptor() const noexcept override { return -1; }
     Micros deadline() const noexcept override { return answers_.empty() ? own_deadline_ : 0; }
     void lane_of(const Event& event, std::string& lane) const override { lane += event.topic; }
-    void submit(Batch& batch) noexcept override {
+    void submit(Batch& batch) override {
         if (on_submit)
             on_submit(batch);
         submitted_.push_back(positions_of(batch));
@@ -42,7 +42,7 @@ class ScriptedSink final : public Sink {
         if (confirms_at_once_)
             answer(batch, {.batch = &batch});
     }
-    void step(Micros, std::vector<Outcome>& outcomes) noexcept override {
+    void step(Micros, std::vector<Outcome>& outcomes) override {
         outcomes.insert(outcomes.end(), std::make_move_iterator(answers_.begin()),
                         std::make_move_iterator(answers_.end()));
         answers_.clear();

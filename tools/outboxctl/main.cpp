@@ -19,6 +19,9 @@ static int complain(std::string_view text) {
 int main(int argc, char** argv) {
     outboxctl::Session session;
     CLI::App app("Looks after pg_outbox and pg_inbox.", "outboxctl");
+#if CLI11_VERSION_MAJOR > 2 || (CLI11_VERSION_MAJOR == 2 && CLI11_VERSION_MINOR >= 5)
+    app.get_formatter()->enable_footer_formatting(false);  // they are laid out as they are
+#endif
     app.set_version_flag("--version", "outboxctl " OUTBOX_VERSION);
     app.add_option(
         "-d,--dbname", session.conninfo,

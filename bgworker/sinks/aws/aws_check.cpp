@@ -18,8 +18,7 @@ namespace {
 class AwsCheck final : public RequestCheck {
   public:
     explicit AwsCheck(const CheckContext& context)
-        : RequestCheck(context.clock),
-          destination_(context.destination),
+        : destination_(context.destination),
           clock_(context.clock),
           service_(context.destination) {
         for (const std::string& target : context.targets)
@@ -105,7 +104,7 @@ class AwsCheck final : public RequestCheck {
 
 }  // namespace outbox
 
-OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
+OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
     const outbox::CheckContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Check* {
         if (!outbox::initialize_curl())

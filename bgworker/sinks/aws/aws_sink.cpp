@@ -313,7 +313,7 @@ class SnsSink final : public AwsSink {
 
 }  // namespace outbox
 
-OUTBOX_MODULE_ENTRY outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept {
+OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Sink* {
         if (!outbox::initialize_curl())
             return nullptr;

@@ -113,7 +113,7 @@ class HttpSink final : public RequestSink {
 
 }  // namespace outbox
 
-OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
+OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
     const outbox::CheckContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Check* {
         if (!outbox::initialize_curl())
@@ -124,7 +124,7 @@ OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
     });
 }
 
-OUTBOX_MODULE_ENTRY outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept {
+OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Sink* {
         if (!outbox::initialize_curl())
             return nullptr;

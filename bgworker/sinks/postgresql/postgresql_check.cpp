@@ -170,7 +170,7 @@ class PostgresqlCheck final : public Check {
 
 }  // namespace outbox
 
-OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
+OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
     const outbox::CheckContext& context) noexcept {
     return outbox::made_by(
         [&]() -> outbox::Check* {

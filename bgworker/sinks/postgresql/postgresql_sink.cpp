@@ -129,22 +129,14 @@ class PostgresqlSink final : public Sink {
         return state_ == State::connecting ? connection_.deadline() : deadline_;
     }
 
-    void submit(Batch& batch) noexcept override {
-        try {
-            batches_.push_back(&batch);
-            if (state_ == State::ready && !connection_.is_worn_out())
-                send(batch);
-        } catch (...) {
-            connection_.fail("out of memory");
-        }
+    void submit(Batch& batch) override {
+        batches_.push_back(&batch);
+        if (state_ == State::ready && !connection_.is_worn_out())
+            send(batch);
     }
 
-    void step(Micros now, std::vector<Outcome>& outcomes) noexcept override {
-        try {
-            advance(now, outcomes);
-        } catch (...) {
-            connection_.fail("out of memory");
-        }
+    void step(Micros now, std::vector<Outcome>& outcomes) override {
+        advance(now, outcomes);
         if (failed())
             give_up(outcomes);
     }
@@ -307,7 +299,7 @@ class PostgresqlSink final : public Sink {
                                              std::string_view(state).substr(0, 2)) != classes.end();
     }
 
-    void give_up(std::vector<Outcome>& outcomes) noexcept {
+    void give_up(std::vector<Outcome>& outcomes) {
         Fate fate = refused_ ? Fate::refused : Fate::unavailable;
         for (Batch* batch : batches_) {
             outcomes.push_back({batch, fate, connection_.failure()});
@@ -336,7 +328,7 @@ class PostgresqlSink final : public Sink {
 
 }  // namespace outbox
 
-OUTBOX_MODULE_ENTRY outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept {
+OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Sink* {
         outbox::prepare_process_for_libpq();
         return new outbox::PostgresqlSink(context);

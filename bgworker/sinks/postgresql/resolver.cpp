@@ -4,6 +4,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <memory>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -11,26 +13,44 @@
 
 namespace outbox {
 
+static void freeaddrinfo_if_any(addrinfo* found) {
+    if (found != nullptr)
+        freeaddrinfo(found);
+}
+
 struct Resolver::LookUp {
     std::string host;
     int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     // Written by the thread before it signals the descriptor, read after that.
     std::string addresses;
     std::string error;
+    bool failed_for_memory = false;
 
     ~LookUp() {
         if (descriptor >= 0)
             close(descriptor);
     }
 
+    // A thread of its own has nobody to throw to.
     void run() noexcept {
+        try {
+            look_up();
+        } catch (...) {
+            failed_for_memory = true;
+        }
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const ssize_t written = write(descriptor, &one, sizeof one);
+    }
+
+    void look_up() {
         addrinfo hints{};
         hints.ai_socktype = SOCK_STREAM;
-        addrinfo* found = nullptr;
-        const int code = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+        addrinfo* first = nullptr;
+        const int code = getaddrinfo(host.c_str(), nullptr, &hints, &first);
+        const std::unique_ptr<addrinfo, void (*)(addrinfo*)> found(first, freeaddrinfo_if_any);
         if (code != 0)
             error = "could not translate host name \"" + host + "\": " + gai_strerror(code);
-        for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+        for (const addrinfo* one = first; one != nullptr; one = one->ai_next) {
             char text[NI_MAXHOST];
             if (getnameinfo(one->ai_addr, one->ai_addrlen, text, sizeof text, nullptr, 0,
                             NI_NUMERICHOST) != 0)
@@ -39,10 +59,6 @@ struct Resolver::LookUp {
                 addresses += ',';
             addresses += text;
         }
-        if (found != nullptr)
-            freeaddrinfo(found);
-        const std::uint64_t one = 1;
-        [[maybe_unused]] const ssize_t written = write(descriptor, &one, sizeof one);
     }
 };
 
@@ -59,6 +75,8 @@ int Resolver::descriptor() const {
 }
 
 std::string Resolver::addresses() const {
+    if (look_up_->failed_for_memory)
+        throw std::bad_alloc();
     return look_up_->addresses;
 }
 

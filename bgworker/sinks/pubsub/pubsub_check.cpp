@@ -19,7 +19,7 @@ constexpr std::string_view permission = "pubsub.topics.publish";
 class PubsubCheck final : public RequestCheck {
   public:
     explicit PubsubCheck(const CheckContext& context)
-        : RequestCheck(context.clock), destination_(context.destination), topics_(context.targets) {
+        : destination_(context.destination), topics_(context.targets) {
         auto credentials = google_credentials(destination_, context.clock);
         credentials_ = credentials.get();
         use(transport_config(destination_, context.clock, service_url(destination_), 1),
@@ -131,7 +131,7 @@ class PubsubCheck final : public RequestCheck {
 
 }  // namespace outbox
 
-OUTBOX_MODULE_ENTRY outbox::Check* outbox_create_check(
+OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
     const outbox::CheckContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Check* {
         if (!outbox::initialize_curl())

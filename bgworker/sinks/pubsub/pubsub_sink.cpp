@@ -153,7 +153,7 @@ class PubsubSink final : public RequestSink {
 
 }  // namespace outbox
 
-OUTBOX_MODULE_ENTRY outbox::Sink* outbox_create_sink(const outbox::SinkContext& context) noexcept {
+OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Sink* {
         if (!outbox::initialize_curl())
             return nullptr;

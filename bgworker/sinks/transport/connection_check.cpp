@@ -54,6 +54,13 @@ CURLcode ConnectionCheck::start() {
     return loop_.add(easy_) == CURLM_OK ? CURLE_OK : CURLE_FAILED_INIT;
 }
 
+// libcurl 8.14 does not say the port of a connection whose TLS failed.
+static bool is_of_tls(CURLcode result) {
+    return result == CURLE_SSL_CONNECT_ERROR || result == CURLE_SSL_CERTPROBLEM ||
+           result == CURLE_SSL_CIPHER || result == CURLE_PEER_FAILED_VERIFICATION ||
+           result == CURLE_SSL_CACERT_BADFILE || result == CURLE_SSL_ISSUER_ERROR;
+}
+
 // One line per step that was taken, of which only the last can have failed.
 std::vector<Finding> ConnectionCheck::conclude(CURLcode result) const {
     const std::string& host = config_.url.host;
@@ -66,7 +73,7 @@ std::vector<Finding> ConnectionCheck::conclude(CURLcode result) const {
     std::vector<Finding> findings;
     if (address)
         findings.push_back({"address", true, host + " is " + address->text()});
-    if (address && local_port > 0)
+    if (address && (local_port > 0 || is_of_tls(result)))
         findings.push_back({"connection", true,
                             "port " + (!config_.url.port.empty() ? config_.url.port
                                        : https                   ? "443"

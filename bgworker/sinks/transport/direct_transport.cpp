@@ -257,9 +257,9 @@ class DirectTransport final : public Transport {
     // server: the request goes again, over a new connection.
     void broken(Connection& connection, const char* why) {
         if (connection.used && !connection.response.begun()) {
-            Exchange& exchange = *std::exchange(connection.exchange, nullptr);
+            open(*connection.exchange);  // first: what cannot be sent again is still here then
+            connection.exchange = nullptr;
             close(connection);
-            open(exchange);
             return;
         }
         lose(connection, why);

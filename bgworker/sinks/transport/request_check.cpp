@@ -9,8 +9,7 @@
 
 namespace outbox {
 
-RequestCheck::RequestCheck(const Clock& clock)
-    : clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+RequestCheck::RequestCheck() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 RequestCheck::~RequestCheck() {
     transport_.reset();  // it holds the exchange

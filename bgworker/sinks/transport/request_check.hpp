@@ -23,7 +23,7 @@ class RequestCheck : public Check {
     bool step(Micros now, std::vector<Finding>& findings) final;
 
   protected:
-    explicit RequestCheck(const Clock& clock);
+    RequestCheck();
     // Where to, and nullptr or what to show there.
     void use(TransportConfig config, std::unique_ptr<Credentials> credentials = {});
 
@@ -41,7 +41,6 @@ class RequestCheck : public Check {
     void ask_next(std::vector<Finding>& findings);
     void take_answer(Micros now, std::vector<Finding>& findings);
 
-    const Clock& clock_;
     int epoll_ = -1;  // of the descriptors of all three
     Stage stage_ = Stage::reaching;
     std::unique_ptr<ConnectionCheck> connection_;

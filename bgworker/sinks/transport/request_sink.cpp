@@ -67,25 +67,20 @@ Micros RequestSink::deadline() const noexcept {
     return credentials_ == nullptr ? next : std::min(next, credentials_->deadline());
 }
 
-void RequestSink::submit(Batch& batch) noexcept {
+void RequestSink::submit(Batch& batch) {
     Exchange& exchange = *spare_.back();  // the pipeline submits no more than capabilities() says
     spare_.pop_back();
     exchange.batch = &batch;
     exchange.step = 0;
     exchange.reached = false;
-    try {
-        const Credentials::State state =
-            credentials_ == nullptr ? Credentials::State::ready : credentials_->need(clock_.now());
-        if (state == Credentials::State::ready) {
-            start(exchange);
-        } else if (state == Credentials::State::pending) {
-            waiting_.push_back(&exchange);
-        } else {
-            unsent_.push_back({&batch, Fate::unavailable, credentials_->error()});
-            give_back(exchange);
-        }
-    } catch (...) {
-        unsent_.push_back({&batch, Fate::unavailable, "out of memory"});
+    const Credentials::State state =
+        credentials_ == nullptr ? Credentials::State::ready : credentials_->need(clock_.now());
+    if (state == Credentials::State::ready) {
+        start(exchange);
+    } else if (state == Credentials::State::pending) {
+        waiting_.push_back(&exchange);
+    } else {
+        unsent_.push_back({&batch, Fate::unavailable, credentials_->error()});
         give_back(exchange);
     }
 }
@@ -133,47 +128,30 @@ void conceal_secrets(Exchange& exchange) noexcept {
     }
 }
 
-bool RequestSink::goes_on(Exchange& exchange) noexcept {
-    try {
-        if (!next_request(exchange))
-            return false;
-        exchange.reached = false;
-        transport_->send(exchange);
-        return true;
-    } catch (...) {
-        exchange.fail("out of memory");
+bool RequestSink::goes_on(Exchange& exchange) {
+    if (!next_request(exchange))
         return false;
-    }
+    exchange.reached = false;
+    transport_->send(exchange);
+    return true;
 }
 
-Outcome RequestSink::judged(const Exchange& exchange) noexcept {
-    try {
-        return judge(exchange);
-    } catch (...) {
-        return {exchange.batch, Fate::failed, "out of memory"};
-    }
-}
-
-void RequestSink::step(Micros now, std::vector<Outcome>& outcomes) noexcept {
-    try {
-        if (credentials_ != nullptr)
-            start_waiting(credentials_->step(now), outcomes);
-        transport_->step(now, done_);
-        for (; !done_.empty(); done_.pop_back()) {
-            if (done_.back()->status / 100 != 2) {
-                conceal(done_.back()->body, secret_);
-                conceal_secrets(*done_.back());
-            }
-            if (goes_on(*done_.back()))
-                continue;
-            outcomes.push_back(judged(*done_.back()));
-            give_back(*done_.back());
+void RequestSink::step(Micros now, std::vector<Outcome>& outcomes) {
+    if (credentials_ != nullptr)
+        start_waiting(credentials_->step(now), outcomes);
+    transport_->step(now, done_);
+    for (; !done_.empty(); done_.pop_back()) {
+        if (done_.back()->status / 100 != 2) {
+            conceal(done_.back()->body, secret_);
+            conceal_secrets(*done_.back());
         }
-        for (; !unsent_.empty(); unsent_.pop_back())
-            outcomes.push_back(std::move(unsent_.back()));
-    } catch (...) {
-        // What could not be reported is still there for the next step.
+        if (goes_on(*done_.back()))
+            continue;
+        outcomes.push_back(judge(*done_.back()));
+        give_back(*done_.back());
     }
+    for (; !unsent_.empty(); unsent_.pop_back())
+        outcomes.push_back(std::move(unsent_.back()));
 }
 
 void RequestSink::credentials_rejected() noexcept {

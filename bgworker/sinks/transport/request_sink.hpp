@@ -23,8 +23,8 @@ class RequestSink : public Sink {
 
     int descriptor() const noexcept final { return epoll_; }
     Micros deadline() const noexcept final;
-    void submit(Batch& batch) noexcept final;
-    void step(Micros now, std::vector<Outcome>& outcomes) noexcept final;
+    void submit(Batch& batch) final;
+    void step(Micros now, std::vector<Outcome>& outcomes) final;
 
   protected:
     // `connections`: how many requests go side by side unless the destination says otherwise.
@@ -41,10 +41,9 @@ class RequestSink : public Sink {
     // May throw std::bad_alloc.
     virtual std::optional<Outcome> encode(Exchange& exchange) = 0;
     // The answer was only a step on the way: makes the request that follows, which is sent with the
-    // same exchange, and returns true. May throw std::bad_alloc: the batch has failed then.
+    // same exchange, and returns true. May throw std::bad_alloc.
     virtual bool next_request(Exchange&) { return false; }
-    // What an answer, or that there is none, means. May throw std::bad_alloc: the batch has failed
-    // then.
+    // What an answer, or that there is none, means. May throw std::bad_alloc.
     virtual Outcome judge(const Exchange& exchange) = 0;
     // For judge(): the answer was that the credentials are no good.
     void credentials_rejected() noexcept;
@@ -53,8 +52,7 @@ class RequestSink : public Sink {
     void start(Exchange& exchange);
     void start_waiting(Credentials::State state, std::vector<Outcome>& outcomes);
     void give_back(Exchange& exchange) noexcept;
-    bool goes_on(Exchange& exchange) noexcept;
-    Outcome judged(const Exchange& exchange) noexcept;
+    bool goes_on(Exchange& exchange);
 
     const Clock& clock_;
     const Destination& destination_;

@@ -6,7 +6,6 @@ OUTBOX_CLIENT_BUILD may name another build directory than the server's: one with
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 import uuid
@@ -119,11 +118,10 @@ class Target(Database):
 
 class Consumer:
     def __init__(self, installation: Installation, conninfo: str, options: dict[str, object]) -> None:
-        build = Path(os.environ.get("OUTBOX_CLIENT_BUILD", installation.build))
         arguments = [f"{name}={value}" for name, value in options.items()]
         self.errors = tempfile.NamedTemporaryFile("w")
         self.process = subprocess.Popen(
-            [str(build / "tests/programs/consume"), conninfo, *arguments],
+            [str(installation.programs / "consume"), conninfo, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
 

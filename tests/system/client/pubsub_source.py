@@ -22,7 +22,7 @@ class SourceFailed(Exception):
 class PubSubSource:
     def __init__(self, installation: Installation, **options: object) -> None:
         self.errors = tempfile.TemporaryFile("w+")
-        program = installation.build / "tests/programs/pubsub_source"
+        program = installation.programs / "pubsub_source"
         self.process = subprocess.Popen(
             [str(program), *(f"{name}={value}" for name, value in options.items())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,

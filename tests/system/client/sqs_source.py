@@ -127,7 +127,7 @@ class SqsSource:
         arguments = [f"{name}={value}" for name, value in {**defaults, **options}.items() if value != ""]
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [str(installation.build / "tests/programs/sqs_source"), *arguments],
+            [str(installation.programs / "sqs_source"), *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
 

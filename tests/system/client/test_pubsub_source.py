@@ -45,7 +45,7 @@ Read = Callable[..., PubSubSource]
 
 @pytest.fixture
 def make_source(installation: Installation) -> Iterator[Read]:
-    if not (installation.build / "tests/programs/pubsub_source").exists():
+    if not (installation.programs / "pubsub_source").exists():
         pytest.skip("NOT TESTED: the Pub/Sub source is not part of this build")
     made: list[PubSubSource] = []
 

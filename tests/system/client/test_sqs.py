@@ -472,7 +472,7 @@ def test_from_the_outbox(
         "CREATE USER MAPPING FOR postgres SERVER d OPTIONS (access_key_id 'any', secret_access_key 'any')"
     )
     ids = database.enqueue("a", 20) + database.enqueue("b", 20)
-    program = str(installation.build / "tests/programs/sqs_source")
+    program = str(installation.programs / "sqs_source")
     consumer = subprocess.Popen(
         [program, f"conninfo={target.conninfo}", f"queue={queue.name}", f"region={REGION}",
          f"endpoint={endpoint}", "access_key_id=any", "secret_access_key=any", "poll=1"],

@@ -1,9 +1,13 @@
 // The consumer without a database: what it does while it waits for one.
 #include "inbox/consumer.hpp"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <pthread.h>
 
 #include <atomic>
+#include <cerrno>
+#include <system_error>
 #include <thread>
 
 #include "counters.hpp"
@@ -11,6 +15,21 @@
 #include "flag.hpp"
 #include "inbox/sources/pull.hpp"
 #include "inbox/sources/scripted.hpp"
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+static thread_local int threads_until_failure = -1;  // -1: none fails
+
+// In front of the system's own.
+extern "C" __attribute__((visibility("default"))) int pthread_create(
+    pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
+    void* argument) noexcept {
+    if (threads_until_failure >= 0 && threads_until_failure-- == 0)
+        return EAGAIN;
+    static const auto create =
+        reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+    return create(thread, attributes, start, argument);
+}
+#endif
 
 namespace inbox {
 namespace {
@@ -94,6 +113,20 @@ TEST_F(ConsumerTest, ASourceThatFailsIsOpenedAgain) {
     EXPECT_EQ(consumer->metrics().source_reconnects, 2u);
 }
 
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they have one of their own
+
+TEST_F(ConsumerTest, ASystemWithoutRoomForItsThreadsIsAnError) {
+    options.connections = 2;
+    for (const int threads : {0, 1, 2, 3}) {
+        const auto consumer = make();
+        threads_until_failure = threads;
+        EXPECT_THROW(consumer->run(), std::system_error) << threads;
+        EXPECT_TRUE(script->closed());
+    }
+}
+
+#endif
+
 TEST_F(ConsumerTest, StoppedBeforeItRuns) {
     const auto consumer = make();
     consumer->stop();
@@ -156,6 +189,25 @@ TEST(PullSourceTest, ADatabaseThatIsGoneIsTransient) {
     source.close(seconds{1});
     EXPECT_THROW(PullSource(nowhere, "d", {.max_events = 101}), std::invalid_argument);
     EXPECT_THROW(PullSource(nowhere, ""), std::invalid_argument);
+}
+
+// For ThreadSanitizer: a seek comes from any thread, also while the source is opened again.
+TEST(PullSourceTest, SeekMayComeFromAnyThread) {
+    PullSource source(nowhere, "d");
+    std::atomic<int> sought = 0, opened = 0;
+    std::thread seeker([&] {
+        while (opened < 20) {
+            EXPECT_THROW(source.seek(Time{}), SourceError);
+            sought++;
+        }
+    });
+    while (sought < 20 || opened < 20) {
+        EXPECT_THROW(source.open(), SourceError);
+        EXPECT_THROW(source.receive(1, milliseconds{0}), SourceError);
+        opened++;
+    }
+    seeker.join();
+    source.close(seconds{1});
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "../drive.hpp"
+#include "../failing_new.hpp"
 #include "../scripted_peer.hpp"
 #include "sinks/sink.hpp"
 
@@ -41,6 +42,13 @@ class HttpSink : public DrivenSink {
     std::string payload_ = R"({"n":1})";
     std::string allowed_hosts_ = "127.0.0.1";
 };
+
+TEST_F(HttpSink, MemoryThatRunsOutIsTheCallersConcern) {
+    const Outcome outcome = send_without_memory(
+        batch(1), [&] { create(); }, allocations_until_failure, allocation_failed);
+    EXPECT_EQ(outcome.fate, Fate::confirmed) << outcome.error;
+    EXPECT_NE(outcome.batch, nullptr);
+}
 
 TEST_F(HttpSink, ConfirmsOnAny2xxAndKeepsTheConnection) {
     create();
