@@ -319,7 +319,8 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
         const bool polls =
             looked_at != 0 && is_past(looked_at, static_cast<int>(milliseconds_between_polls()));
         const bool changed =
-            look || polls || (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
+            look || polls ||
+            (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
             (look_again && is_past(looked_at, milliseconds_to_trouble));
         if (changed) {
             if (!look_around())
