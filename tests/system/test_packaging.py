@@ -62,11 +62,23 @@ def test_core_and_sinks_know_no_header_of_the_server(installation: Installation)
     assert checked > 10
 
 
+# Where PG_TRY encloses calls of the server and nothing that throws, and why there is no other way.
+CATCHES_ERRORS_OF_THE_SERVER = {
+    "extension/hooks.cpp": "a hold on a database must not outlive its statement",
+    "extension/payload_json.cpp": "there is no other way to ask jsonb whether it takes a payload",
+    "bgworker/server/keeper.cpp": "tables of an inbox that its owner broke must not end the keeper",
+}
+
+
 def test_no_error_jumps_over_cpp_frames_by_custom() -> None:
     """PG_TRY in C++ is a trap: whatever is thrown through it leaves a dead frame as error handler."""
-    for folder in ("extension", "bgworker"):
-        for path in (REPOSITORY / folder).rglob("*.?pp"):
-            assert "PG_TRY" not in path.read_text(), path
+    found = {
+        str(path.relative_to(REPOSITORY))
+        for folder in ("extension", "bgworker")
+        for path in (REPOSITORY / folder).rglob("*.?pp")
+        if "PG_TRY" in path.read_text()
+    }
+    assert found == set(CATCHES_ERRORS_OF_THE_SERVER)
 
 
 def test_versions_agree(installation: Installation) -> None:

@@ -194,17 +194,13 @@ TEST(PullSourceTest, ADatabaseThatIsGoneIsTransient) {
 // For ThreadSanitizer: a seek comes from any thread, also while the source is opened again.
 TEST(PullSourceTest, SeekMayComeFromAnyThread) {
     PullSource source(nowhere, "d");
-    std::atomic<int> sought = 0, opened = 0;
     std::thread seeker([&] {
-        while (opened < 20) {
+        for (int i = 0; i < 20; i++)
             EXPECT_THROW(source.seek(Time{}), SourceError);
-            sought++;
-        }
     });
-    while (sought < 20 || opened < 20) {
+    for (int i = 0; i < 20; i++) {
         EXPECT_THROW(source.open(), SourceError);
         EXPECT_THROW(source.receive(1, milliseconds{0}), SourceError);
-        opened++;
     }
     seeker.join();
     source.close(seconds{1});
