@@ -35,7 +35,7 @@ COMMENT ON FUNCTION inbox.problem_of(text, timestamptz, text, text, text, text, 
 
 CREATE FUNCTION inbox.refuse_event(event_id uuid, problem text)
 RETURNS void
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE plpgsql IMMUTABLE STRICT
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -70,35 +70,34 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    receiver integer := inbox.consumer_id(coalesce(consumer, current_database()));
+    receiver integer;
     stored   bigint;
-    refused  record;
+    ignored  text;
 BEGIN
-    SELECT e.id, inbox.problem_of(receive.source, e.at, e.topic, e.aggregate_type, e.aggregate_id, e.type, e.key,
-                                  e.content_type, e.headers, e.payload) AS problem
-      INTO refused
-      FROM unnest(event_ids, receive.occurred_at, topics, aggregate_types, aggregate_ids, event_types, ordering_keys,
-                  content_types, receive.headers, payloads)
-           AS e (id, at, topic, aggregate_type, aggregate_id, type, key, content_type, headers, payload)
-     WHERE inbox.problem_of(receive.source, e.at, e.topic, e.aggregate_type, e.aggregate_id, e.type, e.key,
-                            e.content_type, e.headers, e.payload) IS NOT NULL
-     LIMIT 1;
-    IF FOUND THEN
-        PERFORM inbox.refuse_event(refused.id, refused.problem);
+    SELECT c.id INTO receiver FROM inbox.consumer AS c WHERE c.name = coalesce(consumer, current_database());
+    IF receiver IS NULL THEN
+        receiver := inbox.consumer_id(coalesce(consumer, current_database()));
     END IF;
-    -- unnest() yields the elements in order, and so seq keeps the order of the batch.
+    -- unnest() yields the elements in order, and so seq keeps the order of the batch. In FROM it would write
+    -- each array into a store of its own first, which takes longer than all the checks.
     INSERT INTO inbox.message (
                consumer_id, source, event_id, occurred_at, position, version, schema_version,
                source_event_id, topic, aggregate_type, aggregate_id, event_type, ordering_key,
                content_type, headers, payload)
         SELECT receiver, coalesce(receive.source, ''), e.*
-          FROM unnest(event_ids, receive.occurred_at, positions, versions, schema_versions,
-                      source_event_ids, topics, aggregate_types, aggregate_ids, event_types,
-                      ordering_keys, content_types, receive.headers, payloads) AS e
+          FROM (SELECT unnest(event_ids) AS event_id, unnest(receive.occurred_at) AS occurred_at, unnest(positions),
+                       unnest(versions), unnest(schema_versions), unnest(source_event_ids), unnest(topics) AS topic,
+                       unnest(aggregate_types) AS aggregate_type, unnest(aggregate_ids) AS aggregate_id,
+                       unnest(event_types) AS event_type, unnest(ordering_keys) AS ordering_key,
+                       unnest(content_types) AS content_type, unnest(receive.headers) AS headers,
+                       unnest(payloads) AS payload) AS e
+         WHERE inbox.refuse_event(e.event_id, inbox.problem_of(
+                   receive.source, e.occurred_at, e.topic, e.aggregate_type, e.aggregate_id, e.event_type,
+                   e.ordering_key, e.content_type, e.headers, e.payload)) IS NULL
         ON CONFLICT DO NOTHING;
     GET DIAGNOSTICS stored = ROW_COUNT;
     -- Heard by pg_outbox when the server has it loaded: the processor of the consumer looks at commit.
-    PERFORM set_config('inbox.wake', 'messages', true);
+    ignored := set_config('inbox.wake', 'messages', true);
     RETURN stored;
 END $$;
 COMMENT ON FUNCTION inbox.receive(text, text, uuid[], timestamptz[], bigint[], bigint[], integer[], uuid[], text[], text[], text[], text[], text[], text[], jsonb[], bytea[]) IS

@@ -368,7 +368,6 @@ USERS = {
     "function inbox.save_progress(integer,bigint,bigint,interval,interval,interval,interval,inbox.caller)": "reader",
     "function inbox.set_policy(text,integer,interval,interval,text,inbox.caller)": "reader, consumer",
     "function inbox.set_window(interval,inbox.caller)": "inbox operator",
-    "function inbox.share_offsets()": NOBODY,
     "function inbox.subscribe(text,text,regproc)": "reader",
     "function inbox.take(integer,bigint,text[],inbox.caller)": "reader",
     "function inbox.take_control(text)": NOBODY,
