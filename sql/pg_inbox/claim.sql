@@ -75,6 +75,28 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.end_lost_leases(integer) IS 'internal: counts what was lost with leases as failed';
 
+-- True: there were messages that are too large, and they are dead letters now.
+CREATE FUNCTION inbox.give_up_too_large(consumer_id integer)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    message inbox.message;
+    gave_up boolean := false;
+BEGIN
+    FOR message IN
+        SELECT m.* FROM inbox.message AS m
+         WHERE m.consumer_id = $1 AND inbox.is_too_large(m)
+           FOR UPDATE SKIP LOCKED
+    LOOP
+        PERFORM inbox.give_up(message);
+        gave_up := true;
+    END LOOP;
+    RETURN gave_up;
+END $$;
+COMMENT ON FUNCTION inbox.give_up_too_large(integer) IS 'internal: has messages that nobody can be given become dead letters';
+
 -- Takes the next messages of a consumer that has no subscriptions in the server, in order of arrival.
 -- Not those that wait for their next attempt, nor those of a key of which an earlier one waits, blocks,
 -- or is claimed. attempt: 1 for the first. Several of one key are to be processed in the order given.
@@ -138,11 +160,10 @@ BEGIN
     -- One claims after the other: whoever decides sees what the one before has taken.
     PERFORM FROM inbox.consumer AS c WHERE c.id = own_id FOR NO KEY UPDATE;
     PERFORM inbox.end_lost_leases(own_id);
-    PERFORM inbox.give_up_too_large(own_id);
     RETURN QUERY
     WITH free AS MATERIALIZED (
         SELECT m.seq, m.event_id, m.ordering_key, coalesce(w.attempts, 0) AS failed,
-               coalesce(w.sqlstate = 'IL001', false) AS alone
+               coalesce(w.sqlstate = 'IL001', false) AS alone, inbox.is_too_large(m) AS too_large
           FROM inbox.message AS m
           LEFT JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
          WHERE m.consumer_id = own_id
@@ -159,8 +180,9 @@ BEGIN
          LIMIT max_messages
     ), chosen AS (
         SELECT f.* FROM free AS f
-         WHERE f.seq = (SELECT min(first.seq) FROM free AS first)
-            OR f.seq < coalesce((SELECT min(single.seq) FROM free AS single WHERE single.alone), f.seq + 1)
+         WHERE NOT EXISTS (SELECT FROM free AS large WHERE large.too_large)
+           AND (f.seq = (SELECT min(first.seq) FROM free AS first)
+            OR f.seq < coalesce((SELECT min(single.seq) FROM free AS single WHERE single.alone), f.seq + 1))
     ), claimed AS (
         INSERT INTO inbox.claimed (consumer_id, event_id, ordering_key, token, leased_until)
             SELECT own_id, f.event_id, f.ordering_key, new_token, clock_timestamp() + lease FROM chosen AS f
@@ -171,6 +193,9 @@ BEGIN
       FROM chosen AS f
       JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
      ORDER BY f.seq;
+    IF NOT FOUND AND inbox.give_up_too_large(own_id) THEN
+        RETURN QUERY SELECT * FROM inbox.claim(consumer, max_messages, lease, caller);
+    END IF;
 END $$;
 COMMENT ON FUNCTION inbox.claim(text, integer, interval, inbox.caller) IS
     'takes the next messages of a consumer under a lease; commit before you process them';

@@ -30,7 +30,6 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id, caller);
-    PERFORM inbox.give_up_too_large(consumer_id);
     RETURN QUERY
         SELECT m.seq, m.occurred_at, m.received_at
           FROM inbox.message AS m
@@ -74,7 +73,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id, caller);
-    RETURN (SELECT CASE WHEN bool_and(c.confirmed) THEN array_agg(format('%L %L', c.event_type, c.handler)) END
+    RETURN (SELECT CASE WHEN bool_and(c.confirmed) THEN array_agg(quote_literal(c.event_type) || c.handler) END
               FROM inbox.confirmation AS c WHERE c.consumer_id = $1);
 END $$;
 COMMENT ON FUNCTION inbox.confirmed_subscriptions(integer, inbox.caller) IS 'internal: what a processor may run';
@@ -84,7 +83,7 @@ COMMENT ON FUNCTION inbox.confirmed_subscriptions(integer, inbox.caller) IS 'int
 --
 -- `waits`: an earlier message of the same key has failed and comes first, or blocks it, or a subscription is
 -- not a confirmed one; nothing was taken.
--- `message` NULL: it is not there, or it was a duplicate, which is gone now.
+-- `message` NULL: it is not there, or it was a duplicate, which is gone now, or too large for anybody.
 CREATE FUNCTION inbox.take(
     consumer_id integer,
     seq         bigint,
@@ -102,7 +101,7 @@ BEGIN
      WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq
        AND EXISTS (SELECT FROM inbox.consumer AS c
                     WHERE c.id = take.consumer_id AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER')))
-       AND (SELECT bool_and(format('%L %L', s.event_type, s.handler) = ANY (confirmed))
+       AND (SELECT bool_and(quote_literal(s.event_type) || s.handler = ANY (confirmed))
               FROM inbox.subscription AS s WHERE s.consumer_id = take.consumer_id)
        AND (m.ordering_key = ''
             OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
@@ -116,6 +115,11 @@ BEGIN
         RETURN;
     END IF;
     waits := false;
+    IF inbox.is_too_large(message) THEN
+        PERFORM inbox.give_up(message);
+        message := NULL;
+        RETURN;
+    END IF;
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = take.consumer_id AND w.event_id = message.event_id;
     INSERT INTO inbox.processed (consumer_id, event_id, bucket)
         VALUES (message.consumer_id, message.event_id, inbox.bucket(message.event_id))
