@@ -54,14 +54,17 @@ CREATE FUNCTION inbox.begin_event(
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
+DECLARE
+    own_id pg_catalog.int4;
 BEGIN
+    SELECT c.id INTO own_id FROM inbox.consumer AS c
+     WHERE c.name OPERATOR(pg_catalog.=) consumer
+       AND (c.role OPERATOR(pg_catalog.=) caller OR pg_catalog.pg_has_role(caller, c.role, 'MEMBER'));
+    IF own_id IS NULL THEN
+        own_id := inbox.own_consumer(consumer, caller);
+    END IF;
     INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
-        VALUES (COALESCE((SELECT c.id FROM inbox.consumer AS c
-                           WHERE c.name OPERATOR(pg_catalog.=) consumer
-                             AND (c.role OPERATOR(pg_catalog.=) caller
-                                  OR pg_catalog.pg_has_role(caller, c.role, 'MEMBER'))),
-                         inbox.own_consumer(consumer, caller)),
-                begin_event.event_id, inbox.bucket(begin_event.event_id), begin_event.source)
+        VALUES (own_id, begin_event.event_id, inbox.bucket(begin_event.event_id), begin_event.source)
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END $$;

@@ -81,19 +81,9 @@ RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    message inbox.message;
-    gave_up boolean := false;
 BEGIN
-    FOR message IN
-        SELECT m.* FROM inbox.message AS m
-         WHERE m.consumer_id = $1 AND inbox.is_too_large(m)
-           FOR UPDATE SKIP LOCKED
-    LOOP
-        PERFORM inbox.give_up(message);
-        gave_up := true;
-    END LOOP;
-    RETURN gave_up;
+    RETURN (SELECT count(*) > 0 FROM inbox.message AS m
+             WHERE m.consumer_id = $1 AND inbox.is_too_large(m) IS TRUE AND inbox.give_up(m));
 END $$;
 COMMENT ON FUNCTION inbox.give_up_too_large(integer) IS 'internal: has messages that nobody can be given become dead letters';
 

@@ -71,9 +71,9 @@ RETURN octet_length((message).ordering_key) > 1024 OR octet_length((message).pay
        OR (message).headers IS NOT NULL AND octet_length((message).headers::text) > 65536;
 COMMENT ON FUNCTION inbox.is_too_large(inbox.message) IS 'internal: whether nobody can be given a message';
 
--- A key that is too long is cut.
+-- True: the message was there, and nobody else at it, and it is a dead letter now. A key that is too long is cut.
 CREATE FUNCTION inbox.give_up(message inbox.message)
-RETURNS void
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -82,8 +82,13 @@ DECLARE
         message.source, message.occurred_at, message.topic, message.aggregate_type, message.aggregate_id,
         message.event_type, message.ordering_key, message.content_type, message.headers, message.payload);
 BEGIN
-    message.ordering_key := left(message.ordering_key, 200);
-    PERFORM inbox.count_failure(message, problem, '54000', true, NULL);
+    PERFORM FROM inbox.message AS m
+      WHERE m.consumer_id = message.consumer_id AND m.event_id = message.event_id FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        message.ordering_key := left(message.ordering_key, 200);
+        PERFORM inbox.count_failure(message, problem, '54000', true, NULL);
+    END IF;
+    RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION inbox.give_up(inbox.message) IS 'internal: makes a message that is too large a dead letter';
 

@@ -41,6 +41,7 @@ BEGIN
                 OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
                                 WHERE o.consumer_id = m.consumer_id
                                   AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
+           AND NOT (inbox.is_too_large(m) IS TRUE AND inbox.give_up(m))
          ORDER BY m.seq
          LIMIT max_messages;
 END $$;
@@ -83,7 +84,7 @@ COMMENT ON FUNCTION inbox.confirmed_subscriptions(integer, inbox.caller) IS 'int
 --
 -- `waits`: an earlier message of the same key has failed and comes first, or blocks it, or a subscription is
 -- not a confirmed one; nothing was taken.
--- `message` NULL: it is not there, or it was a duplicate, which is gone now, or too large for anybody.
+-- `message` NULL: it is not there, or it was a duplicate, which is gone now.
 CREATE FUNCTION inbox.take(
     consumer_id integer,
     seq         bigint,
@@ -115,11 +116,6 @@ BEGIN
         RETURN;
     END IF;
     waits := false;
-    IF inbox.is_too_large(message) THEN
-        PERFORM inbox.give_up(message);
-        message := NULL;
-        RETURN;
-    END IF;
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = take.consumer_id AND w.event_id = message.event_id;
     INSERT INTO inbox.processed (consumer_id, event_id, bucket)
         VALUES (message.consumer_id, message.event_id, inbox.bucket(message.event_id))

@@ -317,6 +317,7 @@ USERS = {
     "function inbox.fail_event(text,text,uuid,timestamp with time zone,bigint,bigint,integer,uuid,text,text,text,text,text,text,jsonb,bytea,text,text,boolean,integer,inbox.caller)": "consumer",
     "function inbox.forget(text,timestamp with time zone,text,inbox.caller)": "inbox operator",
     "function inbox.give_consumer(text,regrole,text,inbox.caller)": "inbox operator",
+    "function inbox.give_up(inbox.message)": NOBODY,
     "function inbox.give_up_too_large(integer)": NOBODY,
     "function inbox.grant_consume(regrole)": NOBODY,
     "function inbox.grant_monitor(regrole)": NOBODY,
