@@ -241,16 +241,7 @@ static void work() {
     }
 }
 
-}  // namespace outbox
-
-extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
-    using namespace outbox;
-
-    become_worker(argument, WakeProcessors);
-    // What is lost in a crash is lost together with the note that it was done, and done again.
-    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
-    // inbox.apply() is to see what was committed meanwhile.
-    SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_SESSION);
+static void process_messages() {
     Backoff poll(milliseconds(settings::poll_min), milliseconds(settings::poll_max), random_seed());
     while (true) {
         if (handle_signals() || reload_requested())
@@ -271,4 +262,39 @@ extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
             wait_for_latch(shorter_timeout(due, static_cast<long>(poll.next() / 1000 + 1)),
                            "OutboxProcessorMain");
     }
+}
+
+// Errors of handlers do not come here. So the consumer was given away, or a right was taken back:
+// people do that, and it is no error. The keeper starts another when there is something to process.
+[[noreturn]] static void end_without_right() {
+    MemoryContextSwitchTo(TopMemoryContext);
+    const ErrorData* const error = CopyErrorData();
+    FlushErrorState();
+    HOLD_INTERRUPTS();
+    ereport(LOG, (errmsg("the processor ends, for its role may not process these messages any more"),
+                  errdetail_log("%s", error->message)));
+    proc_exit(1);
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
+    using namespace outbox;
+
+    become_worker(argument, WakeProcessors);
+    // What is lost in a crash is lost together with the note that it was done, and done again.
+    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
+    // inbox.apply() is to see what was committed meanwhile.
+    SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_SESSION);
+    PG_TRY();
+    {
+        process_messages();
+    }
+    PG_CATCH();
+    {
+        if (geterrcode() != ERRCODE_INSUFFICIENT_PRIVILEGE)
+            PG_RE_THROW();
+        end_without_right();
+    }
+    PG_END_TRY();
 }

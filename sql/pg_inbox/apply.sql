@@ -222,7 +222,7 @@ COMMENT ON FUNCTION inbox.tombstone_version(regclass, jsonb, inbox.caller) IS 'i
 -- The same for one who is going to insert it: until his transaction ends nobody else removes it.
 CREATE FUNCTION inbox.removed_version(projection regclass, key jsonb, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -241,7 +241,7 @@ COMMENT ON FUNCTION inbox.removed_version(regclass, jsonb, inbox.caller) IS
 
 CREATE FUNCTION inbox.lock_removal(projection regclass, key jsonb, caller inbox.caller DEFAULT CURRENT_USER)
 RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN

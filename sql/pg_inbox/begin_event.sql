@@ -15,7 +15,7 @@ BEGIN
     -- The only statement for all events but the first. With the caller's rights, for functions that
     -- have those of the owner.
     SELECT c.id INTO own_id FROM inbox.consumer AS c
-     WHERE c.name = consumer AND pg_has_role(caller, c.role, 'MEMBER');
+     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
     IF own_id IS NULL THEN
         own_id := inbox.consumer_id(consumer);
         UPDATE inbox.consumer AS c SET role = caller WHERE c.id = own_id AND c.role IS NULL;
@@ -58,7 +58,8 @@ DECLARE
     own_id pg_catalog.int4;
 BEGIN
     SELECT c.id INTO own_id FROM inbox.consumer AS c
-     WHERE c.name OPERATOR(pg_catalog.=) consumer AND pg_catalog.pg_has_role(caller, c.role, 'MEMBER');
+     WHERE c.name OPERATOR(pg_catalog.=) consumer
+       AND (c.role OPERATOR(pg_catalog.=) caller OR pg_catalog.pg_has_role(caller, c.role, 'MEMBER'));
     IF own_id IS NULL THEN
         own_id := inbox.own_consumer(consumer, caller);
     END IF;
@@ -82,9 +83,14 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id integer := inbox.own_consumer(consumer, caller);
+    own_id  integer;
     new_ids uuid[];
 BEGIN
+    SELECT c.id INTO own_id FROM inbox.consumer AS c
+     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
+    IF own_id IS NULL THEN
+        own_id := inbox.own_consumer(consumer, caller);
+    END IF;
     -- In the order of the ids, so that two batches which share some wait for each other and do not lock
     -- each other out.
     WITH new AS (

@@ -75,6 +75,18 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.end_lost_leases(integer) IS 'internal: counts what was lost with leases as failed';
 
+-- True: there were messages that are too large, and they are dead letters now.
+CREATE FUNCTION inbox.give_up_too_large(consumer_id integer)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT count(*) > 0 FROM inbox.message AS m
+             WHERE m.consumer_id = $1 AND inbox.is_too_large(m) IS TRUE AND inbox.give_up(m));
+END $$;
+COMMENT ON FUNCTION inbox.give_up_too_large(integer) IS 'internal: has messages that nobody can be given become dead letters';
+
 -- Takes the next messages of a consumer that has no subscriptions in the server, in order of arrival.
 -- Not those that wait for their next attempt, nor those of a key of which an earlier one waits, blocks,
 -- or is claimed. attempt: 1 for the first. Several of one key are to be processed in the order given.
@@ -138,11 +150,10 @@ BEGIN
     -- One claims after the other: whoever decides sees what the one before has taken.
     PERFORM FROM inbox.consumer AS c WHERE c.id = own_id FOR NO KEY UPDATE;
     PERFORM inbox.end_lost_leases(own_id);
-    PERFORM inbox.give_up_too_large(own_id);
     RETURN QUERY
     WITH free AS MATERIALIZED (
         SELECT m.seq, m.event_id, m.ordering_key, coalesce(w.attempts, 0) AS failed,
-               coalesce(w.sqlstate = 'IL001', false) AS alone
+               coalesce(w.sqlstate = 'IL001', false) AS alone, inbox.is_too_large(m) AS too_large
           FROM inbox.message AS m
           LEFT JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
          WHERE m.consumer_id = own_id
@@ -159,8 +170,9 @@ BEGIN
          LIMIT max_messages
     ), chosen AS (
         SELECT f.* FROM free AS f
-         WHERE f.seq = (SELECT min(first.seq) FROM free AS first)
-            OR f.seq < coalesce((SELECT min(single.seq) FROM free AS single WHERE single.alone), f.seq + 1)
+         WHERE NOT EXISTS (SELECT FROM free AS large WHERE large.too_large)
+           AND (f.seq = (SELECT min(first.seq) FROM free AS first)
+            OR f.seq < coalesce((SELECT min(single.seq) FROM free AS single WHERE single.alone), f.seq + 1))
     ), claimed AS (
         INSERT INTO inbox.claimed (consumer_id, event_id, ordering_key, token, leased_until)
             SELECT own_id, f.event_id, f.ordering_key, new_token, clock_timestamp() + lease FROM chosen AS f
@@ -171,6 +183,9 @@ BEGIN
       FROM chosen AS f
       JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
      ORDER BY f.seq;
+    IF NOT FOUND AND inbox.give_up_too_large(own_id) THEN
+        RETURN QUERY SELECT * FROM inbox.claim(consumer, max_messages, lease, caller);
+    END IF;
 END $$;
 COMMENT ON FUNCTION inbox.claim(text, integer, interval, inbox.caller) IS
     'takes the next messages of a consumer under a lease; commit before you process them';
@@ -192,7 +207,7 @@ BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
      WHERE c.token = $1 AND c.event_id = $2 AND o.id = c.consumer_id
-       AND pg_has_role(caller, o.role, 'MEMBER')
+       AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
      RETURNING c.consumer_id INTO own_id;
     IF FOUND THEN
         DELETE FROM inbox.message AS m WHERE m.consumer_id = own_id AND m.event_id = $2;
@@ -234,7 +249,7 @@ BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
      WHERE c.token = $1 AND c.event_id = $2 AND o.id = c.consumer_id
-       AND pg_has_role(caller, o.role, 'MEMBER')
+       AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
      RETURNING o.* INTO policy;
     IF FOUND THEN
         SELECT m.* INTO message FROM inbox.message AS m
@@ -271,7 +286,7 @@ BEGIN
     PERFORM inbox.check_lease_time(lease);
     IF NOT EXISTS (SELECT FROM inbox.claimed AS c
                      JOIN inbox.consumer AS o ON o.id = c.consumer_id
-                    WHERE c.token = $1 AND pg_has_role(caller, o.role, 'MEMBER')) THEN
+                    WHERE c.token = $1 AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))) THEN
         PERFORM inbox.lease_lost(token);
     END IF;
     UPDATE inbox.claimed AS c
@@ -294,7 +309,7 @@ DECLARE
 BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
-     WHERE c.token = $1 AND o.id = c.consumer_id AND pg_has_role(caller, o.role, 'MEMBER');
+     WHERE c.token = $1 AND o.id = c.consumer_id AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'));
     GET DIAGNOSTICS released = ROW_COUNT;
     RETURN released;
 END $$;

@@ -59,34 +59,38 @@ END $$;
 COMMENT ON FUNCTION inbox.count_failure(inbox.message, text, text, boolean, integer) IS
     'internal: what comes of a failed attempt';
 
--- Messages that are too large for those who would be given them, or for the indexes that a failure needs
--- (tables.sql). They become dead letters, so that others go on. A key that is too long is cut.
-CREATE FUNCTION inbox.give_up_too_large(consumer_id integer)
-RETURNS void
+-- Messages that are too large for those who would be given them, or for the indexes that a failure needs. They
+-- become dead letters, so that others go on. receive() takes no such message; but one may come with a dump, or
+-- from before there were limits. Looked for when messages are taken, for that costs less than an index.
+CREATE FUNCTION inbox.is_too_large(message inbox.message)
+RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN octet_length((message).ordering_key) > 1024 OR octet_length((message).payload) > 268435456
+       OR octet_length((message).topic) + octet_length((message).aggregate_type) + octet_length((message).aggregate_id)
+          + octet_length((message).event_type) + octet_length((message).content_type) + octet_length((message).source) > 16384
+       OR (message).headers IS NOT NULL AND octet_length((message).headers::text) > 65536;
+COMMENT ON FUNCTION inbox.is_too_large(inbox.message) IS 'internal: whether nobody can be given a message';
+
+-- True: the message was there, and nobody else at it, and it is a dead letter now. A key that is too long is cut.
+CREATE FUNCTION inbox.give_up(message inbox.message)
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
 AS $$
 DECLARE
-    message inbox.message;
-    problem text;
+    problem CONSTANT text := inbox.problem_of(
+        message.source, message.occurred_at, message.topic, message.aggregate_type, message.aggregate_id,
+        message.event_type, message.ordering_key, message.content_type, message.headers, message.payload);
 BEGIN
-    FOR message IN
-        SELECT m.* FROM inbox.message AS m
-         WHERE m.consumer_id = $1
-           AND (octet_length(m.ordering_key) > 1024 OR octet_length(m.payload) > 268435456
-                OR octet_length(m.topic) + octet_length(m.aggregate_type) + octet_length(m.aggregate_id)
-                   + octet_length(m.event_type) + octet_length(m.content_type) + octet_length(m.source) > 16384
-                OR m.headers IS NOT NULL AND octet_length(m.headers::text) > 65536)
-           FOR UPDATE SKIP LOCKED
-    LOOP
-        problem := inbox.problem_of(message.source, message.occurred_at, message.topic, message.aggregate_type, message.aggregate_id,
-                              message.event_type, message.ordering_key, message.content_type, message.headers, message.payload);
+    PERFORM FROM inbox.message AS m
+      WHERE m.consumer_id = message.consumer_id AND m.event_id = message.event_id FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
         message.ordering_key := left(message.ordering_key, 200);
         PERFORM inbox.count_failure(message, problem, '54000', true, NULL);
-    END LOOP;
+    END IF;
+    RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.give_up_too_large(integer) IS 'internal: has messages that nobody can be given become dead letters';
+COMMENT ON FUNCTION inbox.give_up(inbox.message) IS 'internal: makes a message that is too large a dead letter';
 
 -- For those who handle at once, after they have rolled back: counts a failed attempt. False: do not
 -- acknowledge the event, it is to come again. True: it is a dead letter, stored here, and can be

@@ -1,23 +1,6 @@
 -- Offsets: how far a consumer has come in what it subscribes to. They are saved in the transaction of
 -- the effects, and so are never ahead of them.
 
--- Those who save share a lock; a reset has it for itself. So a reset waits for what was saved before it and
--- is not committed yet, and nobody else ever waits. It is that of a table of ours, which nobody else can
--- lock, and of all consumers together, for resets are rare. False: somebody is resetting an offset.
-CREATE FUNCTION inbox.share_offsets()
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    LOCK TABLE inbox.offset_reset IN ROW SHARE MODE NOWAIT;
-    RETURN true;
-EXCEPTION
-    WHEN lock_not_available THEN
-        RETURN false;
-END $$;
-COMMENT ON FUNCTION inbox.share_offsets() IS 'internal: keeps offsets from being reset until the transaction ends';
-
 -- Saves how far the consumer has come. Returns false, and writes nothing, when it has come as far
 -- already, or when the offset has been reset and the consumer has not gone there yet.
 CREATE FUNCTION inbox.save_offset(
@@ -32,7 +15,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id integer := inbox.own_consumer(consumer, caller);
+    own_id integer;
     saver  text    := coalesce(updated_by, concat_ws(' ', nullif(current_setting('application_name'), ''),
                                                      pg_backend_pid()));
     lag    numeric := 1000 * extract(epoch FROM clock_timestamp() - publish_time);
@@ -40,9 +23,17 @@ BEGIN
     IF publish_time IS NULL THEN
         RAISE EXCEPTION 'publish_time must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    IF NOT inbox.share_offsets() THEN
-        RETURN false;
+    SELECT c.id INTO own_id FROM inbox.consumer AS c
+     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
+    IF own_id IS NULL THEN
+        own_id := inbox.own_consumer(consumer, caller);
     END IF;
+    BEGIN
+        LOCK TABLE inbox.offset_reset IN ROW SHARE MODE NOWAIT;
+    EXCEPTION
+        WHEN lock_not_available THEN
+            RETURN false;
+    END;
     INSERT INTO inbox.consumer_offset AS o
                (consumer_id, subscription, slot, message_id, publish_time, lag_ms, updated_by)
         SELECT own_id, save_offset.subscription, hashtext(saver) & 31, save_offset.message_id,

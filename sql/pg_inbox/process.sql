@@ -7,7 +7,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT coalesce((SELECT pg_has_role(caller, c.role, 'MEMBER')
+    IF NOT coalesce((SELECT c.role = caller OR pg_has_role(caller, c.role, 'MEMBER')
                        FROM inbox.consumer AS c WHERE c.id = $1), false) THEN
         RAISE EXCEPTION 'consumer % is not one of role "%"', $1, caller
             USING ERRCODE = 'insufficient_privilege';
@@ -30,7 +30,6 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id, caller);
-    PERFORM inbox.give_up_too_large(consumer_id);
     RETURN QUERY
         SELECT m.seq, m.occurred_at, m.received_at
           FROM inbox.message AS m
@@ -42,6 +41,7 @@ BEGIN
                 OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
                                 WHERE o.consumer_id = m.consumer_id
                                   AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
+           AND NOT (inbox.is_too_large(m) IS TRUE AND inbox.give_up(m))
          ORDER BY m.seq
          LIMIT max_messages;
 END $$;
@@ -74,7 +74,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox.check_role(consumer_id, caller);
-    RETURN (SELECT CASE WHEN bool_and(c.confirmed) THEN array_agg(format('%L %L', c.event_type, c.handler)) END
+    RETURN (SELECT CASE WHEN bool_and(c.confirmed) THEN array_agg(quote_literal(c.event_type) || c.handler) END
               FROM inbox.confirmation AS c WHERE c.consumer_id = $1);
 END $$;
 COMMENT ON FUNCTION inbox.confirmed_subscriptions(integer, inbox.caller) IS 'internal: what a processor may run';
@@ -97,20 +97,20 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_role(consumer_id, caller);
-    IF (SELECT bool_and(format('%L %L', s.event_type, s.handler) = ANY (confirmed))
-          FROM inbox.subscription AS s WHERE s.consumer_id = take.consumer_id) IS NOT TRUE THEN
-        waits := true;
-        RETURN;
-    END IF;
+    -- Whose consumer it is and what is confirmed is asked in the same statement: this is called for every message.
     DELETE FROM inbox.message AS m
      WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq
+       AND EXISTS (SELECT FROM inbox.consumer AS c
+                    WHERE c.id = take.consumer_id AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER')))
+       AND (SELECT bool_and(quote_literal(s.event_type) || s.handler = ANY (confirmed))
+              FROM inbox.subscription AS s WHERE s.consumer_id = take.consumer_id)
        AND (m.ordering_key = ''
             OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
                             WHERE o.consumer_id = m.consumer_id
                               AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
      RETURNING m.* INTO message;
     IF NOT FOUND THEN
+        PERFORM inbox.check_role(consumer_id, caller);
         waits := EXISTS (SELECT FROM inbox.message AS m
                           WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq);
         RETURN;

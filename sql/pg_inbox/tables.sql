@@ -62,18 +62,11 @@ CREATE TABLE inbox.message (
     PRIMARY KEY (consumer_id, event_id)
 );
 CREATE INDEX message_order ON inbox.message (consumer_id, seq);
--- receive() takes no such message; but one may come with a dump, or from before there were limits.
-CREATE INDEX message_too_large ON inbox.message (consumer_id)
-    WHERE octet_length(ordering_key) > 1024 OR octet_length(payload) > 268435456
-          OR octet_length(topic) + octet_length(aggregate_type) + octet_length(aggregate_id) + octet_length(event_type)
-             + octet_length(content_type) + octet_length(source) > 16384
-          OR headers IS NOT NULL AND octet_length(headers::text) > 65536;
 COMMENT ON TABLE inbox.message IS 'messages received and not processed yet';
 COMMENT ON COLUMN inbox.message.seq IS 'order of arrival';
 COMMENT ON COLUMN inbox.message.position IS 'position in the log of the sender';
 COMMENT ON COLUMN inbox.message.source IS 'where the event comes from';
 COMMENT ON INDEX inbox.message_order IS 'finds the next messages of a consumer';
-COMMENT ON INDEX inbox.message_too_large IS 'finds messages that nobody can be given';
 
 -- The ids are kept in a ring of buckets, so that old ones can be forgotten by TRUNCATE: no DELETE, no
 -- vacuum, however many there are. The bucket follows from the id alone, and so an id is unique: the time
