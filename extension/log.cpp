@@ -78,22 +78,37 @@ const LogRelations* find_log_relations() {
     return &relations;
 }
 
+static constexpr Oid log_types[] = {INT8OID, XID8OID,  TIMESTAMPTZOID, UUIDOID,
+                                    INT8OID, INT4OID,  UUIDOID,        TEXTOID,
+                                    TEXTOID, TEXTOID,  TEXTOID,        TEXTOID,
+                                    TEXTOID, JSONBOID, BYTEAOID,       INT4OID};
+static_assert(lengthof(log_types) == LogColumns);
+
 void check_segment(int number, Relation segment) {
     if (checked[number])
         return;
-    static constexpr Oid types[] = {INT8OID,  XID8OID, TIMESTAMPTZOID, UUIDOID,
-                                    INT8OID,  INT4OID, UUIDOID,        TEXTOID,
-                                    TEXTOID,  TEXTOID, TEXTOID,        TEXTOID,
-                                    TEXTOID,  JSONBOID, BYTEAOID,      INT4OID};
-    static_assert(lengthof(types) == LogColumns);
-    check_columns(segment, types);
+    check_columns(segment, log_types);
     checked[number] = true;
+}
+
+void check_event_columns(const char* name, TupleDesc form) {
+    check_attributes(name, form, log_types, true);
+}
+
+const char* segment_name(Oid segment) {
+    static constexpr const char* names[] = {"event_0", "event_1", "event_2", "event_3"};
+    static_assert(lengthof(names) == segment_count);
+    for (int i = 0; i < segment_count; i++)
+        if (relations.segments[i] == segment)
+            return names[i];
+    return nullptr;
 }
 
 bool is_order_index(Relation index) {
     return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisvalid &&
            index->rd_index->indnkeyatts == 2 && index->rd_index->indkey.values[0] == LogXid + 1 &&
-           index->rd_index->indkey.values[1] == LogPosition + 1;
+           index->rd_index->indkey.values[1] == LogPosition + 1 &&
+           heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, nullptr);
 }
 
 Relation try_open_segment(int number) {

@@ -54,6 +54,12 @@ const LogRelations* find_log_relations();
 // has. Dropped ones do not matter.
 void check_segment(int number, Relation segment);
 
+// The same for rows that begin with the columns of the log.
+void check_event_columns(const char* name, TupleDesc form);
+
+// Of a segment that was opened in this session; looks nothing up. nullptr: it is not a segment.
+const char* segment_name(Oid segment);
+
 // The index that each segment comes with, on (xid, position).
 bool is_order_index(Relation index);
 

@@ -7,8 +7,13 @@ const pg_uuid_t* claim_source_event(const Datum* values) {
     Oid types[] = {UUIDOID, TEXTOID, TEXTOID, TEXTOID, UUIDOID};
     List* name =
         list_make2(makeString(pstrdup("outbox")), makeString(pstrdup("claim_source_event")));
+    const Oid claim = LookupFuncName(name, lengthof(types), types, false);
+    if (get_func_rettype(claim) != UUIDOID || get_func_retset(claim))
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("\"claim_source_event\" of extension \"pg_outbox\" was altered"),
+                        errdetail("It does not return an uuid.")));
     FmgrInfo function;
-    fmgr_info(LookupFuncName(name, lengthof(types), types, false), &function);
+    fmgr_info(claim, &function);
 
     LOCAL_FCINFO(call, lengthof(types));
     InitFunctionCallInfoData(*call, &function, lengthof(types), InvalidOid, nullptr, nullptr);

@@ -26,6 +26,11 @@ void check_attributes(const char* type, TupleDesc form, std::span<const Oid> typ
 }
 
 void check_columns(Relation table, std::span<const Oid> types, bool others) {
+    if (table->rd_rel->relkind != RELKIND_RELATION)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("\"%s\" of extension \"pg_outbox\" was altered",
+                               RelationGetRelationName(table)),
+                        errdetail("It is not a table any more.")));
     check_attributes(RelationGetRelationName(table), RelationGetDescr(table), types, others);
 }
 

@@ -8,7 +8,7 @@
 
 namespace outbox {
 
-// Raises an error unless the table begins with columns of these types, and has no others but
+// Raises an error unless it is a table that begins with columns of these types, and has no others but
 // dropped ones; with `others`, whatever comes behind.
 void check_columns(Relation table, std::span<const Oid> types, bool others = false);
 

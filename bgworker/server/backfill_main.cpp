@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/backoff.hpp"
+#include "server/query_result.hpp"
 #include "server/worker.hpp"
 #include "settings.hpp"
 
@@ -31,8 +32,7 @@ static Next next_called(const char* name) {
 
 static int number_in(int column) {
     bool is_null;
-    const Datum value =
-        SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, column, &is_null);
+    const Datum value = result_value(0, column, &is_null);
     return is_null ? 0 : DatumGetInt32(value);
 }
 
@@ -61,9 +61,9 @@ static Step take_step() {
     const int code = SPI_execute_plan(plan, id, nullptr, false, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not backfill: %s", SPI_result_code_string(code));
-    const Step step = {
-        next_called(SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)), number_in(2),
-        number_in(3)};
+    check_result_row("backfill_step", {TEXTOID, INT4OID, INT4OID});
+    const Datum outcome = required_value("backfill_step", 0, 1);
+    const Step step = {next_called(TextDatumGetCString(outcome)), number_in(2), number_in(3)};
     end_sql_work();
     return step;
 }

@@ -15,6 +15,7 @@
 #include "server/destination_config.hpp"
 #include "server/event_copy.hpp"
 #include "server/outside_text.hpp"
+#include "server/query_result.hpp"
 #include "server/worker.hpp"
 #include "sinks/sink_loader.hpp"
 
@@ -230,8 +231,7 @@ static void add_target(const Event& event) {
 
 static std::string_view text_column(uint64 row, int column) {
     bool is_null;
-    const Datum value =
-        SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, &is_null);
+    const Datum value = result_value(row, column, &is_null);
     if (is_null)
         return {};
     const Bytes bytes = utf8_of(value);
@@ -253,6 +253,7 @@ static void find_targets(const char* topic) {
                                            values, nulls, true, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not look for topics: %s", SPI_result_code_string(code));
+    check_result("events_to_check", {TEXTOID, TEXTOID, TEXTOID});
     for (uint64 row = 0; row < SPI_processed; row++) {
         Event event;
         event.topic = text_column(row, 1);

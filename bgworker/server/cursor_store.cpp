@@ -1,6 +1,7 @@
 #include "server/cursor_store.hpp"
 
 #include "boundary.hpp"
+#include "server/query_result.hpp"
 #include "server/worker.hpp"
 
 namespace outbox {
@@ -15,17 +16,18 @@ static Datum text_of(const Snapshot& snapshot) {
     return CStringGetTextDatum(text);
 }
 
-// Runs a statement that yields (ctid, ...); true when it yielded a row, which is in SPI_tuptable.
+static constexpr const char* table = "cursor";
+
+// Runs a statement that yields (ctid, ...) of these types; true when it yielded a row, which is in SPI_tuptable.
 static bool execute_for_row(const char* statement, int count, Oid* types, Datum* values,
-                            const char* nulls) {
+                            const char* nulls, std::initializer_list<Oid> result) {
     const int code = SPI_execute_with_args(statement, count, types, values, nulls, false, 1);
     if (code != SPI_OK_SELECT && code != SPI_OK_UPDATE_RETURNING && code != SPI_OK_INSERT_RETURNING)
         elog(ERROR, "could not access outbox.cursor: %s", SPI_result_code_string(code));
+    check_result(table, result);
     if (SPI_processed == 0)
         return false;
-    bool is_null;
-    row_place = *reinterpret_cast<ItemPointer>(
-        DatumGetPointer(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &is_null)));
+    row_place = *reinterpret_cast<ItemPointer>(DatumGetPointer(required_value(table, 0, 1)));
     return true;
 }
 
@@ -47,18 +49,18 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     if (!execute_for_row(
             "UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
             "RETURNING ctid, lease, done::text, upto::text, position, system_identifier, number",
-            lengthof(types), types, values, nullptr))
+            lengthof(types), types, values, nullptr,
+            {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID}))
         return false;
 
-    HeapTuple row = SPI_tuptable->vals[0];
-    TupleDesc descriptor = SPI_tuptable->tupdesc;
-    bool is_null;
-    lease = DatumGetInt64(SPI_getbinval(row, descriptor, 2, &is_null));
-    const char* done = SPI_getvalue(row, descriptor, 3);
-    const char* upto = SPI_getvalue(row, descriptor, 4);
-    const int64 position = DatumGetInt64(SPI_getbinval(row, descriptor, 5, &is_null));
-    const int64 system = DatumGetInt64(SPI_getbinval(row, descriptor, 6, &is_null));
-    const int32 number = DatumGetInt32(SPI_getbinval(row, descriptor, 7, &is_null));
+    lease = DatumGetInt64(required_value(table, 0, 2));
+    const char* done = TextDatumGetCString(required_value(table, 0, 3));
+    bool no_upto;
+    const Datum upto_value = result_value(0, 4, &no_upto);
+    const char* upto = no_upto ? nullptr : TextDatumGetCString(upto_value);
+    const int64 position = DatumGetInt64(required_value(table, 0, 5));
+    const int64 system = DatumGetInt64(required_value(table, 0, 6));
+    const int32 number = DatumGetInt32(required_value(table, 0, 7));
 
     const CoreError error = call_core([&] {
         cursor = Cursor{};
@@ -99,18 +101,15 @@ CursorState look_at_cursor(Oid server) {
     Oid types[] = {OIDOID, INT8OID};
     Datum values[] = {ObjectIdGetDatum(server), Int64GetDatum(lease)};
     if (!execute_for_row("SELECT ctid, paused FROM outbox.cursor WHERE server = $1 AND lease = $2",
-                         lengthof(types), types, values, nullptr))
+                         lengthof(types), types, values, nullptr, {TIDOID, BOOLOID}))
         return {.ours = false, .paused = false};
-    bool is_null;
-    return {.ours = true,
-            .paused = DatumGetBool(
-                SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &is_null))};
+    return {.ours = true, .paused = DatumGetBool(required_value(table, 0, 2))};
 }
 
 static bool lock_row(const char* statement) {
     Oid types[] = {TIDOID, INT8OID};
     Datum values[] = {PointerGetDatum(&row_place), Int64GetDatum(lease)};
-    return execute_for_row(statement, lengthof(types), types, values, nullptr);
+    return execute_for_row(statement, lengthof(types), types, values, nullptr, {TIDOID});
 }
 
 bool lock_cursor() {
@@ -132,7 +131,7 @@ void save_cursor(const Cursor& cursor) {
     execute_for_row(
         "UPDATE outbox.cursor SET done = $2::pg_snapshot, upto = $3::pg_snapshot, position = $4, "
         "system_identifier = $5, saved_at = clock_timestamp() WHERE ctid = $1 RETURNING ctid",
-        lengthof(types), types, values, nulls);
+        lengthof(types), types, values, nulls, {TIDOID});
 }
 
 }  // namespace outbox

@@ -1,14 +1,18 @@
 #include "server/delivery_store.hpp"
 
 #include "boundary.hpp"
+#include "log.hpp"
 #include "server/event_copy.hpp"
 #include "server/outside_text.hpp"
+#include "server/query_result.hpp"
 
 namespace outbox {
 
 // Retries taken from the table at a time.
 static constexpr int max_retries = 256;
 static constexpr int64 max_retry_bytes = 1024 * 1024;
+// For the next of them, in milliseconds; then we look again.
+static constexpr long longest_wait = 3'600'000;
 
 static void core_or_raise(CoreError error) {
     if (error.failed)
@@ -41,10 +45,6 @@ static void run(const char* statement, int count, const Oid* types, const Datum*
                                            const_cast<Datum*>(values), nulls, false, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not access outbox.delivery: %s", SPI_result_code_string(code));
-}
-
-static Datum result(uint64 row, int column, bool* is_null) {
-    return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, is_null);
 }
 
 // An array that is filled from records: room for all of them.
@@ -100,13 +100,14 @@ void begin_deliveries(const char* destination, const Cursor& cursor,
     run("SELECT position FROM outbox.delivery WHERE destination = $1 "
         "AND ($2 IS NULL OR NOT pg_visible_in_snapshot(xid, $2::pg_snapshot)) ORDER BY position",
         lengthof(types), types, values, nulls);
+    check_result("delivery", {INT8OID});
     core_or_raise(call_core([&] {
         recorded.clear();
         recorded.reserve(SPI_processed);
     }));
     bool is_null;
     for (uint64 i = 0; i < SPI_processed; i++)
-        recorded.push_back(DatumGetInt64(result(i, 1, &is_null)));  // within what is reserved
+        recorded.push_back(DatumGetInt64(result_value(i, 1, &is_null)));  // within what is reserved
 }
 
 void load_held_keys(const char* destination, Pipeline& pipeline) {
@@ -114,11 +115,11 @@ void load_held_keys(const char* destination, Pipeline& pipeline) {
     const Datum values[] = {name_datum(destination),
                             Int32GetDatum(static_cast<int32>(Pipeline::max_held_keys))};
     run("SELECT outbox.held_keys($1, $2)", lengthof(types), types, values);
-    bool is_null;
+    check_result("held_keys", {TEXTOID});
     auto* keys = static_cast<Bytes*>(palloc(Max(SPI_processed, 1) * sizeof(Bytes)));
     const uint64 count = SPI_processed;
     for (uint64 i = 0; i < count; i++)
-        keys[i] = utf8_of(result(i, 1, &is_null));
+        keys[i] = utf8_of(required_value("held_keys", i, 1));
     core_or_raise(call_core([&] {
         std::vector<std::string> held;
         held.reserve(count);
@@ -208,12 +209,13 @@ static void record_refused(const char* destination, const RecordArrays& arrays,
                             arrays.permanent.datum()};
     run("SELECT position, state = 'DEAD', attempts FROM outbox.fail_events($1, $2, $3, $4, $5)",
         lengthof(types), types, values);
+    check_result("fail_events", {INT8OID, BOOLOID, INT4OID});
     bool is_null;
     for (uint64 i = 0; i < SPI_processed; i++) {
-        const Record* record = refused_at(records, DatumGetInt64(result(i, 1, &is_null)));
+        const Record* record = refused_at(records, DatumGetInt64(result_value(i, 1, &is_null)));
         if (record != nullptr)
-            log_refusal(destination, *record, DatumGetBool(result(i, 2, &is_null)),
-                        DatumGetInt32(result(i, 3, &is_null)));
+            log_refusal(destination, *record, DatumGetBool(result_value(i, 2, &is_null)),
+                        DatumGetInt32(result_value(i, 3, &is_null)));
     }
 }
 
@@ -239,9 +241,9 @@ void record_events(const char* destination, Pipeline& pipeline) {
     const Oid types[] = {NAMEOID, TEXTARRAYOID};
     const Datum values[] = {name_datum(destination), arrays.keys.datum()};
     run("SELECT outbox.promote($1, $2)", lengthof(types), types, values);
-    bool is_null;
+    check_result("promote", {TEXTOID});
     for (uint64 i = 0; i < SPI_processed; i++) {
-        const Bytes key = utf8_of(result(i, 1, &is_null));
+        const Bytes key = utf8_of(required_value("promote", i, 1));
         core_or_raise(call_core([&] { pipeline.free_key({key.data, key.size}); }));
     }
 }
@@ -258,6 +260,7 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
         types, values);
     const uint64 count = SPI_processed;
     SPITupleTable* rows = SPI_tuptable;
+    check_event_columns("claim_due", rows->tupdesc);
     TupleTableSlot* slot = MakeSingleTupleTableSlot(rows->tupdesc, &TTSOpsHeapTuple);
     // Its own until it is admitted; an error ends the process.
     EventBlock* block = nullptr;
@@ -304,11 +307,15 @@ Micros next_retry(const char* destination, const Clock& clock) {
     run("SELECT min(next_retry_at) FROM outbox.delivery "
         "WHERE destination = $1 AND next_retry_at IS NOT NULL AND lock_token IS NULL",
         lengthof(types), types, values);
+    check_result_row("delivery", {TIMESTAMPTZOID});
     bool is_null;
-    const Datum due = result(0, 1, &is_null);
+    const Datum due = result_value(0, 1, &is_null);
     if (is_null)
         return never;
-    return clock.now() + Max(0, DatumGetTimestampTz(due) - GetCurrentTimestamp());
+    // It may be infinity, or its opposite.
+    const long wait =
+        TimestampDifferenceMilliseconds(GetCurrentTimestamp(), DatumGetTimestampTz(due));
+    return clock.now() + milliseconds(Min(wait, longest_wait));
 }
 
 }  // namespace outbox

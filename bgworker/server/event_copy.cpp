@@ -76,15 +76,47 @@ static Uuid uuid_of(Datum value) {
     return uuid;
 }
 
-bool copy_event(TupleTableSlot* slot, EventBlock& block) {
+// Their owner may have dropped the constraints.
+static void check_not_null(const bool* nulls) {
+    static constexpr struct {
+        LogColumn column;
+        const char* name;
+    } required[] = {{LogPosition, "position"},
+                    {LogXid, "xid"},
+                    {LogOccurredAt, "occurred_at"},
+                    {LogEventId, "event_id"},
+                    {LogSchemaVersion, "schema_version"},
+                    {LogTopic, "topic"},
+                    {LogAggregateType, "aggregate_type"},
+                    {LogAggregateId, "aggregate_id"},
+                    {LogEventType, "event_type"},
+                    {LogOrderingKey, "ordering_key"},
+                    {LogContentType, "content_type"}};
+    for (const auto& field : required)
+        if (nulls[field.column])
+            ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+                            errmsg("null value in column \"%s\" of an event", field.name),
+                            errhint("Give the row a value, or delete it.")));
+}
+
+// Whoever is to repair an event that cannot be read must find it.
+static void describe_event(void* argument) {
+    const auto* slot = static_cast<const TupleTableSlot*>(argument);
+    const char* segment = segment_name(slot->tts_tableOid);
+    errcontext("event at position %lld of outbox.%s",
+               static_cast<long long>(DatumGetInt64(slot->tts_values[LogPosition])),
+               segment != nullptr ? segment : "delivery");
+}
+
+static bool copy_columns(TupleTableSlot* slot, EventBlock& block) {
     static constexpr LogColumn text_columns[] = {LogTopic,     LogAggregateType, LogAggregateId,
                                                  LogEventType, LogOrderingKey,   LogContentType};
     static FlatHeaders headers;
 
-    slot_getallattrs(slot);
     const Datum* values = slot->tts_values;
     const bool* nulls = slot->tts_isnull;
 
+    check_not_null(nulls);
     Bytes texts[lengthof(text_columns)];
     Bytes payload = {"", 0};
     size_t size = 0;
@@ -134,6 +166,15 @@ bool copy_event(TupleTableSlot* slot, EventBlock& block) {
             header[i] = {copy(headers.names[i]), copy(headers.values[i]), headers.kinds[i]};
     }
     return true;
+}
+
+bool copy_event(TupleTableSlot* slot, EventBlock& block) {
+    slot_getallattrs(slot);
+    ErrorContextCallback context = {error_context_stack, describe_event, slot};
+    error_context_stack = &context;
+    const bool copied = copy_columns(slot, block);
+    error_context_stack = context.previous;
+    return copied;
 }
 
 }  // namespace outbox

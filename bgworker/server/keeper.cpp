@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "server/consumers.hpp"
+#include "server/query_result.hpp"
 #include "server/segments.hpp"
 #include "server/worker.hpp"
 #include "settings.hpp"
@@ -106,16 +107,18 @@ static void want_backfills() {
     SPI_connect();
     const int code = SPI_execute(
         "SELECT t.id, t.id::text, t.role::oid FROM outbox.backfill_task AS t "
-        "WHERE t.state = 'running' ORDER BY t.id",
+        "WHERE t.state = 'running' AND t.id IS NOT NULL ORDER BY t.id",
         true, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not look for backfills: %s", SPI_result_code_string(code));
+    check_result("backfill_task", {INT8OID, TEXTOID, OIDOID});
     for (uint64 i = 0; i < SPI_processed; i++) {
+        const Datum id = required_value("backfill_task", i, 1);
+        const Datum name = required_value("backfill_task", i, 2);
         bool is_null;
-        const Datum id = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &is_null);
-        const Datum role = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 3, &is_null);
+        const Datum role = result_value(i, 3, &is_null);
         want(WorkerKind::backfill, static_cast<Oid>(DatumGetInt64(id)), InvalidOid,
-             SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2), DatumGetObjectId(role));
+             TextDatumGetCString(name), is_null ? InvalidOid : DatumGetObjectId(role));
     }
     SPI_finish();
 }

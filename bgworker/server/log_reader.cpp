@@ -213,7 +213,10 @@ static bool topic_matches(const TopicFilter& topics, TupleTableSlot* slot) {
     if (topics.matches_everything())
         return true;
     bool is_null;
-    const Bytes topic = utf8_of(slot_getattr(slot, LogTopic + 1, &is_null));
+    const Datum value = slot_getattr(slot, LogTopic + 1, &is_null);
+    if (is_null)  // copy_event() refuses it
+        return true;
+    const Bytes topic = utf8_of(value);
     return topics.matches({topic.data, topic.size});
 }
 

@@ -84,6 +84,11 @@ static bool fetch_from_heap(RowFetcher& fetcher, Relation table, ItemPointerData
                       ? has_committed(fetcher, row.t_data)
                       : HeapTupleSatisfiesVisibility(&row, GetActiveSnapshot(), fetcher.page);
     }
+    // A row that somebody has updated may have its new version only behind the old one.
+    if (!visible && item != nullptr &&
+        (ItemIdIsRedirected(item) || (there && HeapTupleHeaderIsHotUpdated(row.t_data))))
+        visible = heap_hot_search_buffer(&place, table, fetcher.page, GetActiveSnapshot(), &row,
+                                         nullptr, true);
     // The pin is enough from here on: rows do not change, and do not move while somebody has one.
     LockBuffer(fetcher.page, BUFFER_LOCK_UNLOCK);
     if (visible)

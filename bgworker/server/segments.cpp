@@ -1,6 +1,7 @@
 #include "server/segments.hpp"
 
 #include "log.hpp"
+#include "server/query_result.hpp"
 #include "server/worker.hpp"
 #include "settings.hpp"
 
@@ -32,9 +33,10 @@ static void execute(const char* statement, int expected) {
         elog(ERROR, "could not tend the segments: %s", SPI_result_code_string(code));
 }
 
-static Datum result_value(uint64 row, int column) {
-    bool is_null;
-    return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, &is_null);
+// What a function has answered.
+static bool is_true(const char* function) {
+    check_result_row(function, {BOOLOID});
+    return DatumGetBool(required_value(function, 0, 1));
 }
 
 // What a round came to.
@@ -62,14 +64,16 @@ static void measure(Segment& segment) {
 static void read_ring() {
     const LogRelations& log = log_relations();
     execute("SELECT number, current, since FROM outbox.ring ORDER BY number", SPI_OK_SELECT);
+    check_result("ring", {INT4OID, BOOLOID, TIMESTAMPTZOID});
     if (SPI_processed != segment_count)
         ereport(ERROR,
                 (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                  errmsg("outbox.ring must have a row for each of %d segments", segment_count)));
+    bool is_null;  // then false, or long ago
     for (int i = 0; i < segment_count; i++) {
         segments[i].table = log.segments[i];
-        segments[i].current = DatumGetBool(result_value(i, RingCurrent + 1));
-        segments[i].since = DatumGetTimestampTz(result_value(i, RingSince + 1));
+        segments[i].current = DatumGetBool(result_value(i, RingCurrent + 1, &is_null));
+        segments[i].since = DatumGetTimestampTz(result_value(i, RingSince + 1, &is_null));
         measure(segments[i]);
     }
 }
@@ -86,8 +90,9 @@ static void detach_last(Round& round, TimestampTz now) {
     not_before = later(now, Max(5'000, 2 * settings::cursor_flush_interval));
     come_back_at(round, not_before);
     execute("SELECT outbox.detach_last()", SPI_OK_SELECT);
+    check_result_row("detach_last", {NAMEOID});
     bool is_null;
-    const Datum name = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &is_null);
+    const Datum name = result_value(0, 1, &is_null);
     if (!is_null)
         ereport(WARNING,
                 (errmsg("destination \"%s\" is detached: the log has outgrown outbox.max_log_size",
@@ -168,7 +173,7 @@ static TimestampTz look_not_before[segment_count];
 static bool is_free(int number) {
     const TimestampTz begin = GetCurrentTimestamp();
     execute(psprintf("SELECT outbox.segment_is_free(%d)", number), SPI_OK_SELECT);
-    const bool free = DatumGetBool(result_value(0, 1));
+    const bool free = is_true("segment_is_free");
     const TimestampTz end = GetCurrentTimestamp();
     look_not_before[number] = free ? 0 : end + 20 * (end - begin);
     return free;
@@ -244,7 +249,7 @@ static void tend_receipts(TimestampTz now) {
         return;
     execute("SELECT outbox.turn_receipts()", SPI_OK_SELECT);
     const int64 pause =
-        DatumGetBool(result_value(0, 1)) ? memory_milliseconds : locked_milliseconds;
+        is_true("turn_receipts") ? memory_milliseconds : locked_milliseconds;
     due = later(now, Min(pause, settings::receipt_retention * INT64CONST(1000)));
 }
 
@@ -254,7 +259,7 @@ static void tend_source_events(Round& round, TimestampTz now) {
     if (now < due)
         return;
     execute("SELECT outbox.forget_source_events()", SPI_OK_SELECT);
-    const bool more = DatumGetBool(result_value(0, 1));
+    const bool more = is_true("forget_source_events");
     if (more)
         come_back_at(round, now);
     else

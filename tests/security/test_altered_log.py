@@ -7,6 +7,7 @@ import pytest
 from psycopg import errors
 
 from database import Database
+from waiting import wait_until
 
 ENQUEUE = "SELECT outbox.enqueue('a', '1', 'E', '{}')"
 BATCH = "SELECT outbox.enqueue(ARRAY[ROW('a', '1', 'E', '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)]::outbox.new_event[])"
@@ -103,3 +104,117 @@ def test_events_of_a_type_that_was_altered_are_refused(database: Database) -> No
                          "'{\"aggregate_type\": \"a\", \"aggregate_id\": \"1\", \"event_type\": \"E\"}')])")  # fmt: skip
     database.execute("ALTER TYPE outbox.new_event " + ", ".join(f"DROP ATTRIBUTE zz{n}" for n in range(40)))
     database.execute(BATCH)
+
+
+WITHOUT_CONSTRAINTS = """
+    DO $$ DECLARE c record; BEGIN
+        FOR c IN SELECT conname, conrelid::regclass AS place FROM pg_constraint WHERE conrelid IN ('outbox.{0}'::regclass) LOOP
+            EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I CASCADE', c.place, c.conname); END LOOP;
+        FOR c IN SELECT attname FROM pg_attribute WHERE attrelid = 'outbox.{0}'::regclass AND attnotnull AND attnum > 0 LOOP
+            EXECUTE format('ALTER TABLE outbox.{0} ALTER %I DROP NOT NULL', c.attname); END LOOP;
+    END $$
+"""
+
+
+def why_absent(database: Database, name: str) -> list[tuple]:
+    return database.execute("SELECT state, deaths > 0 FROM outbox.absent_workers() WHERE name = %s", (name,))
+
+
+@pytest.mark.worker_errors("null value in column|was altered|terminating background worker")
+@pytest.mark.parametrize(
+    "name", ["topic", "aggregate_type", "aggregate_id", "event_type", "ordering_key", "content_type", "event_id", "occurred_at", "schema_version"],
+)  # fmt: skip
+def test_events_without_what_they_must_have_are_named_and_wait(database: Database, name: str) -> None:
+    """S28"""
+    database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', topics 'a.*')")
+    database.pause()
+    database.execute(ENQUEUE)
+    (position, whole) = database.execute(f"SELECT position, {name}::text FROM outbox.event")[0]
+    database.execute(WITHOUT_CONSTRAINTS.format("event"))
+    since = database.cluster.log_size()
+    database.execute(f"UPDATE outbox.event SET {name} = NULL; SELECT outbox.resume('d')")
+    wait_until(lambda: why_absent(database, "d"), lambda rows: rows == [("failing", True)], what="a relay that fails and is shown")
+    log = database.cluster.log_since(since)
+    assert f'null value in column "{name}" of an event' in log
+    assert f"event at position {position} of outbox.event_0" in log
+    # Repaired, it goes on.
+    database.execute(f"UPDATE outbox.event SET {name} = '{whole}'; SELECT outbox.resume('d')")
+    wait_until(lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"), lambda n: n == 1, what="the event to be published")
+
+
+@pytest.mark.worker_errors("null value in column|was altered|terminating background worker")
+@pytest.mark.parametrize("name", ["done", "lease", "position", "system_identifier", "number", "paused"])
+def test_cursors_without_what_they_must_have_are_an_error(database: Database, name: str) -> None:
+    """S28"""
+    database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
+    database.execute(ENQUEUE)
+    wait_until(lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"), lambda n: n == 1, what="the event to be published")
+    database.execute(WITHOUT_CONSTRAINTS.format("cursor"))
+    taken = "" if name == "lease" else "lease = 77, "
+    database.execute(f"UPDATE outbox.cursor SET {taken}{name} = NULL")
+    since = database.cluster.log_size()
+    database.execute("ALTER SERVER d OPTIONS (ADD topics 'a.*')")
+    wait_until(lambda: f'null value in column "{name}"' in database.cluster.log_since(since), bool, what="an error of the relay")
+
+
+@pytest.mark.worker_errors("null value in column|was altered|terminating background worker")
+def test_backfills_without_what_they_must_have_are_an_error(database: Database) -> None:
+    """S28"""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); SELECT outbox.capture('t')")
+    database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
+    database.execute(WITHOUT_CONSTRAINTS.format("backfill_task"))
+    database.execute("INSERT INTO outbox.backfill_task (state) VALUES ('running')")
+    database.execute(ENQUEUE)
+    wait_until(lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"), lambda n: n == 1, what="the event to be published")
+
+
+@pytest.mark.worker_errors("was altered|null value in column|terminating background worker")
+@pytest.mark.parametrize("result", ["integer", "SETOF integer"])
+def test_functions_that_were_replaced_are_an_error(database: Database, result: str) -> None:
+    """S28"""
+    since = database.cluster.log_size()
+    database.execute("ALTER FUNCTION outbox.held_keys RENAME TO gone")
+    database.execute(f"CREATE FUNCTION outbox.held_keys(name, integer) RETURNS {result} LANGUAGE sql AS 'SELECT 7'")
+    database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
+    wait_until(lambda: '"held_keys" of extension "pg_outbox" was altered' in database.cluster.log_since(since), bool, what="an error of the relay")
+
+
+def test_source_events_are_not_claimed_by_another_function(database: Database) -> None:
+    """S28"""
+    database.execute("ALTER EXTENSION pg_outbox DROP FUNCTION outbox.claim_source_event; DROP FUNCTION outbox.claim_source_event")
+    database.execute("CREATE FUNCTION outbox.claim_source_event(uuid, text, text, text, uuid) RETURNS integer LANGUAGE sql AS 'SELECT 7'")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="was altered"):
+        database.execute("SELECT outbox.enqueue('a', '1', 'E', '{}', source_event_id => gen_random_uuid())")
+
+
+@pytest.mark.worker_errors("was altered|must have a row|terminating background worker")
+@pytest.mark.parametrize("name", ["ring", "event_0", "producer"])
+def test_views_in_the_place_of_tables_are_refused(database: Database, name: str) -> None:
+    """S28"""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); SELECT outbox.capture('t')")
+    database.execute(ENQUEUE)
+    database.execute(f"ALTER TABLE outbox.{name} RENAME TO gone; CREATE VIEW outbox.{name} AS SELECT * FROM outbox.gone")
+    with database.connect() as connection:
+        if name == "producer":
+            connection.execute("GRANT USAGE ON SCHEMA outbox TO pg_monitor; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO pg_monitor; SET ROLE pg_monitor")
+        with pytest.raises(errors.ObjectNotInPrerequisiteState, match="was altered"):
+            connection.execute(ENQUEUE)
+
+
+@pytest.mark.worker_errors("was altered|out of range|terminating background worker")
+def test_odd_values_are_delivered_or_refused(database: Database) -> None:
+    """S28"""
+    database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
+    database.execute("CREATE SERVER h FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'http://127.0.0.1:1/')")
+    database.pause("d")
+    database.pause("h")
+    for _ in range(8):
+        database.execute(ENQUEUE)
+    database.execute(WITHOUT_CONSTRAINTS.format("event"))
+    for n, change in enumerate([
+        "headers = '[1, {}]'", "headers = '7'", "headers = 'null'", "position = -5", "occurred_at = 'infinity'", "occurred_at = '-infinity'",
+        "headers = (SELECT jsonb_object_agg(i, 'x') FROM generate_series(1, 500) AS i)", "schema_version = -1, version = -1, topic = '', aggregate_id = repeat('x', 1000000)",
+    ]):  # fmt: skip
+        database.execute(f"UPDATE outbox.event SET {change} WHERE ctid = (SELECT ctid FROM outbox.event ORDER BY xid OFFSET {n} LIMIT 1)")
+    database.execute("SELECT outbox.resume('d'), outbox.resume('h')")
+    wait_until(lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"), lambda n: n >= 7, what="the events to be published")

@@ -53,7 +53,7 @@ SETTINGS = [
     "enable_indexscan = off", "plan_cache_mode = force_generic_plan", "max_stack_depth = '100kB'", "temp_buffers = 100", "gin_fuzzy_search_limit = 1",
     "check_function_bodies = off", "quote_all_identifiers = on", "application_name = E'a\\nb'", "outbox.max_in_flight = 1", "outbox.nonsense = 1", "inbox.wake = 'x'",
     "inbox.locked_keys = 'x'", "outbox.poll_max = '1ms'", "default_transaction_deferrable = on", "synchronous_commit = off", "vacuum_cost_delay = 100", "log_min_messages = debug5",
-    "debug_print_plan = on", "log_statement = 'all'", "transform_null_equals = on", "password_encryption = 'md5'", "backtrace_functions = 'x'", "geqo_threshold = 2",
+    "log_statement = 'all'", "transform_null_equals = on", "password_encryption = 'md5'", "backtrace_functions = 'x'", "geqo_threshold = 2",
 ]  # fmt: skip
 OPTIONS = [
     "SET url 'null:'", "SET url 'pull:'", "SET url 'http://localhost:1/x'", "SET url 'nonsense'", "SET url 'postgresql:///postgres'", "SET url 'postgresql:///nowhere'", "ADD topics 'a.*, !a.b'",
@@ -288,6 +288,7 @@ def recover(fuzz: Fuzz, user: str, schemas: list[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.worker_errors(" (ERROR|FATAL): ")  # log_min_messages is among the settings
 @pytest.mark.parametrize("user", ["superuser", "owner"])
 def test_catalog(new_fuzz: NewFuzz, user: str) -> None:
     fuzz = new_fuzz(f"catalog as {user}", share=2)

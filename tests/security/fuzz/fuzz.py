@@ -173,7 +173,8 @@ class Fuzz:
         """A session that has ended: fails unless the server ended it for what it was told to."""
         message = connection.pgconn.error_message.decode(errors="replace")
         self.count_error("session lost", message)
-        if ENDED_AS_TOLD.search(message):
+        # What the server said last is lost when we were about to send.
+        if ENDED_AS_TOLD.search(message) or ENDED_AS_TOLD.search(self.cluster.log_since(self.read_to)):
             return
         with suppress(AssertionError):  # the postmaster may not have written of it yet
             wait_until(lambda: CRASH.search(self.cluster.log_since(self.read_to)), timeout=2 * SLOWNESS, what="a crash")
