@@ -329,6 +329,7 @@ USERS = {
     "function inbox.health(interval,inbox.caller)": "inbox monitor",
     "function inbox.is_own(name)": "reader, consumer, inbox operator, inbox monitor",
     "function inbox.is_processed(integer,uuid)": NOBODY,
+    "function inbox.is_too_large(inbox.message)": NOBODY,
     "function inbox.json(inbox.message)": "reader",
     "function inbox.key_slot(regclass,jsonb)": NOBODY,
     "function inbox.lease_lost(uuid)": NOBODY,
