@@ -4,7 +4,7 @@
 // expressions and predicates, partition keys, statistics, domains, casts, generated columns,
 // policies, triggers, conditions. So whatever of ours does that, does it in here: as the owner and
 // restricted, as VACUUM and REFRESH MATERIALIZED VIEW do it. Names are looked up in pg_catalog
-// only: whoever happens to be at work must not be able to lend the owner functions of his own.
+// only: the role that happens to be at work must not be able to lend the owner its functions.
 //
 // docs/architecture.md lists the places.
 #pragma once

@@ -36,8 +36,8 @@ static int number_in(int column) {
     return is_null ? 0 : DatumGetInt32(value);
 }
 
-// Whoever waits for a lock that we have while we wait for one of his must not be the one who finds
-// the deadlock: we give up before he looks for it.
+// Gives up before deadlock_timeout, so that a session we deadlock with is never chosen as the
+// victim.
 static void limit_waits_for_locks(bool limited) {
     char limit[16];
     snprintf(limit, sizeof limit, "%d", limited ? std::max(1, DeadlockTimeout / 2) : 0);

@@ -354,7 +354,7 @@ END;
 COMMENT ON FUNCTION outbox.captures_of(oid[]) IS 'internal: the captured tables that some tables belong to';
 
 -- The capture does not fit the table any more, or does not work. Who has altered it is told; nobody else is kept from
--- altering his: with an owner of its own, a partition or child has only a warning.
+-- altering its own: with an owner of its own, a partition or child has only a warning.
 CREATE FUNCTION outbox.check_member(captured regclass, member regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE

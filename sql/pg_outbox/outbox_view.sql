@@ -291,7 +291,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Write for example ''application/x-protobuf''.';
     END IF;
     view_name := format('%I.%I', schema, name);
-    -- The barrier: whoever may read the view must not see other events through functions in his conditions.
+    -- The barrier: a role that may read the view must not see other events through functions in its conditions.
     EXECUTE (SELECT format('CREATE VIEW %s WITH (security_barrier) AS SELECT %s FROM outbox.event_progress AS e WHERE %s', view_name,
                            string_agg(format('(%s)::%s AS %I', c.shows, c.type, c.name), ', ' ORDER BY c.number), shown)
                FROM outbox.layout_columns($3) AS c);
