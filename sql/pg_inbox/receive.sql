@@ -26,7 +26,7 @@ RETURN CASE
     WHEN occurred_at < '0001-01-01 00:00:00+00' OR occurred_at > '9999-12-31 23:59:59.999999+00'
       THEN 'occurred_at does not lie in the years 1 to 9999'
     WHEN headers IS NULL THEN NULL
-    WHEN jsonb_typeof(headers) <> 'object' THEN 'headers are not a JSON object'
+    WHEN jsonb_typeof(headers) NOT IN ('object', 'null') THEN 'headers are not a JSON object'
     -- 65 of them are longer.
     WHEN octet_length(headers::text) <= 400 THEN NULL
     WHEN octet_length(headers::text) > 65536 THEN 'headers are too large'
