@@ -37,7 +37,7 @@ struct Connection {
     AddressCheck address_check;
 
     explicit Connection(const TransportConfig& config) : address_check(config) {}
-    // Only a handle that was never given to the loop, because memory ran out before.
+    // Frees a handle that was never given to the loop, because memory ran out before.
     ~Connection() {
         if (easy != nullptr)
             curl_easy_cleanup(easy);
