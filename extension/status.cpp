@@ -7,6 +7,17 @@
 
 namespace outbox {
 
+// Rows are filled in by number, so the function must have been declared with as many columns.
+static ReturnSetInfo* begin_rows(FunctionCallInfo fcinfo, int columns) {
+    InitMaterializedSRF(fcinfo, 0);
+    auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
+    if (result->setDesc->natts != columns)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("extension \"pg_outbox\" has another version than its library"),
+                        errhint("Run ALTER EXTENSION pg_outbox UPDATE.")));
+    return result;
+}
+
 // Copied under the lock, so that nothing can raise while it is held.
 struct WorkerRow {
     WorkerKind kind;
@@ -121,12 +132,7 @@ static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
 
 OUTBOX_FUNCTION(outbox_workers) {
     using namespace outbox;
-    InitMaterializedSRF(fcinfo, 0);
-    auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
-    if (result->setDesc->natts != Columns)
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("extension \"pg_outbox\" has another version than its library"),
-                        errhint("Run ALTER EXTENSION pg_outbox UPDATE.")));
+    ReturnSetInfo* result = begin_rows(fcinfo, Columns);
     if (shared == nullptr)  // not preloaded: there are no workers
         return Datum{0};
 
@@ -225,12 +231,7 @@ static void put_held_back(ReturnSetInfo* result) {
 
 OUTBOX_FUNCTION(outbox_absent_workers) {
     using namespace outbox;
-    InitMaterializedSRF(fcinfo, 0);
-    auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
-    if (result->setDesc->natts != AbsentColumns)
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("extension \"pg_outbox\" has another version than its library"),
-                        errhint("Run ALTER EXTENSION pg_outbox UPDATE.")));
+    ReturnSetInfo* result = begin_rows(fcinfo, AbsentColumns);
     if (shared == nullptr)
         return Datum{0};
 

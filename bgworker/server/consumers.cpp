@@ -13,7 +13,7 @@ static constexpr Size max_role_settings = 4 * 1024 * 1024;
 // The log
 // ---------------------------------------------------------------------------------------------
 
-// A refusal is in the log when it is new. Whoever writes inbox.consumer decides how many there are,
+// A refusal is logged once. The role that writes inbox.consumer decides how many there are,
 // and can change them all the time.
 struct Refusal {
     uint32 hash;
@@ -80,7 +80,7 @@ static void refuse(int32 id, const char* name, const char* role, const char* why
 }
 
 // ---------------------------------------------------------------------------------------------
-// What a role has confirmed
+// Confirmations of a role
 // ---------------------------------------------------------------------------------------------
 
 // The settings of a role in this database. nullptr: it has none, or more than we read.

@@ -99,7 +99,7 @@ static void check_not_null(const bool* nulls) {
                             errhint("Give the row a value, or delete it.")));
 }
 
-// Whoever is to repair an event that cannot be read must find it.
+// Names the place of an event that cannot be read, so that it can be found and repaired.
 static void describe_event(void* argument) {
     const auto* slot = static_cast<const TupleTableSlot*>(argument);
     const char* segment = segment_name(slot->tts_tableOid);

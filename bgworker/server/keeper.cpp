@@ -176,7 +176,7 @@ static bool look_for_consumers() {
     return trouble;
 }
 
-// What is wrong with consumers may pass.
+// Consumers could not be read; the cause may pass.
 static bool look_again = false;
 
 // Returns false when nothing is installed that needs a keeper.

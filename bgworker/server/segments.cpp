@@ -33,7 +33,7 @@ static void execute(const char* statement, int expected) {
         elog(ERROR, "could not tend the segments: %s", SPI_result_code_string(code));
 }
 
-// What a function has answered.
+// The result of a function.
 static bool is_true(const char* function) {
     check_result_row(function, {BOOLOID});
     return DatumGetBool(required_value(function, 0, 1));

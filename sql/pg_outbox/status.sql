@@ -43,7 +43,7 @@ RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_absent_workers';
 COMMENT ON FUNCTION outbox.absent_workers() IS
-    'background workers of pg_outbox in this database that should live and are not started for now';
+    'background workers of pg_outbox in this database that should live and are not started yet';
 
 -- occurred_at of the first event in the log that a cursor has not settled, found by the index: one
 -- probe for the transactions that came later, and one for each that was in progress then. NULL: none.
