@@ -1,6 +1,7 @@
 #include "server/delivery_store.hpp"
 
 #include "boundary.hpp"
+#include "core/condition_log.hpp"
 #include "server/event_copy.hpp"
 #include "server/outside_text.hpp"
 
@@ -195,8 +196,12 @@ static const Record* refused_at(const std::vector<Record>& records, int64 positi
     return nullptr;
 }
 
-// One line per refused event: there are never many, for the destination is backed off from.
+// Of many refused events a few have a line: outbox.delivery has them all.
 static void log_refusal(const char* destination, const Record& record, bool dead, int attempts) {
+    static LineBudget budget;
+    if (!budget.take(SystemClock{}.now()))
+        return;
+    const auto left_out = static_cast<unsigned long long>(budget.left_out());
     const Event& event = *record.event;
     const char* id_text =
         DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(event.event_id)));
@@ -206,12 +211,14 @@ static void log_refusal(const char* destination, const Record& record, bool dead
         ereport(WARNING,
                 (errmsg("event %s is a dead letter of destination \"%s\": %s", id_text, destination,
                         error),
-                 errdetail("Attempt %d; ordering key \"%s\".", attempts, key),
+                 errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.", attempts,
+                           key, left_out),
                  errhint("outbox.redrive() delivers it again, outbox.discard() gives it up.")));
     else
         ereport(LOG,
                 (errmsg("destination \"%s\" refused event %s: %s", destination, id_text, error),
-                 errdetail("Attempt %d; ordering key \"%s\".", attempts, key)));
+                 errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.", attempts,
+                           key, left_out)));
 }
 
 static void record_refused(const char* destination, const RecordArrays& arrays,
