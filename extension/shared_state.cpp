@@ -71,6 +71,8 @@ const char* worker_state_name(WorkerState state) {
             return "delivering";
         case WorkerState::backing_off:
             return "backing off";
+        case WorkerState::throttled:
+            return "throttled";
         case WorkerState::paused:
             return "paused";
         case WorkerState::misconfigured:
@@ -177,6 +179,9 @@ int reserve_slot(const WorkerIdentity& identity, const char* name, Oid account, 
         slot.oldest = 0;
         slot.unsettled = 0;
         slot.held_keys = 0;
+        slot.suspects = 0;
+        slot.lanes_down = 0;
+        slot.request_limit = 0;
         slot.read_to = 0;
         slot.reading = 0;
         slot.stats.reset();

@@ -20,6 +20,7 @@ enum class WorkerState : std::uint32_t {
     idle,         // nothing to do
     delivering,   // or processing
     backing_off,  // the destination failed; it is left alone for a while, then probed
+    throttled,    // it asks for fewer requests
     paused,       // by an operator
     misconfigured,
     stopped,
@@ -63,6 +64,9 @@ struct WorkerSlot {
     std::atomic<std::int64_t> oldest;  // Unix micros of the first unsettled event; 0: none
     std::atomic<std::uint64_t> unsettled;
     std::atomic<std::uint64_t> held_keys;  // by events in trouble
+    std::atomic<std::uint64_t> suspects;   // events that failed, or hang, in memory
+    std::atomic<std::uint64_t> lanes_down;
+    std::atomic<double> request_limit;  // in flight at the lane that is throttled most
     std::atomic<std::uint64_t> read_to;    // a relay looked for events of transactions below
     std::atomic<std::uint32_t> reading;    // segments a relay knows places in, a bit for each
     DeliveryStats stats;

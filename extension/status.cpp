@@ -29,6 +29,8 @@ struct WorkerRow {
     TimestampTz last_error_at;
     char last_error[sizeof WorkerSlot::last_error];
     uint64 delivered, bytes, failures, unsettled, held_keys, read_to;
+    uint64 throttled, suspects, lanes_down;
+    double request_limit;
     int64 settled_position, oldest;
     int64 p50, p99;  // microseconds; -1: none
 };
@@ -63,6 +65,10 @@ static void copy_row(WorkerRow& row, const WorkerSlot& slot) {
     row.failures = slot.stats.failures;
     row.unsettled = slot.unsettled;
     row.held_keys = slot.held_keys;
+    row.throttled = slot.stats.throttled_answers;
+    row.suspects = slot.suspects;
+    row.lanes_down = slot.lanes_down;
+    row.request_limit = slot.request_limit;
     row.read_to = slot.read_to;
     row.settled_position = slot.settled_position;
     row.oldest = slot.oldest;
@@ -96,6 +102,10 @@ enum WorkerColumn {
     P99,
     LastError,
     LastErrorAt,
+    Throttled,
+    RequestLimit,
+    Suspects,
+    LanesDown,
     Columns
 };
 
@@ -125,6 +135,11 @@ static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
     values[LastError] = CStringGetTextDatum(row.last_error);
     nulls[LastError] = nulls[LastErrorAt] = row.last_error_at == 0;
     values[LastErrorAt] = TimestampTzGetDatum(row.last_error_at);
+    values[Throttled] = Int64GetDatum(static_cast<int64>(row.throttled));
+    values[RequestLimit] = Float8GetDatum(row.request_limit);
+    nulls[RequestLimit] = row.request_limit == 0;
+    values[Suspects] = Int64GetDatum(static_cast<int64>(row.suspects));
+    values[LanesDown] = Int64GetDatum(static_cast<int64>(row.lanes_down));
     tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 

@@ -84,10 +84,15 @@ void DeliveryStats::failed() noexcept {
     bump(failures, 1);
 }
 
+void DeliveryStats::throttled() noexcept {
+    bump(throttled_answers, 1);
+}
+
 void DeliveryStats::reset() noexcept {
     delivered.store(0, std::memory_order_relaxed);
     bytes.store(0, std::memory_order_relaxed);
     failures.store(0, std::memory_order_relaxed);
+    throttled_answers.store(0, std::memory_order_relaxed);
     latency.reset();
 }
 

@@ -28,9 +28,7 @@ Event* EventBlock::append(std::size_t bytes) noexcept {
         buffer_ = buffer;
         capacity_ = wanted;
     }
-    Event& event = events_.emplace_back();  // within what is reserved: cannot throw
-    event.block = this;
-    return &event;
+    return &events_.emplace_back();  // within what is reserved: cannot throw
 }
 
 std::string_view EventBlock::copy(const char* data, std::size_t size) noexcept {
@@ -53,10 +51,6 @@ Header* EventBlock::headers(std::size_t n) noexcept {
 void EventBlock::clear() noexcept {
     events_.clear();
     used_ = 0;
-    previous = next = nullptr;
-    window = nullptr;
-    unsettled = first_unsettled = span = 0;
-    through = 0;
     if (capacity_ > usual_bytes) {  // do not keep the room of one huge event for ever
         std::free(buffer_);
         buffer_ = nullptr;

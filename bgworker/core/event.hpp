@@ -16,9 +16,7 @@
 
 namespace outbox {
 
-class EventBlock;
-struct Lane;  // the pipeline's, as is
-struct Window;
+struct Tracked;  // what the pipeline knows of an event
 
 // One member of an event's `headers`. Only scalars get there; see extension/event_input.cpp.
 struct Header {
@@ -39,7 +37,8 @@ struct Event {
     bool has_version = false;
     bool has_source_event_id = false;
     bool has_payload = false;
-    bool retry = false;  // it comes from outbox.delivery, not from the log
+    bool retry = false;       // it stands in outbox.delivery
+    bool has_failed = false;  // so often that it is at fault; only of retries
     std::string_view topic;
     std::string_view aggregate_type;
     std::string_view aggregate_id;
@@ -49,23 +48,14 @@ struct Event {
     std::string_view payload;
     std::span<const Header> headers;
 
-    // The rest is the pipeline's.
-    EventBlock* block = nullptr;
-    Lane* lane = nullptr;          // nullptr: it is no longer to be sent
-    std::uint64_t turn = 0;        // counts up as events are admitted
-    Event* next_of_key = nullptr;  // the event that waits for this one
-    bool in_flight = false;
-    bool chained = false;  // travels in one batch with the event of its key before it
-    bool settled = false;
-    std::uint8_t failures = 0;      // in a row, while the destination worked for others
-    std::uint32_t batch_limit = 0;  // travels with fewer events than the batch that failed; 0: any
-    Micros again_at = 0;            // after a failure of its own
+    Tracked* tracked = nullptr;
 };
 
 class EventBlock {
   public:
     static constexpr std::size_t max_events = 512;
     static constexpr std::size_t usual_bytes = 256 * 1024;
+    static constexpr std::size_t bytes_per_event = sizeof(Event) + 88;
 
     EventBlock();
     EventBlock(const EventBlock&) = delete;
@@ -86,19 +76,9 @@ class EventBlock {
 
     bool empty() const noexcept { return events_.empty(); }
     std::span<Event> events() noexcept { return events_; }
-    // What the block takes from the memory limit.
-    std::size_t bytes() const noexcept { return capacity_ + max_events * sizeof(Event); }
+    // What the block takes from the memory limit, with what the pipeline knows of its events.
+    std::size_t bytes() const noexcept { return capacity_ + max_events * bytes_per_event; }
     void clear() noexcept;
-
-    // The pipeline's: a window's blocks are a list in order of position. A block whose events are
-    // all settled leaves the list and hands `through` and `span` to the block before it.
-    EventBlock* previous = nullptr;
-    EventBlock* next = nullptr;
-    Window* window = nullptr;
-    std::size_t unsettled = 0;
-    std::size_t first_unsettled = 0;  // index of an event at or before the first unsettled one
-    std::int64_t through = 0;         // once all of the block is settled, everything up to here is
-    std::size_t span = 0;             // events up to `through`, with those of blocks that left
 
   private:
     char* buffer_ = nullptr;

@@ -7,6 +7,13 @@ namespace outbox {
 
 // Spare blocks beyond this are given back to the system.
 static constexpr std::size_t max_spare_blocks = 8;
+// Of a lane that is down so many events stay in memory, to probe it with.
+static constexpr std::size_t kept_for_probes = 16;
+// Fewer events than this are no reason to let anything leave memory.
+static constexpr std::size_t few_events = 16;
+// How often it is looked for what may leave memory.
+static constexpr Micros room_pause = milliseconds(10);
+static constexpr Micros room_long_pause = seconds(1);
 
 Pipeline::Pipeline(std::unique_ptr<Sink> sink, const Limits& limits, const Clock& clock,
                    DeliveryStats& stats, std::uint64_t seed)
@@ -15,16 +22,17 @@ Pipeline::Pipeline(std::unique_ptr<Sink> sink, const Limits& limits, const Clock
       limits_(limits),
       clock_(clock),
       stats_(stats),
-      backoff_(limits.backoff_base, limits.backoff_cap, seed) {}
+      pauses_(limits.backoff_base, limits.backoff_cap, seed),
+      seed_(seed),
+      lanes_([this] {
+          return LaneHealth(capabilities_.max_batches, limits_.backoff_base, limits_.backoff_cap,
+                            seed_ += 0x9e3779b97f4a7c15);
+      }),
+      destination_(limits.backoff_base, limits.backoff_cap, seed) {}
 
 Pipeline::~Pipeline() {
     sink_.reset();  // it may hold batches
-    for (Window& window : windows_)
-        while (EventBlock* block = window.first) {
-            window.first = block->next;
-            delete block;
-        }
-    for (EventBlock* block : retry_blocks_)
+    for (TrackedBlock* block : blocks_in_use_)
         delete block;
 }
 
@@ -37,51 +45,38 @@ bool Pipeline::has_memory() const noexcept {
 }
 
 bool Pipeline::has_room() const noexcept {
-    return has_memory() && span_ < limits_.max_events * max_span_factor &&
-           held_keys_.size() < max_held_keys;
-}
-
-void Pipeline::open_window() {
-    assert(windows_.empty() || windows_.back().closed);
-    windows_.emplace_back();
+    return has_memory() && ledger_.span() < limits_.max_events * max_span_factor &&
+           chains_.held() < max_held_keys;
 }
 
 EventBlock* Pipeline::take_block() {
     if (spare_blocks_.empty())
-        return new EventBlock;
-    EventBlock* block = spare_blocks_.back().release();
+        return new TrackedBlock;
+    TrackedBlock* block = spare_blocks_.back().release();
     spare_blocks_.pop_back();
     return block;
 }
 
 void Pipeline::put_back(EventBlock* block) noexcept {
-    std::unique_ptr<EventBlock> owned(block);
-    block->clear();
+    std::unique_ptr<TrackedBlock> owned(static_cast<TrackedBlock*>(block));
+    owned->clear();
     if (spare_blocks_.size() < max_spare_blocks && spare_blocks_.capacity() >= max_spare_blocks)
         spare_blocks_.push_back(std::move(owned));
 }
 
 void Pipeline::admit(EventBlock* block) {
-    assert(!block->empty() && !windows_.empty());
-    spare_blocks_.reserve(max_spare_blocks);  // so that put_back() need not allocate
-    const std::span<Event> events = block->events();
-    Window& window = windows_.back();
-
-    block->window = &window;
-    block->unsettled = block->span = events.size();
-    block->through = events.back().position;
-    block->previous = window.last;
-    (window.last != nullptr ? window.last->next : window.first) = block;
-    window.last = block;
-
-    span_ += events.size();
-    take_in(*block);
+    auto& tracked = *static_cast<TrackedBlock*>(block);
+    tracked.track();
+    ledger_.add(tracked);
+    take_in(tracked);
 }
 
-void Pipeline::take_in(EventBlock& block) {
+void Pipeline::take_in(TrackedBlock& block) {
+    spare_blocks_.reserve(max_spare_blocks);  // so that put_back() need not allocate
+    blocks_in_use_.push_back(&block);
     unsettled_ += block.events().size();
     held_bytes_ += block.bytes();
-    for (Event& event : block.events())
+    for (Tracked& event : block.tracked())
         enqueue(event);
 }
 
@@ -91,42 +86,33 @@ bool Pipeline::waits_for_its_key(const Event& event) const noexcept {
     return !event.ordering_key.empty() && (event.retry || !capabilities_.ordered);
 }
 
-void Pipeline::join_lane(Event& event) {
+void Pipeline::join_lane(Tracked& event) {
     lane_name_.clear();
     if (capabilities_.keys == KeyPolicy::alone)
-        lane_name_ += event.ordering_key.empty() ? '-' : '+';
+        lane_name_ += event.event->ordering_key.empty() ? '-' : '+';
     if (capabilities_.lanes)
-        sink_->lane_of(event, lane_name_);
-    ready_.join(event, lane_name_);
+        sink_->lane_of(*event.event, lane_name_);
+    lanes_.join(event, lane_name_);
 }
 
-void Pipeline::enqueue(Event& event) {
+void Pipeline::enqueue(Tracked& event) {
     join_lane(event);
     event.turn = next_turn_++;
-    const bool waits = waits_for_its_key(event);
-    if (is_held(event)) {
+    const bool waits = waits_for_its_key(*event.event);
+    if (is_held(*event.event)) {
         // Behind an event of the log that is on its way, or else behind those in outbox.delivery.
-        const auto last = last_of_key_.find(event.ordering_key);
-        if (!waits || last == last_of_key_.end() || last->second->retry) {
+        const Tracked* last = waits ? chains_.last_of(event.event->ordering_key) : nullptr;
+        if (last == nullptr || last->event->retry) {
             record(event, Record::Kind::parked);
             return;
         }
     }
-    if (waits) {
-        auto [entry, is_first] = last_of_key_.try_emplace(event.ordering_key, &event);
-        if (!is_first) {
-            entry->second->next_of_key = &event;
-            entry->second = &event;
-            return;
-        }
-    }
-    ready_.push_back(event);
-}
-
-void Pipeline::close_window(std::int64_t last_position) {
-    windows_.back().closed = true;
-    windows_.back().last_position = last_position;
-    advance_front();
+    if (waits && !chains_.join(event))
+        return;
+    if (event.event->has_failed && !capabilities_.ordered)
+        suspect_after(event, 0, clock_.now());
+    else
+        lanes_.push_back(event);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -136,93 +122,151 @@ void Pipeline::close_window(std::int64_t last_position) {
 // What of the key has not been sent must not wait here while later events of it wait in
 // outbox.delivery, and go from there.
 void Pipeline::hold_key(std::string_view key) {
-    if (held_keys_.emplace(key).second)
+    if (chains_.hold(key))
         park_unsent([&](const Event& event) { return event.ordering_key == key; });
 }
 
 void Pipeline::hold_keys(std::vector<std::string>&& keys) {
-    held_keys_.clear();
-    for (std::string& key : keys)
-        held_keys_.insert(std::move(key));
+    chains_.hold_only(std::move(keys));
     for (const Record& record : records_)
         if (!record.event->ordering_key.empty())
-            held_keys_.emplace(record.event->ordering_key);
+            chains_.hold(record.event->ordering_key);
     park_unsent([&](const Event& event) { return is_held(event); });
 }
 
 template <class Predicate>
 void Pipeline::park_unsent(Predicate is_meant) {
-    const auto parks = [&](Event* event) {
-        const bool parks = !event->retry && is_meant(*event);
+    lanes_.erase_if([&](Tracked* event) {
+        const bool parks = !event->event->retry && is_meant(*event->event);
         if (parks)
             park(*event);
         return parks;
-    };
-    ready_.erase_if(parks);
-    std::erase_if(aside_, parks);
-}
-
-void Pipeline::free_key(std::string_view key) {
-    const auto entry = held_keys_.find(key);
-    if (entry != held_keys_.end())
-        held_keys_.erase(entry);
+    });
 }
 
 bool Pipeline::is_held(const Event& event) const {
-    return !held_keys_.empty() && !event.retry && held_keys_.contains(event.ordering_key);
+    return !event.retry && chains_.holds(event.ordering_key);
 }
 
 void Pipeline::admit_retries(EventBlock* block) {
     assert(!block->empty());
-    spare_blocks_.reserve(max_spare_blocks);
-    retry_blocks_.push_back(block);
-    block->unsettled = block->events().size();
-    for (Event& event : block->events())
-        event.retry = true;
-    take_in(*block);
+    auto& tracked = *static_cast<TrackedBlock*>(block);
+    tracked.track();
+    for (Tracked& event : tracked.tracked()) {
+        event.event->retry = true;
+        event.settled = true;  // for the log it is
+    }
+    take_in(tracked);
 }
 
-void Pipeline::record(Event& event, Record::Kind kind) {
-    records_.push_back({.event = &event, .kind = kind});
+bool Pipeline::wants_retries() const noexcept {
+    return !paused_ && !backing_off() && has_memory() && suspects() < max_suspects;
 }
 
-// An event that was its key's turn.
-void Pipeline::park(Event& event) {
+void Pipeline::record(Tracked& event, Record::Kind kind) {
+    event.place = Tracked::Place::leaving;
+    records_.push_back({.event = event.event, .kind = kind});
+}
+
+// An event that had its key's turn.
+void Pipeline::park(Tracked& event) {
     record(event, Record::Kind::parked);
-    record_waiting(event);
+    park_waiting(event);
 }
 
 // Whatever waits behind an event in memory waits in outbox.delivery instead.
-void Pipeline::record_waiting(Event& event) {
-    if (!waits_for_its_key(event))
-        return;
-    last_of_key_.erase(event.ordering_key);
-    Event* next = std::exchange(event.next_of_key, nullptr);
-    while (next != nullptr) {
-        record(*next, next->retry ? Record::Kind::unsent : Record::Kind::parked);
-        next = std::exchange(next->next_of_key, nullptr);
+void Pipeline::park_waiting(Tracked& event) {
+    if (waits_for_its_key(*event.event))
+        park_linked(chains_.end(event));
+}
+
+void Pipeline::park_linked(Tracked* event) {
+    while (event != nullptr) {
+        record(*event, event->event->retry ? Record::Kind::unsent : Record::Kind::parked);
+        event = std::exchange(event->next_of_key, nullptr);
     }
 }
 
+// The event leaves for outbox.delivery, or has left; so does what waits behind it.
+void Pipeline::hold_behind(Tracked& event) {
+    const std::string_view key = event.event->ordering_key;
+    if (!key.empty()) {
+        // All other events of the key wait behind this one, unless the sink keeps the order.
+        if (waits_for_its_key(*event.event) && !capabilities_.ordered)
+            chains_.hold(key);
+        else
+            hold_key(key);
+    }
+    park_waiting(event);
+}
+
 void Pipeline::recorded() {
+    // Those that were moved first: they may have ended since, and then stand there once more.
     for (const Record& record : records_)
-        settle(*record.event);
+        if (record.kind == Record::Kind::moved)
+            ledger_.settle(*record.event->tracked);
+    for (const Record& record : records_)
+        if (record.kind != Record::Kind::moved)
+            finish(*record.event->tracked);
     records_.clear();
-    advance_front();
+    ledger_.advance();
+}
+
+// Nothing is to be done with it any more.
+void Pipeline::finish(Tracked& event) {
+    lanes_.leave(event);
+    unsettled_--;
+    if (!event.settled)
+        ledger_.settle(event);
+    if (--event.block->in_use == 0)
+        recycle(event.block);
+}
+
+void Pipeline::recycle(TrackedBlock* block) noexcept {
+    held_bytes_ -= block->bytes();
+    std::erase(blocks_in_use_, block);
+    put_back(block);
 }
 
 // ---------------------------------------------------------------------------------------------
-// The destination's side
+// When to be called
 // ---------------------------------------------------------------------------------------------
 
 Micros Pipeline::deadline() const noexcept {
     Micros next = sink_->deadline();
     if (paused_)
         return next;
-    if (backing_off())
-        return ready_.empty() && aside_.empty() ? next : std::min(next, resume_at_);
-    for (const Event* event : aside_)
-        next = std::min(next, event->again_at);
+    const auto at = [&](Micros when) {
+        if (when > stepped_at_)  // else it waits for an answer, or has been done
+            next = std::min(next, when);
+    };
+    if (may_move() && chains_.held_back() > most_waiting())
+        at(next_room_at_);
+    const bool any = lanes_.any_fresh() || lanes_.suspects() > 0;
+    if (!any)
+        return next;
+    if (destination_.is_down()) {
+        if (!destination_.is_probed())
+            next = std::min(next, destination_.resume_at());
+        return next;
+    }
+    lanes_.for_each([&](const Lane& lane) {
+        if (lane.fresh.empty() && lane.suspects.empty())
+            return;
+        const Circuit& circuit = lane.health.circuit;
+        const Micros gate = std::max(lane.health.not_before, lane.health.flow.earliest());
+        if (circuit.is_down()) {
+            if (!circuit.is_probed())
+                next = std::min(next, std::max(gate, circuit.resume_at()));
+            return;
+        }
+        if (!lane.fresh.empty())
+            at(gate);
+        at(std::max(gate, suspect_due(lane)));
+    });
+    for (const Request* request : in_flight_)
+        if (can_hang(*request))
+            at(hangs_at(*request));
     return next;
 }
 
@@ -230,149 +274,503 @@ void Pipeline::step() {
     // A sink that confirms at once (null, a fast local server) would otherwise need a turn of the
     // whole loop per batch. Bounded, because the log and the latch want their turn too.
     for (int round = 0; round < 16; round++) {
-        const Micros now = clock_.now();
-        if (backing_off() && now >= resume_at_)
-            resume_at_ = 0;
-        bring_back_set_aside(now);
-        submit_ready();
+        const Micros now = stepped_at_ = clock_.now();
+        mark_hanging(now);
+        submit_ready(now);
 
         outcomes_.clear();
         sink_->step(now, outcomes_);
         if (outcomes_.empty())
             break;
-        for (const Outcome& outcome : outcomes_) {
-            batches_in_flight_--;
-            outcome.batch->lane->batches_in_flight--;
-            if (outcome.batch->period == period_)
-                of_this_period_--;
-            if (!outcome.of_events.empty())
-                divide(outcome);
-            else if (outcome.fate == Fate::confirmed)
-                confirm(outcome);
-            else
-                fail(outcome);
-            outcome.batch->events.clear();
-            spare_batches_.push_back(outcome.batch);
-        }
+        const Micros answered_at = clock_.now();
+        for (const Outcome& outcome : outcomes_)
+            take_outcome(outcome, answered_at);
         requeue_failed();
-        advance_front();
+        ledger_.advance();
     }
-    submit_ready();  // the last confirmations made room; nobody would wake us to use it
+    make_room(stepped_at_);
+    submit_ready(stepped_at_);  // the last confirmations made room; nobody would wake us to use it
 }
 
-void Pipeline::submit_ready() {
-    // After a failure one batch goes as a probe; the rest follows when it is confirmed. It does not
-    // wait for batches of before, which may hang for as long as the destination lets them.
-    const std::size_t limit = failures_ > 0 ? 1 : capabilities_.max_batches;
-    while (!paused_ && !backing_off() && of_this_period_ < limit &&
-           batches_in_flight_ < capabilities_.max_batches) {
-        Batch* batch = form_batch();
-        if (batch == nullptr)
-            break;
-        batches_in_flight_++;
-        batch->lane->batches_in_flight++;
-        of_this_period_++;
-        sink_->submit(*batch);
+// ---------------------------------------------------------------------------------------------
+// Sending
+// ---------------------------------------------------------------------------------------------
+
+std::size_t Pipeline::most_requests() const noexcept {
+    return capabilities_.max_batches + capabilities_.more_batches;
+}
+
+std::size_t Pipeline::most_suspects() const noexcept {
+    return std::max<std::size_t>(1, most_requests() / suspects_share);
+}
+
+void Pipeline::submit_ready(Micros now) {
+    while (!paused_ && send_one(now)) {
     }
 }
 
-// The next batch; nullptr: there is nothing to send.
-Batch* Pipeline::form_batch() {
-    if (spare_batches_.empty())
-        spare_batches_.push_back(batches_.emplace_back(std::make_unique<Batch>()).get());
-    Batch& batch = *spare_batches_.back();
-    batch.bytes = 0;
-    batch.period = period_;
-    for (std::size_t turns = ready_.turns(); turns > 0; turns--) {
-        Lane* lane = ready_.turn();
-        if (lane == nullptr)
-            break;
-        if (!waits_for_more(*lane))
-            fill(batch, *lane);
-        ready_.end_turn();
-        if (!batch.events.empty()) {
-            batch.lane = lane;
-            spare_batches_.pop_back();
-            return &batch;
+bool Pipeline::send_one(Micros now) {
+    if (in_flight_.size() >= most_requests() || !destination_.may_send(now))
+        return false;
+    if (destination_.is_down())
+        return send_fresh(now, true) || probe_with_suspect(now);
+    if (lanes_.suspects() == 0)
+        return send_fresh(now, false);
+    if (fresh_since_suspect_ >= fresh_per_suspect)
+        return send_suspect(now) || send_fresh(now, false);
+    return send_fresh(now, false) || send_suspect(now);
+}
+
+bool Pipeline::may_take_fresh(const Lane& lane, Micros now) const noexcept {
+    const LaneHealth& health = lane.health;
+    if (capabilities_.ordered)
+        return true;
+    if (!health.circuit.may_send(now) || now < health.not_before)
+        return false;
+    if (health.circuit.is_down())
+        return true;
+    if (health.flow.is_lowered() &&
+        (lane.in_flight - lane.hanging >= health.flow.allowed() || now < health.flow.earliest()))
+        return false;
+    // One lane whose requests take long leaves something to the others.
+    const std::size_t most = capabilities_.max_batches;
+    return lanes_.count() == 1 || lane.fresh_in_flight < std::max<std::size_t>(1, most - most / 4);
+}
+
+// `probe`: the destination is down, and any lane will do; one that works rather than others.
+bool Pipeline::send_fresh(Micros now, bool probe) {
+    if (!lanes_.any_fresh() || (!probe && fresh_in_flight_ >= capabilities_.max_batches))
+        return false;
+    Request& request = spare_request();
+    for (int pass = 0; pass < (probe ? 2 : 1); pass++)
+        for (std::size_t turns = lanes_.turns(); turns > 0; turns--) {
+            Lane* lane = lanes_.turn();
+            if (lane == nullptr)
+                return false;
+            const bool may = probe ? pass > 0 || !lane->health.circuit.is_down()
+                                   : may_take_fresh(*lane, now);
+            if (may && !waits_for_more(*lane))
+                fill(request, *lane);
+            lanes_.end_turn();
+            if (!request.events.empty()) {
+                submit(request, *lane, true, now);
+                return true;
+            }
         }
+    return false;
+}
+
+bool Pipeline::may_take_suspect(const Lane& lane, Micros now) const noexcept {
+    const LaneHealth& health = lane.health;
+    if (lane.suspects.empty() || now < health.not_before || !health.circuit.may_send(now))
+        return false;
+    if (health.circuit.is_down())
+        return lane.fresh.empty();  // as a probe
+    return !health.flow.is_lowered() || (lane.in_flight - lane.hanging < health.flow.allowed() &&
+                                         now >= health.flow.earliest());
+}
+
+// The first of those that failed once, or of those that failed often.
+static Tracked* first_often(const Lane& lane) noexcept {
+    // All that failed often come behind all others.
+    if (lane.suspects.empty() || !BySuspicion::often(**lane.suspects.rbegin()))
+        return nullptr;
+    Tracked earliest = **lane.suspects.rbegin();
+    earliest.again_at = 0;
+    earliest.turn = 0;
+    const auto first = lane.suspects.lower_bound(&earliest);
+    return first == lane.suspects.end() ? nullptr : *first;
+}
+
+static Tracked* first_seldom(const Lane& lane) noexcept {
+    if (lane.suspects.empty() || BySuspicion::often(**lane.suspects.begin()))
+        return nullptr;
+    return *lane.suspects.begin();
+}
+
+Tracked* Pipeline::longest_waiting(const Lane& lane) noexcept {
+    Tracked* seldom = first_seldom(lane);
+    Tracked* often = first_often(lane);
+    if (seldom == nullptr || often == nullptr)
+        return seldom != nullptr ? seldom : often;
+    return seldom->again_at <= often->again_at ? seldom : often;
+}
+
+Micros Pipeline::suspect_due(const Lane& lane) const noexcept {
+    const Tracked* first = longest_waiting(lane);
+    return first == nullptr ? never : first->again_at;
+}
+
+// Those that fail again and again have half of what suspects have.
+Tracked* Pipeline::due_suspect(const Lane& lane, Micros now) const noexcept {
+    Tracked* seldom = first_seldom(lane);
+    if (seldom != nullptr && seldom->again_at <= now)
+        return seldom;
+    Tracked* often = first_often(lane);
+    const std::size_t most = std::max<std::size_t>(1, most_suspects() / 2);
+    return often != nullptr && often->again_at <= now && often_in_flight_ < most ? often : nullptr;
+}
+
+bool Pipeline::send_suspect(Micros now) {
+    const std::size_t most = most_requests();
+    const std::size_t occupied = suspects_in_flight_ + hanging_;
+    // Never the last one: something fresh may come.
+    if (suspects_in_flight_ >= most_suspects() || (most > 1 && occupied + 1 >= most))
+        return false;
+    Lane* chosen = nullptr;
+    Tracked* first = nullptr;
+    lanes_.for_each([&](Lane& lane) {
+        if (!may_take_suspect(lane, now))
+            return;
+        Tracked* suspect =
+            lane.health.circuit.is_down() ? longest_waiting(lane) : due_suspect(lane, now);
+        if (suspect != nullptr && (first == nullptr || suspect->again_at < first->again_at)) {
+            first = suspect;
+            chosen = &lane;
+        }
+    });
+    if (first == nullptr)
+        return false;
+    Request& request = spare_request();
+    fill_with_suspects(request, *chosen, *first, now);
+    submit(request, *chosen, false, now);
+    return true;
+}
+
+// There is nothing fresh to probe the destination with.
+bool Pipeline::probe_with_suspect(Micros now) {
+    Lane* chosen = nullptr;
+    Tracked* first = nullptr;
+    lanes_.for_each([&](Lane& lane) {
+        Tracked* suspect = longest_waiting(lane);
+        if (suspect != nullptr && (first == nullptr || suspect->again_at < first->again_at)) {
+            first = suspect;
+            chosen = &lane;
+        }
+    });
+    if (first == nullptr)
+        return false;
+    Request& request = spare_request();
+    fill_with_suspects(request, *chosen, *first, now);
+    submit(request, *chosen, false, now);
+    return true;
+}
+
+Pipeline::Request& Pipeline::spare_request() {
+    if (spare_requests_.empty())
+        spare_requests_.push_back(requests_.emplace_back(std::make_unique<Request>()).get());
+    Request& request = *spare_requests_.back();
+    request.bytes = 0;
+    request.events.clear();
+    return request;
+}
+
+void Pipeline::submit(Request& request, Lane& lane, bool fresh, Micros now) {
+    spare_requests_.pop_back();
+    in_flight_.push_back(&request);
+    request.lane = &lane;
+    request.number = ++sent_;
+    request.period = destination_.period();
+    request.lane_period = lane.health.circuit.period();
+    request.sent_at = now;
+    request.fresh = fresh;
+    request.often = !fresh && BySuspicion::often(*request.events.front()->tracked);
+    request.hangs = false;
+    lane.in_flight++;
+    destination_.sent();
+    lane.health.circuit.sent();
+    lane.health.flow.sent(now);
+    if (fresh) {
+        lane.fresh_in_flight++;
+        fresh_in_flight_++;
+        fresh_since_suspect_++;
+    } else {
+        suspects_in_flight_++;
+        often_in_flight_ += request.often;
+        fresh_since_suspect_ = 0;
     }
-    return nullptr;
+    sink_->submit(request);
 }
 
 // Full batches cost a destination less. More comes while the window is read: at once when there is
 // room, else once what is in flight makes room. A sink that is ordered has its next batches behind
 // these anyway.
 bool Pipeline::waits_for_more(const Lane& lane) const noexcept {
-    if (capabilities_.ordered || failures_ > 0 || windows_.empty() || windows_.back().closed)
+    if (capabilities_.ordered || destination_.is_down() || lane.health.circuit.is_down() ||
+        !ledger_.is_open())
         return false;
-    if (capabilities_.keys == KeyPolicy::alone && !lane.events.front()->ordering_key.empty())
+    if (capabilities_.keys == KeyPolicy::alone && !lane.fresh.front()->event->ordering_key.empty())
         return has_room();  // each event has a batch of its own, with what waits behind it
-    return (has_room() || lane.batches_in_flight > 0) && !fills_batch(lane);
+    return (has_room() || lane.fresh_in_flight > 0) && !fills_batch(lane);
 }
 
 bool Pipeline::fills_batch(const Lane& lane) const noexcept {
-    if (lane.events.size() >= capabilities_.max_batch_events)
+    if (lane.fresh.size() >= capabilities_.max_batch_events)
         return true;
     std::size_t bytes = 0;
-    for (const Event* event : lane.events)
-        bytes += sink_->size_of(*event);
+    for (const Tracked* event : lane.fresh)
+        bytes += sink_->size_of(*event->event);
     return bytes >= capabilities_.max_batch_bytes;
 }
 
-void Pipeline::fill(Batch& batch, Lane& lane) {
+// `limit`: of events in the batch, lowered by those that are to travel with fewer.
+bool Pipeline::take(Request& request, Tracked& event, std::size_t& limit) {
+    const std::size_t limit_with =
+        event.batch_limit > 0 ? std::min<std::size_t>(limit, event.batch_limit) : limit;
+    const std::size_t size = sink_->size_of(*event.event);
+    const bool fits = request.events.empty() ||
+                      (request.events.size() < limit_with &&
+                       request.bytes + size <= capabilities_.max_batch_bytes);
+    if (fits) {
+        request.events.push_back(event.event);
+        request.bytes += size;
+        event.place = Tracked::Place::sent;
+        limit = limit_with;
+    }
+    return fits;
+}
+
+// Events that wait for the one that was taken may come along behind it.
+void Pipeline::take_with_followers(Request& request, Tracked& event, std::size_t& limit) {
+    Tracked* last = &event;
+    while (capabilities_.keys != KeyPolicy::one_each && last->next_of_key != nullptr &&
+           last->next_of_key->lane == event.lane && take(request, *last->next_of_key, limit)) {
+        last = last->next_of_key;
+        last->chained = true;
+    }
+}
+
+void Pipeline::fill(Request& request, Lane& lane) {
     std::size_t limit = capabilities_.max_batch_events;
-    auto take = [&](Event& event) {
-        const std::size_t limit_with =
-            event.batch_limit > 0 ? std::min<std::size_t>(limit, event.batch_limit) : limit;
-        const std::size_t size = sink_->size_of(event);
-        const bool fits =
-            batch.events.empty() || (batch.events.size() < limit_with &&
-                                     batch.bytes + size <= capabilities_.max_batch_bytes);
-        if (fits) {
-            batch.events.push_back(&event);
-            batch.bytes += size;
-            event.in_flight = true;
-            limit = limit_with;
-        }
-        return fits;
-    };
-    while (!lane.events.empty()) {
-        Event* event = lane.events.front();
-        const bool held = is_held(*event);
-        if (!held && !take(*event))
+    while (!lane.fresh.empty()) {
+        Tracked& event = *lane.fresh.front();
+        const bool held = is_held(*event.event);
+        if (!held && !take(request, event, limit))
             break;
-        ready_.pop_front(lane);
+        lanes_.pop_front(lane);
         if (held) {
-            park(*event);
+            park(event);
             continue;
         }
-        // Events that wait for this one may come along behind it.
-        while (capabilities_.keys != KeyPolicy::one_each && event->next_of_key != nullptr &&
-               event->next_of_key->lane == &lane && take(*event->next_of_key)) {
-            event = event->next_of_key;
-            event->chained = true;
-        }
-        if (capabilities_.keys == KeyPolicy::alone && !event->ordering_key.empty())
+        take_with_followers(request, event, limit);
+        if (capabilities_.keys == KeyPolicy::alone && !event.event->ordering_key.empty())
             break;
     }
 }
 
-void Pipeline::bring_back_set_aside(Micros now) {
-    std::erase_if(aside_, [&](Event* event) {
-        const bool due = now >= event->again_at;
-        if (due)
-            ready_.push_back(*event);
-        return due;
-    });
+void Pipeline::fill_with_suspects(Request& request, Lane& lane, Tracked& first, Micros now) {
+    std::size_t limit = capabilities_.max_batch_events;
+    for (Tracked* event = &first; event != nullptr && take(request, *event, limit);
+         event = due_suspect(lane, now)) {
+        lanes_.remove_suspect(*event);
+        take_with_followers(request, *event, limit);
+        if (capabilities_.keys == KeyPolicy::alone && !event->event->ordering_key.empty())
+            break;
+    }
 }
 
-void Pipeline::confirm(const Outcome& outcome) {
-    Batch& batch = *outcome.batch;
-    destination_answered(batch);
-    const Micros now = clock_.now(), unix_now = clock_.unix_now();
-    for (std::size_t i = 0; i < batch.events.size(); i++) {
+// ---------------------------------------------------------------------------------------------
+// Requests that hang
+// ---------------------------------------------------------------------------------------------
+
+Micros Pipeline::hangs_at(const Request& request) const noexcept {
+    const Micros usual = request.lane->health.flow.usual_duration();
+    return request.sent_at +
+           (usual == 0 ? hangs_at_first : std::max(hangs_at_least, usual * hangs_factor));
+}
+
+// Only what was overtaken: else it is the destination that takes long. One lane cannot have all.
+bool Pipeline::can_hang(const Request& request) const noexcept {
+    return request.fresh && !request.hangs && !capabilities_.ordered &&
+           request.lane->overtaken_to > request.number &&
+           (lanes_.count() == 1 || request.lane->hanging < most_requests() / 2);
+}
+
+void Pipeline::mark_hanging(Micros now) {
+    if (most_requests() == 1)
+        return;
+    for (Request* request : in_flight_) {
+        if (!can_hang(*request) || now < hangs_at(*request))
+            continue;
+        request->hangs = true;
+        request->lane->hanging++;
+        hanging_++;
+        request->lane->fresh_in_flight--;
+        fresh_in_flight_--;
+        for (Event* event : request->events) {
+            event->tracked->suspect = true;
+            if (!event->tracked->chained && waits_for_its_key(*event))
+                chains_.set_suspect(*event->tracked, true);
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// What becomes of requests
+// ---------------------------------------------------------------------------------------------
+
+void Pipeline::take_outcome(const Outcome& outcome, Micros now) {
+    auto& request = *static_cast<Request*>(outcome.batch);
+    end(request);
+    if (!outcome.of_events.empty()) {
+        divide(outcome, now);
+    } else if (outcome.fate == Fate::confirmed) {
+        weigh(request, outcome, Fate::confirmed, outcome.scope, now);
+        confirm(outcome, now);
+    } else {
+        if (outcome.fate != Fate::refused || request.events.size() == 1)
+            weigh(request, outcome, outcome.fate, outcome.scope, now);
+        not_confirmed(request, request.events,
+                      {outcome.fate, outcome.error, outcome.permanent, outcome.scope}, now);
+    }
+    request.events.clear();
+    spare_requests_.push_back(&request);
+}
+
+void Pipeline::end(Request& request) {
+    Lane& lane = *request.lane;
+    std::erase(in_flight_, &request);
+    lane.in_flight--;
+    destination_.ended(request.period);
+    lane.health.circuit.ended(request.lane_period);
+    if (!request.fresh) {
+        suspects_in_flight_--;
+        often_in_flight_ -= request.often;
+    } else if (request.hangs) {
+        hanging_--;
+        lane.hanging--;
+    } else {
+        fresh_in_flight_--;
+        lane.fresh_in_flight--;
+    }
+}
+
+// What the answer to a request says of its lane, and of the destination.
+void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, Scope scope,
+                     Micros now) {
+    Lane& lane = *request.lane;
+    LaneHealth& health = lane.health;
+    const Micros took = now - request.sent_at;
+    const bool current = request.period == destination_.period() &&
+                         request.lane_period == health.circuit.period();
+    const bool probes = destination_.is_down() || health.circuit.is_down();
+    // What becomes of a suspect is evidence about the suspect, unless nothing else can be had.
+    const bool counts = current && (probes || (request.fresh && !request.hangs &&
+                                               !request.events.front()->has_failed));
+    if (fate != Fate::confirmed) {
+        lane.last_error = outcome.error;
+        last_error_ = outcome.error;
+        if (fate != Fate::undone)
+            stats_.failed();
+        if (fate == Fate::throttled)
+            stats_.throttled();
+    }
+    if (outcome.retry_after > 0) {
+        const Micros until = now + outcome.retry_after;
+        if (fate == Fate::unavailable && scope != Scope::lane && destination_.is_down())
+            destination_.leave_alone(until);
+        else if (!capabilities_.ordered)
+            health.not_before = std::max(health.not_before, until);
+    }
+    switch (fate) {
+        case Fate::confirmed:
+            lane.overtaken_to = std::max(lane.overtaken_to, request.number);
+            health.flow.answered(now, took, false);
+            if (current)
+                weigh_confirmed(lane, now);
+            break;
+        case Fate::refused:
+            if (!counts)
+                break;
+            if (health.refused())
+                lane_failed(lane, outcome.retry_after, now);
+            else
+                weigh_answered(lane);
+            break;
+        case Fate::throttled:
+            if (counts) {
+                health.flow.answered(now, took, true);
+                if (health.throttled())
+                    lane_failed(lane, outcome.retry_after, now);
+            }
+            break;
+        case Fate::failed:
+            if (capabilities_.ordered ? current : counts && health.failed())
+                lane_failed(lane, outcome.retry_after, now);
+            break;
+        case Fate::unavailable:
+            if (scope == Scope::lane && !capabilities_.ordered) {
+                if (counts)
+                    lane_failed(lane, outcome.retry_after, now);
+            } else if (scope == Scope::connection && !capabilities_.ordered) {
+                // Nothing of the event has been sent, whoever it is.
+                if (current && (++lost_connections_ >= max_lost_connections || in_flight_.empty()))
+                    destination_failed(outcome.retry_after, now);
+            } else if (counts || (current && capabilities_.ordered)) {
+                destination_failed(outcome.retry_after, now);
+            }
+            break;
+        case Fate::undone:
+            break;
+    }
+}
+
+void Pipeline::weigh_confirmed(Lane& lane, Micros now) {
+    lane.health.confirmed();
+    lost_connections_ = lanes_lost_ = 0;
+    const bool was_down = destination_.is_down() || lane.health.circuit.is_down();
+    weigh_answered(lane);
+    if (was_down)
+        forgive(lane, now);
+}
+
+// The destination has looked at an event.
+void Pipeline::weigh_answered(Lane& lane) {
+    if (lane.health.circuit.is_down())
+        lane.health.flow.start_again();
+    destination_.works();
+    lane.health.circuit.works();
+}
+
+void Pipeline::lane_failed(Lane& lane, Micros retry_after, Micros now) {
+    if (destination_.is_down() || capabilities_.ordered) {
+        destination_failed(retry_after, now);
+        return;
+    }
+    if (!lane.health.circuit.is_down() && ++lanes_lost_ >= max_lanes_lost)
+        destination_failed(retry_after, now);
+    lane.health.circuit.failed(now, retry_after);
+}
+
+void Pipeline::destination_failed(Micros retry_after, Micros now) {
+    destination_.failed(now, retry_after);
+    lost_connections_ = 0;
+}
+
+// What failed while the lane was down may have failed because of that.
+void Pipeline::forgive(Lane& lane, Micros now) {
+    recovered_ = true;
+    const std::vector<Tracked*> suspects(lane.suspects.begin(), lane.suspects.end());
+    for (Tracked* event : suspects) {
+        if (event->event->has_failed)
+            continue;
+        lanes_.remove_suspect(*event);
+        event->failures = std::min<std::uint8_t>(event->failures, 1);
+        event->again_at = std::min(event->again_at, now + pauses_.after(0));
+        lanes_.add_suspect(*event);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Confirmed
+// ---------------------------------------------------------------------------------------------
+
+void Pipeline::confirm(const Outcome& outcome, Micros now) {
+    const std::vector<Event*>& events = outcome.batch->events;
+    const Micros unix_now = clock_.unix_now();
+    for (std::size_t i = 0; i < events.size(); i++) {
         keep_receipt(outcome, i, unix_now);
-        confirm(*batch.events[i], now, unix_now);
+        confirm(*events[i]->tracked, now, unix_now);
     }
 }
 
@@ -384,312 +782,386 @@ void Pipeline::keep_receipt(const Outcome& outcome, std::size_t i, Micros unix_n
                          i < outcome.message_ids.size() ? outcome.message_ids[i] : std::string()});
 }
 
-// With a success.
-void Pipeline::destination_answered(const Batch& batch) noexcept {
-    if (batch.period != period_)
-        return;
-    destination_works();
-    failed_in_a_row_ = refused_in_a_row_ = 0;
-}
-
-void Pipeline::destination_works() noexcept {
-    failures_ = 0;
-    backoff_.reset();
-}
-
-void Pipeline::confirm(Event& event, Micros now, Micros unix_now) {
-    if (waits_for_its_key(event))
+void Pipeline::confirm(Tracked& event, Micros now, Micros unix_now) {
+    if (waits_for_its_key(*event.event))
         release_key(event);
     arrived(event, now, unix_now);
 }
 
-void Pipeline::arrived(Event& event, Micros now, Micros unix_now) {
-    event.in_flight = false;
-    stats_.settled(unix_now - event.occurred_at, event.payload.size(), now);
-    if (event.retry)
+void Pipeline::arrived(Tracked& event, Micros now, Micros unix_now) {
+    stats_.settled(unix_now - event.event->occurred_at, event.event->payload.size(), now);
+    if (event.event->retry)
         record(event, Record::Kind::confirmed);
     else
-        settle(event);
+        finish(event);
 }
 
-void Pipeline::settle(Event& event) {
-    ready_.leave(event);
-    event.settled = true;
-    unsettled_--;
-    if (--event.block->unsettled == 0)
-        block_settled(*event.block);
+void Pipeline::release_key(Tracked& event) {
+    Tracked* next = chains_.release(event);
+    if (next != nullptr && next->place == Tracked::Place::behind)
+        lanes_.push_back(*next);
 }
-
-void Pipeline::release_key(Event& event) {
-    Event* next = event.next_of_key;
-    if (next == nullptr) {
-        last_of_key_.erase(event.ordering_key);
-        return;
-    }
-    // The entry's key is text of `event`, whose block may go: let it be text of the next one.
-    auto entry = last_of_key_.extract(event.ordering_key);
-    entry.key() = next->ordering_key;
-    last_of_key_.insert(std::move(entry));
-    if (!next->in_flight)
-        ready_.push_back(*next);
-}
-
-// Frees the block now, not when everything before it is settled: one slow event must not hold the
-// memory of all that overtook it.
-void Pipeline::block_settled(EventBlock& block) {
-    if (block.window == nullptr) {  // of retries
-        std::erase(retry_blocks_, &block);
-        recycle(&block);
-        return;
-    }
-    Window& window = *block.window;
-    if (block.previous != nullptr) {
-        block.previous->through = block.through;
-        block.previous->span += block.span;
-        block.previous->next = block.next;
-    } else {
-        window.settled_to = block.through;
-        window.any_settled = true;
-        window.passed += block.span;
-        window.first = block.next;
-    }
-    (block.next != nullptr ? block.next->previous : window.last) = block.previous;
-    recycle(&block);
-}
-
-// ---------------------------------------------------------------------------------------------
-// Failure
-// ---------------------------------------------------------------------------------------------
 
 // The destination took some events of the batch, and not others.
-void Pipeline::divide(const Outcome& outcome) {
-    const std::vector<Event*>& events = outcome.batch->events;
+void Pipeline::divide(const Outcome& outcome, Micros now) {
+    const auto& request = *static_cast<const Request*>(outcome.batch);
+    const std::vector<Event*>& events = request.events;
     const auto taken = [&](std::size_t i) { return outcome.of_events[i].fate == Fate::confirmed; };
-    const Micros now = clock_.now(), unix_now = clock_.unix_now();
+    const Micros unix_now = clock_.unix_now();
+    const EventOutcome* worst = nullptr;
     bool any_taken = false;
-    std::vector<Event*> left;             // of the events of one key that travelled together
-    std::vector<std::size_t> first_left;  // the first one of each key, by index
+    for (const EventOutcome& own : outcome.of_events) {
+        any_taken |= own.fate == Fate::confirmed;
+        if (own.fate != Fate::confirmed && own.fate != Fate::refused)
+            worst = &own;
+    }
+    // One answer, however many events it speaks of.
+    if (any_taken)
+        weigh(request, outcome, Fate::confirmed, outcome.scope, now);
+    if (worst != nullptr && (!any_taken || worst->fate == Fate::throttled))
+        weigh(request, {outcome.batch, worst->fate, worst->error, outcome.retry_after}, worst->fate,
+              worst->scope, now);
 
+    std::vector<Tracked*> left;           // of the events of one key that travelled together
+    std::vector<std::size_t> first_left;  // the first one of each key, by index
     for (std::size_t i = 0, end; i < events.size(); i = end) {
-        for (end = i + 1; end < events.size() && events[end]->chained;)
+        for (end = i + 1; end < events.size() && events[end]->tracked->chained;)
             end++;
         left.clear();
         for (std::size_t j = i; j < end; j++)
             if (!taken(j)) {
                 if (left.empty())
                     first_left.push_back(j);
-                left.push_back(events[j]);
+                left.push_back(events[j]->tracked);
             }
-        if (!left.empty() && waits_for_its_key(*events[i]))
-            keep_in_chain({events.data() + i, end - i}, left);
+        if (!left.empty() && waits_for_its_key(*events[i])) {
+            chains_.keep({events.data() + i, end - i}, left);
+            for (Tracked* event : left) {
+                event->place = Tracked::Place::behind;
+                event->chained = false;
+            }
+        }
         for (std::size_t j = i; j < end; j++)
             if (taken(j)) {
-                any_taken = true;
                 keep_receipt(outcome, j, unix_now);
-                left.empty() ? confirm(*events[j], now, unix_now)
-                             : arrived(*events[j], now, unix_now);
+                left.empty() ? confirm(*events[j]->tracked, now, unix_now)
+                             : arrived(*events[j]->tracked, now, unix_now);
             }
     }
-
-    if (any_taken)
-        destination_answered(*outcome.batch);
-    else if (std::any_of(outcome.of_events.begin(), outcome.of_events.end(),
-                         [](const EventOutcome& own) { return own.fate == Fate::failed; }))
-        count_failed(*outcome.batch);
-    for (const std::size_t i : first_left) {
-        const EventOutcome& own = outcome.of_events[i];
-        divided_.events.assign(1, events[i]);
-        divided_.period = outcome.batch->period;
-        fail_by_fate({&divided_, own.fate, own.error, outcome.retry_after, own.permanent});
-    }
+    for (const std::size_t i : first_left)
+        not_confirmed(request, {&events[i], 1}, outcome.of_events[i], now);
 }
 
-// Takes those that are not left out of the chain of their key. Of those that are left the first one
-// has its key's turn; the others wait behind it, whatever became of them.
-void Pipeline::keep_in_chain(std::span<Event* const> chain, std::span<Event* const> left) {
-    Event* const after = chain.back()->next_of_key;
-    auto entry = last_of_key_.extract(chain.front()->ordering_key);
-    entry.key() = left.front()->ordering_key;
-    if (after == nullptr)
-        entry.mapped() = left.back();
-    last_of_key_.insert(std::move(entry));
-    for (Event* event : chain)
-        event->next_of_key = nullptr;
-    for (std::size_t i = 0; i < left.size(); i++) {
-        left[i]->next_of_key = i + 1 < left.size() ? left[i + 1] : after;
-        left[i]->in_flight = left[i]->chained = false;
-    }
-}
+// ---------------------------------------------------------------------------------------------
+// Not confirmed
+// ---------------------------------------------------------------------------------------------
 
-void Pipeline::fail(const Outcome& outcome) {
-    if (outcome.fate == Fate::failed)
-        count_failed(*outcome.batch);
-    fail_by_fate(outcome);
-}
-
-void Pipeline::count_failed(const Batch& batch) noexcept {
-    if (batch.period == period_)
-        failed_in_a_row_++;
-}
-
-void Pipeline::fail_by_fate(const Outcome& outcome) {
-    Batch& batch = *outcome.batch;
-    for (Event* event : batch.events)
-        event->in_flight = false;
-    if (outcome.fate == Fate::undone) {
-        requeue(batch);
+void Pipeline::not_confirmed(const Request& request, std::span<Event* const> events,
+                             const EventOutcome& why, Micros now) {
+    for (Event* event : events)
+        event->tracked->place = Tracked::Place::behind;
+    if (why.fate == Fate::refused) {
+        refused(request, events, why, now);
         return;
     }
+    if (why.fate == Fate::undone || capabilities_.ordered) {
+        requeue(events);
+        return;
+    }
+    const bool alone = events.size() == 1;
+    const bool again = events.front()->tracked->failures > 0;
+    if (!alone && (why.fate == Fate::failed || again))
+        halve(events);
+    for (Event* event : events)
+        if (!std::exchange(event->tracked->chained, false))
+            failed(*event->tracked, why, alone, now);
+}
+
+void Pipeline::requeue(std::span<Event* const> events) {
+    for (Event* event : events)
+        if (!std::exchange(event->tracked->chained, false))
+            failed_.push_back(event->tracked);
+}
+
+void Pipeline::halve(std::span<Event* const> events) {
+    for (Event* event : events)
+        event->tracked->batch_limit =
+            static_cast<std::uint32_t>(std::max<std::size_t>(1, events.size() / 2));
+}
+
+void Pipeline::refused(const Request& request, std::span<Event* const> events,
+                       const EventOutcome& why, Micros now) {
+    if (events.size() == 1) {
+        refuse(*events.front()->tracked, why.error, why.permanent);
+        return;
+    }
+    last_error_ = why.error;
     stats_.failed();
-    last_error_ = outcome.error;
-    if (outcome.fate == Fate::refused) {
-        on_refused(outcome);
-    } else if (outcome.fate == Fate::failed && !capabilities_.ordered && batch.period == period_) {
-        on_failed(outcome);
-    } else {
-        requeue(batch);
-        back_off(outcome);
-    }
-}
-
-void Pipeline::requeue(Batch& batch) {
-    for (Event* event : batch.events)
-        if (!std::exchange(event->chained, false))
-            failed_.push_back(event);
-}
-
-void Pipeline::halve(Batch& batch) {
-    for (Event* event : batch.events)
-        event->batch_limit =
-            static_cast<std::uint32_t>(std::max<std::size_t>(1, batch.events.size() / 2));
-}
-
-// Perhaps it is the event; perhaps the destination is going down.
-void Pipeline::on_failed(const Outcome& outcome) {
-    Batch& batch = *outcome.batch;
-    Event& first = *batch.events.front();
-    const bool alone = batch.events.size() == 1;
-    if (alone && failures_ == 0 && first.failures < failures_of_event)
-        first.failures++;
-    if (alone && first.failures == failures_of_event &&
-        failed_in_a_row_ < failures_of_destination) {
-        refuse(first, outcome.error, false);
+    halve(events);
+    if (request.fresh) {
+        requeue(events);
         return;
     }
-    if (!alone)
-        halve(batch);
-    set_aside(batch);
-    if (failed_in_a_row_ >= failures_of_destination || outcome.retry_after > 0)
-        back_off(outcome);
+    for (Event* event : events)
+        if (!std::exchange(event->tracked->chained, false))
+            suspect_after(*event->tracked, 0, now);
 }
 
-void Pipeline::set_aside(Batch& batch) {
-    for (Event* event : batch.events)
-        if (!std::exchange(event->chained, false)) {
-            event->again_at = clock_.now() + backoff_.after(event->failures);
-            aside_.push_back(event);
-        }
-}
-
-void Pipeline::on_refused(const Outcome& outcome) {
-    Batch& batch = *outcome.batch;
-    if (batch.events.size() > 1) {
-        halve(batch);
-        requeue(batch);
+// An attempt that failed makes the event a suspect.
+void Pipeline::failed(Tracked& event, const EventOutcome& why, bool alone, Micros now) {
+    if (is_held(*event.event)) {
+        park(event);
         return;
     }
-    refuse(*batch.events.front(), outcome.error, outcome.permanent);
-    if (batch.period != period_)
-        return;
-    if (++refused_in_a_row_ > max_refused_in_a_row)
-        back_off(outcome);
+    if (event.failures == 0)
+        event.works_before = event.lane->health.successes();
+    if (event.failures < UINT8_MAX)
+        event.failures++;
+    event.blamed = why.fate == Fate::failed &&
+                   event.lane->health.successes() > event.works_before;
+    if (alone && is_at_fault(event, why.fate))
+        refuse(event, why.error, false);
     else
-        destination_works();  // it answered
+        suspect_after(event, pauses_.after(event.failures - 1u), now);
 }
 
-void Pipeline::refuse(Event& event, const std::string& error, bool permanent) {
-    records_.push_back({&event, Record::Kind::refused, permanent, error});
-    if (!event.ordering_key.empty())
-        hold_key(event.ordering_key);
-    record_waiting(event);
+// It fails while its lane works for others.
+bool Pipeline::is_at_fault(const Tracked& event, Fate fate) const noexcept {
+    const LaneHealth& health = event.lane->health;
+    if (destination_.is_down() || health.circuit.is_down())
+        return false;
+    if (event.event->has_failed && fate == Fate::failed)
+        return true;  // as was found out before
+    return health.successes() > event.works_before &&
+           event.failures >= (fate == Fate::failed ? failures_of_event : unavailable_to_event);
 }
 
-// Batches that were already under way when the destination failed tell nothing new, but for how
-// long it asks to be left alone.
-void Pipeline::back_off(const Outcome& outcome) {
-    Micros wait = outcome.retry_after;
-    if (outcome.batch->period == period_) {
-        period_++;
-        of_this_period_ = 0;
-        failures_++;
-        wait = std::max(wait, backoff_.next());
-    }
-    if (wait > 0)
-        resume_at_ = std::max(resume_at_, clock_.now() + wait);
+void Pipeline::suspect_after(Tracked& event, Micros pause, Micros now) {
+    event.again_at = now + pause;
+    event.suspect = true;
+    if (waits_for_its_key(*event.event))
+        chains_.set_suspect(event, true);
+    lanes_.add_suspect(event);
+}
+
+void Pipeline::refuse(Tracked& event, const std::string& error, bool permanent) {
+    event.place = Tracked::Place::leaving;
+    records_.push_back({event.event, Record::Kind::refused, permanent, error});
+    hold_behind(event);
 }
 
 void Pipeline::requeue_failed() {
     std::sort(failed_.begin(), failed_.end(),
-              [](const Event* a, const Event* b) { return a->turn < b->turn; });
-    std::erase_if(failed_, [&](Event* event) {
-        const bool held = is_held(*event);
+              [](const Tracked* a, const Tracked* b) { return a->turn < b->turn; });
+    std::erase_if(failed_, [&](Tracked* event) {
+        const bool held = is_held(*event->event);
         if (held)
             park(*event);
         return held;
     });
     for (auto event = failed_.rbegin(); event != failed_.rend(); event++)
-        ready_.push_front(**event);
+        lanes_.push_front(**event);
     failed_.clear();
 }
 
 // ---------------------------------------------------------------------------------------------
-// Settlement
+// What waits leaves memory
 // ---------------------------------------------------------------------------------------------
 
-void Pipeline::advance_front() {
-    while (!windows_.empty()) {
-        Window& window = windows_.front();
-        span_ -= window.passed;
-        window.passed = 0;
-        if (EventBlock* block = window.first) {
-            const std::span<Event> events = block->events();
-            while (events[block->first_unsettled].settled) {
-                window.settled_to = events[block->first_unsettled].position;
-                window.any_settled = true;
-                block->first_unsettled++;
-                block->span--;
-                span_--;
-            }
-            return;
-        }
-        if (!window.closed)
-            return;
-        highest_settled_ = std::max({highest_settled_, window.settled_to, window.last_position});
-        windows_.pop_front();
-        settled_windows_++;
+std::size_t Pipeline::most_waiting() const noexcept {
+    return std::max(few_events, limits_.max_events / 4);
+}
+
+// Not in an outage: nothing is written per event then.
+bool Pipeline::may_move() const noexcept {
+    return limits_.moves_waiting && !capabilities_.ordered && !paused_ && !destination_.is_down() &&
+           chains_.held() < max_held_keys && !all_lanes_down();
+}
+
+void Pipeline::make_room(Micros now) {
+    if (now < next_room_at_ || !may_move())
+        return;
+    const std::size_t before = records_.size();
+    const bool crowded = chains_.held_back() > most_waiting();
+    if (crowded)
+        release_behind_suspects();
+    if (lanes_.count() > 1)
+        lanes_.for_each([&](Lane& lane) {
+            if (lane.health.circuit.is_down() &&
+                lane.members > std::max(few_events, limits_.max_events / 8))
+                release_lane(lane);
+        });
+    if (ledger_.span() > limits_.max_events * max_span_factor / 2)
+        release_front();
+    next_room_at_ = now + (crowded && records_.size() == before ? room_long_pause : room_pause);
+}
+
+// Suspects with the events behind them, until half of what may wait is left.
+void Pipeline::release_behind_suspects() {
+    const auto enough = [&] { return chains_.held_back() <= most_waiting() / 2; };
+    lanes_.for_each([&](Lane& lane) {
+        const std::vector<Tracked*> suspects(lane.suspects.begin(), lane.suspects.end());
+        for (Tracked* event : suspects)
+            if (!enough() && event->next_of_key != nullptr)
+                release(*event, event->failures);
+    });
+    for (Request* request : in_flight_)
+        if (!enough() && (request->hangs || !request->fresh))
+            move(*request);
+}
+
+void Pipeline::release_lane(Lane& lane) {
+    const auto steps = static_cast<unsigned>(
+        std::min<std::uint64_t>(lane.health.circuit.failures(), 20));
+    while (lane.fresh.size() > kept_for_probes) {
+        Tracked& event = *lane.fresh.front();
+        lanes_.pop_front(lane);
+        release(event, steps);
+    }
+    while (lane.suspects.size() > kept_for_probes)
+        release(**lane.suspects.begin(), steps);
+}
+
+// One event must not keep the log: a crash would repeat all that overtook it.
+void Pipeline::release_front() {
+    Tracked* first = ledger_.first_unsettled();
+    if (first == nullptr)
+        return;
+    if (first->place == Tracked::Place::pausing) {
+        release(*first, first->failures);
+    } else if (first->place == Tracked::Place::sent) {
+        for (Request* request : in_flight_)
+            if (std::find(request->events.begin(), request->events.end(), first->event) !=
+                request->events.end())
+                move(*request);
     }
 }
 
-void Pipeline::recycle(EventBlock* block) noexcept {
-    held_bytes_ -= block->bytes();
-    put_back(block);
+// Into outbox.delivery, and what waits behind it. What is its own fault is an attempt.
+void Pipeline::release(Tracked& event, unsigned steps) {
+    if (event.place == Tracked::Place::pausing)
+        lanes_.remove_suspect(event);
+    event.place = Tracked::Place::leaving;
+    records_.push_back({.event = event.event,
+                        .kind = event.blamed ? Record::Kind::refused : Record::Kind::released,
+                        .error = event.lane->last_error,
+                        .steps = steps});
+    hold_behind(event);
 }
 
-std::size_t Pipeline::take_settled_windows() noexcept {
-    return std::exchange(settled_windows_, 0);
+// The events of a request go on as retries that are under way.
+void Pipeline::move(Request& request) {
+    for (std::size_t i = 0, end; i < request.events.size(); i = end) {
+        for (end = i + 1; end < request.events.size() && request.events[end]->tracked->chained;)
+            end++;
+        Tracked& head = *request.events[i]->tracked;
+        if (head.event->retry)
+            continue;
+        for (std::size_t j = i; j < end; j++) {
+            Event& event = *request.events[j];
+            records_.push_back({.event = &event, .kind = Record::Kind::moved});
+            event.retry = true;
+        }
+        if (head.event->ordering_key.empty())
+            continue;
+        chains_.hold(head.event->ordering_key);
+        park_linked(chains_.cut_behind(head, *request.events[end - 1]->tracked));
+    }
 }
 
-std::optional<std::int64_t> Pipeline::front_position() const noexcept {
-    if (windows_.empty() || !windows_.front().any_settled)
-        return std::nullopt;
-    return windows_.front().settled_to;
-}
+// ---------------------------------------------------------------------------------------------
+// What is to be seen
+// ---------------------------------------------------------------------------------------------
 
 std::optional<Micros> Pipeline::oldest() const noexcept {
-    for (const Window& window : windows_)
-        if (window.first != nullptr)
-            return window.first->events()[window.first->first_unsettled].occurred_at;
-    return std::nullopt;
+    const Tracked* first = ledger_.first_unsettled();
+    if (first == nullptr)
+        return std::nullopt;
+    return first->event->occurred_at;
+}
+
+// Of the lanes that have events; false when there is none.
+bool Pipeline::all_lanes_down() const noexcept {
+    bool any = false, all = true;
+    lanes_.for_each([&](const Lane& lane) {
+        any |= lane.members > 0 || lane.health.circuit.is_down();
+        all &= lane.members == 0 || lane.health.circuit.is_down();
+    });
+    return any && all && lanes_down() > 0;
+}
+
+std::size_t Pipeline::lanes_down() const noexcept {
+    std::size_t down = 0;
+    lanes_.for_each([&](const Lane& lane) { down += lane.health.circuit.is_down(); });
+    return down;
+}
+
+const std::string& Pipeline::lane_error() const noexcept {
+    static const std::string none;
+    const std::string* error = &none;
+    lanes_.for_each([&](const Lane& lane) {
+        if (lane.health.circuit.is_down())
+            error = &lane.last_error;
+    });
+    return *error;
+}
+
+std::uint64_t Pipeline::failures() const noexcept {
+    if (destination_.is_down())
+        return destination_.failures();
+    if (!all_lanes_down())
+        return 0;
+    std::uint64_t failures = 0;
+    lanes_.for_each([&](const Lane& lane) {
+        failures = std::max(failures, lane.health.circuit.failures());
+    });
+    return failures;
+}
+
+bool Pipeline::backing_off() const noexcept {
+    const Micros now = clock_.now();
+    if (destination_.is_down())
+        return now < destination_.resume_at();
+    if (!all_lanes_down())
+        return false;
+    bool all = true;
+    lanes_.for_each([&](const Lane& lane) {
+        if (lane.health.circuit.is_down())
+            all &= now < lane.health.circuit.resume_at();
+    });
+    return all;
+}
+
+bool Pipeline::only_suspects_left() const noexcept {
+    if (lanes_.any_fresh() || fresh_in_flight_ > 0 || suspects() == 0)
+        return false;
+    bool failed = true;
+    lanes_.for_each([&](const Lane& lane) {
+        if (lane.members > 0)
+            failed &= lane.health.last_failed();
+    });
+    return failed;
+}
+
+std::size_t Pipeline::suspects() const noexcept {
+    return lanes_.suspects() + suspects_in_flight_ + hanging_;
+}
+
+bool Pipeline::is_throttled() const noexcept {
+    const Micros now = clock_.now();
+    bool throttled = false;
+    lanes_.for_each([&](const Lane& lane) {
+        throttled |= lane.members > 0 &&
+                     (lane.health.flow.is_lowered() || now < lane.health.not_before);
+    });
+    return throttled;
+}
+
+double Pipeline::request_limit() const noexcept {
+    auto limit = static_cast<double>(capabilities_.max_batches);
+    lanes_.for_each(
+        [&](const Lane& lane) { limit = std::min(limit, lane.health.flow.limit()); });
+    return limit;
 }
 
 }  // namespace outbox

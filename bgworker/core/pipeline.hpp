@@ -1,68 +1,68 @@
 // Between the log and a sink: which event may go now, what is in flight, what is settled.
 //
-//   window   the events of all transactions visible in one snapshot and not in an earlier one.
-//            Windows are opened, filled with blocks of events in order of position, and closed.
-//   settled  confirmed by the destination.
+//   KeyChains      which event of each key has the turn, and which keys are held
+//   Lanes          the events that may be sent, fresh ones and suspects, by lane
+//   LaneHealth     whether a lane takes requests, and how many
+//   Circuit        whether the destination does
+//   WindowLedger   up to where the log is settled
+//   Pipeline       asks them
 //
 // Order. A sink that is `ordered` gets events as they come. For any other the pipeline keeps the
 // order of each key: while an event of a key is in flight, later ones of the key wait behind it.
 // Those that follow it may travel with it in one batch, as far as the sink's KeyPolicy has it.
 //
-// Failure of the destination. The batch goes back to the front, the destination is left alone for a
-// while (exponential back-off with full jitter, at least what it asked for), then probed with one
-// batch; the first confirmation opens it again. A request that fails among others that succeed is
-// sent again alone, soon, while the others go on; several in a row are a failure of the
-// destination, and one that fails time after time while others succeed is the fault of its event.
+// Failure. An event whose attempt failed is a suspect. It waits for a back-off of its own, and all
+// suspects together have a small share of the requests in flight; fresh keys have the rest. What
+// becomes of a suspect is evidence about the suspect alone. A lane is down when several requests
+// with fresh keys fail in a row; the destination when several lanes do, when connections fail one
+// after the other, or when it says that it will not have us. While something is down nothing is
+// sent but a probe, after a back-off: a fresh key, or else each suspect in turn.
 //
-// Failure of an event. A batch that is refused is halved until the offender stands alone. That one
-// leaves the pipeline for outbox.delivery, where it waits for another attempt or for a person, and
-// so do the later events of its key, which it holds. Where the destination says itself which events
-// of a batch it took, those that it did not take are treated as if they had been sent alone. When
-// everything is refused, with no success in between, the destination is backed off from as well: it
-// is more likely at fault than all events.
+// A suspect that fails again and again while its lane works for others is at fault, and so is one
+// that is refused. It leaves the pipeline for outbox.delivery, where it waits for another attempt
+// or for a person, and so do the later events of its key, which it holds. A batch that is refused,
+// or fails, is halved until the offender stands alone.
 //
-// Retries come back from there as blocks that belong to no window.
+// A request that is overtaken by later ones and takes much longer than usual hangs. It is not
+// counted among those in flight, so that others go on, up to Capabilities::more_batches.
+//
+// A sink that is ordered has one lane, and no suspects: a failed batch goes to the front, and the
+// destination is backed off from.
+//
+// Memory is bounded by `Limits`; has_room() says when the reader must wait. Before events that wait
+// behind suspects, or for a lane that is down while others work, take all of it, they leave for
+// outbox.delivery. Nothing leaves while the destination is down. One thread.
 //
 // While a window is open and there is room, whoever reads the log goes on to read; so long batches
 // that are not full wait for what comes.
-//
-// Memory is bounded by `Limits`; has_room() says when the reader must wait. One thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "backoff.hpp"
 #include "clock.hpp"
 #include "delivery_stats.hpp"
-#include "event.hpp"
-#include "ready_queue.hpp"
+#include "health.hpp"
+#include "key_chains.hpp"
+#include "lanes.hpp"
 #include "sinks/sink.hpp"
+#include "window_ledger.hpp"
 
 namespace outbox {
-
-struct Window {
-    EventBlock* first = nullptr;  // the blocks that hold unsettled events
-    EventBlock* last = nullptr;
-    std::int64_t settled_to = 0;  // highest position below the first unsettled event
-    bool any_settled = false;
-    bool closed = false;             // everything of it has been read,
-    std::int64_t last_position = 0;  // up to here
-    std::size_t passed = 0;          // events up to settled_to
-};
 
 // What has to be written to outbox.delivery before an event may leave the pipeline.
 struct Record {
     enum class Kind {
-        refused,
+        refused,    // charged with an attempt
+        released,   // has to wait, through no fault of its own
+        moved,      // is on its way, and shall not keep the log
         parked,     // waits behind an earlier event of its key
         confirmed,  // a retry that was delivered
         unsent,     // a retry that is held back by an earlier one of its key
@@ -70,7 +70,8 @@ struct Record {
     Event* event = nullptr;
     Kind kind = Kind::parked;
     bool permanent = false;  // refused: for good
-    std::string error{};     // refused: why
+    std::string error{};     // refused, released: why
+    unsigned steps = 0;      // released: how long it waits, as after so many attempts
 };
 
 // That an event was confirmed, for whoever wants to know later.
@@ -88,7 +89,8 @@ class Pipeline {
         std::size_t max_bytes = 16 * 1024 * 1024;  // memory of their blocks
         Micros backoff_base = milliseconds(100);
         Micros backoff_cap = seconds(30);
-        bool receipts = false;  // are kept until they are taken
+        bool receipts = false;      // are kept until they are taken
+        bool moves_waiting = true;  // what waits may leave for outbox.delivery
 
         bool operator==(const Limits&) const = default;
     };
@@ -97,12 +99,24 @@ class Pipeline {
     static constexpr std::size_t max_span_factor = 16;
     // So many keys can be held by events in trouble; then nothing more is read.
     static constexpr std::size_t max_held_keys = 100'000;
-    // Failed requests in a row, with no success in between, that make it the destination's failure.
-    static constexpr unsigned failures_of_destination = 3;
-    // Failures of one event, while others succeed, that make it the event's fault.
+    // Of the requests that can be in flight, suspects have one in so many, but at least one.
+    static constexpr std::size_t suspects_share = 8;
+    // While there are fresh events, so many requests with them go for one with suspects.
+    static constexpr unsigned fresh_per_suspect = 3;
+    // So many suspects in memory, and no more retries are taken from outbox.delivery.
+    static constexpr std::size_t max_suspects = 256;
+    // Failures of one event while its lane works for others that make it the event's fault: those
+    // that nobody can explain, and those that are explained by something else.
     static constexpr unsigned failures_of_event = 3;
-    // Refused events in a row after which the destination is backed off from.
-    static constexpr unsigned max_refused_in_a_row = 10;
+    static constexpr unsigned unavailable_to_event = 10;
+    // Connections that fail in a row.
+    static constexpr unsigned max_lost_connections = 3;
+    // Lanes that go down in a row, with no success in between.
+    static constexpr unsigned max_lanes_lost = 3;
+    // A request hangs when it takes so many times as long as usual, and at least so long.
+    static constexpr Micros hangs_factor = 8;
+    static constexpr Micros hangs_at_least = milliseconds(25);
+    static constexpr Micros hangs_at_first = seconds(1);  // while nothing is known
 
     Pipeline(std::unique_ptr<Sink> sink, const Limits& limits, const Clock& clock,
              DeliveryStats& stats, std::uint64_t seed);
@@ -113,27 +127,29 @@ class Pipeline {
     // The log's side. Between open_window() and close_window() blocks are taken, filled and
     // admitted; a block that is not admitted is given back by putting it in again with put_back().
     bool has_room() const noexcept;
-    void open_window();
+    void open_window() { ledger_.open(); }
     EventBlock* take_block();
     void put_back(EventBlock* block) noexcept;
     void admit(EventBlock* block);
     // `last_position`: what was read and not admitted, being for others, ends there.
-    void close_window(std::int64_t last_position = 0);
+    void close_window(std::int64_t last_position = 0) { ledger_.close(last_position); }
 
     // Events in trouble. A key is held while outbox.delivery has an event of it that comes first:
     // events of the log that have it are parked.
     void hold_key(std::string_view key);
-    void free_key(std::string_view key);
+    void free_key(std::string_view key) { chains_.free(key); }
     // These keys, those of what is to be recorded, and no others.
     void hold_keys(std::vector<std::string>&& keys);
-    std::size_t held_keys() const noexcept { return held_keys_.size(); }
+    std::size_t held_keys() const noexcept { return chains_.held(); }
     // What is to be recorded. recorded() says that all of it has been.
     const std::vector<Record>& records() const noexcept { return records_; }
     void recorded();
     // Takes a block of retries, in order of position, each key's from its first one on.
     void admit_retries(EventBlock* block);
     // Whether retries are of use now: not while nothing can be sent anyway.
-    bool wants_retries() const noexcept { return !paused_ && !backing_off() && has_memory(); }
+    bool wants_retries() const noexcept;
+    // What was down works again: what was released waits for nothing. Says so once.
+    bool take_recovered() noexcept { return std::exchange(recovered_, false); }
 
     // The destination's side.
     int descriptor() const noexcept { return sink_->descriptor(); }
@@ -149,114 +165,173 @@ class Pipeline {
 
     // Settlement. How many windows at the front were settled since the last call; they are
     // forgotten.
-    std::size_t take_settled_windows() noexcept;
+    std::size_t take_settled_windows() noexcept { return ledger_.take_settled(); }
     // The highest position of the windows settled so far.
-    std::int64_t highest_settled() const noexcept { return highest_settled_; }
+    std::int64_t highest_settled() const noexcept { return ledger_.highest_settled(); }
     // Of the front window: everything up to this position is settled. Nothing when no event of it
     // was.
-    std::optional<std::int64_t> front_position() const noexcept;
+    std::optional<std::int64_t> front_position() const noexcept {
+        return ledger_.front_position();
+    }
 
-    bool idle() const noexcept { return unsettled_ == 0 && windows_.empty(); }
+    bool idle() const noexcept { return unsettled_ == 0 && ledger_.empty(); }
     std::size_t unsettled() const noexcept { return unsettled_; }
     // occurred_at of the first event that is not settled.
     std::optional<Micros> oldest() const noexcept;
 
-    bool backing_off() const noexcept { return resume_at_ != 0; }
-    // Failures of the destination since the last confirmation.
-    std::uint64_t failures() const noexcept { return failures_; }
+    // Nothing is sent until a pause is over.
+    bool backing_off() const noexcept;
+    // Failures of the destination, or of all lanes that have events, since the last confirmation.
+    std::uint64_t failures() const noexcept;
+    // All there is has failed, and nothing has been confirmed since.
+    bool only_suspects_left() const noexcept;
     const std::string& last_error() const noexcept { return last_error_; }
 
+    // Events that have failed or hang.
+    std::size_t suspects() const noexcept;
+    std::size_t lanes_down() const noexcept;
+    // Why the lane is down that is; empty: none is.
+    const std::string& lane_error() const noexcept;
+    // Some lane has asked for less.
+    bool is_throttled() const noexcept;
+    // Requests in flight that the lane may have that is throttled most.
+    double request_limit() const noexcept;
+
   private:
+    struct Request : Batch {
+        Lane* lane = nullptr;
+        std::uint64_t number = 0;
+        std::uint64_t period = 0;       // of the destination's circuit
+        std::uint64_t lane_period = 0;  // of the lane's
+        Micros sent_at = 0;
+        bool fresh = true;
+        bool often = false;  // of suspects that failed several times
+        bool hangs = false;
+    };
+
     bool has_memory() const noexcept;
-    void take_in(EventBlock& block);
-    void join_lane(Event& event);
-    void enqueue(Event& event);
+    void take_in(TrackedBlock& block);
+    void join_lane(Tracked& event);
+    void enqueue(Tracked& event);
     bool waits_for_its_key(const Event& event) const noexcept;
     bool is_held(const Event& event) const;
-    void record(Event& event, Record::Kind kind);
-    void park(Event& event);
+    void record(Tracked& event, Record::Kind kind);
+    void park(Tracked& event);
+    void park_linked(Tracked* first);
+    void park_waiting(Tracked& event);
+    void hold_behind(Tracked& event);
     template <class Predicate>
     void park_unsent(Predicate is_meant);
-    void record_waiting(Event& event);
+    void finish(Tracked& event);
+    void recycle(TrackedBlock* block) noexcept;
 
-    void submit_ready();
-    Batch* form_batch();
-    void fill(Batch& batch, Lane& lane);
+    // Sending.
+    std::size_t most_requests() const noexcept;
+    std::size_t most_suspects() const noexcept;
+    void submit_ready(Micros now);
+    bool send_one(Micros now);
+    bool send_fresh(Micros now, bool probe);
+    bool send_suspect(Micros now);
+    bool probe_with_suspect(Micros now);
+    bool may_take_fresh(const Lane& lane, Micros now) const noexcept;
+    bool may_take_suspect(const Lane& lane, Micros now) const noexcept;
+    Tracked* due_suspect(const Lane& lane, Micros now) const noexcept;
+    static Tracked* longest_waiting(const Lane& lane) noexcept;
+    Micros suspect_due(const Lane& lane) const noexcept;
+    Request& spare_request();
+    void submit(Request& request, Lane& lane, bool fresh, Micros now);
+    bool take(Request& request, Tracked& event, std::size_t& limit);
+    void take_with_followers(Request& request, Tracked& event, std::size_t& limit);
+    void fill(Request& request, Lane& lane);
+    void fill_with_suspects(Request& request, Lane& lane, Tracked& first, Micros now);
     bool waits_for_more(const Lane& lane) const noexcept;
     bool fills_batch(const Lane& lane) const noexcept;
-    void bring_back_set_aside(Micros now);
 
-    void confirm(const Outcome& outcome);
+    // Requests that hang.
+    Micros hangs_at(const Request& request) const noexcept;
+    bool can_hang(const Request& request) const noexcept;
+    void mark_hanging(Micros now);
+
+    // What becomes of requests.
+    void take_outcome(const Outcome& outcome, Micros now);
+    void end(Request& request);
+    void weigh(const Request& request, const Outcome& outcome, Fate fate, Scope scope, Micros now);
+    void weigh_confirmed(Lane& lane, Micros now);
+    void weigh_answered(Lane& lane);
+    void lane_failed(Lane& lane, Micros retry_after, Micros now);
+    void destination_failed(Micros retry_after, Micros now);
+    void forgive(Lane& lane, Micros now);
+    void confirm(const Outcome& outcome, Micros now);
     void keep_receipt(const Outcome& outcome, std::size_t i, Micros unix_now);
-    void destination_answered(const Batch& batch) noexcept;
-    void destination_works() noexcept;
-    void confirm(Event& event, Micros now, Micros unix_now);
-    void arrived(Event& event, Micros now, Micros unix_now);
-    void settle(Event& event);
-    void release_key(Event& event);
-    void block_settled(EventBlock& block);
-
-    void divide(const Outcome& outcome);
-    void keep_in_chain(std::span<Event* const> chain, std::span<Event* const> left);
-    void fail(const Outcome& outcome);
-    void count_failed(const Batch& batch) noexcept;
-    void fail_by_fate(const Outcome& outcome);
-    void halve(Batch& batch);
-    void requeue(Batch& batch);
-    void on_failed(const Outcome& outcome);
-    void set_aside(Batch& batch);
-    void on_refused(const Outcome& outcome);
-    void refuse(Event& event, const std::string& error, bool permanent);
-    void back_off(const Outcome& outcome);
+    void confirm(Tracked& event, Micros now, Micros unix_now);
+    void arrived(Tracked& event, Micros now, Micros unix_now);
+    void release_key(Tracked& event);
+    void divide(const Outcome& outcome, Micros now);
+    void not_confirmed(const Request& request, std::span<Event* const> events,
+                       const EventOutcome& why, Micros now);
+    void requeue(std::span<Event* const> events);
     void requeue_failed();
+    static void halve(std::span<Event* const> events);
+    void refused(const Request& request, std::span<Event* const> events, const EventOutcome& why,
+                 Micros now);
+    void failed(Tracked& event, const EventOutcome& why, bool alone, Micros now);
+    bool is_at_fault(const Tracked& event, Fate fate) const noexcept;
+    void suspect_after(Tracked& event, Micros pause, Micros now);
+    void refuse(Tracked& event, const std::string& error, bool permanent);
 
-    void advance_front();
-    void recycle(EventBlock* block) noexcept;
+    // What waits leaves memory.
+    std::size_t most_waiting() const noexcept;
+    bool may_move() const noexcept;
+    void make_room(Micros now);
+    void release_behind_suspects();
+    void release_lane(Lane& lane);
+    void release_front();
+    void release(Tracked& event, unsigned steps);
+    void move(Request& request);
+
+    bool all_lanes_down() const noexcept;
 
     std::unique_ptr<Sink> sink_;
     const Capabilities capabilities_;
     const Limits limits_;
     const Clock& clock_;
     DeliveryStats& stats_;
-    Backoff backoff_;
+    Backoff pauses_;  // of suspects
+    std::uint64_t seed_;
 
-    std::deque<Window> windows_;
-    std::size_t settled_windows_ = 0;
-    std::int64_t highest_settled_ = 0;
-    std::size_t unsettled_ = 0;
-    std::size_t span_ = 0;        // events from the first unsettled one on
+    WindowLedger ledger_;
+    KeyChains chains_;
+    Lanes lanes_;
+    Circuit destination_;
+
+    std::vector<std::unique_ptr<TrackedBlock>> spare_blocks_;
+    std::vector<TrackedBlock*> blocks_in_use_;
+    std::size_t unsettled_ = 0;   // events in memory
     std::size_t held_bytes_ = 0;  // of blocks in use
-    std::vector<EventBlock*> retry_blocks_;  // belong to no window
-    std::vector<std::unique_ptr<EventBlock>> spare_blocks_;
-
-    ReadyQueue ready_;
-    std::string lane_name_;      // scratch
-    std::vector<Event*> aside_;  // failed on their own; each goes again at its again_at
-    std::unordered_map<std::string_view, Event*>
-        last_of_key_;  // of each key that has unsettled events
     std::uint64_t next_turn_ = 1;
+    std::string lane_name_;  // scratch
 
-    std::size_t batches_in_flight_ = 0;
-    std::size_t of_this_period_ = 0;               // those sent since the last failure
-    std::vector<std::unique_ptr<Batch>> batches_;  // all there are: spare or in flight
-    std::vector<Batch*> spare_batches_;
-    Batch divided_;  // an event of a batch that was taken in part
+    std::vector<std::unique_ptr<Request>> requests_;  // all there are: spare or in flight
+    std::vector<Request*> spare_requests_;
+    std::vector<Request*> in_flight_;  // in the order they were sent
+    std::uint64_t sent_ = 0;           // requests ever
+    std::size_t fresh_in_flight_ = 0;  // those that hang are not counted
+    std::size_t suspects_in_flight_ = 0;
+    std::size_t often_in_flight_ = 0;
+    std::size_t hanging_ = 0;
+    unsigned fresh_since_suspect_ = 0;
     std::vector<Outcome> outcomes_;
-    std::vector<Event*> failed_;
+    std::vector<Tracked*> failed_;  // to be put in front again
 
-    struct KeyHash : std::hash<std::string_view> {
-        using is_transparent = void;
-    };
-    std::unordered_set<std::string, KeyHash, std::equal_to<>> held_keys_;
     std::vector<Record> records_;
     std::vector<Receipt> receipts_;
 
     bool paused_ = false;
-    Micros resume_at_ = 0;      // 0: not backing off
-    std::uint64_t period_ = 0;  // counts back-offs
-    std::uint64_t failures_ = 0;
-    unsigned failed_in_a_row_ = 0;   // requests, since the last confirmation
-    unsigned refused_in_a_row_ = 0;  // events, since the last confirmation
+    bool recovered_ = false;
+    unsigned lost_connections_ = 0;  // in a row
+    unsigned lanes_lost_ = 0;        // in a row
+    Micros stepped_at_ = 0;
+    Micros next_room_at_ = 0;
     std::string last_error_;
 };
 

@@ -1,6 +1,7 @@
 #include "server/delivery_store.hpp"
 
 #include "boundary.hpp"
+#include "core/condition_log.hpp"
 #include "log.hpp"
 #include "server/event_copy.hpp"
 #include "server/outside_text.hpp"
@@ -135,6 +136,8 @@ void load_held_keys(const char* destination, Pipeline& pipeline) {
 
 struct RecordArrays {
     ArrayBuilder refused_xids, refused_positions, errors, permanent;
+    ArrayBuilder released_xids, released_positions, released_errors, steps;
+    ArrayBuilder moved_xids, moved_positions;
     ArrayBuilder parked_xids, parked_positions;
     ArrayBuilder confirmed, unsent;
     ArrayBuilder keys;
@@ -145,6 +148,8 @@ static RecordArrays arrays_of(const std::vector<Record>& records) {
     RecordArrays arrays = {
         array_of(XID8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n),
         array_of(BOOLOID, n), array_of(XID8OID, n), array_of(INT8OID, n),
+        array_of(TEXTOID, n), array_of(INT4OID, n), array_of(XID8OID, n),
+        array_of(INT8OID, n), array_of(XID8OID, n), array_of(INT8OID, n),
         array_of(INT8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n),
     };
     for (const Record& record : records) {
@@ -157,6 +162,16 @@ static RecordArrays arrays_of(const std::vector<Record>& records) {
                 arrays.refused_positions.add(position);
                 arrays.errors.add(text_from_outside(record.error));
                 arrays.permanent.add(BoolGetDatum(record.permanent));
+                break;
+            case Record::Kind::released:
+                arrays.released_xids.add(xid);
+                arrays.released_positions.add(position);
+                arrays.released_errors.add(text_from_outside(record.error));
+                arrays.steps.add(Int32GetDatum(static_cast<int32>(record.steps)));
+                break;
+            case Record::Kind::moved:
+                arrays.moved_xids.add(xid);
+                arrays.moved_positions.add(position);
                 break;
             case Record::Kind::parked:
                 arrays.parked_xids.add(xid);
@@ -182,8 +197,12 @@ static const Record* refused_at(const std::vector<Record>& records, int64 positi
     return nullptr;
 }
 
-// One line per refused event: there are never many, for the destination is backed off from.
+// Of many refused events a few have a line: outbox.delivery has them all.
 static void log_refusal(const char* destination, const Record& record, bool dead, int attempts) {
+    static LineBudget budget;
+    if (!budget.take(SystemClock{}.now()))
+        return;
+    const auto left_out = static_cast<unsigned long long>(budget.left_out());
     const Event& event = *record.event;
     const char* id_text =
         DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(event.event_id)));
@@ -193,12 +212,14 @@ static void log_refusal(const char* destination, const Record& record, bool dead
         ereport(WARNING,
                 (errmsg("event %s is a dead letter of destination \"%s\": %s", id_text, destination,
                         error),
-                 errdetail("Attempt %d; ordering key \"%s\".", attempts, key),
+                 errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.", attempts,
+                           key, left_out),
                  errhint("outbox.redrive() delivers it again, outbox.discard() gives it up.")));
     else
         ereport(LOG,
                 (errmsg("destination \"%s\" refused event %s: %s", destination, id_text, error),
-                 errdetail("Attempt %d; ordering key \"%s\".", attempts, key)));
+                 errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.", attempts,
+                           key, left_out)));
 }
 
 static void record_refused(const char* destination, const RecordArrays& arrays,
@@ -221,6 +242,20 @@ static void record_refused(const char* destination, const RecordArrays& arrays,
 
 void record_events(const char* destination, Pipeline& pipeline) {
     const RecordArrays arrays = arrays_of(pipeline.records());
+    // First those that may have ended since, and stand here once more.
+    if (arrays.moved_positions.count > 0) {
+        const Oid types[] = {NAMEOID, UUIDOID, XID8ARRAYOID, INT8ARRAYOID};
+        const Datum values[] = {name_datum(destination), my_token(), arrays.moved_xids.datum(),
+                                arrays.moved_positions.datum()};
+        run("SELECT outbox.move_events($1, $2, $3, $4)", lengthof(types), types, values);
+    }
+    if (arrays.released_positions.count > 0) {
+        const Oid types[] = {NAMEOID, XID8ARRAYOID, INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID};
+        const Datum values[] = {name_datum(destination), arrays.released_xids.datum(),
+                                arrays.released_positions.datum(), arrays.released_errors.datum(),
+                                arrays.steps.datum()};
+        run("SELECT outbox.release_events($1, $2, $3, $4, $5)", lengthof(types), types, values);
+    }
     if (arrays.refused_positions.count > 0)
         record_refused(destination, arrays, pipeline.records());
     if (arrays.parked_positions.count > 0) {
@@ -261,6 +296,7 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
     const uint64 count = SPI_processed;
     SPITupleTable* rows = SPI_tuptable;
     check_event_columns("claim_due", rows->tupdesc);
+    const int attempts = result_column("claim_due", "attempts", INT4OID);
     TupleTableSlot* slot = MakeSingleTupleTableSlot(rows->tupdesc, &TTSOpsHeapTuple);
     // Its own until it is admitted; an error ends the process.
     EventBlock* block = nullptr;
@@ -274,12 +310,23 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
                 block = nullptr;
             }));
             i--;  // into the next one
+            continue;
         }
+        bool is_null;
+        block->events().back().has_failed = DatumGetInt32(slot_getattr(slot, attempts, &is_null)) > 0;
     }
     if (block != nullptr)
         core_or_raise(call_core([&] { pipeline.admit_retries(block); }));
     ExecDropSingleTupleTableSlot(slot);
     return count;
+}
+
+std::size_t hurry_retries(const char* destination, int at_most) {
+    const Oid types[] = {NAMEOID, INT4OID};
+    const Datum values[] = {name_datum(destination), Int32GetDatum(at_most)};
+    run("SELECT outbox.hurry_events($1, $2)", lengthof(types), types, values);
+    check_result_row("hurry_events", {INT8OID});
+    return static_cast<std::size_t>(DatumGetInt64(required_value("hurry_events", 0, 1)));
 }
 
 void save_receipts(const char* destination, const std::vector<Receipt>& receipts) {

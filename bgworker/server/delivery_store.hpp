@@ -28,6 +28,9 @@ void record_events(const char* destination, Pipeline& pipeline);
 // Hands retries that are due to the pipeline. Returns how many.
 std::size_t load_retries(const char* destination, Pipeline& pipeline);
 
+// Makes at most so many events due that waited for what was down. Returns how many.
+std::size_t hurry_retries(const char* destination, int at_most);
+
 // Keeps receipts in outbox.receipt.
 void save_receipts(const char* destination, const std::vector<Receipt>& receipts);
 

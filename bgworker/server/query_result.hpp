@@ -15,6 +15,9 @@ void check_result(const char* source, std::initializer_list<Oid> types);
 // The same, and there is at least one row.
 void check_result_row(const char* source, std::initializer_list<Oid> types);
 
+// The number of the column of this name; raises an error unless there is one of this type.
+int result_column(const char* source, const char* name, Oid type);
+
 // Rows from 0, columns from 1.
 Datum result_value(uint64 row, int column, bool* is_null);
 

@@ -18,8 +18,8 @@
 #include <memory>
 
 #include "boundary.hpp"
+#include "core/condition_log.hpp"
 #include "core/pipeline.hpp"
-#include "core/rate_limit.hpp"
 #include "log.hpp"
 #include "server/cursor_store.hpp"
 #include "server/delivery_store.hpp"
@@ -74,12 +74,13 @@ struct Relay {
     Micros not_before = 0;                 // of saving and recording
     std::uint64_t delivered_at_flush = 0;  // when what was saved was known to be on disk
     std::uint64_t failed_attempts_shown = 0;
-    std::uint64_t failures_shown = 0;  // of the destination
-    RateLimit log_lines{20, seconds(10)};
+    std::uint64_t failed_attempts_logged = 0;
+    ConditionLog condition_log;
 
     // Events in trouble.
     std::vector<std::int64_t> recorded;  // positions of the log that stand in outbox.delivery
     Micros retries_due = 0;
+    bool hurries = false;  // what waited for something that was down is due
 };
 
 static Relay* relay = nullptr;
@@ -118,7 +119,6 @@ static void make_wait_set() {
 // Starts over from the cursor, with a new sink: what is in flight is given up and sent again.
 static std::optional<Error> rebuild_pipeline() {
     relay->pipeline.reset();
-    relay->failures_shown = 0;
     relay->config = relay->new_config;
     relay->open_windows.clear();
     relay->window_unread = false;
@@ -385,12 +385,17 @@ static Micros retry_due() {
                                             : never;
 }
 
+// So many rows are made due in one transaction.
+static constexpr int hurried_at_once = 1000;
+
 static void take_retries() {
     if (!begin_settling("taking retries"))
         return;
+    if (relay->hurries)
+        relay->hurries = hurry_retries(my_name(), hurried_at_once) == hurried_at_once;
     const std::size_t count = load_retries(my_name(), *relay->pipeline);
-    relay->retries_due = next_retry(my_name(), relay->clock);
-    if (count == 0)  // what is due waits for something before it
+    relay->retries_due = relay->hurries ? 0 : next_retry(my_name(), relay->clock);
+    if (count == 0 && !relay->hurries)  // what is due waits for something before it
         relay->retries_due = std::max(relay->retries_due, relay->clock.now() + retry_pause);
     end_sql_work();
 }
@@ -399,47 +404,58 @@ static void take_retries() {
 // Showing
 // ---------------------------------------------------------------------------------------------
 
-// The error of the last attempt. To be freed.
-static char* last_error_line() {
-    return line_from_outside(relay->pipeline->last_error());
+// What there is to say of the destination, in one word and a reason.
+static Condition::Kind condition() {
+    const Pipeline& pipeline = *relay->pipeline;
+    return pipeline.failures() > 0 || pipeline.only_suspects_left() ? Condition::Kind::failing
+           : pipeline.lanes_down() > 0                              ? Condition::Kind::partly
+           : pipeline.is_throttled()                                ? Condition::Kind::throttled
+                                                                    : Condition::Kind::works;
 }
 
-// The log gets a line when a destination fails and one when it works again, not one per attempt;
-// and none while a destination that keeps changing has used up its lines.
-static void log_change(bool works) {
-    if (!relay->log_lines.take(relay->clock.now()))
-        return;
-    const std::uint64_t left_out = relay->log_lines.left_out();
-    if (works) {
-        ereport(LOG, (errmsg("destination \"%s\" works again", my_name()),
-                      left_out > 0 ? errdetail("Changes that were not logged before: %llu.",
-                                               static_cast<unsigned long long>(left_out))
-                                   : 0));
-        return;
-    }
-    char* error = last_error_line();
-    ereport(LOG, (errmsg("destination \"%s\" failed: %s", my_name(), error),
-                  left_out > 0
-                      ? errdetail("Events wait in the log; it is tried again. Changes that were "
-                                  "not logged before: %llu.",
-                                  static_cast<unsigned long long>(left_out))
-                      : errdetail("Events wait in the log; it is tried again.")));
-    pfree(error);
+static const std::string& reason(Condition::Kind kind) {
+    const Pipeline& pipeline = *relay->pipeline;
+    return kind == Condition::Kind::partly ? pipeline.lane_error() : pipeline.last_error();
 }
 
-static void show_failures() {
+static void log_condition(Condition::Kind kind) {
+    const uint64 changes = relay->condition_log.changes();
+    const uint64 attempts = my_stats().failures - relay->failed_attempts_logged;
+    relay->failed_attempts_logged = my_stats().failures;
+    const char* name = my_name();
+    char* why = line_from_outside(reason(kind));
+    ereport(LOG,
+            (kind == Condition::Kind::works ? errmsg("destination \"%s\" works again", name)
+             : kind == Condition::Kind::throttled
+                 ? errmsg("destination \"%s\" asks for fewer requests: %s", name, why)
+             : kind == Condition::Kind::partly
+                 ? errmsg("destination \"%s\" failed in part: %s", name, why)
+                 : errmsg("destination \"%s\" failed: %s", name, why),
+             errdetail("Attempts that failed since the last line: %llu; changes: %llu.",
+                       static_cast<unsigned long long>(attempts),
+                       static_cast<unsigned long long>(changes))));
+    pfree(why);
+}
+
+static void show_failures(Condition::Kind kind) {
     const std::uint64_t failed_attempts = my_stats().failures;
     if (failed_attempts != relay->failed_attempts_shown) {
-        char* error = last_error_line();
+        char* error = line_from_outside(reason(kind));
         set_my_error(error);
         pfree(error);
     }
     relay->failed_attempts_shown = failed_attempts;
 
-    const std::uint64_t failures = relay->pipeline->failures();
-    if ((failures == 0) != (relay->failures_shown == 0))
-        log_change(failures == 0);
-    relay->failures_shown = failures;
+    static Condition::Kind observed;  // a body of core() takes nothing
+    static bool due;
+    observed = kind;
+    core([] {
+        due = relay->condition_log.observe(
+            relay->clock.now(), observed,
+            observed == Condition::Kind::works ? std::string_view() : reason(observed));
+    });
+    if (due)
+        log_condition(kind);
 }
 
 static void show_progress() {
@@ -450,11 +466,16 @@ static void show_progress() {
     slot.read_to.store(relay->frontier.xmax, std::memory_order_relaxed);
     slot.oldest.store(pipeline.oldest().value_or(0), std::memory_order_relaxed);
     slot.settled_position.store(relay->cursor.position, std::memory_order_relaxed);
-    set_my_state(pipeline.paused()          ? WorkerState::paused
-                 : pipeline.failures() > 0  ? WorkerState::backing_off
-                 : pipeline.unsettled() > 0 ? WorkerState::delivering
-                                            : WorkerState::idle);
-    show_failures();
+    slot.suspects.store(pipeline.suspects(), std::memory_order_relaxed);
+    slot.lanes_down.store(pipeline.lanes_down(), std::memory_order_relaxed);
+    slot.request_limit.store(pipeline.request_limit(), std::memory_order_relaxed);
+    const Condition::Kind kind = condition();
+    set_my_state(pipeline.paused()                      ? WorkerState::paused
+                 : kind == Condition::Kind::failing     ? WorkerState::backing_off
+                 : kind == Condition::Kind::throttled   ? WorkerState::throttled
+                 : pipeline.unsettled() > 0             ? WorkerState::delivering
+                                                        : WorkerState::idle);
+    show_failures(kind);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -496,7 +517,8 @@ static void wait_for_something() {
     const Micros due = reload_is_due() || relay->cursor_lost
                            ? 0
                            : std::min({relay->pipeline->deadline(), save_due(), look_due(),
-                                       record_due(), retry_due()});
+                                       record_due(), retry_due(),
+                                       relay->condition_log.deadline()});
     WaitEvent events[3];
     const int count = WaitEventSetWait(
         wait_set, timeout_until(due), events, lengthof(events),
@@ -514,6 +536,10 @@ static void turn() {
     if (relay->clock.now() >= retry_due())
         take_retries();
     core([] { relay->pipeline->step(); });
+    if (relay->pipeline->take_recovered()) {
+        relay->hurries = true;
+        relay->retries_due = 0;
+    }
     if (relay->clock.now() >= record_due())
         record();
     settle();

@@ -23,18 +23,24 @@ namespace outbox {
 struct Batch {
     std::vector<Event*> events;  // in order; at least one
     std::size_t bytes = 0;       // by Sink::size_of()
-    Lane* lane = nullptr;        // the pipeline's
-    std::uint64_t period = 0;    // the pipeline's: between which failures it was sent
 };
 
 enum class Fate {
     confirmed,
-    unavailable,  // the destination cannot be reached, throttles, or will not have us: nothing that
-                  // any event could be blamed for
+    throttled,    // the destination asks for fewer requests; it has taken none of the batch
+    unavailable,  // it cannot be reached, is not there, or will not have us: nothing that any event
+                  // could be blamed for. `Scope` says what is unavailable
     failed,   // no success, and nobody knows why: no answer in time, a server error. It may have
               // taken effect
     refused,  // the destination will not have an event of it
     undone,   // the failure of another batch took it along
+};
+
+// What is unavailable: the smallest thing that explains the answer.
+enum class Scope : std::uint8_t {
+    lane,         // the topic, queue or path: other lanes may work
+    connection,   // this one could not be had; the next one may
+    destination,  // whatever is sent: credentials, the certificate, the name of the host
 };
 
 // What became of one event of a batch that the destination did not treat as a whole.
@@ -42,6 +48,7 @@ struct EventOutcome {
     Fate fate = Fate::confirmed;
     std::string error{};
     bool permanent = false;
+    Scope scope = Scope::destination;
 };
 
 // What became of a batch. A batch whose fate is unknown has failed.
@@ -56,6 +63,7 @@ struct Outcome {
     // Each event's own, in the order of the batch; empty: what stands above is true of all. Not of
     // a sink that is ordered.
     std::vector<EventOutcome> of_events{};
+    Scope scope = Scope::destination;
 };
 
 // Which events of the same ordering key may travel in one batch.
@@ -68,7 +76,8 @@ enum class KeyPolicy {
 struct Capabilities {
     std::size_t max_batch_events = 1;
     std::size_t max_batch_bytes = 1024 * 1024;
-    std::size_t max_batches = 1;  // in flight at the same time
+    std::size_t max_batches = 1;  // in flight at the same time,
+    std::size_t more_batches = 0;  // and so many more while others hang
     // Batches take effect strictly in the order of submission, and after one has failed no later
     // one does. Without it the pipeline keeps the order: per key one batch at a time.
     bool ordered = false;

@@ -216,6 +216,70 @@ END;
 COMMENT ON FUNCTION outbox.park_events(name, xid8[], bigint[]) IS
     'internal: puts events behind others of their keys';
 
+-- These events have to wait, through no fault of their own: what they are for is down, or they are in the
+-- way of others. No attempt is charged. `steps`: they wait as an event does that was refused so often.
+CREATE FUNCTION outbox.release_events(
+    destination name,
+    xids        xid8[],
+    positions   bigint[],
+    errors      text[],
+    steps       integer[])
+RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.park_events($1, xids, positions);
+    UPDATE outbox.delivery AS d
+       SET state = 'RELEASED',
+           next_retry_at = clock_timestamp() + outbox.retry_delay($1, released.step),
+           lock_token = NULL,
+           locked_at = NULL,
+           locked_until = NULL,
+           last_error = released.error,
+           first_failed_at = coalesce(d.first_failed_at, clock_timestamp()),
+           last_failed_at = clock_timestamp()
+      FROM unnest(positions, errors, steps) AS released(place, error, step)
+     WHERE d.destination = $1 AND d.position = released.place AND d.state IN ('PENDING', 'RELEASED');
+END;
+COMMENT ON FUNCTION outbox.release_events(name, xid8[], bigint[], text[], integer[]) IS
+    'internal: makes events wait that are not at fault';
+
+-- These events are on their way, and stand here from now on, claimed under the token.
+CREATE FUNCTION outbox.move_events(destination name, token uuid, xids xid8[], positions bigint[])
+RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.park_events($1, xids, positions);
+    UPDATE outbox.delivery AS d
+       SET lock_token = token, locked_at = clock_timestamp(), locked_until = NULL
+     WHERE d.destination = $1 AND d.position = ANY (positions);
+END;
+COMMENT ON FUNCTION outbox.move_events(name, uuid, xid8[], bigint[]) IS
+    'internal: takes events over that are on their way';
+
+-- What was down works again: events that waited for it are due. Returns how many, at most so many.
+CREATE FUNCTION outbox.hurry_events(destination name, at_most integer)
+RETURNS bigint
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH hurried AS (
+        UPDATE outbox.delivery AS d
+           SET next_retry_at = clock_timestamp()
+          FROM (SELECT w.position
+                  FROM outbox.delivery AS w
+                 WHERE w.destination = $1 AND w.next_retry_at > clock_timestamp() AND w.state = 'RELEASED'
+                   AND w.attempts = 0
+                 LIMIT at_most) AS waiting
+         WHERE d.destination = $1 AND d.position = waiting.position
+        RETURNING 1
+    )
+    SELECT count(*) FROM hurried;
+END;
+COMMENT ON FUNCTION outbox.hurry_events(name, integer) IS
+    'internal: makes events due that waited for what was down';
+
 -- Takes what is due under a token: rows whose turn has come, each with what waits right behind it, up to
 -- a row that is on its way: one before it may have come back, by a replay or after a crash. No more than
 -- max_bytes of payload altogether, but at least one row.

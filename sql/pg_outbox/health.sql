@@ -57,10 +57,16 @@ BEGIN ATOMIC
           FROM status AS s
          WHERE s.state = 'backing off'
         UNION ALL
-        SELECT 'degraded', format('destination "%s" is behind by %s', s.destination,
-                                  date_trunc('second', s.oldest_pending_age))
+        SELECT 'degraded', format('destination "%s": %s of its topics or queues fail, the others work: %s', s.destination, s.lanes_down, s.last_error)
           FROM status AS s
-         WHERE s.state = 'delivering' AND s.oldest_pending_age > interval '1 minute'
+         WHERE s.state <> 'backing off' AND s.lanes_down > 0
+        UNION ALL
+        SELECT 'degraded', format('destination "%s" is behind by %s%s', s.destination,
+                                  date_trunc('second', s.oldest_pending_age),
+                                  CASE WHEN s.state = 'throttled'
+                                       THEN format(': it asks for fewer requests (%s)', s.last_error) ELSE '' END)
+          FROM status AS s
+         WHERE s.state IN ('delivering', 'throttled') AND s.oldest_pending_age > interval '1 minute'
         UNION ALL
         SELECT 'degraded', format('destination "%s" is behind by %s: its fetchers are away, slow or stuck; %s of its events are under leases',
                                   s.destination, date_trunc('second', s.oldest_pending_age), s.in_flight)

@@ -18,7 +18,11 @@ CREATE FUNCTION outbox.workers(
     OUT latency_p50      interval,
     OUT latency_p99      interval,
     OUT last_error       text,
-    OUT last_error_at    timestamptz)
+    OUT last_error_at    timestamptz,
+    OUT throttled        bigint,
+    OUT request_limit    double precision,
+    OUT suspects         bigint,
+    OUT lanes_down       bigint)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_workers';
@@ -94,7 +98,11 @@ SELECT d.name AS destination,
        w.last_error,
        w.last_error_at,
        greatest(w.settled_position, c.position) AS position,
-       c.saved_at AS cursor_saved_at
+       c.saved_at AS cursor_saved_at,
+       coalesce(w.throttled, 0) AS throttled,
+       w.request_limit,
+       coalesce(w.suspects, 0) AS suspects,
+       coalesce(w.lanes_down, 0) AS lanes_down
   FROM outbox.destination AS d
   LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
   LEFT JOIN outbox.cursor AS c ON c.destination = d.name
@@ -115,7 +123,7 @@ SELECT d.name AS destination,
                              END AS occurred_at) AS oldest;
 COMMENT ON VIEW outbox.status IS 'every destination in one look: is anything stuck, since when, why';
 COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server; default: outbox.default_destination';
-COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, backing off, paused, misconfigured or stopped; held back, failing or waiting: see outbox.absent_workers(); pull: events are fetched';
+COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, throttled, backing off, paused, misconfigured or stopped; held back, failing or waiting: see outbox.absent_workers(); pull: events are fetched';
 COMMENT ON COLUMN outbox.status.state_since IS 'since when it is in this state';
 COMMENT ON COLUMN outbox.status.pid IS 'process of the relay';
 COMMENT ON COLUMN outbox.status.published IS 'events confirmed since the relay started';
@@ -130,3 +138,8 @@ COMMENT ON COLUMN outbox.status.last_error IS 'why the last attempt failed that 
 COMMENT ON COLUMN outbox.status.last_error_at IS 'when';
 COMMENT ON COLUMN outbox.status.position IS 'highest settled position; pull: highest in a batch or settled';
 COMMENT ON COLUMN outbox.status.cursor_saved_at IS 'when the cursor was last saved';
+COMMENT ON COLUMN outbox.status.throttled IS 'answers since the relay started that asked for fewer requests';
+COMMENT ON COLUMN outbox.status.request_limit IS
+    'requests that may be in flight, at the topic or queue that asked for fewer most; below one: one, with pauses';
+COMMENT ON COLUMN outbox.status.suspects IS 'events in memory whose last attempt failed, or whose request hangs';
+COMMENT ON COLUMN outbox.status.lanes_down IS 'topics or queues of the destination that fail, and are probed';

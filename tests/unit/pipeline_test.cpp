@@ -338,20 +338,6 @@ class PipelineFailure : public PipelineTest {
     static constexpr Pipeline::Limits limits{.backoff_base = base, .backoff_cap = cap};
 };
 
-TEST_F(PipelineFailure, FailedEventsGoAgainBeforeLaterOnes) {
-    start({.max_batch_events = 2, .max_batches = 3}, limits);
-    window({{{1}, {2}, {3}, {4}, {5}, {6}, {7}}});
-    step();
-    sink->fail(3);
-    sink->fail(5);
-    sink->fail(1);
-    step();
-    wait();
-    EXPECT_EQ(sink->in_flight(), (Batches{{1, 2}}));
-    confirm(1);
-    EXPECT_EQ(sink->in_flight(), (Batches{{3, 4}, {5, 6}, {7}}));
-}
-
 TEST_F(PipelineFailure, LaterEventsOfTheKeyDoNotOvertakeTheFailedOne) {
     start({.max_batch_events = 2, .max_batches = 3}, limits);
     window({{{1, "a"}, {2, "a"}, {3, "a"}}});
@@ -362,18 +348,6 @@ TEST_F(PipelineFailure, LaterEventsOfTheKeyDoNotOvertakeTheFailedOne) {
     EXPECT_EQ(sink->in_flight(), (Batches{{1, 2}}));
     confirm(1);
     EXPECT_EQ(sink->in_flight(), (Batches{{3, 4}}));
-}
-
-TEST_F(PipelineFailure, EventsThatSharedAFailedBatchShareTheNextOneInOrder) {
-    start(one_batch, limits);
-    window({{{1, "a"}, {2, "b"}, {3, "a"}, {4, "b"}}});
-    step();
-    const Batches before = sink->in_flight();
-    fail(1);
-    wait();
-    EXPECT_EQ(sink->in_flight(), before);
-    confirm(1);
-    EXPECT_TRUE(pipeline->idle());
 }
 
 TEST_F(PipelineFailure, AnOrderedSinkIsSentEverythingAgainInOrder) {
@@ -407,7 +381,7 @@ TEST_F(PipelineFailure, LeavesTheDestinationAloneForAWhile) {
     clock.advance(1);
     step();
     EXPECT_FALSE(pipeline->backing_off());
-    EXPECT_EQ(sink->in_flight(), (Batches{{1}}));
+    EXPECT_EQ(sink->in_flight(), (Batches{{3}})) << "the probe is not the event that failed";
 }
 
 TEST_F(PipelineFailure, ProbesWithOneBatchAndOpensWithItsConfirmation) {
@@ -417,11 +391,12 @@ TEST_F(PipelineFailure, ProbesWithOneBatchAndOpensWithItsConfirmation) {
     for (std::int64_t position : {1, 2, 3})
         sink->fail(position);
     step();
+    window({{{4}, {5}, {6}}});
     wait();
-    EXPECT_EQ(sink->in_flight(), (Batches{{1}}));
+    EXPECT_EQ(sink->in_flight(), (Batches{{4}}));
     EXPECT_EQ(pipeline->failures(), 1u);
-    confirm(1);
-    EXPECT_EQ(sink->in_flight(), (Batches{{2}, {3}}));
+    confirm(4);
+    EXPECT_THAT(sink->in_flight(), testing::IsSupersetOf(Batches{{5}, {6}}));
     EXPECT_EQ(pipeline->failures(), 0u);
 }
 
@@ -436,7 +411,8 @@ TEST_F(PipelineFailure, TheProbeDoesNotWaitForBatchesOfBefore) {
     EXPECT_EQ(pipeline->failures(), 1u) << "it was sent before the failure that is known";
     confirm(1);
     EXPECT_EQ(pipeline->failures(), 0u);
-    EXPECT_EQ(sink->in_flight(), (Batches{{3}, {2}}));
+    wait();
+    EXPECT_EQ(sink->in_flight(), (Batches{{3}, {2}})) << "2 is a suspect";
 }
 
 TEST_F(PipelineFailure, AProbeThatFailsBacksOffForLonger) {
@@ -657,7 +633,7 @@ TEST_F(PipelineMemory, HasRoomUntilItsBlocksHoldSoManyBytes) {
 }
 
 TEST_F(PipelineMemory, HasRoomUntilTooManyEventsAreSettledBehindASlowOne) {
-    start(single_events, {.max_events = 2});
+    start(single_events, {.max_events = 2, .moves_waiting = false});
     constexpr std::int64_t limit = 2 * Pipeline::max_span_factor;
     window({{{1}}});
     step();
@@ -674,7 +650,7 @@ TEST_F(PipelineMemory, HasRoomUntilTooManyEventsAreSettledBehindASlowOne) {
 }
 
 TEST_F(PipelineMemory, TheSpanCountsFromTheFirstEventThatIsNotSettled) {
-    start({.max_batches = 64}, {.max_events = 2});
+    start({.max_batches = 64}, {.max_events = 2, .moves_waiting = false});
     std::vector<EventSpec> events;
     for (std::int64_t position = 1; position <= 33; position++)
         events.push_back({position});
@@ -746,7 +722,7 @@ TEST_F(PipelineMemory, FreedBlocksAreUsedAgainAndBlank) {
     start(single_events);
     window({{{1}}});
     step();
-    EventBlock* const freed = sink->batches().front()->events.front()->block;
+    EventBlock* const freed = sink->batches().front()->events.front()->tracked->block;
     confirm(1);
     EventBlock* const taken = pipeline->take_block();
     EXPECT_EQ(taken, freed);

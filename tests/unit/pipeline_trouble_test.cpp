@@ -210,16 +210,20 @@ TEST_F(PipelineTrouble, ABatchOfWhichNothingIsTakenCountsAsOneFailedRequest) {
     EXPECT_TRUE(pipeline->backing_off());
 }
 
-TEST_F(PipelineTrouble, ThrottledEventsOfABatchLeaveTheDestinationAlone) {
+TEST_F(PipelineTrouble, ThrottledEventsOfABatchGoAgainAndTheDestinationIsNotLeftAlone) {
     start(batched);
     window({{1}, {2}, {3}});
-    sink->divide(1,
-                 {{Fate::unavailable, "slow down"}, {Fate::confirmed}, {Fate::unavailable, "s"}});
+    sink->divide(1, {{Fate::throttled, "slow down"}, {Fate::confirmed}, {Fate::throttled, "s"}});
     step();
-    EXPECT_TRUE(pipeline->backing_off());
+    EXPECT_FALSE(pipeline->backing_off());
+    EXPECT_EQ(stats.throttled_answers, 1u);
     EXPECT_THAT(records(), IsEmpty());
-    wait();
-    EXPECT_EQ(sink->in_flight(), (Batches{{1, 3}}));
+    while (pipeline->unsettled() > 0) {
+        if (sink->in_flight().empty())
+            wait();
+        sink->confirm_everything();
+        step();
+    }
 }
 
 TEST_F(PipelineTrouble, WhenEverythingIsRefusedTheDestinationIsBackedOffFrom) {
@@ -228,14 +232,14 @@ TEST_F(PipelineTrouble, WhenEverythingIsRefusedTheDestinationIsBackedOffFrom) {
     for (int i = 1; i <= 20; i++)
         events.push_back({i, "k" + std::to_string(i)});
     window(events);
-    for (unsigned i = 1; i <= Pipeline::max_refused_in_a_row; i++) {
+    for (unsigned i = 1; i <= LaneHealth::max_refused_in_a_row; i++) {
         fail(i, Fate::refused);
         EXPECT_FALSE(pipeline->backing_off()) << i;
     }
-    fail(Pipeline::max_refused_in_a_row + 1, Fate::refused);
+    fail(LaneHealth::max_refused_in_a_row + 1, Fate::refused);
     EXPECT_TRUE(pipeline->backing_off());
     wait();
-    confirm(Pipeline::max_refused_in_a_row + 2);
+    confirm(LaneHealth::max_refused_in_a_row + 2);
     EXPECT_EQ(pipeline->failures(), 0u);
 }
 
@@ -260,11 +264,12 @@ TEST_F(PipelineTrouble, ARequestThatFailsAmongOthersGoesAgainAloneAndSoon) {
 
 TEST_F(PipelineTrouble, SeveralFailedRequestsInARowAreTheDestinationsFailure) {
     start(single_events);
-    window({{1}, {2}, {3}, {4}});
-    fail(1, Fate::failed);
-    fail(2, Fate::failed);
-    EXPECT_FALSE(pipeline->backing_off());
-    fail(3, Fate::failed);
+    window({{1}, {2}, {3}, {4}, {5}});
+    for (std::int64_t position : {1, 2, 3}) {
+        fail(position, Fate::failed);
+        EXPECT_FALSE(pipeline->backing_off());
+    }
+    fail(4, Fate::failed);
     EXPECT_TRUE(pipeline->backing_off());
     EXPECT_THAT(records(), IsEmpty());
 }
@@ -528,7 +533,8 @@ class TroubledRun {
             sink_->fail(positions.front(), "poison", 0, Fate::refused, dice == 0);
         } else if (trouble && dice == 9) {
             end(is_ordered ? everything_in_flight() : positions, false);
-            sink_->fail(positions.front(), "down", 0, below(2) ? Fate::failed : Fate::unavailable);
+            sink_->fail(positions.front(), "down", 0,
+                        std::array{Fate::failed, Fate::unavailable, Fate::throttled}[below(3)]);
         } else {
             end(positions, true);
             sink_->confirm(positions.front());
@@ -542,8 +548,10 @@ class TroubledRun {
             if (position % 7 == 3)
                 fate = Fate::refused;
             else if (trouble && below(3) == 0)
-                fate = below(2) ? Fate::failed : Fate::unavailable;
-            of_events.push_back({fate, "no", fate == Fate::refused && below(8) == 0});
+                fate = std::array{Fate::failed, Fate::unavailable, Fate::throttled}[below(3)];
+            of_events.push_back({fate, "no", fate == Fate::refused && below(8) == 0,
+                                 std::array{Scope::lane, Scope::connection,
+                                            Scope::destination}[below(3)]});
             end({position}, fate == Fate::confirmed);
         }
         sink_->divide(positions.front(), std::move(of_events));
@@ -573,7 +581,9 @@ class TroubledRun {
             row.key = truth_.at(position).key;
             keys.insert(row.key);
             if (record.kind != Kind::parked)
-                row.locked = false;
+                row.locked = record.kind == Kind::moved;
+            if (record.kind == Kind::released)
+                row.failed = true;
             if (record.kind == Kind::confirmed) {
                 table_.erase(position);
             } else if (record.kind == Kind::refused) {

@@ -72,6 +72,10 @@ class ScriptedSink final : public Sink {
                                 .retry_after = retry_after,
                                 .permanent = permanent});
     }
+    void fail_in(std::int64_t position, Fate fate, Scope scope) {
+        if (Batch* batch = batch_with(position))
+            answer(*batch, {.batch = batch, .fate = fate, .error = "why", .scope = scope});
+    }
     // Each event has its own fate; one for each, in order.
     void divide(std::int64_t position, std::vector<EventOutcome> of_events) {
         if (Batch* batch = batch_with(position))

@@ -27,6 +27,7 @@ class AwsSink : public RequestSink {
                                         : most_entries,
                 .max_batch_bytes = service_.traits().most_bytes,
                 .max_batches = connections(),
+                .more_batches = more_connections(),
                 // An entry of a group may be taken though the one before it was not.
                 .keys = style_.fifo ? KeyPolicy::one_each : KeyPolicy::mixed,
                 .lanes = !destination_.target.is_constant()};
@@ -98,16 +99,23 @@ class AwsSink : public RequestSink {
     // What an answer other than 200, or none, means for the whole batch.
     Outcome judge_failure(const Exchange& exchange) {
         if (exchange.status == 0)
-            return {exchange.batch, exchange.reached ? Fate::failed : Fate::unavailable,
-                    explain(exchange)};
+            return scoped({exchange.batch, exchange.reached ? Fate::failed : Fate::unavailable,
+                           explain(exchange)},
+                          exchange.scope);
         const AwsFailure failure = service_.failure_in(exchange.body);
         const AwsVerdict verdict = verdict_of_request(exchange.status, failure.code);
         std::string error = subject(exchange) + ": " +
                             AwsService::describe(exchange, failure, credentials_->keys());
         if (verdict.bad_credentials)
             credentials_rejected();
-        return {exchange.batch, verdict.fate, std::move(error),
-                retry_after_of(exchange.retry_after, clock().unix_now()), verdict.permanent};
+        return scoped({exchange.batch, verdict.fate, std::move(error),
+                       retry_after_of(exchange.retry_after, clock().unix_now()), verdict.permanent},
+                      verdict.scope);
+    }
+
+    static Outcome scoped(Outcome outcome, Scope scope) {
+        outcome.scope = scope;
+        return outcome;
     }
 
     Outcome judge_entries(const Exchange& exchange) {
@@ -169,7 +177,8 @@ class AwsSink : public RequestSink {
         const AwsVerdict verdict = verdict_of_entry(entry.failure);
         if (verdict.bad_credentials)
             credentials_rejected();
-        return {verdict.fate, subject(exchange) + ": " + explain(entry.failure), verdict.permanent};
+        return {verdict.fate, subject(exchange) + ": " + explain(entry.failure), verdict.permanent,
+                verdict.scope};
     }
 
     const Destination& destination_;
@@ -244,9 +253,14 @@ class SqsSink final : public AwsSink {
     // Nothing has been sent yet.
     Outcome judge_look_up(const Exchange& exchange) {
         if (exchange.status == 200)
-            return {exchange.batch, Fate::unavailable,
-                    subject(exchange) + ": the answer has no URL for it"};
+            return scoped({exchange.batch, Fate::unavailable,
+                           subject(exchange) + ": the answer has no URL for it"},
+                          Scope::lane);
         Outcome outcome = judge_failure(exchange);
+        if (outcome.fate == Fate::throttled)
+            return outcome;
+        if (outcome.fate != Fate::unavailable)
+            outcome.scope = Scope::lane;
         outcome.fate = Fate::unavailable;
         outcome.permanent = false;
         return outcome;

@@ -13,7 +13,8 @@ namespace {
 enum class Meaning {
     credentials,  // they are no good, others may be
     signature,    // so are they, and further lines of the message quote what was signed
-    destination,  // the queue or topic, its key, or our permission for it
+    lane,         // the queue or topic, its key, or our permission for it
+    destination,  // whatever is sent
     throttled,
     never,  // this message will not be taken, now or later
     message,
@@ -41,20 +42,20 @@ constexpr std::array codes{
 
     Code{"MissingAuthenticationToken", Meaning::destination},
     Code{"MissingAuthenticationTokenException", Meaning::destination},
-    Code{"AccessDenied", Meaning::destination},
-    Code{"AccessDeniedException", Meaning::destination},
-    Code{"AuthorizationError", Meaning::destination},
-    Code{"AuthorizationErrorException", Meaning::destination},
+    Code{"AccessDenied", Meaning::lane},
+    Code{"AccessDeniedException", Meaning::lane},
+    Code{"AuthorizationError", Meaning::lane},
+    Code{"AuthorizationErrorException", Meaning::lane},
     Code{"InvalidSecurity", Meaning::destination},
     Code{"OptInRequired", Meaning::destination},
-    Code{"QueueDoesNotExist", Meaning::destination},
-    Code{"NonExistentQueue", Meaning::destination},
-    Code{"QueueDeletedRecently", Meaning::destination},
-    Code{"InvalidAddress", Meaning::destination},
-    Code{"UnsupportedOperation", Meaning::destination},
-    Code{"NotFound", Meaning::destination},
-    Code{"NotFoundException", Meaning::destination},
-    Code{"EndpointDisabled", Meaning::destination},
+    Code{"QueueDoesNotExist", Meaning::lane},
+    Code{"NonExistentQueue", Meaning::lane},
+    Code{"QueueDeletedRecently", Meaning::lane},
+    Code{"InvalidAddress", Meaning::lane},
+    Code{"UnsupportedOperation", Meaning::lane},
+    Code{"NotFound", Meaning::lane},
+    Code{"NotFoundException", Meaning::lane},
+    Code{"EndpointDisabled", Meaning::lane},
     Code{"UnknownOperationException", Meaning::destination},
     Code{"InvalidAction", Meaning::destination},
 
@@ -97,7 +98,7 @@ std::optional<Meaning> meaning_of(std::string_view code) {
         return known->meaning;
     // The key that encrypts the queue or topic: KmsDisabled, KMSAccessDenied, and more.
     if (equal_ignoring_case(code.substr(0, 3), "kms"))
-        return Meaning::destination;
+        return Meaning::lane;
     return std::nullopt;
 }
 
@@ -106,9 +107,12 @@ AwsVerdict verdict_of(Meaning meaning) {
         case Meaning::credentials:
         case Meaning::signature:
             return {.fate = Fate::unavailable, .bad_credentials = true};
+        case Meaning::lane:
+            return {.fate = Fate::unavailable, .scope = Scope::lane};
         case Meaning::destination:
-        case Meaning::throttled:
             return {.fate = Fate::unavailable};
+        case Meaning::throttled:
+            return {.fate = Fate::throttled};
         case Meaning::never:
             return {.fate = Fate::refused, .permanent = true};
         case Meaning::message:
@@ -127,8 +131,11 @@ AwsVerdict verdict_of_status(int status) {
             return {.fate = Fate::refused, .permanent = true};
         case 408:
             return {.fate = Fate::failed};
+        case 429:
         case 503:
-            return {.fate = Fate::unavailable};
+            return {.fate = Fate::throttled};
+        case 404:
+            return {.fate = Fate::unavailable, .scope = Scope::lane};
         default:
             return {.fate = status >= 500 ? Fate::failed : Fate::unavailable};
     }

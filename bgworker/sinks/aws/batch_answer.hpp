@@ -33,6 +33,7 @@ struct AwsVerdict {
     Fate fate = Fate::failed;
     bool permanent = false;
     bool bad_credentials = false;  // others may do
+    Scope scope = Scope::destination;
 };
 
 // Of a request: `status` is that of the answer, and decides where nothing is known of the code.

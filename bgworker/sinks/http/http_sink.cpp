@@ -26,6 +26,7 @@ std::string authorization_of(const Destination& destination) {
 struct Verdict {
     Fate fate;
     bool permanent = false;
+    Scope scope = Scope::destination;
 };
 
 // The URL and the credentials are the same for all events, so an answer about them says nothing
@@ -33,7 +34,7 @@ struct Verdict {
 Verdict verdict_of(const Exchange& exchange) {
     const int status = exchange.status;
     if (status == 0)
-        return {exchange.reached ? Fate::failed : Fate::unavailable};
+        return {exchange.reached ? Fate::failed : Fate::unavailable, false, exchange.scope};
     if (status >= 200 && status < 300)
         return {Fate::confirmed};
     switch (status) {
@@ -41,17 +42,19 @@ Verdict verdict_of(const Exchange& exchange) {
         case 415:  // of a kind it does not take
         case 431:  // its headers are too large
             return {Fate::refused, true};
+        case 429:
+        case 503:
+            return {Fate::throttled};
+        case 404:
+        case 405:
+        case 410:
+            return {Fate::unavailable, false, Scope::lane};
         case 401:
         case 402:
         case 403:
-        case 404:
-        case 405:
         case 407:
-        case 410:
         case 421:
         case 426:
-        case 429:
-        case 503:
             return {Fate::unavailable};
         case 408:
         case 425:
@@ -73,7 +76,8 @@ class HttpSink final : public RequestSink {
     }
 
     Capabilities capabilities() const noexcept override {
-        Capabilities capabilities{.max_batches = connections()};
+        Capabilities capabilities{.max_batches = connections(),
+                                  .more_batches = more_connections()};
         if (destination_.format == EventFormat::batched)
             capabilities.max_batch_events =
                 destination_.batch_size > 0 ? destination_.batch_size : default_batch;
@@ -101,8 +105,11 @@ class HttpSink final : public RequestSink {
         const Verdict verdict = verdict_of(exchange);
         if (verdict.fate == Fate::confirmed)
             return {.batch = exchange.batch};
-        return {exchange.batch, verdict.fate, explain(exchange),
-                retry_after_of(exchange.retry_after, clock().unix_now()), verdict.permanent};
+        Outcome outcome{exchange.batch, verdict.fate, explain(exchange),
+                        retry_after_of(exchange.retry_after, clock().unix_now()),
+                        verdict.permanent};
+        outcome.scope = verdict.scope;
+        return outcome;
     }
 
     const Destination& destination_;

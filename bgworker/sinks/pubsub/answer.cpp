@@ -10,28 +10,30 @@ namespace outbox {
 
 namespace {
 
-// https://cloud.google.com/pubsub/docs/reference/error-codes. The topic, the project and who we are
-// are the same for all events; a message that is no good is its event's own.
+// https://cloud.google.com/pubsub/docs/reference/error-codes. What is about a topic, or about our
+// rights to it, is the lane's; the project and who we are are the destination's; a message that is
+// no good is its event's own.
 struct Code {
     std::string_view status;
     int http;  // by which it goes when the body does not say; 0: never
     Fate fate;
+    Scope scope = Scope::destination;
 };
 constexpr std::array codes{
-    Code{"ABORTED", 409, Fate::unavailable},
-    Code{"ALREADY_EXISTS", 0, Fate::unavailable},
+    Code{"ABORTED", 409, Fate::unavailable, Scope::lane},
+    Code{"ALREADY_EXISTS", 0, Fate::unavailable, Scope::lane},
     Code{"CANCELLED", 499, Fate::failed},
     Code{"DATA_LOSS", 0, Fate::failed},
     Code{"DEADLINE_EXCEEDED", 504, Fate::failed},
-    Code{"FAILED_PRECONDITION", 0, Fate::unavailable},
+    Code{"FAILED_PRECONDITION", 0, Fate::unavailable, Scope::lane},
     Code{"INTERNAL", 500, Fate::failed},
     Code{"INVALID_ARGUMENT", 400, Fate::refused},
-    Code{"NOT_FOUND", 404, Fate::unavailable},
+    Code{"NOT_FOUND", 404, Fate::unavailable, Scope::lane},
     Code{"OUT_OF_RANGE", 0, Fate::refused},
-    Code{"PERMISSION_DENIED", 403, Fate::unavailable},
-    Code{"RESOURCE_EXHAUSTED", 429, Fate::unavailable},
+    Code{"PERMISSION_DENIED", 403, Fate::unavailable, Scope::lane},
+    Code{"RESOURCE_EXHAUSTED", 429, Fate::throttled},
     Code{"UNAUTHENTICATED", 401, Fate::unavailable},
-    Code{"UNAVAILABLE", 503, Fate::unavailable},
+    Code{"UNAVAILABLE", 503, Fate::throttled},
     Code{"UNIMPLEMENTED", 501, Fate::unavailable},
     Code{"UNKNOWN", 0, Fate::failed},
 };
@@ -72,7 +74,7 @@ std::string ServiceError::explain(const Exchange& exchange) const {
 Verdict verdict_on(const Exchange& exchange, const ServiceError& error, std::string_view topic) {
     const int http = exchange.status;
     if (http == 0)
-        return {exchange.reached ? Fate::failed : Fate::unavailable};
+        return {exchange.reached ? Fate::failed : Fate::unavailable, false, exchange.scope};
     if (http == 413)  // too large for whatever stands in front of the service
         return {Fate::refused, true};
     const Code* code = error.status.empty() ? nullptr : code_of(error.status, 0);
@@ -81,7 +83,7 @@ Verdict verdict_on(const Exchange& exchange, const ServiceError& error, std::str
     // Of the names of topics only the project has not been checked: all events have it.
     if (code->fate == Fate::refused && error.message.find(topic) != std::string::npos)
         return {Fate::unavailable};
-    return {code->fate};
+    return {code->fate, false, code->scope};
 }
 
 std::optional<std::vector<std::string>> message_ids_of(std::string_view body) {

@@ -31,6 +31,7 @@ struct ServiceError {
 struct Verdict {
     Fate fate;
     bool permanent = false;
+    Scope scope = Scope::destination;
 };
 
 // On a publish request that was not successful. `topic`: "projects/<project>/topics/<id>".

@@ -38,6 +38,7 @@ class PubsubSink final : public RequestSink {
                                         : most_messages,
                 .max_batch_bytes = usual_request,
                 .max_batches = connections(),
+                .more_batches = more_connections(),
                 .keys = KeyPolicy::alone,
                 .lanes = !destination_.target.is_constant()};
     }
@@ -119,14 +120,21 @@ class PubsubSink final : public RequestSink {
         const Micros retry_after = retry_after_of(exchange.retry_after, clock().unix_now());
         const std::string topic = topic_of(exchange);
         if (exchange.step == create_topic)  // nothing has been published
-            return {exchange.batch, Fate::unavailable,
-                    "topic \"" + topic + "\" could not be created: " + error.explain(exchange),
-                    retry_after};
+            return scoped({exchange.batch, Fate::unavailable,
+                           "topic \"" + topic + "\" could not be created: " + error.explain(exchange),
+                           retry_after},
+                          exchange.status == 0 ? exchange.scope : Scope::lane);
         const Verdict verdict =
             verdict_on(exchange, error, "projects/" + destination_.project + "/topics/" + topic);
         const std::string which = error.status.empty() ? "" : "topic \"" + topic + "\": ";
-        return {exchange.batch, verdict.fate, which + error.explain(exchange), retry_after,
-                verdict.permanent};
+        return scoped({exchange.batch, verdict.fate, which + error.explain(exchange), retry_after,
+                       verdict.permanent},
+                      verdict.scope);
+    }
+
+    static Outcome scoped(Outcome outcome, Scope scope) {
+        outcome.scope = scope;
+        return outcome;
     }
 
     Outcome judge_success(const Exchange& exchange) const {

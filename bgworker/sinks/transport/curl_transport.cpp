@@ -7,6 +7,7 @@
 
 #include "core/text.hpp"
 #include "sinks/transport/address_check.hpp"
+#include "sinks/transport/connection_scope.hpp"
 #include "sinks/transport/curl_loop.hpp"
 #include "sinks/transport/curl_options.hpp"
 #include "sinks/transport/http1_response.hpp"
@@ -211,6 +212,7 @@ class CurlTransport final : public Transport {
         long sent = 0;
         curl_easy_getinfo(transfer.easy, CURLINFO_REQUEST_SIZE, &sent);
         transfer.exchange->reached = sent > 0;
+        transfer.exchange->scope = scope_of(result);
         transfer.exchange->fail(transfer.address_check.explain(result, transfer.error));
     }
 

@@ -11,6 +11,7 @@
 
 #include "core/text.hpp"
 #include "sinks/transport/address_check.hpp"
+#include "sinks/transport/connection_scope.hpp"
 #include "sinks/transport/curl_loop.hpp"
 #include "sinks/transport/curl_options.hpp"
 #include "sinks/transport/http1_response.hpp"
@@ -136,6 +137,7 @@ class DirectTransport final : public Transport {
         event.events = EPOLLIN;
         event.data.ptr = &connection;
         if (socket == CURL_SOCKET_BAD) {
+            connection.exchange->scope = scope_of(result);
             lose(connection, connection.address_check.explain(result, connection.error));
         } else if (epoll_ctl(loop_.epoll(), EPOLL_CTL_ADD, socket, &event) != 0) {
             lose(connection, "could not watch a connection");

@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
-namespace outbox {
+#include "sinks/sink.hpp"
 
-struct Batch;
+namespace outbox {
 
 // What of a request depends on its events. Buffers are reused from request to request.
 struct RequestContent {
@@ -31,6 +31,7 @@ struct Exchange {
     // The answer. status 0: there was none, and `error` says why.
     int status = 0;
     bool reached = false;  // without an answer: the request may have got there
+    Scope scope = Scope::connection;  // without an answer, and not reached: what is to blame
     std::string error;
     std::string retry_after;  // as the header has it; empty: none
     std::string body;         // at most keep_body bytes of it

@@ -12,12 +12,16 @@ namespace outbox {
 
 // A destination cannot ask to be left alone for longer.
 static constexpr Micros longest_retry_after = seconds(24 * 60 * 60);
+// Unless the destination says how many connections there may be.
+static constexpr std::size_t growth_while_others_hang = 4;
 
 RequestSink::RequestSink(const SinkContext& context, std::size_t connections)
     : clock_(context.clock),
       destination_(context.destination),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      exchanges_(destination_.max_connections > 0 ? destination_.max_connections : connections) {
+      connections_(destination_.max_connections > 0 ? destination_.max_connections : connections),
+      exchanges_(destination_.max_connections > 0 ? connections_
+                                                  : connections_ * growth_while_others_hang) {
     for (auto* list : {&spare_, &waiting_, &done_})
         list->reserve(exchanges_.size());
     unsent_.reserve(exchanges_.size());
@@ -73,6 +77,7 @@ void RequestSink::submit(Batch& batch) {
     exchange.batch = &batch;
     exchange.step = 0;
     exchange.reached = false;
+    exchange.scope = Scope::connection;
     const Credentials::State state =
         credentials_ == nullptr ? Credentials::State::ready : credentials_->need(clock_.now());
     if (state == Credentials::State::ready) {

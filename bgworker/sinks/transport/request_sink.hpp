@@ -27,7 +27,8 @@ class RequestSink : public Sink {
     void step(Micros now, std::vector<Outcome>& outcomes) final;
 
   protected:
-    // `connections`: how many requests go side by side unless the destination says otherwise.
+    // `connections`: how many requests go side by side unless the destination says otherwise; then
+    // some more of them may take the place of requests that hang.
     RequestSink(const SinkContext& context, std::size_t connections);
     // Where requests go. `credentials`: nullptr: none that change. `authorization`: what is added
     // to each request; empty: nothing.
@@ -35,7 +36,8 @@ class RequestSink : public Sink {
              std::string authorization = "");
 
     const Clock& clock() const { return clock_; }
-    std::size_t connections() const noexcept { return exchanges_.size(); }
+    std::size_t connections() const noexcept { return connections_; }
+    std::size_t more_connections() const noexcept { return exchanges_.size() - connections_; }
 
     // Makes the request for `exchange.batch`. A batch that cannot be sent has its outcome at once.
     // May throw std::bad_alloc.
@@ -57,6 +59,7 @@ class RequestSink : public Sink {
     const Clock& clock_;
     const Destination& destination_;
     int epoll_ = -1;  // of the descriptors of both
+    const std::size_t connections_;
     std::unique_ptr<Transport> transport_;
     std::unique_ptr<Credentials> credentials_;
     std::string secret_;               // in what the transport adds; empty: none

@@ -1,0 +1,169 @@
+"""What a receiver that fails in part costs: the same drain with an impaired and with a clean receiver, in turns.
+
+nginx plays all receivers, each at a path of its own. Which request or key it fails for is not the relay's to know: requests
+are chosen at random, keys by their name. What counts is the goodput of those it would accept.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from figures.drain_http import answers, free_port
+from report import Figure, Goal
+from workload import Bench, payload, wait_until
+
+KEYS = 5_000
+SHED = 2_000  # requests a second that a receiver takes which sheds load
+
+NGINX = """
+daemon off; pid {root}/impaired.pid; error_log {root}/impaired.log crit; {user}
+worker_processes 2;
+events {{ worker_connections 2048; }}
+http {{
+    access_log off;
+    keepalive_requests 1000000000;
+    client_body_temp_path {root}/i_body; proxy_temp_path {root}/i_proxy; fastcgi_temp_path {root}/i_fastcgi;
+    uwsgi_temp_path {root}/i_uwsgi; scgi_temp_path {root}/i_scgi;
+    split_clients $request_id $in_a_thousand {{ 0.1% 1; * 0; }}
+    split_clients $request_id $in_a_hundred {{ 1% 1; * 0; }}
+    split_clients $request_id $in_twenty {{ 5% 1; * 0; }}
+    map $http_ce_partitionkey $poison {{ ~37$ 1; default 0; }}
+    limit_req_zone $server_name zone=shed:1m rate={shed}r/s;
+    limit_req_status 429;
+    upstream clean {{ server 127.0.0.1:{port}; keepalive 64; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{ return 204; }}
+        location = /unavailable_0.1 {{ if ($in_a_thousand) {{ return 503; }} return 204; }}
+        location = /unavailable_1 {{ if ($in_a_hundred) {{ return 503; }} return 204; }}
+        location = /unavailable_5 {{ if ($in_twenty) {{ return 503; }} return 204; }}
+        location = /throttled_1 {{ if ($in_a_hundred) {{ return 429; }} return 204; }}
+        location = /closes_1 {{ if ($in_a_hundred) {{ return 444; }} return 204; }}
+        location = /poison_1 {{ if ($poison) {{ return 400; }} return 204; }}
+        location = /hangs_1 {{ if ($poison) {{ proxy_pass http://127.0.0.1:{silent}; break; }} return 204; }}
+        location = /sheds {{
+            limit_req zone=shed burst={burst} nodelay;
+            proxy_http_version 1.1; proxy_set_header Connection "";
+            proxy_pass http://clean/;
+        }}
+    }}
+}}
+"""
+
+
+@dataclass
+class Case:
+    path: str
+    label: str
+    goal: Goal
+    share: float = 1.0  # of the events that the receiver would take
+    options: dict[str, str] = field(default_factory=dict)
+
+
+CASES = [
+    Case("unavailable_0.1", "503 to 0.1 % of the requests", Goal(0.95, 0.98)),
+    Case("unavailable_1", "503 to 1 %", Goal(0.85, 0.95)),
+    Case("unavailable_5", "503 to 5 %", Goal(0.6, 0.8)),
+    Case("throttled_1", "429 to 1 %", Goal(0.85, 0.95)),
+    Case("closes_1", "connection closed by 1 %", Goal(0.85, 0.95)),
+    Case("poison_1", "1 % of the keys refused, the others", Goal(0.9, 0.97), share=0.99,
+         options={"max_attempts": "4", "retry_max": "2s"}),
+    Case("hangs_1", "1 % of the keys hang, the others", Goal(0.7, 0.9), share=0.99,
+         options={"request_timeout": "5s"}),
+]  # fmt: skip
+
+
+@contextmanager
+def receivers(bench: Bench) -> Iterator[int]:
+    import socket
+
+    root, port = bench.cluster.root, free_port()
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
+        conf = root / "impaired.conf"
+        conf.write_text(NGINX.format(
+            root=root, port=port, silent=silent.getsockname()[1], shed=SHED, burst=SHED // 10,
+            user="user postgres;" if os.geteuid() == 0 else ""))
+        with subprocess.Popen(["/usr/sbin/nginx", "-e", root / "impaired.log", "-c", conf]) as server:
+            try:
+                wait_until(lambda: answers(port), 10, "nginx answers")
+                yield port
+            finally:
+                server.terminate()
+
+
+def fill(bench: Bench, events: int) -> None:
+    bench.clear_log()
+    bench.sql.execute("TRUNCATE outbox.delivery")
+    bench.sql.execute(
+        "SELECT count(outbox.enqueue('account', 'a' || n %% %s, 'AccountChanged', %s::jsonb, n)) "
+        "FROM generate_series(1, %s) AS n", [KEYS, payload(), events])
+
+
+@dataclass
+class Run:
+    rate: float
+    throttled: int
+    failures: int
+    lines_a_minute: float
+
+
+def drain(bench: Bench, url: str, events: int, share: float, options: dict[str, str]) -> Run:
+    """Events a second, from the first confirmation to the last one of those that can arrive."""
+    fill(bench, events)
+    wanted = int(events * share)
+    log_before, began = bench.cluster.log.read_bytes().count(b"\n"), time.monotonic()
+    with bench.destination(url, **options):
+        wait_until(lambda: bench.delivered() > 0, 30, "the first event", pause=0.005)
+        start, first = time.monotonic(), bench.delivered()
+        wait_until(lambda: bench.delivered() >= wanted, 300, f"{wanted} events", pause=0.005)
+        seconds = time.monotonic() - start
+        status = bench.status()
+        lines = bench.cluster.log.read_bytes().count(b"\n") - log_before
+        minutes = max(1.0, (time.monotonic() - began) / 60)
+    return Run((wanted - first) / seconds, status["throttled"], status["failures"], lines / minutes)
+
+
+def measure(bench: Bench) -> Figure:
+    bench.need_sink("http")
+    rounds, events = (3, 200_000) if bench.quick else (7, 500_000)
+    bench.touch_memory()
+    ratios: dict[str, list[float]] = {case.path: [] for case in CASES}
+    lines: dict[str, float] = {case.path: 0.0 for case in CASES}
+    clean: list[float] = []
+    delivered: list[float] = []
+    rejected: list[float] = []
+    with receivers(bench) as port:
+        def run(path: str, share: float = 1.0, count: int = events, **options: str) -> Run:
+            return bench.undisturbed(
+                lambda: drain(bench, f"http://127.0.0.1:{port}/{path}", count, share, options))
+
+        for turn in range(rounds):
+            bench.sql.execute("CHECKPOINT")
+            before = run("").rate
+            clean.append(before)
+            for case in CASES:
+                impaired = run(case.path, case.share, **case.options)
+                after = run("").rate
+                clean.append(after)
+                ratios[case.path].append(impaired.rate / ((before + after) / 2))
+                lines[case.path] = max(lines[case.path], impaired.lines_a_minute)
+                before = after
+            shed = run("sheds", count=SHED * 15)
+            delivered.append(shed.rate / SHED)
+            rejected.append(shed.throttled / (shed.throttled + SHED * 15))
+            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
+                f"{path} {values[-1]:.2f}" for path, values in ratios.items())
+                + f", sheds {delivered[-1]:.2f} rejected {rejected[-1]:.3f}")
+
+    figure = Figure("impaired", "Goodput at a receiver that fails in part, over that at a clean one")
+    for case in CASES:
+        figure.add(case.label, ratios[case.path], "of clean", case.goal)
+    figure.add(f"sheds load above {SHED:,}/s: delivered", delivered, "of limit", Goal(0.9, 0.95))
+    figure.add("sheds load: rejected requests", rejected, "", Goal(0.1, 0.05, less_is_better=True))
+    figure.add("log lines a minute, most of any case", max(lines.values()), "", Goal(12, 6, less_is_better=True))
+    figure.add("clean", clean, "events/s")
+    figure.notes = [f"nginx on the same machine, {KEYS:,} keys, 16 connections, {events:,} events", bench.disturbances()]
+    return figure
