@@ -353,7 +353,7 @@ TEST(PipelineLiveness, HoldsForRandomSetsOfFailingKeysLanesAndPeriods) {
         Capabilities capabilities{.max_batches = 1 + below(16)};
         capabilities.more_batches = below(2) * 3 * capabilities.max_batches;
         capabilities.lanes = below(2) == 0;
-        World world(capabilities, std::array<std::size_t, 3>{50, 200, 2000}[below(3)], seed);
+        World world(capabilities, std::array<std::size_t, 2>{400, 2000}[below(2)], seed);
         // One that hangs has all of a destination that takes one request at a time.
         const std::size_t kinds = capabilities.max_batches < 4 ? 4 : 5;
         const std::size_t keys = 20 + below(200), lanes = 1 + below(6);
