@@ -444,7 +444,7 @@ bool Pipeline::send_suspect(Micros now) {
         if (!may_take_suspect(lane, now))
             return;
         Tracked* suspect =
-            lane.health.circuit.is_down() ? longest_waiting(lane) : due_suspect(lane, now);
+            lane.health.circuit.is_down() ? *lane.suspects.begin() : due_suspect(lane, now);
         if (suspect != nullptr && (first == nullptr || suspect->again_at < first->again_at)) {
             first = suspect;
             chosen = &lane;
@@ -458,14 +458,14 @@ bool Pipeline::send_suspect(Micros now) {
     return true;
 }
 
-// There is nothing fresh to probe the destination with.
+// There is nothing fresh to probe the destination with: those that failed least, then each in turn.
 bool Pipeline::probe_with_suspect(Micros now) {
     Lane* chosen = nullptr;
     Tracked* first = nullptr;
     lanes_.for_each([&](Lane& lane) {
-        Tracked* suspect = longest_waiting(lane);
-        if (suspect != nullptr && (first == nullptr || suspect->again_at < first->again_at)) {
-            first = suspect;
+        if (!lane.suspects.empty() &&
+            (first == nullptr || BySuspicion()(*lane.suspects.begin(), first))) {
+            first = *lane.suspects.begin();
             chosen = &lane;
         }
     });
