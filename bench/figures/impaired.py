@@ -118,7 +118,7 @@ def drain(bench: Bench, url: str, events: int, share: float, options: dict[str, 
     with bench.destination(url, **options):
         wait_until(lambda: bench.delivered() > 0, 30, "the first event", pause=0.005)
         start, first = time.monotonic(), bench.delivered()
-        wait_until(lambda: bench.delivered() >= wanted, 300, f"{wanted} events", pause=0.005)
+        wait_until(lambda: bench.delivered() >= wanted, 120, f"{wanted} events", pause=0.005)
         seconds = time.monotonic() - start
         status = bench.status()
         lines = bench.cluster.log.read_bytes().count(b"\n") - log_before

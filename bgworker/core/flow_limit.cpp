@@ -6,7 +6,7 @@
 namespace outbox {
 
 static constexpr double weight = 1.0 / 32;  // of one request in the moving average
-// Without one answer in so many that does not ask for less, a sample ends early.
+// A sample ends early when most of so many answers, at least, ask for less.
 static constexpr unsigned enough_throttled = 8;
 
 void FlowLimit::answered(Micros now, Micros took, bool throttled) noexcept {
@@ -18,18 +18,20 @@ void FlowLimit::answered(Micros now, Micros took, bool throttled) noexcept {
         duration_ += (seen - duration_) * weight;
     answers_++;
     throttled_ += throttled;
-    if (answers_ >= sample_size || (throttled_ == answers_ && throttled_ >= enough_throttled) ||
-        (throttled_ == 0 && now - grown_at_ >= seconds(1)))
+    const bool mostly = throttled_ >= enough_throttled && throttled_ * 2 > answers_;
+    const bool slow = answers_ >= enough_throttled && now - grown_at_ >= seconds(1) &&
+                      throttled_ * 12 <= answers_;
+    if (answers_ >= sample_size || mostly || slow)
         take_sample(now);
 }
 
 void FlowLimit::take_sample(Micros now) noexcept {
     const double share = static_cast<double>(throttled_) / answers_;
     answers_ = throttled_ = 0;
-    if (share > tolerated) {
+    if (share > tolerated && (share > obvious || now - grown_at_ >= growth_pause)) {
         limit_ = std::max(least, limit_ * std::max(0.5, 1 - share));
         grown_at_ = now;
-    } else if (is_lowered() && now - grown_at_ >= growth_pause) {
+    } else if (share <= tolerated && is_lowered() && now - grown_at_ >= growth_pause) {
         limit_ = std::min(most_, limit_ * growth);
         grown_at_ = now;
     }

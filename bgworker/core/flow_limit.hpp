@@ -4,7 +4,8 @@
 // flight is multiplied by one less the share of answers that asked for less. A share up to
 // `tolerated` is no reason to slow down: answers that are refused at random, however few requests
 // there are, would otherwise stop a lane that has room. While all goes well the limit grows by a
-// constant factor at most every `growth_pause`.
+// constant factor at most every `growth_pause`; nor is it lowered more often, unless the share is
+// `obvious`: by chance alone some samples are above what is tolerated.
 //
 // One request in flight can be too many for a receiver that is near. So the limit is a fraction, and
 // requests are spaced by the usual duration of one over the limit; below one a request goes less
@@ -20,9 +21,11 @@ namespace outbox {
 
 class FlowLimit {
   public:
-    static constexpr unsigned sample_size = 64;
-    static constexpr double tolerated = 1.0 / 16;
+    static constexpr unsigned sample_size = 256;
+    static constexpr double tolerated = 1.0 / 12;
     static constexpr double growth = 1.0 + 1.0 / 16;
+    // A share that needs no second look.
+    static constexpr double obvious = 1.0 / 4;
     static constexpr Micros growth_pause = milliseconds(100);
     static constexpr double least = 0.001;
     // A request that is late may be made up for: timers are coarse.

@@ -12,8 +12,9 @@ static constexpr std::size_t kept_for_probes = 16;
 // Fewer events than this are no reason to let anything leave memory.
 static constexpr std::size_t few_events = 16;
 // How often it is looked for what may leave memory.
+static constexpr Micros lasting_request = milliseconds(500);
 static constexpr Micros room_pause = milliseconds(10);
-static constexpr Micros room_long_pause = seconds(1);
+static constexpr Micros room_long_pause = milliseconds(100);
 
 Pipeline::Pipeline(std::unique_ptr<Sink> sink, const Limits& limits, const Clock& clock,
                    DeliveryStats& stats, std::uint64_t seed)
@@ -40,8 +41,15 @@ Pipeline::~Pipeline() {
 // The log's side
 // ---------------------------------------------------------------------------------------------
 
+// When all there is has failed, only something else can tell an outage from a few bad keys: there is
+// room for a quarter more to find it.
 bool Pipeline::has_memory() const noexcept {
-    return unsettled_ < limits_.max_events && held_bytes_ < limits_.max_bytes;
+    const bool looks_for_fresh = limits_.moves_waiting && !lanes_.any_fresh() &&
+                                 (destination_.is_down() || all_lanes_down());
+    const auto most = [&](std::size_t usual) {
+        return looks_for_fresh ? usual + std::max<std::size_t>(usual / 4, 1) : usual;
+    };
+    return unsettled_ < most(limits_.max_events) && held_bytes_ < most(limits_.max_bytes);
 }
 
 bool Pipeline::has_room() const noexcept {
@@ -204,12 +212,23 @@ void Pipeline::recorded() {
     // Those that were moved first: they may have ended since, and then stand there once more.
     for (const Record& record : records_)
         if (record.kind == Record::Kind::moved)
-            ledger_.settle(*record.event->tracked);
+            moved(*record.event->tracked);
     for (const Record& record : records_)
         if (record.kind != Record::Kind::moved)
             finish(*record.event->tracked);
     records_.clear();
     ledger_.advance();
+}
+
+// The log has let it go. A block that stays for such events only is one for each request that hangs,
+// and does not keep the log from being read.
+void Pipeline::moved(Tracked& event) {
+    ledger_.settle(event);
+    TrackedBlock& block = *event.block;
+    if (block.unsettled == 0) {
+        block.is_extra = true;
+        held_bytes_ -= block.bytes();
+    }
 }
 
 // Nothing is to be done with it any more.
@@ -223,7 +242,8 @@ void Pipeline::finish(Tracked& event) {
 }
 
 void Pipeline::recycle(TrackedBlock* block) noexcept {
-    held_bytes_ -= block->bytes();
+    if (!block->is_extra)
+        held_bytes_ -= block->bytes();
     std::erase(blocks_in_use_, block);
     put_back(block);
 }
@@ -240,7 +260,7 @@ Micros Pipeline::deadline() const noexcept {
         if (when > stepped_at_)  // else it waits for an answer, or has been done
             next = std::min(next, when);
     };
-    if (may_move() && chains_.held_back() > most_waiting())
+    if (is_crowded() && may_move())
         at(next_room_at_);
     const bool any = lanes_.any_fresh() || lanes_.suspects() > 0;
     if (!any)
@@ -264,8 +284,9 @@ Micros Pipeline::deadline() const noexcept {
             at(gate);
         at(std::max(gate, suspect_due(lane)));
     });
+    const bool may_explore = explores();
     for (const Request* request : in_flight_)
-        if (can_hang(*request))
+        if (can_hang(*request, may_explore))
             at(hangs_at(*request));
     return next;
 }
@@ -423,7 +444,7 @@ bool Pipeline::send_suspect(Micros now) {
         if (!may_take_suspect(lane, now))
             return;
         Tracked* suspect =
-            lane.health.circuit.is_down() ? longest_waiting(lane) : due_suspect(lane, now);
+            lane.health.circuit.is_down() ? *lane.suspects.begin() : due_suspect(lane, now);
         if (suspect != nullptr && (first == nullptr || suspect->again_at < first->again_at)) {
             first = suspect;
             chosen = &lane;
@@ -437,14 +458,14 @@ bool Pipeline::send_suspect(Micros now) {
     return true;
 }
 
-// There is nothing fresh to probe the destination with.
+// There is nothing fresh to probe the destination with: those that failed least, then each in turn.
 bool Pipeline::probe_with_suspect(Micros now) {
     Lane* chosen = nullptr;
     Tracked* first = nullptr;
     lanes_.for_each([&](Lane& lane) {
-        Tracked* suspect = longest_waiting(lane);
-        if (suspect != nullptr && (first == nullptr || suspect->again_at < first->again_at)) {
-            first = suspect;
+        if (!lane.suspects.empty() &&
+            (first == nullptr || BySuspicion()(*lane.suspects.begin(), first))) {
+            first = *lane.suspects.begin();
             chosen = &lane;
         }
     });
@@ -579,18 +600,32 @@ Micros Pipeline::hangs_at(const Request& request) const noexcept {
            (usual == 0 ? hangs_at_first : std::max(hangs_at_least, usual * hangs_factor));
 }
 
-// Only what was overtaken: else it is the destination that takes long. One lane cannot have all.
-bool Pipeline::can_hang(const Request& request) const noexcept {
+static bool is_overtaken(const Lane& lane, std::uint64_t number) noexcept {
+    return lane.overtaken_to > number;
+}
+
+// What was overtaken: else it is the destination that takes long. But when all requests take long a
+// few more are tried, which may overtake them. One lane cannot have all.
+bool Pipeline::can_hang(const Request& request, bool explores) const noexcept {
     return request.fresh && !request.hangs && !capabilities_.ordered &&
-           request.lane->overtaken_to > request.number &&
+           (explores || is_overtaken(*request.lane, request.number)) &&
            (lanes_.count() == 1 || request.lane->hanging < most_requests() / 2);
+}
+
+bool Pipeline::explores() const noexcept {
+    if (fresh_in_flight_ < capabilities_.max_batches || capabilities_.more_batches == 0)
+        return false;
+    const auto tried = std::count_if(in_flight_.begin(), in_flight_.end(), [](const Request* r) {
+        return r->hangs && !is_overtaken(*r->lane, r->number);
+    });
+    return static_cast<std::size_t>(tried) < std::max<std::size_t>(1, capabilities_.more_batches / 4);
 }
 
 void Pipeline::mark_hanging(Micros now) {
     if (most_requests() == 1)
         return;
     for (Request* request : in_flight_) {
-        if (!can_hang(*request) || now < hangs_at(*request))
+        if (now < hangs_at(*request) || !can_hang(*request, explores()))
             continue;
         request->hangs = true;
         request->lane->hanging++;
@@ -655,8 +690,10 @@ void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, 
                          request.lane_period == health.circuit.period();
     const bool probes = destination_.is_down() || health.circuit.is_down();
     // What becomes of a suspect is evidence about the suspect, unless nothing else can be had.
-    const bool counts = current && (probes || (request.fresh && !request.hangs &&
-                                               !request.events.front()->has_failed));
+    const bool hung = request.hangs && is_overtaken(lane, request.number);
+    const bool counts =
+        current &&
+        (probes || (request.fresh && !hung && !request.events.front()->has_failed));
     if (fate != Fate::confirmed) {
         lane.last_error = outcome.error;
         last_error_ = outcome.error;
@@ -972,6 +1009,12 @@ std::size_t Pipeline::most_waiting() const noexcept {
     return std::max(few_events, limits_.max_events / 4);
 }
 
+// Blocks are kept by single events, too.
+bool Pipeline::is_crowded() const noexcept {
+    return chains_.held_back() > most_waiting() ||
+           (held_bytes_ > limits_.max_bytes / 2 && suspects() > 0);
+}
+
 // Not in an outage: nothing is written per event then.
 bool Pipeline::may_move() const noexcept {
     return limits_.moves_waiting && !capabilities_.ordered && !paused_ && !destination_.is_down() &&
@@ -982,9 +1025,8 @@ void Pipeline::make_room(Micros now) {
     if (now < next_room_at_ || !may_move())
         return;
     const std::size_t before = records_.size();
-    const bool crowded = chains_.held_back() > most_waiting();
-    if (crowded)
-        release_behind_suspects();
+    if (is_crowded())
+        release_behind_suspects(now);
     if (lanes_.count() > 1)
         lanes_.for_each([&](Lane& lane) {
             if (lane.health.circuit.is_down() &&
@@ -993,20 +1035,28 @@ void Pipeline::make_room(Micros now) {
         });
     if (ledger_.span() > limits_.max_events * max_span_factor / 2)
         release_front();
-    next_room_at_ = now + (crowded && records_.size() == before ? room_long_pause : room_pause);
+    next_room_at_ = now + (records_.size() == before ? room_long_pause : room_pause);
 }
 
-// Suspects with the events behind them, until half of what may wait is left.
-void Pipeline::release_behind_suspects() {
-    const auto enough = [&] { return chains_.held_back() <= most_waiting() / 2; };
+// Suspects with the events behind them, until half of what may wait is left. Not those that failed
+// for the first time, or have only just begun to hang: most of these are soon over, and a key that
+// has left comes back more slowly than it was read.
+void Pipeline::release_behind_suspects(Micros now) {
+    const auto lasts = [&](const Request& request) {
+        return (request.hangs || !request.fresh) && now - request.sent_at >= lasting_request;
+    };
+    const bool by_bytes = held_bytes_ > limits_.max_bytes / 2;
+    const auto enough = [&] { return !by_bytes && chains_.held_back() <= most_waiting() / 2; };
     lanes_.for_each([&](Lane& lane) {
         const std::vector<Tracked*> suspects(lane.suspects.begin(), lane.suspects.end());
         for (Tracked* event : suspects)
-            if (!enough() && event->next_of_key != nullptr)
+            if (!enough() && (by_bytes || event->next_of_key != nullptr) &&
+                (event->failures >= failures_of_event || event->event->has_failed))
                 release(*event, event->failures);
     });
     for (Request* request : in_flight_)
-        if (!enough() && (request->hangs || !request->fresh))
+        if (!enough() && lasts(*request) &&
+            (by_bytes || request->events.back()->tracked->next_of_key != nullptr))
             move(*request);
 }
 

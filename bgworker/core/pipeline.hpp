@@ -222,6 +222,7 @@ class Pipeline {
     void hold_behind(Tracked& event);
     template <class Predicate>
     void park_unsent(Predicate is_meant);
+    void moved(Tracked& event);
     void finish(Tracked& event);
     void recycle(TrackedBlock* block) noexcept;
 
@@ -249,7 +250,8 @@ class Pipeline {
 
     // Requests that hang.
     Micros hangs_at(const Request& request) const noexcept;
-    bool can_hang(const Request& request) const noexcept;
+    bool can_hang(const Request& request, bool explores) const noexcept;
+    bool explores() const noexcept;
     void mark_hanging(Micros now);
 
     // What becomes of requests.
@@ -281,9 +283,10 @@ class Pipeline {
 
     // What waits leaves memory.
     std::size_t most_waiting() const noexcept;
+    bool is_crowded() const noexcept;
     bool may_move() const noexcept;
     void make_room(Micros now);
-    void release_behind_suspects();
+    void release_behind_suspects(Micros now);
     void release_lane(Lane& lane);
     void release_front();
     void release(Tracked& event, unsigned steps);

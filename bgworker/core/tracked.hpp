@@ -54,6 +54,7 @@ class TrackedBlock : public EventBlock {
         }
         in_use = unsettled = span = tracked_.size();
         first_unsettled = 0;
+        is_extra = false;
         previous = next = nullptr;
         window = nullptr;
     }
@@ -67,6 +68,8 @@ class TrackedBlock : public EventBlock {
     std::size_t first_unsettled = 0;  // index of an event at or before the first unsettled one
     std::int64_t through = 0;         // once all of the block is settled, everything up to here is
     std::size_t span = 0;  // events up to `through`, with those of blocks that left the list
+
+    bool is_extra = false;  // stays only for events that were moved
 
   private:
     std::vector<Tracked> tracked_;

@@ -407,7 +407,8 @@ static void take_retries() {
 // What there is to say of the destination, in one word and a reason.
 static Condition::Kind condition() {
     const Pipeline& pipeline = *relay->pipeline;
-    return pipeline.failures() > 0 || pipeline.only_suspects_left() ? Condition::Kind::failing
+    const bool stuck = pipeline.only_suspects_left() && !pipeline.is_throttled();
+    return pipeline.failures() > 0 || stuck ? Condition::Kind::failing
            : pipeline.lanes_down() > 0                              ? Condition::Kind::partly
            : pipeline.is_throttled()                                ? Condition::Kind::throttled
                                                                     : Condition::Kind::works;

@@ -329,7 +329,7 @@ def test_it_waits_as_long_as_it_is_asked_to(sink: Sink, db: Database) -> None:
     rule = sink.proxy.on(sink.proxy.carries, sink.throttle(2), times=1)
     sink.create()
     ids = enqueue_keys(db, ["a"], 3)
-    wait_until(lambda: db.status()["state"], lambda seen: seen == "backing off", what="a back-off")
+    wait_until(lambda: db.status()["state"], lambda seen: seen == "throttled", what="throttling")
     ids += enqueue_keys(db, ["b", "c"], 3)
     assert_arrived(sink, ids)
     first, second, *_ = [request for request, _ in batches(sink)]

@@ -19,9 +19,15 @@ TEST(AwsVerdict, OfARequestGoesByItsCode) {
     for (const char* code :
          {"QueueDoesNotExist", "NonExistentQueue", "AccessDenied", "AccessDeniedException",
           "InvalidClientTokenId", "ExpiredToken", "SignatureDoesNotMatch", "NotFound",
-          "AuthorizationError", "KmsDisabled", "KMSAccessDenied", "RequestThrottled",
-          "ThrottlingException", "Throttled", "ServiceUnavailable", "OptInRequired"})
+          "AuthorizationError", "KmsDisabled", "KMSAccessDenied", "OptInRequired"})
         EXPECT_EQ(fate(code), Fate::unavailable) << code;
+    for (const char* code : {"QueueDoesNotExist", "AccessDenied", "KmsDisabled", "NotFound"})
+        EXPECT_EQ(verdict_of_request(400, code).scope, Scope::lane) << code;
+    for (const char* code : {"ExpiredToken", "OptInRequired"})
+        EXPECT_EQ(verdict_of_request(400, code).scope, Scope::destination) << code;
+    for (const char* code :
+         {"RequestThrottled", "ThrottlingException", "Throttled", "ServiceUnavailable"})
+        EXPECT_EQ(fate(code), Fate::throttled) << code;
     for (const char* code : {"InternalError", "InternalFailure"})
         EXPECT_EQ(fate(code), Fate::failed) << code;
     for (const char* code : {"BatchRequestTooLong", "InvalidMessageContents"}) {
@@ -36,8 +42,10 @@ TEST(AwsVerdict, OfARequestGoesByItsStatusWhereTheCodeSaysNothing) {
     const auto fate = [](int status) { return verdict_of_request(status, "").fate; };
     EXPECT_EQ(fate(400), Fate::refused);
     EXPECT_EQ(fate(413), Fate::refused);
-    for (int status : {204, 301, 401, 403, 404, 429, 503})
+    for (int status : {204, 301, 401, 403, 404})
         EXPECT_EQ(fate(status), Fate::unavailable) << status;
+    for (int status : {429, 503})
+        EXPECT_EQ(fate(status), Fate::throttled) << status;
     for (int status : {408, 500, 502, 504})
         EXPECT_EQ(fate(status), Fate::failed) << status;
     EXPECT_EQ(verdict_of_request(400, "NeverHeardOf").fate, Fate::refused);
@@ -45,7 +53,7 @@ TEST(AwsVerdict, OfARequestGoesByItsStatusWhereTheCodeSaysNothing) {
 }
 
 TEST(AwsVerdict, OfAnEntryGoesByItsCodeAndThenByWhoseFaultItIs) {
-    EXPECT_EQ(verdict_of_entry({"RequestThrottled", "", true}).fate, Fate::unavailable);
+    EXPECT_EQ(verdict_of_entry({"RequestThrottled", "", true}).fate, Fate::throttled);
     EXPECT_EQ(verdict_of_entry({"InternalError", "", false}).fate, Fate::failed);
     EXPECT_TRUE(verdict_of_entry({"InvalidMessageContents", "", true}).permanent);
     EXPECT_EQ(verdict_of_entry({"NeverHeardOf", "", true}).fate, Fate::refused);

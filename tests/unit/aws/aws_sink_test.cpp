@@ -314,7 +314,7 @@ TEST_F(AwsSinkTest, EachEntryHasAnOutcomeOfItsOwn) {
     EXPECT_EQ(outcome.of_events[0].fate, Fate::refused);
     EXPECT_TRUE(outcome.of_events[0].permanent);
     EXPECT_EQ(outcome.of_events[0].error, "queue \"video-events\": InvalidMessageContents: bad");
-    EXPECT_EQ(outcome.of_events[1].fate, Fate::unavailable);
+    EXPECT_EQ(outcome.of_events[1].fate, Fate::throttled);
     EXPECT_EQ(outcome.of_events[2].fate, Fate::refused);
     EXPECT_FALSE(outcome.of_events[2].permanent);
     EXPECT_EQ(outcome.of_events[3].fate, Fate::confirmed);
@@ -342,7 +342,7 @@ TEST_F(AwsSinkTest, AnErrorOfTheRequestIsOfAll) {
 
     peer_.then(sqs_error(400, "RequestThrottled", "slow down", "Retry-After: 7\r\n"));
     outcome = send(batch(2));
-    EXPECT_EQ(outcome.fate, Fate::unavailable);
+    EXPECT_EQ(outcome.fate, Fate::throttled);
     EXPECT_EQ(outcome.retry_after, seconds(7));
 
     peer_.then(sqs_error(400, "BatchRequestTooLong"));

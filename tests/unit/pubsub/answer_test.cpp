@@ -33,14 +33,14 @@ TEST(PubsubAnswer, GoesByTheCanonicalStatus) {
         Fate fate;
     } table[] = {
         {504, "DEADLINE_EXCEEDED", Fate::failed},
-        {503, "UNAVAILABLE", Fate::unavailable},
+        {503, "UNAVAILABLE", Fate::throttled},
         {500, "INTERNAL", Fate::failed},
         {500, "UNKNOWN", Fate::failed},
         {500, "DATA_LOSS", Fate::failed},
         {409, "ABORTED", Fate::unavailable},
         {409, "ALREADY_EXISTS", Fate::unavailable},
         {499, "CANCELLED", Fate::failed},
-        {429, "RESOURCE_EXHAUSTED", Fate::unavailable},
+        {429, "RESOURCE_EXHAUSTED", Fate::throttled},
         {400, "FAILED_PRECONDITION", Fate::unavailable},
         {400, "INVALID_ARGUMENT", Fate::refused},
         {400, "OUT_OF_RANGE", Fate::refused},
@@ -63,9 +63,9 @@ TEST(PubsubAnswer, GoesByTheStatusOfHttpWhenTheBodyDoesNotSay) {
         Fate fate;
     } table[] = {{302, Fate::unavailable}, {400, Fate::refused},     {401, Fate::unavailable},
                  {403, Fate::unavailable}, {404, Fate::unavailable}, {405, Fate::unavailable},
-                 {408, Fate::failed},      {409, Fate::unavailable}, {429, Fate::unavailable},
+                 {408, Fate::failed},      {409, Fate::unavailable}, {429, Fate::throttled},
                  {499, Fate::failed},      {500, Fate::failed},      {502, Fate::failed},
-                 {503, Fate::unavailable}, {504, Fate::failed},      {599, Fate::failed}};
+                 {503, Fate::throttled}, {504, Fate::failed},      {599, Fate::failed}};
     for (const auto& [http, fate] : table)
         for (const std::string& body : {std::string(), std::string("<html>no</html>"),
                                         error_body("NOT_HEARD_OF"), std::string("[[")})

@@ -163,6 +163,7 @@ TEST_F(PubsubSink, ErrorsNameTheStatusAndTheTopic) {
     peer_.then(error(404, "NOT_FOUND"));
     Outcome outcome = send_one();
     EXPECT_EQ(outcome.fate, Fate::unavailable);
+    EXPECT_EQ(outcome.scope, Scope::lane);
     EXPECT_EQ(outcome.error, "topic \"video.events\": NOT_FOUND: so it is");
     peer_.then(error(400, "INVALID_ARGUMENT"));
     outcome = send_one();
@@ -177,7 +178,7 @@ TEST_F(PubsubSink, ObeysRetryAfter) {
     create();
     peer_.then(error(429, "RESOURCE_EXHAUSTED", "Retry-After: 7\r\n"));
     const Outcome outcome = send_one();
-    EXPECT_EQ(outcome.fate, Fate::unavailable);
+    EXPECT_EQ(outcome.fate, Fate::throttled);
     EXPECT_EQ(outcome.retry_after, seconds(7));
 }
 
@@ -215,6 +216,7 @@ TEST_F(PubsubSink, SaysWhyATopicCouldNotBeCreated) {
     peer_.then(error(404, "NOT_FOUND"));
     outcome = send_one();
     EXPECT_EQ(outcome.fate, Fate::unavailable);
+    EXPECT_EQ(outcome.scope, Scope::lane);
     EXPECT_EQ(outcome.error, "topic \"video.events\": NOT_FOUND: so it is");
     peer_.then(error(404, "NOT_FOUND"));
     peer_.then(reply(500, ""));
