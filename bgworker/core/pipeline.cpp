@@ -57,6 +57,11 @@ bool Pipeline::has_room() const noexcept {
            chains_.held() < max_held_keys;
 }
 
+// Blocks are kept by single events, too.
+bool Pipeline::starves() const noexcept {
+    return !lanes_.any_fresh() && !has_memory();
+}
+
 EventBlock* Pipeline::take_block() {
     if (spare_blocks_.empty())
         return new TrackedBlock;
@@ -959,7 +964,13 @@ void Pipeline::failed(Tracked& event, const EventOutcome& why, bool alone, Micro
     if (alone && is_at_fault(event, why.fate))
         refuse(event, why.error, false);
     else
-        suspect_after(event, pauses_.after(event.failures - 1u), now);
+        suspect_after(event, pause_after(event.failures), now);
+}
+
+// Most attempts that fail for the first time fail by chance, and are soon made again.
+Micros Pipeline::pause_after(unsigned failures) noexcept {
+    const Micros pause = pauses_.after(failures - 1);
+    return failures == 1 ? pause / 8 : pause;
 }
 
 // It fails while its lane works for others.
@@ -1009,10 +1020,8 @@ std::size_t Pipeline::most_waiting() const noexcept {
     return std::max(few_events, limits_.max_events / 4);
 }
 
-// Blocks are kept by single events, too.
 bool Pipeline::is_crowded() const noexcept {
-    return chains_.held_back() > most_waiting() ||
-           (held_bytes_ > limits_.max_bytes / 2 && suspects() > 0);
+    return chains_.held_back() > most_waiting() || (suspects() > 0 && starves());
 }
 
 // Not in an outage: nothing is written per event then.
@@ -1042,21 +1051,22 @@ void Pipeline::make_room(Micros now) {
 // for the first time, or have only just begun to hang: most of these are soon over, and a key that
 // has left comes back more slowly than it was read.
 void Pipeline::release_behind_suspects(Micros now) {
+    const bool starved = starves();
     const auto lasts = [&](const Request& request) {
-        return (request.hangs || !request.fresh) && now - request.sent_at >= lasting_request;
+        return request.hangs ? starved || now - request.sent_at >= lasting_request
+                             : !request.fresh && now - request.sent_at >= lasting_request;
     };
-    const bool by_bytes = held_bytes_ > limits_.max_bytes / 2;
-    const auto enough = [&] { return !by_bytes && chains_.held_back() <= most_waiting() / 2; };
+    const auto enough = [&] { return !starved && chains_.held_back() <= most_waiting() / 2; };
     lanes_.for_each([&](Lane& lane) {
         const std::vector<Tracked*> suspects(lane.suspects.begin(), lane.suspects.end());
         for (Tracked* event : suspects)
-            if (!enough() && (by_bytes || event->next_of_key != nullptr) &&
+            if (!enough() && (starved || event->next_of_key != nullptr) &&
                 (event->failures >= failures_of_event || event->event->has_failed))
                 release(*event, event->failures);
     });
     for (Request* request : in_flight_)
         if (!enough() && lasts(*request) &&
-            (by_bytes || request->events.back()->tracked->next_of_key != nullptr))
+            (starved || request->events.back()->tracked->next_of_key != nullptr))
             move(*request);
 }
 

@@ -128,6 +128,8 @@ class Pipeline {
     // admitted; a block that is not admitted is given back by putting it in again with put_back().
     bool has_room() const noexcept;
     void open_window() { ledger_.open(); }
+    // There is no room, and nothing to send.
+    bool starves() const noexcept;
     EventBlock* take_block();
     void put_back(EventBlock* block) noexcept;
     void admit(EventBlock* block);
@@ -277,6 +279,7 @@ class Pipeline {
     void refused(const Request& request, std::span<Event* const> events, const EventOutcome& why,
                  Micros now);
     void failed(Tracked& event, const EventOutcome& why, bool alone, Micros now);
+    Micros pause_after(unsigned failures) noexcept;
     bool is_at_fault(const Tracked& event, Fate fate) const noexcept;
     void suspect_after(Tracked& event, Micros pause, Micros now);
     void refuse(Tracked& event, const std::string& error, bool permanent);

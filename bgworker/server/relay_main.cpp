@@ -6,8 +6,7 @@
 //   settle   in memory: windows whose events are all confirmed move the cursor
 //   flush    now and then, a short transaction: save the cursor
 //   record   only when there is trouble, a short transaction: refused events, and those behind
-//   them,
-//            go to outbox.delivery; retries that are due come from there
+//            them, go to outbox.delivery; retries that are due come from there
 //
 // Whatever fails inside the server ends the process; the keeper starts another, which goes on from
 // the saved cursor. That costs duplicates, which are promised to be bounded, and never an event.
@@ -45,6 +44,9 @@ static constexpr Micros gather_time = milliseconds(1);
 static constexpr Micros busy_time = milliseconds(100);
 // For saving on the way out. What is not saved by then is delivered again.
 static constexpr int milliseconds_to_leave = 500;
+// Where there is trouble all the time, it is recorded so often, or when there is so much to record.
+static constexpr Micros record_pause = milliseconds(50);
+static constexpr std::size_t many_records = 500;
 // Retries that are due and could not be had: when to look again.
 static constexpr Micros retry_pause = seconds(1);
 
@@ -79,6 +81,7 @@ struct Relay {
 
     // Events in trouble.
     std::vector<std::int64_t> recorded;  // positions of the log that stand in outbox.delivery
+    Micros recorded_at = 0;
     Micros retries_due = 0;
     bool hurries = false;  // what waited for something that was down is due
 };
@@ -368,7 +371,11 @@ static void save() {
 // ---------------------------------------------------------------------------------------------
 
 static Micros record_due() {
-    return relay->pipeline->records().empty() ? never : relay->not_before;
+    const Pipeline& pipeline = *relay->pipeline;
+    if (pipeline.records().empty())
+        return never;
+    const bool is_urgent = pipeline.records().size() >= many_records || pipeline.starves();
+    return std::max(relay->not_before, is_urgent ? 0 : relay->recorded_at + record_pause);
 }
 
 static void record() {
@@ -378,6 +385,7 @@ static void record() {
     relay->retries_due = next_retry(my_name(), relay->clock);
     end_sql_work();
     core([] { relay->pipeline->recorded(); });
+    relay->recorded_at = relay->clock.now();
 }
 
 static Micros retry_due() {
@@ -489,11 +497,16 @@ static void leave_when_asked() {
     if (!ProcDiePending)
         return;
     ProcDiePending = false;
-    if (relay->pipeline != nullptr && something_to_save()) {
+    const bool records = relay->pipeline != nullptr && !relay->pipeline->records().empty();
+    const bool saves = relay->pipeline != nullptr && something_to_save();
+    if (records || saves) {
         SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
         const TimeoutId too_late = RegisterTimeout(USER_TIMEOUT, [] { die(SIGTERM); });
         enable_timeout_after(too_late, milliseconds_to_leave);
-        save();
+        if (records)
+            record();
+        if (saves)
+            save();
     }
     proc_exit(0);
 }
