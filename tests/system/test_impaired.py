@@ -184,7 +184,7 @@ http {{
     {paths}
     split_clients $request_id $in_twenty {{ 5% 1; * 0; }}
     map $http_ce_subject $refused {{ ~0$ 1; default 0; }}
-    limit_req_zone $server_name zone=shed:1m rate=50r/s;
+    limit_req_zone $server_port zone=shed:1m rate=50r/s;
     limit_req_status 429;
     server {{
         listen 127.0.0.1:{port};
