@@ -66,7 +66,7 @@ struct WorkerSlot {
     std::atomic<std::uint64_t> held_keys;  // by events in trouble
     std::atomic<std::uint64_t> suspects;   // events that failed, or hang, in memory
     std::atomic<std::uint64_t> lanes_down;
-    std::atomic<double> request_limit;  // in flight at the lane that is throttled most
+    std::atomic<double> request_limit;  // a second, of the lane that is throttled most; 0: none
     std::atomic<std::uint64_t> read_to;    // a relay looked for events of transactions below
     std::atomic<std::uint32_t> reading;    // segments a relay knows places in, a bit for each
     DeliveryStats stats;

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from figures import latency
 from figures.drain_http import answers, free_port
 from report import Figure, Goal
 from workload import Bench, payload, wait_until
@@ -31,7 +32,7 @@ http {{
     split_clients $request_id $in_a_hundred {{ 1% 1; * 0; }}
     split_clients $request_id $in_twenty {{ 5% 1; * 0; }}
     map $http_ce_partitionkey $poison {{ ~37$ 1; default 0; }}
-    limit_req_zone $server_name zone=shed:1m rate={shed}r/s;
+    limit_req_zone $server_port zone=shed:1m rate={shed}r/s;
     limit_req_status 429;
     upstream clean {{ server 127.0.0.1:{port}; keepalive 64; }}
     server {{
@@ -63,6 +64,7 @@ class Case:
     options: dict[str, str] = field(default_factory=dict)
 
 
+POISON = {"max_attempts": "4", "retry_max": "2s"}
 CASES = [
     Case("unavailable_0.1", "503 to 0.1 % of the requests", Goal(0.95, 0.98)),
     Case("unavailable_1", "503 to 1 %", Goal(0.85, 0.95)),
@@ -70,7 +72,7 @@ CASES = [
     Case("throttled_1", "429 to 1 %", Goal(0.85, 0.95)),
     Case("closes_1", "connection closed by 1 %", Goal(0.85, 0.95)),
     Case("poison_1", "1 % of the keys refused, the others", Goal(0.9, 0.97), share=0.99,
-         options={"max_attempts": "4", "retry_max": "2s"}),
+         options=POISON),
     Case("hangs_1", "1 % of the keys hang, the others", Goal(0.7, 0.9), share=0.99,
          options={"request_timeout": "5s"}),
 ]  # fmt: skip
@@ -126,6 +128,16 @@ def drain(bench: Bench, url: str, events: int, share: float, options: dict[str, 
     return Run((wanted - first) / seconds, status["throttled"], status["failures"], lines / minutes)
 
 
+def tail(bench: Bench, impaired: bool) -> float:
+    """99 of 100 events that the receiver takes arrive within so many microseconds."""
+    bench.clear_log()
+    bench.sql.execute("TRUNCATE outbox.delivery")
+    seconds = 5 if bench.quick else 20
+    run = bench.undisturbed(lambda: latency.run(bench, seconds, "refuses", **POISON) if impaired
+                            else latency.run(bench, seconds))
+    return run["since_commit_sent"]["p99"]
+
+
 def measure(bench: Bench) -> Figure:
     bench.need_sink("http")
     rounds, events = (3, 200_000) if bench.quick else (7, 500_000)
@@ -135,6 +147,7 @@ def measure(bench: Bench) -> Figure:
     clean: list[float] = []
     delivered: list[float] = []
     rejected: list[float] = []
+    tails: list[float] = []
     with receivers(bench) as port:
         def run(path: str, share: float = 1.0, count: int = events, **options: str) -> Run:
             return bench.undisturbed(
@@ -153,16 +166,19 @@ def measure(bench: Bench) -> Figure:
                 before = after
             shed = run("sheds", count=SHED * 15)
             delivered.append(shed.rate / SHED)
+            tails.append(tail(bench, True) / tail(bench, False))
             rejected.append(shed.throttled / (shed.throttled + SHED * 15))
             bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
                 f"{path} {values[-1]:.2f}" for path, values in ratios.items())
-                + f", sheds {delivered[-1]:.2f} rejected {rejected[-1]:.3f}")
+                + f", sheds {delivered[-1]:.2f} rejected {rejected[-1]:.3f}, p99 {tails[-1]:.2f}")
 
     figure = Figure("impaired", "Goodput at a receiver that fails in part, over that at a clean one")
     for case in CASES:
         figure.add(case.label, ratios[case.path], "of clean", case.goal)
     figure.add(f"sheds load above {SHED:,}/s: delivered", delivered, "of limit", Goal(0.9, 0.95))
     figure.add("sheds load: rejected requests", rejected, "", Goal(0.1, 0.05, less_is_better=True))
+    figure.add(f"1 % of the keys refused, p99 of the others at {latency.RATE:,}/s", tails, "of clean",
+               Goal(2, 1.2, less_is_better=True))
     figure.add("log lines a minute, most of any case", max(lines.values()), "", Goal(12, 6, less_is_better=True))
     figure.add("clean", clean, "events/s")
     figure.notes = [f"nginx on the same machine, {KEYS:,} keys, 16 connections, {events:,} events", bench.disturbances()]

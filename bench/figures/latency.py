@@ -14,12 +14,12 @@ RATE = 1000
 SESSIONS = 4
 
 
-def run(bench: Bench, seconds: int) -> dict:
+def run(bench: Bench, seconds: int, *variant: str, **options: str) -> dict:
     with subprocess.Popen([bench.programs / "latency", bench.cluster.conninfo(), str(RATE), str(seconds),
-                           str(SESSIONS)],
+                           str(SESSIONS), *variant],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         port = int(program.stdout.readline())
-        with bench.destination(f"http://127.0.0.1:{port}/events"):
+        with bench.destination(f"http://127.0.0.1:{port}/events", **options):
             bench.wait_until_idle()
             output, _ = program.communicate("go\n", timeout=seconds + 60)
     result = json.loads(output)

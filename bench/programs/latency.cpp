@@ -1,13 +1,14 @@
 // From commit to arrival: a paced producer and an HTTP receiver in one process, on one clock.
 //
-//   latency CONNINFO RATE SECONDS SESSIONS [bare]
+//   latency CONNINFO RATE SECONDS SESSIONS [bare|refuses]
 //
 // Prints the port it listens on, waits for a line on the standard input (the destination can be made
 // meanwhile), and then commits RATE transactions per second in SESSIONS sessions. Each changes a row
 // and enqueues an event that carries its number. For each it keeps when COMMIT was sent, when COMMIT
 // returned, and when the request with the event had been read to its end. Prints the differences as
 // JSON, in microseconds; those of the first second, in which caches fill, are left out. `bare`: the
-// transactions change no row.
+// transactions change no row. `refuses`: the receiver answers 400 to one key in a hundred, and what
+// is shown is of the others.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -35,9 +36,16 @@ struct Event {
 };
 
 struct Run {
-    explicit Run(std::size_t count) : events(count) {}
+    Run(std::size_t count, bool some_refused)
+        : events(count), refuses(some_refused), wanted(refuses ? count - count / keys : count) {}
+
+    // Of the keys in their order, one in so many.
+    static constexpr std::size_t keys = 100;
+    bool is_refused(std::size_t number) const { return refuses && number % keys == keys - 1; }
 
     std::vector<Event> events;
+    bool refuses;
+    std::size_t wanted;  // events that can arrive
     std::atomic<std::size_t> arrivals = 0;  // of events that had not arrived before
     std::atomic<std::size_t> repeated = 0;
 };
@@ -64,8 +72,7 @@ static std::size_t content_length(std::string_view head) {
     return std::strtoull(&*at + name.size(), nullptr, 10);
 }
 
-static void note_arrival(Run& run, std::string_view body, Time now) {
-    const std::size_t number = number_in(body);
+static void note_arrival(Run& run, std::size_t number, Time now) {
     if (number >= run.events.size())
         die("receiver", "an event nobody sent");
     Time none{};
@@ -77,7 +84,9 @@ static void note_arrival(Run& run, std::string_view body, Time now) {
 
 // Takes the requests that are complete out of `buffer` and answers them.
 static void serve(Run& run, int socket, std::string& buffer) {
-    static constexpr std::string_view answer = "HTTP/1.1 204 No Content\r\n\r\n";
+    static constexpr std::string_view taken = "HTTP/1.1 204 No Content\r\n\r\n";
+    static constexpr std::string_view refused =
+        "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
     const Time now = Clock::now();
     while (true) {
         const std::size_t head = buffer.find("\r\n\r\n");
@@ -87,7 +96,10 @@ static void serve(Run& run, int socket, std::string& buffer) {
         const std::size_t length = content_length(std::string_view(buffer).substr(0, body));
         if (buffer.size() < body + length)
             return;
-        note_arrival(run, std::string_view(buffer).substr(body, length), now);
+        const std::size_t number = number_in(std::string_view(buffer).substr(body, length));
+        const std::string_view answer = run.is_refused(number) ? refused : taken;
+        if (!run.is_refused(number))
+            note_arrival(run, number, now);
         if (send(socket, answer.data(), answer.size(), MSG_NOSIGNAL) < 0)
             return;  // the sender went away; it will come again
         buffer.erase(0, body + length);
@@ -217,12 +229,12 @@ static void print(const Run& run, Time start) {
     print_percentiles("commit", commits);
     std::printf("\"rate\": %.1f, \"missing\": %zu, \"repeated\": %zu}\n",
                 static_cast<double>(run.events.size()) / duration<double>(last - start).count(),
-                run.events.size() - run.arrivals, run.repeated.load());
+                run.wanted - run.arrivals, run.repeated.load());
 }
 
 static void measure(const char* conninfo, double rate, double seconds, std::size_t sessions,
-                    bool bare) {
-    Run run(static_cast<std::size_t>(rate * seconds));
+                    bool bare, bool refuses) {
+    Run run(static_cast<std::size_t>(rate * seconds), refuses);
     std::thread(receive, std::ref(run), open_listener()).detach();
     std::getchar();
 
@@ -233,7 +245,7 @@ static void measure(const char* conninfo, double rate, double seconds, std::size
     for (std::thread& producer : producers)
         producer.join();
     const Time deadline = Clock::now() + std::chrono::seconds(30);
-    while (run.arrivals < run.events.size() && Clock::now() < deadline)
+    while (run.arrivals < run.wanted && Clock::now() < deadline)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     print(run, start);
     std::fflush(stdout);
@@ -244,7 +256,9 @@ static void measure(const char* conninfo, double rate, double seconds, std::size
 
 int main(int argc, char** argv) {
     if (argc != 5 && argc != 6)
-        outbox::bench::die("usage", "latency CONNINFO RATE SECONDS SESSIONS [bare]");
+        outbox::bench::die("usage", "latency CONNINFO RATE SECONDS SESSIONS [bare|refuses]");
+    const std::string_view variant = argc == 6 ? argv[5] : "";
     outbox::bench::measure(argv[1], std::atof(argv[2]), std::atof(argv[3]),
-                           std::strtoull(argv[4], nullptr, 10), argc == 6);
+                           std::strtoull(argv[4], nullptr, 10), variant == "bare",
+                           variant == "refuses");
 }

@@ -1,13 +1,12 @@
 #include "flow_limit.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 namespace outbox {
 
 static constexpr double weight = 1.0 / 32;  // of one request in the moving average
-// A sample ends early when most of so many answers, at least, ask for less.
-static constexpr unsigned enough_throttled = 8;
+// Fewer answers than these say little.
+static constexpr unsigned enough_answers = 8;
 
 void FlowLimit::answered(Micros now, Micros took, bool throttled) noexcept {
     const auto seen = static_cast<double>(std::max<Micros>(took, 1));
@@ -16,41 +15,49 @@ void FlowLimit::answered(Micros now, Micros took, bool throttled) noexcept {
         duration_ = seen;
     else if (!throttled)
         duration_ += (seen - duration_) * weight;
+    if (answers_ == 0 && !is_lowered())
+        began_at_ = now;
     answers_++;
     throttled_ += throttled;
-    const bool mostly = throttled_ >= enough_throttled && throttled_ * 2 > answers_;
-    const bool slow = answers_ >= enough_throttled && now - grown_at_ >= seconds(1) &&
-                      throttled_ * 12 <= answers_;
-    if (answers_ >= sample_size || mostly || slow)
+    if (is_sample(now))
         take_sample(now);
+}
+
+// It ends early when most answers ask for less, and without a limit after a second: what was long ago
+// says nothing of the rate.
+bool FlowLimit::is_sample(Micros now) const noexcept {
+    if (throttled_ >= enough_answers && throttled_ * 2 > answers_)
+        return true;
+    if (is_lowered())
+        return now - began_at_ >= sample_time && (throttled_ == 0 || answers_ >= enough_answers);
+    return answers_ >= sample_size || (answers_ >= enough_answers && now - began_at_ >= seconds(1));
 }
 
 void FlowLimit::take_sample(Micros now) noexcept {
     const double share = static_cast<double>(throttled_) / answers_;
+    const double rate = answers_ * 1e6 / static_cast<double>(std::max<Micros>(now - began_at_, 1000));
     answers_ = throttled_ = 0;
-    if (share > tolerated && (share > obvious || now - grown_at_ >= growth_pause)) {
-        limit_ = std::max(least, limit_ * std::max(0.5, 1 - share));
-        grown_at_ = now;
-    } else if (share <= tolerated && is_lowered() && now - grown_at_ >= growth_pause) {
-        limit_ = std::min(most_, limit_ * growth);
-        grown_at_ = now;
+    began_at_ = now;
+    if (share > tolerated) {
+        limit_ = std::max(least, (is_lowered() ? limit_ : rate) * std::max(0.5, 1 - share));
+    } else if (is_lowered()) {
+        limit_ *= growth;
+        if (limit_ > ample * rate)
+            limit_ = 0;
     }
 }
 
 void FlowLimit::sent(Micros now) noexcept {
-    if (!is_lowered())
-        return;
-    const auto pause = static_cast<Micros>(std::min(duration_ / limit_, 60e6));
-    next_at_ = std::max(next_at_, now - most_late) + pause;
+    if (is_lowered())
+        next_at_ = std::max(next_at_, now - most_late) + static_cast<Micros>(1e6 / limit_);
 }
 
-void FlowLimit::start_again() noexcept {
-    limit_ = std::min(limit_, std::max(1.0, most_ / 4));
+void FlowLimit::start_again(Micros now, double requests) noexcept {
+    const double rate = requests * 1e6 / std::max(duration_, 1.0);
+    if (!is_lowered() || limit_ > rate)
+        limit_ = rate;
     answers_ = throttled_ = 0;
-}
-
-std::size_t FlowLimit::allowed() const noexcept {
-    return static_cast<std::size_t>(std::max(1.0, std::ceil(limit_)));
+    began_at_ = now;
 }
 
 }  // namespace outbox

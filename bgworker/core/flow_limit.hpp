@@ -1,18 +1,14 @@
-// How fast requests go to a lane that asks for less.
+// How many requests a second go to a lane that asks for less.
 //
-// The law is DCTCP's (RFC 8257, section 3.3): after each sample of answers the number of requests in
-// flight is multiplied by one less the share of answers that asked for less. A share up to
-// `tolerated` is no reason to slow down: answers that are refused at random, however few requests
-// there are, would otherwise stop a lane that has room. While all goes well the limit grows by a
-// constant factor at most every `growth_pause`; nor is it lowered more often, unless the share is
-// `obvious`: by chance alone some samples are above what is tolerated.
-//
-// One request in flight can be too many for a receiver that is near. So the limit is a fraction, and
-// requests are spaced by the usual duration of one over the limit; below one a request goes less
-// often than the one before it ends.
+// While a lane takes what it gets there is no limit. When more than a tolerated share of a sample of
+// answers asks for less, the limit is the rate at which they came, multiplied by one less that share:
+// what it took. While that share stays below, the limit grows by a constant factor with each sample;
+// above, it is multiplied again. That is the law of DCTCP (RFC 8257, section 3.3), for a rate instead
+// of a window: how long requests take says little of how many a receiver takes, and a limit below one
+// in flight would be at the mercy of it. A share is tolerated because answers that are refused at
+// random would otherwise stop a lane that has room. The limit goes when it no longer limits.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "clock.hpp"
@@ -21,42 +17,41 @@ namespace outbox {
 
 class FlowLimit {
   public:
-    static constexpr unsigned sample_size = 256;
     static constexpr double tolerated = 1.0 / 12;
-    static constexpr double growth = 1.0 + 1.0 / 16;
-    // A share that needs no second look.
-    static constexpr double obvious = 1.0 / 4;
-    static constexpr Micros growth_pause = milliseconds(100);
-    static constexpr double least = 0.001;
+    static constexpr double growth = 1.0 + 1.0 / 20;
+    static constexpr double least = 1.0;  // a second
+    // No limit is needed that is so many times what goes.
+    static constexpr double ample = 4.0;
+    // A sample: so many answers, or with a limit those of so long.
+    static constexpr unsigned sample_size = 256;
+    static constexpr Micros sample_time = milliseconds(100);
     // A request that is late may be made up for: timers are coarse.
-    static constexpr Micros most_late = milliseconds(3);
-
-    explicit FlowLimit(std::size_t most) noexcept : most_(static_cast<double>(most)), limit_(most_) {}
+    static constexpr Micros most_late = milliseconds(10);
 
     // A request of the lane was answered after `took`.
     void answered(Micros now, Micros took, bool throttled) noexcept;
     void sent(Micros now) noexcept;
-    // The lane was down and works again: it starts with a part of what is possible.
-    void start_again() noexcept;
+    // The lane was down and works again: it starts with as many as `requests` side by side are.
+    void start_again(Micros now, double requests) noexcept;
 
-    // Requests in flight.
+    // Requests a second; 0: there is no limit.
     double limit() const noexcept { return limit_; }
-    bool is_lowered() const noexcept { return limit_ < most_; }
-    std::size_t allowed() const noexcept;
+    bool is_lowered() const noexcept { return limit_ > 0; }
     // No request before.
     Micros earliest() const noexcept { return is_lowered() ? next_at_ : 0; }
     // How long a request takes that is not throttled; 0: not known.
     Micros usual_duration() const noexcept { return static_cast<Micros>(duration_); }
 
   private:
+    bool is_sample(Micros now) const noexcept;
     void take_sample(Micros now) noexcept;
 
-    double most_;
-    double limit_;
+    double limit_ = 0;
     double duration_ = 0;  // moving average
     Micros next_at_ = 0;
-    Micros grown_at_ = 0;
-    unsigned answers_ = 0;  // of this sample
+    // Of this sample.
+    Micros began_at_ = 0;
+    unsigned answers_ = 0;
     unsigned throttled_ = 0;
 };
 

@@ -71,7 +71,7 @@ class LaneHealth {
     static constexpr unsigned max_throttled_in_a_row = 64;
 
     LaneHealth(std::size_t requests, Micros base, Micros cap, std::uint64_t seed) noexcept
-        : circuit(base, cap, seed), flow(requests), max_failed_in_a_row_(failed_in_a_row(requests)) {}
+        : circuit(base, cap, seed), max_failed_in_a_row_(failed_in_a_row(requests)) {}
 
     // Failed requests in a row that are a failure of the lane: half of those that go side by side.
     static constexpr unsigned failed_in_a_row(std::size_t requests) noexcept {

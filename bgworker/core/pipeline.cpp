@@ -355,8 +355,7 @@ bool Pipeline::may_take_fresh(const Lane& lane, Micros now) const noexcept {
         return false;
     if (health.circuit.is_down())
         return true;
-    if (health.flow.is_lowered() &&
-        (lane.in_flight - lane.hanging >= health.flow.allowed() || now < health.flow.earliest()))
+    if (now < health.flow.earliest())
         return false;
     // One lane whose requests take long leaves something to the others.
     const std::size_t most = capabilities_.max_batches;
@@ -392,8 +391,7 @@ bool Pipeline::may_take_suspect(const Lane& lane, Micros now) const noexcept {
         return false;
     if (health.circuit.is_down())
         return lane.fresh.empty();  // as a probe
-    return !health.flow.is_lowered() || (lane.in_flight - lane.hanging < health.flow.allowed() &&
-                                         now >= health.flow.earliest());
+    return now >= health.flow.earliest();
 }
 
 // The first of those that failed once, or of those that failed often.
@@ -727,7 +725,7 @@ void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, 
             if (health.refused())
                 lane_failed(lane, outcome.retry_after, now);
             else
-                weigh_answered(lane);
+                weigh_answered(lane, now);
             break;
         case Fate::throttled:
             if (counts) {
@@ -761,15 +759,15 @@ void Pipeline::weigh_confirmed(Lane& lane, Micros now) {
     lane.health.confirmed();
     lost_connections_ = lanes_lost_ = 0;
     const bool was_down = destination_.is_down() || lane.health.circuit.is_down();
-    weigh_answered(lane);
+    weigh_answered(lane, now);
     if (was_down)
         forgive(lane, now);
 }
 
 // The destination has looked at an event.
-void Pipeline::weigh_answered(Lane& lane) {
+void Pipeline::weigh_answered(Lane& lane, Micros now) {
     if (lane.health.circuit.is_down())
-        lane.health.flow.start_again();
+        lane.health.flow.start_again(now, std::max(1.0, static_cast<double>(capabilities_.max_batches) / 4));
     destination_.works();
     lane.health.circuit.works();
 }
@@ -1218,10 +1216,13 @@ bool Pipeline::is_throttled() const noexcept {
 }
 
 double Pipeline::request_limit() const noexcept {
-    auto limit = static_cast<double>(capabilities_.max_batches);
-    lanes_.for_each(
-        [&](const Lane& lane) { limit = std::min(limit, lane.health.flow.limit()); });
-    return limit;
+    double least = 0;
+    lanes_.for_each([&](const Lane& lane) {
+        const FlowLimit& flow = lane.health.flow;
+        if (flow.is_lowered() && (least == 0 || flow.limit() < least))
+            least = flow.limit();
+    });
+    return least;
 }
 
 }  // namespace outbox

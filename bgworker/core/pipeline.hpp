@@ -196,7 +196,7 @@ class Pipeline {
     const std::string& lane_error() const noexcept;
     // Some lane has asked for less.
     bool is_throttled() const noexcept;
-    // Requests in flight that the lane may have that is throttled most.
+    // Requests a second that the lane may have that is throttled most; 0: none is.
     double request_limit() const noexcept;
 
   private:
@@ -261,7 +261,7 @@ class Pipeline {
     void end(Request& request);
     void weigh(const Request& request, const Outcome& outcome, Fate fate, Scope scope, Micros now);
     void weigh_confirmed(Lane& lane, Micros now);
-    void weigh_answered(Lane& lane);
+    void weigh_answered(Lane& lane, Micros now);
     void lane_failed(Lane& lane, Micros retry_after, Micros now);
     void destination_failed(Micros retry_after, Micros now);
     void forgive(Lane& lane, Micros now);

@@ -27,7 +27,7 @@ BEGIN ATOMIC
                    (11, 'outbox_dead_letters', 'gauge', 'Events that wait for a decision.', '',
                     (SELECT count(*) FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'DEAD')),
                    (12, 'outbox_throttled', 'counter', 'Answers that asked for fewer requests.', '', s.throttled),
-                   (13, 'outbox_request_limit', 'gauge', 'Requests that may be in flight.', '', s.request_limit::numeric),
+                   (13, 'outbox_request_limit', 'gauge', 'Requests a second, where fewer are asked for.', '', s.request_limit::numeric),
                    (14, 'outbox_suspects', 'gauge', 'Events in memory whose last attempt failed, or hangs.', '', s.suspects),
                    (15, 'outbox_lanes_down', 'gauge', 'Topics or queues of the destination that fail.', '', s.lanes_down),
                    (7, 'outbox_latency_seconds', 'gauge', 'From occurred_at to the confirmation, of the last minutes.',

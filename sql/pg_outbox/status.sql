@@ -140,6 +140,6 @@ COMMENT ON COLUMN outbox.status.position IS 'highest settled position; pull: hig
 COMMENT ON COLUMN outbox.status.cursor_saved_at IS 'when the cursor was last saved';
 COMMENT ON COLUMN outbox.status.throttled IS 'answers since the relay started that asked for fewer requests';
 COMMENT ON COLUMN outbox.status.request_limit IS
-    'requests that may be in flight, at the topic or queue that asked for fewer most; below one: one, with pauses';
+    'requests a second that the topic or queue gets that asked for fewer most; null: as many as it takes';
 COMMENT ON COLUMN outbox.status.suspects IS 'events in memory whose last attempt failed, or whose request hangs';
 COMMENT ON COLUMN outbox.status.lanes_down IS 'topics or queues of the destination that fail, and are probed';
