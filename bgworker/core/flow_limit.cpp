@@ -15,6 +15,8 @@ void FlowLimit::answered(Micros now, Micros took, bool throttled) noexcept {
         duration_ = seen;
     else if (!throttled)
         duration_ += (seen - duration_) * weight;
+    if (is_lowered() && now - took < lowered_at_)
+        return;
     if (answers_ == 0 && !is_lowered())
         began_at_ = now;
     answers_++;
@@ -36,12 +38,14 @@ bool FlowLimit::is_sample(Micros now) const noexcept {
 void FlowLimit::take_sample(Micros now) noexcept {
     const double share = static_cast<double>(throttled_) / answers_;
     const double rate = answers_ * 1e6 / static_cast<double>(std::max<Micros>(now - began_at_, 1000));
+    calm_ = throttled_ == 0 ? calm_ + 1 : 0;
     answers_ = throttled_ = 0;
     began_at_ = now;
     if (share > tolerated) {
+        lowered_at_ = now;
         limit_ = std::max(least, (is_lowered() ? limit_ : rate) * std::max(0.5, 1 - share));
     } else if (is_lowered()) {
-        limit_ *= growth;
+        limit_ *= calm_ > calm_samples ? calm_growth : growth;
         if (limit_ > ample * rate)
             limit_ = 0;
     }

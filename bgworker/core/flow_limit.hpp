@@ -3,7 +3,7 @@
 // While a lane takes what it gets there is no limit. When more than a tolerated share of a sample of
 // answers asks for less, the limit is the rate at which they came, multiplied by one less that share:
 // what it took. While that share stays below, the limit grows by a constant factor with each sample;
-// above, it is multiplied again. That is the law of DCTCP (RFC 8257, section 3.3), for a rate instead
+// above, it is multiplied again, but not for answers to what was sent before. That is the law of DCTCP (RFC 8257, section 3.3), for a rate instead
 // of a window: how long requests take says little of how many a receiver takes, and a limit below one
 // in flight would be at the mercy of it. A share is tolerated because answers that are refused at
 // random would otherwise stop a lane that has room. The limit goes when it no longer limits.
@@ -19,6 +19,9 @@ class FlowLimit {
   public:
     static constexpr double tolerated = 1.0 / 12;
     static constexpr double growth = 1.0 + 1.0 / 20;
+    // After so many samples in a row in which nothing asked for less: there may be far more room.
+    static constexpr unsigned calm_samples = 4;
+    static constexpr double calm_growth = 1.0 + 1.0 / 4;
     static constexpr double least = 1.0;  // a second
     // No limit is needed that is so many times what goes.
     static constexpr double ample = 4.0;
@@ -49,6 +52,8 @@ class FlowLimit {
     double limit_ = 0;
     double duration_ = 0;  // moving average
     Micros next_at_ = 0;
+    Micros lowered_at_ = 0;
+    unsigned calm_ = 0;  // samples
     // Of this sample.
     Micros began_at_ = 0;
     unsigned answers_ = 0;
