@@ -22,7 +22,7 @@ BEGIN ATOMIC
                    (6, 'outbox_oldest_pending_seconds', 'gauge', 'Age of the oldest event not settled.', '',
                     greatest(coalesce(extract(epoch FROM s.oldest_pending_age), 0), 0)),
                    (9, 'outbox_held_keys', 'gauge', 'Ordering keys that events in trouble hold.', '', s.held_keys),
-                   (10, 'outbox_retries', 'gauge', 'Events that were refused and are tried again.', '',
+                   (10, 'outbox_retries', 'gauge', 'Events in outbox.delivery that wait for an attempt.', '',
                     (SELECT count(*) FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'RELEASED')),
                    (11, 'outbox_dead_letters', 'gauge', 'Events that wait for a decision.', '',
                     (SELECT count(*) FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'DEAD')),

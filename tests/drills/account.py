@@ -38,7 +38,7 @@ class Attempt:
 
     @property
     def refused(self) -> bool:
-        return self.status is not None and 400 <= self.status < 500
+        return self.status is not None and 400 <= self.status < 500 and self.status != 429
 
 
 def attempts_of(events: Iterable[Event]) -> list[Attempt]:

@@ -51,17 +51,20 @@ LOST_CONNECTION = (psycopg.OperationalError, psycopg.InterfaceError)
 class Mood:
     """How a receiver answers: most events with 204, a few never, some only later.
 
-    What becomes of an event depends on its id alone, so that it does not matter who asks when.
+    What becomes of an event depends on its id or key alone, so that it does not matter who asks when.
     """
 
     def __init__(self, receiver: Receiver, *, refuses: bool) -> None:
         self.refuses = refuses
+        self.refused_keys: frozenset[str] = frozenset()
         self.refused: Counter[str] = Counter()  # times each event was
         self.instead: Behaviour | None = None  # of taking an event
         receiver.on(everything, self.behave)
 
-    def status_of(self, event_id: str) -> int:
+    def status_of(self, event_id: str, key: str) -> int:
         dice = int(event_id[-6:], 16)
+        if key in self.refused_keys:
+            return 400
         if not self.refuses:
             return 204
         if dice % 149 == 0:
@@ -74,7 +77,7 @@ class Mood:
 
     async def behave(self, exchange: Exchange) -> None:
         event_id = exchange.request.headers["ce-id"]
-        status = self.status_of(event_id)
+        status = self.status_of(event_id, exchange.request.headers["ce-subject"])
         if status != 204:
             self.refused[event_id] += 1
             await answer(status, body=b"not like this")(exchange)
@@ -99,6 +102,7 @@ class Drill(Writing):
         self.mood = Mood(self.suffering, refuses=True)
         self.kills: list[Kill] = []
         self.moved_at = 0.0
+        self.max_attempts = int(options.get("max_attempts", MAX_ATTEMPTS))
         self.database.add_destination("suffering", self.suffering.url(), **{**SUFFERING, **options})
         self.database.add_destination("calm", self.calm.url())
         for destination in ("suffering", "calm"):
@@ -192,7 +196,7 @@ class Drill(Writing):
         accounts = {
             name: balance(
                 ledger, self.attempts(receiver, ledger), dead=dead if name == "suffering" else set(),
-                rolled_back=rolled_back, max_attempts=MAX_ATTEMPTS,
+                rolled_back=rolled_back, max_attempts=self.max_attempts,
                 kills=[k for k in self.kills if name == "suffering" or k.what != "receiver"],
                 window=REPEATS_WINDOW, behind=self.most_behind_a_slow_event(),
             )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Iterator
 
 import pytest
 
+import nginx
 from database import Database
 from receiver import Gate, Receiver, answer, everything, subject
-from waiting import wait_until
+from waiting import SECOND, wait_until
 
 
 @pytest.fixture
@@ -94,3 +97,170 @@ def test_the_log_has_few_lines(db: Database, receiver: Receiver) -> None:
     wait_for(receiver, {f"k{n}" for n in range(1, 51)}, 20)
     lines = db.cluster.log_since(db.cluster.test_began).count('destination "d"')
     assert lines <= 12
+
+
+# -------------------------------------------------------------------------------------------------
+# Poison
+# -------------------------------------------------------------------------------------------------
+
+# What becomes of events in trouble, each time their row is written.
+NOTE_ATTEMPTS = """
+    CREATE TABLE public.attempt (
+        ordering_key text, event_id uuid, number integer, at timestamptz, pause interval);
+    CREATE FUNCTION public.note_attempt() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO public.attempt
+        VALUES (NEW.ordering_key, NEW.event_id, NEW.attempts, NEW.last_failed_at,
+                NEW.next_retry_at - NEW.last_failed_at);
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER note_attempt AFTER UPDATE ON outbox.delivery FOR EACH ROW
+        WHEN (NEW.attempts > OLD.attempts) EXECUTE FUNCTION public.note_attempt();
+"""
+
+# Of each poisoned key: the sum of the pauses between attempts, and how long all attempts took.
+POISONED_KEYS = """
+    SELECT ordering_key, count(*), extract(epoch FROM sum(pause))::float8,
+           extract(epoch FROM max(at) - min(at))::float8
+      FROM public.attempt GROUP BY ordering_key"""
+
+
+def test_dead_letters_of_poison_appear_when_their_policy_says_so(db: Database, receiver: Receiver) -> None:
+    """And events that are well do not notice, neither meanwhile nor when only poison is left."""
+    poison = {f"k{n}" for n in range(20, 201, 20)}
+    receiver.on(subject(*poison), answer(400))
+    db.execute(NOTE_ATTEMPTS)
+    db.add_destination("d", receiver.url(), max_attempts="4", retry_base="1s", retry_max="2s")
+    enqueue_keys(db, 200, 2)
+    wait_for(receiver, {f"k{n}" for n in range(1, 201)} - poison, 2)
+    sent: dict[str, float] = {}  # events that are well, one at a time
+
+    def dead_letters() -> int:
+        if set(receiver.ids()) >= set(sent):
+            began = time.monotonic()
+            sent[db.enqueue(f"well {len(sent)}")[0]] = began
+        return db.value("SELECT count(*) FROM outbox.dead_letter")
+
+    wait_until(dead_letters, lambda dead: dead == 2 * len(poison), timeout=120, what="dead letters")
+    wait_until(receiver.ids, lambda ids: set(sent) <= set(ids), what="all events that are well")
+    waits = [e.request.began - sent[e.id] for e in receiver.events() if e.id in sent]
+    assert max(waits) < SECOND, f"an event that is well took {max(waits):.3f} s"
+
+    keys = db.execute(POISONED_KEYS)
+    assert {key for key, *_ in keys} == poison
+    for key, attempts, pauses, took in keys:
+        assert attempts == 2 * 4
+        assert took < 1.5 * pauses + SECOND, f"{key} took {took:.3f} s, its pauses are {pauses:.3f} s"
+    pauses, took = (sum(row[column] for row in keys) for column in (2, 3))
+    assert took < 1.5 * pauses, f"all poison took {took:.3f} s, the pauses are {pauses:.3f} s"
+
+
+def test_a_fresh_event_does_not_wait_for_poison_that_pauses(db: Database, receiver: Receiver) -> None:
+    receiver.on(subject("a", "b"), answer(400))
+    db.add_destination("d", receiver.url(), retry_base="24h", retry_max="24h")
+    db.enqueue("a", 3)
+    db.enqueue("b", 3)
+    wait_until(
+        lambda: db.execute("SELECT state, count(*) FROM outbox.delivery GROUP BY 1 ORDER BY 1"),
+        lambda states: states == [("PENDING", 4), ("RELEASED", 2)], what="poison that waits",
+    )  # fmt: skip
+    began = time.monotonic()
+    (fresh,) = db.enqueue("c")
+    wait_until(receiver.ids, lambda ids: fresh in ids, what="the fresh event")
+    (event,) = [event for event in receiver.events() if event.id == fresh]
+    assert event.request.began - began < SECOND
+
+
+# -------------------------------------------------------------------------------------------------
+# A real server
+# -------------------------------------------------------------------------------------------------
+
+CONFIGURATION = """
+{main}
+events {{ worker_connections 512; }}
+http {{
+    log_format record '$status $http_ce_subject $http_ce_aggregateversion';
+    access_log {root}/access.log record;
+    {paths}
+    split_clients $request_id $in_twenty {{ 5% 1; * 0; }}
+    map $http_ce_subject $refused {{ ~0$ 1; default 0; }}
+    limit_req_zone $server_port zone=shed:1m rate=50r/s;
+    limit_req_status 429;
+    server {{
+        listen 127.0.0.1:{port};
+        location = /unavailable {{ if ($in_twenty) {{ return 503; }} return 204; }}
+        location = /closes {{ if ($in_twenty) {{ return 444; }} return 204; }}
+        location = /refuses {{ if ($refused) {{ return 400; }} return 204; }}
+        location = /sheds {{ limit_req zone=shed; proxy_pass http://unix:{root}/backend; }}
+    }}
+    server {{ listen unix:{root}/backend; access_log off; location / {{ return 204; }} }}
+}}
+"""
+
+
+class ImpairedServer(nginx.Nginx):
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}/{path}"
+
+    def taken(self) -> dict[str, list[int]]:
+        """Per key the versions it has taken, in their order, repetitions left out."""
+        taken: dict[str, dict[int, None]] = {}
+        for status, key, version in self.log():
+            if status == "204":
+                taken.setdefault(key, {})[int(version)] = None
+        return {key: list(versions) for key, versions in taken.items()}
+
+    def wait_for(self, keys: set[str], each: int) -> None:
+        wait_until(
+            lambda: {key for key in keys if len(self.taken().get(key, [])) < each},
+            lambda missing: not missing, what="all events of these keys in the log of nginx",
+        )  # fmt: skip
+        for key, versions in self.taken().items():
+            assert versions == sorted(versions), f"{key} came in the order {versions}"
+
+
+@pytest.fixture
+def server() -> Iterator[ImpairedServer]:
+    if not nginx.PROGRAM.exists():
+        pytest.skip("NOT TESTED: nginx is not installed")
+    server = ImpairedServer(CONFIGURATION)
+    yield server
+    server.close()
+
+
+KEYS = {f"k{n}" for n in range(1, 101)}
+
+
+@pytest.mark.parametrize("path", ["unavailable", "closes"])
+def test_a_server_that_fails_at_random(db: Database, server: ImpairedServer, path: str) -> None:
+    db.add_destination("d", server.url(path), retry_base="50ms", retry_max="50ms")
+    enqueue_keys(db, 100, 20)
+    server.wait_for(KEYS, 20)
+    db.wait_settled()
+    wait_until(
+        lambda: db.value("SELECT count(*) FROM outbox.delivery"), lambda rows: rows == 0,
+        what="nothing to be in trouble",
+    )  # fmt: skip
+
+
+def test_a_server_that_sheds_load(db: Database, server: ImpairedServer) -> None:
+    """It is slower, and nothing else: nobody is charged."""
+    db.add_destination("d", server.url("sheds"))
+    enqueue_keys(db, 100, 3)
+    server.wait_for(KEYS, 3)
+    db.wait_settled()
+    status = db.status()
+    assert status["throttled"] > 0 and status["request_limit"] < 16
+    assert db.value("SELECT count(*) FROM outbox.delivery WHERE attempts > 0") == 0
+
+
+def test_a_server_that_refuses_some_keys(db: Database, server: ImpairedServer) -> None:
+    db.add_destination("d", server.url("refuses"), max_attempts="2", retry_base="50ms", retry_max="50ms")
+    enqueue_keys(db, 100, 5)
+    refused = {key for key in KEYS if key.endswith("0")}
+    server.wait_for(KEYS - refused, 5)
+    wait_until(
+        lambda: db.execute("SELECT ordering_key, count(*) FROM outbox.dead_letter GROUP BY 1"),
+        lambda dead: dict(dead) == dict.fromkeys(refused, 5), what="dead letters of what is refused",
+    )  # fmt: skip
+    assert not refused & set(server.taken())

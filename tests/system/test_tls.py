@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,21 +9,18 @@ from typing import NamedTuple
 
 import pytest
 
-from cluster import free_port, make_directory
+import nginx
+from cluster import make_directory
 from database import Database
 from waiting import wait_until
 
-NGINX = "/usr/sbin/nginx"
-
 CONFIGURATION = """
-daemon off; pid {root}/nginx.pid; error_log {root}/error.log; {user}
+{main}
 events {{ }}
 http {{
     log_format record '$server_protocol $status $connection $http_ce_subject $http_ce_aggregateversion $http_ce_id';
     access_log {root}/access.log record;
-    keepalive_requests 100000;
-    client_body_temp_path {root}/body; proxy_temp_path {root}/proxy; fastcgi_temp_path {root}/fastcgi;
-    uwsgi_temp_path {root}/uwsgi; scgi_temp_path {root}/scgi;
+    {paths}
     server {{
         listen 127.0.0.1:{port} ssl {http2};
         ssl_certificate {root}/server.crt; ssl_certificate_key {root}/server.key;
@@ -49,42 +43,20 @@ class Request(NamedTuple):
     event_id: str
 
 
-class TlsServer:
-    """nginx with a certificate for 127.0.0.1, signed by `authority`."""
+class TlsServer(nginx.Nginx):
+    """With a certificate for 127.0.0.1, signed by `authority`."""
 
-    def __init__(self, root: Path, http2: bool) -> None:
-        self.root = root
+    def __init__(self, http2: bool) -> None:
+        root = make_directory("tls")
         self.authority = str(root / "ca.crt")
         make_certificates(root)
-        for _ in range(3):  # somebody may take the port between our choice and its use
-            self.port = free_port()
-            (root / "nginx.conf").write_text(
-                CONFIGURATION.format(
-                    root=root, port=self.port, http2="http2" if http2 else "",
-                    user="user postgres;" if os.geteuid() == 0 else "",
-                )
-            )  # fmt: skip
-            self.process = subprocess.Popen(
-                [NGINX, "-e", str(root / "error.log"), "-c", str(root / "nginx.conf")]
-            )
-            wait_until(lambda: self.process.poll() is not None or self.answers(), what="nginx to answer")
-            if self.process.poll() is None:
-                return
-        raise AssertionError(f"nginx did not start:\n{(root / 'error.log').read_text()}")
-
-    def answers(self) -> bool:
-        """It itself: its file is written when it has bound the port."""
-        if not (self.root / "nginx.pid").exists():
-            return False
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        super().__init__(CONFIGURATION, root, http2="http2" if http2 else "")
 
     def url(self, host: str = "127.0.0.1", path: str = "events") -> str:
         return f"https://{host}:{self.port}/{path}"
 
     def requests(self) -> list[Request]:
-        lines = (self.root / "access.log").read_text().splitlines()
-        records = [line.split() for line in lines if line.startswith("HTTP")]
+        records = [record for record in self.log() if record[0].startswith("HTTP")]
         return [Request(*r[:4], int(r[4]), r[5]) for r in records if r[1] == "204"]
 
     def wait_for(self, ids: list[str]) -> list[Request]:
@@ -94,11 +66,6 @@ class TlsServer:
             lambda missing: not missing, what=f"{len(ids)} events in the log of nginx",
         )  # fmt: skip
         return self.requests()
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait()
-        shutil.rmtree(self.root, ignore_errors=True)
 
 
 def make_certificates(root: Path) -> None:
@@ -116,12 +83,12 @@ def make_certificates(root: Path) -> None:
 
 @pytest.fixture
 def tls_server(http: None) -> Iterator[Callable[..., TlsServer]]:
-    if not Path(NGINX).exists():
+    if not nginx.PROGRAM.exists():
         pytest.skip("NOT TESTED: nginx is not installed")
     servers: list[TlsServer] = []
 
     def start(*, http2: bool = True) -> TlsServer:
-        servers.append(TlsServer(make_directory("tls"), http2))
+        servers.append(TlsServer(http2))
         return servers[-1]
 
     yield start

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -13,7 +15,7 @@ import pytest
 
 from cluster import Installation, MakeCluster
 from database import Database, create_database
-from receiver import Exchange, Gate, Request, answer
+from receiver import Exchange, Gate, Request, answer, reset
 from waiting import wait_until
 
 from .conftest import SINKS, MakeSink
@@ -420,6 +422,127 @@ def test_an_event_that_is_too_large_is_a_dead_letter(sink: Sink, db: Database) -
     db.execute("ALTER SERVER d OPTIONS (SET on_dead_letter 'release')")
     assert_arrived(sink, ids + behind)
     assert in_trouble(db) == [("a", 2, "DEAD")]
+
+
+# -------------------------------------------------------------------------------------------------
+# Destinations that fail in part
+# -------------------------------------------------------------------------------------------------
+
+
+def enqueue_type(db: Database, type: str, keys: int, count: int, *, first: int = 1) -> list[str]:
+    """Events of an aggregate type, and so for a topic of its own."""
+    rows = db.execute(
+        "SELECT outbox.enqueue(%s, %s || k::text, 'changed', '{}', version => n) "
+        "FROM generate_series(%s::bigint, %s::bigint) AS n, generate_series(1, %s) AS k",
+        (type, type, first, first + count - 1, keys),
+    )
+    return [str(row[0]) for row in rows]
+
+
+def is_about(sink: Sink, aggregate_type: str) -> Callable[[Request], bool]:
+    return lambda request: any(m.aggregate_type == aggregate_type for m in sink.carried(request))
+
+
+def charged(db: Database) -> list[tuple[str, int, str, int]]:
+    return db.execute(
+        "SELECT aggregate_id, version, state, attempts FROM outbox.delivery "
+        "WHERE attempts > 0 OR state NOT IN ('RELEASED', 'PENDING')"
+    )
+
+
+@pytest.mark.other_servers
+@pytest.mark.needs("topics")
+def test_one_of_several_topics_is_missing(sink: Sink, db: Database) -> None:
+    """The others go on. What is for the missing one waits, in order, and nobody is charged."""
+    for there in ("a.events", "c.events"):
+        sink.add_topic(there)
+    sink.create()
+    with db.connection.transaction():
+        ids, missing, others = (enqueue_type(db, type, 4, 3) for type in ("a", "b", "c"))
+    ids += others
+    sink.wait_for(ids)
+    status = wait_until(db.status, lambda s: s["lanes_down"] > 0, what="a topic to be down")
+    assert re.search("b.events", status["last_error"]), "the error does not name what is missing"
+    ids += [id for type in ("a", "c") for id in enqueue_type(db, type, 4, 2, first=4)]
+    sink.wait_for(ids)
+    assert not set(missing) & {message.event_id for message in sink.messages()}
+    assert charged(db) == []
+    sink.proxy.refuse_connections()  # so that nothing is published before there is a reader
+    sink.add_topic("b.events")
+    sink.proxy.listen()
+    assert_arrived(sink, ids + missing, times=2)
+    wait_until(lambda: in_trouble(db), lambda seen: seen == [], what="nothing to be in trouble")
+    wait_until(lambda: db.status()["lanes_down"], lambda down: down == 0, what="all topics to work")
+
+
+# More than an eighth of outbox.max_in_flight leaves memory.
+MANY_KEYS, MANY_EACH = 100, 14
+
+
+@pytest.mark.needs("topics")
+def test_what_waits_for_a_missing_topic_leaves_memory(sink: Sink, db: Database) -> None:
+    sink.add_topic("a.events")
+    sink.create()
+    missing = enqueue_type(db, "b", MANY_KEYS, MANY_EACH)
+    ids = enqueue_type(db, "a", 10, 3)
+    sink.wait_for(ids)
+    wait_until(
+        lambda: db.value("SELECT count(*) FROM outbox.delivery WHERE state = 'RELEASED'"),
+        what="events in outbox.delivery",
+    )
+    ids += enqueue_type(db, "a", 10, 3, first=4)
+    sink.wait_for(ids)
+    assert charged(db) == []
+    sink.proxy.refuse_connections()  # so that nothing is published before there is a reader
+    sink.add_topic("b.events")
+    sink.proxy.listen()
+    sink.wait_for(missing, timeout=120)
+    assert_arrived(sink, missing + ids, times=2)
+    wait_until(lambda: in_trouble(db), lambda seen: seen == [], what="nothing to be in trouble")
+
+
+@pytest.mark.needs("topics")
+@pytest.mark.needs("throttling")
+def test_one_of_several_topics_is_throttled(sink: Sink, db: Database) -> None:
+    """It is left alone for as long as it asks; the others are not."""
+    for topic in ("a.events", "b.events"):
+        sink.add_topic(topic)
+    sink.proxy.on(is_about(sink, "b"), sink.throttle(1))
+    sink.create()
+    throttled = enqueue_type(db, "b", 3, 2)
+    status = wait_until(db.status, lambda s: s["state"] == "throttled", what="throttling")
+    assert status["throttled"] > 0
+    ids = enqueue_type(db, "a", 10, 5)
+    sink.wait_for(ids)
+    assert not set(throttled) & {message.event_id for message in sink.messages()}
+    assert db.status()["lanes_down"] == 0
+    sink.proxy.forget_rules()
+    assert_arrived(sink, throttled + ids)
+    assert in_trouble(db) == []
+
+
+@pytest.mark.needs("throttling")
+def test_requests_that_are_throttled_at_random(sink: Sink, db: Database) -> None:
+    dice = random.Random(1)
+    sink.add_topic()
+    rule = sink.proxy.on(lambda r: sink.proxy.carries(r) and dice.random() < 0.1, sink.throttle(0))
+    ids = enqueue_keys(db, [f"k{n}" for n in range(100)], 5)
+    sink.create()
+    assert_arrived(sink, ids)
+    assert len(rule.met) == 0 or db.status()["throttled"] > 0
+    assert in_trouble(db) == []
+
+
+@pytest.mark.needs("requests")
+def test_requests_that_are_lost_at_random(sink: Sink, db: Database) -> None:
+    """Nobody knows why, so an event that is unlucky three times may be charged; none dies of it."""
+    dice = random.Random(1)
+    sink.add_topic()
+    sink.proxy.on(lambda r: sink.proxy.carries(r) and dice.random() < 0.1, reset)
+    ids = enqueue_keys(db, [f"k{n}" for n in range(100)], 5)
+    sink.create(retry_base="50ms", retry_max="50ms")
+    assert_arrived(sink, ids)
+    wait_until(lambda: in_trouble(db), lambda seen: seen == [], what="nothing to be in trouble")
 
 
 # -------------------------------------------------------------------------------------------------
