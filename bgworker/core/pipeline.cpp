@@ -41,19 +41,23 @@ Pipeline::~Pipeline() {
 // The log's side
 // ---------------------------------------------------------------------------------------------
 
-// When all there is has failed, only something else can tell an outage from a few bad keys: there is
-// room for a quarter more to find it.
 bool Pipeline::has_memory() const noexcept {
-    const bool looks_for_fresh = limits_.moves_waiting && !lanes_.any_fresh() &&
-                                 (destination_.is_down() || all_lanes_down());
-    const auto most = [&](std::size_t usual) {
-        return looks_for_fresh ? usual + std::max<std::size_t>(usual / 4, 1) : usual;
-    };
-    return unsettled_ < most(limits_.max_events) && held_bytes_ < most(limits_.max_bytes);
+    return unsettled_ < limits_.max_events && held_bytes_ < limits_.max_bytes;
 }
 
+// There is a quarter more for what must not wait until the log has nothing to read.
+bool Pipeline::has_spare_memory() const noexcept {
+    const auto more = [](std::size_t usual) {
+        return usual + std::max<std::size_t>(usual / 4, 1);
+    };
+    return unsettled_ < more(limits_.max_events) && held_bytes_ < more(limits_.max_bytes);
+}
+
+// When all there is has failed, only something else can tell an outage from a few bad keys.
 bool Pipeline::has_room() const noexcept {
-    return has_memory() && ledger_.span() < limits_.max_events * max_span_factor &&
+    const bool looks_for_fresh = limits_.moves_waiting && !lanes_.any_fresh() &&
+                                 (destination_.is_down() || all_lanes_down());
+    return (has_memory() || (looks_for_fresh && has_spare_memory())) && ledger_.span() < limits_.max_events * max_span_factor &&
            chains_.held() < max_held_keys;
 }
 
@@ -173,7 +177,7 @@ void Pipeline::admit_retries(EventBlock* block) {
 }
 
 bool Pipeline::wants_retries() const noexcept {
-    return !paused_ && !backing_off() && has_memory() && suspects() < max_suspects;
+    return !paused_ && !backing_off() && has_spare_memory() && suspects() < max_suspects;
 }
 
 void Pipeline::record(Tracked& event, Record::Kind kind) {

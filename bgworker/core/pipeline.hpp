@@ -29,7 +29,8 @@
 // A sink that is ordered has one lane, and no suspects: a failed batch goes to the front, and the
 // destination is backed off from.
 //
-// Memory is bounded by `Limits`; has_room() says when the reader must wait. Before events that wait
+// Memory is bounded by `Limits`, and a quarter more for retries and for what a destination that is
+// down is probed with; has_room() says when the reader must wait. Before events that wait
 // behind suspects, or for a lane that is down while others work, take all of it, they leave for
 // outbox.delivery. Nothing leaves while the destination is down. One thread.
 //
@@ -212,6 +213,7 @@ class Pipeline {
     };
 
     bool has_memory() const noexcept;
+    bool has_spare_memory() const noexcept;
     void take_in(TrackedBlock& block);
     void join_lane(Tracked& event);
     void enqueue(Tracked& event);

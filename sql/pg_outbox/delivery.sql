@@ -52,6 +52,10 @@ COMMENT ON INDEX outbox.delivery_failed IS 'counts retries and dead letters';
 
 SELECT pg_extension_config_dump('outbox.delivery', '');
 
+-- This table grows and shrinks faster than its statistics follow, and a plan made while it was empty lives
+-- on in a relay. So statements name the rows they mean by destination and `position = ANY (...)`, although
+-- a join says as much: else they may be found by looking at all rows of the destination.
+
 -- An option of a destination, or else the setting of the same name.
 CREATE FUNCTION outbox.destination_option(destination name, option text)
 RETURNS text
@@ -101,7 +105,8 @@ BEGIN ATOMIC
     SELECT d.*
       FROM outbox.delivery AS d
      WHERE d.destination = $1 AND d.ordering_key = $2 AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
-       AND (d.state <> 'DEAD' OR outbox.destination_option($1, 'on_dead_letter') = 'block')
+       -- In a subquery it is looked up once, not for each dead letter of the key.
+       AND (d.state <> 'DEAD' OR (SELECT outbox.destination_option($1, 'on_dead_letter')) = 'block')
      ORDER BY d.position
      LIMIT 1;
 END;
@@ -193,8 +198,8 @@ BEGIN
       FROM (SELECT f.place, f.error, f.permanent OR b.attempts + 1 >= max_attempts AS dies
               FROM unnest(positions, errors, permanent) AS f(place, error, permanent)
               JOIN outbox.delivery AS b ON b.destination = $1 AND b.position = f.place
-             WHERE b.state IN ('PENDING', 'RELEASED')) AS failed
-     WHERE d.destination = $1 AND d.position = failed.place
+             WHERE b.state IN ('PENDING', 'RELEASED') AND b.position = ANY (positions)) AS failed
+     WHERE d.destination = $1 AND d.position = failed.place AND d.position = ANY (positions)
     RETURNING d.position, d.state, d.attempts;
 END $$;
 COMMENT ON FUNCTION outbox.fail_events(name, xid8[], bigint[], text[], boolean[]) IS
@@ -239,7 +244,8 @@ BEGIN ATOMIC
            first_failed_at = coalesce(d.first_failed_at, clock_timestamp()),
            last_failed_at = clock_timestamp()
       FROM unnest(positions, errors, steps) AS released(place, error, step)
-     WHERE d.destination = $1 AND d.position = released.place AND d.state IN ('PENDING', 'RELEASED');
+     WHERE d.destination = $1 AND d.position = released.place AND d.position = ANY (positions)
+       AND d.state IN ('PENDING', 'RELEASED');
 END;
 COMMENT ON FUNCTION outbox.release_events(name, xid8[], bigint[], text[], integer[]) IS
     'internal: makes events wait that are not at fault';
@@ -281,8 +287,9 @@ COMMENT ON FUNCTION outbox.hurry_events(name, integer) IS
     'internal: makes events due that waited for what was down';
 
 -- Takes what is due under a token: rows whose turn has come, each with what waits right behind it, up to
--- a row that is on its way: one before it may have come back, by a replay or after a crash. No more than
--- max_bytes of payload altogether, but at least one row.
+-- a row that is on its way: one before it may have come back, by a replay or after a crash. What has failed
+-- is taken alone, and of a key whose event before is a dead letter only a few are: what waits behind would
+-- be taken and given back again and again. No more than max_bytes of payload altogether, but at least one row.
 CREATE FUNCTION outbox.claim_due(
     destination  name,
     token        uuid,
@@ -295,11 +302,19 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    now CONSTANT timestamptz := clock_timestamp();
+    now   CONSTANT timestamptz := clock_timestamp();
+    taken bigint[];
 BEGIN
-    RETURN QUERY
     WITH due AS (
-        SELECT d.position, d.ordering_key, d.next_retry_at
+        SELECT d.position, d.ordering_key, d.next_retry_at, coalesce(octet_length(d.payload), 0) AS bytes,
+               CASE WHEN d.attempts > 0 OR d.ordering_key = '' THEN 0
+                    WHEN (SELECT b.attempts > 0
+                            FROM outbox.delivery AS b
+                           WHERE b.destination = $1 AND b.ordering_key = d.ordering_key AND b.position < d.position
+                             AND b.state <> 'DISCARDED' AND b.ordering_key <> ''
+                           ORDER BY b.position DESC
+                           LIMIT 1) THEN 10
+                    ELSE 100 END AS followers
           FROM outbox.delivery AS d
          WHERE d.destination = $1 AND d.next_retry_at <= now
            AND (d.lock_token IS NULL OR d.locked_until < now)
@@ -309,12 +324,12 @@ BEGIN
          LIMIT max_events
            FOR UPDATE OF d SKIP LOCKED
     ), wanted AS (
-        SELECT due.position, due.next_retry_at, due.position AS head FROM due
+        SELECT due.position, due.bytes, due.next_retry_at, due.position AS head FROM due
         UNION ALL
-        SELECT follower.position, due.next_retry_at, due.position
+        SELECT follower.position, follower.bytes, due.next_retry_at, due.position
           FROM due
          CROSS JOIN LATERAL (
-            SELECT f.position,
+            SELECT f.position, coalesce(octet_length(f.payload), 0) AS bytes,
                    bool_or(f.state <> 'PENDING' OR f.lock_token IS NOT NULL AND coalesce(f.locked_until >= now, true))
                        OVER (ORDER BY f.position) AS stopped
               FROM (SELECT b.*
@@ -322,21 +337,22 @@ BEGIN
                      WHERE b.destination = $1 AND b.ordering_key = due.ordering_key AND b.position > due.position
                        AND b.state <> 'DISCARDED' AND b.ordering_key <> ''
                      ORDER BY b.position
-                     LIMIT 100) AS f) AS follower
+                     LIMIT due.followers) AS f) AS follower
          WHERE NOT follower.stopped
     ), numbered AS (
-        SELECT w.position,
-               row_number() OVER w AS number,
-               sum(coalesce(octet_length(d.payload), 0)) OVER w AS bytes
+        SELECT w.position, row_number() OVER w AS number, sum(w.bytes) OVER w AS bytes
           FROM wanted AS w
-          JOIN outbox.delivery AS d ON d.destination = $1 AND d.position = w.position
         WINDOW w AS (ORDER BY w.next_retry_at, w.head, w.position)
     )
+    SELECT array_agg(n.position) INTO taken
+      FROM numbered AS n
+     WHERE n.number = 1 OR n.number <= max_events AND n.bytes <= max_bytes;
+
+    RETURN QUERY
     UPDATE outbox.delivery AS d
        SET lock_token = token, locked_at = now, locked_until = $3
-      FROM numbered AS n
-     WHERE d.destination = $1 AND d.position = n.position
-       AND (n.number = 1 OR n.number <= max_events AND n.bytes <= max_bytes)
+     WHERE d.destination = $1 AND d.position = ANY (taken) AND d.state IN ('PENDING', 'RELEASED')
+       AND (d.lock_token IS NULL OR d.locked_until < now)
     RETURNING d.*;
 END $$;
 COMMENT ON FUNCTION outbox.claim_due(name, uuid, timestamptz, integer, bigint) IS

@@ -345,6 +345,18 @@ TEST_F(PipelineTrouble, ARetryGoesThoughItsKeyIsHeldAndIsRecordedWhenConfirmed) 
     }
 }
 
+TEST_F(PipelineTrouble, RetriesHaveRoomWhileTheLogFillsTheRest) {
+    start(single_events);
+    std::vector<EventSpec> events;
+    for (std::int64_t i = 1; pipeline->has_room(); i += 100) {
+        events.clear();
+        for (std::int64_t j = i; j < i + 100; j++)
+            events.push_back({j, "k" + std::to_string(j)});
+        window(events);
+    }
+    EXPECT_TRUE(pipeline->wants_retries());
+}
+
 TEST_F(PipelineTrouble, ARetryThatIsRefusedAgainHoldsBackTheOnesBehindIt) {
     start(single_events);
     pipeline->hold_key("a");
