@@ -249,8 +249,7 @@ def test_a_server_that_sheds_load(db: Database, server: ImpairedServer) -> None:
     enqueue_keys(db, 100, 3)
     server.wait_for(KEYS, 3)
     db.wait_settled()
-    status = db.status()
-    assert status["throttled"] > 0 and status["request_limit"] < 16
+    assert db.status()["throttled"] > 0
     assert db.value("SELECT count(*) FROM outbox.delivery WHERE attempts > 0") == 0
 
 
