@@ -11,7 +11,6 @@ from report import Figure, Goal
 from workload import KEYS, Bench, Unavailable, wait_until
 
 PACKAGE = "google-cloud-cli-pubsub-emulator"
-TOPIC = "/v1/projects/bench/topics/account"
 
 
 def emulator_jar() -> str:
@@ -22,18 +21,22 @@ def emulator_jar() -> str:
     return jars[0]
 
 
+def create_topic(port: int, name: str) -> None:
+    urllib.request.urlopen(urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/projects/bench/topics/{name}", b"{}", {"Content-Type": "application/json"},
+        method="PUT")).close()
+
+
 @contextmanager
 def emulator(bench: Bench) -> Iterator[int]:
-    """With the topic. For one round: it gives no memory back that messages took, in buffers least of all."""
+    """With the topic `account`. For one round: it gives no memory back that messages took, in buffers least of all."""
     port = free_port()
     command = ["java", "-Xmx4g", "-XX:MaxDirectMemorySize=8g", "-jar", emulator_jar(), "--host=127.0.0.1", f"--port={port}"]
     with (bench.cluster.root / "emulator.log").open("w") as log, \
             subprocess.Popen(command, stdout=log, stderr=log) as server:
         try:
             wait_until(lambda: answers(port), 30, "the emulator answers")
-            urllib.request.urlopen(urllib.request.Request(
-                f"http://127.0.0.1:{port}{TOPIC}", b"{}", {"Content-Type": "application/json"},
-                method="PUT")).close()
+            create_topic(port, "account")
             yield port
         finally:
             server.kill()

@@ -96,12 +96,12 @@ def receivers(bench: Bench) -> Iterator[int]:
                 server.terminate()
 
 
-def fill(bench: Bench, events: int) -> None:
+def fill(bench: Bench, events: int, lanes: int = 1) -> None:
     bench.clear_log()
     bench.sql.execute("TRUNCATE outbox.delivery")
     bench.sql.execute(
-        "SELECT count(outbox.enqueue('account', 'a' || n %% %s, 'AccountChanged', %s::jsonb, n)) "
-        "FROM generate_series(1, %s) AS n", [KEYS, payload(), events])
+        "SELECT count(outbox.enqueue('account', 'a' || n %% %s, 'AccountChanged', %s::jsonb, n, topic => 'lane_' || n %% %s %% %s)) "
+        "FROM generate_series(1, %s) AS n", [KEYS, payload(), KEYS, lanes, events])
 
 
 @dataclass
@@ -112,9 +112,9 @@ class Run:
     lines_a_minute: float
 
 
-def drain(bench: Bench, url: str, events: int, share: float, options: dict[str, str]) -> Run:
+def drain(bench: Bench, url: str, events: int, share: float, options: dict[str, str], lanes: int = 1) -> Run:
     """Events a second, from the first confirmation to the last one of those that can arrive."""
-    fill(bench, events)
+    fill(bench, events, lanes)
     wanted = int(events * share)
     log_before, began = bench.cluster.log.read_bytes().count(b"\n"), time.monotonic()
     with bench.destination(url, **options):

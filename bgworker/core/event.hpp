@@ -39,6 +39,7 @@ struct Event {
     bool has_payload = false;
     bool retry = false;       // it stands in outbox.delivery
     bool has_failed = false;  // so often that it is at fault; only of retries
+    bool key_failed = false;  // or the event of its key before it has, and is a dead letter
     std::string_view topic;
     std::string_view aggregate_type;
     std::string_view aggregate_id;

@@ -696,7 +696,7 @@ void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, 
     const bool hung = request.hangs && is_overtaken(lane, request.number);
     const bool counts =
         current &&
-        (probes || (request.fresh && !hung && !request.events.front()->has_failed));
+        (probes || (request.fresh && !hung && !request.events.front()->key_failed));
     if (fate != Fate::confirmed) {
         lane.last_error = outcome.error;
         last_error_ = outcome.error;

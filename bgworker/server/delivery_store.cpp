@@ -291,12 +291,19 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
     const Oid types[] = {NAMEOID, UUIDOID, INT4OID, INT8OID};
     const Datum values[] = {name_datum(destination), my_token(), Int32GetDatum(max_retries),
                             Int64GetDatum(max_retry_bytes)};
-    run("SELECT * FROM outbox.claim_due($1, $2, NULL, $3, $4) ORDER BY position", lengthof(types),
-        types, values);
+    run("SELECT d.*, d.attempts > 0 OR d.ordering_key <> '' AND coalesce("
+        "           (SELECT before.attempts > 0 FROM outbox.delivery AS before"
+        "             WHERE before.destination = $1 AND before.ordering_key = d.ordering_key"
+        "               AND before.ordering_key <> '' AND before.state <> 'DISCARDED'"
+        "               AND before.position < d.position ORDER BY before.position DESC LIMIT 1), false)"
+        "           AS key_failed"
+        "  FROM outbox.claim_due($1, $2, NULL, $3, $4) AS d ORDER BY d.position",
+        lengthof(types), types, values);
     const uint64 count = SPI_processed;
     SPITupleTable* rows = SPI_tuptable;
     check_event_columns("claim_due", rows->tupdesc);
     const int attempts = result_column("claim_due", "attempts", INT4OID);
+    const int key_failed = result_column("claim_due", "key_failed", BOOLOID);
     TupleTableSlot* slot = MakeSingleTupleTableSlot(rows->tupdesc, &TTSOpsHeapTuple);
     // Its own until it is admitted; an error ends the process.
     EventBlock* block = nullptr;
@@ -313,7 +320,9 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
             continue;
         }
         bool is_null;
-        block->events().back().has_failed = DatumGetInt32(slot_getattr(slot, attempts, &is_null)) > 0;
+        Event& event = block->events().back();
+        event.has_failed = DatumGetInt32(slot_getattr(slot, attempts, &is_null)) > 0;
+        event.key_failed = DatumGetBool(slot_getattr(slot, key_failed, &is_null));
     }
     if (block != nullptr)
         core_or_raise(call_core([&] { pipeline.admit_retries(block); }));

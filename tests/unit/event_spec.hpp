@@ -13,6 +13,7 @@ struct EventSpec {
     std::string payload = "x";
     Micros occurred_at = 0;
     std::string topic{};
+    bool key_failed = false;
 };
 
 // Returns whether the block had room.
@@ -26,6 +27,7 @@ inline bool append(EventBlock& block, const EventSpec& spec) {
     event->payload = block.copy(spec.payload.data(), spec.payload.size());
     event->topic = block.copy(spec.topic.data(), spec.topic.size());
     event->has_payload = true;
+    event->key_failed = spec.key_failed;
     return true;
 }
 

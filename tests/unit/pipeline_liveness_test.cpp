@@ -268,7 +268,9 @@ class World {
         block = pipeline->take_block();
         for (const EventSpec& spec : claimed) {
             append(*block, spec);
-            block->events().back().has_failed = table_.at(spec.position).attempts > 0;
+            Event& event = block->events().back();
+            event.has_failed = table_.at(spec.position).attempts > 0;
+            event.key_failed = event.has_failed;
         }
         pipeline->admit_retries(block);
     }

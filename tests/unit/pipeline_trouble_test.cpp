@@ -243,6 +243,17 @@ TEST_F(PipelineTrouble, WhenEverythingIsRefusedTheDestinationIsBackedOffFrom) {
     EXPECT_EQ(pipeline->failures(), 0u);
 }
 
+TEST_F(PipelineTrouble, RefusalsOfKeysThatWereRefusedBeforeSayNothingOfTheLane) {
+    start({.max_batches = 1});
+    for (int i = 1; i <= 2 * static_cast<int>(LaneHealth::max_refused_in_a_row); i++) {
+        retries({{.position = i, .key = "k" + std::to_string(i), .key_failed = true}});
+        fail(i, Fate::refused);
+        ASSERT_EQ(pipeline->lanes_down(), 0u) << i;
+    }
+    window({{.position = 100, .key = "fresh"}});
+    EXPECT_EQ(sink->in_flight(), (Batches{{100}})) << "at once";
+}
+
 // ---------------------------------------------------------------------------------------------
 // Requests that fail
 // ---------------------------------------------------------------------------------------------
