@@ -478,7 +478,7 @@ def test_one_of_several_topics_is_missing(sink: Sink, db: Database) -> None:
 def test_what_waits_for_a_missing_topic_leaves_memory(
     installation: Installation, make_cluster: MakeCluster, make_sink: MakeSink
 ) -> None:
-    """So that it does not fill the memory of the relay. All sinks side by side, on a server where that is small."""
+    """So that it does not fill that of the relay. All sinks on one server, where that is small."""
     cluster = make_cluster({"outbox.max_in_flight": "40"})
     kinds = [k for k in SINKS if "topics" not in k.cannot and installation.has_module(k.module)]
     for sink in [make_sink(kind, create_database(cluster, kind.name)) for kind in kinds]:
