@@ -16,8 +16,8 @@ PROGRAM = Path("/usr/sbin/nginx")
 # To be formatted: {main} for the beginning of a configuration, {paths} for that of its http block.
 MAIN = "daemon off; pid {root}/nginx.pid; error_log {root}/error.log; {user}"
 PATHS = """keepalive_requests 100000;
-    client_body_temp_path {root}/body; proxy_temp_path {root}/proxy; fastcgi_temp_path {root}/fastcgi;
-    uwsgi_temp_path {root}/uwsgi; scgi_temp_path {root}/scgi;"""
+    client_body_temp_path {root}/body; proxy_temp_path {root}/proxy;
+    fastcgi_temp_path {root}/fastcgi; uwsgi_temp_path {root}/uwsgi; scgi_temp_path {root}/scgi;"""
 
 
 class Nginx:
@@ -32,7 +32,9 @@ class Nginx:
             self.process = subprocess.Popen(
                 [PROGRAM, "-e", str(self.root / "error.log"), "-c", str(self.root / "nginx.conf")]
             )
-            wait_until(lambda: self.process.poll() is not None or self.answers(), what="nginx to answer")
+            wait_until(
+                lambda: self.process.poll() is not None or self.answers(), what="nginx to answer"
+            )
             if self.process.poll() is None:
                 return
         raise AssertionError(f"nginx did not start:\n{(self.root / 'error.log').read_text()}")

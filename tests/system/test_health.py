@@ -88,7 +88,7 @@ def test_metrics_are_openmetrics_text(database: Database) -> None:
     assert r'outbox_published_total{destination="odd \"name\" \\"} 10' in lines
     assert r'outbox_up{destination="odd \"name\" \\"} 1' in lines
     families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert len(families) == len(set(families)) == 15
+    assert len(families) == len(set(families)) == 14
 
 
 def test_events_in_trouble(database: Database, receiver: Receiver, http: None) -> None:
