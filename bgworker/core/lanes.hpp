@@ -48,6 +48,7 @@ struct Lane {
     std::size_t hanging = 0;          // fresh requests that hang
     std::uint64_t overtaken_to = 0;   // the last request that was confirmed, by number
     bool has_turn = false;
+    bool down_by_itself = false;  // the destination has said that it is the lane
 };
 
 class Lanes {

@@ -269,7 +269,7 @@ Micros Pipeline::deadline() const noexcept {
         if (when > stepped_at_)  // else it waits for an answer, or has been done
             next = std::min(next, when);
     };
-    if (is_crowded() && may_move())
+    if (may_move() && (is_crowded() || any_lane_blocks()))
         at(next_room_at_);
     const bool any = lanes_.any_fresh() || lanes_.suspects() > 0;
     if (!any)
@@ -744,8 +744,10 @@ void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, 
             break;
         case Fate::unavailable:
             if (scope == Scope::lane && !capabilities_.ordered) {
-                if (counts)
+                if (counts) {
                     lane_failed(lane, outcome.retry_after, now);
+                    lane.down_by_itself = true;
+                }
             } else if (scope == Scope::connection && !capabilities_.ordered) {
                 // Nothing of the event has been sent, whoever it is.
                 if (current && (++lost_connections_ >= max_lost_connections || in_flight_.empty()))
@@ -784,6 +786,7 @@ void Pipeline::lane_failed(Lane& lane, Micros retry_after, Micros now) {
     if (!lane.health.circuit.is_down() && ++lanes_lost_ >= max_lanes_lost)
         destination_failed(retry_after, now);
     lane.health.circuit.failed(now, retry_after);
+    lane.down_by_itself = false;
 }
 
 void Pipeline::destination_failed(Micros retry_after, Micros now) {
@@ -1026,10 +1029,35 @@ bool Pipeline::is_crowded() const noexcept {
     return chains_.held_back() > most_waiting() || (suspects() > 0 && starves());
 }
 
+// Too much of what is in memory waits for a lane that is down.
+bool Pipeline::blocks(const Lane& lane) const noexcept {
+    return (lanes_.count() > 1 || capabilities_.lanes) && lane.health.circuit.is_down() &&
+           lane.members > std::max(few_events, limits_.max_events / 8);
+}
+
+bool Pipeline::any_lane_blocks() const noexcept {
+    bool any = false;
+    lanes_.for_each([&](const Lane& lane) { any |= blocks(lane); });
+    return any;
+}
+
+// Nothing is known to work. Of several topics one that does not exist is no outage, though for the
+// moment nothing else has been read.
+bool Pipeline::is_outage() const noexcept {
+    if (destination_.is_down())
+        return true;
+    bool excused = false;
+    if (capabilities_.lanes)
+        lanes_.for_each([&](const Lane& lane) {
+            excused |= lane.health.circuit.is_down() && lane.down_by_itself;
+        });
+    return !excused && all_lanes_down();
+}
+
 // Not in an outage: nothing is written per event then.
 bool Pipeline::may_move() const noexcept {
-    return limits_.moves_waiting && !capabilities_.ordered && !paused_ && !destination_.is_down() &&
-           chains_.held() < max_held_keys && !all_lanes_down();
+    return limits_.moves_waiting && !capabilities_.ordered && !paused_ && !is_outage() &&
+           chains_.held() < max_held_keys;
 }
 
 void Pipeline::make_room(Micros now) {
@@ -1038,12 +1066,10 @@ void Pipeline::make_room(Micros now) {
     const std::size_t before = records_.size();
     if (is_crowded())
         release_behind_suspects(now);
-    if (lanes_.count() > 1)
-        lanes_.for_each([&](Lane& lane) {
-            if (lane.health.circuit.is_down() &&
-                lane.members > std::max(few_events, limits_.max_events / 8))
-                release_lane(lane);
-        });
+    lanes_.for_each([&](Lane& lane) {
+        if (blocks(lane))
+            release_lane(lane);
+    });
     if (ledger_.span() > limits_.max_events * max_span_factor / 2)
         release_front();
     next_room_at_ = now + (records_.size() == before ? room_long_pause : room_pause);

@@ -289,6 +289,9 @@ class Pipeline {
     // What waits leaves memory.
     std::size_t most_waiting() const noexcept;
     bool is_crowded() const noexcept;
+    bool blocks(const Lane& lane) const noexcept;
+    bool any_lane_blocks() const noexcept;
+    bool is_outage() const noexcept;
     bool may_move() const noexcept;
     void make_room(Micros now);
     void release_behind_suspects(Micros now);

@@ -44,9 +44,11 @@ static constexpr Micros gather_time = milliseconds(1);
 static constexpr Micros busy_time = milliseconds(100);
 // For saving on the way out. What is not saved by then is delivered again.
 static constexpr int milliseconds_to_leave = 500;
-// Where there is trouble all the time, it is recorded so often, or when there is so much to record.
-static constexpr Micros record_pause = milliseconds(50);
+// Where there is trouble all the time, it is recorded so often, and retries are taken; or when there
+// is so much of either.
+static constexpr Micros trouble_pause = milliseconds(50);
 static constexpr std::size_t many_records = 500;
+static constexpr std::size_t many_retries = 100;
 // Retries that are due and could not be had: when to look again.
 static constexpr Micros retry_pause = seconds(1);
 
@@ -83,6 +85,7 @@ struct Relay {
     std::vector<std::int64_t> recorded;  // positions of the log that stand in outbox.delivery
     Micros recorded_at = 0;
     Micros retries_due = 0;
+    Micros retries_taken_at = 0;  // 0: there were many
     bool hurries = false;  // what waited for something that was down is due
 };
 
@@ -375,7 +378,7 @@ static Micros record_due() {
     if (pipeline.records().empty())
         return never;
     const bool is_urgent = pipeline.records().size() >= many_records || pipeline.starves();
-    return std::max(relay->not_before, is_urgent ? 0 : relay->recorded_at + record_pause);
+    return std::max(relay->not_before, is_urgent ? 0 : relay->recorded_at + trouble_pause);
 }
 
 static void record() {
@@ -389,8 +392,9 @@ static void record() {
 }
 
 static Micros retry_due() {
-    return relay->pipeline->wants_retries() ? std::max(relay->retries_due, relay->not_before)
-                                            : never;
+    if (!relay->pipeline->wants_retries())
+        return never;
+    return std::max({relay->retries_due, relay->not_before, relay->retries_taken_at + trouble_pause});
 }
 
 // So many rows are made due in one transaction.
@@ -403,6 +407,7 @@ static void take_retries() {
         relay->hurries = hurry_retries(my_name(), hurried_at_once) == hurried_at_once;
     const std::size_t count = load_retries(my_name(), *relay->pipeline);
     relay->retries_due = relay->hurries ? 0 : next_retry(my_name(), relay->clock);
+    relay->retries_taken_at = count < many_retries ? relay->clock.now() : 0;
     if (count == 0 && !relay->hurries)  // what is due waits for something before it
         relay->retries_due = std::max(relay->retries_due, relay->clock.now() + retry_pause);
     end_sql_work();

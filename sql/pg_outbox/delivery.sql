@@ -59,16 +59,8 @@ SELECT pg_extension_config_dump('outbox.delivery', '');
 -- An option of a destination, or else the setting of the same name.
 CREATE FUNCTION outbox.destination_option(destination name, option text)
 RETURNS text
-LANGUAGE sql STABLE STRICT SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT coalesce((SELECT o.option_value
-                       FROM pg_foreign_server AS s
-                       JOIN pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw AND w.fdwname = 'pg_outbox'
-                      CROSS JOIN LATERAL pg_options_to_table(s.srvoptions) AS o
-                      WHERE s.srvname = destination AND o.option_name = option),
-                    current_setting('outbox.' || option, true));
-END;
+LANGUAGE c STABLE STRICT
+AS 'MODULE_PATHNAME', 'outbox_destination_option';
 COMMENT ON FUNCTION outbox.destination_option(name, text) IS 'internal: an option of a destination, or its default';
 
 CREATE FUNCTION outbox.option_as_interval(destination name, option text)

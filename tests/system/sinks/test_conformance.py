@@ -514,6 +514,17 @@ def test_what_waits_for_a_missing_topic_leaves_memory(
         wait_until(lambda: in_trouble(db), lambda seen: seen == [], what="nothing to be in trouble")
 
 
+def test_a_backlog_for_a_missing_topic_does_not_stop_others(
+    installation: Installation, make_cluster: MakeCluster, make_sink: MakeSink
+) -> None:
+    sink, *_ = sinks_with_topics(installation, make_cluster(SMALL_MEMORY), make_sink)
+    sink.add_topic("a.events")
+    sink.create()
+    enqueue_type(sink.database, "b", 20, 6)
+    wait_until(sink.database.status, lambda s: s["lanes_down"] > 0, what="a topic to be down")
+    sink.wait_for(enqueue_type(sink.database, "a", 10, 3))
+
+
 @pytest.mark.needs("topics")
 @pytest.mark.needs("throttling")
 def test_one_of_several_topics_is_throttled(sink: Sink, db: Database) -> None:
