@@ -26,7 +26,7 @@ class FlowLimit {
     // No limit is needed that is so many times what goes.
     static constexpr double ample = 4.0;
     // A sample: so many answers, or with a limit those of so long.
-    static constexpr unsigned sample_size = 256;
+    static constexpr unsigned sample_size = 1024;
     static constexpr Micros sample_time = milliseconds(100);
     // A request that is late may be made up for: timers are coarse.
     static constexpr Micros most_late = milliseconds(10);

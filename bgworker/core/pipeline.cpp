@@ -1077,7 +1077,8 @@ void Pipeline::make_room(Micros now) {
 
 // Suspects with the events behind them, until half of what may wait is left. Not those that failed
 // for the first time, or have only just begun to hang: most of these are soon over, and a key that
-// has left comes back more slowly than it was read.
+// has left comes back more slowly than it was read. Where nothing else can go on, those that hang
+// leave at once, and those that wait for long.
 void Pipeline::release_behind_suspects(Micros now) {
     const bool starved = starves();
     const auto lasts = [&](const Request& request) {
@@ -1089,8 +1090,9 @@ void Pipeline::release_behind_suspects(Micros now) {
         const std::vector<Tracked*> suspects(lane.suspects.begin(), lane.suspects.end());
         for (Tracked* event : suspects)
             if (!enough() && (starved || event->next_of_key != nullptr) &&
-                (event->failures >= failures_of_event || event->event->has_failed))
-                release(*event, event->failures);
+                (event->failures >= failures_of_event || event->event->has_failed) &&
+                (!starved || event->again_at > now + lasting_request))
+                release(*event, event->failures / 2u);
     });
     for (Request* request : in_flight_)
         if (!enough() && lasts(*request) &&
