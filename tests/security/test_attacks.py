@@ -21,6 +21,8 @@ from waiting import wait_until
 from .state import changes, snapshot
 from .world import EVENT, SECRET, World
 
+pytestmark = pytest.mark.slow  # all together
+
 # -------------------------------------------------------------------------------------------------
 # Roles
 # -------------------------------------------------------------------------------------------------

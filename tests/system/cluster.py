@@ -4,7 +4,7 @@
 the processes on it. The server is a child of the test process and is told to stop when that dies,
 so that nothing stays behind, whatever happens to pytest.
 
-A root user runs the server as `postgres`. Sockets and data live in a temporary directory.
+A root user runs the server as `postgres`. Sockets and data live in a temporary directory, in memory if there is enough.
 """
 
 from __future__ import annotations
@@ -67,9 +67,25 @@ def as_server_user(command: list[str]) -> list[str]:
     return [*prefix, *command]
 
 
+MEMORY = Path("/dev/shm")
+ENOUGH_MEMORY = 8 << 30  # many times what all servers of a run have at a time
+
+
+def place_of_data() -> str | None:
+    """Where data directories are: in memory where that is plenty, else (None) among temporary files.
+
+    A new database is some hundred files. On a disk their making and removal takes longer than most tests.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return None
+    sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
+    free = min(shutil.disk_usage(MEMORY).free, int(sizes["MemAvailable"]) << 10)
+    return str(MEMORY) if free >= ENOUGH_MEMORY else None
+
+
 def make_directory(purpose: str) -> Path:
     """A temporary directory that belongs to the server's user."""
-    path = Path(tempfile.mkdtemp(prefix=f"outbox-{purpose}-"))
+    path = Path(tempfile.mkdtemp(prefix=f"outbox-{purpose}-", dir=place_of_data()))
     if os.geteuid() == 0:
         user = pwd.getpwnam(SUPERUSER)
         os.chown(path, user.pw_uid, user.pw_gid)
