@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from certificates import make_certificates
 from cluster import free_port, make_directory
 from database import Database
 from waiting import wait_until
@@ -54,8 +55,7 @@ class TlsServer:
 
     def __init__(self, root: Path, http2: bool) -> None:
         self.root = root
-        self.authority = str(root / "ca.crt")
-        make_certificates(root)
+        self.authority = make_certificates(root).authority
         for _ in range(3):  # somebody may take the port between our choice and its use
             self.port = free_port()
             (root / "nginx.conf").write_text(
@@ -99,19 +99,6 @@ class TlsServer:
         self.process.terminate()
         self.process.wait()
         shutil.rmtree(self.root, ignore_errors=True)
-
-
-def make_certificates(root: Path) -> None:
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], check=True, cwd=root, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=authority",
-            "-addext", "keyUsage=keyCertSign")  # fmt: skip
-    openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
-    (root / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    openssl("x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
-            "-CAcreateserial", "-out", "server.crt", "-extfile", "names")  # fmt: skip
 
 
 @pytest.fixture
