@@ -13,6 +13,9 @@ struct Capture;  // how rows of one table become events
 // of the transaction.
 const Capture* find_capture(Relation table);
 
+// The table outbox.captured. Raises an error if it was renamed.
+Oid find_captured_table();
+
 // Raises an error if code that belongs to the table and to the capture cannot run as one role.
 void check_owners(const Capture& capture, Relation table);
 // The role it runs as.

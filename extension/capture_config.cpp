@@ -384,7 +384,7 @@ static bool find_row(TableScanDesc scan, Oid relation, TupleTableSlot* row) {
 
 // As outbox.captured is now, whatever the transaction at hand may see.
 static Capture* read_capture(Relation relation) {
-    captured_table = get_relname_relid("captured", get_namespace_oid("outbox", false));
+    captured_table = find_captured_table();
     Relation table = table_open(captured_table, AccessShareLock);
     check_captured_table(table);
     ::Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());

@@ -6,6 +6,15 @@
 
 namespace outbox {
 
+Oid find_captured_table() {
+    const Oid table = get_relname_relid("captured", get_namespace_oid("outbox", false));
+    if (!OidIsValid(table))
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE),
+                        errmsg("table outbox.captured does not exist"),
+                        errhint("If it was renamed, rename it back.")));
+    return table;
+}
+
 static void execute(const char* statement, Oid type, Datum argument) {
     SPI_connect();
     if (SPI_execute_with_args(statement, 1, &type, &argument, nullptr, false, 0) < 0)
@@ -15,11 +24,11 @@ static void execute(const char* statement, Oid type, Datum argument) {
 
 // Runs a statement as the owner of outbox.captured, as referential integrity does.
 static void run_as_owner(const char* statement, Oid type, Datum argument) {
-    const Oid captured = get_relname_relid("captured", get_namespace_oid("outbox", false));
+    const Oid owner = owner_of(find_captured_table());
     Oid user;
     int context;
     GetUserIdAndSecContext(&user, &context);
-    SetUserIdAndSecContext(owner_of(captured), context | SECURITY_LOCAL_USERID_CHANGE);
+    SetUserIdAndSecContext(owner, context | SECURITY_LOCAL_USERID_CHANGE);
     execute(statement, type, argument);
     SetUserIdAndSecContext(user, context);
 }

@@ -68,8 +68,8 @@ run_unit() {
 run_sanitized() {
     local sanitized=$build-sanitized
     cmake -S "$repository" -B "$sanitized" -G Ninja -D OUTBOX_SANITIZE=address,undefined \
-        -D CMAKE_BUILD_TYPE=Debug >/dev/null
-    cmake --build "$sanitized" | tail -n 1 >&2
+        -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_FLAGS_DEBUG=-g1 >/dev/null
+    cmake --build "$sanitized" --target tests/unit/all | tail -n 1 >&2
     (cd "$sanitized" && ctest --output-on-failure -j2 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
         tail -n 60 "$results/sanitized.log" >&2
     count_junit "$results/sanitized.xml" 'unit under ASan and UBSan'
@@ -148,11 +148,11 @@ install_debezium() {
         cp "$repository/tests/debezium/pom.xml" "$repository/tests/debezium/Reader.java" "$target"
 }
 
-# Most of the time tests wait, so they run side by side. The tests of a file share servers.
+# Most of the time tests wait, so more of them run side by side than there are processors. The tests of a file share servers.
 run_pytest() { # run_pytest SUITE
     install_servers
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/$1" -p no:cacheprovider \
-        -n 2 --dist loadfile --junitxml="$results/$1.xml" >&2 || true
+        -n 3 --dist loadfile --junitxml="$results/$1.xml" >&2 || true
     count_junit "$results/$1.xml" "$1"
 }
 

@@ -373,6 +373,24 @@ END
 $$;
 COMMENT ON FUNCTION outbox.check_member(regclass, regclass) IS 'internal: refuses or reports that a capture does not fit a table any more';
 
+-- The owner of the extension can rename the table. Statements of others go on, for most have nothing to do with captures.
+-- No event is lost meanwhile: changes of captured tables are refused. A view in its place is not read: it has code.
+CREATE FUNCTION outbox.has_captured_table()
+RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox.captured') AND relkind = 'r') THEN
+        RETURN true;
+    END IF;
+    RAISE WARNING 'captures do not follow this statement: table outbox.captured does not exist'
+        USING HINT = 'If it was renamed, rename it back, and call outbox.capture() with replace => true for the captured tables that were altered meanwhile.';
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION outbox.has_captured_table() IS 'internal: whether captures can be looked up; warns if not';
+
 -- What the captures cannot do without is not altered.
 CREATE FUNCTION outbox.follow_altered_tables()
 RETURNS event_trigger
@@ -384,6 +402,9 @@ DECLARE
     captured regclass;
     member   regclass;
 BEGIN
+    IF NOT outbox.has_captured_table() THEN
+        RETURN;
+    END IF;
     IF NOT EXISTS (SELECT FROM outbox.captured) THEN
         RETURN;
     END IF;
@@ -418,6 +439,9 @@ DECLARE
     changed oid[]; -- dropped, or without a column it had
     dropped oid[];
 BEGIN
+    IF NOT outbox.has_captured_table() THEN
+        RETURN;
+    END IF;
     IF NOT EXISTS (SELECT FROM outbox.captured) THEN
         RETURN;
     END IF;

@@ -201,6 +201,46 @@ def test_views_in_the_place_of_tables_are_refused(database: Database, name: str)
             connection.execute(ENQUEUE)
 
 
+MISSING = "captures do not follow this statement: table outbox.captured does not exist"
+# Statements that have nothing to do with a capture.
+DDL = ["CREATE TABLE x (id int PRIMARY KEY)", "ALTER TABLE x ADD COLUMN v text", "CREATE SCHEMA y CREATE TABLE z (i int)", "ALTER TYPE pair ADD ATTRIBUTE b int", "DROP TABLE x", "DROP SCHEMA y CASCADE"]
+
+
+@pytest.mark.parametrize(
+    "instead", ["SELECT", "CREATE VIEW outbox.captured AS SELECT * FROM outbox.gone", "CREATE VIEW outbox.captured AS SELECT 1 / 0 AS relation"]
+)
+def test_ddl_goes_on_without_the_table_of_captures(database: Database, instead: str) -> None:
+    """It is warned that captures do not follow, and no change of a captured table goes without its event."""
+    database.execute("CREATE TYPE pair AS (a int); CREATE TABLE t (id int PRIMARY KEY, v text); SELECT outbox.capture('t')")
+    database.execute("INSERT INTO t VALUES (1, 'a')")
+    heard: list[str] = []
+    with database.connect() as connection:
+        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary or ""))
+        connection.execute(f"ALTER TABLE outbox.captured RENAME TO gone; {instead}")
+        for statement in DDL:
+            heard.clear()
+            connection.execute(statement)
+            assert MISSING in heard, statement
+        connection.execute("ALTER TABLE t RENAME COLUMN v TO w")
+        with pytest.raises((errors.UndefinedTable, errors.ObjectNotInPrerequisiteState)):
+            connection.execute("INSERT INTO t VALUES (2, 'b')")
+        connection.execute("DROP VIEW IF EXISTS outbox.captured; ALTER TABLE outbox.gone RENAME TO captured")
+        connection.execute("ALTER TABLE t ADD COLUMN more text")  # which follows the column that was renamed
+        heard.clear()
+        connection.execute("INSERT INTO t VALUES (2, 'b')")
+    assert heard == []
+    assert database.execute("SELECT convert_from(payload, 'UTF8') FROM outbox.event ORDER BY position") == [
+        ('{"id":1,"v":"a"}',), ('{"id":2,"w":"b"}',)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", ["SELECT outbox.capture('t', replace => true)", "SELECT outbox.uncapture('t')"])
+def test_captures_are_not_written_without_their_table(database: Database, statement: str) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); SELECT outbox.capture('t'); ALTER TABLE outbox.captured RENAME TO gone")
+    with pytest.raises((errors.UndefinedTable, errors.UndefinedObject), match="outbox.captured"):
+        database.execute(statement)
+
+
 @pytest.mark.worker_errors("was altered|out of range|terminating background worker")
 def test_odd_values_are_delivered_or_refused(database: Database) -> None:
     """S28"""

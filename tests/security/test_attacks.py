@@ -16,10 +16,12 @@ import pytest
 
 from cluster import Cluster, Installation
 from test_privileges import ALLOWED, GRANTS
-from waiting import wait_until
+from waiting import SECOND, wait_until
 
 from .state import changes, snapshot
 from .world import EVENT, SECRET, World
+
+pytestmark = pytest.mark.slow  # all together
 
 # -------------------------------------------------------------------------------------------------
 # Roles
@@ -319,9 +321,9 @@ def aimed_calls(world: World, function: Function) -> list[str]:
 
 
 def attacking(world: World, role: str = "mallory") -> psycopg.Connection:
-    """A session that does not wait for long."""
+    """A session that does not wait for locks, nor for ever."""
     connection = world.connect(role)
-    connection.execute("SET statement_timeout = '3s'; SET lock_timeout = '300ms'")
+    connection.execute(f"SET statement_timeout = '{10 * SECOND}s'; SET lock_timeout = '300ms'")
     return connection
 
 

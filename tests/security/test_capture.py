@@ -33,6 +33,17 @@ def wait_for_backfill(database: Database, id: int, state: str) -> None:
     )  # fmt: skip
 
 
+def backfill_partition(database: Database, attacker: Attacker, v: str) -> None:
+    """A superuser's partition of the attacker's table t, with one row that no trigger has seen."""
+    table = f"{attacker.role}.t"
+    database.execute(f"CREATE TABLE public.part PARTITION OF {table} DEFAULT")
+    database.execute(f"ALTER TABLE {table} DISABLE TRIGGER ALL; INSERT INTO {table} VALUES (1, '{v}')")
+    database.execute(f"ALTER TABLE {table} ENABLE TRIGGER ALL")
+    database.add_destination("d", "null:")
+    ((id,),) = attacker.execute("SELECT outbox.backfill('t')")
+    wait_for_backfill(database, id, "finished")
+
+
 # -------------------------------------------------------------------------------------------------
 # Code of the owner
 # -------------------------------------------------------------------------------------------------
@@ -63,12 +74,7 @@ def test_a_condition_does_not_run_as_the_owner_of_a_partition(
           RETURN {trap}($1) <> ''; END $$;
         CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY LIST (id)""")
     mallory.execute("SELECT outbox.capture('t', condition => %s)", (f"{me}.is_x(v)",))
-    database.execute(f"CREATE TABLE public.part PARTITION OF {me}.t DEFAULT")
-    database.execute(f"ALTER TABLE {me}.t DISABLE TRIGGER ALL; INSERT INTO {me}.t VALUES (1, 'a')")
-    database.execute(f"ALTER TABLE {me}.t ENABLE TRIGGER ALL")
-    database.add_destination("d", "null:")
-    ((id,),) = mallory.execute("SELECT outbox.backfill('t')")
-    wait_for_backfill(database, id, "finished")
+    backfill_partition(database, mallory, "a")
     assert not mallory.is_superuser()
     types = "SELECT event_type FROM outbox.event"
     assert database.execute(types) == [("TSnapshot",)]
@@ -88,12 +94,7 @@ def test_a_type_of_the_owner_does_not_run_as_the_owner_of_a_partition(
         CREATE CAST ({me}.mood AS json) WITH FUNCTION {me}.as_json({me}.mood);
         CREATE TABLE t (id int PRIMARY KEY, v {me}.mood) PARTITION BY LIST (id)""")
     mallory.execute("SELECT outbox.capture('t')")
-    database.execute(f"CREATE TABLE public.part PARTITION OF {me}.t DEFAULT")
-    database.execute(f"ALTER TABLE {me}.t DISABLE TRIGGER ALL; INSERT INTO {me}.t VALUES (1, 'sad')")
-    database.execute(f"ALTER TABLE {me}.t ENABLE TRIGGER ALL")
-    database.add_destination("d", "null:")
-    ((id,),) = mallory.execute("SELECT outbox.backfill('t')")
-    wait_for_backfill(database, id, "finished")
+    backfill_partition(database, mallory, "sad")
     assert not mallory.is_superuser()
     payload = "SELECT convert_from(payload, 'UTF8')::jsonb ->> 'v' FROM outbox.event"
     assert database.execute(payload) == [("not yet",)]
@@ -364,6 +365,14 @@ def test_a_backfill_with_a_condition_that_changes_the_table_does_no_harm(
 # -------------------------------------------------------------------------------------------------
 
 
+def with_table(new_attacker: NewAttacker, condition: str | None = None) -> Attacker:
+    """One that captures its table t."""
+    attacker = new_attacker("outbox.grant_capture")
+    attacker.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    attacker.execute("SELECT outbox.capture('t', condition => %s)", (condition,))
+    return attacker
+
+
 def break_triggers(attacker: Attacker) -> None:
     attacker.execute('DROP TRIGGER "00_outbox_capture_delete" ON t')
     attacker.execute("""
@@ -375,9 +384,7 @@ def test_broken_triggers_of_a_capture_break_nothing_of_others(
     database: Database, new_attacker: NewAttacker
 ) -> None:
     """S17"""
-    mallory, victim = new_attacker("outbox.grant_capture"), new_attacker("outbox.grant_capture")
-    mallory.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    mallory.execute("SELECT outbox.capture('t', condition => 'v <> ''''')")
+    mallory, victim = with_table(new_attacker, "v <> ''"), new_attacker("outbox.grant_capture")
     with mallory.connect() as connection:
         connection.execute("CREATE TEMP TABLE c () INHERITS (t)")
         break_triggers(mallory)
@@ -400,9 +407,7 @@ def test_a_broken_capture_is_named_to_whoever_alters_its_table(
     database: Database, new_attacker: NewAttacker
 ) -> None:
     """S17"""
-    mallory = new_attacker("outbox.grant_capture")
-    mallory.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    mallory.execute("SELECT outbox.capture('t', condition => 'v <> ''''')")
+    mallory = with_table(new_attacker, "v <> ''")
     break_triggers(mallory)
     notices: list[str] = []
     with database.connect() as connection:
@@ -422,10 +427,8 @@ def test_a_forged_capture_keeps_nobody_from_altering_a_table_of_his_own(
     database: Database, new_attacker: NewAttacker
 ) -> None:
     """S17: what save_captured() is given need not fit; it is a matter of the owner of the table."""
-    mallory, victim = new_attacker("outbox.grant_capture"), new_attacker()
-    mallory.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    mallory, victim = with_table(new_attacker), new_attacker()
     mallory.execute("CREATE TABLE child () INHERITS (t)")
-    mallory.execute("SELECT outbox.capture('t')")
     database.execute(f"ALTER TABLE {mallory.role}.child OWNER TO {victim.role}")
     database.execute("UPDATE outbox.captured SET aggregate_id = '{gone}'")
     database.execute(f"GRANT USAGE ON SCHEMA {mallory.role} TO {victim.role}")
@@ -438,9 +441,7 @@ def test_nobody_waits_for_the_owner_of_a_captured_table(
     database: Database, new_attacker: NewAttacker
 ) -> None:
     """S17: statements of others do not touch the row that a transaction of the owner has locked."""
-    mallory, victim = new_attacker("outbox.grant_capture"), new_attacker()
-    mallory.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    mallory.execute("SELECT outbox.capture('t')")
+    mallory, victim = with_table(new_attacker), new_attacker()
     with mallory.connect() as holder, victim.connect() as other:
         with holder.transaction():
             holder.execute("ALTER TABLE t RENAME COLUMN v TO w")
@@ -453,9 +454,7 @@ def test_nobody_waits_for_the_owner_of_a_captured_table(
 
 def test_temporary_children_are_not_captured(database: Database, new_attacker: NewAttacker) -> None:
     """S17: they are another session's, and gone with it."""
-    mallory = new_attacker("outbox.grant_capture")
-    mallory.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    mallory.execute("SELECT outbox.capture('t')")
+    mallory = with_table(new_attacker)
     with mallory.connect() as connection:
         connection.execute("CREATE TEMP TABLE c () INHERITS (t)")
         connection.execute("INSERT INTO c VALUES (1, 'a')")

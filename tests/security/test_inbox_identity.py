@@ -217,7 +217,7 @@ def test_advisory_locks_hold_nobody_up(database: Database, new_attacker: NewAtta
         connection.execute(f"SELECT pg_advisory_lock(hashtextextended('inbox.consumer_offset {consumer} s', 0))")
         key = "pg_advisory_lock(jsonb_hash_extended('{\"id\": 1}', 'public.video'::regclass::oid::bigint))"
         connection.execute(f"SELECT {key}")
-        worker.execute("SET lock_timeout = '2s'")
+        worker.execute("SET lock_timeout = '30s'")
         apply = "SELECT inbox.apply('video', ARRAY['id'], 'version', '{\"id\": 1, \"version\": 1}')"
         assert worker.execute(apply).fetchone() == (True,)
         assert worker.execute("SELECT inbox.save_offset('c', 's', 'm', now())").fetchone() == (True,)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from certificates import Certificates, make_certificates
 from cluster import MakeCluster, Cluster
 from conftest import create_database
 from database import Database
-from waiting import wait_until
+from waiting import Stopwatch, wait_until
 
 from .peers import hostile_cloud, hostile_http, hostile_tls
 from .peers.attack import Target, assert_harmless
-from .peers.peer import Peer, make_authority
+from .peers.peer import Peer
 
 LOOPBACK = {"outbox.allowed_hosts": "127.0.0.1", "autovacuum": "off"}
 
@@ -27,11 +28,11 @@ def target(installation: object) -> Iterator[Target]:
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     directory = tmp_path_factory.mktemp("authority")
     for parent in [directory, *directory.parents][:3]:
         parent.chmod(0o755)
-    return make_authority(directory)
+    return make_certificates(directory)
 
 
 @pytest.mark.parametrize("mode", hostile_http.MODES)
@@ -44,7 +45,7 @@ def test_a_receiver_over_http_can_do_little(target: Target, http: None, mode: st
 
 @pytest.mark.parametrize("mode", [*hostile_tls.MODES, "endless handshake"])
 def test_a_receiver_over_https_can_do_little(
-    target: Target, http: None, certificates: tuple[str, str, str], mode: str
+    target: Target, http: None, certificates: Certificates, mode: str
 ) -> None:
     """S12"""
     authority, certificate, key = certificates
@@ -90,8 +91,9 @@ def test_what_a_receiver_repeats_of_credentials_is_concealed(target: Target, htt
 
 
 def test_a_destination_that_flaps_writes_few_lines(target: Target, http: None) -> None:
-    """S11, S12: the log does not grow with the attempts"""
+    """S11, S12: the log does not grow with the attempts, but by one line in ten seconds"""
     database = target.database
+    watch = Stopwatch()
     with Peer(hostile_http.MODES["flapping"]) as peer:
         before = database.cluster.log_size()
         target.create("flaps", f"http://127.0.0.1:{peer.port}/", retry_base="1ms", retry_max="1ms", max_connections="1")
@@ -100,7 +102,7 @@ def test_a_destination_that_flaps_writes_few_lines(target: Target, http: None) -
                    lambda count: count > 60, what="many changes of the destination")  # fmt: skip
         lines = database.cluster.log_since(before).count('destination "flaps"')
         database.execute("DROP SERVER flaps CASCADE")
-    assert lines < 40
+    assert lines < 40 + watch.seconds / 10
 
 
 def test_text_of_a_receiver_is_valid_in_every_encoding(make_cluster: MakeCluster, http: None) -> None:

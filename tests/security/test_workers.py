@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -181,15 +181,21 @@ def ends_within_a_second(pid: int) -> None:
     assert watch.seconds < 1 * SECOND, f"it took {watch.seconds:.2f} s"
 
 
-def wait_for_activity(database: Database, kind: str, condition: str) -> int:
-    """Waits until a worker does what it is to be disturbed at."""
-    rows = wait_until(
-        lambda: database.cluster.execute(
+def wait_for_activity(
+    database: Database, kind: str, condition: str, *, otherwise: Callable[[], object] = lambda: None
+) -> int:
+    """Waits until a worker does what it is to be disturbed at. `otherwise` gives it more of that to do."""
+
+    def look() -> list[tuple]:
+        rows = database.cluster.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = %s "
             f"AND backend_type = 'pg_outbox {kind}' AND {condition}", (database.name,),
-        ),
-        what=f"a {kind} in {database.name} with {condition}",
-    )  # fmt: skip
+        )  # fmt: skip
+        if not rows:
+            otherwise()
+        return rows
+
+    rows = wait_until(look, what=f"a {kind} in {database.name} with {condition}")
     return int(rows[0][0])
 
 
@@ -290,7 +296,9 @@ def test_a_relay_ends_in_the_middle_of_a_large_window(database: Database) -> Non
     database.pause()
     database.enqueue(count=200_000)
     database.execute("SELECT outbox.resume('d')")
-    ends_within_a_second(wait_for_activity(database, "relay", "query = 'reading the log'"))
+    ends_within_a_second(wait_for_activity(
+        database, "relay", "query = 'reading the log'", otherwise=lambda: database.enqueue(count=20_000)
+    ))  # fmt: skip
     database.wait_settled()
 
 

@@ -112,8 +112,15 @@ def http(installation: Installation) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# Logs, skips
+# Order, logs, skips
 # -------------------------------------------------------------------------------------------------
+
+
+# Otherwise one process is still busy with them when the others have nothing left to do.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def check_logs(item: pytest.Item) -> None:

@@ -172,6 +172,7 @@ USERS = {
     "function outbox.insert_event()": NOBODY,
     "function outbox.is_destination(oid)": NOBODY,
     "function outbox.has_capture_triggers(regclass)": "capturer",
+    "function outbox.has_captured_table()": NOBODY,
     "function outbox.health()": "monitor",
     "function outbox.held_keys(name,integer)": "operator",
     "function outbox.know_table()": NOBODY,

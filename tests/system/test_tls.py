@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 import nginx
+from certificates import make_certificates
 from cluster import make_directory
 from database import Database
 from waiting import wait_until
@@ -48,8 +49,7 @@ class TlsServer(nginx.Nginx):
 
     def __init__(self, http2: bool) -> None:
         root = make_directory("tls")
-        self.authority = str(root / "ca.crt")
-        make_certificates(root)
+        self.authority = make_certificates(root).authority
         super().__init__(CONFIGURATION, root, http2="http2" if http2 else "")
 
     def url(self, host: str = "127.0.0.1", path: str = "events") -> str:
@@ -66,19 +66,6 @@ class TlsServer(nginx.Nginx):
             lambda missing: not missing, what=f"{len(ids)} events in the log of nginx",
         )  # fmt: skip
         return self.requests()
-
-
-def make_certificates(root: Path) -> None:
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], check=True, cwd=root, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=authority",
-            "-addext", "keyUsage=keyCertSign")  # fmt: skip
-    openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
-    (root / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    openssl("x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
-            "-CAcreateserial", "-out", "server.crt", "-extfile", "names")  # fmt: skip
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ struct LoginStep::Shared {
     int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     std::atomic<State> state = runs;
     std::atomic<pid_t> thread = 0;
-    PostgresPollingStatusType status = PGRES_POLLING_FAILED;
+    // Whoever has read it sees the connection as the thread has left it.
+    std::atomic<PostgresPollingStatusType> status = PGRES_POLLING_FAILED;
 
     explicit Shared(PGconn* of) : connection(of) {}
     ~Shared() {

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -21,10 +22,11 @@ static void freeaddrinfo_if_any(addrinfo* found) {
 struct Resolver::LookUp {
     std::string host;
     int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    // Written by the thread before it signals the descriptor, read after that.
+    // Written by the thread before it changes the state and signals the descriptor, read after that.
     std::string addresses;
     std::string error;
-    bool failed_for_memory = false;
+    enum State { runs, has_ended, has_no_memory };
+    std::atomic<State> state = runs;
 
     ~LookUp() {
         if (descriptor >= 0)
@@ -35,8 +37,9 @@ struct Resolver::LookUp {
     void run() noexcept {
         try {
             look_up();
+            state = has_ended;
         } catch (...) {
-            failed_for_memory = true;
+            state = has_no_memory;
         }
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t written = write(descriptor, &one, sizeof one);
@@ -75,7 +78,7 @@ int Resolver::descriptor() const {
 }
 
 std::string Resolver::addresses() const {
-    if (look_up_->failed_for_memory)
+    if (look_up_->state == LookUp::has_no_memory)
         throw std::bad_alloc();
     return look_up_->addresses;
 }

@@ -252,8 +252,8 @@ class Tables:
             f"SELECT outbox.backfill('{table}')", f"SELECT outbox.backfill('{table}', batch => 1, rate => 1000, max_pending => 5)", f"SELECT outbox.backfill('{table}', 'd')",
             f"SELECT outbox.uncapture('{table}')", "SELECT * FROM outbox.captures", "SELECT * FROM outbox.backfill_progress", f"SELECT outbox.capture_condition('{table}')",
             "SELECT outbox.pause_backfill((SELECT max(id) FROM outbox.backfill_progress))", "SELECT outbox.resume_backfill((SELECT min(id) FROM outbox.backfill_progress))",
-            "SELECT outbox.cancel_backfill((SELECT max(id) FROM outbox.backfill_progress))", f"SELECT outbox.check_captured('{table}')", f"SELECT outbox.follow_columns()",
-            f"SELECT outbox.qualify_condition('{table}', {quoted(self.condition(table))}, 'NEW')", f"SELECT outbox.save_captured((SELECT c FROM jsonb_populate_record(NULL::outbox.captured, jsonb_build_object('relation', '{table}')) AS c))",
+            "SELECT outbox.cancel_backfill((SELECT max(id) FROM outbox.backfill_progress))", f"SELECT outbox.check_captured('{table}')", f"SELECT outbox.follow_columns('{table}')",
+            f"SELECT outbox.save_captured((SELECT c FROM jsonb_populate_record(NULL::outbox.captured, jsonb_build_object('relation', '{table}')) AS c))",
         ])]  # fmt: skip
 
     def next(self) -> list[str]:

@@ -21,6 +21,7 @@ sys.path[:0] = [str(HERE.parents[1].parent), str(HERE.parents[2] / "system")]
 import psycopg  # noqa: E402
 from psycopg import sql  # noqa: E402
 
+from certificates import Certificates, make_certificates  # noqa: E402
 from cluster import Cluster, Installation  # noqa: E402
 from database import Database, create_database  # noqa: E402
 from processes import process_exists  # noqa: E402
@@ -29,7 +30,7 @@ from security.peers import hostile_cloud, hostile_http, hostile_postgresql, host
 from security.peers.attack import (  # noqa: E402
     MOST_LOG_A_MINUTE, MOST_MEMORY, Target, assert_harmless, peak, seconds_to_end,
 )  # fmt: skip
-from security.peers.peer import Mode, Peer, Session, make_authority  # noqa: E402
+from security.peers.peer import Mode, Peer, Session  # noqa: E402
 from waiting import SECOND, wait_until  # noqa: E402
 
 AT_A_TIME = 3
@@ -57,7 +58,7 @@ def mutating(mode: Mode) -> Mode:
 
 
 class Fuzzer:
-    def __init__(self, database: Database, certificates: tuple[str, str, str], seed: int) -> None:
+    def __init__(self, database: Database, certificates: Certificates, seed: int) -> None:
         self.database = database
         self.target = Target(database)
         self.certificates = certificates
@@ -79,13 +80,13 @@ class Fuzzer:
         tls = None
         if kind == "https":
             protocol = "h2" if name in hostile_tls.HTTP2_MODES else "http/1.1"
-            tls = hostile_tls.context(*self.certificates[1:], protocol)
+            tls = hostile_tls.context(self.certificates.certificate, self.certificates.key, protocol)
         peer = Peer(mode, seed=chance.randrange(1 << 30), tls=tls)
         address = f"127.0.0.1:{peer.port}"
         keys = {"access_key_id": "AKIA", "secret_access_key": PASSWORD}
         url, options, mapping = {
             "http": (f"http://{address}/", {"format": chance.choice(["binary", "structured", "batched"])}, {}),
-            "https": (f"https://{address}/", {"ca_file": self.certificates[0]}, {}),
+            "https": (f"https://{address}/", {"ca_file": self.certificates.authority}, {}),
             "postgresql": (f"postgresql://{address}/x", {}, {"user": "u", "password": PASSWORD}),
             "pubsub": ("pubsub://p", {"emulator_host": address}, {}),
             "sqs": (f"sqs://eu-west-1?endpoint=http://{address}", {}, keys),
@@ -134,7 +135,7 @@ def fuzz(cluster: Cluster, seconds: float, seed: int, directory: Path) -> str:
     database = create_database(cluster, "fuzzed")
     database.add_destination("healthy", receiver.url(), topics="healthy")
     database.wait_for_worker("relay", "healthy")
-    fuzzer = Fuzzer(database, make_authority(directory), seed)
+    fuzzer = Fuzzer(database, make_certificates(directory), seed)
     log_before, started = cluster.log_size(), time.monotonic()
     number = 0
     try:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import random
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 MOST = 4 << 30
 PIECE = 1 << 16
@@ -139,23 +137,6 @@ class Peer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def make_authority(directory: Path) -> tuple[str, str, str]:
-    """Files of an authority, and of a certificate for 127.0.0.1 with its key."""
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], check=True, cwd=directory, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=authority",
-            "-addext", "keyUsage=keyCertSign")  # fmt: skip
-    openssl("req", *key, "-keyout", "peer.key", "-out", "peer.csr", "-subj", "/CN=peer")
-    (directory / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    openssl("x509", "-req", "-in", "peer.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
-            "-CAcreateserial", "-out", "peer.crt", "-extfile", "names")  # fmt: skip
-    (directory / "ca.crt").chmod(0o644)
-    return str(directory / "ca.crt"), str(directory / "peer.crt"), str(directory / "peer.key")
 
 
 def pick(modes: Mapping[str, Mode], chance: random.Random) -> str:
