@@ -279,9 +279,9 @@ COMMENT ON FUNCTION outbox.hurry_events(name, integer) IS
     'internal: makes events due that waited for what was down';
 
 -- Takes what is due under a token: rows whose turn has come, each with what waits right behind it, up to
--- a row that is on its way: one before it may have come back, by a replay or after a crash. What has failed
--- is taken alone, and of a key whose event before is a dead letter only a few are: what waits behind would
--- be taken and given back again and again. No more than max_bytes of payload altogether, but at least one row.
+-- a row that is on its way: one before it may have come back, by a replay or after a crash. A relay takes what
+-- has failed alone, and only a few of a key whose event before is a dead letter: what waits behind would be
+-- taken and given back again and again. No more than max_bytes of payload altogether, but at least one row.
 CREATE FUNCTION outbox.claim_due(
     destination  name,
     token        uuid,
@@ -299,13 +299,13 @@ DECLARE
 BEGIN
     WITH due AS (
         SELECT d.position, d.ordering_key, d.next_retry_at, coalesce(octet_length(d.payload), 0) AS bytes,
-               CASE WHEN d.attempts > 0 OR d.ordering_key = '' THEN 0
-                    WHEN (SELECT b.attempts > 0
-                            FROM outbox.delivery AS b
-                           WHERE b.destination = $1 AND b.ordering_key = d.ordering_key AND b.position < d.position
-                             AND b.state <> 'DISCARDED' AND b.ordering_key <> ''
-                           ORDER BY b.position DESC
-                           LIMIT 1) THEN 10
+               CASE WHEN d.ordering_key = '' OR $3 IS NULL AND d.attempts > 0 THEN 0
+                    WHEN $3 IS NULL AND (SELECT b.attempts > 0
+                              FROM outbox.delivery AS b
+                             WHERE b.destination = $1 AND b.ordering_key = d.ordering_key AND b.position < d.position
+                               AND b.state <> 'DISCARDED' AND b.ordering_key <> ''
+                             ORDER BY b.position DESC
+                             LIMIT 1) THEN 10
                     ELSE 100 END AS followers
           FROM outbox.delivery AS d
          WHERE d.destination = $1 AND d.next_retry_at <= now
