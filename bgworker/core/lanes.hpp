@@ -37,6 +37,8 @@ struct Lane {
     Lane(std::string_view name_of_lane, const LaneHealth& health_at_first)
         : name(name_of_lane), health(health_at_first) {}
 
+    bool is_overtaken(std::uint64_t request) const noexcept { return overtaken_to > request; }
+
     std::string name;
     LaneHealth health;
     std::string last_error;

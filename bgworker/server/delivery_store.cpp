@@ -199,7 +199,8 @@ static const Record* refused_at(const std::vector<Record>& records, int64 positi
 
 // Of many refused events a few have a line: outbox.delivery has them all.
 static void log_refusal(const char* destination, const Record& record, bool dead, int attempts) {
-    static LineBudget budget;
+    static LineBudget of_refusals, of_dead_letters;
+    LineBudget& budget = dead ? of_dead_letters : of_refusals;
     if (!budget.take(SystemClock{}.now()))
         return;
     const auto left_out = static_cast<unsigned long long>(budget.left_out());
