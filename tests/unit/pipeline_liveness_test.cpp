@@ -52,7 +52,8 @@ class World {
         while (!reached()) {
             if (clock.now() >= end)
                 return false;
-            turn();
+            for (int i = 0; i < 16; i++)  // looking takes longer than a turn
+                turn();
         }
         return true;
     }
@@ -165,8 +166,8 @@ class World {
         for (const Answer& answer : answers_)
             next = std::min(next, answer.at);
         if (pipeline->wants_retries())
-            for (const auto& [position, row] : table_)
-                if (!row.locked && is_first(position))
+            for (const auto& [key, positions] : rows_of_key_)
+                if (const Row& row = table_.at(*positions.begin()); !row.locked)
                     next = std::min(next, std::max(row.due, clock.now() + milliseconds(1)));
         if (!log_.empty() && pipeline->has_room())
             next = clock.now();
@@ -209,11 +210,13 @@ class World {
     }
 
     bool is_first(std::int64_t position) const {
-        const std::string& key = specs_.at(position).key;
-        for (const auto& entry : table_)
-            if (specs_.at(entry.first).key == key && !dead.contains(entry.first))
-                return entry.first == position;
-        return false;
+        const auto rows = rows_of_key_.find(specs_.at(position).key);
+        return rows != rows_of_key_.end() && *rows->second.begin() == position;
+    }
+    void erase_row(std::int64_t position) {
+        const auto rows = rows_of_key_.find(specs_.at(position).key);
+        if (table_.erase(position) > 0 && rows->second.erase(position) > 0 && rows->second.empty())
+            rows_of_key_.erase(rows);
     }
 
     void record() {
@@ -222,12 +225,13 @@ class World {
             const std::int64_t position = record.event->position;
             touched.insert(specs_.at(position).key);
             if (record.kind == Record::Kind::confirmed) {
-                table_.erase(position);
+                erase_row(position);
                 continue;
             }
             if (!table_.contains(position)) {
                 written++;
                 table_[position].due = clock.now();
+                rows_of_key_[specs_.at(position).key].insert(position);
             }
             Row& row = table_[position];
             row.locked = record.kind == Record::Kind::moved;
@@ -241,16 +245,14 @@ class World {
                 row.failed = true;
                 if (++row.attempts >= max_attempts) {
                     dead.insert(position);
-                    table_.erase(position);
+                    erase_row(position);
                 } else {
                     row.due = wait(row.attempts - 1);
                 }
             }
         }
         for (const std::string& key : touched)
-            if (std::none_of(table_.begin(), table_.end(), [&](const auto& entry) {
-                    return specs_.at(entry.first).key == key;
-                }))
+            if (!rows_of_key_.contains(key))
                 pipeline->free_key(key);
         pipeline->recorded();
     }
@@ -280,6 +282,7 @@ class World {
     std::vector<EventSpec> log_;
     std::map<std::int64_t, EventSpec> specs_;
     std::map<std::int64_t, Row> table_;
+    std::map<std::string, std::set<std::int64_t>> rows_of_key_;
     std::vector<Answer> answers_;
     std::int64_t last_ = 0;
 };
