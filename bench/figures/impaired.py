@@ -140,7 +140,7 @@ def tail(bench: Bench, impaired: bool) -> float:
 
 def measure(bench: Bench) -> Figure:
     bench.need_sink("http")
-    rounds, events = (3, 200_000) if bench.quick else (7, 500_000)
+    rounds, events = (3, 200_000) if bench.quick else (5, 500_000)
     bench.touch_memory()
     ratios: dict[str, list[float]] = {case.path: [] for case in CASES}
     lines: dict[str, float] = {case.path: 0.0 for case in CASES}

@@ -40,7 +40,7 @@ CASES = [Case("one of ten topics of the Pub/Sub emulator is missing, the others"
 
 
 def measure(bench: Bench) -> Figure:
-    rounds, part = (3, 2) if bench.quick else (7, 1)
+    rounds, part = (3, 2) if bench.quick else (5, 1)
     bench.touch_memory()
     bench.credentials = {}
     figure = Figure("impaired_lanes", "Goodput of nine topics or queues beside one that is missing, over that without")

@@ -5,8 +5,11 @@
 // what it took. While that share stays below, the limit grows by a constant factor with each sample;
 // above, it is multiplied again, but not for answers to what was sent before. That is the law of DCTCP (RFC 8257, section 3.3), for a rate instead
 // of a window: how long requests take says little of how many a receiver takes, and a limit below one
-// in flight would be at the mercy of it. A share is tolerated because answers that are refused at
-// random would otherwise stop a lane that has room. The limit goes when it no longer limits.
+// in flight would be at the mercy of it. The limit goes when it no longer limits.
+//
+// A share is tolerated because answers that are refused at random would otherwise stop a lane that
+// has room. Where of half as many requests as large a share is refused, it has nothing to do with
+// their rate, and that share is tolerated, up to one half, until it falls.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +21,7 @@ namespace outbox {
 class FlowLimit {
   public:
     static constexpr double tolerated = 1.0 / 12;
+    static constexpr double most_tolerated = 1.0 / 2;
     static constexpr double growth = 1.0 + 1.0 / 20;
     // After so many samples in a row in which nothing asked for less: there may be far more room.
     static constexpr unsigned calm_samples = 4;
@@ -49,7 +53,13 @@ class FlowLimit {
     bool is_sample(Micros now) const noexcept;
     void take_sample(Micros now) noexcept;
 
+    bool is_in_vain(double share) const noexcept;
+    void lower(Micros now, double share, double rate) noexcept;
+
     double limit_ = 0;
+    double tolerated_ = tolerated;
+    double rate_before_ = 0;  // the last time it was lowered to half; 0: all is well since
+    double share_before_ = 0;
     double duration_ = 0;  // moving average
     Micros next_at_ = 0;
     Micros lowered_at_ = 0;
@@ -58,6 +68,7 @@ class FlowLimit {
     Micros began_at_ = 0;
     unsigned answers_ = 0;
     unsigned throttled_ = 0;
+    double recent_ = 0;  // share that was throttled, moving average over samples
 };
 
 }  // namespace outbox

@@ -15,17 +15,6 @@ namespace {
 
 // ---- FlowLimit
 
-TEST(FlowLimit, RandomRefusalsDoNotLowerIt) {
-    FlowLimit flow;
-    std::mt19937_64 random(1);
-    int lowered = 0;
-    for (Micros i = 1; i <= 500'000; i++) {
-        flow.answered(i * 20, 200, random() % 20 == 0);
-        lowered += flow.is_lowered() && flow.limit() < 40'000;
-    }
-    EXPECT_LT(lowered, 5'000) << "of 50,000 a second and 500,000";
-}
-
 struct Receiver {
     double a_second;
     double at_once;
@@ -72,6 +61,22 @@ TEST(FlowLimit, HowLongRequestsTakeMakesNoDifference) {
     drive(flow, receiver, 0, seconds(20),
           [](Micros now) { return now / seconds(2) % 2 == 0 ? 100 : 10'000; });
     EXPECT_GE(receiver.taken, 38'000) << "of 40,000";
+}
+
+TEST(FlowLimit, RefusalsAtRandomDoNotStopALane) {
+    for (const unsigned percent : {1, 5, 10, 20, 40}) {
+        FlowLimit flow;
+        std::mt19937_64 random(percent);
+        int sent = 0;
+        for (Micros now = 0; now < seconds(30); now += 25) {
+            if (now < flow.earliest())
+                continue;
+            flow.sent(now);
+            flow.answered(now, 100, random() % 100 < percent);
+            sent++;
+        }
+        EXPECT_GT(sent, percent <= 5 ? 1'150'000 : 1'000'000) << "of 1,200,000, " << percent << " %";
+    }
 }
 
 TEST(FlowLimit, FollowsAReceiverThatTakesLessAndMore) {
