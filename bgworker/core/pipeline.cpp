@@ -55,7 +55,13 @@ bool Pipeline::has_room() const noexcept {
 
 // Blocks are kept by single events, too.
 bool Pipeline::starves() const noexcept {
-    return !lanes_.any_fresh() && !has_memory();
+    if (has_memory())
+        return false;
+    bool any = false;
+    lanes_.for_each([&](const Lane& lane) {
+        any |= !lane.fresh.empty() && !lane.health.circuit.is_down();
+    });
+    return !any;
 }
 
 EventBlock* Pipeline::take_block() {

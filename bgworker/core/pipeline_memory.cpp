@@ -63,7 +63,7 @@ void Pipeline::make_room(Micros now) {
         if (blocks(lane))
             release_lane(lane);
     });
-    if (ledger_.span() > limits_.max_events * max_span_factor / 2)
+    if (ledger_.span() > unsettled_ + limits_.max_events * max_span_factor / 2)
         release_front();
     next_room_at_ = now + (records_.size() == before ? room_long_pause : room_pause);
 }
@@ -84,7 +84,8 @@ void Pipeline::release_behind_suspects(Micros now) {
         for (Tracked* event : suspects)
             if (!enough() && (starved || event->next_of_key != nullptr) &&
                 (event->failures >= failures_of_event || event->event->has_failed) &&
-                (!starved || event->again_at > now + lasting_request))
+                (!starved || lane.health.circuit.is_down() ||
+                 event->again_at > now + lasting_request))
                 release(*event, event->failures / 2u);
     });
     for (Request* request : in_flight_)
@@ -96,12 +97,13 @@ void Pipeline::release_behind_suspects(Micros now) {
 void Pipeline::release_lane(Lane& lane) {
     const auto steps = static_cast<unsigned>(
         std::min<std::uint64_t>(lane.health.circuit.failures(), 20));
-    while (lane.fresh.size() > kept_for_probes) {
+    const std::size_t kept = starves() ? 1 : kept_for_probes;  // each with what waits behind it
+    while (lane.fresh.size() > kept) {
         Tracked& event = *lane.fresh.front();
         lanes_.pop_front(lane);
         release(event, steps);
     }
-    while (lane.suspects.size() > kept_for_probes)
+    while (lane.suspects.size() > kept)
         release(**lane.suspects.begin(), steps);
 }
 
