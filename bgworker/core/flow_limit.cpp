@@ -61,6 +61,7 @@ void FlowLimit::take_sample(Micros now) noexcept {
 
 void FlowLimit::lower(Micros now, double share, double rate) noexcept {
     lowered_at_ = now;
+    starts_ = false;
     if (!is_lowered())
         limit_ = rate;
     if (is_in_vain(share)) {
@@ -88,6 +89,7 @@ void FlowLimit::sent(Micros now) noexcept {
 
 void FlowLimit::start_again(Micros now, double requests) noexcept {
     const double rate = requests * 1e6 / std::max(duration_, 1.0);
+    starts_ = starts_ || !is_lowered();
     if (!is_lowered() || limit_ > rate)
         limit_ = rate;
     answers_ = throttled_ = 0;

@@ -44,6 +44,8 @@ class FlowLimit {
     // Requests a second; 0: there is no limit.
     double limit() const noexcept { return limit_; }
     bool is_lowered() const noexcept { return limit_ > 0; }
+    // It was lowered because the lane asked for less, and not to start with.
+    bool is_throttled() const noexcept { return is_lowered() && !starts_; }
     // No request before.
     Micros earliest() const noexcept { return is_lowered() ? next_at_ : 0; }
     // How long a request takes that is not throttled; 0: not known.
@@ -64,6 +66,7 @@ class FlowLimit {
     Micros next_at_ = 0;
     Micros lowered_at_ = 0;
     unsigned calm_ = 0;  // samples
+    bool starts_ = false;
     // Of this sample.
     Micros began_at_ = 0;
     unsigned answers_ = 0;

@@ -403,7 +403,7 @@ bool Pipeline::is_throttled() const noexcept {
     bool throttled = false;
     lanes_.for_each([&](const Lane& lane) {
         throttled |= lane.members > 0 &&
-                     (lane.health.flow.is_lowered() || now < lane.health.not_before);
+                     (lane.health.flow.is_throttled() || now < lane.health.not_before);
     });
     return throttled;
 }
@@ -412,7 +412,7 @@ double Pipeline::request_limit() const noexcept {
     double least = 0;
     lanes_.for_each([&](const Lane& lane) {
         const FlowLimit& flow = lane.health.flow;
-        if (flow.is_lowered() && (least == 0 || flow.limit() < least))
+        if (flow.is_throttled() && (least == 0 || flow.limit() < least))
             least = flow.limit();
     });
     return least;

@@ -93,6 +93,24 @@ TEST(FlowLimit, FollowsAReceiverThatTakesLessAndMore) {
     EXPECT_FALSE(flow.is_lowered() && flow.limit() < 10'000) << flow.limit();
 }
 
+TEST(FlowLimit, ALaneThatWorksAgainStartsWithAPartAndIsNotThrottled) {
+    FlowLimit flow;
+    flow.answered(0, 1000, false);
+    flow.start_again(0, 4);
+    EXPECT_DOUBLE_EQ(flow.limit(), 4000);
+    EXPECT_FALSE(flow.is_throttled());
+    for (Micros now = 0; now < seconds(10); now += 25)
+        if (now >= flow.earliest()) {
+            flow.sent(now);
+            flow.answered(now, 1000, false);
+        }
+    EXPECT_FALSE(flow.is_lowered() && flow.limit() < 30'000) << flow.limit();
+    flow.start_again(seconds(10), 4);
+    for (int i = 0; i < 64; i++)
+        flow.answered(seconds(11), 1000, true);
+    EXPECT_TRUE(flow.is_throttled());
+}
+
 TEST(FlowLimit, GoesWhenItNoLongerLimits) {
     FlowLimit flow;
     for (int i = 0; i < 64; i++)
