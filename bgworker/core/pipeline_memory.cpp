@@ -54,7 +54,8 @@ bool Pipeline::may_move() const noexcept {
 }
 
 void Pipeline::make_room(Micros now) {
-    if (now < next_room_at_ || !may_move())
+    // What cannot be recorded, because an operator is at work, must not become more.
+    if (now < next_room_at_ || !may_move() || !records_.empty())
         return;
     const std::size_t before = records_.size();
     if (is_crowded())
@@ -70,13 +71,12 @@ void Pipeline::make_room(Micros now) {
 
 // Suspects with the events behind them, until half of what may wait is left. Not those that failed
 // for the first time, or have only just begun to hang: most of these are soon over, and a key that
-// has left comes back more slowly than it was read. Where nothing else can go on, those that hang
-// leave at once, and those that wait for long.
+// has left comes back more slowly than it was read. Where nothing else can go on, those leave that
+// wait for long.
 void Pipeline::release_behind_suspects(Micros now) {
     const bool starved = starves();
     const auto lasts = [&](const Request& request) {
-        return request.hangs ? starved || now - request.sent_at >= lasting_request
-                             : !request.fresh && now - request.sent_at >= lasting_request;
+        return (request.hangs || !request.fresh) && now - request.sent_at >= lasting_request;
     };
     const auto enough = [&] { return !starved && chains_.held_back() <= most_waiting() / 2; };
     lanes_.for_each([&](Lane& lane) {

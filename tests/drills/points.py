@@ -257,9 +257,10 @@ def during_seek(drill: Drill) -> Iterator[int]:
 
 @contextmanager
 def before_commit_of_seek(drill: Drill) -> Iterator[int]:
+    # Before, not meanwhile: what is refused cannot be recorded then, and holds key after key.
+    drill.wait_for_arrivals(5)
     with transaction(drill) as operator:
         operator.execute("SELECT outbox.seek('suffering', 'beginning')")
-        drill.wait_for_arrivals(5)
         yield operator.info.backend_pid
 
 
