@@ -127,7 +127,8 @@ void Pipeline::weigh_confirmed(Lane& lane, Micros now) {
 // The destination has looked at an event.
 void Pipeline::weigh_answered(Lane& lane, Micros now) {
     if (lane.health.circuit.is_down())
-        lane.health.flow.start_again(now, std::max(1.0, static_cast<double>(capabilities_.max_batches) / 4));
+        lane.health.flow.start_again(
+            now, std::max(1.0, static_cast<double>(capabilities_.max_batches) / 4));
     destination_.works();
     lane.health.circuit.works();
 }

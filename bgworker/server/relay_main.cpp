@@ -422,9 +422,9 @@ static Condition::Kind condition() {
     const Pipeline& pipeline = *relay->pipeline;
     const bool stuck = pipeline.only_suspects_left() && !pipeline.is_throttled();
     return pipeline.failures() > 0 || stuck ? Condition::Kind::failing
-           : pipeline.lanes_down() > 0                              ? Condition::Kind::partly
-           : pipeline.is_throttled()                                ? Condition::Kind::throttled
-                                                                    : Condition::Kind::works;
+           : pipeline.lanes_down() > 0              ? Condition::Kind::partly
+           : pipeline.is_throttled()                ? Condition::Kind::throttled
+                                                    : Condition::Kind::works;
 }
 
 static const std::string& reason(Condition::Kind kind) {
