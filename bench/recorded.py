@@ -5,15 +5,14 @@ to the server and the loop take turns, with as many connections as the relay had
 """
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from drain import Drain, drain
-from figures.drain_http import answers, connections_to, free_port
-from workload import Bench, wait_until
+from figures.drain_http import connections_to, run_nginx
+from workload import Bench
 
 NGINX = """
 daemon off; pid {root}/record.pid; error_log {root}/record.log; {user}
@@ -42,17 +41,9 @@ http {{
 @contextmanager
 def recorder(bench: Bench, server: int) -> Iterator[int]:
     """An nginx in front of the server at this port; requests end up in the file `requests`."""
-    root, port = bench.cluster.root, free_port()
-    (root / "requests").unlink(missing_ok=True)
-    conf = root / "record.conf"
-    conf.write_text(NGINX.format(root=root, port=port, server=server,
-                                 user="user postgres;" if os.geteuid() == 0 else ""))
-    with subprocess.Popen(["/usr/sbin/nginx", "-e", root / "record.log", "-c", conf]) as nginx:
-        try:
-            wait_until(lambda: answers(port), 10, "nginx answers")
-            yield port
-        finally:
-            nginx.terminate()
+    (bench.cluster.root / "requests").unlink(missing_ok=True)
+    with run_nginx(bench, "record", NGINX, server=server) as port:
+        yield port
 
 
 def cpu_seconds(process: int | None) -> float:

@@ -65,17 +65,22 @@ def answers(port: int) -> bool:
 
 
 @contextmanager
-def nginx(bench: Bench, access: str = "off") -> Iterator[int]:
+def run_nginx(bench: Bench, name: str, configuration: str, **values: object) -> Iterator[int]:
+    """An nginx; of its configuration {root}, {port}, {user} and `values` are filled in."""
     root, port = bench.cluster.root, free_port()
-    conf = root / "nginx.conf"
-    conf.write_text(NGINX.format(root=root, port=port, access=access,
-                                 user="user postgres;" if os.geteuid() == 0 else ""))
-    with subprocess.Popen(["/usr/sbin/nginx", "-e", root / "nginx.log", "-c", conf]) as server:
+    conf = root / f"{name}.conf"
+    conf.write_text(configuration.format(
+        root=root, port=port, user="user postgres;" if os.geteuid() == 0 else "", **values))
+    with subprocess.Popen(["/usr/sbin/nginx", "-e", root / f"{name}.log", "-c", conf]) as server:
         try:
             wait_until(lambda: answers(port), 10, "nginx answers")
             yield port
         finally:
             server.terminate()
+
+
+def nginx(bench: Bench, access: str = "off"):
+    return run_nginx(bench, "nginx", NGINX, access=access)
 
 
 def connections_to(port: int) -> int:

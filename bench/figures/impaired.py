@@ -4,15 +4,14 @@ nginx plays all receivers, each at a path of its own. Which request or key it fa
 are chosen at random, keys by their name. What counts is the goodput of those it would accept.
 """
 
-import os
-import subprocess
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from figures import latency
-from figures.drain_http import answers, free_port
+from figures.drain_http import run_nginx
 from report import Figure, Goal
 from workload import Bench, payload, wait_until
 
@@ -80,20 +79,9 @@ CASES = [
 
 @contextmanager
 def receivers(bench: Bench) -> Iterator[int]:
-    import socket
-
-    root, port = bench.cluster.root, free_port()
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
-        conf = root / "impaired.conf"
-        conf.write_text(NGINX.format(
-            root=root, port=port, silent=silent.getsockname()[1], shed=SHED, burst=SHED // 10,
-            user="user postgres;" if os.geteuid() == 0 else ""))
-        with subprocess.Popen(["/usr/sbin/nginx", "-e", root / "impaired.log", "-c", conf]) as server:
-            try:
-                wait_until(lambda: answers(port), 10, "nginx answers")
-                yield port
-            finally:
-                server.terminate()
+        with run_nginx(bench, "impaired", NGINX, silent=silent.getsockname()[1], shed=SHED, burst=SHED // 10) as port:
+            yield port
 
 
 def fill(bench: Bench, events: int, lanes: int = 1) -> None:

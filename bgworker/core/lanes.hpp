@@ -3,6 +3,7 @@
 // next attempt. Lanes take turns, batch by batch, so that none has to wait for another to be empty.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -87,6 +88,11 @@ class Lanes {
     void for_each(Do&& what) const {
         for (const auto& entry : lanes_)
             what(*entry.second);
+    }
+    template <class Predicate>
+    bool any(Predicate&& predicate) const {
+        return std::any_of(lanes_.begin(), lanes_.end(),
+                           [&](const auto& entry) { return predicate(*entry.second); });
     }
     std::size_t count() const noexcept { return lanes_.size(); }
     // Takes events out that are fresh or suspects.

@@ -55,13 +55,9 @@ bool Pipeline::has_room() const noexcept {
 
 // Blocks are kept by single events, too.
 bool Pipeline::starves() const noexcept {
-    if (has_memory())
-        return false;
-    bool any = false;
-    lanes_.for_each([&](const Lane& lane) {
-        any |= !lane.fresh.empty() && !lane.health.circuit.is_down();
+    return !has_memory() && !lanes_.any([](const Lane& lane) {
+        return !lane.fresh.empty() && !lane.health.circuit.is_down();
     });
-    return !any;
 }
 
 EventBlock* Pipeline::take_block() {
@@ -400,12 +396,10 @@ std::size_t Pipeline::suspects() const noexcept {
 
 bool Pipeline::is_throttled() const noexcept {
     const Micros now = clock_.now();
-    bool throttled = false;
-    lanes_.for_each([&](const Lane& lane) {
-        throttled |= lane.members > 0 &&
-                     (lane.health.flow.is_throttled() || now < lane.health.not_before);
+    return lanes_.any([&](const Lane& lane) {
+        return lane.members > 0 &&
+               (lane.health.flow.is_throttled() || now < lane.health.not_before);
     });
-    return throttled;
 }
 
 double Pipeline::request_limit() const noexcept {

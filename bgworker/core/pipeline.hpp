@@ -237,6 +237,7 @@ class Pipeline {
     bool send_one(Micros now);
     bool send_fresh(Micros now, bool probe);
     bool send_suspect(Micros now);
+    bool send_suspects(Tracked& first, Micros now);
     bool probe_with_suspect(Micros now);
     bool may_take_fresh(const Lane& lane, Micros now) const noexcept;
     bool may_take_suspect(const Lane& lane, Micros now) const noexcept;

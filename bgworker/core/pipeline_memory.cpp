@@ -9,8 +9,8 @@ namespace outbox {
 static constexpr std::size_t kept_for_probes = 16;
 // Fewer events than this are no reason to let anything leave memory.
 static constexpr std::size_t few_events = 16;
-// How often it is looked for what may leave memory.
 static constexpr Micros lasting_request = milliseconds(500);
+// Until make_room() looks again: after it let something leave memory, and after it did not.
 static constexpr Micros room_pause = milliseconds(10);
 static constexpr Micros room_long_pause = milliseconds(100);
 
@@ -29,9 +29,7 @@ bool Pipeline::blocks(const Lane& lane) const noexcept {
 }
 
 bool Pipeline::any_lane_blocks() const noexcept {
-    bool any = false;
-    lanes_.for_each([&](const Lane& lane) { any |= blocks(lane); });
-    return any;
+    return lanes_.any([&](const Lane& lane) { return blocks(lane); });
 }
 
 // Nothing is known to work. Of several topics one that does not exist is no outage, though for the
@@ -39,11 +37,9 @@ bool Pipeline::any_lane_blocks() const noexcept {
 bool Pipeline::is_outage() const noexcept {
     if (destination_.is_down())
         return true;
-    bool excused = false;
-    if (capabilities_.lanes)
-        lanes_.for_each([&](const Lane& lane) {
-            excused |= lane.health.circuit.is_down() && lane.down_by_itself;
-        });
+    const bool excused = capabilities_.lanes && lanes_.any([](const Lane& lane) {
+        return lane.health.circuit.is_down() && lane.down_by_itself;
+    });
     return !excused && all_lanes_down();
 }
 
@@ -57,7 +53,6 @@ void Pipeline::make_room(Micros now) {
     // What cannot be recorded, because an operator is at work, must not become more.
     if (now < next_room_at_ || !may_move() || !records_.empty())
         return;
-    const std::size_t before = records_.size();
     if (is_crowded())
         release_behind_suspects(now);
     lanes_.for_each([&](Lane& lane) {
@@ -66,7 +61,7 @@ void Pipeline::make_room(Micros now) {
     });
     if (ledger_.span() > unsettled_ + limits_.max_events * max_span_factor / 2)
         release_front();
-    next_room_at_ = now + (records_.size() == before ? room_long_pause : room_pause);
+    next_room_at_ = now + (records_.empty() ? room_long_pause : room_pause);
 }
 
 // Suspects with the events behind them, until half of what may wait is left. Not those that failed

@@ -103,7 +103,7 @@ void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, 
                     lane.down_by_itself = true;
                 }
             } else if (scope == Scope::connection && !capabilities_.ordered) {
-                // Nothing of the event has been sent, whoever it is.
+                // Nothing has been sent, so it says nothing of the events, suspects or not.
                 if (current && (++lost_connections_ >= max_lost_connections || in_flight_.empty()))
                     destination_failed(outcome.retry_after, now);
             } else if (counts || (current && capabilities_.ordered)) {

@@ -124,43 +124,35 @@ bool Pipeline::send_suspect(Micros now) {
     // Never the last one: something fresh may come.
     if (suspects_in_flight_ >= most_suspects() || (most > 1 && occupied + 1 >= most))
         return false;
-    Lane* chosen = nullptr;
     Tracked* first = nullptr;
     lanes_.for_each([&](Lane& lane) {
         if (!may_take_suspect(lane, now))
             return;
         Tracked* suspect =
             lane.health.circuit.is_down() ? *lane.suspects.begin() : due_suspect(lane, now);
-        if (suspect != nullptr && (first == nullptr || suspect->again_at < first->again_at)) {
+        if (suspect != nullptr && (first == nullptr || suspect->again_at < first->again_at))
             first = suspect;
-            chosen = &lane;
-        }
     });
-    if (first == nullptr)
-        return false;
+    return first != nullptr && send_suspects(*first, now);
+}
+
+bool Pipeline::send_suspects(Tracked& first, Micros now) {
+    Lane& lane = *first.lane;
     Request& request = spare_request();
-    fill_with_suspects(request, *chosen, *first, now);
-    submit(request, *chosen, false, now);
+    fill_with_suspects(request, lane, first, now);
+    submit(request, lane, false, now);
     return true;
 }
 
 // There is nothing fresh to probe the destination with: those that failed least, then each in turn.
 bool Pipeline::probe_with_suspect(Micros now) {
-    Lane* chosen = nullptr;
     Tracked* first = nullptr;
     lanes_.for_each([&](Lane& lane) {
         if (!lane.suspects.empty() &&
-            (first == nullptr || BySuspicion()(*lane.suspects.begin(), first))) {
+            (first == nullptr || BySuspicion()(*lane.suspects.begin(), first)))
             first = *lane.suspects.begin();
-            chosen = &lane;
-        }
     });
-    if (first == nullptr)
-        return false;
-    Request& request = spare_request();
-    fill_with_suspects(request, *chosen, *first, now);
-    submit(request, *chosen, false, now);
-    return true;
+    return first != nullptr && send_suspects(*first, now);
 }
 
 Pipeline::Request& Pipeline::spare_request() {
@@ -286,8 +278,8 @@ Micros Pipeline::hangs_at(const Request& request) const noexcept {
            (usual == 0 ? hangs_at_first : std::max(hangs_at_least, usual * hangs_factor));
 }
 
-// What was overtaken: else it is the destination that takes long. But when all requests take long a
-// few more are tried, which may overtake them. One lane cannot have all.
+// Only a request that others have overtaken: else it is the destination that takes long. But when all
+// requests take long, a few more are tried, which may overtake them. One lane cannot have all.
 bool Pipeline::can_hang(const Request& request, bool explores) const noexcept {
     return request.fresh && !request.hangs && !capabilities_.ordered &&
            (explores || request.lane->is_overtaken(request.number)) &&
