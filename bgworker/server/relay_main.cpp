@@ -46,8 +46,8 @@ static constexpr Micros busy_time = milliseconds(100);
 static constexpr int milliseconds_to_leave = 500;
 // Where there is trouble all the time, it is recorded so often, and retries are taken; or when there
 // is so much of either.
-static constexpr Micros trouble_pause = milliseconds(50);
-static constexpr std::size_t many_records = 100;
+static constexpr Micros trouble_pause = milliseconds(200);
+static constexpr std::size_t many_records = 500;
 static constexpr std::size_t many_retries = 100;
 // Retries that are due and could not be had: when to look again.
 static constexpr Micros retry_pause = seconds(1);

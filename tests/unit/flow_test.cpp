@@ -268,8 +268,8 @@ TEST(LineBudget, AFewLinesAtOnceThenOneInAWhile) {
     int lines = 0;
     for (Micros now = 0; now < seconds(60); now += milliseconds(10))
         lines += budget.take(now);
-    EXPECT_LE(lines, 6);
-    EXPECT_GE(lines, 5);
+    EXPECT_LE(lines, 4);
+    EXPECT_GE(lines, 3);
     EXPECT_GT(budget.left_out(), 100u);
 }
 
