@@ -122,6 +122,8 @@ class DeliveryTable {
         if (record.kind == Record::Kind::parked)
             return;
         row.locked = record.kind == Record::Kind::moved;
+        if (row.locked && row.key.empty())
+            row.due = now;
         if (record.kind == Record::Kind::released) {
             row.failed = true;
             row.due = now + rules_.retry_base;
