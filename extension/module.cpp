@@ -6,7 +6,6 @@
 //   ../bgworker/server launcher, keeper, relay, processor
 #include "hooks.hpp"
 #include "pg.hpp"
-#include "server/launcher.hpp"
 #include "settings.hpp"
 #include "shared_state.hpp"
 #include "wakeup.hpp"
@@ -18,6 +17,23 @@ PG_MODULE_MAGIC_EXT(.name = "pg_outbox", .version = OUTBOX_VERSION);
 PG_MODULE_MAGIC;
 #endif
 }
+
+namespace outbox {
+
+static void register_launcher() {
+    BackgroundWorker worker;
+    memset(&worker, 0, sizeof worker);
+    worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+    worker.bgw_start_time = BgWorkerStart_RecoveryFinished;  // never on a standby
+    worker.bgw_restart_time = 1;
+    strlcpy(worker.bgw_library_name, compat::module_name, sizeof worker.bgw_library_name);
+    strlcpy(worker.bgw_function_name, "outbox_launcher_main", sizeof worker.bgw_function_name);
+    strlcpy(worker.bgw_name, "pg_outbox launcher", sizeof worker.bgw_name);
+    strlcpy(worker.bgw_type, "pg_outbox launcher", sizeof worker.bgw_type);
+    RegisterBackgroundWorker(&worker);
+}
+
+}  // namespace outbox
 
 extern "C" PGDLLEXPORT void _PG_init(void) {
     using namespace outbox;

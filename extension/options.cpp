@@ -22,4 +22,8 @@ std::vector<Option> to_options(const OptionTexts& texts) {
     return options;
 }
 
+bool may_read_files(Oid role) {
+    return superuser_arg(role) || has_privs_of_role(role, ROLE_PG_READ_SERVER_FILES);
+}
+
 }  // namespace outbox

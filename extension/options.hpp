@@ -19,4 +19,8 @@ struct OptionTexts {
 OptionTexts option_texts(List* options);
 std::vector<Option> to_options(const OptionTexts& texts);
 
+// Whether options of this role may name files of the server: superusers and members of
+// pg_read_server_files. In a transaction.
+bool may_read_files(Oid role);
+
 }  // namespace outbox

@@ -4,7 +4,6 @@
 #include "core/destination.hpp"
 #include "options.hpp"
 #include "pg.hpp"
-#include "server/destination_config.hpp"
 
 namespace outbox {
 

@@ -58,6 +58,12 @@ void append_json_string(std::string& out, std::string_view text) {
     out += '"';
 }
 
+void append_json_member(std::string& out, std::string_view name, std::string_view text) {
+    append_json_string(out, name);
+    out += ':';
+    append_json_string(out, text);
+}
+
 std::size_t utf8_length(std::string_view text) noexcept {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
     const unsigned first = byte(0);

@@ -60,6 +60,8 @@ void append_timestamp(std::string& out, std::int64_t unix_micros);
 // control characters; a byte that is not part of a character becomes U+FFFD, since a reader might
 // take a quote behind it for its rest.
 void append_json_string(std::string& out, std::string_view text);
+// Two of them as a member of an object: "name":"text".
+void append_json_member(std::string& out, std::string_view name, std::string_view text);
 
 // How many bytes the character has that `text`, which is not empty, begins with; 0: it is no valid
 // UTF-8 (RFC 3629).

@@ -4,7 +4,7 @@
 #include "core/condition_log.hpp"
 #include "log.hpp"
 #include "server/event_copy.hpp"
-#include "server/outside_text.hpp"
+#include "outside_text.hpp"
 #include "server/query_result.hpp"
 
 namespace outbox {

@@ -20,10 +20,6 @@ Result<Destination> DestinationConfig::destination() const {
     return destination;
 }
 
-bool may_read_files(Oid role) {
-    return superuser_arg(role) || has_privs_of_role(role, ROLE_PG_READ_SERVER_FILES);
-}
-
 // The mapping of the server's owner, else the one for everybody, else nothing.
 static List* mapping_of(Oid owner, Oid server) {
     for (const Oid user : {owner, static_cast<Oid>(ACL_ID_PUBLIC)})

@@ -23,10 +23,6 @@ struct DestinationConfig {
     Result<Destination> destination() const;
 };
 
-// Whether options of this role may name files of the server: superusers and members of
-// pg_read_server_files. In a transaction.
-bool may_read_files(Oid role);
-
 // In a transaction. `server` invalid: the destination of outbox.default_destination.
 // False: there is none.
 bool load_config(Oid server, DestinationConfig& config);

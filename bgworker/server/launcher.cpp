@@ -1,4 +1,3 @@
-#include "server/launcher.hpp"
 
 #include "server/worker.hpp"
 
@@ -40,19 +39,6 @@ struct DatabaseEntry {
 };
 
 static HTAB* databases = nullptr;
-
-void register_launcher() {
-    BackgroundWorker worker;
-    memset(&worker, 0, sizeof worker);
-    worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-    worker.bgw_start_time = BgWorkerStart_RecoveryFinished;  // never on a standby
-    worker.bgw_restart_time = 1;
-    strlcpy(worker.bgw_library_name, compat::module_name, sizeof worker.bgw_library_name);
-    strlcpy(worker.bgw_function_name, "outbox_launcher_main", sizeof worker.bgw_function_name);
-    strlcpy(worker.bgw_name, "pg_outbox launcher", sizeof worker.bgw_name);
-    strlcpy(worker.bgw_type, "pg_outbox launcher", sizeof worker.bgw_type);
-    RegisterBackgroundWorker(&worker);
-}
 
 template <class Visit>
 static void for_each_database(Visit visit) {

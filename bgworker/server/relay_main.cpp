@@ -24,7 +24,7 @@
 #include "server/delivery_store.hpp"
 #include "server/destination_config.hpp"
 #include "server/log_reader.hpp"
-#include "server/outside_text.hpp"
+#include "outside_text.hpp"
 #include "server/worker.hpp"
 #include "settings.hpp"
 #include "sinks/sink_loader.hpp"

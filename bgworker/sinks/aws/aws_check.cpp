@@ -9,7 +9,6 @@
 #include "sinks/aws/sqs_protocol.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/transport/request_check.hpp"
-#include "sinks/transport/request_sink.hpp"
 
 namespace outbox {
 

@@ -5,7 +5,6 @@
 #include "sinks/aws/aws_region.hpp"
 #include "sinks/aws/sns_protocol.hpp"
 #include "sinks/aws/sqs_protocol.hpp"
-#include "sinks/transport/request_sink.hpp"
 #include "sinks/transport/transport.hpp"
 
 namespace outbox {

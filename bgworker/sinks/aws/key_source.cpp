@@ -14,7 +14,6 @@
 #include "sinks/aws/uri_encoding.hpp"
 #include "sinks/aws/xml_element.hpp"
 #include "sinks/encoding/json.hpp"
-#include "sinks/transport/request_sink.hpp"
 #include "core/small_file.hpp"
 
 namespace outbox {

@@ -5,15 +5,11 @@
 #include <string>
 #include <string_view>
 
-#include "sinks/aws/aws_message.hpp"
 #include "sinks/aws/batch_answer.hpp"
 
 namespace outbox {
 
-// PublishBatch, entry by entry.
-void begin_sns_batch(std::string& body, std::string_view topic_arn);
-void add_sns_entry(std::string& body, std::size_t index, const AwsMessage& message);
-// Nothing: it is no answer to that.
+// What became of the entries of a PublishBatch. Nothing: it is no answer to that.
 std::optional<BatchAnswer> parse_sns_answer(std::string_view body, std::size_t entries);
 
 // GetTopicAttributes.

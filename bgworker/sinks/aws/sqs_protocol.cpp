@@ -5,47 +5,6 @@
 
 namespace outbox {
 
-static void append_member(std::string& out, std::string_view name, std::string_view value) {
-    append_json_string(out, name);
-    out += ':';
-    append_json_string(out, value);
-}
-
-void begin_sqs_batch(std::string& body, std::string_view queue_url) {
-    body += '{';
-    append_member(body, "QueueUrl", queue_url);
-    body += R"(,"Entries":[)";
-}
-
-void add_sqs_entry(std::string& body, std::size_t index, const AwsMessage& message) {
-    body += body.back() == '[' ? R"({"Id":")" : R"(,{"Id":")";
-    append_integer(body, static_cast<std::int64_t>(index));
-    body += R"(",)";
-    append_member(body, "MessageBody", message.body());
-    if (!message.group_id().empty()) {
-        body += ',';
-        append_member(body, "MessageGroupId", message.group_id());
-        body += ',';
-        append_member(body, "MessageDeduplicationId", message.deduplication_id());
-    }
-    body += R"(,"MessageAttributes":{)";
-    for (const AwsMessage::Attribute& attribute : message) {
-        if (body.back() != '{')
-            body += ',';
-        append_json_string(body, attribute.name);
-        body += ":{";
-        append_member(body, "DataType", attribute.type);
-        body += ',';
-        append_member(body, "StringValue", attribute.value);
-        body += '}';
-    }
-    body += "}}";
-}
-
-void end_sqs_batch(std::string& body) {
-    body += "]}";
-}
-
 // Calls each(entry, object) for the objects in an array that name an entry of the request.
 template <class Each>
 static void for_each_entry(BatchAnswer& answer, const Json::Value* list, Each each) {
@@ -79,7 +38,7 @@ std::optional<BatchAnswer> parse_sqs_answer(std::string_view body, std::size_t e
 
 std::string sqs_queue_url_request(std::string_view queue) {
     std::string body = "{";
-    append_member(body, "QueueName", queue);
+    append_json_member(body, "QueueName", queue);
     body += '}';
     return body;
 }
@@ -91,7 +50,7 @@ std::string parse_sqs_queue_url(std::string_view body) {
 
 std::string sqs_attributes_request(std::string_view queue_url) {
     std::string body = "{";
-    append_member(body, "QueueUrl", queue_url);
+    append_json_member(body, "QueueUrl", queue_url);
     body += R"(,"AttributeNames":["QueueArn"]})";
     return body;
 }

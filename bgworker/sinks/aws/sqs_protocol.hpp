@@ -6,17 +6,11 @@
 #include <string>
 #include <string_view>
 
-#include "core/event.hpp"
-#include "sinks/aws/aws_message.hpp"
 #include "sinks/aws/batch_answer.hpp"
 
 namespace outbox {
 
-// SendMessageBatch, entry by entry.
-void begin_sqs_batch(std::string& body, std::string_view queue_url);
-void add_sqs_entry(std::string& body, std::size_t index, const AwsMessage& message);
-void end_sqs_batch(std::string& body);
-// Nothing: it is no answer to that.
+// What became of the entries of a batch. Nothing: it is no answer to that.
 std::optional<BatchAnswer> parse_sqs_answer(std::string_view body, std::size_t entries);
 
 // GetQueueUrl.

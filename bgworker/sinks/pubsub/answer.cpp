@@ -4,7 +4,7 @@
 #include <array>
 
 #include "sinks/encoding/json.hpp"
-#include "sinks/transport/request_sink.hpp"
+#include "sinks/transport/exchange.hpp"
 
 namespace outbox {
 

@@ -9,7 +9,6 @@
 
 #include "sinks/encoding/json.hpp"
 #include "sinks/pubsub/service_account.hpp"
-#include "sinks/transport/request_sink.hpp"
 #include "core/small_file.hpp"
 #include "sinks/transport/transport.hpp"
 

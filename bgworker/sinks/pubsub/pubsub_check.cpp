@@ -8,7 +8,6 @@
 #include "sinks/pubsub/google_credentials.hpp"
 #include "sinks/pubsub/resource.hpp"
 #include "sinks/transport/request_check.hpp"
-#include "sinks/transport/request_sink.hpp"
 
 namespace outbox {
 

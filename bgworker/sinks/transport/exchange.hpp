@@ -42,4 +42,17 @@ struct Exchange {
     }
 };
 
+// An answer in words: "HTTP 503: try later", or why there is none. One line.
+std::string explain(const Exchange& exchange);
+
+// Takes what the request proved its sender with out of the answer, which may repeat it.
+void conceal_secrets(Exchange& exchange) noexcept;
+
+// How long the server asks to be left alone; 0: it does not. `text` is the value of Retry-After, a
+// number of seconds or a date (RFC 9110, section 10.2.3).
+Micros retry_after_of(const std::string& text, Micros unix_now);
+
+// Of the value of an Authorization header: a token or a password. A signature is none.
+std::string_view secret_in(std::string_view authorization);
+
 }  // namespace outbox

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "sinks/transport/request_sink.hpp"
 
 namespace outbox {
 

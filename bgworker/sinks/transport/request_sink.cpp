@@ -1,6 +1,5 @@
 #include "sinks/transport/request_sink.hpp"
 
-#include <curl/curl.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -10,8 +9,6 @@
 
 namespace outbox {
 
-// A destination cannot ask to be left alone for longer.
-static constexpr Micros longest_retry_after = seconds(24 * 60 * 60);
 // Unless the destination says how many connections there may be.
 static constexpr std::size_t growth_while_others_hang = 4;
 
@@ -41,14 +38,6 @@ static void watch(int epoll, int descriptor) {
     event.events = EPOLLIN;
     if (descriptor >= 0)
         epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event);
-}
-
-// Of the value of an Authorization header: a token or a password. A signature is none.
-static std::string_view secret_in(std::string_view authorization) {
-    for (const std::string_view scheme : {"Bearer ", "Basic "})
-        if (authorization.substr(0, scheme.size()) == scheme)
-            return authorization.substr(scheme.size());
-    return {};
 }
 
 void RequestSink::use(std::string url, std::unique_ptr<Credentials> credentials,
@@ -119,20 +108,6 @@ void RequestSink::start_waiting(Credentials::State state, std::vector<Outcome>& 
     }
 }
 
-// What a server says about a request may repeat it, as Amazon's does when a signature is wrong.
-void conceal_secrets(Exchange& exchange) noexcept {
-    static constexpr std::string_view authorization = "Authorization: ";
-    static constexpr std::string_view session = "X-Amz-Security-Token: ";
-    std::string_view lines = exchange.content.headers;
-    for (std::size_t end; (end = lines.find("\r\n")) != lines.npos; lines.remove_prefix(end + 2)) {
-        const std::string_view line = lines.substr(0, end);
-        if (line.substr(0, authorization.size()) == authorization)
-            conceal(exchange.body, secret_in(line.substr(authorization.size())));
-        else if (line.substr(0, session.size()) == session)
-            conceal(exchange.body, line.substr(session.size()));
-    }
-}
-
 bool RequestSink::goes_on(Exchange& exchange) {
     if (!next_request(exchange))
         return false;
@@ -162,32 +137,6 @@ void RequestSink::step(Micros now, std::vector<Outcome>& outcomes) {
 void RequestSink::credentials_rejected() noexcept {
     if (credentials_ != nullptr)
         credentials_->rejected();
-}
-
-std::string explain(const Exchange& exchange) {
-    if (exchange.status == 0)
-        return printable(exchange.error);
-    std::string text = "HTTP " + std::to_string(exchange.status);
-    if (exchange.status >= 300 && exchange.status < 400)
-        text += " (redirects are not followed)";
-    const std::string body = printable(std::string_view(exchange.body).substr(0, usual_kept_body));
-    return body.empty() ? text : text + ": " + body;
-}
-
-Micros retry_after_of(const std::string& text, Micros unix_now) {
-    if (text.empty())
-        return 0;
-    Micros wait = 0;
-    if (const auto number = parse_integer(text))
-        wait = *number > longest_retry_after / seconds(1) ? longest_retry_after : seconds(*number);
-    else if (const time_t date = curl_getdate(text.c_str(), nullptr); date >= 0)
-        wait = seconds(date) - unix_now;
-    return std::clamp<Micros>(wait, 0, longest_retry_after);
-}
-
-bool initialize_curl() noexcept {
-    static const CURLcode initialized = curl_global_init(CURL_GLOBAL_DEFAULT);
-    return initialized == CURLE_OK;
 }
 
 }  // namespace outbox

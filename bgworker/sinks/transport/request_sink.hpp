@@ -70,17 +70,4 @@ class RequestSink : public Sink {
     std::vector<Outcome> unsent_;  // room is reserved
 };
 
-// An answer in words: "HTTP 503: try later", or why there is none. One line.
-std::string explain(const Exchange& exchange);
-
-// Takes what the request proved its sender with out of the answer, which may repeat it.
-void conceal_secrets(Exchange& exchange) noexcept;
-
-// How long the server asks to be left alone; 0: it does not. `text` is the value of Retry-After, a
-// number of seconds or a date (RFC 9110, section 10.2.3).
-Micros retry_after_of(const std::string& text, Micros unix_now);
-
-// For the entry points of modules: libcurl may be used from now on.
-bool initialize_curl() noexcept;
-
 }  // namespace outbox

@@ -1,5 +1,7 @@
 #include "sinks/transport/transport.hpp"
 
+#include <curl/curl.h>
+
 namespace outbox {
 
 TransportConfig transport_config(const Destination& destination, const Clock& clock,
@@ -25,6 +27,11 @@ std::string host_header(const Url& url) {
 std::unique_ptr<Transport> create_transport(TransportConfig config) {
     return config.url.scheme == "https" ? create_curl_transport(std::move(config))
                                         : create_direct_transport(std::move(config));
+}
+
+bool initialize_curl() noexcept {
+    static const CURLcode initialized = curl_global_init(CURL_GLOBAL_DEFAULT);
+    return initialized == CURLE_OK;
 }
 
 }  // namespace outbox

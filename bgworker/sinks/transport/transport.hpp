@@ -57,4 +57,7 @@ std::unique_ptr<Transport> create_direct_transport(TransportConfig config);
 
 constexpr const char* user_agent = "pg_outbox";
 
+// For the entry points of modules: libcurl may be used from now on.
+bool initialize_curl() noexcept;
+
 }  // namespace outbox

@@ -8,7 +8,6 @@
 
 #include "sinks/aws/batch_answer.hpp"
 #include "sinks/aws/sqs_protocol.hpp"
-#include "sinks/transport/request_sink.hpp"
 
 namespace inbox::sqs {
 

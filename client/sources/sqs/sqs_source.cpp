@@ -9,7 +9,7 @@
 #include "inbox/error.hpp"
 #include "sinks/aws/aws_region.hpp"
 #include "sinks/aws/aws_service.hpp"
-#include "sinks/transport/request_sink.hpp"
+#include "sinks/transport/transport.hpp"
 #include "sqs/worker.hpp"
 
 namespace inbox {

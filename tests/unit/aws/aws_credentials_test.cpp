@@ -13,7 +13,7 @@
 #include "../scripted_peer.hpp"
 #include "sinks/aws/shared_file.hpp"
 #include "core/small_file.hpp"
-#include "sinks/transport/request_sink.hpp"
+#include "sinks/transport/transport.hpp"
 
 namespace outbox {
 namespace {

@@ -15,7 +15,7 @@
 #include "service_account_key.hpp"
 #include "sinks/encoding/json.hpp"
 #include "sinks/pubsub/service_account.hpp"
-#include "sinks/transport/request_sink.hpp"
+#include "sinks/transport/transport.hpp"
 
 namespace outbox {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "sinks/transport/request_sink.hpp"
+#include "core/secrets.hpp"
 
 namespace outbox {
 namespace {

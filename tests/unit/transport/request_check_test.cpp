@@ -5,7 +5,7 @@
 #include <poll.h>
 
 #include "../scripted_peer.hpp"
-#include "sinks/transport/request_sink.hpp"
+#include "sinks/transport/transport.hpp"
 
 namespace outbox {
 

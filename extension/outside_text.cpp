@@ -1,4 +1,4 @@
-#include "server/outside_text.hpp"
+#include "outside_text.hpp"
 
 #include "boundary.hpp"
 #include "core/text.hpp"
