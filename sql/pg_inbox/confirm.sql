@@ -7,7 +7,7 @@
 --     ALTER ROLE … IN DATABASE … SET inbox.confirmed = '<hash of consumer>:<hash of event type and handler>,…'
 --
 -- It is not in a dump of the database (but pg_dump --create and pg_dumpall write settings of roles).
--- bgworker/server/consumers.cpp looks for the first hash before it starts a processor, and the processor
+-- bgworker/keeper/consumers.cpp looks for the first hash before it starts a processor, and the processor
 -- asks confirmed_subscriptions().
 CREATE VIEW inbox.confirmation AS
 SELECT s.*, s.token = ANY (saved.tokens) IS TRUE AS confirmed

@@ -1,7 +1,7 @@
 -- Backfill: events of the rows that a captured table has already, for consumers that have never seen them.
 --
 -- A background worker walks the table by its primary key, a batch per transaction, and writes a snapshot
--- event of each row while it has the row locked (extension/backfill.cpp). Progress is saved in that same
+-- event of each row while it has the row locked (extension/capture/backfill.cpp). Progress is saved in that same
 -- transaction; so whatever ends the worker, the next one goes on where events end. Rows that somebody has
 -- locked are noted, and done one by one when the walk is over: the worker never waits for one lock while
 -- it has another that somebody could wait for longer than it takes to give up (lock_timeout, backfill_main.cpp).

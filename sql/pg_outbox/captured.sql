@@ -1,5 +1,5 @@
 -- Captured tables: those whose changes become events by triggers. outbox.capture() (capture.sql) makes
--- the rows; extension/capture_config.cpp names the columns in this order.
+-- the rows; extension/capture/capture_config.cpp names the columns in this order.
 --
 -- Columns are known by their names. The tables they belong to may be altered, and have them in another
 -- order after a dump is restored; the event triggers below follow them.

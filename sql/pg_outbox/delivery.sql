@@ -11,7 +11,7 @@
 -- the next one its turn (outbox.promote). All of this happens under the lock of the destination's
 -- row of outbox.cursor, so that nobody puts an event behind a row that is just being taken away.
 --
--- The columns of the event come first, as in outbox.event: extension/log.hpp counts on it.
+-- The columns of the event come first, as in outbox.event: extension/log/log.hpp counts on it.
 CREATE TABLE outbox.delivery (
     LIKE outbox.event INCLUDING COMMENTS,
     destination     name        NOT NULL,

@@ -52,7 +52,7 @@ COMMENT ON FUNCTION outbox.enqueue(text, text, text, bytea, text, bigint, text, 
     'commits an event with a payload of any media type together with the current transaction';
 
 -- One event of a batch: the arguments above. Either a payload, or data with its content_type.
--- extension/enqueue.cpp names the attributes in this order.
+-- extension/produce/enqueue.cpp names the attributes in this order.
 CREATE TYPE outbox.new_event AS (
     aggregate_type  text,
     aggregate_id    text,

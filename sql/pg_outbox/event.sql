@@ -1,5 +1,5 @@
 -- The log. Append-only: rows are inserted by outbox.enqueue() and never updated or deleted.
--- extension/log.hpp names the columns in this order.
+-- extension/log/log.hpp names the columns in this order.
 CREATE TABLE outbox.event (
     position        bigint      NOT NULL,
     xid             xid8        NOT NULL,
@@ -61,7 +61,7 @@ CREATE INDEX event_3_xid_position ON outbox.event_3 (xid, position);
 COMMENT ON INDEX outbox.event_3_xid_position IS 'finds the events of a window';
 
 
--- extension/log.hpp names the columns in this order.
+-- extension/log/log.hpp names the columns in this order.
 CREATE TABLE outbox.ring (
     number  integer     PRIMARY KEY,
     current boolean     NOT NULL,

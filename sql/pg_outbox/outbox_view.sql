@@ -129,7 +129,7 @@ END $$;
 COMMENT ON FUNCTION outbox.layout(text) IS 'internal: what is particular to a layout of outbox tables';
 
 -- Their columns: the type and default of each, and what the view shows in it. What the application gives is
--- `given`, all else says what became of the event. extension/outbox_view.cpp has them in the same order.
+-- `given`, all else says what became of the event. extension/views/outbox_view.cpp has them in the same order.
 CREATE FUNCTION outbox.layout_columns(
     layout text,
     OUT number     bigint,

@@ -1,6 +1,6 @@
 -- Who may produce events of which topics. A role may use the topics of its rows and of the rows of roles whose
 -- rights it has; without any it may use none. Those of 'capture' are for its captured tables only.
--- extension/producer.cpp names the columns in this order. The roles are kept as regrole: a rename
+-- extension/produce/producer.cpp names the columns in this order. The roles are kept as regrole: a rename
 -- changes nothing, and a dump has their names.
 
 CREATE FUNCTION outbox.check_topics(topics text)

@@ -1,7 +1,7 @@
 """The HTTP sink against a receiver that behaves well, badly, and unexpectedly.
 
 CloudEvents 1.0, HTTP protocol binding; which field of an event is which attribute stands in
-bgworker/sinks/encoding/cloudevents.hpp.
+lib/sinks/cloudevents.hpp.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/clock.hpp"
+#include "core/sink.hpp"
 #include "sinks/module_entry.hpp"
-#include "sinks/sink.hpp"
 
 extern "C" outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept;
 

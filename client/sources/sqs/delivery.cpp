@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "message/decode.hpp"
-#include "sinks/encoding/json.hpp"
+#include "net/json.hpp"
 
 namespace inbox::sqs {
 

@@ -2,7 +2,7 @@
 
 #include "core/text.hpp"
 #include "message/decode.hpp"
-#include "sinks/encoding/json.hpp"
+#include "net/json.hpp"
 
 namespace inbox::sqs {
 

@@ -1,5 +1,5 @@
 // What is asked of SQS for a consumer, and its answers. What a sink needs is in
-// bgworker/sinks/aws/sqs_protocol.hpp.
+// lib/cloud/aws/sqs_protocol.hpp.
 #pragma once
 
 #include <chrono>

@@ -6,9 +6,8 @@
 #include <algorithm>
 #include <system_error>
 
-#include "sinks/aws/batch_answer.hpp"
-#include "sinks/aws/sqs_protocol.hpp"
-#include "sinks/transport/request_sink.hpp"
+#include "cloud/aws/batch_answer.hpp"
+#include "cloud/aws/sqs_protocol.hpp"
 
 namespace inbox::sqs {
 

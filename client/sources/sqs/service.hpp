@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "cloud/aws/aws_credentials.hpp"
+#include "cloud/aws/aws_service.hpp"
 #include "core/clock.hpp"
 #include "core/destination.hpp"
-#include "sinks/aws/aws_credentials.hpp"
-#include "sinks/aws/aws_service.hpp"
-#include "sinks/transport/transport.hpp"
+#include "net/transport.hpp"
 #include "sqs/claims.hpp"
 
 namespace inbox::sqs {

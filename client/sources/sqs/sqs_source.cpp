@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "cloud/aws/aws_region.hpp"
+#include "cloud/aws/aws_service.hpp"
 #include "core/destination.hpp"
 #include "inbox/error.hpp"
-#include "sinks/aws/aws_region.hpp"
-#include "sinks/aws/aws_service.hpp"
-#include "sinks/transport/request_sink.hpp"
+#include "net/transport.hpp"
 #include "sqs/worker.hpp"
 
 namespace inbox {

@@ -10,11 +10,11 @@
 #include <memory>
 #include <system_error>
 
+#include "cloud/aws/batch_answer.hpp"
+#include "cloud/aws/sha256.hpp"
+#include "cloud/aws/sqs_protocol.hpp"
 #include "core/signals.hpp"
 #include "inbox/error.hpp"
-#include "sinks/aws/batch_answer.hpp"
-#include "sinks/aws/sha256.hpp"
-#include "sinks/aws/sqs_protocol.hpp"
 #include "sqs/delivery.hpp"
 #include "sqs/protocol.hpp"
 

@@ -1,0 +1,303 @@
+#include "bgworker/base/worker.hpp"
+
+#include "extension/base/crashes.hpp"
+
+namespace outbox {
+
+// A worker that lived this long was healthy: its next start needs no pause.
+static constexpr int healthy_milliseconds = 60'000;
+static constexpr int first_pause = 1'000;
+static constexpr int longest_pause = 60'000;
+// Whatever the pauses, no more than this many starts at once, and one in so many milliseconds.
+static constexpr int starts_at_once = 4;
+static constexpr int milliseconds_per_start = 2'000;
+// A worker for which there is no room is told when there may be; and looks by itself.
+static constexpr int wait_for_room = 10'000;
+
+// ---------------------------------------------------------------------------------------------
+// Looking after workers
+// ---------------------------------------------------------------------------------------------
+
+void init_child(Child* child) {
+    memset(child, 0, sizeof *child);
+    child->slot = -1;
+    child->pause = first_pause;
+}
+
+bool child_lives(Child* child) {
+    if (child->slot < 0)
+        return false;
+    pid_t pid;
+    if (GetBackgroundWorkerPid(child->handle, &pid) != BGWH_STOPPED)
+        return true;
+
+    release_reserved_slot(child->slot, child->ticket);  // if it died before it took it
+    child->failed = !ended_well(child->slot, child->ticket);
+    pfree(child->handle);
+    child->handle = nullptr;
+    child->slot = -1;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (!child->failed ||
+        TimestampDifferenceExceeds(child->started_at, now, healthy_milliseconds)) {
+        child->pause = first_pause;
+        child->deaths = 0;
+        child->not_before = now;
+    } else {
+        child->deaths++;
+        child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
+        child->pause = Min(child->pause * 2, longest_pause);
+    }
+    return false;
+}
+
+// How each kind is started and shown.
+struct KindOfWorker {
+    const char* entry_point;
+    const char* type;
+};
+
+static KindOfWorker kind_of_worker(WorkerKind kind) {
+    switch (kind) {
+        case WorkerKind::keeper:
+            return {"outbox_keeper_main", "pg_outbox keeper"};
+        case WorkerKind::relay:
+            return {"outbox_relay_main", "pg_outbox relay"};
+        case WorkerKind::processor:
+            return {"outbox_processor_main", "pg_outbox processor"};
+        case WorkerKind::backfill:
+            return {"outbox_backfill_main", "pg_outbox backfill"};
+        case WorkerKind::none:
+            break;
+    }
+    elog(ERROR, "unknown kind of worker %d", static_cast<int>(kind));
+    pg_unreachable();
+}
+
+static void complain_once(const char* title, const char* what, const char* setting) {
+    static bool complained = false;
+    if (complained)
+        return;
+    complained = true;
+    ereport(WARNING,
+            (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+             errmsg("could not start %s: out of %s", title, what),
+             errhint("Increase %s. pg_outbox needs one worker for itself, one per database "
+                     "and one per destination, consumer and backfill.",
+                     setting)));
+}
+
+static Refusal launch(Child* child, const WorkerIdentity& identity, const char* name, Oid account) {
+    const KindOfWorker how = kind_of_worker(identity.kind);
+    BackgroundWorker worker;
+    memset(&worker, 0, sizeof worker);
+    worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+    worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+    worker.bgw_restart_time = BGW_NEVER_RESTART;  // its parent does that
+    worker.bgw_notify_pid = MyProcPid;
+    strlcpy(worker.bgw_library_name, compat::module_name, sizeof worker.bgw_library_name);
+    strlcpy(worker.bgw_function_name, how.entry_point, sizeof worker.bgw_function_name);
+    strlcpy(worker.bgw_type, how.type, sizeof worker.bgw_type);
+    snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s %s", how.type, name);
+
+    Refusal refusal;
+    const int slot = reserve_slot(identity, name, account, refusal);
+    if (refusal == Refusal::no_slot)
+        complain_once(worker.bgw_name, "worker slots", "outbox.max_workers");
+    if (refusal != Refusal::none)
+        return refusal;
+    worker.bgw_main_arg = slot_argument(slot);
+    const std::uint32_t ticket = shared->slots[slot].ticket;
+    if (!RegisterDynamicBackgroundWorker(&worker, &child->handle)) {
+        release_reserved_slot(slot, ticket);
+        complain_once(worker.bgw_name, "background worker slots", "max_worker_processes");
+        return Refusal::no_slot;
+    }
+    child->slot = slot;
+    child->ticket = ticket;
+    return Refusal::none;
+}
+
+static void show_absent(Child* child, const WorkerIdentity& identity, const char* name, Oid account,
+                        Refusal refusal, TimestampTz next_try) {
+    AbsentWorker absent = {};
+    absent.identity = identity;
+    namestrcpy(&absent.name, name);
+    absent.account = account;
+    absent.refusal = refusal;
+    absent.deaths = child->deaths;
+    absent.since = GetCurrentTimestamp();
+    absent.next_try = next_try;
+    note_absent(absent);
+    child->absent = true;
+}
+
+void forget_child(Child* child, const WorkerIdentity& identity) {
+    if (child->absent)
+        forget_absent(identity);
+    child->absent = false;
+}
+
+// A database that crashes the server again and again does so no more than this allows.
+static TimestampTz until_crashes_are_forgotten(Child* child, const WorkerIdentity& identity,
+                                               const char* name) {
+    const CrashNote* note = nullptr;
+    const TimestampTz until = held_back_until(identity, &note);
+    if (until > child->held_back_until) {
+        child->held_back_until = until;
+        ereport(WARNING,
+                (errmsg("%s %s is held back until %s", kind_of_worker(identity.kind).type, name,
+                        timestamptz_to_str(until)),
+                 note->identity.kind == WorkerKind::none
+                     ? errdetail("Workers of this database have crashed %d times in a row, and the "
+                                 "server with them; the last was \"%s\", with signal %d.",
+                                 note->count, NameStr(note->name), note->signal)
+                     : errdetail("It has crashed %d times in a row, and the server with it; the "
+                                 "last time with signal %d.",
+                                 note->count, note->signal),
+                 errhint("Find out what crashes from the server log or a core dump. A restart of "
+                         "the server has it start at once.")));
+    }
+    return until;
+}
+
+static long milliseconds_until(TimestampTz time, TimestampTz now) {
+    return Max(1, TimestampDifferenceMilliseconds(now, time));
+}
+
+long start_child(Child* child, const WorkerIdentity& identity, const char* name, Oid account) {
+    // A worker that an earlier parent started wakes us when it ends.
+    if (child_lives(child) || find_slot(identity) >= 0) {
+        forget_child(child, identity);
+        return -1;
+    }
+    const TimestampTz now = GetCurrentTimestamp();
+    const TimestampTz affordable = TimestampTzPlusMilliseconds(
+        child->paid_until, -(starts_at_once - 1) * milliseconds_per_start);
+    const TimestampTz held_back = until_crashes_are_forgotten(child, identity, name);
+    const TimestampTz due = Max(Max(child->not_before, affordable), held_back);
+    if (due > now) {
+        if (child->deaths > 1 && child->not_before > now)
+            show_absent(child, identity, name, account, Refusal::none, due);
+        return milliseconds_until(due, now);
+    }
+
+    const Refusal refusal = launch(child, identity, name, account);
+    switch (refusal) {
+        case Refusal::none:
+            child->started_at = now;
+            child->paid_until =
+                TimestampTzPlusMilliseconds(Max(child->paid_until, now), milliseconds_per_start);
+            forget_child(child, identity);
+            return -1;
+        case Refusal::database_is_held:  // we are woken when that ends
+            return wait_for_room;
+        case Refusal::no_slot:
+            child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
+            break;
+        case Refusal::role_has_most:
+        case Refusal::database_has_most:
+            break;
+    }
+    const TimestampTz next = TimestampTzPlusMilliseconds(
+        now, refusal == Refusal::no_slot ? child->pause : wait_for_room);
+    show_absent(child, identity, name, account, refusal, next);
+    return milliseconds_until(next, now);
+}
+
+long shorter_timeout(long a, long b) {
+    if (a < 0)
+        return b;
+    return b < 0 ? a : Min(a, b);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Being one
+// ---------------------------------------------------------------------------------------------
+
+static void connect(Oid database, Oid role) {
+    BackgroundWorkerUnblockSignals();
+    BackgroundWorkerInitializeConnectionByOid(database, role, 0);
+    pgstat_report_appname(MyBgworkerEntry->bgw_name);
+    if (OidIsValid(role))
+        return;
+    // Whoever may create objects must not have a superuser find them; and what the database has as
+    // defaults is meant for applications.
+    SetConfigOption("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_OVERRIDE);
+    SetConfigOption("default_transaction_isolation", "read committed", PGC_SUSET, PGC_S_OVERRIDE);
+    SetConfigOption("default_transaction_read_only", "off", PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+void become_worker(Datum argument, WakeTarget wake_target) {
+    pqsignal(SIGHUP, SignalHandlerForConfigReload);
+    pqsignal(SIGTERM, die);
+    // Before connecting: exit callbacks run last in, first out, so that the slot is given back when
+    // locks are gone already.
+    attach_to_slot(argument, wake_target);
+    connect(shared->slots[my_slot].database, shared->slots[my_slot].role);
+}
+
+void become_worker_without_slot(Oid database) {
+    pqsignal(SIGTERM, die);
+    connect(database, InvalidOid);
+}
+
+void begin_work(const char* activity) {
+    SetCurrentStatementStartTimestamp();
+    StartTransactionCommand();
+    PushActiveSnapshot(GetTransactionSnapshot());
+    pgstat_report_activity(STATE_RUNNING, activity);
+}
+
+void begin_work_on_changes(const char* activity) {
+    begin_work(activity);
+    InvalidateSystemCaches();
+}
+
+void end_work() {
+    PopActiveSnapshot();
+    CommitTransactionCommand();
+    pgstat_report_stat(false);
+    pgstat_report_activity(STATE_IDLE, nullptr);
+}
+
+bool lock_extension(const char* name) {
+    const Oid extension = get_extension_oid(name, true);
+    if (!OidIsValid(extension))
+        return false;
+    LockDatabaseObject(ExtensionRelationId, extension, 0, AccessShareLock);
+    return get_extension_oid(name, true) == extension;
+}
+
+bool begin_sql_work(const char* activity, const char* extension) {
+    begin_work(activity);
+    if (!lock_extension(extension)) {
+        end_work();
+        return false;
+    }
+    SPI_connect();
+    return true;
+}
+
+void end_sql_work() {
+    SPI_finish();
+    end_work();
+}
+
+bool handle_signals() {
+    CHECK_FOR_INTERRUPTS();
+    if (!ConfigReloadPending)
+        return false;
+    ConfigReloadPending = false;
+    ProcessConfigFile(PGC_SIGHUP);
+    return true;
+}
+
+void wait_for_latch(long timeout, const char* wait_event_name) {
+    if (my_slot >= 0 && reload_is_due())
+        return;
+    WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout >= 0 ? WL_TIMEOUT : 0),
+              timeout, compat::wait_event(wait_event_name));
+    ResetLatch(MyLatch);
+}
+
+}  // namespace outbox

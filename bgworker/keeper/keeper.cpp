@@ -1,0 +1,349 @@
+// The keeper looks after one database: a relay for each destination, a processor for each consumer,
+// a worker for each backfill, and the segments of the log (segments.cpp).
+//
+// It works when it is woken: a destination, subscription or extension changed (hooks.cpp,
+// inbox.wake), a worker of it ended, a relay came on, or the configuration was reloaded. It runs
+// nobody's code: what it reads from tables of pg_inbox, whose owner need not be trusted, it reads
+// row by row without SQL.
+#include <algorithm>
+
+#include "bgworker/base/query_result.hpp"
+#include "bgworker/base/worker.hpp"
+#include "bgworker/keeper/consumers.hpp"
+#include "bgworker/keeper/segments.hpp"
+#include "extension/base/settings.hpp"
+#include "extension/base/version.hpp"
+
+namespace outbox {
+
+// A relay, processor or worker of a backfill that should live.
+struct Ward {
+    WorkerIdentity identity;  // hash key
+    NameData name;
+    Oid account;   // the role whose worker it is; invalid: nobody's that has a limit
+    uint64 since;  // in the order in which they were first wanted
+    bool wanted;
+    Child worker;
+};
+
+static HTAB* wards = nullptr;
+
+// Anybody can have us look (inbox.wake); not more often than this.
+static constexpr int milliseconds_between_looks = 100;
+// For what others have locked we wait no longer than this, and come back after that.
+static constexpr const char* lock_timeout_for_consumers = "500ms";
+static constexpr int milliseconds_to_trouble = 5'000;
+
+template <class Visit>
+static void for_each_ward(Visit visit) {
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, wards);
+    while (auto* ward = static_cast<Ward*>(hash_seq_search(&all)))
+        visit(ward);
+}
+
+// `owner`: on whose account it is, if that is not the role as whom it runs.
+static void want(WorkerKind kind, Oid object, Oid role, const char* name, Oid owner = InvalidOid) {
+    static uint64 wanted_so_far = 0;
+    const WorkerIdentity identity = {kind, MyDatabaseId, object, role};
+    bool found;
+    auto* ward = static_cast<Ward*>(hash_search(wards, &identity, HASH_ENTER, &found));
+    if (!found) {
+        init_child(&ward->worker);
+        ward->since = ++wanted_so_far;
+    }
+    namestrcpy(&ward->name, name);
+    const Oid account = OidIsValid(owner) ? owner : role;
+    ward->account = OidIsValid(account) && !superuser_arg(account) ? account : InvalidOid;
+    ward->wanted = true;
+    ward->worker.not_before = 0;  // something changed: perhaps what was wrong with it
+}
+
+// ---------------------------------------------------------------------------------------------
+// What there is to look after
+// ---------------------------------------------------------------------------------------------
+
+// Events of a pull destination are fetched: outbox.fetch().
+static bool is_pull(Oid server) {
+    const ForeignServer* destination = GetForeignServerExtended(server, FSV_MISSING_OK);
+    ListCell* cell;
+    foreach (cell, destination != nullptr ? destination->options : NIL) {
+        DefElem* option = lfirst_node(DefElem, cell);
+        if (strcmp(option->defname, "url") == 0)
+            return strcmp(defGetString(option), "pull:") == 0;
+    }
+    return false;
+}
+
+static void want_relays() {
+    const Oid wrapper = get_foreign_data_wrapper_oid("pg_outbox", true);
+    bool any = false;
+    Relation catalog = table_open(ForeignServerRelationId, AccessShareLock);
+    SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, nullptr, 0, nullptr);
+    while (HeapTuple tuple = systable_getnext(scan)) {
+        const auto* server = reinterpret_cast<Form_pg_foreign_server>(GETSTRUCT(tuple));
+        if (server->srvfdw != wrapper)
+            continue;
+        any = true;
+        if (!is_pull(server->oid))
+            want(WorkerKind::relay, server->oid, InvalidOid, NameStr(server->srvname),
+                 server->srvowner);
+    }
+    systable_endscan(scan);
+    table_close(catalog, AccessShareLock);
+
+    if (!any && settings::default_destination[0] != '\0' &&
+        strcmp(settings::default_destination, "pull:") != 0)
+        want(WorkerKind::relay, InvalidOid, InvalidOid, "default");
+}
+
+static void want_processors() {
+    visit_runnable_consumers([](const RunnableConsumer& consumer) {
+        want(WorkerKind::processor, static_cast<Oid>(consumer.id), consumer.role, consumer.name);
+    });
+}
+
+static void want_backfills() {
+    SPI_connect();
+    const int code = SPI_execute(
+        "SELECT t.id, t.id::text, t.role::oid FROM outbox.backfill_task AS t "
+        "WHERE t.state = 'running' AND t.id IS NOT NULL ORDER BY t.id",
+        true, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not look for backfills: %s", SPI_result_code_string(code));
+    check_result("backfill_task", {INT8OID, TEXTOID, OIDOID});
+    for (uint64 i = 0; i < SPI_processed; i++) {
+        const Datum id = required_value("backfill_task", i, 1);
+        const Datum name = required_value("backfill_task", i, 2);
+        bool is_null;
+        const Datum role = result_value(i, 3, &is_null);
+        want(WorkerKind::backfill, static_cast<Oid>(DatumGetInt64(id)), InvalidOid,
+             TextDatumGetCString(name), is_null ? InvalidOid : DatumGetObjectId(role));
+    }
+    SPI_finish();
+}
+
+// The log is left alone while its SQL objects are of a version that is not ours.
+static bool log_fits = true;
+
+static void look_at_version() {
+    VersionProblem problem;
+    const bool fitted = log_fits;
+    log_fits = !find_version_problem(problem);
+    if (log_fits)
+        return;
+    set_my_error(problem.message);
+    if (fitted)  // once
+        ereport(LOG, (errmsg("events of this database are not delivered"),
+                      errdetail("%s.", problem.message), errhint("%s", problem.hint)));
+}
+
+// The tables of pg_inbox may belong to somebody who locks them, or does worse. The rest of the
+// database must not suffer from it: what was known of consumers then stays true for now. Returns
+// whether there was trouble.
+static bool look_for_consumers() {
+    for_each_ward([](Ward* ward) {
+        if (ward->identity.kind == WorkerKind::processor)
+            ward->wanted = false;
+    });
+    volatile bool trouble = false;
+    MemoryContext context = CurrentMemoryContext;
+    SetConfigOption("lock_timeout", lock_timeout_for_consumers, PGC_SUSET, PGC_S_OVERRIDE);
+    PG_TRY();
+    {
+        begin_work("looking for consumers");
+        if (lock_extension("pg_inbox"))
+            want_processors();
+        end_work();
+    }
+    PG_CATCH();
+    {
+        MemoryContextSwitchTo(context);
+        HOLD_INTERRUPTS();
+        EmitErrorReport();
+        AbortCurrentTransaction();
+        FlushErrorState();
+        RESUME_INTERRUPTS();
+        trouble = true;
+    }
+    PG_END_TRY();
+    SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+    if (trouble)
+        for_each_ward([](Ward* ward) {
+            if (ward->identity.kind == WorkerKind::processor)
+                ward->wanted = true;
+        });
+    return trouble;
+}
+
+// Consumers could not be read; the cause may pass.
+static bool look_again = false;
+
+// Returns false when nothing is installed that needs a keeper.
+static bool look_around() {
+    for_each_ward([](Ward* ward) {
+        if (ward->identity.kind != WorkerKind::processor)
+            ward->wanted = false;
+    });
+    begin_work_on_changes("looking for destinations and backfills");
+    const bool outbox = lock_extension("pg_outbox");
+    const bool inbox = lock_extension("pg_inbox");
+    if (outbox) {
+        look_at_version();
+        if (log_fits) {
+            want_relays();
+            want_backfills();
+        }
+    }
+    end_work();
+    if (inbox)
+        look_again = look_for_consumers();
+    else
+        for_each_ward([](Ward* ward) {
+            if (ward->identity.kind == WorkerKind::processor)
+                ward->wanted = false;
+        });
+    return outbox || inbox;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Looking after it
+// ---------------------------------------------------------------------------------------------
+
+// Workers whose object is gone end; those that an earlier keeper started are found in their slots.
+static void end_unwanted() {
+    const int used = shared->slots_used;
+    for (int i = 0; i < used; i++) {
+        LWLockAcquire(shared->lock, LW_SHARED);
+        const WorkerSlot& slot = shared->slots[i];
+        const WorkerIdentity identity = {slot.kind, slot.database, slot.object, slot.role};
+        const bool ours = slot.database == MyDatabaseId && slot.kind > WorkerKind::keeper;
+        LWLockRelease(shared->lock);
+        if (!ours)
+            continue;
+        const auto* ward = static_cast<Ward*>(hash_search(wards, &identity, HASH_FIND, nullptr));
+        if (ward == nullptr || !ward->wanted)
+            terminate_worker(i);
+    }
+    for_each_ward([](Ward* ward) {
+        if (ward->wanted || child_lives(&ward->worker))
+            return;
+        forget_child(&ward->worker, ward->identity);
+        hash_search(wards, &ward->identity, HASH_REMOVE, nullptr);
+    });
+}
+
+static bool wanted_first(const Ward* a, const Ward* b) {
+    return a->since < b->since;
+}
+
+// The one that has waited longest has the first chance of what room there is.
+static long start_wanted() {
+    const long count = hash_get_num_entries(wards);
+    auto** queue = static_cast<Ward**>(palloc(sizeof(Ward*) * Max(1, count)));
+    Ward** end = queue;
+    for_each_ward([&](Ward* ward) {
+        if (ward->wanted)
+            *end++ = ward;
+    });
+    std::sort(queue, end, wanted_first);
+    long timeout = -1;
+    for (Ward** ward = queue; ward != end; ward++)
+        timeout = shorter_timeout(timeout, start_child(&(*ward)->worker, (*ward)->identity,
+                                                       NameStr((*ward)->name), (*ward)->account));
+    pfree(queue);
+    return timeout;
+}
+
+// Also while a reload is due, for which it may be too early.
+static void wait(long timeout, const char* wait_event_name) {
+    WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout >= 0 ? WL_TIMEOUT : 0),
+              timeout, compat::wait_event(wait_event_name));
+    ResetLatch(MyLatch);
+}
+
+// DROP EXTENSION: all workers of the database end, and then so does the keeper.
+static void leave() {
+    while (terminate_workers(MyDatabaseId, WorkerKind::relay) +
+               terminate_workers(MyDatabaseId, WorkerKind::processor) +
+               terminate_workers(MyDatabaseId, WorkerKind::backfill) >
+           0) {
+        wait(100, "OutboxKeeperLeave");
+        handle_signals();
+    }
+    forget_absent_of(MyDatabaseId);
+    proc_exit(0);
+}
+
+// Relays say when the log has grown or was settled, and are not listened to again for this long.
+static constexpr int milliseconds_between_tending = 1'000;
+
+// Returns after how many milliseconds to come back, or -1.
+static long tend_segments_when_due(bool at_once) {
+    static TimestampTz tended_at = 0;
+    static TimestampTz due = DT_NOEND;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (work_is_due())
+        due = Min(due, TimestampTzPlusMilliseconds(tended_at, milliseconds_between_tending));
+    if (at_once || now >= due) {
+        begin_looking();
+        due = tend_segments();
+        tended_at = now;
+    }
+    return due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, due));
+}
+
+// Between looks for what nobody told of: it was prepared before a restart, or more than are noted.
+static long milliseconds_between_polls() {
+    return Min(10L * settings::poll_max, INT_MAX);
+}
+
+static bool is_past(TimestampTz time, int milliseconds) {
+    return TimestampDifferenceExceeds(time, GetCurrentTimestamp(), milliseconds);
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
+    using namespace outbox;
+
+    become_worker(argument, WakeKeeper);
+    HASHCTL control;
+    memset(&control, 0, sizeof control);
+    control.keysize = sizeof(WorkerIdentity);
+    control.entrysize = sizeof(Ward);
+    wards = hash_create("outbox wards", 16, &control, HASH_ELEM | HASH_BLOBS);
+
+    forget_absent_of(MyDatabaseId);
+
+    bool look = true;
+    TimestampTz looked_at = 0;
+    while (true) {
+        const bool polls =
+            looked_at != 0 && is_past(looked_at, static_cast<int>(milliseconds_between_polls()));
+        const bool changed =
+            look || polls ||
+            (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
+            (look_again && is_past(looked_at, milliseconds_to_trouble));
+        if (changed) {
+            if (!look_around())
+                leave();
+            if (polls)
+                tell_workers_to_look();
+            looked_at = GetCurrentTimestamp();
+            set_my_state(log_fits ? WorkerState::idle : WorkerState::misconfigured);
+            wake_launcher();  // it may be waiting to have fewer keepers looking
+        }
+        end_unwanted();
+        long timeout = start_wanted();
+        if (log_fits)
+            timeout = shorter_timeout(timeout, tend_segments_when_due(changed));
+        timeout = shorter_timeout(timeout, milliseconds_between_polls());
+        if (look_again)
+            timeout = shorter_timeout(timeout, milliseconds_to_trouble);
+        if (reload_is_due())
+            timeout = shorter_timeout(timeout, milliseconds_between_looks);
+        wait(timeout, "OutboxKeeperMain");
+        look = handle_signals();
+    }
+}

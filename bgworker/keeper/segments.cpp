@@ -1,0 +1,300 @@
+#include "bgworker/keeper/segments.hpp"
+
+#include "bgworker/base/query_result.hpp"
+#include "bgworker/base/worker.hpp"
+#include "extension/base/settings.hpp"
+#include "extension/log/log.hpp"
+
+namespace outbox {
+
+// When to come back though nothing is known to change: while relays are busy, which includes those
+// that cannot deliver; and when somebody else had a lock.
+static constexpr int busy_milliseconds = 30'000;
+static constexpr int locked_milliseconds = 5'000;
+static constexpr int memory_milliseconds = 3'600'000;
+
+struct Segment {
+    Oid table;
+    bool current;
+    bool empty;
+    int64 size;  // with its index, and values stored apart
+    TimestampTz since;
+};
+
+static Segment segments[segment_count];
+
+static TimestampTz later(TimestampTz time, int64 milliseconds) {
+    return TimestampTzPlusMilliseconds(time, milliseconds);
+}
+
+static void execute(const char* statement, int expected) {
+    const int code = SPI_execute(statement, false, 0);
+    if (code != expected)
+        elog(ERROR, "could not tend the segments: %s", SPI_result_code_string(code));
+}
+
+// The result of a function.
+static bool is_true(const char* function) {
+    check_result_row(function, {BOOLOID});
+    return DatumGetBool(required_value(function, 0, 1));
+}
+
+// What a round came to.
+struct Round {
+    bool changed = false;          // so that there may be more to do
+    TimestampTz again = DT_NOEND;  // else: when to come back
+};
+
+static void come_back_at(Round& round, TimestampTz time) {
+    round.again = Min(round.again, time);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Looking
+// ---------------------------------------------------------------------------------------------
+
+static void measure(Segment& segment) {
+    segment.size =
+        DatumGetInt64(DirectFunctionCall1(pg_total_relation_size, ObjectIdGetDatum(segment.table)));
+    Relation table = table_open(segment.table, AccessShareLock);
+    segment.empty = RelationGetNumberOfBlocks(table) == 0;
+    table_close(table, AccessShareLock);
+}
+
+static void read_ring() {
+    const LogRelations& log = log_relations();
+    execute("SELECT number, current, since FROM outbox.ring ORDER BY number", SPI_OK_SELECT);
+    check_result("ring", {INT4OID, BOOLOID, TIMESTAMPTZOID});
+    if (SPI_processed != segment_count)
+        ereport(ERROR,
+                (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                 errmsg("outbox.ring must have a row for each of %d segments", segment_count)));
+    bool is_null;  // then false, or long ago
+    for (int i = 0; i < segment_count; i++) {
+        segments[i].table = log.segments[i];
+        segments[i].current = DatumGetBool(result_value(i, RingCurrent + 1, &is_null));
+        segments[i].since = DatumGetTimestampTz(result_value(i, RingSince + 1, &is_null));
+        measure(segments[i]);
+    }
+}
+
+// One destination lets go of the log, or what others keep in it is set aside. That is done again
+// only when there was time to see what it has helped, and for the others to save how far they have
+// come.
+static void detach_last(Round& round, TimestampTz now) {
+    static TimestampTz not_before = 0;
+    if (now < not_before) {
+        come_back_at(round, not_before);
+        return;
+    }
+    not_before = later(now, Max(5'000, 2 * settings::cursor_flush_interval));
+    come_back_at(round, not_before);
+    execute("SELECT outbox.detach_last()", SPI_OK_SELECT);
+    check_result_row("detach_last", {NAMEOID});
+    bool is_null;
+    const Datum name = result_value(0, 1, &is_null);
+    if (!is_null)
+        ereport(WARNING,
+                (errmsg("destination \"%s\" is detached: the log has outgrown outbox.max_log_size",
+                        NameStr(*DatumGetName(name))),
+                 errdetail("It is paused, and events that it has not settled will be removed."),
+                 errhint("outbox.resume() goes on with what the log still has.")));
+}
+
+// The log gets a line when it outgrows its limit, not one each time it is found to be so.
+static void watch_size(Round& round, TimestampTz now) {
+    static bool warned = false;
+    int64 total = 0;
+    for (const Segment& segment : segments)
+        total += segment.size;
+    const int64 limit = static_cast<int64>(settings::max_log_size) * 1024 * 1024;
+    if (limit > 0 && total > limit && !warned)
+        ereport(WARNING,
+                (errmsg("the log of events has grown to %lld MB",
+                        static_cast<long long>(total / (1024 * 1024))),
+                 errdetail("The limit of outbox.max_log_size is %d MB.", settings::max_log_size),
+                 errhint("The view outbox.segment names the destinations that hold it.")));
+    warned = limit > 0 && total > limit;
+    if (warned && settings::on_full_log == settings::OnFullLogDetach)
+        detach_last(round, now);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Moving on
+// ---------------------------------------------------------------------------------------------
+
+static int current_segment() {
+    for (int i = 0; i < segment_count; i++)
+        if (segments[i].current)
+            return i;
+    return 0;
+}
+
+// The next one that is empty; -1: none is, and the current one goes on growing.
+static int next_segment(int current) {
+    for (int i = 1; i < segment_count; i++)
+        if (const int next = (current + i) % segment_count; segments[next].empty)
+            return next;
+    return -1;
+}
+
+static void move_on_when_due(Round& round, TimestampTz now) {
+    const int current = current_segment();
+    const Segment& segment = segments[current];
+    if (segment.empty)
+        return;
+    const TimestampTz old_at = later(segment.since, settings::segment_age * INT64CONST(1000));
+    const bool large = segment.size >= static_cast<int64>(settings::segment_size) * 1024;
+    if (!large && now < old_at) {
+        come_back_at(round, old_at);
+        return;
+    }
+    const int next = next_segment(current);
+    if (next < 0) {
+        come_back_at(round, later(now, busy_milliseconds));
+        return;
+    }
+    execute(psprintf("UPDATE outbox.ring SET current = (number = %d), since = clock_timestamp() "
+                     "WHERE number IN (%d, %d)",
+                     next, current, next),
+            SPI_OK_UPDATE);
+    CacheInvalidateRelcacheByRelid(log_relations().ring);  // so that enqueues hear of it
+    round.changed = true;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Emptying
+// ---------------------------------------------------------------------------------------------
+
+// To see whether a destination selects anything of what it has not settled, a segment has to be
+// read. Where it does, that is not done again before twenty times as long has passed.
+static TimestampTz look_not_before[segment_count];
+
+static bool is_free(int number) {
+    const TimestampTz begin = GetCurrentTimestamp();
+    execute(psprintf("SELECT outbox.segment_is_free(%d)", number), SPI_OK_SELECT);
+    const bool free = is_true("segment_is_free");
+    const TimestampTz end = GetCurrentTimestamp();
+    look_not_before[number] = free ? 0 : end + 20 * (end - begin);
+    return free;
+}
+
+// Of a window that is being read the relay knows places, also those of rows that were rolled back.
+static bool is_being_read(int number) {
+    for (int i = 0; i < shared->slots_used; i++) {
+        const WorkerSlot& slot = shared->slots[i];
+        if (slot.kind == WorkerKind::relay && slot.database == MyDatabaseId &&
+            (slot.reading & 1U << number) != 0)
+            return true;
+    }
+    return false;
+}
+
+static void use_new_snapshot() {
+    PopActiveSnapshot();
+    PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+// In a transaction of its own, for it holds a lock that enqueues which are late could wait for.
+static void empty_segment(int number, Round& round, TimestampTz now) {
+    if (!begin_sql_work("emptying a segment", "pg_outbox"))
+        return;
+    if (is_free(number)) {
+        SPI_finish();
+        const bool locked = ConditionalLockRelationOid(segments[number].table, AccessExclusiveLock);
+        // Whoever wrote to it has finished by now, and what he wrote can be seen.
+        use_new_snapshot();
+        SPI_connect();
+        if (!locked) {
+            come_back_at(round, later(now, locked_milliseconds));
+        } else if (is_free(number) && !is_being_read(number)) {
+            execute(psprintf("TRUNCATE ONLY outbox.event_%d", number), SPI_OK_UTILITY);
+            execute(psprintf("UPDATE outbox.ring SET since = clock_timestamp() WHERE number = %d",
+                             number),
+                    SPI_OK_UPDATE);
+            round.changed = true;
+        }
+    }
+    end_sql_work();
+}
+
+static void empty_when_due(int number, Round& round, TimestampTz now) {
+    const Segment& segment = segments[number];
+    if (segment.current || segment.empty)
+        return;
+    const TimestampTz due = later(segment.since, settings::retention * INT64CONST(1000));
+    if (now < due)
+        come_back_at(round, due);
+    else if (now < look_not_before[number])
+        come_back_at(round, look_not_before[number]);
+    else
+        empty_segment(number, round, now);
+}
+
+// ---------------------------------------------------------------------------------------------
+
+static bool relays_are_busy() {
+    for (int i = 0; i < shared->slots_used; i++) {
+        const WorkerSlot& slot = shared->slots[i];
+        if (slot.kind == WorkerKind::relay && slot.database == MyDatabaseId && slot.unsettled > 0)
+            return true;
+    }
+    return false;
+}
+
+// Receipts are forgotten after a while. Where nothing happens there is nothing to forget.
+static void tend_receipts(TimestampTz now) {
+    static TimestampTz due = 0;
+    if (now < due)
+        return;
+    execute("SELECT outbox.turn_receipts()", SPI_OK_SELECT);
+    const int64 pause =
+        is_true("turn_receipts") ? memory_milliseconds : locked_milliseconds;
+    due = later(now, Min(pause, settings::receipt_retention * INT64CONST(1000)));
+}
+
+// So is for which source events something was enqueued.
+static void tend_source_events(Round& round, TimestampTz now) {
+    static TimestampTz due = 0;
+    if (now < due)
+        return;
+    execute("SELECT outbox.forget_source_events()", SPI_OK_SELECT);
+    const bool more = is_true("forget_source_events");
+    if (more)
+        come_back_at(round, now);
+    else
+        due = later(now,
+                    Min(memory_milliseconds, settings::source_event_retention * INT64CONST(1000)));
+}
+
+static Round tend_once() {
+    Round round;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (!begin_sql_work("tending the segments", "pg_outbox"))
+        return round;
+    tend_receipts(now);
+    tend_source_events(round, now);
+    read_ring();
+    watch_size(round, now);
+    move_on_when_due(round, now);
+    end_sql_work();
+    if (round.changed)  // what was read of the ring is not true any more
+        return round;
+    for (int i = 0; i < segment_count; i++)
+        empty_when_due(i, round, now);
+    if (relays_are_busy())
+        come_back_at(round, later(now, busy_milliseconds));
+    return round;
+}
+
+// Leaving a segment may allow to empty it, and emptying one to move on.
+TimestampTz tend_segments() {
+    Round round;
+    do {
+        round = tend_once();
+        handle_signals();
+    } while (round.changed);
+    return round.again;
+}
+
+}  // namespace outbox

@@ -1,0 +1,196 @@
+
+#include "bgworker/base/worker.hpp"
+
+// The shared catalogs do not tell which databases have an extension of ours. So the launcher starts
+// a keeper wherever it does not know; a keeper that finds nothing to look after leaves with exit
+// code 0. The database is then quiet, until something in it changes (hooks.cpp) or a keeper dies
+// (exit code other than 0), which both mark it as changed. New databases, and at the start all, are
+// to be checked.
+//
+// Lists of cases:
+//   CREATE EXTENSION commits          the hook marks the database, wakes us: a keeper starts
+//   ... rolls back                    nothing was marked
+//   DROP EXTENSION commits            the hook wakes the keeper, which leaves
+//   DROP / RENAME / copy of database  the hook holds the database: keepers leave, none starts; when
+//                                     the statement ends, whatever way, the database is marked
+//   keeper is terminated or fails     its launcher sees it, or it marks the database; a new one
+//                                     starts after a pause
+//   launcher is terminated or fails   the postmaster starts another; it finds living keepers in
+//                                     their slots and leaves them alone
+//   a process is killed by force      the server starts over, and so do we
+
+namespace outbox {
+
+// A cluster with many databases that have nothing of ours must not fill the server with keepers
+// that look and leave.
+static constexpr int keepers_looking_at_once = 4;
+// But one that looks for longer than this waits for something in its database, and the others must
+// not wait for that.
+static constexpr int milliseconds_to_look = 5'000;
+// Anybody can have us look for databases; not more often than this.
+static constexpr int milliseconds_between_scans = 100;
+
+struct DatabaseEntry {
+    Oid database;  // hash key
+    NameData name;
+    bool exists;  // as of the last scan
+    bool check;   // a keeper should look at it
+    Child keeper;
+};
+
+static HTAB* databases = nullptr;
+
+template <class Visit>
+static void for_each_database(Visit visit) {
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, databases);
+    while (auto* entry = static_cast<DatabaseEntry*>(hash_seq_search(&all)))
+        visit(entry);
+}
+
+static WorkerIdentity keeper_of(Oid database) {
+    return {WorkerKind::keeper, database, InvalidOid, InvalidOid};
+}
+
+static void note_database(const FormData_pg_database* row) {
+    bool found;
+    auto* entry =
+        static_cast<DatabaseEntry*>(hash_search(databases, &row->oid, HASH_ENTER, &found));
+    if (!found) {
+        entry->check = true;
+        init_child(&entry->keeper);
+    }
+    entry->name = row->datname;
+    entry->exists = true;
+}
+
+// Brings the table in line with pg_database.
+static void scan_databases() {
+    for_each_database([](DatabaseEntry* entry) { entry->exists = false; });
+
+    begin_work("looking for databases");
+    Relation catalog = table_open(DatabaseRelationId, AccessShareLock);
+    TableScanDesc scan = table_beginscan_catalog(catalog, 0, nullptr);
+    while (HeapTuple tuple = heap_getnext(scan, ForwardScanDirection)) {
+        const auto* row = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple));
+        // Templates are there to be copied, which needs that nobody is connected to them.
+        if (row->datallowconn && !row->datistemplate)
+            note_database(row);
+    }
+    table_endscan(scan);
+    table_close(catalog, AccessShareLock);
+    end_work();
+
+    for_each_database([](DatabaseEntry* entry) {
+        if (entry->exists || child_lives(&entry->keeper))
+            return;
+        forget_child(&entry->keeper, keeper_of(entry->database));
+        forget_absent_of(entry->database);
+        hash_search(databases, &entry->database, HASH_REMOVE, nullptr);
+    });
+}
+
+static void check_database(Oid database) {
+    auto* entry =
+        static_cast<DatabaseEntry*>(hash_search(databases, &database, HASH_FIND, nullptr));
+    if (entry == nullptr)
+        return;
+    entry->check = true;
+    entry->keeper.not_before = 0;
+}
+
+// Takes note of a keeper that has ended with an error.
+static bool keeper_lives(DatabaseEntry* entry) {
+    const bool lives = child_lives(&entry->keeper);
+    entry->check |= entry->keeper.failed;
+    entry->keeper.failed = false;
+    return lives;
+}
+
+// Returns whether there were any, so that the list of databases may have changed.
+static bool take_changes() {
+    bool any = false;
+    for (std::atomic<Oid>& changed : shared->changed)
+        if (const Oid database = changed.exchange(InvalidOid); OidIsValid(database)) {
+            any = true;
+            check_database(database);
+        }
+    if (shared->everything_changed.exchange(false)) {
+        any = true;
+        for_each_database([](DatabaseEntry* entry) { check_database(entry->database); });
+    }
+    return any;
+}
+
+// Starts the keepers that are wanted. Returns after how many milliseconds to come back, or -1.
+static long tend_keepers() {
+    int looking = 0;
+    long timeout = -1;
+    const TimestampTz now = GetCurrentTimestamp();
+    for_each_database([&](DatabaseEntry* entry) {
+        if (!keeper_lives(entry) ||
+            shared->slots[entry->keeper.slot].state != WorkerState::starting)
+            return;
+        const TimestampTz until =
+            TimestampTzPlusMilliseconds(entry->keeper.started_at, milliseconds_to_look);
+        if (until <= now)
+            return;
+        looking++;
+        timeout = shorter_timeout(timeout, TimestampDifferenceMilliseconds(now, until) + 1);
+    });
+
+    for_each_database([&](DatabaseEntry* entry) {
+        if (!entry->exists || !entry->check || looking >= keepers_looking_at_once)
+            return;
+        const std::uint32_t before = entry->keeper.ticket;
+        timeout = shorter_timeout(timeout, start_child(&entry->keeper, keeper_of(entry->database),
+                                                       NameStr(entry->name), InvalidOid));
+        // Only a new keeper will do: one that lives may be on its way out.
+        if (entry->keeper.ticket != before) {
+            entry->check = false;
+            looking++;
+        }
+    });
+    return timeout;
+}
+
+static void forget_launcher(int, Datum) {
+    std::int32_t me = compat::my_proc_number();
+    shared->launcher.compare_exchange_strong(me, -1);
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_launcher_main(Datum) {
+    using namespace outbox;
+
+    pqsignal(SIGHUP, SignalHandlerForConfigReload);
+    pqsignal(SIGTERM, die);
+    before_shmem_exit(forget_launcher, 0);
+    BackgroundWorkerUnblockSignals();
+    BackgroundWorkerInitializeConnection(nullptr, nullptr, 0);
+    pgstat_report_appname(MyBgworkerEntry->bgw_name);
+    shared->launcher = compat::my_proc_number();
+
+    HASHCTL control;
+    memset(&control, 0, sizeof control);
+    control.keysize = sizeof(Oid);
+    control.entrysize = sizeof(DatabaseEntry);
+    databases = hash_create("outbox databases", 64, &control, HASH_ELEM | HASH_BLOBS);
+
+    scan_databases();
+    TimestampTz next_scan = 0;
+    while (true) {
+        const TimestampTz now = GetCurrentTimestamp();
+        long timeout = -1;
+        if (now < next_scan) {
+            timeout = TimestampDifferenceMilliseconds(now, next_scan) + 1;
+        } else if (take_changes()) {
+            scan_databases();
+            next_scan = TimestampTzPlusMilliseconds(now, milliseconds_between_scans);
+        }
+        timeout = shorter_timeout(timeout, tend_keepers());
+        wait_for_latch(timeout, "OutboxLauncherMain");
+        handle_signals();
+    }
+}

@@ -1,0 +1,300 @@
+// The processor runs the handlers of one consumer, written in SQL, as the role that subscribed
+// them.
+//
+// All of its work is done by functions of pg_inbox (sql/pg_inbox/process.sql), which anybody could
+// call; this is only the loop around them: look for the next messages, process each in a
+// transaction of its own, sleep until a commit wakes us or a message that failed is due again.
+//
+// It connects as the role of the consumer, and so has no more rights than the role has: handlers
+// are somebody's code. An error in the functions themselves ends the process; the keeper starts
+// another.
+#include <algorithm>
+
+#include "bgworker/base/worker.hpp"
+#include "core/backoff.hpp"
+#include "extension/base/settings.hpp"
+
+namespace outbox {
+
+static constexpr int messages_at_once = 500;
+static constexpr Micros save_interval = seconds(1);
+static constexpr Micros prune_interval = seconds(600);
+
+struct Message {
+    int64 seq;
+    TimestampTz occurred_at;
+    TimestampTz received_at;
+};
+
+// Plain memory of the process: the lists of one look.
+static Message messages[messages_at_once];
+static int message_count = 0;
+// The subscriptions that may run, from the same look; a text[].
+static Datum confirmed = 0;
+
+// From received to processed; what others can see of the rest is in shared memory.
+static LatencyHistogram waits;
+
+static SPIPlanPtr plan_of(const char* statement, std::initializer_list<Oid> types) {
+    SPIPlanPtr plan =
+        SPI_prepare(statement, static_cast<int>(types.size()), const_cast<Oid*>(types.begin()));
+    if (plan == nullptr || SPI_keepplan(plan) != 0)
+        elog(ERROR, "could not prepare \"%s\"", statement);
+    return plan;
+}
+
+// The functions may belong to somebody who has replaced them: what they return must be what we read.
+static void check_result(std::initializer_list<Oid> types) {
+    const TupleDesc row = SPI_tuptable->tupdesc;
+    bool fits = row->natts == static_cast<int>(types.size());
+    int column = 0;
+    for (const Oid type : types)
+        fits = fits && SPI_gettypeid(row, ++column) == type;
+    if (!fits)
+        ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH),
+                        errmsg("a function of pg_inbox does not return what it should")));
+}
+
+static void execute(SPIPlanPtr plan, Datum* values, const char* nulls,
+                    std::initializer_list<Oid> types, long max_rows) {
+    const int code = SPI_execute_plan(plan, values, nulls, false, max_rows);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not process messages: %s", SPI_result_code_string(code));
+    check_result(types);
+}
+
+static void execute_for_row(SPIPlanPtr plan, Datum* values, const char* nulls, Oid type) {
+    execute(plan, values, nulls, {type}, 1);
+    if (SPI_processed != 1)
+        ereport(ERROR, (errcode(ERRCODE_CARDINALITY_VIOLATION),
+                        errmsg("a function of pg_inbox does not return what it should")));
+}
+
+static Datum consumer() {
+    return Int32GetDatum(static_cast<int32>(shared->slots[my_slot].object));
+}
+
+static Datum result_value(uint64 row, int column, bool* is_null) {
+    return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, is_null);
+}
+
+// False: there are none, or some are not confirmed, and nothing may run.
+static bool look_for_subscriptions() {
+    static SPIPlanPtr plan = nullptr;
+    if (plan == nullptr)
+        plan = plan_of("SELECT inbox.confirmed_subscriptions($1)", {INT4OID});
+    Datum values[] = {consumer()};
+    execute_for_row(plan, values, nullptr, TEXTARRAYOID);
+    bool is_null;
+    const Datum result = result_value(0, 1, &is_null);
+    if (confirmed != 0)
+        pfree(DatumGetPointer(confirmed));
+    confirmed = 0;
+    if (is_null)
+        return false;
+    MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
+    confirmed = PointerGetDatum(DatumGetArrayTypePCopy(result));
+    MemoryContextSwitchTo(before);
+    return true;
+}
+
+static void look_for_messages() {
+    static SPIPlanPtr plan = nullptr;
+    if (!begin_sql_work("looking for messages", "pg_inbox"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of("SELECT seq, occurred_at, received_at FROM inbox.next_messages($1, $2)",
+                       {INT4OID, INT4OID});
+    Datum values[] = {consumer(), Int32GetDatum(messages_at_once)};
+    execute(plan, values, nullptr, {INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}, messages_at_once);
+    message_count = static_cast<int>(Min(SPI_processed, uint64{messages_at_once}));
+    for (int i = 0; i < message_count; i++) {
+        bool is_null;
+        messages[i] = {DatumGetInt64(result_value(i, 1, &is_null)),
+                       DatumGetTimestampTz(result_value(i, 2, &is_null)),
+                       DatumGetTimestampTz(result_value(i, 3, &is_null))};
+    }
+    // After the messages: a message must not miss a subscription that was there before it.
+    if (message_count > 0 && !look_for_subscriptions())
+        message_count = 0;
+    end_sql_work();
+}
+
+// A handler may have left another role than that of the consumer (SET ROLE).
+static void become_own_role() {
+    if (GetUserId() != GetSessionUserId())
+        SetConfigOption("role", "none", PGC_USERSET, PGC_S_SESSION);
+}
+
+// Times may be anything that a timestamp can be.
+static Micros time_between(TimestampTz from, TimestampTz to) {
+    int64 difference;
+    return pg_sub_s64_overflow(to, from, &difference) ? 0 : difference;
+}
+
+static void process(const Message& message) {
+    static SPIPlanPtr plan = nullptr;
+    if (!begin_sql_work("processing a message", "pg_inbox"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of("SELECT inbox.process($1, $2, $3)", {INT4OID, INT8OID, TEXTARRAYOID});
+    Datum values[] = {consumer(), Int64GetDatum(message.seq), confirmed};
+    execute_for_row(plan, values, nullptr, BOOLOID);
+    bool held;
+    const bool done = DatumGetBool(result_value(0, 1, &held));
+    end_sql_work();
+    become_own_role();
+
+    DeliveryStats& stats = shared->slots[my_slot].stats;
+    if (done) {
+        const TimestampTz processed_at = GetCurrentTimestamp();
+        const Micros now = SystemClock{}.now();
+        stats.settled(time_between(message.occurred_at, processed_at), 0, now);
+        waits.add(time_between(message.received_at, processed_at), now);
+    } else if (!held) {
+        stats.failed();
+    }
+}
+
+// Milliseconds until a message that failed is due; -1: there is none.
+static long until_next_attempt() {
+    static SPIPlanPtr plan = nullptr;
+    if (!begin_sql_work("looking for messages", "pg_inbox"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of("SELECT inbox.next_attempt($1)", {INT4OID});
+    Datum values[] = {consumer()};
+    execute_for_row(plan, values, nullptr, TIMESTAMPTZOID);
+    bool is_null;
+    const TimestampTz due = DatumGetTimestampTz(result_value(0, 1, &is_null));
+    const long left =
+        is_null ? -1 : Max(1, TimestampDifferenceMilliseconds(GetCurrentTimestamp(), due));
+    end_sql_work();
+    return left;
+}
+
+static Datum interval_of(std::optional<Micros> micros, char* null) {
+    auto* interval = static_cast<Interval*>(palloc0(sizeof(Interval)));
+    interval->time = micros.value_or(0);
+    *null = micros ? ' ' : 'n';
+    return IntervalPGetDatum(interval);
+}
+
+// Adds what was counted since the last time to inbox.progress, for those who look without us.
+static void save_progress(bool at_once) {
+    static SPIPlanPtr plan = nullptr;
+    static uint64 saved_done = 0, saved_failed = 0;
+    static TimestampTz saved_at = 0;
+    const DeliveryStats& stats = shared->slots[my_slot].stats;
+    const uint64 done = stats.delivered, failed = stats.failures;
+    const TimestampTz now = GetCurrentTimestamp();
+    if ((done == saved_done && failed == saved_failed) ||
+        (!at_once && now - saved_at < save_interval))
+        return;
+
+    if (!begin_sql_work("saving progress", "pg_inbox"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of(
+            "SELECT inbox.save_progress($1, $2, $3, $4, $5, $6, $7)",
+            {INT4OID, INT8OID, INT8OID, INTERVALOID, INTERVALOID, INTERVALOID, INTERVALOID});
+    char nulls[] = {' ', ' ', ' ', ' ', ' ', ' ', ' '};
+    Datum values[] = {consumer(),
+                      Int64GetDatum(static_cast<int64>(done - saved_done)),
+                      Int64GetDatum(static_cast<int64>(failed - saved_failed)),
+                      interval_of(stats.latency.percentile(0.50), &nulls[3]),
+                      interval_of(stats.latency.percentile(0.99), &nulls[4]),
+                      interval_of(waits.percentile(0.50), &nulls[5]),
+                      interval_of(waits.percentile(0.99), &nulls[6])};
+    execute_for_row(plan, values, nulls, VOIDOID);
+    end_sql_work();
+    saved_done = done;
+    saved_failed = failed;
+    saved_at = now;
+}
+
+// Forgets what is older than the deduplication window; whichever processor of the database comes
+// first.
+static void prune_now_and_then() {
+    static SPIPlanPtr plan = nullptr;
+    static TimestampTz pruned_at = 0;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (now - pruned_at < prune_interval)
+        return;
+    if (!begin_sql_work("pruning the deduplication window", "pg_inbox"))
+        proc_exit(0);
+    if (plan == nullptr)
+        plan = plan_of("SELECT coalesce(bool_or(more), false) FROM inbox.prune()", {});
+    execute_for_row(plan, nullptr, nullptr, BOOLOID);
+    bool is_null;
+    const bool more = DatumGetBool(result_value(0, 1, &is_null));
+    end_sql_work();
+    if (!more)
+        pruned_at = now;
+}
+
+static void work() {
+    for (int i = 0; i < message_count; i++) {
+        handle_signals();
+        process(messages[i]);
+        save_progress(false);
+    }
+}
+
+static void process_messages() {
+    Backoff poll(milliseconds(settings::poll_min), milliseconds(settings::poll_max), random_seed());
+    while (true) {
+        if (handle_signals() || reload_requested())
+            poll.set_limits(milliseconds(settings::poll_min), milliseconds(settings::poll_max));
+        begin_looking();
+        prune_now_and_then();
+        look_for_messages();
+        if (message_count > 0) {
+            set_my_state(WorkerState::delivering);
+            work();
+            poll.reset();
+            continue;
+        }
+        save_progress(true);
+        set_my_state(WorkerState::idle);
+        const long due = until_next_attempt();
+        if (!work_is_due())
+            wait_for_latch(shorter_timeout(due, static_cast<long>(poll.next() / 1000 + 1)),
+                           "OutboxProcessorMain");
+    }
+}
+
+// Errors of handlers do not come here. So the consumer was given away, or a right was taken back:
+// people do that, and it is no error. The keeper starts another when there is something to process.
+[[noreturn]] static void end_without_right() {
+    MemoryContextSwitchTo(TopMemoryContext);
+    const ErrorData* const error = CopyErrorData();
+    FlushErrorState();
+    HOLD_INTERRUPTS();
+    ereport(LOG, (errmsg("the processor ends, for its role may not process these messages any more"),
+                  errdetail_log("%s", error->message)));
+    proc_exit(1);
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
+    using namespace outbox;
+
+    become_worker(argument, WakeProcessors);
+    // What is lost in a crash is lost together with the note that it was done, and done again.
+    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
+    // inbox.apply() is to see what was committed meanwhile.
+    SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_SESSION);
+    PG_TRY();
+    {
+        process_messages();
+    }
+    PG_CATCH();
+    {
+        if (geterrcode() != ERRCODE_INSUFFICIENT_PRIVILEGE)
+            PG_RE_THROW();
+        end_without_right();
+    }
+    PG_END_TRY();
+}

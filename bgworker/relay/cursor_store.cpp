@@ -1,0 +1,137 @@
+#include "bgworker/relay/cursor_store.hpp"
+
+#include "bgworker/base/query_result.hpp"
+#include "bgworker/base/worker.hpp"
+#include "extension/base/boundary.hpp"
+
+namespace outbox {
+
+// Where our row is, and the token under which we may change it.
+static ItemPointerData row_place;
+static int64 lease = -1;
+
+static Datum text_of(const Snapshot& snapshot) {
+    char* text = static_cast<char*>(palloc(snapshot.text_size()));
+    snapshot.write_text(text);
+    return CStringGetTextDatum(text);
+}
+
+static constexpr const char* table = "cursor";
+
+// Runs a statement that yields (ctid, ...) of these types; true when it yielded a row, which is in SPI_tuptable.
+static bool execute_for_row(const char* statement, int count, Oid* types, Datum* values,
+                            const char* nulls, std::initializer_list<Oid> result) {
+    const int code = SPI_execute_with_args(statement, count, types, values, nulls, false, 1);
+    if (code != SPI_OK_SELECT && code != SPI_OK_UPDATE_RETURNING && code != SPI_OK_INSERT_RETURNING)
+        elog(ERROR, "could not access outbox.cursor: %s", SPI_result_code_string(code));
+    check_result(table, result);
+    if (SPI_processed == 0)
+        return false;
+    row_place = *reinterpret_cast<ItemPointer>(DatumGetPointer(required_value(table, 0, 1)));
+    return true;
+}
+
+// The name of the destination, which does not change before the transaction ends; nullptr: it is
+// gone.
+static const char* lock_name(Oid server) {
+    if (!OidIsValid(server))
+        return "default";
+    LockDatabaseObject(ForeignServerRelationId, server, 0, AccessShareLock);
+    const ForeignServer* row = GetForeignServerExtended(server, FSV_MISSING_OK);
+    return row != nullptr ? row->servername : nullptr;
+}
+
+static bool take_existing(Oid server, const char* name, Cursor& cursor) {
+    NameData destination;
+    namestrcpy(&destination, name);
+    Oid types[] = {NAMEOID, OIDOID};
+    Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server)};
+    if (!execute_for_row(
+            "UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
+            "RETURNING ctid, lease, done::text, upto::text, position, system_identifier, number",
+            lengthof(types), types, values, nullptr,
+            {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID}))
+        return false;
+
+    lease = DatumGetInt64(required_value(table, 0, 2));
+    const char* done = TextDatumGetCString(required_value(table, 0, 3));
+    bool no_upto;
+    const Datum upto_value = result_value(0, 4, &no_upto);
+    const char* upto = no_upto ? nullptr : TextDatumGetCString(upto_value);
+    const int64 position = DatumGetInt64(required_value(table, 0, 5));
+    const int64 system = DatumGetInt64(required_value(table, 0, 6));
+    const int32 number = DatumGetInt32(required_value(table, 0, 7));
+
+    const CoreError error = call_core([&] {
+        cursor = Cursor{};
+        cursor.number = number;
+        cursor.done = Snapshot::parse(done).value_or(Snapshot{});
+        if (upto != nullptr)
+            cursor.upto = Snapshot::parse(upto);
+        cursor.position = position;
+        cursor.foreign = system != static_cast<int64>(GetSystemIdentifier());
+    });
+    if (error.failed)
+        raise(error);
+    return true;
+}
+
+static void make_new(Oid server, const char* name) {
+    NameData destination;
+    namestrcpy(&destination, name);
+    Oid types[] = {NAMEOID, OIDOID};
+    Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server)};
+    const int code = SPI_execute_with_args("SELECT outbox.make_cursor($1, $2)", lengthof(types),
+                                           types, values, nullptr, false, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not make a cursor: %s", SPI_result_code_string(code));
+}
+
+bool take_cursor(Oid server, Cursor& cursor) {
+    const char* name = lock_name(server);
+    if (name == nullptr)
+        return false;
+    if (take_existing(server, name, cursor))
+        return true;
+    make_new(server, name);
+    return take_existing(server, name, cursor);
+}
+
+CursorState look_at_cursor(Oid server) {
+    Oid types[] = {OIDOID, INT8OID};
+    Datum values[] = {ObjectIdGetDatum(server), Int64GetDatum(lease)};
+    if (!execute_for_row("SELECT ctid, paused FROM outbox.cursor WHERE server = $1 AND lease = $2",
+                         lengthof(types), types, values, nullptr, {TIDOID, BOOLOID}))
+        return {.ours = false, .paused = false};
+    return {.ours = true, .paused = DatumGetBool(required_value(table, 0, 2))};
+}
+
+static bool lock_row(const char* statement) {
+    Oid types[] = {TIDOID, INT8OID};
+    Datum values[] = {PointerGetDatum(&row_place), Int64GetDatum(lease)};
+    return execute_for_row(statement, lengthof(types), types, values, nullptr, {TIDOID});
+}
+
+bool lock_cursor() {
+    return lock_row(
+        "SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND lease = $2 FOR UPDATE SKIP LOCKED");
+}
+
+bool wait_for_cursor() {
+    return lock_row("SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND lease = $2 FOR UPDATE");
+}
+
+void save_cursor(const Cursor& cursor) {
+    const bool partly = cursor.upto.has_value();
+    Oid types[] = {TIDOID, TEXTOID, TEXTOID, INT8OID, INT8OID};
+    Datum values[] = {PointerGetDatum(&row_place), text_of(cursor.done),
+                      partly ? text_of(*cursor.upto) : Datum{0}, Int64GetDatum(cursor.position),
+                      Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
+    const char nulls[] = {' ', ' ', partly ? ' ' : 'n', ' ', ' '};
+    execute_for_row(
+        "UPDATE outbox.cursor SET done = $2::pg_snapshot, upto = $3::pg_snapshot, position = $4, "
+        "system_identifier = $5, saved_at = clock_timestamp() WHERE ctid = $1 RETURNING ctid",
+        lengthof(types), types, values, nulls, {TIDOID});
+}
+
+}  // namespace outbox

@@ -1,0 +1,88 @@
+#include "bgworker/relay/destination_config.hpp"
+
+#include "extension/base/boundary.hpp"
+#include "extension/base/settings.hpp"
+#include "extension/destinations/options.hpp"
+
+namespace outbox {
+
+Result<Destination> DestinationConfig::destination() const {
+    Result<Destination> destination =
+        Destination::parse(name, server_options, mapping_options, defaults);
+    if (!destination)
+        return destination;
+    // The owner may be another one than when the option was set, or have lost the right.
+    if (const std::string option = destination.value().file_option();
+        !may_read_files && !option.empty())
+        return may_not_name_file(option);
+    destination.value().source = source;
+    destination.value().password_required = password_required;
+    return destination;
+}
+
+// The mapping of the server's owner, else the one for everybody, else nothing.
+static List* mapping_of(Oid owner, Oid server) {
+    for (const Oid user : {owner, static_cast<Oid>(ACL_ID_PUBLIC)})
+        if (SearchSysCacheExists2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(user),
+                                  ObjectIdGetDatum(server)))
+            return GetUserMapping(user, server)->options;
+    return NIL;
+}
+
+// Where this server itself listens, for a postgresql:/// URL: a socket directory before TCP.
+static const char* local_host() {
+    char* directories = pstrdup(Unix_socket_directories);
+    const char* first = strtok(directories, ", ");
+    return first != nullptr ? first : "localhost";
+}
+
+bool load_config(Oid server, DestinationConfig& config) {
+    List* server_options = NIL;
+    List* mapping_options = NIL;
+    const char* name = "default";
+    Oid owner = BOOTSTRAP_SUPERUSERID;
+    if (OidIsValid(server)) {
+        const ForeignServer* row = GetForeignServerExtended(server, FSV_MISSING_OK);
+        if (row == nullptr)
+            return false;
+        name = row->servername;
+        owner = row->owner;
+        server_options = row->options;
+        mapping_options = mapping_of(owner, server);
+    } else {
+        if (settings::default_destination[0] == '\0')
+            return false;
+        server_options = list_make1(makeDefElem(
+            pstrdup("url"),
+            reinterpret_cast<Node*>(makeString(pstrdup(settings::default_destination))), -1));
+    }
+    const OptionTexts server_texts = option_texts(server_options);
+    const OptionTexts mapping_texts = option_texts(mapping_options);
+    const char* database = get_database_name(MyDatabaseId);
+    const char* user = GetUserNameFromId(owner, false);
+    const char* host = local_host();
+    const bool password_required = !superuser_arg(owner);
+    const bool reads_files = may_read_files(owner);
+
+    const CoreError error = call_core([&] {
+        config.name = name;
+        config.source = database;
+        config.server_options = to_options(server_texts);
+        config.mapping_options = to_options(mapping_texts);
+        config.defaults = {.connect_timeout = milliseconds(settings::connect_timeout),
+                           .request_timeout = milliseconds(settings::request_timeout),
+                           .receipts = settings::receipts,
+                           .user = user,
+                           .local_host = host,
+                           .local_port = std::to_string(PostPortNumber),
+                           .allowed_hosts = settings::allowed_hosts};
+        config.password_required = password_required;
+        config.may_read_files = reads_files;
+        config.limits = settings::pipeline_limits();
+    });
+    if (error.failed)
+        raise(error);
+    return true;
+}
+
+}  // namespace outbox

@@ -1,0 +1,30 @@
+// The configuration of a destination, as the catalogs and the settings have it now.
+#pragma once
+
+#include "core/destination.hpp"
+#include "core/pipeline/pipeline.hpp"
+#include "extension/base/pg.hpp"
+
+namespace outbox {
+
+struct DestinationConfig {
+    std::string name;
+    std::string source;  // the current database
+    std::vector<Option> server_options;
+    std::vector<Option> mapping_options;
+    DestinationDefaults defaults;
+    bool password_required = false;
+    bool may_read_files = false;
+    Pipeline::Limits limits;
+
+    bool operator==(const DestinationConfig&) const = default;
+
+    // The destination it describes.
+    Result<Destination> destination() const;
+};
+
+// In a transaction. `server` invalid: the destination of outbox.default_destination.
+// False: there is none.
+bool load_config(Oid server, DestinationConfig& config);
+
+}  // namespace outbox

@@ -1,0 +1,418 @@
+// The worker of one destination: the home of a relay (core/relay/relay.hpp) inside the server.
+//
+//   read          a short transaction: scan the next window, read a block of its events
+//   take retries  a short transaction: rows of outbox.delivery that are due
+//   record        a short transaction: events in trouble go to outbox.delivery
+//   save          a short transaction, now and then: the cursor and receipts
+//   wait          no transaction: for the network, a commit, a deadline
+//
+// The relay says which of these is next. The network is its business alone, and is never served
+// inside a transaction.
+//
+// Whatever fails inside the server ends the process; the keeper starts another, which goes on from
+// the saved cursor. That costs duplicates, which are promised to be bounded, and never an event.
+//
+// All C++ objects belong to the process (`home`), so that an error that jumps skips none of them.
+#include <memory>
+
+#include "bgworker/base/worker.hpp"
+#include "bgworker/relay/cursor_store.hpp"
+#include "bgworker/relay/delivery_store.hpp"
+#include "bgworker/relay/destination_config.hpp"
+#include "bgworker/relay/log_reader.hpp"
+#include "core/relay/relay.hpp"
+#include "extension/base/boundary.hpp"
+#include "extension/base/outside_text.hpp"
+#include "extension/base/settings.hpp"
+#include "extension/base/wakeup.hpp"
+#include "extension/log/log.hpp"
+#include "sinks/sink_loader.hpp"
+
+namespace outbox {
+
+// For saving on the way out. What is not saved by then is delivered again.
+static constexpr int milliseconds_to_leave = 500;
+// This many rows are made due in one transaction.
+static constexpr int hurried_at_once = 1000;
+
+struct Home {
+    SystemClock clock;
+    DestinationConfig config;
+    DestinationConfig new_config;
+    Destination destination;  // outlives the relay's sink, which refers to it
+    Relay relay;
+    Snapshot look;                       // of the last look for a window
+    std::vector<std::int64_t> recorded;  // positions of the log that stand in outbox.delivery
+    bool cursor_lost = false;            // somebody moved it, or took it
+    std::uint64_t failed_attempts_shown = 0;
+    std::uint64_t failed_attempts_logged = 0;
+
+    explicit Home(DeliveryStats& stats) : relay(clock, stats, random_seed()) {}
+};
+
+static Home* home = nullptr;
+static LogReader* reader = nullptr;
+static WaitEventSet* wait_set = nullptr;
+
+static DeliveryStats& my_stats() {
+    return shared->slots[my_slot].stats;
+}
+
+static const char* my_name() {
+    return NameStr(shared->slots[my_slot].name);
+}
+
+template <class Body>
+static void core(Body body) {
+    static_assert(std::is_trivially_destructible_v<Body>);
+    const CoreError error = call_core(body);
+    if (error.failed)
+        raise(error);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Configuration
+// ---------------------------------------------------------------------------------------------
+
+static void make_wait_set() {
+    if (wait_set != nullptr)
+        FreeWaitEventSet(wait_set);
+    wait_set = compat::create_process_wait_event_set(3);
+    AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, nullptr);
+    AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, nullptr, nullptr);
+    const int descriptor = home->relay.started() ? home->relay.pipeline().descriptor() : -1;
+    if (descriptor >= 0)
+        AddWaitEventToSet(wait_set, WL_SOCKET_READABLE, descriptor, nullptr, nullptr);
+}
+
+// Starts over from the cursor, with a new sink: what is in flight is given up and sent again.
+static std::optional<Error> restart_relay() {
+    home->relay.stop();
+    home->config = home->new_config;
+    Result<Destination> destination = home->config.destination();
+    if (!destination)
+        return destination.error();
+    home->destination = std::move(destination.value());
+    Result<std::unique_ptr<Sink>> sink = create_sink({home->destination, home->clock});
+    if (!sink)
+        return sink.error();
+    Pipeline::Limits limits = home->config.limits;
+    limits.receipts = home->destination.receipts;
+    home->relay.start(std::move(sink.value()), limits);
+    return std::nullopt;
+}
+
+// In a transaction, which frees the text.
+static void show_error(const char* error) {
+    const char* line = line_from_outside(error);
+    set_my_error(line);
+    ereport(LOG, (errmsg("destination \"%s\": %s", my_name(), line)));
+}
+
+// From the cursor as it is now, which somebody may have moved.
+static void start_over() {
+    restart_reading(reader);
+    forget_window();
+    const CoreError error = call_core([] { return restart_relay(); });
+    if (error.failed) {
+        show_error(error.message);
+        set_my_state(WorkerState::misconfigured);
+    }
+    make_wait_set();
+}
+
+// What operators decide takes effect here: the position of the cursor, whether the destination is
+// paused, which keys are held.
+static void follow_operators(const CursorState& state) {
+    home->relay.follow_operator(state.paused);
+    load_held_keys(my_name(), home->relay.pipeline());
+}
+
+// Reads the configuration, and starts over when it or the cursor changed. Ends the process when
+// there is no such destination.
+static void configure() {
+    begin_work_on_changes("reading the configuration");
+    const Oid server = shared->slots[my_slot].object;
+    const bool exists = load_config(server, home->new_config) && lock_extension("pg_outbox");
+    if (!exists) {
+        end_work();
+        proc_exit(0);
+    }
+    set_my_name(home->new_config.name.c_str());
+    home->relay.set_intervals({.poll_min = milliseconds(settings::poll_min),
+                               .poll_max = milliseconds(settings::poll_max),
+                               .save = milliseconds(settings::cursor_flush_interval)});
+
+    SPI_connect();
+    bool starts_over = !home->relay.started() || !(home->new_config == home->config);
+    if (!look_at_cursor(server).ours || (starts_over && !wait_for_cursor())) {
+        if (!take_cursor(server, home->relay.cursor())) {
+            end_sql_work();
+            proc_exit(0);
+        }
+        starts_over = true;
+    }
+    home->cursor_lost = false;
+    if (starts_over) {
+        begin_deliveries(my_name(), home->relay.cursor(), home->recorded);
+        start_over();
+    }
+    if (home->relay.started())
+        follow_operators(look_at_cursor(server));
+    end_sql_work();
+}
+
+// ---------------------------------------------------------------------------------------------
+// Reading
+// ---------------------------------------------------------------------------------------------
+
+// In a transaction. Returns whether there is a window to read.
+static bool look_for_window() {
+    Relay& relay = home->relay;
+    const int64 count = scan_window(reader, relay.frontier(), relay.settled_before(), home->look);
+    if (count < 0) {  // DROP EXTENSION; the keeper is on its way as well
+        end_work();
+        proc_exit(0);
+    }
+    if (count == 0)
+        return false;
+    core([count] { home->relay.window_found(home->look, count > 1); });
+    tell_keeper_of_progress();
+    return true;
+}
+
+static void read() {
+    Relay& relay = home->relay;
+    if (!relay.in_window())
+        begin_looking();
+    begin_work("reading the log");
+    if (!relay.in_window() && !look_for_window()) {
+        end_work();
+        core([] { home->relay.nothing_found(home->look); });
+        return;
+    }
+    EventBlock* block = nullptr;
+    core([&block] { block = &home->relay.block(); });
+    const ReadResult result = read_events(reader, relay.cursor().number, home->destination.topics,
+                                          home->recorded, *block);
+    end_work();
+    if (result == ReadResult::log_is_gone)
+        proc_exit(0);
+    const bool end_of_window = result == ReadResult::end_of_window;
+    if (end_of_window)
+        forget_window();
+    core([end_of_window] {
+        home->relay.block_read(end_of_window, last_position_read(reader));
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Writing
+// ---------------------------------------------------------------------------------------------
+
+// Begins a transaction under the lock of the cursor. Returns false, with no transaction begun, if
+// the lock cannot be had now.
+static bool begin_settling(const char* activity) {
+    if (!begin_sql_work(activity, "pg_outbox"))
+        proc_exit(0);
+    if (lock_cursor())
+        return true;
+    home->cursor_lost = !look_at_cursor(shared->slots[my_slot].object).ours;
+    end_sql_work();
+    home->relay.cursor_is_busy();
+    return false;
+}
+
+static void save() {
+    if (!begin_settling("saving the cursor"))
+        return;
+    Relay& relay = home->relay;
+    // Before the cursor passes an event, its receipt is there.
+    save_receipts(my_name(), relay.pipeline().receipts());
+    if (relay.may_save_cursor())
+        save_cursor(relay.cursor());
+    end_sql_work();
+    tell_keeper_of_progress();
+    if (relay.saved())
+        XLogFlush(XactLastCommitEnd);
+}
+
+static void record() {
+    if (!begin_settling("recording events in trouble"))
+        return;
+    record_events(my_name(), home->relay.pipeline());
+    const Micros due = next_retry(my_name(), home->clock);
+    end_sql_work();
+    core([due] { home->relay.recorded(due); });
+}
+
+static void take_retries() {
+    if (!begin_settling("taking retries"))
+        return;
+    Relay& relay = home->relay;
+    if (relay.hurries())
+        relay.hurried(hurry_retries(my_name(), hurried_at_once) < hurried_at_once);
+    const std::size_t count = load_retries(my_name(), relay.pipeline());
+    const Micros due = next_retry(my_name(), home->clock);
+    end_sql_work();
+    relay.retries_taken(count, due);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Showing
+// ---------------------------------------------------------------------------------------------
+
+static void log_condition(Condition::Kind kind) {
+    const uint64 changes = home->relay.condition_log().changes();
+    const uint64 attempts = my_stats().failures - home->failed_attempts_logged;
+    home->failed_attempts_logged = my_stats().failures;
+    const char* name = my_name();
+    char* why = line_from_outside(home->relay.reason());
+    ereport(LOG,
+            (kind == Condition::Kind::works ? errmsg("destination \"%s\" works again", name)
+             : kind == Condition::Kind::throttled
+                 ? errmsg("destination \"%s\" asks for fewer requests: %s", name, why)
+             : kind == Condition::Kind::partly
+                 ? errmsg("destination \"%s\" failed in part: %s", name, why)
+                 : errmsg("destination \"%s\" failed: %s", name, why),
+             errdetail("Attempts that failed since the last line: %llu; changes: %llu.",
+                       static_cast<unsigned long long>(attempts),
+                       static_cast<unsigned long long>(changes))));
+    pfree(why);
+}
+
+static void show_failures(Condition::Kind kind) {
+    const std::uint64_t failed_attempts = my_stats().failures;
+    if (failed_attempts != home->failed_attempts_shown) {
+        char* error = line_from_outside(home->relay.reason());
+        set_my_error(error);
+        pfree(error);
+    }
+    home->failed_attempts_shown = failed_attempts;
+    bool line_is_due = false;
+    core([&line_is_due] { line_is_due = home->relay.line_is_due(); });
+    if (line_is_due)
+        log_condition(kind);
+}
+
+static void show_progress() {
+    const Relay& relay = home->relay;
+    const Pipeline& pipeline = relay.pipeline();
+    WorkerSlot& slot = shared->slots[my_slot];
+    slot.unsettled.store(pipeline.unsettled(), std::memory_order_relaxed);
+    slot.held_keys.store(pipeline.held_keys(), std::memory_order_relaxed);
+    slot.read_to.store(relay.frontier().xmax, std::memory_order_relaxed);
+    slot.oldest.store(pipeline.oldest().value_or(0), std::memory_order_relaxed);
+    slot.settled_position.store(relay.cursor().position, std::memory_order_relaxed);
+    slot.suspects.store(pipeline.suspects(), std::memory_order_relaxed);
+    slot.lanes_down.store(pipeline.lanes_down(), std::memory_order_relaxed);
+    slot.request_limit.store(pipeline.request_limit(), std::memory_order_relaxed);
+    const Condition::Kind kind = relay.condition();
+    set_my_state(pipeline.paused()                      ? WorkerState::paused
+                 : kind == Condition::Kind::failing     ? WorkerState::backing_off
+                 : kind == Condition::Kind::throttled   ? WorkerState::throttled
+                 : pipeline.unsettled() > 0             ? WorkerState::delivering
+                                                        : WorkerState::idle);
+    show_failures(kind);
+}
+
+// ---------------------------------------------------------------------------------------------
+// The loop
+// ---------------------------------------------------------------------------------------------
+
+// SIGTERM is left to die(), so that it also ends a wait for a lock. Between transactions there is
+// time for one more: it saves the cursor, unless somebody is in the way.
+static void leave_when_asked() {
+    if (!ProcDiePending)
+        return;
+    ProcDiePending = false;
+    const Relay& relay = home->relay;
+    const bool records = relay.started() && relay.has_records();
+    const bool saves = relay.started() && relay.has_something_to_save();
+    if (records || saves) {
+        SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
+        const TimeoutId too_late = RegisterTimeout(USER_TIMEOUT, [] { die(SIGTERM); });
+        enable_timeout_after(too_late, milliseconds_to_leave);
+        if (records)
+            record();
+        if (saves)
+            save();
+    }
+    proc_exit(0);
+}
+
+static long timeout_until(Micros due) {
+    if (due == never)
+        return -1;
+    const Micros left = due - home->clock.now();
+    return left <= 0 ? 0 : static_cast<long>((left + 999) / 1000);
+}
+
+static void wait_for_something() {
+    const Pipeline& pipeline = home->relay.pipeline();
+    const Micros due =
+        reload_is_due() || home->cursor_lost ? 0 : home->relay.deadline(work_is_due());
+    WaitEvent events[3];
+    const int count = WaitEventSetWait(
+        wait_set, timeout_until(due), events, lengthof(events),
+        compat::wait_event(pipeline.idle()          ? "OutboxRelayIdle"
+                           : pipeline.backing_off() ? "OutboxRelayBackoff"
+                                                    : "OutboxRelayNetwork"));
+    for (int i = 0; i < count; i++)
+        if (events[i].events & WL_LATCH_SET)
+            ResetLatch(MyLatch);
+}
+
+// Until the relay wants to wait.
+static void turn() {
+    Relay::Wish wish = Relay::Wish::wait;
+    do {
+        const bool committed = work_is_due();
+        core([&wish, committed] { wish = home->relay.next(committed); });
+        switch (wish) {
+            case Relay::Wish::read:
+                read();
+                break;
+            case Relay::Wish::take_retries:
+                take_retries();
+                break;
+            case Relay::Wish::record:
+                record();
+                break;
+            case Relay::Wish::save:
+                save();
+                break;
+            case Relay::Wish::wait:
+                break;
+        }
+    } while (wish != Relay::Wish::wait);
+}
+
+static void start() {
+    reader = create_log_reader();
+    core([] { home = new Home(my_stats()); });
+    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_relay_main(Datum argument) {
+    using namespace outbox;
+
+    become_worker(argument, WakeRelays);
+    start();
+    configure();
+    while (true) {
+        leave_when_asked();
+        const bool reloaded = handle_signals();
+        if (reload_requested() || reloaded || home->cursor_lost)
+            configure();
+        if (!home->relay.started()) {
+            wait_for_latch(-1, "OutboxRelayMisconfigured");
+            continue;
+        }
+        turn();
+        show_progress();
+        wait_for_something();
+    }
+}

@@ -1,0 +1,23 @@
+// Functions that act for their caller are not for code that runs because somebody else touches a
+// table: functions of its indexes in VACUUM or ANALYZE, for example.
+#include "extension/base/caller.hpp"
+
+#include "extension/base/boundary.hpp"
+
+namespace outbox {
+
+void refuse_restricted() {
+    if (InSecurityRestrictedOperation())
+        ereport(ERROR,
+                (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                 errmsg("cannot act for a caller within a security-restricted operation"),
+                 errhint("Functions of indexes, conditions of captures and materialized views "
+                         "cannot call this function.")));
+}
+
+}  // namespace outbox
+
+OUTBOX_FUNCTION(outbox_refuse_restricted) {
+    outbox::refuse_restricted();
+    PG_RETURN_VOID();
+}

@@ -1,0 +1,26 @@
+#include "extension/base/outside_text.hpp"
+
+#include "core/text.hpp"
+#include "extension/base/boundary.hpp"
+
+namespace outbox {
+
+char* line_from_outside(std::string_view utf8) {
+    auto* line = static_cast<char*>(palloc0(longest_printable + 1));
+    const CoreError error = call_core([&] { printable(utf8).copy(line, longest_printable); });
+    if (error.failed)
+        raise(error);
+    if (GetDatabaseEncoding() == PG_UTF8)
+        return line;
+    // A character that this encoding does not have would be an error.
+    for (char* c = line; *c != '\0'; c++)
+        if (IS_HIGHBIT_SET(*c))
+            *c = '?';
+    return line;
+}
+
+Datum text_from_outside(std::string_view utf8) {
+    return CStringGetTextDatum(line_from_outside(utf8));
+}
+
+}  // namespace outbox

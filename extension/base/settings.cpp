@@ -1,0 +1,207 @@
+#include "extension/base/settings.hpp"
+
+#include <climits>
+
+#include "extension/base/boundary.hpp"
+#include "extension/base/pg.hpp"
+#include "extension/base/wakeup.hpp"
+
+namespace outbox::settings {
+
+char* allowed_hosts = nullptr;
+int backoff_max = 30'000;
+int backoff_min = 100;
+int connect_timeout = 10'000;
+int cursor_flush_interval = 1'000;
+char* default_destination = nullptr;
+int max_attempts = 16;
+int max_in_flight = 10'000;
+int max_in_flight_size = 16 * 1024;
+int max_log_size = 10 * 1024;
+int max_payload_size = 1024 * 1024;
+int max_workers = 64;
+int max_workers_per_database = 0;
+int max_workers_per_role = 16;
+int on_dead_letter = 0;
+int on_full_log = OnFullLogWarn;
+int poll_max = 30'000;
+int poll_min = 250;
+int receipt_retention = 7 * 86'400;
+bool receipts = false;
+int request_timeout = 30'000;
+int retention = 0;
+int retry_base = 1'000;
+int retry_max = 600'000;
+int segment_age = 3'600;
+int segment_size = 256 * 1024;
+int source_event_retention = 30 * 86'400;
+
+static void define_integer(const char* name, const char* description, const char* detail,
+                           int* variable, int min, int max, GucContext context, int flags) {
+    DefineCustomIntVariable(name, description, detail, variable, *variable, min, max, context,
+                            flags, nullptr, nullptr, nullptr);
+}
+
+// Read by name, in SQL: outbox.destination_option().
+static const config_enum_entry on_dead_letter_values[] = {
+    {"release", 0, false}, {"block", 1, false}, {nullptr, 0, false}};
+
+// For check hooks.
+static bool accepted(const CoreError& error) {
+    if (!error.failed)
+        return true;
+    GUC_check_errdetail("%s", error.message);
+    if (error.hint[0] != '\0')
+        GUC_check_errhint("%s", error.hint);
+    return false;
+}
+
+static bool check_allowed_hosts(char** value, void**, GucSource) {
+    const char* list = *value;
+    return accepted(call_core([list]() -> std::optional<Error> {
+        const Result<AllowedHosts> hosts = AllowedHosts::parse(list);
+        return hosts ? std::nullopt : std::optional(hosts.error());
+    }));
+}
+
+static const config_enum_entry on_full_log_values[] = {
+    {"warn", OnFullLogWarn, false}, {"detach", OnFullLogDetach, false}, {nullptr, 0, false}};
+
+// Same destination rules as CREATE SERVER has; checked when the setting is, not when the relay
+// starts.
+static bool check_default_destination(char** value, void**, GucSource) {
+    if (**value == '\0')
+        return true;
+    const char* url = *value;
+    return accepted(call_core([url] { return validate_server_options({{"url", url}}); }));
+}
+
+// pg_inbox is plain SQL: setting this is how its functions ask for a wake-up at commit. Where this
+// library is not loaded it is a setting nobody reads.
+static char* inbox_wake = nullptr;
+static void assign_inbox_wake(const char* value, void*) {
+    if (strcmp(value, "messages") == 0)
+        wake_at_commit(WakeProcessors);
+    else if (strcmp(value, "subscriptions") == 0)
+        wake_at_commit(WakeConsumers);
+}
+
+// Kept for each role and database: what may run with its rights (sql/pg_inbox/confirm.sql). It is
+// defined so that every role may set it for itself; the value that a session has is of no use.
+static char* inbox_confirmed = nullptr;
+
+void define(bool preloading) {
+    DefineCustomStringVariable(
+        "outbox.allowed_hosts", "Names, addresses and networks that destinations may be at.",
+        "Empty: any, for http other than loopback, link-local and metadata addresses.",
+        &allowed_hosts, "", PGC_SIGHUP, GUC_LIST_INPUT, check_allowed_hosts, nullptr, nullptr);
+    define_integer("outbox.backoff_max",
+                   "Longest pause before a failing destination is tried again.", nullptr,
+                   &backoff_max, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.backoff_min",
+                   "First pause after a destination failed; it doubles with each further failure.",
+                   "Each pause is random, between nothing and its length.", &backoff_min, 1,
+                   INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.connect_timeout", "Longest wait for a connection to a destination.",
+                   nullptr, &connect_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.cursor_flush_interval", "How often a relay saves how far it has come.",
+                   "What was delivered since is delivered again after a crash.",
+                   &cursor_flush_interval, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    DefineCustomStringVariable(
+        "outbox.default_destination",
+        "URL that events go to in databases without a destination of their own.",
+        "Empty: nowhere; events wait in the log.", &default_destination, "", PGC_SIGHUP, 0,
+        check_default_destination, nullptr, nullptr);
+    define_integer("outbox.max_attempts",
+                   "Attempts after which an event that is refused becomes a dead letter.",
+                   "A destination that fails is tried for ever, and its events are not charged.",
+                   &max_attempts, 1, 1'000'000, PGC_SIGHUP, 0);
+    define_integer("outbox.max_in_flight",
+                   "Most events of one destination read and not yet settled.", nullptr,
+                   &max_in_flight, 1, 1'000'000, PGC_SIGHUP, 0);
+    define_integer("outbox.max_in_flight_size",
+                   "Most memory for events of one destination read and not yet settled.",
+                   "One event that is larger still goes, alone.", &max_in_flight_size, 1024,
+                   1024 * 1024, PGC_SIGHUP, GUC_UNIT_KB);
+    define_integer("outbox.max_log_size", "Size of the log from which on the server log warns.",
+                   "0: never.", &max_log_size, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MB);
+    define_integer("outbox.max_payload_size", "Largest payload that can be enqueued.", nullptr,
+                   &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
+    define_integer("outbox.max_workers_per_database",
+                   "Most relays, processors and backfills there can be in one database.",
+                   "0: no limit.", &max_workers_per_database, 0, 1024, PGC_SIGHUP, 0);
+    define_integer("outbox.max_workers_per_role",
+                   "Most relays, processors and backfills that one role can have in all databases "
+                   "together; others wait until one of them ends.",
+                   "At most half of max_worker_processes, and half of it for backfills. Superusers "
+                   "have no limit. 0: nobody has.",
+                   &max_workers_per_role, 0, 1024, PGC_SIGHUP, 0);
+    DefineCustomEnumVariable("outbox.on_dead_letter",
+                             "What becomes of later events of the ordering key of a dead letter.",
+                             "release: they are delivered; block: they wait for a decision.",
+                             &on_dead_letter, on_dead_letter, on_dead_letter_values, PGC_SIGHUP, 0,
+                             nullptr, nullptr, nullptr);
+    DefineCustomEnumVariable(
+        "outbox.on_full_log", "What happens when the log outgrows outbox.max_log_size.",
+        "warn: the server log says so; detach: a destination that holds much of it by its own "
+        "events is paused and loses them.",
+        &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
+    define_integer("outbox.poll_max",
+                   "Longest pause between two looks of an idle relay into the log.",
+                   "Commits wake relays; looking is for prepared transactions and after crashes.",
+                   &poll_max, 10, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.poll_min",
+                   "First pause of a relay that found nothing; it doubles each time.",
+                   "Each pause is random, between nothing and its length.", &poll_min, 10, INT_MAX,
+                   PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.receipt_retention", "How long receipts are kept at least.",
+                   "And at most twice as long.", &receipt_retention, 1, INT_MAX, PGC_SIGHUP,
+                   GUC_UNIT_S);
+    DefineCustomBoolVariable(
+        "outbox.receipts", "Whether destinations keep a receipt of each event they confirmed.",
+        "Costs a row per event.", &receipts, receipts, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
+    define_integer("outbox.request_timeout", "Longest wait for the answer of a destination.",
+                   nullptr, &request_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.retention", "How long a segment of the log is kept at least.",
+                   "From when enqueues have moved on to the next one.", &retention, 0, INT_MAX,
+                   PGC_SIGHUP, GUC_UNIT_S);
+    define_integer("outbox.retry_base",
+                   "Pause before a refused event is tried again; it doubles with each attempt.",
+                   "Each pause is random, between nothing and its length.", &retry_base, 1, INT_MAX,
+                   PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.retry_max", "Longest pause before a refused event is tried again.",
+                   nullptr, &retry_max, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.segment_age", "Age at which enqueues move on to the next segment.",
+                   nullptr, &segment_age, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
+    define_integer("outbox.segment_size", "Size at which enqueues move on to the next segment.",
+                   "Settled events take their room in the log until then.", &segment_size, 64,
+                   INT_MAX, PGC_SIGHUP, GUC_UNIT_KB);
+    define_integer("outbox.source_event_retention",
+                   "How long it is known which events were enqueued for a source event.",
+                   "A source event that comes again later enqueues again.", &source_event_retention,
+                   1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
+    DefineCustomStringVariable("inbox.wake", "Set by pg_inbox to have its workers look at commit.",
+                               nullptr, &inbox_wake, "", PGC_USERSET,
+                               GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
+                               assign_inbox_wake, nullptr);
+    DefineCustomStringVariable(
+        "inbox.confirmed", "Handlers that a role lets run with its rights; see inbox.confirm().",
+        nullptr, &inbox_confirmed, "", PGC_USERSET,
+        GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr, nullptr, nullptr);
+    if (preloading)
+        define_integer("outbox.max_workers",
+                       "Most keepers, relays, processors and backfills there can be in all "
+                       "databases together.",
+                       "Each also needs one of max_worker_processes.", &max_workers, 1, 1024,
+                       PGC_POSTMASTER, 0);
+    MarkGUCPrefixReserved("outbox");
+}
+
+Pipeline::Limits pipeline_limits() {
+    return {.max_events = static_cast<std::size_t>(max_in_flight),
+            .max_bytes = static_cast<std::size_t>(max_in_flight_size) * 1024,
+            .backoff_base = milliseconds(backoff_min),
+            .backoff_cap = milliseconds(backoff_max)};
+}
+
+}  // namespace outbox::settings

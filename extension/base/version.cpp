@@ -1,0 +1,47 @@
+#include "extension/base/version.hpp"
+
+#include "extension/base/pg.hpp"
+
+namespace outbox {
+
+// The version of the SQL objects; nullptr: the extension is not installed.
+static const char* installed_version() {
+    const char* version = nullptr;
+    Relation catalog = table_open(ExtensionRelationId, AccessShareLock);
+    ScanKeyData key;
+    ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
+                CStringGetDatum("pg_outbox"));
+    SysScanDesc scan = systable_beginscan(catalog, ExtensionNameIndexId, true, nullptr, 1, &key);
+    if (HeapTuple row = systable_getnext(scan); HeapTupleIsValid(row)) {
+        bool is_null;
+        const Datum value =
+            heap_getattr(row, Anum_pg_extension_extversion, RelationGetDescr(catalog), &is_null);
+        version = TextDatumGetCString(value);
+    }
+    systable_endscan(scan);
+    table_close(catalog, AccessShareLock);
+    return version;
+}
+
+// The first two numbers as one that compares.
+static long generation(const char* version) {
+    char* rest;
+    const long major = strtol(version, &rest, 10);
+    const long minor = *rest == '.' ? strtol(rest + 1, nullptr, 10) : 0;
+    return major * 100'000 + minor;
+}
+
+bool find_version_problem(VersionProblem& problem) {
+    const char* installed = installed_version();
+    if (installed == nullptr || generation(installed) == generation(OUTBOX_VERSION))
+        return false;
+    snprintf(problem.message, sizeof problem.message,
+             "extension \"pg_outbox\" is of version %s here, but the library of version %s",
+             installed, OUTBOX_VERSION);
+    problem.hint = generation(installed) < generation(OUTBOX_VERSION)
+                       ? "Run ALTER EXTENSION pg_outbox UPDATE."
+                       : "Install the library of this version, and restart the server.";
+    return true;
+}
+
+}  // namespace outbox

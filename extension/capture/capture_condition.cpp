@@ -1,0 +1,96 @@
+// Conditions of captures. They live in the triggers, where PostgreSQL keeps them right when columns
+// are renamed.
+//
+// They call functions of the table's owner, which may do anything that their role may do: change
+// the same table, so that its condition is evaluated while it is being evaluated, capture it
+// otherwise, raise errors. So what an evaluation works with is its own for as long as it takes.
+#include "extension/base/owners_rights.hpp"
+#include "extension/capture/capture_event.hpp"
+
+namespace outbox {
+
+// Ready to be evaluated, in a memory context that has nothing else.
+struct Condition {
+    MemoryContext memory;
+    ExprState* state;
+    ExprContext* context;  // that of the row
+};
+
+// The condition of a DELETE trigger speaks of OLD, which is varno 1, and so of any row that is not
+// INNER or OUTER. Anything else that an owner calls by this name is not for us to evaluate.
+static const char* condition_text(Relation relation) {
+    const TriggerDesc* triggers = relation->trigdesc;
+    for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++) {
+        const Trigger& trigger = triggers->triggers[i];
+        if (strcmp(trigger.tgname, delete_trigger_name) == 0 &&
+            trigger.tgtype == (TRIGGER_TYPE_ROW | TRIGGER_TYPE_AFTER | TRIGGER_TYPE_DELETE) &&
+            trigger.tgfoid == capture_function("capture_row"))
+            return trigger.tgqual;
+    }
+    return nullptr;
+}
+
+// For as long as the subtransaction, unless it is kept.
+static Condition* make_condition(const Capture& capture) {
+    MemoryContext memory =
+        AllocSetContextCreate(CurTransactionContext, "outbox condition", ALLOCSET_SMALL_SIZES);
+    MemoryContext outer = MemoryContextSwitchTo(memory);
+    auto* condition = static_cast<Condition*>(palloc(sizeof(Condition)));
+    condition->memory = memory;
+    const OwnersRights rights(capture.code_runs_as);
+    condition->state = ExecInitQual(capture.condition, nullptr);
+    rights.give_back();
+    condition->context = CreateStandaloneExprContext();
+    MemoryContextSwitchTo(outer);
+    return condition;
+}
+
+// One is kept for the next evaluation.
+static void keep_condition(const Capture& capture, Condition* condition) {
+    if (capture.idle_condition == nullptr) {
+        MemoryContextSetParent(condition->memory, capture.memory);
+        capture.idle_condition = condition;
+    } else {
+        FreeExprContext(condition->context, true);
+        MemoryContextDelete(condition->memory);
+    }
+}
+
+// After an error nobody gives it back: it goes with the memory of the failed subtransaction, and
+// the next evaluation makes another.
+static Condition* take_condition(const Capture& capture) {
+    Condition* condition = capture.idle_condition;
+    if (condition == nullptr)
+        return make_condition(capture);
+    capture.idle_condition = nullptr;
+    MemoryContextSetParent(condition->memory, CurTransactionContext);
+    return condition;
+}
+
+void prepare_condition(Capture& capture, Relation relation) {
+    const char* text = condition_text(relation);
+    if (text == nullptr)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("the triggers that capture table \"%s\" are not complete",
+                               RelationGetRelationName(relation)),
+                        errhint("Call outbox.capture() again, with replace => true.")));
+    check_owners(capture, relation);
+    auto* clause = static_cast<Expr*>(stringToNode(text));
+    const OwnersRights rights(capture.code_runs_as);  // planning runs what is IMMUTABLE
+    capture.condition = make_ands_implicit(expression_planner(clause));
+    rights.give_back();
+    keep_condition(capture, make_condition(capture));
+}
+
+bool is_captured(const Capture& capture, TupleTableSlot* row) {
+    if (capture.condition == NIL)
+        return true;
+    Condition* condition = take_condition(capture);
+    condition->context->ecxt_scantuple = row;
+    const bool result = ExecQual(condition->state, condition->context);
+    ResetExprContext(condition->context);
+    keep_condition(capture, condition);
+    return result;
+}
+
+}  // namespace outbox

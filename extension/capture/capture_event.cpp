@@ -1,0 +1,393 @@
+#include "extension/capture/capture_event.hpp"
+
+#include "extension/produce/event_input.hpp"
+#include "extension/produce/producer.hpp"
+
+namespace outbox {
+
+static Datum value_of(TupleTableSlot* row, const CaptureColumn& column) {
+    return row->tts_values[column.json.number - 1];
+}
+
+static bool is_null(TupleTableSlot* row, const CaptureColumn& column) {
+    return row->tts_isnull[column.json.number - 1];
+}
+
+// ---------------------------------------------------------------------------------------------
+// Keys, headers and versions
+// ---------------------------------------------------------------------------------------------
+
+// Not null. Times do not depend on the session's time zone: keys must be the same for all.
+static char* text_of(const CaptureColumn& column, Datum value) {
+    if (column.json.form != JsonForm::date_time)
+        return OutputFunctionCall(column.output, value);
+    static const int utc = 0;
+    return JsonEncodeDateTime(static_cast<char*>(palloc(MAXDATELEN + 1)), value, column.json.type,
+                              column.json.type == TIMESTAMPTZOID ? &utc : nullptr);
+}
+
+static text* text_of_one(const CaptureColumn& column, TupleTableSlot* row) {
+    return cstring_to_text(is_null(row, column) ? "" : text_of(column, value_of(row, column)));
+}
+
+// Several are joined by colons; those within a value are escaped.
+static text* text_of_all(const Capture& capture, const ColumnList& list, TupleTableSlot* row) {
+    if (list.count == 1)
+        return text_of_one(capture.columns[list.items[0]], row);
+    StringInfoData joined;
+    initStringInfo(&joined);
+    for (int i = 0; i < list.count; i++) {
+        const CaptureColumn& column = capture.columns[list.items[i]];
+        if (i > 0)
+            appendStringInfoChar(&joined, ':');
+        if (is_null(row, column))
+            continue;
+        for (const char* c = text_of(column, value_of(row, column)); *c != '\0'; c++) {
+            if (*c == ':' || *c == '\\')
+                appendStringInfoChar(&joined, '\\');
+            appendStringInfoChar(&joined, *c);
+        }
+    }
+    return cstring_to_text_with_len(joined.data, joined.len);
+}
+
+static JsonbValue header_value(const CaptureColumn& column, Datum value) {
+    JsonbValue result;
+    switch (column.json.form) {
+        case JsonForm::boolean:
+            result.type = jbvBool;
+            result.val.boolean = DatumGetBool(value);
+            return result;
+        case JsonForm::int2:
+        case JsonForm::int4:
+        case JsonForm::int8: {
+            const char* number = OutputFunctionCall(column.output, value);
+            result.type = jbvNumeric;
+            result.val.numeric = DatumGetNumeric(
+                DirectFunctionCall3(numeric_in, CStringGetDatum(number),
+                                    ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1)));
+            return result;
+        }
+        default:
+            result.type = jbvString;
+            result.val.string.val = text_of(column, value);
+            result.val.string.len = static_cast<int>(strlen(result.val.string.val));
+            return result;
+    }
+}
+
+static void push_header(JsonbParseState*& state, const char* name, int length, JsonbValue value) {
+    JsonbValue key;
+    key.type = jbvString;
+    key.val.string.val = const_cast<char*>(name);
+    key.val.string.len = length;
+    pushJsonbValue(&state, WJB_KEY, &key);
+    pushJsonbValue(&state, WJB_VALUE, &value);
+}
+
+// Columns that are null give no header.
+static Jsonb* headers_of(const Capture& capture, TupleTableSlot* row, bool snapshot) {
+    if (capture.header_columns.count == 0 && !snapshot)
+        return nullptr;
+    JsonbParseState* state = nullptr;
+    pushJsonbValue(&state, WJB_BEGIN_OBJECT, nullptr);
+    for (int i = 0; i < capture.header_columns.count; i++) {
+        const CaptureColumn& column = capture.columns[capture.header_columns.items[i]];
+        const text* name = capture.header_names[i];
+        if (!is_null(row, column))
+            push_header(state, VARDATA_ANY(name), static_cast<int>(VARSIZE_ANY_EXHDR(name)),
+                        header_value(column, value_of(row, column)));
+    }
+    if (snapshot) {
+        JsonbValue yes;
+        yes.type = jbvBool;
+        yes.val.boolean = true;
+        push_header(state, "snapshot", 8, yes);
+    }
+    return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, nullptr));
+}
+
+static int64 version_of(const Capture& capture, TupleTableSlot* row) {
+    const CaptureColumn& column = capture.columns[capture.version];
+    const Datum value = value_of(row, column);
+    switch (column.json.form) {
+        case JsonForm::int2:
+            return DatumGetInt16(value);
+        case JsonForm::int4:
+            return DatumGetInt32(value);
+        default:
+            return DatumGetInt64(value);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Events
+// ---------------------------------------------------------------------------------------------
+
+struct RowEvent {
+    text* type;
+    TupleTableSlot* row;
+    StringInfoData payload;
+    int64 version;  // if the capture has a version column
+    bool snapshot;
+    int32 only_to;
+};
+
+static RowEvent begin_event(const Capture& capture, text* type, TupleTableSlot* row) {
+    slot_getsomeattrs(row, capture.last_column);
+    RowEvent event{};
+    event.type = type;
+    event.row = row;
+    if (capture.version >= 0)
+        event.version = version_of(capture, row);
+    initStringInfo(&event.payload);
+    appendStringInfoSpaces(&event.payload, VARHDRSZ);
+    return event;
+}
+
+static text* finish_payload(StringInfo payload) {
+    SET_VARSIZE(payload->data, payload->len);
+    return reinterpret_cast<text*>(payload->data);
+}
+
+static void write_input(LogWriter& writer, const Capture& capture, const EventInput& input,
+                        int32 only_to) {
+    TupleTableSlot* slot = next_row(writer);
+    fill_event(input, slot->tts_values, slot->tts_isnull);
+    if (only_to != 0) {
+        slot->tts_values[LogOnlyTo] = Int32GetDatum(only_to);
+        slot->tts_isnull[LogOnlyTo] = false;
+    }
+    check_may_produce(slot->tts_values[LogTopic], capture.owner, Produces::by_capture);
+    writer.position_is_version = true;
+    write_row(writer);
+}
+
+static void write_event(LogWriter& writer, const Capture& capture, RowEvent& event) {
+    EventInput input{};
+    input.aggregate_type = capture.aggregate_type;
+    input.aggregate_id = text_of_all(capture, capture.aggregate_id, event.row);
+    input.event_type = event.type;
+    input.json_text = finish_payload(&event.payload);
+    input.has_version = capture.version >= 0;
+    input.version = event.version;
+    input.topic = capture.topic;
+    if (capture.topic_column >= 0 && !is_null(event.row, capture.columns[capture.topic_column]))
+        input.topic = text_of_one(capture.columns[capture.topic_column], event.row);
+    if (capture.has_ordering_key)
+        input.ordering_key = text_of_all(capture, capture.ordering_key, event.row);
+    input.headers = headers_of(capture, event.row, event.snapshot);
+    write_input(writer, capture, input, event.only_to);
+}
+
+static void write_alone(const Capture& capture, RowEvent& event) {
+    LogWriter writer = open_log();
+    write_event(writer, capture, event);
+    close_log(writer);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Payloads
+// ---------------------------------------------------------------------------------------------
+
+// Members of the columns that `selects`.
+template <class Selects>
+static void append_object(StringInfo to, const Capture& capture, TupleTableSlot* row,
+                          Selects&& selects) {
+    const int began = begin_object(to);
+    for (int i = 0; i < capture.column_count; i++) {
+        const CaptureColumn& column = capture.columns[i];
+        if (selects(i))
+            append_member(to, column.json, value_of(row, column), is_null(row, column));
+    }
+    end_object(to, began);
+}
+
+static void append_row(StringInfo to, const Capture& capture, TupleTableSlot* row) {
+    append_object(to, capture, row, [&](int i) { return capture.columns[i].in_payload; });
+}
+
+static void append_key(StringInfo to, const Capture& capture, TupleTableSlot* row) {
+    append_object(to, capture, row, [&](int i) { return capture.columns[i].in_key; });
+}
+
+// {"title": {"old": ..., "new": ...}}
+static void append_differences(StringInfo to, const Capture& capture, TupleTableSlot* old_row,
+                               TupleTableSlot* new_row, const bool* changed) {
+    const int began = begin_object(to);
+    for (int i = 0; i < capture.column_count; i++) {
+        const CaptureColumn& column = capture.columns[i];
+        if (!changed[i])
+            continue;
+        appendBinaryStringInfo(to, column.json.label, column.json.label_length);
+        appendStringInfoString(to, "{\"old\":");
+        append_value(to, column.json, value_of(old_row, column), is_null(old_row, column));
+        appendStringInfoString(to, ",\"new\":");
+        append_value(to, column.json, value_of(new_row, column), is_null(new_row, column));
+        appendStringInfoChar(to, '}');
+    }
+    end_object(to, began);
+}
+
+static void append_update(StringInfo to, const Capture& capture, TupleTableSlot* old_row,
+                          TupleTableSlot* new_row, const bool* changed) {
+    const auto is_changed = [&](int i) { return changed[i]; };
+    if (capture.on_update == CaptureUpdate::full) {
+        append_row(to, capture, new_row);
+    } else if (capture.on_update == CaptureUpdate::changed && !capture.old_values) {
+        append_object(to, capture, new_row, [&](int i) {
+            return changed[i] || capture.columns[i].in_key || capture.columns[i].is_version;
+        });
+    } else {
+        appendStringInfoString(to, "{\"key\":");
+        append_key(to, capture, new_row);
+        if (capture.on_update == CaptureUpdate::diff) {
+            appendStringInfoString(to, ",\"changed\":");
+            append_differences(to, capture, old_row, new_row, changed);
+        } else {
+            appendStringInfoString(to, ",\"old\":");
+            append_object(to, capture, old_row, is_changed);
+            appendStringInfoString(to, ",\"new\":");
+            append_object(to, capture, new_row, is_changed);
+        }
+        appendStringInfoChar(to, '}');
+    }
+}
+
+// The version is that of the event, which is newer than that of the row.
+static void append_deleted(StringInfo to, const Capture& capture, TupleTableSlot* row,
+                           int64 version) {
+    const int began = begin_object(to);
+    for (int i = 0; i < capture.column_count; i++) {
+        const CaptureColumn& column = capture.columns[i];
+        if (column.is_version) {
+            appendBinaryStringInfo(to, column.json.label, column.json.label_length);
+            appendStringInfo(to, INT64_FORMAT, version);
+        } else if (column.in_key || (capture.old_row && column.in_payload)) {
+            append_member(to, column.json, value_of(row, column), is_null(row, column));
+        }
+    }
+    end_object(to, began);
+}
+
+// ---------------------------------------------------------------------------------------------
+// What happens to a row
+// ---------------------------------------------------------------------------------------------
+
+// An unchanged value that is stored out of line is still in the same place.
+static bool same_place(Datum a, Datum b) {
+    const auto* one = DatumGetPointer(a);
+    const auto* other = DatumGetPointer(b);
+    return VARATT_IS_EXTERNAL_ONDISK(one) && VARATT_IS_EXTERNAL_ONDISK(other) &&
+           memcmp(one, other, VARSIZE_EXTERNAL(one)) == 0;
+}
+
+static bool is_changed(const CaptureColumn& column, TupleTableSlot* old_row,
+                       TupleTableSlot* new_row) {
+    if (is_null(old_row, column) || is_null(new_row, column))
+        return is_null(old_row, column) != is_null(new_row, column);
+    const Datum before = value_of(old_row, column);
+    const Datum after = value_of(new_row, column);
+    if (column.json.length == -1 && same_place(before, after))
+        return false;
+    return !datum_image_eq(before, after, column.json.by_value, column.json.length);
+}
+
+static void write_deleted(const Capture& capture, TupleTableSlot* row, int64 least_version) {
+    RowEvent event = begin_event(capture, capture.delete_type, row);
+    if (capture.version >= 0 && event.version < PG_INT64_MAX)
+        event.version++;
+    event.version = Max(event.version, least_version);
+    append_deleted(&event.payload, capture, row, event.version);
+    write_alone(capture, event);
+}
+
+void capture_insert(const Capture& capture, TupleTableSlot* row) {
+    RowEvent event = begin_event(capture, capture.insert_type, row);
+    append_row(&event.payload, capture, row);
+    write_alone(capture, event);
+}
+
+void capture_delete(const Capture& capture, TupleTableSlot* row) {
+    write_deleted(capture, row, PG_INT64_MIN);
+}
+
+static void write_updated(const Capture& capture, TupleTableSlot* old_row, TupleTableSlot* new_row,
+                          const bool* changed) {
+    RowEvent event = begin_event(capture, capture.update_type, new_row);
+    append_update(&event.payload, capture, old_row, new_row, changed);
+    write_alone(capture, event);
+}
+
+void capture_update(const Capture& capture, TupleTableSlot* old_row, TupleTableSlot* new_row) {
+    const bool was_captured = is_captured(capture, old_row);
+    const bool is_captured_now = is_captured(capture, new_row);
+    if (!was_captured && is_captured_now)
+        return capture_insert(capture, new_row);
+    if (!was_captured)
+        return;
+    slot_getsomeattrs(old_row, capture.last_column);
+    slot_getsomeattrs(new_row, capture.last_column);
+    if (!is_captured_now)
+        return write_deleted(capture, old_row,
+                             capture.version >= 0 ? version_of(capture, new_row) : PG_INT64_MIN);
+
+    auto* changed = static_cast<bool*>(palloc0(capture.column_count));
+    bool any = false;
+    bool key = false;
+    for (int i = 0; i < capture.column_count; i++) {
+        const CaptureColumn& column = capture.columns[i];
+        changed[i] = column.in_payload && is_changed(column, old_row, new_row);
+        any |= changed[i];
+        key |= changed[i] && column.in_key;
+    }
+    if (key) {
+        capture_delete(capture, old_row);
+        capture_insert(capture, new_row);
+    } else if (any) {
+        write_updated(capture, old_row, new_row, changed);
+    }
+}
+
+// The event is about the table: that is its aggregate id.
+void capture_truncate(const Capture& capture, Relation truncated) {
+    const auto name_of = [](Oid table) {
+        return quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
+                                          get_rel_name(table));
+    };
+    const char* table = name_of(capture.table);
+    const char* emptied = name_of(RelationGetRelid(truncated));
+    StringInfoData payload;
+    initStringInfo(&payload);
+    appendStringInfoSpaces(&payload, VARHDRSZ);
+    appendStringInfoString(&payload, "{\"table\":");
+    append_json(&payload, table, static_cast<int>(strlen(table)));
+    appendStringInfoString(&payload, ",\"truncated\":");
+    append_json(&payload, emptied, static_cast<int>(strlen(emptied)));
+    appendStringInfoChar(&payload, '}');
+
+    EventInput input{};
+    input.aggregate_type = capture.aggregate_type;
+    input.aggregate_id = cstring_to_text(table);
+    input.event_type = capture.truncate_type;
+    input.json_text = finish_payload(&payload);
+    input.topic = capture.topic;
+    LogWriter writer = open_log();
+    write_input(writer, capture, input, 0);
+    close_log(writer);
+}
+
+bool write_snapshot(LogWriter& writer, const Capture& capture, TupleTableSlot* row, int32 only_to) {
+    if (!is_captured(capture, row))
+        return false;
+    MemoryContext outer = MemoryContextSwitchTo(writer.memory);
+    RowEvent event = begin_event(capture, capture.snapshot_type, row);
+    event.snapshot = true;
+    event.only_to = only_to;
+    append_row(&event.payload, capture, row);
+    write_event(writer, capture, event);
+    MemoryContextSwitchTo(outer);
+    return true;
+}
+
+}  // namespace outbox

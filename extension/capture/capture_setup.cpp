@@ -1,0 +1,212 @@
+// The triggers of captured tables: outbox.capture() and event triggers give them to a table.
+//
+// All is done as the owner of the table (owners_rights.hpp): a trigger on a partitioned table has
+// PostgreSQL plan the expressions of its partition keys, and an event trigger comes here as a
+// superuser. CREATE TRIGGER as a statement would need USAGE on our schema, which owners of tables
+// need not have.
+#include "extension/base/owners_rights.hpp"
+#include "extension/capture/capture_config.hpp"
+
+namespace outbox {
+
+// ---------------------------------------------------------------------------------------------
+// Conditions
+// ---------------------------------------------------------------------------------------------
+
+// The position of an error is one in the condition, not in the statement that captures the table.
+static void place_in_condition(void* condition) {
+    if (const int position = geterrposition(); position > 0) {
+        errposition(0);
+        internalerrposition(position);
+        internalerrquery(static_cast<const char*>(condition));
+    }
+    errcontext("condition of outbox.capture()");
+}
+
+static Node* parse_expression(const char* text) {
+    List* statements = raw_parser(text, RAW_PARSE_PLPGSQL_EXPR);
+    auto* select = reinterpret_cast<SelectStmt*>(linitial_node(RawStmt, statements)->stmt);
+    if (list_length(select->targetList) != 1 || select->fromClause != NIL ||
+        select->whereClause != nullptr)
+        ereport(ERROR, (errcode(ERRCODE_SYNTAX_ERROR), errmsg("condition is not one expression")));
+    return static_cast<ResTarget*>(linitial(select->targetList))->val;
+}
+
+// The condition as an expression over the columns of the table.
+static Node* analyze_condition(Relation table, const char* condition) {
+    char* text = psprintf("(%s\n)", condition);
+    ErrorContextCallback context = {error_context_stack, place_in_condition, text};
+    error_context_stack = &context;
+    ParseState* state = make_parsestate(nullptr);
+    ParseNamespaceItem* item =
+        addRangeTableEntryForRelation(state, table, AccessShareLock, nullptr, false, true);
+    addNSItemToQuery(state, item, false, true, true);
+    Node* expression = transformWhereClause(state, parse_expression(text), EXPR_KIND_TRIGGER_WHEN,
+                                            "condition");
+    assign_expr_collations(state, expression);
+    error_context_stack = context.previous;
+    return expression;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Triggers
+// ---------------------------------------------------------------------------------------------
+
+struct TriggerKind {
+    const char* name;
+    const char* function;
+    int16 when;
+    int16 event;
+    const char* row;  // that the condition is about; nullptr: it has none
+};
+
+static constexpr TriggerKind row_triggers[] = {
+    {"00_outbox_capture_insert", "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_INSERT, "new"},
+    {"00_outbox_capture_update", "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_UPDATE, nullptr},
+    {delete_trigger_name, "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_DELETE, "old"},
+};
+
+static constexpr TriggerKind refuse_truncate = {"00_outbox_capture_truncate", "capture_truncate",
+                                                TRIGGER_TYPE_BEFORE, TRIGGER_TYPE_TRUNCATE,
+                                                nullptr};
+static constexpr TriggerKind announce_truncate = {"00_outbox_capture_truncate", "capture_truncate",
+                                                  TRIGGER_TYPE_AFTER, TRIGGER_TYPE_TRUNCATE,
+                                                  nullptr};
+
+static bool is_capturing(const Trigger& trigger) {
+    return trigger.tgfoid == capture_function("capture_row") ||
+           trigger.tgfoid == capture_function("capture_truncate");
+}
+
+static bool has_trigger(Relation table, const TriggerKind& kind) {
+    const TriggerDesc* triggers = table->trigdesc;
+    for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++)
+        if (strcmp(triggers->triggers[i].tgname, kind.name) == 0 &&
+            is_capturing(triggers->triggers[i]))
+            return true;
+    return false;
+}
+
+static void create_trigger(Relation table, const TriggerKind& kind, Node* condition) {
+    const char* schema = get_namespace_name(RelationGetNamespace(table));
+    auto* statement = makeNode(CreateTrigStmt);
+    statement->trigname = pstrdup(kind.name);
+    statement->relation = makeRangeVar(pstrdup(schema), pstrdup(RelationGetRelationName(table)), -1);
+    statement->funcname =
+        list_make2(makeString(pstrdup("outbox")), makeString(pstrdup(kind.function)));
+    statement->row = kind.event != TRIGGER_TYPE_TRUNCATE;
+    statement->timing = kind.when;
+    statement->events = kind.event;
+    const char* text = "";
+    if (condition != nullptr && kind.row != nullptr) {
+        text = deparse_expression(condition, deparse_context_for(kind.row, RelationGetRelid(table)),
+                                  true, false);
+        statement->whenClause = parse_expression(text);
+    }
+    CreateTrigger(statement, text, RelationGetRelid(table), InvalidOid, InvalidOid, InvalidOid,
+                  capture_function(kind.function), InvalidOid, nullptr, false, false);
+    CommandCounterIncrement();
+}
+
+// PostgreSQL itself gives row triggers to the partitions of a table, but to none of its other
+// children, and triggers of TRUNCATE to neither. Those that are there already stay as they are.
+static void create_triggers(Relation table, Node* condition, const char* on_truncate) {
+    for (const TriggerKind& kind : row_triggers)
+        if (!has_trigger(table, kind))
+            create_trigger(table, kind, condition);
+    if (table->rd_rel->relkind == RELKIND_FOREIGN_TABLE || has_trigger(table, refuse_truncate))
+        return;  // foreign tables have no triggers of TRUNCATE
+    if (strcmp(on_truncate, "refuse") == 0)
+        create_trigger(table, refuse_truncate, nullptr);
+    else if (strcmp(on_truncate, "announce") == 0)
+        create_trigger(table, announce_truncate, nullptr);
+}
+
+// The names of the triggers that capture the table, of those that `concerns` says.
+template <class Concerns>
+static List* names_of_triggers(Relation table, Concerns&& concerns) {
+    List* names = NIL;
+    const TriggerDesc* triggers = table->trigdesc;
+    for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++) {
+        const Trigger& trigger = triggers->triggers[i];
+        if (is_capturing(trigger) && concerns(trigger))
+            names = lappend(names, pstrdup(trigger.tgname));
+    }
+    return names;
+}
+
+static const char* name_of(Relation table) {
+    return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(table)),
+                                      RelationGetRelationName(table));
+}
+
+// A statement for each; %s is the name of the trigger.
+static void run_for_each(const List* triggers, const char* before, const char* after) {
+    if (triggers == NIL)
+        return;
+    SPI_connect();
+    ListCell* cell;
+    foreach (cell, triggers) {
+        const char* name = quote_identifier(static_cast<const char*>(lfirst(cell)));
+        const int code = SPI_execute(psprintf("%s%s%s", before, name, after), false, 0);
+        if (code < 0)
+            elog(ERROR, "could not alter a trigger: %s", SPI_result_code_string(code));
+    }
+    SPI_finish();
+}
+
+}  // namespace outbox
+
+// (member regclass, condition text, on_truncate text)
+OUTBOX_FUNCTION(outbox_add_capture_triggers) {
+    using namespace outbox;
+    if (PG_ARGISNULL(0) || PG_ARGISNULL(2))
+        ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("argument is null")));
+    const OwnersRights rights(check_owns_table(PG_GETARG_OID(0)));
+    Relation table = table_open(PG_GETARG_OID(0), ShareRowExclusiveLock);
+    Node* condition =
+        PG_ARGISNULL(1) ? nullptr
+                        : analyze_condition(table, text_to_cstring(PG_GETARG_TEXT_PP(1)));
+    create_triggers(table, condition, text_to_cstring(PG_GETARG_TEXT_PP(2)));
+    table_close(table, NoLock);
+    rights.give_back();
+    PG_RETURN_VOID();
+}
+
+// (member regclass)
+OUTBOX_FUNCTION(outbox_drop_capture_triggers) {
+    using namespace outbox;
+    const OwnersRights rights(check_owns_table(PG_GETARG_OID(0)));
+    Relation table = table_open(PG_GETARG_OID(0), AccessShareLock);
+    // Those of partitions go with that of the table they are a part of.
+    const List* names =
+        names_of_triggers(table, [](const Trigger& trigger) { return !trigger.tgisclone; });
+    const char* after = psprintf(" ON %s", name_of(table));
+    table_close(table, NoLock);
+    run_for_each(names, "DROP TRIGGER ", after);
+    rights.give_back();
+    PG_RETURN_VOID();
+}
+
+// (member regclass, fire text)
+OUTBOX_FUNCTION(outbox_set_capture_fire) {
+    using namespace outbox;
+    const OwnersRights rights(check_owns_table(PG_GETARG_OID(0)));
+    const char* fire = text_to_cstring(PG_GETARG_TEXT_PP(1));
+    const bool always = strcmp(fire, "always") == 0;
+    const bool replica = strcmp(fire, "replica") == 0;
+    const char state = always    ? TRIGGER_FIRES_ALWAYS
+                       : replica ? TRIGGER_FIRES_ON_REPLICA
+                                 : TRIGGER_FIRES_ON_ORIGIN;
+    Relation table = table_open(PG_GETARG_OID(0), AccessShareLock);
+    const List* names = names_of_triggers(
+        table, [state](const Trigger& trigger) { return trigger.tgenabled != state; });
+    const char* before = psprintf("ALTER TABLE %s ENABLE %sTRIGGER ", name_of(table),
+                                  always    ? "ALWAYS "
+                                  : replica ? "REPLICA "
+                                            : "");
+    table_close(table, NoLock);
+    run_for_each(names, before, "");
+    rights.give_back();
+    PG_RETURN_VOID();
+}

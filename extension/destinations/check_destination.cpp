@@ -1,0 +1,126 @@
+// outbox.check_destination(): whether a destination can be used as it is configured.
+//
+// What talks to destinations stays out of sessions, as libraries and as waiting that nobody can
+// interrupt. So a session starts a background worker for one check, and reads from a queue in
+// shared memory what it finds. The worker knows a destination as its relay does, and has no
+// transaction while it talks to it.
+//
+//   all is found                      an empty message; the worker ends
+//   the session is cancelled, ends    the segment is detached, which terminates the worker
+//   the worker dies                   the queue is detached, which ends the session's waiting
+#include <algorithm>
+
+#include "extension/base/outside_text.hpp"
+#include "extension/base/pg.hpp"
+#include "extension/base/shared_state.hpp"
+#include "extension/destinations/check_request.hpp"
+
+namespace outbox {
+
+// In all databases together: each has a background worker that others may need, and a peer may keep
+// it for as long as it likes.
+static constexpr int max_checks = 4;
+
+static void terminate_check(dsm_segment*, Datum worker) {
+    TerminateBackgroundWorker(reinterpret_cast<BackgroundWorkerHandle*>(DatumGetPointer(worker)));
+}
+
+static void end_check(dsm_segment*, Datum) {
+    shared->checks--;
+}
+
+// Until the segment is detached, which the end of the transaction does at the latest.
+static void count_check(dsm_segment* segment) {
+    if (shared == nullptr)  // not preloaded
+        return;
+    const bool too_many = ++shared->checks > max_checks;
+    on_dsm_detach(segment, end_check, Datum{0});
+    if (too_many)
+        ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+                        errmsg("too many destinations are being checked"),
+                        errdetail("There can be %d checks at the same time.", max_checks),
+                        errhint("Try again when others have ended.")));
+}
+
+static dsm_segment* make_request(Oid server, const char* topic) {
+    dsm_segment* segment = dsm_create(topic_offset + (topic != nullptr ? strlen(topic) : 0) + 1, 0);
+    CheckRequest* request = request_in(segment);
+    request->database = MyDatabaseId;
+    request->server = server;
+    request->has_topic = topic != nullptr;
+    strcpy(topic_in(segment), topic != nullptr ? topic : "");
+    return segment;
+}
+
+// The handle lives as long as the segment may: until the transaction has ended.
+static BackgroundWorkerHandle* start_check(dsm_segment* segment) {
+    BackgroundWorker worker;
+    memset(&worker, 0, sizeof worker);
+    worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+    worker.bgw_start_time = BgWorkerStart_ConsistentState;  // on a standby as well
+    worker.bgw_restart_time = BGW_NEVER_RESTART;
+    worker.bgw_notify_pid = MyProcPid;
+    worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(segment));
+    strlcpy(worker.bgw_library_name, compat::module_name, sizeof worker.bgw_library_name);
+    strlcpy(worker.bgw_function_name, "outbox_check_main", sizeof worker.bgw_function_name);
+    strlcpy(worker.bgw_type, "pg_outbox check", sizeof worker.bgw_type);
+    strlcpy(worker.bgw_name, "pg_outbox check", sizeof worker.bgw_name);
+
+    MemoryContext before = MemoryContextSwitchTo(TopTransactionContext);
+    BackgroundWorkerHandle* handle = nullptr;
+    const bool registered = RegisterDynamicBackgroundWorker(&worker, &handle);
+    MemoryContextSwitchTo(before);
+    if (!registered)
+        ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+                        errmsg("could not check the destination: out of background worker slots"),
+                        errhint("Increase max_worker_processes, or try again when less goes on.")));
+    return handle;
+}
+
+// A message is '+' or '-', the subject, a null, the detail.
+static void put_finding(ReturnSetInfo* result, const char* message, Size size) {
+    const char* end = message + size;
+    const char* subject = message + 1;
+    const char* detail = std::find(subject, end, '\0') + 1;
+    Datum values[] = {text_from_outside({subject, static_cast<std::size_t>(detail - 1 - subject)}),
+                      BoolGetDatum(message[0] == '+'),
+                      text_from_outside({detail, static_cast<std::size_t>(end - detail)})};
+    bool nulls[] = {false, false, false};
+    tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+static void read_findings(shm_mq_handle* queue, ReturnSetInfo* result) {
+    while (true) {
+        Size size;
+        void* message;
+        if (shm_mq_receive(queue, &size, &message, false) != SHM_MQ_SUCCESS)
+            ereport(ERROR,
+                    (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                     errmsg("the background worker that checked the destination ended early"),
+                     errhint("The server log says why.")));
+        if (size == 0)
+            return;
+        put_finding(result, static_cast<const char*>(message), size);
+    }
+}
+
+}  // namespace outbox
+
+OUTBOX_FUNCTION(outbox_run_check) {
+    using namespace outbox;
+    const Oid server = PG_GETARG_OID(0);
+    const char* topic = PG_ARGISNULL(1) ? nullptr : text_to_cstring(PG_GETARG_TEXT_PP(1));
+    InitMaterializedSRF(fcinfo, 0);
+
+    dsm_segment* segment = make_request(server, topic);
+    count_check(segment);
+    shm_mq* queue = shm_mq_create(queue_in(segment), queue_size);
+    shm_mq_set_receiver(queue, MyProc);
+    BackgroundWorkerHandle* worker = start_check(segment);
+    on_dsm_detach(segment, terminate_check, PointerGetDatum(worker));
+    read_findings(shm_mq_attach(queue, segment, worker),
+                  reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo));
+    cancel_on_dsm_detach(segment, terminate_check, PointerGetDatum(worker));
+    dsm_detach(segment);
+    return Datum{0};
+}

@@ -1,0 +1,47 @@
+// The foreign-data wrapper pg_outbox: destinations are its servers. It has no handler, because
+// there is nothing to read; its validator checks options when the statement runs.
+#include "core/destination.hpp"
+#include "extension/base/boundary.hpp"
+#include "extension/base/pg.hpp"
+#include "extension/destinations/options.hpp"
+
+namespace outbox {
+
+// The server reads these files as itself: what they prove is its identity, not that of whoever
+// names them.
+static void check_may_name_keys(const OptionTexts& texts) {
+    for (int i = 0; i < texts.count; i++)
+        for (const char* option : {"sslcert", "sslkey", "key_file", "profile"})
+            if (strcmp(texts.names[i], option) == 0 && !superuser())
+                ereport(ERROR,
+                        (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                         errmsg("permission denied to set option \"%s\"", option),
+                         errhint("Only superusers may say which keys of the server are used; "
+                                 "others set the secret itself.")));
+}
+
+}  // namespace outbox
+
+OUTBOX_FUNCTION(outbox_validate_options) {
+    using namespace outbox;
+    const OptionTexts texts = option_texts(untransformRelOptions(PG_GETARG_DATUM(0)));
+    const Oid catalog = PG_GETARG_OID(1);
+    if (catalog == UserMappingRelationId)
+        check_may_name_keys(texts);
+
+    const bool reads_files = may_read_files(GetUserId());
+    const CoreError error = call_core([&] {
+        const std::vector<Option> options = to_options(texts);
+        switch (catalog) {
+            case ForeignServerRelationId:
+                return validate_server_options(options, reads_files);
+            case UserMappingRelationId:
+                return validate_mapping_options(options);
+            default:
+                return validate_no_options(options);
+        }
+    });
+    if (error.failed)
+        raise(error);
+    PG_RETURN_VOID();
+}

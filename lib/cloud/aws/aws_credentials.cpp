@@ -1,0 +1,210 @@
+#include "cloud/aws/aws_credentials.hpp"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "cloud/aws/shared_file.hpp"
+#include "core/small_file.hpp"
+
+namespace outbox {
+
+static constexpr std::size_t kept_body = 64 * 1024;
+
+std::string environment_variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr ? value : "";
+}
+
+AwsCredentials::AwsCredentials(const Destination& destination, const Clock& clock,
+                               Environment environment)
+    : destination_(destination),
+      clock_(clock),
+      environment_(std::move(environment)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+
+AwsCredentials::~AwsCredentials() {
+    transport_.reset();  // it holds the exchange
+    if (epoll_ >= 0)
+        close(epoll_);
+}
+
+Micros AwsCredentials::deadline() const noexcept {
+    return transport_ != nullptr ? transport_->deadline() : never;
+}
+
+bool AwsCredentials::are_usable() const {
+    return keys_ && !rejected_ && clock_.unix_now() < keys_->expires;
+}
+
+bool AwsCredentials::are_worth_renewing(Micros now) const {
+    return now >= renew_at_ && keys_->expires != never &&
+           clock_.unix_now() >= keys_->expires - renew_before;
+}
+
+Credentials::State AwsCredentials::state() const {
+    if (are_usable())
+        return State::ready;
+    return transport_ != nullptr ? State::pending : State::failed;
+}
+
+// Those that are still good are used while others are fetched, and when that fails.
+Credentials::State AwsCredentials::need(Micros now) {
+    if (transport_ == nullptr && (!are_usable() || are_worth_renewing(now)))
+        fetch(now);
+    return state();
+}
+
+Credentials::State AwsCredentials::step(Micros now) {
+    if (transport_ == nullptr)
+        return state();
+    transport_->step(now, done_);
+    if (!done_.empty()) {
+        done_.clear();
+        exchange_.step++;
+        advance();
+    }
+    return state();
+}
+
+void AwsCredentials::fetch(Micros now) {
+    renew_at_ = now + renew_every;
+    const bool has_keys = !destination_.access_key_id.empty() ||
+                          !destination_.secret_access_key.empty() ||
+                          !destination_.session_token.empty();
+    if (has_keys)
+        fetch_from_mapping();
+    else if (!destination_.profile.empty())
+        fetch_from_file(destination_.profile, true);
+    else if (destination_.password_required)
+        fail("the user mapping has no access_key_id and secret_access_key");
+    else
+        fetch_from_platform();
+}
+
+void AwsCredentials::fetch_from_mapping() {
+    if (destination_.access_key_id.empty() || destination_.secret_access_key.empty())
+        fail("the user mapping must have both access_key_id and secret_access_key");
+    else
+        take({destination_.access_key_id, destination_.secret_access_key,
+              destination_.session_token});
+}
+
+// The first that is meant counts, whether it works or not.
+void AwsCredentials::fetch_from_platform() {
+    const std::string profile = environment_("AWS_PROFILE");
+    const bool found = fetch_from_environment() ||
+                       fetch_from(web_identity_source(environment_, destination_.region,
+                                                      destination_.request_timeout)) ||
+                       fetch_from_file(profile.empty() ? "default" : profile, !profile.empty()) ||
+                       fetch_from(container_source(environment_)) ||
+                       fetch_from(instance_source(environment_));
+    if (!found)
+        fail("there are none, neither in the user mapping nor from the server's platform");
+}
+
+bool AwsCredentials::fetch_from_environment() {
+    AwsKeys keys{environment_("AWS_ACCESS_KEY_ID"), environment_("AWS_SECRET_ACCESS_KEY"),
+                 environment_("AWS_SESSION_TOKEN")};
+    if (keys.access_key_id.empty())
+        return false;
+    if (keys.secret_access_key.empty())
+        fail("AWS_ACCESS_KEY_ID is set, but not AWS_SECRET_ACCESS_KEY");
+    else
+        take(std::move(keys));
+    return true;
+}
+
+// False: the file has none, and does not have to.
+bool AwsCredentials::fetch_from_file(const std::string& name, bool required) {
+    std::string path = environment_("AWS_SHARED_CREDENTIALS_FILE");
+    if (path.empty())
+        path = environment_("HOME") + "/.aws/credentials";
+    const Result<std::string> text = read_small_file(path);
+    if (!text) {
+        if (required)
+            fail(text.error().message);
+        return required;
+    }
+    Profile profile = find_profile(text.value(), name);
+    if (!profile.keys.access_key_id.empty() && !profile.keys.secret_access_key.empty()) {
+        take(std::move(profile.keys));
+        return true;
+    }
+    if (required)
+        fail(profile.found ? "profile \"" + name +
+                                 "\" has no access key with its secret; others "
+                                 "than these are not supported"
+                           : "there is no profile \"" + name + "\" in \"" + path + "\"");
+    return required;
+}
+
+// False: it is not meant.
+bool AwsCredentials::fetch_from(std::optional<Result<KeySource>> source) {
+    if (!source)
+        return false;
+    if (*source)
+        start(std::move(source->value()));
+    else
+        fail(source->error().message);
+    return true;
+}
+
+void AwsCredentials::start(KeySource source) {
+    Result<Url> url = Url::parse(source.url);
+    if (!url || (url.value().scheme != "http" && url.value().scheme != "https")) {
+        fail(source.name + ": \"" + source.url + "\" is no URL to ask");
+        return;
+    }
+    source_ = std::move(source);
+    transport_ = create_transport({.clock = clock_,
+                                   .url_text = source_->url,
+                                   .url = std::move(url.value()),
+                                   .allowed_hosts = std::nullopt,
+                                   .connect_timeout = source_->timeout,
+                                   .request_timeout = source_->timeout,
+                                   .ca_file = "",
+                                   .authorization = "",
+                                   .max_connections = 1});
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (transport_->descriptor() >= 0)
+        epoll_ctl(epoll_, EPOLL_CTL_ADD, transport_->descriptor(), &event);
+    exchange_ = {};
+    exchange_.keep_body = kept_body;
+    advance();
+}
+
+// To the next request, or the end.
+void AwsCredentials::advance() {
+    exchange_.content.body = {};
+    Result<std::optional<AwsKeys>> next = source_->next(exchange_);
+    if (!next) {
+        fail(source_->name + ": " + next.error().message);
+    } else if (next.value()) {
+        take(std::move(*next.value()));
+    } else {
+        exchange_.reached = false;
+        transport_->send(exchange_);
+    }
+}
+
+void AwsCredentials::take(AwsKeys keys) {
+    keys_ = std::move(keys);
+    rejected_ = false;
+    error_ = are_usable() ? "" : "no AWS credentials: those that were given have expired";
+    stop();
+}
+
+void AwsCredentials::fail(std::string why) {
+    error_ = "no AWS credentials: " + std::move(why);
+    stop();
+}
+
+void AwsCredentials::stop() {
+    transport_.reset();
+    source_.reset();
+}
+
+}  // namespace outbox

@@ -1,0 +1,34 @@
+// Who a destination of Google's is told we are: a bearer token, from
+//
+//   1. the user mapping: `token`, `key` or `key_file`
+//   2. GOOGLE_APPLICATION_CREDENTIALS of the server's environment
+//   3. the metadata server of the machine (GCE_METADATA_HOST, or metadata.google.internal)
+//
+// The last two are the identity of the server process, which only superusers may lend.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/clock.hpp"
+#include "core/destination.hpp"
+#include "net/credentials.hpp"
+
+namespace outbox {
+
+class GoogleCredentials : public Credentials {
+  public:
+    // While they are ready: the value of the header Authorization.
+    const std::string& authorization() const noexcept { return authorization_; }
+    const std::string& error() const noexcept final { return error_; }
+
+  protected:
+    std::string authorization_;
+    std::string error_;
+};
+
+// nullptr: an emulator wants none. May throw std::bad_alloc.
+std::unique_ptr<GoogleCredentials> google_credentials(const Destination& destination,
+                                                      const Clock& clock);
+
+}  // namespace outbox

@@ -1,0 +1,99 @@
+#include "core/delivery_stats.hpp"
+
+#include <bit>
+
+namespace outbox {
+
+// One writer only: a relaxed load and store is an increment, without a locked instruction.
+static void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by) noexcept {
+    counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+}
+
+std::size_t LatencyHistogram::bucket_of(Micros latency) noexcept {
+    if (latency < 4)
+        return latency < 0 ? 0 : static_cast<std::size_t>(latency);
+    const auto value = static_cast<std::uint64_t>(latency);
+    const unsigned exponent = static_cast<unsigned>(std::bit_width(value)) - 1;  // >= 2
+    const std::size_t quarter = (value >> (exponent - 2)) & 3;
+    const std::size_t bucket = (exponent - 1) * 4 + quarter;
+    return bucket < buckets ? bucket : buckets - 1;
+}
+
+Micros LatencyHistogram::upper_bound_of(std::size_t bucket) noexcept {
+    if (bucket < 4)
+        return static_cast<Micros>(bucket);
+    const unsigned exponent = static_cast<unsigned>(bucket / 4) + 1;
+    const Micros quarter = static_cast<Micros>(bucket % 4);
+    return ((4 + quarter + 1) << (exponent - 2)) - 1;
+}
+
+void LatencyHistogram::add(Micros latency, Micros now, std::uint64_t count) noexcept {
+    const Micros started = started_.load(std::memory_order_relaxed);
+    std::uint32_t current = current_.load(std::memory_order_relaxed);
+    if (now - started >= generation_length) {
+        current ^= 1;
+        for (auto& bucket : generations_[current])
+            bucket.store(0, std::memory_order_relaxed);
+        if (now - started >= 2 * generation_length)  // the other one is stale as well
+            for (auto& bucket : generations_[current ^ 1])
+                bucket.store(0, std::memory_order_relaxed);
+        current_.store(current, std::memory_order_relaxed);
+        started_.store(now, std::memory_order_relaxed);
+    }
+    bump(generations_[current][bucket_of(latency)], count);
+}
+
+std::optional<Micros> LatencyHistogram::percentile(double fraction) const noexcept {
+    std::array<std::uint64_t, buckets> counts{};
+    std::uint64_t total = 0;
+    for (const Generation& generation : generations_)
+        for (std::size_t i = 0; i < buckets; i++) {
+            const std::uint64_t n = generation[i].load(std::memory_order_relaxed);
+            counts[i] += n;
+            total += n;
+        }
+    if (total == 0)
+        return std::nullopt;
+
+    const double wanted = fraction * static_cast<double>(total);
+    std::uint64_t seen = 0;
+    for (std::size_t i = 0; i < buckets; i++) {
+        seen += counts[i];
+        if (seen > 0 && static_cast<double>(seen) >= wanted)
+            return upper_bound_of(i);
+    }
+    return upper_bound_of(buckets - 1);
+}
+
+void LatencyHistogram::reset() noexcept {
+    for (Generation& generation : generations_)
+        for (auto& bucket : generation)
+            bucket.store(0, std::memory_order_relaxed);
+    current_.store(0, std::memory_order_relaxed);
+    started_.store(0, std::memory_order_relaxed);
+}
+
+void DeliveryStats::settled(Micros latency_of_event, std::uint64_t payload_bytes,
+                            Micros now) noexcept {
+    bump(delivered, 1);
+    bump(bytes, payload_bytes);
+    latency.add(latency_of_event, now);
+}
+
+void DeliveryStats::failed() noexcept {
+    bump(failures, 1);
+}
+
+void DeliveryStats::throttled() noexcept {
+    bump(throttled_answers, 1);
+}
+
+void DeliveryStats::reset() noexcept {
+    delivered.store(0, std::memory_order_relaxed);
+    bytes.store(0, std::memory_order_relaxed);
+    failures.store(0, std::memory_order_relaxed);
+    throttled_answers.store(0, std::memory_order_relaxed);
+    latency.reset();
+}
+
+}  // namespace outbox

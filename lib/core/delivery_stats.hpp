@@ -1,0 +1,54 @@
+// What a worker counts about its deliveries. Lies in shared memory: one writer, any number of
+// readers who may see figures a moment apart, and nobody waits.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "core/clock.hpp"
+
+namespace outbox {
+
+// Latencies in buckets of a quarter of a power of two: a percentile is never too low, and at most
+// 25 % too high.
+//
+// Two generations, each of `generation_length`, so that a percentile speaks of the last minutes and
+// not of the life of the server.
+class LatencyHistogram {
+  public:
+    static constexpr std::size_t buckets = 160;  // up to 2^40 µs, twelve days
+    static constexpr Micros generation_length = seconds(60);
+
+    // By the one writer. `now` is any clock that only moves forward.
+    void add(Micros latency, Micros now, std::uint64_t count = 1) noexcept;
+    // The latency that `fraction` (0..1) of the recent ones did not exceed; nothing without any.
+    std::optional<Micros> percentile(double fraction) const noexcept;
+    void reset() noexcept;
+
+    static std::size_t bucket_of(Micros latency) noexcept;
+    static Micros upper_bound_of(std::size_t bucket) noexcept;
+
+  private:
+    using Generation = std::array<std::atomic<std::uint64_t>, buckets>;
+    std::array<Generation, 2> generations_{};
+    std::atomic<std::uint32_t> current_{0};
+    std::atomic<Micros> started_{0};
+};
+
+struct DeliveryStats {
+    std::atomic<std::uint64_t> delivered{0};  // events settled
+    std::atomic<std::uint64_t> bytes{0};      // their payloads
+    std::atomic<std::uint64_t> failures{0};   // failed batches or handlers
+    std::atomic<std::uint64_t> throttled_answers{0};  // of them: the destination asked for less
+    LatencyHistogram latency;                 // from occurred_at to settled
+
+    // By the one writer.
+    void settled(Micros latency_of_event, std::uint64_t payload_bytes, Micros now) noexcept;
+    void failed() noexcept;
+    void throttled() noexcept;
+    void reset() noexcept;
+};
+
+}  // namespace outbox

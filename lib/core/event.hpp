@@ -1,0 +1,91 @@
+// An event on its way to a destination, and the block of memory that holds a run of them.
+//
+// The log reader fills blocks, in order of position; the pipeline hands their events to a sink and
+// frees a block when all of it is settled. Nothing here allocates per event: texts, payloads and
+// headers lie in the block's one buffer, and an Event only points into it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/clock.hpp"
+#include "core/text.hpp"
+
+namespace outbox {
+
+struct Tracked;  // what the pipeline knows of an event
+
+// One member of an event's `headers`. Only scalars get there; see extension/produce/event_input.cpp.
+struct Header {
+    enum class Kind : std::uint8_t { string, literal /* number or boolean */, null };
+    std::string_view name;
+    std::string_view value;
+    Kind kind = Kind::string;
+};
+
+struct Event {
+    std::int64_t position = 0;
+    std::uint64_t xid = 0;
+    Micros occurred_at = 0;  // since the Unix epoch
+    Uuid event_id{};
+    Uuid source_event_id{};
+    std::int64_t version = 0;
+    std::int32_t schema_version = 1;
+    bool has_version = false;
+    bool has_source_event_id = false;
+    bool has_payload = false;
+    bool retry = false;       // it stands in outbox.delivery
+    bool has_failed = false;  // so often that it is at fault; only of retries
+    bool key_failed = false;  // or the event of its key before it has, and is a dead letter
+    std::string_view topic;
+    std::string_view aggregate_type;
+    std::string_view aggregate_id;
+    std::string_view event_type;
+    std::string_view ordering_key;  // empty: unordered
+    std::string_view content_type;
+    std::string_view payload;
+    std::span<const Header> headers;
+
+    Tracked* tracked = nullptr;
+};
+
+class EventBlock {
+  public:
+    static constexpr std::size_t max_events = 512;
+    static constexpr std::size_t usual_bytes = 256 * 1024;
+    static constexpr std::size_t bytes_per_event = sizeof(Event) + 88;
+
+    EventBlock();
+    EventBlock(const EventBlock&) = delete;
+    EventBlock& operator=(const EventBlock&) = delete;
+    ~EventBlock();
+
+    // Room for one more event with `bytes` of texts, payload and headers? An empty block grows to
+    // whatever its first event needs; nullptr then means that memory ran out (see `empty()`).
+    Event* append(std::size_t bytes) noexcept;
+
+    // Copies into the room asked for with append(). In all no more than was asked for.
+    std::string_view copy(const char* data, std::size_t size) noexcept;
+    // Aligned room for headers; count this many bytes of it: headers_bytes(n).
+    Header* headers(std::size_t n) noexcept;
+    static constexpr std::size_t headers_bytes(std::size_t n) {
+        return n * sizeof(Header) + alignof(Header);
+    }
+
+    bool empty() const noexcept { return events_.empty(); }
+    std::span<Event> events() noexcept { return events_; }
+    // What the block takes from the memory limit, with what the pipeline knows of its events.
+    std::size_t bytes() const noexcept { return capacity_ + max_events * bytes_per_event; }
+    void clear() noexcept;
+
+  private:
+    char* buffer_ = nullptr;
+    std::size_t capacity_ = 0;
+    std::size_t used_ = 0;
+    std::vector<Event> events_;  // reserved once: events never move
+};
+
+}  // namespace outbox

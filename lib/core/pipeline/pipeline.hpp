@@ -1,0 +1,350 @@
+// Between the log and a sink: which event may go now, what is in flight, what is settled.
+//
+//   KeyChains      which event of each key has the turn, and which keys are held
+//   Lanes          the events that may be sent, fresh ones and suspects, by lane
+//   LaneHealth     whether a lane takes requests, and how many
+//   Circuit        whether the destination does
+//   WindowLedger   up to where the log is settled
+//   Pipeline       asks them
+//
+// Order. A sink that is `ordered` gets events as they come. For any other the pipeline keeps the
+// order of each key: while an event of a key is in flight, later ones of the key wait behind it.
+// Those that follow it may travel with it in one batch, as far as the sink's KeyPolicy has it.
+//
+// Failure. An event whose attempt failed is a suspect. It waits for a back-off of its own, and all
+// suspects together have a small share of the requests in flight; fresh keys have the rest. What
+// becomes of a suspect is evidence about the suspect alone. A lane is down when several requests
+// with fresh keys fail in a row; the destination when several lanes do, when connections fail one
+// after the other, or when it says that it will not have us. While something is down nothing is
+// sent but a probe, after a back-off: a fresh key, or else each suspect in turn.
+//
+// A suspect that fails again and again while its lane works for others is at fault, and so is one
+// that is refused. It leaves the pipeline for outbox.delivery, where it waits for another attempt
+// or for a person, and so do the later events of its key, which it holds. A batch that is refused,
+// or fails, is halved until the offender stands alone.
+//
+// A request that is overtaken by later ones and takes much longer than usual hangs. It is not
+// counted among those in flight, so that others go on, up to Capabilities::more_batches.
+//
+// A sink that is ordered has one lane, and no suspects: a failed batch goes to the front, and the
+// destination is backed off from.
+//
+// Memory is bounded by `Limits`, and a quarter more for retries and for what a destination that is
+// down is probed with; has_room() says when the reader must wait. Before events that wait
+// behind suspects, or for a lane that is down while others work, take all of it, they leave for
+// outbox.delivery. Nothing leaves while the destination is down. One thread.
+//
+// While a window is open and there is room, whoever reads the log goes on to read; so long batches
+// that are not full wait for what comes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/backoff.hpp"
+#include "core/clock.hpp"
+#include "core/delivery_stats.hpp"
+#include "core/pipeline/health.hpp"
+#include "core/pipeline/key_chains.hpp"
+#include "core/pipeline/lanes.hpp"
+#include "core/pipeline/window_ledger.hpp"
+#include "core/sink.hpp"
+
+namespace outbox {
+
+// What has to be written to outbox.delivery before an event may leave the pipeline.
+struct Record {
+    enum class Kind {
+        refused,    // charged with an attempt
+        released,   // has to wait, through no fault of its own
+        moved,      // is on its way, and shall not keep the log
+        parked,     // waits behind an earlier event of its key
+        confirmed,  // a retry that was delivered
+        unsent,     // a retry that is held back by an earlier one of its key
+    };
+    Event* event = nullptr;
+    Kind kind = Kind::parked;
+    bool permanent = false;  // refused: for good
+    std::string error{};     // refused, released: why
+    unsigned steps = 0;      // released: how long it waits, as after so many attempts
+};
+
+// That an event was confirmed, for whoever wants to know later.
+struct Receipt {
+    Uuid event_id{};
+    std::int64_t position = 0;
+    Micros published_at = 0;   // since the Unix epoch
+    std::string message_id{};  // empty: the destination has none
+};
+
+class Pipeline {
+  public:
+    struct Limits {
+        std::size_t max_events = 10'000;           // read and not settled
+        std::size_t max_bytes = 16 * 1024 * 1024;  // memory of their blocks
+        Micros backoff_base = milliseconds(100);
+        Micros backoff_cap = seconds(30);
+        bool receipts = false;      // are kept until they are taken
+        bool moves_waiting = true;  // what waits may leave for outbox.delivery
+
+        bool operator==(const Limits&) const = default;
+    };
+    // Events settled behind the first unsettled one are delivered again after a crash. This many
+    // times max_events is the most there can be of them.
+    static constexpr std::size_t max_span_factor = 16;
+    // So many keys can be held by events in trouble; then nothing more is read.
+    static constexpr std::size_t max_held_keys = 100'000;
+    // Of the requests that can be in flight, suspects have one in so many, but at least one.
+    static constexpr std::size_t suspects_share = 8;
+    // While there are fresh events, so many requests with them go for one with suspects.
+    static constexpr unsigned fresh_per_suspect = 3;
+    // So many suspects in memory, and no more retries are taken from outbox.delivery.
+    static constexpr std::size_t max_suspects = 256;
+    // Failures of one event while its lane works for others that make it the event's fault: those
+    // that nobody can explain, and those that are explained by something else.
+    static constexpr unsigned failures_of_event = 3;
+    static constexpr unsigned unavailable_to_event = 10;
+    // Connections that fail in a row.
+    static constexpr unsigned max_lost_connections = 3;
+    // Lanes that go down in a row, with no success in between.
+    static constexpr unsigned max_lanes_lost = 3;
+    // A request hangs when it takes so many times as long as usual, and at least so long.
+    static constexpr Micros hangs_factor = 8;
+    static constexpr Micros hangs_at_least = milliseconds(25);
+    static constexpr Micros hangs_at_first = seconds(1);  // while nothing is known
+
+    Pipeline(std::unique_ptr<Sink> sink, const Limits& limits, const Clock& clock,
+             DeliveryStats& stats, std::uint64_t seed);
+    ~Pipeline();
+    Pipeline(const Pipeline&) = delete;
+    Pipeline& operator=(const Pipeline&) = delete;
+
+    // The log's side. Between open_window() and close_window() blocks are taken, filled and
+    // admitted; a block that is not admitted is given back by putting it in again with put_back().
+    bool has_room() const noexcept;
+    void open_window() { ledger_.open(); }
+    // There is no room, and nothing to send.
+    bool starves() const noexcept;
+    EventBlock* take_block();
+    void put_back(EventBlock* block) noexcept;
+    void admit(EventBlock* block);
+    // `last_position`: what was read and not admitted, being for others, ends there.
+    void close_window(std::int64_t last_position = 0) { ledger_.close(last_position); }
+
+    // Events in trouble. A key is held while outbox.delivery has an event of it that comes first:
+    // events of the log that have it are parked.
+    void hold_key(std::string_view key);
+    void free_key(std::string_view key) { chains_.free(key); }
+    // These keys, those of what is to be recorded, and no others.
+    void hold_keys(std::vector<std::string>&& keys);
+    std::size_t held_keys() const noexcept { return chains_.held(); }
+    // What is to be recorded. recorded() says that all of it has been.
+    const std::vector<Record>& records() const noexcept { return records_; }
+    void recorded();
+    // Takes a block of retries, in order of position, each key's from its first one on.
+    void admit_retries(EventBlock* block);
+    // Whether retries are of use now: not while nothing can be sent anyway.
+    bool wants_retries() const noexcept;
+    // What was down works again: what was released waits for nothing. Says so once.
+    bool take_recovered() noexcept { return std::exchange(recovered_, false); }
+
+    // The destination's side.
+    int descriptor() const noexcept { return sink_->descriptor(); }
+    // When step() must be called though the descriptor is quiet.
+    Micros deadline() const noexcept;
+    void step();
+    // While paused nothing is sent; what is in flight ends as it may.
+    void pause(bool paused) noexcept { paused_ = paused; }
+    bool paused() const noexcept { return paused_; }
+
+    const std::vector<Receipt>& receipts() const noexcept { return receipts_; }
+    void receipts_taken() noexcept { receipts_.clear(); }
+
+    // Settlement. How many windows at the front were settled since the last call; they are
+    // forgotten.
+    std::size_t take_settled_windows() noexcept { return ledger_.take_settled(); }
+    // The highest position of the windows settled so far.
+    std::int64_t highest_settled() const noexcept { return ledger_.highest_settled(); }
+    // Of the front window: everything up to this position is settled. Nothing when no event of it
+    // was.
+    std::optional<std::int64_t> front_position() const noexcept {
+        return ledger_.front_position();
+    }
+
+    bool idle() const noexcept { return unsettled_ == 0 && ledger_.empty(); }
+    std::size_t unsettled() const noexcept { return unsettled_; }
+    // occurred_at of the first event that is not settled.
+    std::optional<Micros> oldest() const noexcept;
+
+    // Nothing is sent until a pause is over.
+    bool backing_off() const noexcept;
+    // Failures of the destination, or of all lanes that have events, since the last confirmation.
+    std::uint64_t failures() const noexcept;
+    // All there is has failed, and nothing has been confirmed since.
+    bool only_suspects_left() const noexcept;
+    const std::string& last_error() const noexcept { return last_error_; }
+
+    // Events that have failed or hang.
+    std::size_t suspects() const noexcept;
+    std::size_t lanes_down() const noexcept;
+    // Why the lane is down that is; empty: none is.
+    const std::string& lane_error() const noexcept;
+    // Some lane has asked for less.
+    bool is_throttled() const noexcept;
+    // Requests a second that the lane may have that is throttled most; 0: none is.
+    double request_limit() const noexcept;
+
+  private:
+    struct Request : Batch {
+        Lane* lane = nullptr;
+        std::uint64_t number = 0;
+        std::uint64_t period = 0;       // of the destination's circuit
+        std::uint64_t lane_period = 0;  // of the lane's
+        Micros sent_at = 0;
+        bool fresh = true;
+        bool often = false;  // of suspects that failed several times
+        bool hangs = false;
+    };
+
+    bool has_memory() const noexcept;
+    bool has_spare_memory() const noexcept;
+    void take_in(TrackedBlock& block);
+    void join_lane(Tracked& event);
+    void enqueue(Tracked& event);
+    bool waits_for_its_key(const Event& event) const noexcept;
+    bool is_held(const Event& event) const;
+    void record(Tracked& event, Record::Kind kind);
+    void park(Tracked& event);
+    void park_linked(Tracked* first);
+    void park_waiting(Tracked& event);
+    void hold_behind(Tracked& event);
+    template <class Predicate>
+    void park_unsent(Predicate is_meant);
+    void moved(Tracked& event);
+    void finish(Tracked& event);
+    void recycle(TrackedBlock* block) noexcept;
+
+    // Sending.
+    std::size_t most_requests() const noexcept;
+    std::size_t most_suspects() const noexcept;
+    void submit_ready(Micros now);
+    bool send_one(Micros now);
+    bool send_fresh(Micros now, bool probe);
+    bool send_suspect(Micros now);
+    bool send_suspects(Tracked& first, Micros now);
+    bool probe_with_suspect(Micros now);
+    bool may_take_fresh(const Lane& lane, Micros now) const noexcept;
+    bool may_take_suspect(const Lane& lane, Micros now) const noexcept;
+    Tracked* due_suspect(const Lane& lane, Micros now) const noexcept;
+    static Tracked* longest_waiting(const Lane& lane) noexcept;
+    Micros suspect_due(const Lane& lane) const noexcept;
+    Request& spare_request();
+    void submit(Request& request, Lane& lane, bool fresh, Micros now);
+    bool take(Request& request, Tracked& event, std::size_t& limit);
+    void take_with_followers(Request& request, Tracked& event, std::size_t& limit);
+    void fill(Request& request, Lane& lane);
+    void fill_with_suspects(Request& request, Lane& lane, Tracked& first, Micros now);
+    bool waits_for_more(const Lane& lane) const noexcept;
+    bool fills_batch(const Lane& lane) const noexcept;
+
+    // Requests that hang.
+    Micros hangs_at(const Request& request) const noexcept;
+    bool can_hang(const Request& request, bool explores) const noexcept;
+    bool explores() const noexcept;
+    void mark_hanging(Micros now);
+
+    // What becomes of requests.
+    void take_outcome(const Outcome& outcome, Micros now);
+    void end(Request& request);
+    void weigh(const Request& request, const Outcome& outcome, Fate fate, Scope scope, Micros now);
+    void weigh_confirmed(Lane& lane, Micros now);
+    void weigh_answered(Lane& lane, Micros now);
+    void lane_failed(Lane& lane, Micros retry_after, Micros now);
+    void destination_failed(Micros retry_after, Micros now);
+    void forgive(Lane& lane, Micros now);
+    void confirm(const Outcome& outcome, Micros now);
+    void keep_receipt(const Outcome& outcome, std::size_t i, Micros unix_now);
+    void confirm(Tracked& event, Micros now, Micros unix_now);
+    void arrived(Tracked& event, Micros now, Micros unix_now);
+    void release_key(Tracked& event);
+    void divide(const Outcome& outcome, Micros now);
+    void not_confirmed(const Request& request, std::span<Event* const> events,
+                       const EventOutcome& why, Micros now);
+    void requeue(std::span<Event* const> events);
+    void requeue_failed();
+    static void halve(std::span<Event* const> events);
+    void refused(const Request& request, std::span<Event* const> events, const EventOutcome& why,
+                 Micros now);
+    void failed(Tracked& event, const EventOutcome& why, bool alone, Micros now);
+    Micros pause_after(unsigned failures) noexcept;
+    bool is_at_fault(const Tracked& event, Fate fate) const noexcept;
+    void suspect_after(Tracked& event, Micros pause, Micros now);
+    void refuse(Tracked& event, const std::string& error, bool permanent);
+
+    // What waits leaves memory.
+    std::size_t most_waiting() const noexcept;
+    bool is_crowded() const noexcept;
+    bool blocks(const Lane& lane) const noexcept;
+    bool any_lane_blocks() const noexcept;
+    bool is_outage() const noexcept;
+    bool may_move() const noexcept;
+    void make_room(Micros now);
+    void release_behind_suspects(Micros now);
+    void release_lane(Lane& lane);
+    void release_front();
+    void release(Tracked& event, unsigned steps);
+    void move(Request& request);
+
+    bool all_lanes_down() const noexcept;
+
+    std::unique_ptr<Sink> sink_;
+    const Capabilities capabilities_;
+    const Limits limits_;
+    const Clock& clock_;
+    DeliveryStats& stats_;
+    Backoff pauses_;  // of suspects
+    std::uint64_t seed_;
+
+    WindowLedger ledger_;
+    KeyChains chains_;
+    Lanes lanes_;
+    Circuit destination_;
+
+    std::vector<std::unique_ptr<TrackedBlock>> spare_blocks_;
+    std::vector<TrackedBlock*> blocks_in_use_;
+    std::size_t unsettled_ = 0;   // events in memory
+    std::size_t held_bytes_ = 0;  // of blocks in use
+    std::uint64_t next_turn_ = 1;
+    std::string lane_name_;  // scratch
+
+    std::vector<std::unique_ptr<Request>> requests_;  // all there are: spare or in flight
+    std::vector<Request*> spare_requests_;
+    std::vector<Request*> in_flight_;  // in the order they were sent
+    std::uint64_t sent_ = 0;           // requests ever
+    std::size_t fresh_in_flight_ = 0;  // those that hang are not counted
+    std::size_t suspects_in_flight_ = 0;
+    std::size_t often_in_flight_ = 0;
+    std::size_t hanging_ = 0;
+    unsigned fresh_since_suspect_ = 0;
+    std::vector<Outcome> outcomes_;
+    std::vector<Tracked*> failed_;  // to be put in front again
+
+    std::vector<Record> records_;
+    std::vector<Receipt> receipts_;
+
+    bool paused_ = false;
+    bool recovered_ = false;
+    unsigned lost_connections_ = 0;  // in a row
+    unsigned lanes_lost_ = 0;        // in a row
+    Micros stepped_at_ = 0;
+    Micros next_room_at_ = 0;
+    std::string last_error_;
+};
+
+}  // namespace outbox

@@ -1,0 +1,152 @@
+// What waits leaves memory: events behind suspects, those of a lane that is down, and those that hang.
+#include <algorithm>
+
+#include "core/pipeline/pipeline.hpp"
+
+namespace outbox {
+
+// Of a lane that is down so many events stay in memory, to probe it with.
+static constexpr std::size_t kept_for_probes = 16;
+// Fewer events than this are no reason to let anything leave memory.
+static constexpr std::size_t few_events = 16;
+static constexpr Micros lasting_request = milliseconds(500);
+// Until make_room() looks again: after it let something leave memory, and after it did not.
+static constexpr Micros room_pause = milliseconds(10);
+static constexpr Micros room_long_pause = milliseconds(100);
+
+std::size_t Pipeline::most_waiting() const noexcept {
+    return std::max(few_events, limits_.max_events / 4);
+}
+
+bool Pipeline::is_crowded() const noexcept {
+    return chains_.held_back() > most_waiting() || (suspects() > 0 && starves());
+}
+
+// Too much of what is in memory waits for a lane that is down.
+bool Pipeline::blocks(const Lane& lane) const noexcept {
+    return (lanes_.count() > 1 || capabilities_.lanes) && lane.health.circuit.is_down() &&
+           lane.members > std::max(few_events, limits_.max_events / 8);
+}
+
+bool Pipeline::any_lane_blocks() const noexcept {
+    return lanes_.any([&](const Lane& lane) { return blocks(lane); });
+}
+
+// Nothing is known to work. Of several topics one that does not exist is no outage, though for the
+// moment nothing else has been read.
+bool Pipeline::is_outage() const noexcept {
+    if (destination_.is_down())
+        return true;
+    const bool excused = capabilities_.lanes && lanes_.any([](const Lane& lane) {
+        return lane.health.circuit.is_down() && lane.down_by_itself;
+    });
+    return !excused && all_lanes_down();
+}
+
+// Not in an outage: nothing is written per event then.
+bool Pipeline::may_move() const noexcept {
+    return limits_.moves_waiting && !capabilities_.ordered && !paused_ && !is_outage() &&
+           chains_.held() < max_held_keys;
+}
+
+void Pipeline::make_room(Micros now) {
+    // What cannot be recorded, because an operator is at work, must not become more.
+    if (now < next_room_at_ || !may_move() || !records_.empty())
+        return;
+    if (is_crowded())
+        release_behind_suspects(now);
+    lanes_.for_each([&](Lane& lane) {
+        if (blocks(lane))
+            release_lane(lane);
+    });
+    if (ledger_.span() > unsettled_ + limits_.max_events * max_span_factor / 2)
+        release_front();
+    next_room_at_ = now + (records_.empty() ? room_long_pause : room_pause);
+}
+
+// Suspects with the events behind them, until half of what may wait is left. Not those that failed
+// for the first time, or have only just begun to hang: most of these are soon over, and a key that
+// has left comes back more slowly than it was read. Where nothing else can go on, those leave that
+// wait for long.
+void Pipeline::release_behind_suspects(Micros now) {
+    const bool starved = starves();
+    const auto lasts = [&](const Request& request) {
+        return (request.hangs || !request.fresh) && now - request.sent_at >= lasting_request;
+    };
+    const auto enough = [&] { return !starved && chains_.held_back() <= most_waiting() / 2; };
+    lanes_.for_each([&](Lane& lane) {
+        const std::vector<Tracked*> suspects(lane.suspects.begin(), lane.suspects.end());
+        for (Tracked* event : suspects)
+            if (!enough() && (starved || event->next_of_key != nullptr) &&
+                (event->failures >= failures_of_event || event->event->has_failed) &&
+                (!starved || lane.health.circuit.is_down() ||
+                 event->again_at > now + lasting_request))
+                release(*event, event->failures / 2u);
+    });
+    for (Request* request : in_flight_)
+        if (!enough() && lasts(*request) &&
+            (starved || request->events.back()->tracked->next_of_key != nullptr))
+            move(*request);
+}
+
+void Pipeline::release_lane(Lane& lane) {
+    const auto steps = static_cast<unsigned>(
+        std::min<std::uint64_t>(lane.health.circuit.failures(), 20));
+    const std::size_t kept = starves() ? 1 : kept_for_probes;  // each with what waits behind it
+    while (lane.fresh.size() > kept) {
+        Tracked& event = *lane.fresh.front();
+        lanes_.pop_front(lane);
+        release(event, steps);
+    }
+    while (lane.suspects.size() > kept)
+        release(**lane.suspects.begin(), steps);
+}
+
+// One event must not keep the log: a crash would repeat all that overtook it.
+void Pipeline::release_front() {
+    Tracked* first = ledger_.first_unsettled();
+    if (first == nullptr)
+        return;
+    if (first->place == Tracked::Place::pausing) {
+        release(*first, first->failures);
+    } else if (first->place == Tracked::Place::sent) {
+        for (Request* request : in_flight_)
+            if (std::find(request->events.begin(), request->events.end(), first->event) !=
+                request->events.end())
+                move(*request);
+    }
+}
+
+// Into outbox.delivery, and what waits behind it. What is its own fault is an attempt.
+void Pipeline::release(Tracked& event, unsigned steps) {
+    if (event.place == Tracked::Place::pausing)
+        lanes_.remove_suspect(event);
+    event.place = Tracked::Place::leaving;
+    records_.push_back({.event = event.event,
+                        .kind = event.blamed ? Record::Kind::refused : Record::Kind::released,
+                        .error = event.lane->last_error,
+                        .steps = steps});
+    hold_behind(event);
+}
+
+// The events of a request go on as retries that are under way.
+void Pipeline::move(Request& request) {
+    for (std::size_t i = 0, end; i < request.events.size(); i = end) {
+        for (end = i + 1; end < request.events.size() && request.events[end]->tracked->chained;)
+            end++;
+        Tracked& head = *request.events[i]->tracked;
+        if (head.event->retry)
+            continue;
+        for (std::size_t j = i; j < end; j++) {
+            Event& event = *request.events[j];
+            records_.push_back({.event = &event, .kind = Record::Kind::moved});
+            event.retry = true;
+        }
+        if (head.event->ordering_key.empty())
+            continue;
+        chains_.hold(head.event->ordering_key);
+        park_linked(chains_.cut_behind(head, *request.events[end - 1]->tracked));
+    }
+}
+
+}  // namespace outbox

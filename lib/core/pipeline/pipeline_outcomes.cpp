@@ -1,0 +1,375 @@
+// What becomes of requests: what an answer says of its lane and of the destination, and of its events.
+#include <algorithm>
+
+#include "core/pipeline/pipeline.hpp"
+
+namespace outbox {
+
+void Pipeline::take_outcome(const Outcome& outcome, Micros now) {
+    auto& request = *static_cast<Request*>(outcome.batch);
+    end(request);
+    if (!outcome.of_events.empty()) {
+        divide(outcome, now);
+    } else if (outcome.fate == Fate::confirmed) {
+        weigh(request, outcome, Fate::confirmed, outcome.scope, now);
+        confirm(outcome, now);
+    } else {
+        if (outcome.fate != Fate::refused || request.events.size() == 1)
+            weigh(request, outcome, outcome.fate, outcome.scope, now);
+        not_confirmed(request, request.events,
+                      {outcome.fate, outcome.error, outcome.permanent, outcome.scope}, now);
+    }
+    request.events.clear();
+    spare_requests_.push_back(&request);
+}
+
+void Pipeline::end(Request& request) {
+    Lane& lane = *request.lane;
+    std::erase(in_flight_, &request);
+    lane.in_flight--;
+    destination_.ended(request.period);
+    lane.health.circuit.ended(request.lane_period);
+    if (!request.fresh) {
+        suspects_in_flight_--;
+        often_in_flight_ -= request.often;
+    } else if (request.hangs) {
+        hanging_--;
+        lane.hanging--;
+    } else {
+        fresh_in_flight_--;
+        lane.fresh_in_flight--;
+    }
+}
+
+// What the answer to a request says of its lane, and of the destination.
+void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, Scope scope,
+                     Micros now) {
+    Lane& lane = *request.lane;
+    LaneHealth& health = lane.health;
+    const Micros took = now - request.sent_at;
+    const bool current = request.period == destination_.period() &&
+                         request.lane_period == health.circuit.period();
+    const bool probes = destination_.is_down() || health.circuit.is_down();
+    // What becomes of a suspect is evidence about the suspect, unless nothing else can be had.
+    const bool hung = request.hangs && lane.is_overtaken(request.number);
+    const bool counts =
+        current &&
+        (probes || (request.fresh && !hung && !request.events.front()->key_failed));
+    if (fate != Fate::confirmed) {
+        lane.last_error = outcome.error;
+        last_error_ = outcome.error;
+        if (fate != Fate::undone)
+            stats_.failed();
+        if (fate == Fate::throttled)
+            stats_.throttled();
+    }
+    if (outcome.retry_after > 0) {
+        const Micros until = now + outcome.retry_after;
+        if (fate == Fate::unavailable && scope != Scope::lane && destination_.is_down())
+            destination_.leave_alone(until);
+        else if (!capabilities_.ordered)
+            health.not_before = std::max(health.not_before, until);
+    }
+    switch (fate) {
+        case Fate::confirmed:
+            lane.overtaken_to = std::max(lane.overtaken_to, request.number);
+            health.flow.answered(now, took, false);
+            if (current)
+                weigh_confirmed(lane, now);
+            break;
+        case Fate::refused:
+            if (!counts)
+                break;
+            if (health.refused())
+                lane_failed(lane, outcome.retry_after, now);
+            else
+                weigh_answered(lane, now);
+            break;
+        case Fate::throttled:
+            if (counts) {
+                health.flow.answered(now, took, true);
+                if (health.throttled())
+                    lane_failed(lane, outcome.retry_after, now);
+            }
+            break;
+        case Fate::failed:
+            if (capabilities_.ordered ? current : counts && health.failed())
+                lane_failed(lane, outcome.retry_after, now);
+            break;
+        case Fate::unavailable:
+            if (scope == Scope::lane && !capabilities_.ordered) {
+                if (counts) {
+                    lane_failed(lane, outcome.retry_after, now);
+                    lane.down_by_itself = true;
+                }
+            } else if (scope == Scope::connection && !capabilities_.ordered) {
+                // Nothing has been sent, so it says nothing of the events, suspects or not.
+                if (current && (++lost_connections_ >= max_lost_connections || in_flight_.empty()))
+                    destination_failed(outcome.retry_after, now);
+            } else if (counts || (current && capabilities_.ordered)) {
+                destination_failed(outcome.retry_after, now);
+            }
+            break;
+        case Fate::undone:
+            break;
+    }
+}
+
+void Pipeline::weigh_confirmed(Lane& lane, Micros now) {
+    lane.health.confirmed();
+    lost_connections_ = lanes_lost_ = 0;
+    const bool was_down = destination_.is_down() || lane.health.circuit.is_down();
+    weigh_answered(lane, now);
+    if (was_down)
+        forgive(lane, now);
+}
+
+// The destination has looked at an event.
+void Pipeline::weigh_answered(Lane& lane, Micros now) {
+    if (lane.health.circuit.is_down())
+        lane.health.flow.start_again(
+            now, std::max(1.0, static_cast<double>(capabilities_.max_batches) / 4));
+    destination_.works();
+    lane.health.circuit.works();
+}
+
+void Pipeline::lane_failed(Lane& lane, Micros retry_after, Micros now) {
+    if (destination_.is_down() || capabilities_.ordered) {
+        destination_failed(retry_after, now);
+        return;
+    }
+    if (!lane.health.circuit.is_down() && ++lanes_lost_ >= max_lanes_lost)
+        destination_failed(retry_after, now);
+    lane.health.circuit.failed(now, retry_after);
+    lane.down_by_itself = false;
+}
+
+void Pipeline::destination_failed(Micros retry_after, Micros now) {
+    destination_.failed(now, retry_after);
+    lost_connections_ = 0;
+}
+
+// What failed while the lane was down may have failed because of that.
+void Pipeline::forgive(Lane& lane, Micros now) {
+    recovered_ = true;
+    const std::vector<Tracked*> suspects(lane.suspects.begin(), lane.suspects.end());
+    for (Tracked* event : suspects) {
+        if (event->event->has_failed)
+            continue;
+        lanes_.remove_suspect(*event);
+        event->failures = std::min<std::uint8_t>(event->failures, 1);
+        event->again_at = std::min(event->again_at, now + pauses_.after(0));
+        lanes_.add_suspect(*event);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Confirmed
+// ---------------------------------------------------------------------------------------------
+
+void Pipeline::confirm(const Outcome& outcome, Micros now) {
+    const std::vector<Event*>& events = outcome.batch->events;
+    const Micros unix_now = clock_.unix_now();
+    for (std::size_t i = 0; i < events.size(); i++) {
+        keep_receipt(outcome, i, unix_now);
+        confirm(*events[i]->tracked, now, unix_now);
+    }
+}
+
+void Pipeline::keep_receipt(const Outcome& outcome, std::size_t i, Micros unix_now) {
+    if (!limits_.receipts)
+        return;
+    const Event& event = *outcome.batch->events[i];
+    receipts_.push_back({event.event_id, event.position, unix_now,
+                         i < outcome.message_ids.size() ? outcome.message_ids[i] : std::string()});
+}
+
+void Pipeline::confirm(Tracked& event, Micros now, Micros unix_now) {
+    if (waits_for_its_key(*event.event))
+        release_key(event);
+    arrived(event, now, unix_now);
+}
+
+void Pipeline::arrived(Tracked& event, Micros now, Micros unix_now) {
+    stats_.settled(unix_now - event.event->occurred_at, event.event->payload.size(), now);
+    if (event.event->retry)
+        record(event, Record::Kind::confirmed);
+    else
+        finish(event);
+}
+
+void Pipeline::release_key(Tracked& event) {
+    Tracked* next = chains_.release(event);
+    if (next != nullptr && next->place == Tracked::Place::behind)
+        lanes_.push_back(*next);
+}
+
+// The destination took some events of the batch, and not others.
+void Pipeline::divide(const Outcome& outcome, Micros now) {
+    const auto& request = *static_cast<const Request*>(outcome.batch);
+    const std::vector<Event*>& events = request.events;
+    const auto taken = [&](std::size_t i) { return outcome.of_events[i].fate == Fate::confirmed; };
+    const Micros unix_now = clock_.unix_now();
+    const EventOutcome* worst = nullptr;
+    bool any_taken = false;
+    for (const EventOutcome& own : outcome.of_events) {
+        any_taken |= own.fate == Fate::confirmed;
+        if (own.fate != Fate::confirmed && own.fate != Fate::refused)
+            worst = &own;
+    }
+    // One answer, however many events it speaks of.
+    if (any_taken)
+        weigh(request, outcome, Fate::confirmed, outcome.scope, now);
+    if (worst != nullptr && (!any_taken || worst->fate == Fate::throttled))
+        weigh(request, {outcome.batch, worst->fate, worst->error, outcome.retry_after}, worst->fate,
+              worst->scope, now);
+
+    std::vector<Tracked*> left;           // of the events of one key that travelled together
+    std::vector<std::size_t> first_left;  // the first one of each key, by index
+    for (std::size_t i = 0, end; i < events.size(); i = end) {
+        for (end = i + 1; end < events.size() && events[end]->tracked->chained;)
+            end++;
+        left.clear();
+        for (std::size_t j = i; j < end; j++)
+            if (!taken(j)) {
+                if (left.empty())
+                    first_left.push_back(j);
+                left.push_back(events[j]->tracked);
+            }
+        if (!left.empty() && waits_for_its_key(*events[i])) {
+            chains_.keep({events.data() + i, end - i}, left);
+            for (Tracked* event : left) {
+                event->place = Tracked::Place::behind;
+                event->chained = false;
+            }
+        }
+        for (std::size_t j = i; j < end; j++)
+            if (taken(j)) {
+                keep_receipt(outcome, j, unix_now);
+                left.empty() ? confirm(*events[j]->tracked, now, unix_now)
+                             : arrived(*events[j]->tracked, now, unix_now);
+            }
+    }
+    for (const std::size_t i : first_left)
+        not_confirmed(request, {&events[i], 1}, outcome.of_events[i], now);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Not confirmed
+// ---------------------------------------------------------------------------------------------
+
+void Pipeline::not_confirmed(const Request& request, std::span<Event* const> events,
+                             const EventOutcome& why, Micros now) {
+    for (Event* event : events)
+        event->tracked->place = Tracked::Place::behind;
+    if (why.fate == Fate::refused) {
+        refused(request, events, why, now);
+        return;
+    }
+    if (why.fate == Fate::undone || capabilities_.ordered) {
+        requeue(events);
+        return;
+    }
+    const bool alone = events.size() == 1;
+    const bool again = events.front()->tracked->failures > 0;
+    if (!alone && (why.fate == Fate::failed || again))
+        halve(events);
+    for (Event* event : events)
+        if (!std::exchange(event->tracked->chained, false))
+            failed(*event->tracked, why, alone, now);
+}
+
+void Pipeline::requeue(std::span<Event* const> events) {
+    for (Event* event : events)
+        if (!std::exchange(event->tracked->chained, false))
+            failed_.push_back(event->tracked);
+}
+
+void Pipeline::halve(std::span<Event* const> events) {
+    for (Event* event : events)
+        event->tracked->batch_limit =
+            static_cast<std::uint32_t>(std::max<std::size_t>(1, events.size() / 2));
+}
+
+void Pipeline::refused(const Request& request, std::span<Event* const> events,
+                       const EventOutcome& why, Micros now) {
+    if (events.size() == 1) {
+        refuse(*events.front()->tracked, why.error, why.permanent);
+        return;
+    }
+    last_error_ = why.error;
+    stats_.failed();
+    halve(events);
+    if (request.fresh) {
+        requeue(events);
+        return;
+    }
+    for (Event* event : events)
+        if (!std::exchange(event->tracked->chained, false))
+            suspect_after(*event->tracked, 0, now);
+}
+
+// An attempt that failed makes the event a suspect.
+void Pipeline::failed(Tracked& event, const EventOutcome& why, bool alone, Micros now) {
+    if (is_held(*event.event)) {
+        park(event);
+        return;
+    }
+    if (event.failures == 0)
+        event.works_before = event.lane->health.successes();
+    if (event.failures < UINT8_MAX)
+        event.failures++;
+    event.blamed = why.fate == Fate::failed &&
+                   event.lane->health.successes() > event.works_before;
+    if (alone && is_at_fault(event, why.fate))
+        refuse(event, why.error, false);
+    else
+        suspect_after(event, pause_after(event.failures), now);
+}
+
+// Most attempts that fail for the first time fail by chance, and are soon made again.
+Micros Pipeline::pause_after(unsigned failures) noexcept {
+    const Micros pause = pauses_.after(failures - 1);
+    return failures == 1 ? pause / 8 : pause;
+}
+
+// It fails while its lane works for others.
+bool Pipeline::is_at_fault(const Tracked& event, Fate fate) const noexcept {
+    const LaneHealth& health = event.lane->health;
+    if (destination_.is_down() || health.circuit.is_down())
+        return false;
+    if (event.event->has_failed && fate == Fate::failed)
+        return true;  // as was found out before
+    return health.successes() > event.works_before &&
+           event.failures >= (fate == Fate::failed ? failures_of_event : unavailable_to_event);
+}
+
+void Pipeline::suspect_after(Tracked& event, Micros pause, Micros now) {
+    event.again_at = now + pause;
+    event.suspect = true;
+    if (waits_for_its_key(*event.event))
+        chains_.set_suspect(event, true);
+    lanes_.add_suspect(event);
+}
+
+void Pipeline::refuse(Tracked& event, const std::string& error, bool permanent) {
+    event.place = Tracked::Place::leaving;
+    records_.push_back({event.event, Record::Kind::refused, permanent, error});
+    hold_behind(event);
+}
+
+void Pipeline::requeue_failed() {
+    std::sort(failed_.begin(), failed_.end(),
+              [](const Tracked* a, const Tracked* b) { return a->turn < b->turn; });
+    std::erase_if(failed_, [&](Tracked* event) {
+        const bool held = is_held(*event->event);
+        if (held)
+            park(*event);
+        return held;
+    });
+    for (auto event = failed_.rbegin(); event != failed_.rend(); event++)
+        lanes_.push_front(**event);
+    failed_.clear();
+}
+
+}  // namespace outbox

@@ -1,0 +1,103 @@
+#include "core/pipeline/window_ledger.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace outbox {
+
+void WindowLedger::open() {
+    assert(!is_open());
+    windows_.emplace_back();
+}
+
+void WindowLedger::add(TrackedBlock& block) {
+    assert(is_open() && !block.empty());
+    Window& window = windows_.back();
+    block.window = &window;
+    block.through = block.events().back().position;
+    block.previous = window.last;
+    (window.last != nullptr ? window.last->next : window.first) = &block;
+    window.last = &block;
+    span_ += block.events().size();
+}
+
+void WindowLedger::close(std::int64_t last_position) {
+    windows_.back().closed = true;
+    windows_.back().last_position = last_position;
+    advance();
+}
+
+void WindowLedger::settle(Tracked& event) noexcept {
+    event.settled = true;
+    if (--event.block->unsettled == 0)
+        leave(*event.block);
+}
+
+void WindowLedger::leave(TrackedBlock& block) noexcept {
+    Window& window = *std::exchange(block.window, nullptr);
+    if (block.previous != nullptr) {
+        block.previous->through = block.through;
+        block.previous->span += block.span;
+        block.previous->next = block.next;
+    } else {
+        window.settled_to = block.through;
+        window.any_settled = true;
+        window.passed += block.span;
+        window.first = block.next;
+    }
+    (block.next != nullptr ? block.next->previous : window.last) = block.previous;
+}
+
+void WindowLedger::advance() {
+    while (!windows_.empty()) {
+        Window& window = windows_.front();
+        span_ -= std::exchange(window.passed, 0);
+        if (TrackedBlock* block = window.first) {
+            const std::vector<Tracked>& events = block->tracked();
+            while (events[block->first_unsettled].settled) {
+                window.settled_to = events[block->first_unsettled].event->position;
+                window.any_settled = true;
+                block->first_unsettled++;
+                block->span--;
+                span_--;
+            }
+            return;
+        }
+        if (!window.closed)
+            return;
+        highest_settled_ = std::max({highest_settled_, window.settled_to, window.last_position});
+        windows_.pop_front();
+        settled_windows_++;
+    }
+}
+
+std::size_t WindowLedger::take_settled() noexcept {
+    return std::exchange(settled_windows_, 0);
+}
+
+std::optional<std::int64_t> WindowLedger::front_position() const noexcept {
+    if (windows_.empty() || !windows_.front().any_settled)
+        return std::nullopt;
+    return windows_.front().settled_to;
+}
+
+TrackedBlock* WindowLedger::first_block() const noexcept {
+    for (const Window& window : windows_)
+        if (window.first != nullptr)
+            return window.first;
+    return nullptr;
+}
+
+Tracked* WindowLedger::first_unsettled() const noexcept {
+    TrackedBlock* block = first_block();
+    if (block == nullptr)
+        return nullptr;
+    // advance() has looked at the front window only.
+    std::size_t i = block->first_unsettled;
+    while (block->tracked()[i].settled)
+        i++;
+    return &block->tracked()[i];
+}
+
+}  // namespace outbox

@@ -1,0 +1,85 @@
+#include "core/text_template.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace outbox {
+
+Result<TextTemplate> TextTemplate::parse(std::string_view text) {
+    struct Field {
+        std::string_view name;
+        Part::Kind kind;
+    };
+    static constexpr std::array fields{
+        Field{"topic", Part::Kind::topic}, Field{"aggregate_type", Part::Kind::aggregate_type},
+        Field{"event_type", Part::Kind::event_type}, Field{"database", Part::Kind::database}};
+    const auto invalid = [&](std::string message) {
+        return Error{ErrorKind::invalid_value, std::move(message), "",
+                     "Fields are: {topic}, {aggregate_type}, {event_type}, {database}."};
+    };
+
+    TextTemplate parsed;
+    std::string_view rest = text;
+    while (!rest.empty()) {
+        const std::size_t brace = rest.find_first_of("{}");
+        if (brace != 0) {
+            parsed.parts_.push_back({Part::Kind::text, std::string(rest.substr(0, brace))});
+            rest.remove_prefix(std::min(rest.size(), brace));
+            continue;
+        }
+        const std::size_t end = rest.find('}');
+        if (rest.front() == '}' || end == std::string_view::npos)
+            return invalid("\"" + std::string(text) + "\" has a brace without its other");
+        const std::string_view name = rest.substr(1, end - 1);
+        const auto field = std::find_if(fields.begin(), fields.end(),
+                                        [&](const Field& f) { return f.name == name; });
+        if (field == fields.end())
+            return invalid("There is no field \"{" + std::string(name) + "}\"");
+        parsed.parts_.push_back({field->kind, ""});
+        rest.remove_prefix(end + 1);
+    }
+    if (parsed.parts_.empty())
+        return invalid("A name must not be empty");
+    return parsed;
+}
+
+void TextTemplate::append_to(std::string& out, const Event& event,
+                             std::string_view database) const {
+    for (const Part& part : parts_)
+        switch (part.kind) {
+            case Part::Kind::text:
+                out += part.text;
+                break;
+            case Part::Kind::topic:
+                out += event.topic;
+                break;
+            case Part::Kind::aggregate_type:
+                out += event.aggregate_type;
+                break;
+            case Part::Kind::event_type:
+                out += event.event_type;
+                break;
+            case Part::Kind::database:
+                out += database;
+                break;
+        }
+}
+
+bool TextTemplate::is_constant() const noexcept {
+    return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) {
+        return part.kind == Part::Kind::text || part.kind == Part::Kind::database;
+    });
+}
+
+bool TextTemplate::needs_only_topic() const noexcept {
+    return std::none_of(parts_.begin(), parts_.end(), [](const Part& part) {
+        return part.kind == Part::Kind::aggregate_type || part.kind == Part::Kind::event_type;
+    });
+}
+
+bool TextTemplate::ends_with(std::string_view suffix) const noexcept {
+    return !parts_.empty() && parts_.back().kind == Part::Kind::text &&
+           parts_.back().text.ends_with(suffix);
+}
+
+}  // namespace outbox

@@ -1,0 +1,129 @@
+#include "core/url.hpp"
+
+#include <algorithm>
+
+#include "core/text.hpp"
+
+namespace outbox {
+
+// The text may hold a password: say what is wrong with it, do not repeat it.
+static Error malformed(const char* why, const char* hint =
+                                            "Write for example \"https://example.com:443/events\", "
+                                            "with a port from 1 to 65535; what is special is "
+                                            "percent-encoded.") {
+    return {ErrorKind::invalid_value, std::string("invalid URL: ") + why, "", hint};
+}
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = ascii_lower(c);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+std::optional<std::string> percent_decoded(std::string_view text) {
+    std::string decoded;
+    for (std::size_t i = 0; i < text.size(); i++) {
+        if (text[i] != '%') {
+            decoded += text[i];
+            continue;
+        }
+        if (i + 2 >= text.size())
+            return std::nullopt;
+        const int high = hex_digit(text[i + 1]), low = hex_digit(text[i + 2]);
+        if (high < 0 || low < 0 || (high == 0 && low == 0))
+            return std::nullopt;
+        decoded += static_cast<char>(high * 16 + low);
+        i += 2;
+    }
+    return decoded;
+}
+
+// Decoded text that goes into a header line or a connection string.
+static bool has_control_character(std::string_view text) {
+    return std::any_of(text.begin(), text.end(),
+                       [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; });
+}
+
+static bool is_scheme(std::string_view text) {
+    auto letter = [](char c) { return ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z'; };
+    return !text.empty() && letter(text.front()) &&
+           std::all_of(text.begin(), text.end(), [&](char c) {
+               return letter(c) || (c >= '0' && c <= '9') || c == '+' || c == '-' || c == '.';
+           });
+}
+
+Result<Url> Url::parse(std::string_view text) {
+    for (char c : text)
+        if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f || c == '"' || c == '<' || c == '>')
+            return malformed("it contains blanks or control characters");
+    if (text.find('#') != std::string_view::npos)
+        return malformed("it has a fragment");
+
+    Url url;
+    const std::size_t colon = text.find(':');
+    if (colon == std::string_view::npos || !is_scheme(text.substr(0, colon)))
+        return malformed("it has no scheme", "A URL starts with a scheme, such as \"https://\".");
+    for (char c : text.substr(0, colon))
+        url.scheme += ascii_lower(c);
+    text.remove_prefix(colon + 1);
+
+    if (const std::size_t mark = text.find('?'); mark != std::string_view::npos) {
+        std::string_view query = text.substr(mark + 1);
+        text = text.substr(0, mark);
+        while (!query.empty()) {
+            const std::string_view pair = query.substr(0, query.find('&'));
+            query.remove_prefix(std::min(query.size(), pair.size() + 1));
+            const std::size_t equals = pair.find('=');
+            auto name = percent_decoded(pair.substr(0, equals));
+            auto value = percent_decoded(
+                equals == std::string_view::npos ? std::string_view{} : pair.substr(equals + 1));
+            if (!name || !value)
+                return malformed("its query is badly encoded");
+            url.query.emplace_back(*name, *value);
+        }
+    }
+
+    if (text.substr(0, 2) != "//") {
+        url.path = text;
+        return url;
+    }
+    text.remove_prefix(2);
+    std::string_view authority = text.substr(0, text.find('/'));
+    url.path = text.substr(authority.size());
+
+    if (const std::size_t at = authority.rfind('@'); at != std::string_view::npos) {
+        const std::string_view userinfo = authority.substr(0, at);
+        authority.remove_prefix(at + 1);
+        const std::size_t separator = userinfo.find(':');
+        url.has_password = separator != std::string_view::npos;
+        url.user = percent_decoded(userinfo.substr(0, separator));
+        if (!url.user || has_control_character(*url.user))
+            return malformed("its user is badly encoded");
+    }
+    std::size_t end_of_host = authority.find(':');
+    if (!authority.empty() && authority.front() == '[') {
+        const std::size_t bracket = authority.find(']');
+        if (bracket == std::string_view::npos)
+            return malformed("its IPv6 address is not closed");
+        url.host = authority.substr(1, bracket - 1);
+        end_of_host = bracket + 1;
+        if (end_of_host < authority.size() && authority[end_of_host] != ':')
+            return malformed("its host is malformed");
+    } else {
+        auto host = percent_decoded(authority.substr(0, end_of_host));
+        if (!host || has_control_character(*host))
+            return malformed("its host is badly encoded");
+        url.host = *host;
+    }
+    if (end_of_host < authority.size()) {
+        const std::string_view port = authority.substr(end_of_host + 1);
+        const auto number = parse_integer(port);
+        if (!number || *number < 1 || *number > 65535)
+            return malformed("its port is not a number from 1 to 65535");
+        url.port = port;
+    }
+    return url;
+}
+
+}  // namespace outbox

@@ -1,0 +1,43 @@
+#include "net/curl_options.hpp"
+
+#include "core/small_file.hpp"
+
+namespace outbox {
+
+void set_connection_options(CURL* easy, const TransportConfig& config) {
+    curl_easy_setopt(easy, CURLOPT_URL, config.url_text.c_str());
+    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, config.url.scheme.c_str());
+    curl_easy_setopt(easy, CURLOPT_PROXY, "");  // not from the environment of the server
+    curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_2TLS);
+    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // do not wait for a hanging name server
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                     static_cast<long>(config.connect_timeout / 1000));
+}
+
+static constexpr std::size_t max_authorities_size = 1024 * 1024;
+static constexpr Micros read_again = seconds(10);
+
+std::optional<std::string> Authorities::trust(CURL* easy) {
+    if (config_.ca_file.empty())
+        return std::nullopt;
+    if (const Micros now = config_.clock.now(); now >= read_again_at_) {
+        if (std::optional<std::string> why = read())
+            return why;
+        read_again_at_ = now + read_again;
+    }
+    curl_blob blob{text_.data(), text_.size(), CURL_BLOB_COPY};
+    curl_easy_setopt(easy, CURLOPT_CAINFO_BLOB, &blob);
+    return std::nullopt;
+}
+
+std::optional<std::string> Authorities::read() {
+    Result<std::string> text = read_small_file(config_.ca_file, max_authorities_size);
+    if (!text)
+        return "option \"ca_file\": " + text.error().message;
+    text_ = std::move(text.value());
+    return std::nullopt;
+}
+
+}  // namespace outbox

@@ -1,0 +1,244 @@
+// https: one easy handle per request under way, kept for the next one. libcurl keeps connections,
+// and with HTTP/2 sends requests over one connection side by side.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/text.hpp"
+#include "net/address_check.hpp"
+#include "net/connection_scope.hpp"
+#include "net/curl_loop.hpp"
+#include "net/curl_options.hpp"
+#include "net/http1_response.hpp"
+#include "net/transport.hpp"
+
+namespace outbox {
+
+namespace {
+
+struct Transfer {
+    CURL* easy = nullptr;
+    curl_slist* headers = nullptr;
+    Exchange* exchange = nullptr;
+    // Written by callbacks.
+    bool answered_early = false;
+    std::size_t around_body = 0;  // bytes of header lines, interim responses and trailers included
+    int lines = 0;
+    int responses = 0;  // interim ones included
+    std::string body;
+    std::size_t body_size = 0;
+    char error[CURL_ERROR_SIZE];
+    AddressCheck address_check;
+
+    explicit Transfer(const TransportConfig& config) : address_check(config) {}
+    Transfer(const Transfer&) = delete;
+    Transfer& operator=(const Transfer&) = delete;
+    ~Transfer() {
+        curl_slist_free_all(headers);
+        curl_easy_cleanup(easy);
+    }
+};
+
+// libcurl keeps every line: also those of interim responses and trailers, of which it limits neither
+// number nor size.
+bool count_header(Transfer& transfer, std::string_view line) noexcept {
+    constexpr int max_lines = 256;
+    transfer.around_body += line.size();
+    transfer.lines++;
+    transfer.responses += line.starts_with("HTTP/");
+    return transfer.around_body <= Http1Response::max_around_body && transfer.lines <= max_lines &&
+           transfer.responses <= Http1Response::max_interim_responses + 1;
+}
+
+// A server may answer before it has read the whole request, and with HTTP/2 then closes the stream
+// (RFC 9113, section 8.1). libcurl 7.88 goes on to send, and fails or hangs; the answer is there.
+std::size_t on_header(char* line, std::size_t, std::size_t size, void* self) noexcept {
+    auto* transfer = static_cast<Transfer*>(self);
+    if (!count_header(*transfer, {line, size}))
+        return 0;  // the transfer fails
+    if (size == 2 && line[0] == '\r') {  // the last line
+        long status = 0;
+        curl_off_t sent = 0;
+        curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
+        curl_easy_getinfo(transfer->easy, CURLINFO_SIZE_UPLOAD_T, &sent);
+        const auto whole = static_cast<curl_off_t>(transfer->exchange->content.body.size());
+        transfer->answered_early = status >= 200 && sent < whole;
+    }
+    return size;
+}
+
+std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) noexcept {
+    auto* transfer = static_cast<Transfer*>(self);
+    const std::size_t kept = transfer->exchange->keep_body;
+    const std::size_t room = kept - transfer->body.size();
+    try {
+        transfer->body.append(data, std::min(size, room));
+    } catch (...) {
+        return 0;  // the transfer fails
+    }
+    transfer->body_size += size;
+    return transfer->body_size <= std::max(Http1Response::max_body, kept) ? size : 0;
+}
+
+class CurlTransport final : public Transport {
+  public:
+    explicit CurlTransport(TransportConfig config)
+        : config_(std::move(config)), loop_(config_.clock), authorities_(config_) {
+        const long most = static_cast<long>(config_.max_connections);
+        curl_multi_setopt(loop_.multi(), CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX);
+        curl_multi_setopt(loop_.multi(), CURLMOPT_MAX_TOTAL_CONNECTIONS, most);
+        curl_multi_setopt(loop_.multi(), CURLMOPT_MAXCONNECTS, most);
+    }
+
+    ~CurlTransport() override {
+        for (const auto& transfer : transfers_)
+            curl_multi_remove_handle(loop_.multi(), transfer->easy);
+    }
+
+    int descriptor() const noexcept override { return loop_.epoll(); }
+    Micros deadline() const noexcept override { return failed_.empty() ? loop_.deadline() : 0; }
+
+    void send(Exchange& exchange) override {
+        if (!loop_.usable()) {
+            exchange.fail("could not set up libcurl");
+            failed_.push_back(&exchange);
+            return;
+        }
+        if (spare_.empty())
+            spare_.push_back(make_transfer());
+        Transfer& transfer = *spare_.back();
+        spare_.pop_back();
+        transfer.exchange = &exchange;
+        transfer.body.clear();
+        transfer.body_size = transfer.around_body = 0;
+        transfer.lines = transfer.responses = 0;
+        transfer.error[0] = '\0';
+        transfer.address_check.reset();
+        if (std::optional<std::string> why = authorities_.trust(transfer.easy)) {
+            exchange.fail(std::move(*why));
+            failed_.push_back(&exchange);
+            spare_.push_back(&transfer);
+            return;
+        }
+        set_headers(transfer, exchange.content.headers);
+        curl_easy_setopt(transfer.easy, CURLOPT_CUSTOMREQUEST, exchange.method);
+        curl_easy_setopt(transfer.easy, CURLOPT_REQUEST_TARGET,
+                         exchange.target.empty() ? nullptr : exchange.target.c_str());
+        curl_easy_setopt(transfer.easy, CURLOPT_POSTFIELDS, exchange.content.body.data());
+        curl_easy_setopt(transfer.easy, CURLOPT_POSTFIELDSIZE_LARGE,
+                         static_cast<curl_off_t>(exchange.content.body.size()));
+        if (loop_.add(transfer.easy) != CURLM_OK) {
+            exchange.fail("could not start a request");
+            failed_.push_back(&exchange);
+            spare_.push_back(&transfer);
+        }
+    }
+
+    void step(Micros now, std::vector<Exchange*>& done) override {
+        done.insert(done.end(), failed_.begin(), failed_.end());
+        failed_.clear();
+        if (!loop_.usable())
+            return;
+        loop_.step(now, [](const epoll_event&) {});
+        loop_.take_finished([&](CURL* easy, CURLcode result) {
+            Transfer* transfer = nullptr;
+            curl_easy_getinfo(easy, CURLINFO_PRIVATE, &transfer);
+            finish(*transfer, result, done);
+        });
+        for (const auto& transfer : transfers_)
+            if (transfer->answered_early)
+                finish(*transfer, CURLE_OK, done);
+    }
+
+  private:
+    Transfer* make_transfer() {
+        auto transfer = std::make_unique<Transfer>(config_);
+        transfer->easy = curl_easy_init();
+        if (transfer->easy == nullptr)
+            throw std::bad_alloc();
+        CURL* easy = transfer->easy;
+        set_connection_options(easy, config_);
+        curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
+        transfer->address_check.install(easy);
+        curl_easy_setopt(easy, CURLOPT_POST, 1L);
+        curl_easy_setopt(easy, CURLOPT_PIPEWAIT, 1L);
+        curl_easy_setopt(easy, CURLOPT_USERAGENT, user_agent);
+        curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
+                         static_cast<long>(config_.request_timeout / 1000));
+        curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
+        curl_easy_setopt(easy, CURLOPT_HEADERDATA, transfer.get());
+        curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
+        curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer.get());
+        curl_easy_setopt(easy, CURLOPT_PRIVATE, transfer.get());
+        curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, transfer->error);
+        transfers_.push_back(std::move(transfer));
+        return transfers_.back().get();
+    }
+
+    void set_headers(Transfer& transfer, std::string_view lines) {
+        curl_slist_free_all(std::exchange(transfer.headers, nullptr));
+        auto append = [&](const std::string& line) {
+            curl_slist* longer = curl_slist_append(transfer.headers, line.c_str());
+            if (longer == nullptr)
+                throw std::bad_alloc();
+            transfer.headers = longer;
+        };
+        append("Expect:");  // no round trip before the body
+        if (lines.find("Content-Type:") == std::string_view::npos)
+            append("Content-Type:");  // libcurl would call it a form
+        if (!config_.authorization.empty())
+            append("Authorization: " + config_.authorization);
+        while (!lines.empty()) {
+            const std::size_t end = lines.find("\r\n");
+            append(std::string(lines.substr(0, end)));
+            lines.remove_prefix(end + 2);
+        }
+        curl_easy_setopt(transfer.easy, CURLOPT_HTTPHEADER, transfer.headers);
+    }
+
+    void finish(Transfer& transfer, CURLcode result, std::vector<Exchange*>& done) {
+        curl_multi_remove_handle(loop_.multi(), transfer.easy);
+        if (result == CURLE_OK || transfer.answered_early)
+            take_answer(transfer);
+        else
+            take_failure(transfer, result);
+        transfer.answered_early = false;
+        done.push_back(transfer.exchange);
+        spare_.push_back(&transfer);
+    }
+
+    static void take_failure(Transfer& transfer, CURLcode result) {
+        long sent = 0;
+        curl_easy_getinfo(transfer.easy, CURLINFO_REQUEST_SIZE, &sent);
+        transfer.exchange->reached = sent > 0;
+        transfer.exchange->scope = scope_of(result);
+        transfer.exchange->fail(transfer.address_check.explain(result, transfer.error));
+    }
+
+    static void take_answer(Transfer& transfer) {
+        Exchange& exchange = *transfer.exchange;
+        long status = 0;
+        curl_off_t retry_after = 0;
+        curl_easy_getinfo(transfer.easy, CURLINFO_RESPONSE_CODE, &status);
+        curl_easy_getinfo(transfer.easy, CURLINFO_RETRY_AFTER, &retry_after);
+        exchange.status = static_cast<int>(status);
+        exchange.retry_after = retry_after > 0 ? std::to_string(retry_after) : "";
+        exchange.body = transfer.body;
+    }
+
+    TransportConfig config_;
+    CurlLoop loop_;
+    Authorities authorities_;
+    std::vector<std::unique_ptr<Transfer>> transfers_;
+    std::vector<Transfer*> spare_;
+    std::vector<Exchange*> failed_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> create_curl_transport(TransportConfig config) {
+    return std::make_unique<CurlTransport>(std::move(config));
+}
+
+}  // namespace outbox

@@ -1,0 +1,57 @@
+#include "net/exchange.hpp"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+
+#include "core/secrets.hpp"
+#include "core/text.hpp"
+
+namespace outbox {
+
+// A destination cannot ask to be left alone for longer.
+static constexpr Micros longest_retry_after = seconds(24 * 60 * 60);
+
+std::string_view secret_in(std::string_view authorization) {
+    for (const std::string_view scheme : {"Bearer ", "Basic "})
+        if (authorization.substr(0, scheme.size()) == scheme)
+            return authorization.substr(scheme.size());
+    return {};
+}
+
+// What a server says about a request may repeat it, as Amazon's does when a signature is wrong.
+void conceal_secrets(Exchange& exchange) noexcept {
+    static constexpr std::string_view authorization = "Authorization: ";
+    static constexpr std::string_view session = "X-Amz-Security-Token: ";
+    std::string_view lines = exchange.content.headers;
+    for (std::size_t end; (end = lines.find("\r\n")) != lines.npos; lines.remove_prefix(end + 2)) {
+        const std::string_view line = lines.substr(0, end);
+        if (line.substr(0, authorization.size()) == authorization)
+            conceal(exchange.body, secret_in(line.substr(authorization.size())));
+        else if (line.substr(0, session.size()) == session)
+            conceal(exchange.body, line.substr(session.size()));
+    }
+}
+
+std::string explain(const Exchange& exchange) {
+    if (exchange.status == 0)
+        return printable(exchange.error);
+    std::string text = "HTTP " + std::to_string(exchange.status);
+    if (exchange.status >= 300 && exchange.status < 400)
+        text += " (redirects are not followed)";
+    const std::string body = printable(std::string_view(exchange.body).substr(0, usual_kept_body));
+    return body.empty() ? text : text + ": " + body;
+}
+
+Micros retry_after_of(const std::string& text, Micros unix_now) {
+    if (text.empty())
+        return 0;
+    Micros wait = 0;
+    if (const auto number = parse_integer(text))
+        wait = *number > longest_retry_after / seconds(1) ? longest_retry_after : seconds(*number);
+    else if (const time_t date = curl_getdate(text.c_str(), nullptr); date >= 0)
+        wait = seconds(date) - unix_now;
+    return std::clamp<Micros>(wait, 0, longest_retry_after);
+}
+
+}  // namespace outbox

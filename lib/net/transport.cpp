@@ -1,0 +1,37 @@
+#include "net/transport.hpp"
+
+#include <curl/curl.h>
+
+namespace outbox {
+
+TransportConfig transport_config(const Destination& destination, const Clock& clock,
+                                 std::string url, std::size_t max_connections) {
+    Url parsed = Url::parse(url).value();
+    return {.clock = clock,
+            .url_text = std::move(url),
+            .url = std::move(parsed),
+            .allowed_hosts = destination.allowed_hosts,
+            .connect_timeout = destination.connect_timeout,
+            .request_timeout = destination.request_timeout,
+            .ca_file = destination.ca_file,
+            .authorization = "",
+            .max_connections = max_connections};
+}
+
+std::string host_header(const Url& url) {
+    const bool is_implied = url.port.empty() || (url.scheme == "https" && url.port == "443");
+    const bool is_ipv6 = url.host.find(':') != std::string::npos;
+    return (is_ipv6 ? "[" + url.host + "]" : url.host) + (is_implied ? "" : ":" + url.port);
+}
+
+std::unique_ptr<Transport> create_transport(TransportConfig config) {
+    return config.url.scheme == "https" ? create_curl_transport(std::move(config))
+                                        : create_direct_transport(std::move(config));
+}
+
+bool initialize_curl() noexcept {
+    static const CURLcode initialized = curl_global_init(CURL_GLOBAL_DEFAULT);
+    return initialized == CURLE_OK;
+}
+
+}  // namespace outbox

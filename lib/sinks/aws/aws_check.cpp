@@ -1,0 +1,113 @@
+// Whether queues of SQS and topics of SNS are there, and whether the service knows us: asks for the
+// attributes of each. That it may be sent to only an event tells. A name ends with ".fifo" exactly
+// where it is a FIFO queue or topic; the services see to that.
+#include <algorithm>
+
+#include "cloud/aws/aws_credentials.hpp"
+#include "cloud/aws/aws_service.hpp"
+#include "cloud/aws/sns_protocol.hpp"
+#include "cloud/aws/sqs_protocol.hpp"
+#include "sinks/module_entry.hpp"
+#include "sinks/request_check.hpp"
+
+namespace outbox {
+
+namespace {
+
+class AwsCheck final : public RequestCheck {
+  public:
+    explicit AwsCheck(const CheckContext& context)
+        : destination_(context.destination),
+          clock_(context.clock),
+          service_(context.destination) {
+        for (const std::string& target : context.targets)
+            add_name(target);
+        auto credentials = std::make_unique<AwsCredentials>(destination_, context.clock);
+        credentials_ = credentials.get();
+        use(transport_config(destination_, context.clock, service_.url(), 1),
+            std::move(credentials));
+    }
+
+  private:
+    enum Step { look_up, look };
+
+    void add_name(const std::string& target) {
+        std::string name;
+        service_.append_name(name, target);
+        if (std::find(names_.begin(), names_.end(), name) == names_.end())
+            names_.push_back(std::move(name));
+    }
+
+    bool ask(Exchange& exchange, std::vector<Finding>&) override {
+        if (next_ == names_.size())
+            return false;
+        if (address_.empty())
+            address_ = service_.address_of(names_[next_]);
+        std::string& body = exchange.content.buffer;
+        exchange.step = address_.empty() ? look_up : look;
+        if (address_.empty()) {
+            body = sqs_queue_url_request(names_[next_]);
+            sign(exchange, "GetQueueUrl");
+        } else if (destination_.kind == SinkKind::sns) {
+            body = sns_attributes_request(address_);
+            sign(exchange, "");
+        } else {
+            body = sqs_attributes_request(address_);
+            sign(exchange, "GetQueueAttributes");
+        }
+        return true;
+    }
+
+    void sign(Exchange& exchange, std::string_view action) {
+        service_.sign(exchange, credentials_->keys(), clock_.unix_now(), action);
+    }
+
+    void judge(const Exchange& exchange, std::vector<Finding>& findings) override {
+        if (exchange.status == 200 && exchange.step == look_up)
+            address_ = parse_sqs_queue_url(exchange.body);
+        if (exchange.status == 200 && exchange.step == look_up && !address_.empty())
+            return;
+        const std::string subject = service_.subject(names_[next_++]);
+        address_.clear();
+        if (exchange.status != 200)
+            findings.push_back({subject, false, why_not(exchange)});
+        else if (exchange.step == look_up)
+            findings.push_back({subject, false, "the answer has no URL for it"});
+        else
+            findings.push_back({subject, true, "it exists"});
+    }
+
+    std::string why_not(const Exchange& exchange) const {
+        const AwsFailure failure = service_.failure_in(exchange.body);
+        std::string text = AwsService::describe(exchange, failure, credentials_->keys());
+        const bool denied = failure.code == "AccessDenied" ||
+                            failure.code == "AccessDeniedException" ||
+                            failure.code == "AuthorizationError";
+        if (denied && exchange.step == look)
+            text += std::string(" (to look is another permission than to send: ") +
+                    (destination_.kind == SinkKind::sns ? "sns:GetTopicAttributes)"
+                                                        : "sqs:GetQueueAttributes)");
+        return text;
+    }
+
+    const Destination& destination_;
+    const Clock& clock_;
+    AwsService service_;
+    AwsCredentials* credentials_ = nullptr;  // the base class owns them
+    std::vector<std::string> names_;
+    std::size_t next_ = 0;
+    std::string address_;  // of the next one, where it had to be looked up
+};
+
+}  // namespace
+
+}  // namespace outbox
+
+OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
+    const outbox::CheckContext& context) noexcept {
+    return outbox::made_by([&]() -> outbox::Check* {
+        if (!outbox::initialize_curl())
+            return nullptr;
+        return new outbox::AwsCheck(context);
+    });
+}

@@ -1,0 +1,16 @@
+// The request PublishBatch of SNS.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "sinks/aws/aws_message.hpp"
+
+namespace outbox {
+
+// Made entry by entry.
+void begin_sns_batch(std::string& body, std::string_view topic_arn);
+void add_sns_entry(std::string& body, std::size_t index, const AwsMessage& message);
+
+}  // namespace outbox

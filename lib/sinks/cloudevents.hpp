@@ -1,0 +1,51 @@
+// Events as CloudEvents 1.0 over HTTP (https://github.com/cloudevents/spec, HTTP protocol binding).
+//
+//   attribute         from
+//   id                event id
+//   source            /<database>/<aggregate type>
+//   type              event type
+//   subject           aggregate id
+//   time              occurred_at
+//   partitionkey      ordering key, unless empty
+//   sequence          position
+//   aggregateversion  version, if it has one
+//   schemaversion     schema version
+//   topic             topic
+//   sourceeventid     source event id, if it has one
+//
+// A header of the event whose name is a valid attribute name (a-z and 0-9 only) is an extension
+// attribute; any other is an HTTP header, or in a batch, where events have none of their own, an
+// attribute under the name without its other characters.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/event.hpp"
+#include "net/exchange.hpp"
+
+namespace outbox {
+
+// The path of the source attribute; `database` is any text.
+std::string source_prefix(std::string_view database);
+
+// Does a header of this name become an attribute?
+bool is_attribute_name(std::string_view name);
+
+// The parts of binary mode, for other protocols than HTTP: each attribute but those of the data,
+// and each header of the event that is none. A value is only valid during the call.
+using TakePart = std::function<void(std::string_view name, std::string_view value)>;
+void take_apart(const Event& event, std::string_view source_prefix, const TakePart& attribute,
+                const TakePart& header);
+
+// Binary mode. The body is the payload itself.
+void encode_binary(const Event& event, std::string_view source_prefix, RequestContent& content);
+// Structured mode: the event as a JSON document.
+void encode_structured(const Event& event, std::string_view source_prefix, RequestContent& content);
+// Batched mode: a JSON array.
+void encode_batched(std::span<Event* const> events, std::string_view source_prefix,
+                    RequestContent& content);
+
+}  // namespace outbox

@@ -1,0 +1,97 @@
+#include "sinks/connection_check.hpp"
+
+#include <algorithm>
+
+#include "core/text.hpp"
+#include "net/curl_options.hpp"
+
+namespace outbox {
+
+ConnectionCheck::ConnectionCheck(TransportConfig config)
+    : config_(std::move(config)),
+      loop_(config_.clock),
+      authorities_(config_),
+      address_check_(config_) {}
+
+ConnectionCheck::~ConnectionCheck() {
+    if (easy_ != nullptr) {
+        curl_multi_remove_handle(loop_.multi(), easy_);
+        curl_easy_cleanup(easy_);
+    }
+}
+
+bool ConnectionCheck::step(Micros now, std::vector<Finding>& findings) {
+    std::optional<CURLcode> result;
+    if (!started_) {
+        if (const CURLcode code = start(); code != CURLE_OK)
+            result = code;
+    } else {
+        loop_.step(now, [](const epoll_event&) {});
+        loop_.take_finished([&](CURL*, CURLcode code) { result = code; });
+    }
+    if (!result)
+        return false;
+    for (Finding& finding : conclude(*result))
+        findings.push_back(std::move(finding));
+    return true;
+}
+
+CURLcode ConnectionCheck::start() {
+    started_ = true;
+    if (!loop_.usable())
+        return CURLE_FAILED_INIT;
+    easy_ = curl_easy_init();
+    if (easy_ == nullptr)
+        throw std::bad_alloc();
+    set_connection_options(easy_, config_);
+    address_check_.install(easy_);
+    if (std::optional<std::string> why = authorities_.trust(easy_)) {
+        why->copy(error_, sizeof error_ - 1);
+        return CURLE_SSL_CACERT_BADFILE;
+    }
+    curl_easy_setopt(easy_, CURLOPT_CONNECT_ONLY, 1L);
+    curl_easy_setopt(easy_, CURLOPT_ERRORBUFFER, error_);
+    return loop_.add(easy_) == CURLM_OK ? CURLE_OK : CURLE_FAILED_INIT;
+}
+
+// libcurl 8.14 does not say the port of a connection whose TLS failed.
+static bool is_of_tls(CURLcode result) {
+    return result == CURLE_SSL_CONNECT_ERROR || result == CURLE_SSL_CERTPROBLEM ||
+           result == CURLE_SSL_CIPHER || result == CURLE_PEER_FAILED_VERIFICATION ||
+           result == CURLE_SSL_CACERT_BADFILE || result == CURLE_SSL_ISSUER_ERROR;
+}
+
+// One line per step that was taken, of which only the last can have failed.
+std::vector<Finding> ConnectionCheck::conclude(CURLcode result) const {
+    const std::string& host = config_.url.host;
+    const bool https = config_.url.scheme == "https";
+    long local_port = 0;  // known once there is a connection, also when TLS fails
+    if (easy_ != nullptr)
+        curl_easy_getinfo(easy_, CURLINFO_LOCAL_PORT, &local_port);
+    const std::optional<Address>& address = address_check_.tried();
+
+    std::vector<Finding> findings;
+    if (address)
+        findings.push_back({"address", true, host + " is " + address->text()});
+    if (address && (local_port > 0 || is_of_tls(result)))
+        findings.push_back({"connection", true,
+                            "port " + (!config_.url.port.empty() ? config_.url.port
+                                       : https                   ? "443"
+                                                                 : "80")});
+    if (result != CURLE_OK) {
+        const char* subject = result == CURLE_SSL_CACERT_BADFILE ? "tls"
+                              : findings.empty()       ? "address"
+                              : findings.size() == 1 ? "connection"
+                                                     : "tls";
+        findings.push_back({subject, false, address_check_.explain(result, error_)});
+    } else if (https) {
+        findings.push_back({"tls", true, "the certificate is valid for " + host});
+    }
+    return findings;
+}
+
+bool all_ok(const std::vector<Finding>& findings) noexcept {
+    return std::all_of(findings.begin(), findings.end(), [](const Finding& f) { return f.ok; });
+}
+
+}  // namespace outbox

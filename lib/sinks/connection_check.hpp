@@ -1,0 +1,40 @@
+// Whether a server can be reached: an address that is allowed, a connection, and with https TLS.
+// Nothing is sent over the connection.
+#pragma once
+
+#include <curl/curl.h>
+
+#include "core/check.hpp"
+#include "net/address_check.hpp"
+#include "net/curl_loop.hpp"
+#include "net/curl_options.hpp"
+#include "net/transport.hpp"
+
+namespace outbox {
+
+class ConnectionCheck final : public Check {
+  public:
+    explicit ConnectionCheck(TransportConfig config);
+    ~ConnectionCheck() override;
+
+    int descriptor() const noexcept override { return loop_.epoll(); }
+    Micros deadline() const noexcept override { return started_ ? loop_.deadline() : 0; }
+    bool step(Micros now, std::vector<Finding>& findings) override;
+
+  private:
+    CURLcode start();
+    std::vector<Finding> conclude(CURLcode result) const;
+
+    const TransportConfig config_;
+    CurlLoop loop_;
+    Authorities authorities_;
+    AddressCheck address_check_;
+    CURL* easy_ = nullptr;
+    bool started_ = false;
+    char error_[CURL_ERROR_SIZE] = "";
+};
+
+// Is everything as it should be?
+bool all_ok(const std::vector<Finding>& findings) noexcept;
+
+}  // namespace outbox

@@ -1,0 +1,140 @@
+// The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; what others mean is in
+// verdict_of(). Redirects are not followed (CloudEvents webhook specification, section 2.1).
+#include "core/base64.hpp"
+#include "sinks/cloudevents.hpp"
+#include "sinks/connection_check.hpp"
+#include "sinks/module_entry.hpp"
+#include "sinks/request_sink.hpp"
+
+namespace outbox {
+
+namespace {
+
+constexpr std::size_t default_connections = 16;
+constexpr std::size_t default_batch = 100;
+
+std::string authorization_of(const Destination& destination) {
+    if (!destination.token.empty())
+        return "Bearer " + destination.token;
+    if (destination.user.empty() && destination.password.empty())
+        return "";
+    std::string value = "Basic ";
+    append_base64(value, destination.user + ":" + destination.password);
+    return value;
+}
+
+struct Verdict {
+    Fate fate;
+    bool permanent = false;
+    Scope scope = Scope::destination;
+};
+
+// The URL and the credentials are the same for all events, so an answer about them says nothing
+// about this one. Server errors and lost answers may be due to either (RFC 9110, section 15).
+Verdict verdict_of(const Exchange& exchange) {
+    const int status = exchange.status;
+    if (status == 0)
+        return {exchange.reached ? Fate::failed : Fate::unavailable, false, exchange.scope};
+    if (status >= 200 && status < 300)
+        return {Fate::confirmed};
+    switch (status) {
+        case 413:  // too large
+        case 415:  // of a kind it does not take
+        case 431:  // its headers are too large
+            return {Fate::refused, true};
+        case 429:
+        case 503:
+            return {Fate::throttled};
+        case 404:
+        case 405:
+        case 410:
+            return {Fate::unavailable, false, Scope::lane};
+        case 401:
+        case 402:
+        case 403:
+        case 407:
+        case 421:
+        case 426:
+            return {Fate::unavailable};
+        case 408:
+        case 425:
+            return {Fate::failed};
+        default:
+            if (status >= 500)
+                return {Fate::failed};
+            return {status >= 400 ? Fate::refused : Fate::unavailable};
+    }
+}
+
+class HttpSink final : public RequestSink {
+  public:
+    explicit HttpSink(const SinkContext& context)
+        : RequestSink(context, default_connections),
+          destination_(context.destination),
+          source_prefix_(source_prefix(context.destination.source)) {
+        use(destination_.url_text, nullptr, authorization_of(destination_));
+    }
+
+    Capabilities capabilities() const noexcept override {
+        Capabilities capabilities{.max_batches = connections(),
+                                  .more_batches = more_connections()};
+        if (destination_.format == EventFormat::batched)
+            capabilities.max_batch_events =
+                destination_.batch_size > 0 ? destination_.batch_size : default_batch;
+        return capabilities;
+    }
+
+  private:
+    std::optional<Outcome> encode(Exchange& exchange) override {
+        const std::vector<Event*>& events = exchange.batch->events;
+        switch (destination_.format) {
+            case EventFormat::structured:
+                encode_structured(*events.front(), source_prefix_, exchange.content);
+                break;
+            case EventFormat::batched:
+                encode_batched(events, source_prefix_, exchange.content);
+                break;
+            default:
+                encode_binary(*events.front(), source_prefix_, exchange.content);
+                break;
+        }
+        return std::nullopt;
+    }
+
+    Outcome judge(const Exchange& exchange) override {
+        const Verdict verdict = verdict_of(exchange);
+        if (verdict.fate == Fate::confirmed)
+            return {.batch = exchange.batch};
+        Outcome outcome{exchange.batch, verdict.fate, explain(exchange),
+                        retry_after_of(exchange.retry_after, clock().unix_now()),
+                        verdict.permanent};
+        outcome.scope = verdict.scope;
+        return outcome;
+    }
+
+    const Destination& destination_;
+    const std::string source_prefix_;
+};
+
+}  // namespace
+
+}  // namespace outbox
+
+OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
+    const outbox::CheckContext& context) noexcept {
+    return outbox::made_by([&]() -> outbox::Check* {
+        if (!outbox::initialize_curl())
+            return nullptr;
+        const outbox::Destination& destination = context.destination;
+        return new outbox::ConnectionCheck(
+            outbox::transport_config(destination, context.clock, destination.url_text, 1));
+    });
+}
+
+OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept {
+    return outbox::made_by([&]() -> outbox::Sink* {
+        if (!outbox::initialize_curl())
+            return nullptr;
+        return new outbox::HttpSink(context);
+    });
+}

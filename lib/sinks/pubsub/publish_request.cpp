@@ -1,0 +1,156 @@
+#include "sinks/pubsub/publish_request.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "core/base64.hpp"
+#include "core/text.hpp"
+#include "sinks/cloudevents.hpp"
+#include "sinks/pubsub/limits.hpp"
+
+namespace outbox {
+
+namespace {
+
+// Writes the members of a message's `attributes`.
+class AttributeWriter {
+  public:
+    AttributeWriter(std::string& out, MessageLimits& limits) : out_(out), limits_(limits) {}
+
+    void add(std::string_view name, std::string_view value) {
+        limits_.attribute(name, value);
+        if (!first_)
+            out_ += ',';
+        first_ = false;
+        append_json_string(out_, name);
+        out_ += ':';
+        append_json_string(out_, value);
+    }
+
+  private:
+    std::string& out_;
+    MessageLimits& limits_;
+    bool first_ = true;
+};
+
+bool is_our_name(std::string_view name) {
+    static constexpr std::array names{
+        std::string_view{"event_id"},       std::string_view{"event_type"},
+        std::string_view{"aggregate_type"}, std::string_view{"aggregate_id"},
+        std::string_view{"version"},        std::string_view{"schema_version"},
+        std::string_view{"occurred_at"},    std::string_view{"content_type"}};
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void add_plain(AttributeWriter& attributes, const Event& event) {
+    std::string text;
+    append_uuid(text, event.event_id);
+    attributes.add("event_id", text);
+    attributes.add("event_type", event.event_type);
+    attributes.add("aggregate_type", event.aggregate_type);
+    attributes.add("aggregate_id", event.aggregate_id);
+    const auto number = [&](std::string_view name, std::int64_t value) {
+        text.clear();
+        append_integer(text, value);
+        attributes.add(name, text);
+    };
+    if (event.has_version)
+        number("version", event.version);
+    number("schema_version", event.schema_version);
+    text.clear();
+    append_timestamp(text, event.occurred_at);
+    attributes.add("occurred_at", text);
+    if (event.has_payload)
+        attributes.add("content_type", event.content_type);
+    for (const Header& header : event.headers)
+        if (header.kind != Header::Kind::null && !is_our_name(header.name))
+            attributes.add(header.name, header.value);
+}
+
+void add_binary(AttributeWriter& attributes, const Event& event, std::string_view source_prefix) {
+    std::string prefixed = "ce-";
+    take_apart(
+        event, source_prefix,
+        [&](std::string_view name, std::string_view value) {
+            prefixed.resize(3);
+            prefixed += name;
+            attributes.add(prefixed, value);
+        },
+        [&](std::string_view name, std::string_view value) { attributes.add(name, value); });
+    if (event.has_payload)
+        attributes.add("content-type", event.content_type);
+}
+
+void add_beside_document(AttributeWriter& attributes, const Event& event) {
+    attributes.add("content-type", "application/cloudevents+json; charset=UTF-8");
+    for (const Header& header : event.headers)
+        if (header.kind != Header::Kind::null && !is_attribute_name(header.name))
+            attributes.add(header.name, header.value);
+}
+
+}  // namespace
+
+PublishEncoder::PublishEncoder(EventFormat format, std::string_view database)
+    : format_(format), source_prefix_(source_prefix(database)) {}
+
+std::optional<std::string> PublishEncoder::encode(std::span<Event* const> events,
+                                                  std::string& body) {
+    body = R"({"messages":[)";
+    for (const Event* event : events) {
+        if (event != events.front())
+            body += ',';
+        if (std::optional<std::string> broken = append(body, *event))
+            return broken;
+    }
+    body += "]}";
+    return std::nullopt;
+}
+
+std::optional<std::string> PublishEncoder::append(std::string& out, const Event& event) {
+    MessageLimits limits;
+    out += R"({"attributes":{)";
+    AttributeWriter attributes(out, limits);
+    std::string_view data = event.payload;
+    switch (format_) {
+        case EventFormat::binary:
+            add_binary(attributes, event, source_prefix_);
+            break;
+        case EventFormat::structured:
+            add_beside_document(attributes, event);
+            encode_structured(event, source_prefix_, document_);
+            data = document_.body;
+            break;
+        default:
+            add_plain(attributes, event);
+            break;
+    }
+    out += '}';
+    limits.ordering_key(event.ordering_key);
+    if (!event.ordering_key.empty()) {
+        out += R"(,"orderingKey":)";
+        append_json_string(out, event.ordering_key);
+    }
+    limits.data(data.size());
+    if (std::optional<std::string> broken = limits.broken())
+        return broken;
+    if (!data.empty()) {
+        out += R"(,"data":")";
+        append_base64(out, data);
+        out += '"';
+    }
+    out += '}';
+    return std::nullopt;
+}
+
+std::size_t PublishEncoder::size_of(const Event& event) noexcept {
+    constexpr std::size_t names = 300;  // of attributes, and what is always there
+    std::size_t size = names + event.payload.size() * 4 / 3 + 2 * event.ordering_key.size() +
+                       event.topic.size() + event.aggregate_type.size() +
+                       event.aggregate_id.size() + event.event_type.size() +
+                       event.content_type.size();
+    for (const Header& header : event.headers)
+        size += header.name.size() + header.value.size() + 10;
+    return size;
+}
+
+}  // namespace outbox

@@ -1,0 +1,170 @@
+// The pubsub sink: a publish request per batch, which is of one topic and has events of one
+// ordering key, or events without a key.
+//
+// A topic that does not exist can be created on the way: the batch's exchange goes out as the
+// request that creates it, and then once more as the publish request.
+#include <algorithm>
+
+#include "cloud/google/google_credentials.hpp"
+#include "sinks/module_entry.hpp"
+#include "sinks/pubsub/answer.hpp"
+#include "sinks/pubsub/publish_request.hpp"
+#include "sinks/pubsub/resource.hpp"
+#include "sinks/request_sink.hpp"
+
+namespace outbox {
+
+namespace {
+
+constexpr std::size_t default_connections = 32;
+constexpr std::size_t most_messages = 1'000;  // the service's own limit
+// A request may have ten times as much, but what has to go again should not be large.
+constexpr std::size_t usual_request = 1024 * 1024;
+
+class PubsubSink final : public RequestSink {
+  public:
+    explicit PubsubSink(const SinkContext& context)
+        : RequestSink(context, default_connections),
+          destination_(context.destination),
+          encoder_(destination_.format, destination_.source) {
+        auto credentials = google_credentials(destination_, context.clock);
+        credentials_ = credentials.get();
+        use(service_url(destination_), std::move(credentials));
+    }
+
+    Capabilities capabilities() const noexcept override {
+        return {.max_batch_events = destination_.batch_size > 0
+                                        ? std::min(destination_.batch_size, most_messages)
+                                        : most_messages,
+                .max_batch_bytes = usual_request,
+                .max_batches = connections(),
+                .more_batches = more_connections(),
+                .keys = KeyPolicy::alone,
+                .lanes = !destination_.target.is_constant()};
+    }
+
+    std::size_t size_of(const Event& event) const noexcept override {
+        return PublishEncoder::size_of(event);
+    }
+
+    void lane_of(const Event& event, std::string& lane) const override {
+        destination_.target.append_to(lane, event, destination_.source);
+    }
+
+  private:
+    // The steps of an exchange.
+    enum Step { publish, create_topic, publish_again };
+
+    std::string topic_of(const Exchange& exchange) const {
+        std::string topic;
+        lane_of(*exchange.batch->events.front(), topic);
+        return topic;
+    }
+
+    std::optional<Outcome> encode(Exchange& exchange) override {
+        const std::string topic = topic_of(exchange);
+        if (std::optional<std::string> why = invalid_topic_id(topic)) {
+            // A name that no event has a part in is everybody's.
+            const bool own = !destination_.target.is_constant();
+            return Outcome{exchange.batch, own ? Fate::refused : Fate::unavailable, std::move(*why),
+                           0, own};
+        }
+        RequestContent& content = exchange.content;
+        if (std::optional<std::string> broken =
+                encoder_.encode(exchange.batch->events, content.buffer))
+            return Outcome{exchange.batch, Fate::refused, std::move(*broken), 0, true};
+        content.headers = "Content-Type: application/json\r\n";
+        if (credentials_ != nullptr)
+            content.headers += "Authorization: " + credentials_->authorization() + "\r\n";
+        exchange.keep_body = kept_answer(exchange.batch->events.size());
+        make_publish(exchange, topic);
+        return std::nullopt;
+    }
+
+    void make_publish(Exchange& exchange, const std::string& topic) const {
+        exchange.method = "POST";
+        exchange.target = topic_path(destination_.project, topic) + ":publish";
+        exchange.content.body = exchange.content.buffer;
+    }
+
+    bool next_request(Exchange& exchange) override {
+        if (exchange.step == publish && destination_.create_topics && exchange.status == 404) {
+            if (ServiceError::of(exchange).status != "NOT_FOUND")
+                return false;
+            exchange.step = create_topic;
+            exchange.method = "PUT";
+            exchange.target = topic_path(destination_.project, topic_of(exchange));
+            exchange.content.body = "{}";
+            return true;
+        }
+        if (exchange.step == create_topic && topic_is_there(exchange)) {
+            exchange.step = publish_again;
+            make_publish(exchange, topic_of(exchange));
+            return true;
+        }
+        return false;
+    }
+
+    // Somebody else may have been faster.
+    static bool topic_is_there(const Exchange& exchange) {
+        return exchange.status == 200 ||
+               (exchange.status == 409 && ServiceError::of(exchange).status == "ALREADY_EXISTS");
+    }
+
+    Outcome judge(const Exchange& exchange) override {
+        if (exchange.status == 200 && exchange.step != create_topic)
+            return judge_success(exchange);
+        const ServiceError error = ServiceError::of(exchange);
+        if (error.status == "UNAUTHENTICATED")
+            credentials_rejected();
+        const Micros retry_after = retry_after_of(exchange.retry_after, clock().unix_now());
+        const std::string topic = topic_of(exchange);
+        if (exchange.step == create_topic)  // nothing has been published
+            return scoped({exchange.batch, Fate::unavailable,
+                           "topic \"" + topic + "\" could not be created: " + error.explain(exchange),
+                           retry_after},
+                          exchange.status == 0 ? exchange.scope : Scope::lane);
+        const Verdict verdict =
+            verdict_on(exchange, error, "projects/" + destination_.project + "/topics/" + topic);
+        const std::string which = error.status.empty() ? "" : "topic \"" + topic + "\": ";
+        return scoped({exchange.batch, verdict.fate, which + error.explain(exchange), retry_after,
+                       verdict.permanent},
+                      verdict.scope);
+    }
+
+    static Outcome scoped(Outcome outcome, Scope scope) {
+        outcome.scope = scope;
+        return outcome;
+    }
+
+    Outcome judge_success(const Exchange& exchange) const {
+        const std::size_t sent = exchange.batch->events.size();
+        std::optional<std::vector<std::string>> ids = message_ids_of(exchange.body);
+        if (!ids)
+            return {exchange.batch, Fate::failed, "the answer has no message ids"};
+        if (ids->size() != sent)
+            return {exchange.batch, Fate::failed,
+                    "the answer has " + std::to_string(ids->size()) + " message ids for " +
+                        std::to_string(sent) + " messages"};
+        Outcome outcome{.batch = exchange.batch};
+        if (destination_.receipts)
+            outcome.message_ids = std::move(*ids);
+        return outcome;
+    }
+
+    const Destination& destination_;
+    PublishEncoder encoder_;
+    GoogleCredentials* credentials_ = nullptr;  // the base class owns them
+};
+
+}  // namespace
+
+}  // namespace outbox
+
+OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept {
+    return outbox::made_by([&]() -> outbox::Sink* {
+        if (!outbox::initialize_curl())
+            return nullptr;
+        return new outbox::PubsubSink(context);
+    });
+}

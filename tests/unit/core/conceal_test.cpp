@@ -1,0 +1,43 @@
+// Secrets in what a server says.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/secrets.hpp"
+
+namespace outbox {
+namespace {
+
+constexpr std::string_view secret = "s3cret-s3cret-1";
+
+std::string concealed(std::string text) {
+    conceal(text, secret);
+    return text;
+}
+
+TEST(Conceal, TakesOutEveryOccurrence) {
+    EXPECT_EQ(concealed("a s3cret-s3cret-1, s3cret-s3cret-1s3cret-s3cret-1 b"), "a ***, ****** b");
+    EXPECT_EQ(concealed("s3cret-s3cret-1"), "***");
+}
+
+TEST(Conceal, TakesOutWhatIsLeftWhereTheTextWasCutOff) {
+    EXPECT_EQ(concealed("token s3cret-s3cret-"), "token ***");
+    EXPECT_EQ(concealed("token s3cret-s"), "token ***");
+    EXPECT_EQ(concealed("s3cret-s3cret-1 s3cret-s3"), "*** ***");
+}
+
+TEST(Conceal, LeavesEverythingElse) {
+    EXPECT_EQ(concealed(""), "");
+    EXPECT_EQ(concealed("no such secret"), "no such secret");
+    EXPECT_EQ(concealed("s3cret-s3cret-2 s3cret-"), "s3cret-s3cret-2 s3cret-");
+}
+
+TEST(Conceal, TakesNoWordForASecret) {
+    std::string text = "bad request";
+    conceal(text, "bad");
+    conceal(text, "");
+    EXPECT_EQ(text, "bad request");
+}
+
+}  // namespace
+}  // namespace outbox
