@@ -42,7 +42,7 @@ static void define_integer(const char* name, const char* description, const char
                             flags, nullptr, nullptr, nullptr);
 }
 
-// Read by name, in SQL: outbox.destination_option().
+// Read by name, in SQL: outbox_internal.destination_option().
 static const config_enum_entry on_dead_letter_values[] = {
     {"release", 0, false}, {"block", 1, false}, {nullptr, 0, false}};
 

@@ -1,10 +1,10 @@
 -- Rights that can be granted, each a set of privileges. Who calls these functions needs EXECUTE on
 -- them and nothing else: whoever gets it may hand out the right.
 
--- What each right consists of: functions, and views with the functions they need, of this schema, by
--- name. A new one that is not for its owner alone is added here, and to
+-- What each right consists of: functions, and views with the functions they need, of the schemas inbox and
+-- inbox_internal, by name. A new one that is not for its owner alone is added here, and to
 -- tests/system/test_privileges.py. `read` has what a processor calls, which works as the reader.
-CREATE FUNCTION inbox.parts_of_right(right_to text)
+CREATE FUNCTION inbox_internal.parts_of_right(right_to text)
 RETURNS text[]
 LANGUAGE sql IMMUTABLE STRICT
 SET search_path = pg_catalog, pg_temp
@@ -30,69 +30,86 @@ BEGIN ATOMIC
                            'prune']
               END;
 END;
-COMMENT ON FUNCTION inbox.parts_of_right(text) IS 'internal: the objects that a right gives the use of';
+COMMENT ON FUNCTION inbox_internal.parts_of_right(text) IS 'the objects that a right gives the use of';
 
-CREATE FUNCTION inbox.privileges_of_right(right_to text, OUT privilege text, OUT object text)
+CREATE FUNCTION inbox_internal.privileges_of_right(right_to text, OUT privilege text, OUT object text)
 RETURNS SETOF record
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT 'EXECUTE', 'ROUTINE ' || p.oid::regprocedure
       FROM pg_proc AS p
-     WHERE p.pronamespace = 'inbox'::regnamespace AND p.proname = ANY (inbox.parts_of_right(right_to))
+     WHERE p.pronamespace IN ('inbox'::regnamespace, 'inbox_internal'::regnamespace)
+       AND p.proname = ANY (inbox_internal.parts_of_right(right_to))
     UNION ALL
     SELECT 'SELECT', 'TABLE ' || c.oid::regclass
       FROM pg_class AS c
-     WHERE c.relnamespace = 'inbox'::regnamespace AND c.relname = ANY (inbox.parts_of_right(right_to))
+     WHERE c.relnamespace = 'inbox'::regnamespace AND c.relname = ANY (inbox_internal.parts_of_right(right_to))
        AND c.relkind IN ('r', 'v');
 END;
-COMMENT ON FUNCTION inbox.privileges_of_right(text) IS 'internal: the privileges that make up a right';
+COMMENT ON FUNCTION inbox_internal.privileges_of_right(text) IS 'the privileges that make up a right';
 
-CREATE FUNCTION inbox.grant_right(role regrole, right_to text)
+-- Where a role may do something. USAGE on a schema comes with the first privilege on something in it, and goes
+-- with the last.
+CREATE FUNCTION inbox_internal.schemas_used_by(role regrole)
+RETURNS SETOF name
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT n.nspname
+      FROM pg_namespace AS n
+     WHERE n.nspname IN ('inbox', 'inbox_internal')
+       AND (EXISTS (SELECT FROM pg_proc AS p, aclexplode(p.proacl) AS acl
+                     WHERE p.pronamespace = n.oid AND acl.grantee = role)
+            OR EXISTS (SELECT FROM pg_class AS c, aclexplode(c.relacl) AS acl
+                        WHERE c.relnamespace = n.oid AND acl.grantee = role));
+END;
+COMMENT ON FUNCTION inbox_internal.schemas_used_by(regrole) IS 'the schemas in which a role has privileges';
+
+CREATE FUNCTION inbox_internal.grant_right(role regrole, right_to text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    part record;
+    part   record;
+    schema name;
 BEGIN
     LOCK TABLE inbox.setting IN SHARE UPDATE EXCLUSIVE MODE; -- or else "tuple concurrently updated"
-    FOR part IN SELECT * FROM inbox.privileges_of_right(right_to) LOOP
+    FOR part IN SELECT * FROM inbox_internal.privileges_of_right(right_to) LOOP
         EXECUTE format('GRANT %s ON %s TO %I', part.privilege, part.object, pg_get_userbyid(role));
     END LOOP;
-    EXECUTE format('GRANT USAGE ON SCHEMA inbox TO %I', pg_get_userbyid(role));
+    FOR schema IN SELECT inbox_internal.schemas_used_by(role) LOOP
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', schema, pg_get_userbyid(role));
+    END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox.grant_right(regrole, text) IS 'internal: gives a role the privileges of a right';
+COMMENT ON FUNCTION inbox_internal.grant_right(regrole, text) IS 'gives a role the privileges of a right';
 
--- USAGE on the schema goes with the last privilege on something in it.
-CREATE FUNCTION inbox.revoke_right(role regrole, right_to text)
+CREATE FUNCTION inbox_internal.revoke_right(role regrole, right_to text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    part record;
+    part   record;
+    schema name;
 BEGIN
     LOCK TABLE inbox.setting IN SHARE UPDATE EXCLUSIVE MODE; -- or else "tuple concurrently updated"
-    FOR part IN SELECT * FROM inbox.privileges_of_right(right_to) LOOP
+    FOR part IN SELECT * FROM inbox_internal.privileges_of_right(right_to) LOOP
         EXECUTE format('REVOKE %s ON %s FROM %I', part.privilege, part.object, pg_get_userbyid(role));
     END LOOP;
-    IF NOT EXISTS (SELECT FROM pg_proc AS p, aclexplode(p.proacl) AS acl
-                    WHERE p.pronamespace = 'inbox'::regnamespace AND acl.grantee = role
-                   UNION ALL
-                   SELECT FROM pg_class AS c, aclexplode(c.relacl) AS acl
-                    WHERE c.relnamespace = 'inbox'::regnamespace AND acl.grantee = role) THEN
-        EXECUTE format('REVOKE USAGE ON SCHEMA inbox FROM %I', pg_get_userbyid(role));
-    END IF;
+    FOR schema IN SELECT unnest('{inbox,inbox_internal}'::name[]) EXCEPT SELECT inbox_internal.schemas_used_by(role) LOOP
+        EXECUTE format('REVOKE USAGE ON SCHEMA %I FROM %I', schema, pg_get_userbyid(role));
+    END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox.revoke_right(regrole, text) IS 'internal: takes the privileges of a right from a role';
+COMMENT ON FUNCTION inbox_internal.revoke_right(regrole, text) IS 'takes the privileges of a right from a role';
 
 CREATE FUNCTION inbox.grant_send(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT inbox.grant_right(role, 'send');
+    SELECT inbox_internal.grant_right(role, 'send');
 END;
 COMMENT ON FUNCTION inbox.grant_send(regrole) IS 'lets a role put events into the inbox';
 
@@ -101,7 +118,7 @@ RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT inbox.revoke_right(role, 'send');
+    SELECT inbox_internal.revoke_right(role, 'send');
 END;
 COMMENT ON FUNCTION inbox.revoke_send(regrole) IS 'takes the right to put events into the inbox from a role';
 
@@ -110,7 +127,7 @@ RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT inbox.grant_right(role, 'read');
+    SELECT inbox_internal.grant_right(role, 'read');
 END;
 COMMENT ON FUNCTION inbox.grant_read(regrole) IS 'lets a role subscribe handlers';
 
@@ -119,7 +136,7 @@ RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT inbox.revoke_right(role, 'read');
+    SELECT inbox_internal.revoke_right(role, 'read');
 END;
 COMMENT ON FUNCTION inbox.revoke_read(regrole) IS 'takes the right to subscribe handlers from a role';
 
@@ -128,7 +145,7 @@ RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT inbox.grant_right(role, 'consume');
+    SELECT inbox_internal.grant_right(role, 'consume');
 END;
 COMMENT ON FUNCTION inbox.grant_consume(regrole) IS 'lets a role consume events in its own processes';
 
@@ -137,7 +154,7 @@ RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT inbox.revoke_right(role, 'consume');
+    SELECT inbox_internal.revoke_right(role, 'consume');
 END;
 COMMENT ON FUNCTION inbox.revoke_consume(regrole) IS 'takes the right to consume events from a role';
 
@@ -146,7 +163,7 @@ RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT inbox.grant_right(role, 'operate');
+    SELECT inbox_internal.grant_right(role, 'operate');
 END;
 COMMENT ON FUNCTION inbox.grant_operate(regrole) IS 'lets a role decide about events that failed';
 
@@ -155,7 +172,7 @@ RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT inbox.revoke_right(role, 'operate');
+    SELECT inbox_internal.revoke_right(role, 'operate');
 END;
 COMMENT ON FUNCTION inbox.revoke_operate(regrole) IS 'takes the right to decide about events that failed from a role';
 
@@ -164,7 +181,7 @@ RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT inbox.grant_right(role, 'monitor');
+    SELECT inbox_internal.grant_right(role, 'monitor');
 END;
 COMMENT ON FUNCTION inbox.grant_monitor(regrole) IS 'lets a role see whether everything is well';
 
@@ -173,6 +190,6 @@ RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT inbox.revoke_right(role, 'monitor');
+    SELECT inbox_internal.revoke_right(role, 'monitor');
 END;
 COMMENT ON FUNCTION inbox.revoke_monitor(regrole) IS 'takes the right to see whether everything is well from a role';

@@ -1,7 +1,7 @@
 -- Who asks. A function that has more rights than its caller, and needs to know who that is, takes it as
 -- its last parameter:
 --
---     caller outbox.caller DEFAULT CURRENT_USER
+--     caller outbox_internal.caller DEFAULT CURRENT_USER
 --
 -- The default and the check are evaluated where the call is made, before the function takes the rights of
 -- its owner. So the value is the role whose rights the calling code has, and cannot be another: after SET
@@ -10,16 +10,16 @@
 --
 -- A NULL gets past the check in an outer join or an empty subquery, so what is decided by a caller is
 -- refused if it is NULL.
-CREATE DOMAIN outbox.caller AS name NOT NULL CHECK (VALUE = CURRENT_USER);
-COMMENT ON DOMAIN outbox.caller IS 'the role that calls a function; no other can be passed';
+CREATE DOMAIN outbox_internal.caller AS name NOT NULL CHECK (VALUE = CURRENT_USER);
+COMMENT ON DOMAIN outbox_internal.caller IS 'the role that calls a function; no other can be passed';
 
 -- Nobody can keep one for later, in a table or a function of its own.
-REVOKE ALL ON TYPE outbox.caller FROM PUBLIC;
+REVOKE ALL ON TYPE outbox_internal.caller FROM PUBLIC;
 
 -- VACUUM, ANALYZE, REINDEX and REFRESH MATERIALIZED VIEW run code of tables with the rights of their owners,
 -- and so do the workers of pg_outbox. Nobody has asked for anything there.
-CREATE FUNCTION outbox.refuse_restricted()
+CREATE FUNCTION outbox_internal.refuse_restricted()
 RETURNS void
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_refuse_restricted';
-COMMENT ON FUNCTION outbox.refuse_restricted() IS 'internal: raises an error in code that maintenance of a table runs';
+COMMENT ON FUNCTION outbox_internal.refuse_restricted() IS 'raises an error in code that maintenance of a table runs';
