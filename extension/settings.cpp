@@ -76,8 +76,8 @@ static bool check_default_destination(char** value, void**, GucSource) {
     return accepted(call_core([url] { return validate_server_options({{"url", url}}); }));
 }
 
-// pg_inbox is plain SQL: setting this is how its functions ask for a wake-up at commit. Where this
-// library is not loaded it is a setting nobody reads.
+// pg_inbox is plain SQL: setting this is how inbox_internal.wake() asks for a wake-up at commit, also
+// in databases without pg_outbox. Where this library is not loaded it is a setting nobody reads.
 static char* inbox_wake = nullptr;
 static void assign_inbox_wake(const char* value, void*) {
     if (strcmp(value, "messages") == 0)

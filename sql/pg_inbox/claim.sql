@@ -9,33 +9,6 @@
 -- A lease that was lost counts as a failed attempt of its messages, for one of them may end whoever
 -- processes it. From then on such a message is claimed alone: it takes no others along.
 
-CREATE FUNCTION inbox_internal.check_isolation()
-RETURNS void
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        RAISE EXCEPTION 'messages cannot be claimed in a % transaction',
-                        upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'feature_not_supported',
-                  HINT = 'Use READ COMMITTED, in a transaction of its own.';
-    END IF;
-END $$;
-COMMENT ON FUNCTION inbox_internal.check_isolation() IS 'refuses transactions that look at the past';
-
-CREATE FUNCTION inbox_internal.check_lease_time(lease interval)
-RETURNS void
-LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF lease IS NULL OR lease < interval '1 millisecond' OR lease > interval '1 day' THEN
-        RAISE EXCEPTION 'lease must be from 1 ms to a day' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-END $$;
-COMMENT ON FUNCTION inbox_internal.check_lease_time(interval) IS 'refuses leases that make no sense';
-
 CREATE FUNCTION inbox_internal.lease_lost(token uuid)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -130,7 +103,7 @@ DECLARE
     handlers  integer;
     pending   boolean;
 BEGIN
-    PERFORM inbox_internal.check_isolation();
+    PERFORM inbox_internal.check_isolation('messages cannot be claimed');
     PERFORM inbox_internal.check_lease_time(lease);
     IF max_messages IS NULL OR max_messages < 1 THEN
         RAISE EXCEPTION 'max_messages must be at least 1' USING ERRCODE = 'invalid_parameter_value';

@@ -61,7 +61,7 @@ BEGIN
     EXECUTE format('ALTER ROLE CURRENT_USER IN DATABASE %I SET inbox.confirmed = %L', current_database(),
                    (SELECT string_agg(DISTINCT s.token, ',') FROM inbox.own_subscriptions() AS s
                      WHERE s.confirmed OR s.token = ANY (tokens)));
-    PERFORM set_config('inbox.wake', 'subscriptions', true), set_config('inbox.wake', 'messages', true);
+    PERFORM inbox_internal.wake('subscriptions'), inbox_internal.wake('messages');
 EXCEPTION
     WHEN insufficient_privilege THEN
         NULL;

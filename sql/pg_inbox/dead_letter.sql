@@ -42,8 +42,7 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" does not exist', consumer
             USING ERRCODE = 'undefined_object', HINT = 'The view inbox.status lists all consumers.';
     END IF;
-    -- Heard by pg_outbox when the server has it loaded: messages may have become free.
-    PERFORM set_config('inbox.wake', 'messages', true);
+    PERFORM inbox_internal.wake('messages'); -- messages may have become free
     RETURN known_id;
 END $$;
 COMMENT ON FUNCTION inbox_internal.take_control(text) IS 'locks a consumer for a person';

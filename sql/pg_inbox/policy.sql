@@ -60,8 +60,7 @@ BEGIN
     INSERT INTO inbox.operation (role, consumer, operation, details)
         VALUES (caller, consumer, 'set policy', jsonb_strip_nulls(jsonb_build_object(
                     'max_attempts', $2, 'retry_base', $3, 'retry_max', $4, 'on_dead_letter', $5)));
-    -- Heard by pg_outbox when the server has it loaded: what was blocked may go on.
-    PERFORM set_config('inbox.wake', 'messages', true);
+    PERFORM inbox_internal.wake('messages'); -- what was blocked may go on
 END $$;
 COMMENT ON FUNCTION inbox.set_policy(text, integer, interval, interval, text, inbox_internal.caller) IS
     'says how often and when events of a consumer are tried again, and what a dead letter does to its key';

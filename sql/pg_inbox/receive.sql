@@ -95,8 +95,7 @@ BEGIN
                    e.ordering_key, e.content_type, e.headers, e.payload)) IS NULL
         ON CONFLICT DO NOTHING;
     GET DIAGNOSTICS stored = ROW_COUNT;
-    -- Heard by pg_outbox when the server has it loaded: the processor of the consumer looks at commit.
-    ignored := set_config('inbox.wake', 'messages', true);
+    ignored := inbox_internal.wake('messages'); -- the processor of the consumer looks at commit
     RETURN stored;
 END $$;
 COMMENT ON FUNCTION inbox.receive(text, text, uuid[], timestamptz[], bigint[], bigint[], integer[], uuid[], text[], text[], text[], text[], text[], text[], jsonb[], bytea[]) IS

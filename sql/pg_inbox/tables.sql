@@ -252,14 +252,14 @@ COMMENT ON SEQUENCE inbox.message_seq_seq IS 'order of arrival';
 COMMENT ON SEQUENCE inbox.operation_id_seq IS 'ids of operations';
 
 -- pg_outbox, when the server has it loaded, looks after what is in these two: however it got there, by a
--- restore as well.
+-- restore as well. Who may write to them need not be able to call wake().
 CREATE FUNCTION inbox_internal.wake_keeper()
 RETURNS trigger
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM set_config('inbox.wake', 'subscriptions', true), set_config('inbox.wake', 'messages', true);
+    PERFORM inbox_internal.wake('subscriptions'), inbox_internal.wake('messages');
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION inbox_internal.wake_keeper() IS 'has the server look for consumers at commit';

@@ -22,7 +22,10 @@ CREATE TABLE outbox.cursor (
     detached_at       timestamptz,
     inserted_by       xid8        NOT NULL DEFAULT pg_current_xact_id(),
     dumped_done       pg_snapshot,
-    dumped_upto       pg_snapshot
+    dumped_upto       pg_snapshot,
+    lanes             integer,
+    first_batch       bigint,
+    next_batch        bigint
 );
 COMMENT ON TABLE outbox.cursor IS 'how far each destination has come';
 COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server; default: outbox.default_destination';
@@ -39,6 +42,10 @@ COMMENT ON COLUMN outbox.cursor.detached_at IS 'since then it does not hold the 
 COMMENT ON COLUMN outbox.cursor.inserted_by IS 'the transaction that made the row; so one that comes with a dump is known';
 COMMENT ON COLUMN outbox.cursor.dumped_done IS 'done as it came with a dump; NULL: it did not; see restore.sql';
 COMMENT ON COLUMN outbox.cursor.dumped_upto IS 'upto as it came with a dump';
+COMMENT ON COLUMN outbox.cursor.lanes IS 'pull: batches were dealt out to so many lanes';
+-- A search for the first batch of a lane starts here, and so meets no dead rows that an old snapshot keeps.
+COMMENT ON COLUMN outbox.cursor.first_batch IS 'pull: there are no batches with a lower number';
+COMMENT ON COLUMN outbox.cursor.next_batch IS 'pull: number of the next batch';
 
 SELECT pg_extension_config_dump('outbox.cursor', '');
 

@@ -413,9 +413,6 @@ COMMENT ON COLUMN outbox.replay_progress.events IS 'how many events were selecte
 COMMENT ON COLUMN outbox.replay_progress.waiting IS 'how many of them are still to be delivered';
 COMMENT ON COLUMN outbox.replay_progress.dead IS 'how many of them became dead letters';
 
-CREATE INDEX delivery_operation ON outbox.delivery (operation) WHERE operation IS NOT NULL;
-COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
-
 -- Gives up what of a replay has not been delivered and is not on its way. Returns how many events.
 -- Errors: 42704 there is no such replay.
 CREATE FUNCTION outbox.cancel_replay(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)

@@ -81,15 +81,6 @@ CREATE TRIGGER adopt_batch BEFORE INSERT ON outbox.batch
 ALTER TABLE outbox.batch ENABLE ALWAYS TRIGGER adopt_batch;
 COMMENT ON TRIGGER adopt_batch ON outbox.batch IS 'makes a restored batch one of this database';
 
-ALTER TABLE outbox.cursor
-    ADD COLUMN lanes       integer,
-    ADD COLUMN first_batch bigint,
-    ADD COLUMN next_batch  bigint;
-COMMENT ON COLUMN outbox.cursor.lanes IS 'pull: batches were dealt out to so many lanes';
--- Looking for the first batch of a lane from here on, nobody meets dead rows that an old snapshot keeps.
-COMMENT ON COLUMN outbox.cursor.first_batch IS 'pull: there are no batches with a lower number';
-COMMENT ON COLUMN outbox.cursor.next_batch IS 'pull: number of the next batch';
-
 CREATE VIEW outbox.lease AS
 SELECT b.destination, b.lane, b.fetched_by, b.fetched_at, b.locked_until,
        b.taken + pg_catalog.cardinality(b.retries) AS events
@@ -108,34 +99,6 @@ RETURNS void
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_wake_keeper';
 COMMENT ON FUNCTION outbox_internal.wake_keeper() IS 'at commit the keeper hears that events were read or settled';
-
-CREATE FUNCTION outbox_internal.check_isolation()
-RETURNS void
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        RAISE EXCEPTION 'events cannot be fetched or settled in a % transaction',
-                        upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'feature_not_supported',
-                  HINT = 'Use READ COMMITTED, in a transaction of its own.';
-    END IF;
-END $$;
-COMMENT ON FUNCTION outbox_internal.check_isolation() IS 'refuses transactions that look at the past';
-
-CREATE FUNCTION outbox_internal.check_lease_time(lease interval)
-RETURNS void
-LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF lease IS NULL OR lease < interval '1 millisecond' OR lease > interval '1 day' THEN
-        RAISE EXCEPTION 'lease must be from 1 ms to a day'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-END $$;
-COMMENT ON FUNCTION outbox_internal.check_lease_time(interval) IS 'refuses leases that make no sense';
 
 -- Stands for outbox.default_destination, which has no server to have USAGE on: who may execute it may fetch
 -- from there. It is not called.
@@ -652,7 +615,7 @@ DECLARE
     batch     outbox.batch;
     count     bigint;
 BEGIN
-    PERFORM outbox_internal.check_isolation();
+    PERFORM outbox_internal.check_isolation('events cannot be fetched or settled');
     PERFORM outbox_internal.check_lease_time(lease);
     IF max_events IS NULL OR max_events < 1 THEN
         RAISE EXCEPTION 'max_events must be at least 1' USING ERRCODE = 'invalid_parameter_value';
@@ -721,7 +684,7 @@ DECLARE
     batch outbox.batch;
 BEGIN
     PERFORM outbox_internal.refuse_restricted(); -- here for all who settle
-    PERFORM outbox_internal.check_isolation();
+    PERFORM outbox_internal.check_isolation('events cannot be fetched or settled');
     PERFORM outbox_internal.wake_keeper();
     LOOP
         SELECT * INTO batch FROM outbox.batch AS b WHERE b.token = $1;

@@ -133,6 +133,7 @@ ATTACKS = {
     "inbox.confirm": "the handlers of another role's consumer; from code that the role did not write",
     "inbox.own_subscriptions": "subscriptions of other roles",
     "inbox_internal.save_confirmation": "a confirmation in the name of another role",
+    "inbox_internal.wake": "workers that are woken without end",
     "inbox_internal.lock_subscriptions": "a lock that stops the handlers of others",
     "inbox_internal.confirmed_subscriptions": "handlers of another role's consumer",
     "inbox.unsubscribe": "another role's subscription",

@@ -224,7 +224,7 @@ def test_nothing_asks_who_logged_in(database: Database, functions: list[Function
              WHERE c.relnamespace IN ('{schema}'::regnamespace, '{schema}_internal'::regnamespace)"""
     )
     assert {name for name, text in others if SESSION.search(text)} == set()
-    files = sorted((SQL / f"pg_{schema}").rglob("*.sql*"))
+    files = sorted([*(SQL / f"pg_{schema}").rglob("*.sql*"), *(SQL / "common").rglob("*.sql*")])
     assert files
     assert {file.name for file in files if SESSION.search(without_comments(file.read_text()))} == set()
 

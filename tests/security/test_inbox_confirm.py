@@ -56,7 +56,7 @@ def wait_for_processor(database: Database, consumer: str) -> None:
 
 
 def wake(database: Database) -> None:
-    database.execute("BEGIN; SELECT set_config('inbox.wake', 'subscriptions', true); COMMIT")
+    database.execute("SELECT inbox_internal.wake('subscriptions')")
 
 
 def keeper_has_looked(database: Database) -> None:

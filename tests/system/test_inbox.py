@@ -294,7 +294,7 @@ def test_whoever_owns_the_inbox_cannot_run_handlers_as_a_superuser(
             ).fetchone()
             if owns == (True,):
                 connection.execute("UPDATE inbox.consumer SET role = 'postgres'")
-                connection.execute("SET inbox.wake = 'subscriptions'")
+                connection.execute("SELECT inbox_internal.wake('subscriptions')")
                 wait_until(
                     lambda: shared_cluster.log_since(offset), lambda log: "is not processed" in log,
                     what="the refusal in the server log",

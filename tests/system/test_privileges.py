@@ -1,7 +1,7 @@
 """Who may do what: every object of both extensions, and what those who have a right can and cannot do.
 
 A new function, table, view or type of the schemas outbox and inbox is entered into USERS below; until then the
-test fails. What is for somebody is entered into rights.sql as well. What is in outbox_internal and inbox_internal
+test fails. What is for somebody is entered into parts_of_right.sql as well. What is in outbox_internal and inbox_internal
 is for nobody, unless it is entered into USERS_OF_INTERNALS with the reason.
 """
 
@@ -231,6 +231,7 @@ USERS_OF_INTERNALS = {
     "inbox_internal.add_subscription": ("reader", SUBSCRIBE),
     "inbox_internal.save_confirmation": ("reader", SUBSCRIBE),
     "inbox_internal.lock_subscriptions": ("reader", SUBSCRIBE),
+    "inbox_internal.wake": ("reader", SUBSCRIBE),
     "inbox_internal.confirmed_subscriptions": ("reader", PROCESSOR),
     "inbox_internal.next_messages": ("reader", PROCESSOR),
     "inbox_internal.next_attempt": ("reader", PROCESSOR),
