@@ -89,7 +89,7 @@ static void detach_last(Round& round, TimestampTz now) {
     }
     not_before = later(now, Max(5'000, 2 * settings::cursor_flush_interval));
     come_back_at(round, not_before);
-    execute("SELECT outbox.detach_last()", SPI_OK_SELECT);
+    execute("SELECT outbox_internal.detach_last()", SPI_OK_SELECT);
     check_result_row("detach_last", {NAMEOID});
     bool is_null;
     const Datum name = result_value(0, 1, &is_null);
@@ -172,7 +172,7 @@ static TimestampTz look_not_before[segment_count];
 
 static bool is_free(int number) {
     const TimestampTz begin = GetCurrentTimestamp();
-    execute(psprintf("SELECT outbox.segment_is_free(%d)", number), SPI_OK_SELECT);
+    execute(psprintf("SELECT outbox_internal.segment_is_free(%d)", number), SPI_OK_SELECT);
     const bool free = is_true("segment_is_free");
     const TimestampTz end = GetCurrentTimestamp();
     look_not_before[number] = free ? 0 : end + 20 * (end - begin);
@@ -247,7 +247,7 @@ static void tend_receipts(TimestampTz now) {
     static TimestampTz due = 0;
     if (now < due)
         return;
-    execute("SELECT outbox.turn_receipts()", SPI_OK_SELECT);
+    execute("SELECT outbox_internal.turn_receipts()", SPI_OK_SELECT);
     const int64 pause =
         is_true("turn_receipts") ? memory_milliseconds : locked_milliseconds;
     due = later(now, Min(pause, settings::receipt_retention * INT64CONST(1000)));
@@ -258,7 +258,7 @@ static void tend_source_events(Round& round, TimestampTz now) {
     static TimestampTz due = 0;
     if (now < due)
         return;
-    execute("SELECT outbox.forget_source_events()", SPI_OK_SELECT);
+    execute("SELECT outbox_internal.forget_source_events()", SPI_OK_SELECT);
     const bool more = is_true("forget_source_events");
     if (more)
         come_back_at(round, now);

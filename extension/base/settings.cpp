@@ -42,7 +42,7 @@ static void define_integer(const char* name, const char* description, const char
                             flags, nullptr, nullptr, nullptr);
 }
 
-// Read by name, in SQL: outbox.destination_option().
+// Read by name, in SQL: outbox_internal.destination_option().
 static const config_enum_entry on_dead_letter_values[] = {
     {"release", 0, false}, {"block", 1, false}, {nullptr, 0, false}};
 
@@ -76,8 +76,8 @@ static bool check_default_destination(char** value, void**, GucSource) {
     return accepted(call_core([url] { return validate_server_options({{"url", url}}); }));
 }
 
-// pg_inbox is plain SQL: setting this is how its functions ask for a wake-up at commit. Where this
-// library is not loaded it is a setting nobody reads.
+// pg_inbox is plain SQL: setting this is how inbox_internal.wake() asks for a wake-up at commit, also
+// in databases without pg_outbox. Where this library is not loaded it is a setting nobody reads.
 static char* inbox_wake = nullptr;
 static void assign_inbox_wake(const char* value, void*) {
     if (strcmp(value, "messages") == 0)

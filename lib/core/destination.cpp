@@ -144,7 +144,7 @@ std::optional<Error> set_emulator(Destination& destination, std::string_view val
 
 std::optional<Error> apply_url(Destination& destination, std::string_view value);
 
-// Options that are read in SQL (outbox.destination_option) are only checked here.
+// Options that are read in SQL (outbox_internal.destination_option) are only checked here.
 std::optional<Error> check_duration(std::string_view name, std::string_view value) {
     Micros ignored;
     return set_duration(ignored, name, value);

@@ -36,7 +36,7 @@ enum class EventFormat {
 };
 
 // Where a new destination starts to read the log. Checked here; acted upon by
-// outbox.start_cursor().
+// outbox_internal.start_cursor().
 enum class Start { beginning, end };
 
 // What options fall back to: the settings of the server process.

@@ -627,7 +627,7 @@ def test_only_who_owns_the_table(source: Database, roles: dict[str, str]) -> Non
             connection.execute("SELECT outbox.backfill('item')")
         with pytest.raises(errors.CheckViolation):
             connection.execute(
-                f"SELECT outbox.add_backfill('item', NULL, 1, NULL, 1, '{roles['owner']}')"
+                f"SELECT outbox_internal.add_backfill('item', NULL, 1, NULL, 1, '{roles['owner']}')"
             )
         source.execute(f"SET ROLE {roles['owner']}")
         id = start(source, rate=50, batch=5)

@@ -272,7 +272,7 @@ def test_operators_may_check_and_owners_who_are_granted_it(database: Database) -
 def test_events_that_tell_the_topics(database: Database) -> None:
     def topics(looked_for: str | None = None) -> list[tuple]:
         return database.execute(
-            "SELECT topic, event_type FROM outbox.events_to_check('d', %s) ORDER BY 1, 2", (looked_for,)
+            "SELECT topic, event_type FROM outbox_internal.events_to_check('d', %s) ORDER BY 1, 2", (looked_for,)
         )
 
     database.add_destination("d", "null:", topics=" video.*, user.events")

@@ -147,7 +147,7 @@ def test_without_a_destination_everything_is_kept(make_cluster: MakeCluster) -> 
     database = create_database(cluster)
     enqueue(database)
     for number in range(4):
-        assert database.value("SELECT outbox.segment_is_free(%s)", (number,)) is False
+        assert database.value("SELECT outbox_internal.segment_is_free(%s)", (number,)) is False
     restart(cluster)  # the keeper looks at the log when it starts
     stays(lambda: count(database), ENOUGH, seconds=2, what="events in the log")
     database.add_destination("d", "null:")
