@@ -271,7 +271,7 @@ static void process_messages() {
     const ErrorData* const error = CopyErrorData();
     FlushErrorState();
     HOLD_INTERRUPTS();
-    ereport(LOG, (errmsg("the processor ends, for its role may not process these messages any more"),
+    ereport(LOG, (errmsg("the processor ends because its role may no longer process these messages"),
                   errdetail_log("%s", error->message)));
     proc_exit(1);
 }

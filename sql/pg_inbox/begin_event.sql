@@ -36,7 +36,7 @@ AS $$
 BEGIN
     RAISE EXCEPTION 'consumer "%" belongs to role "%"', consumer, owner
         USING ERRCODE = 'insufficient_privilege',
-              HINT = 'Use another name, or become that role (SET ROLE). An operator can give it away: inbox.give_consumer().';
+              HINT = 'Use another name, or become that role (SET ROLE). An operator can change its owner with inbox.give_consumer().';
 END $$;
 COMMENT ON FUNCTION inbox_internal.refuse_owner(text, name) IS 'refuses those who do not own a consumer';
 

@@ -17,7 +17,7 @@ AS $$
 BEGIN
     RAISE EXCEPTION 'the message is not under lease %', token
         USING ERRCODE = 'IL001',
-              DETAIL = 'The lease ended and somebody else has the message, or an earlier one of its key failed, or it was completed before.',
+              DETAIL = 'The lease ended and another process has the message, or an earlier one of its key failed, or it was completed before.',
               HINT = 'Undo what the message caused, and go on with others.';
 END $$;
 COMMENT ON FUNCTION inbox_internal.lease_lost(uuid) IS 'refuses whoever has lost a lease';

@@ -90,7 +90,7 @@ BEGIN
     PERFORM inbox_internal.lock_subscriptions();
     IF NOT EXISTS (SELECT FROM inbox.own_subscriptions() AS s WHERE s.consumer = confirm.consumer) THEN
         RAISE EXCEPTION 'role "%" has no consumer "%" with subscriptions', current_user, confirm.consumer
-            USING ERRCODE = 'undefined_object', HINT = 'Only the role of a consumer itself can confirm: SET ROLE.';
+            USING ERRCODE = 'undefined_object', HINT = 'Only the role of the consumer itself can confirm. Use SET ROLE.';
     END IF;
     PERFORM inbox_internal.save_confirmation(ARRAY(SELECT s.token FROM inbox.own_subscriptions() AS s
                                            WHERE s.consumer = confirm.consumer));

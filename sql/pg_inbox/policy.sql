@@ -43,7 +43,7 @@ BEGIN
     IF policy.max_attempts < 1 THEN
         RAISE EXCEPTION 'max_attempts must be at least 1' USING ERRCODE = 'invalid_parameter_value';
     ELSIF policy.retry_base <= interval '0' THEN
-        RAISE EXCEPTION 'retry_base must be more than nothing' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'retry_base must be greater than zero' USING ERRCODE = 'invalid_parameter_value';
     ELSIF policy.retry_max < policy.retry_base THEN
         RAISE EXCEPTION 'retry_max must be at least retry_base'
             USING ERRCODE = 'invalid_parameter_value',

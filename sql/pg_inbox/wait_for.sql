@@ -9,7 +9,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF timeout IS NULL OR timeout < interval '0' OR timeout > interval '1 hour' THEN
-        RAISE EXCEPTION 'timeout must be from nothing to an hour' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'timeout must be between zero and one hour' USING ERRCODE = 'invalid_parameter_value';
     ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'a % transaction cannot see what it waits for',
                         upper(current_setting('transaction_isolation'))

@@ -16,7 +16,7 @@ BEGIN
     SELECT c.* INTO class FROM pg_class AS c WHERE c.oid = $1;
     IF class.relkind NOT IN ('r', 'p') OR class.relispartition OR class.relpersistence = 't' THEN
         RAISE EXCEPTION '"%" cannot be adopted', $1
-            USING ERRCODE = 'wrong_object_type', DETAIL = 'Only tables can, and partitioned tables as a whole.';
+            USING ERRCODE = 'wrong_object_type', DETAIL = 'Only tables can be adopted, and partitioned tables only as a whole.';
     ELSIF NOT pg_has_role(class.relowner, 'USAGE') THEN
         RAISE EXCEPTION 'must be owner of table "%"', $1 USING ERRCODE = 'insufficient_privilege';
     END IF;
@@ -36,7 +36,7 @@ BEGIN
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION 'table "%" does not have the layout "%"', $1, $2
             USING ERRCODE = 'undefined_column', DETAIL = format('Columns that are missing: %s.', missing),
-                  HINT = 'Is it another layout? There are seed, seed_jsonb, debezium, tutorial and cqrs.';
+                  HINT = 'The layouts are seed, seed_jsonb, debezium, tutorial and cqrs.';
     ELSIF wrong IS NOT NULL THEN
         RAISE EXCEPTION 'table "%" does not have the layout "%"', $1, $2
             USING ERRCODE = 'datatype_mismatch', DETAIL = format('Columns of another type: %s.', wrong);

@@ -161,7 +161,7 @@ BEGIN
         RAISE EXCEPTION '%', CASE WHEN destination IS NULL THEN format('no destination selects topic "%s"', captured.topic)
                                   ELSE format('destination "%s" does not select topic "%s"', destination, captured.topic) END
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'CREATE SERVER makes a destination, ALTER SERVER ... OPTIONS (SET topics ...) has it select others.';
+                  HINT = 'CREATE SERVER makes a destination; ALTER SERVER ... OPTIONS (SET topics ...) changes which topics it selects.';
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_selected(regclass, name) IS 'raises an error if nobody would get the events of a table';
@@ -350,7 +350,7 @@ BEGIN
     PERFORM outbox_internal.check_owner(task.relation, task.role);
     IF NOT has_function_privilege(task.role, 'outbox_internal.add_backfill(regclass, name, integer, integer, integer, outbox_internal.caller)', 'EXECUTE') THEN
         RAISE EXCEPTION 'role % may not backfill tables any more', task.role
-            USING ERRCODE = 'insufficient_privilege', HINT = 'outbox.grant_capture() lets it.';
+            USING ERRCODE = 'insufficient_privilege', HINT = 'outbox.grant_capture() gives it the right.';
     END IF;
     IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE task.destination IS NULL OR c.number = task.destination) THEN
         RAISE EXCEPTION '%', CASE WHEN task.destination IS NULL THEN 'there is no destination any more'

@@ -174,7 +174,7 @@ BEGIN
     is_captured := EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table");
     IF is_captured AND NOT replace THEN
         RAISE EXCEPTION 'table % is captured already', "table" USING ERRCODE = '42710',
-            HINT = 'With replace => true it is captured anew, with all the arguments given here.';
+            HINT = 'Use replace => true to capture it anew, with the arguments given here.';
     END IF;
 
     captured.relation := "table";
@@ -183,7 +183,7 @@ BEGIN
     captured.aggregate_id := coalesce(aggregate_id, captured.row_key);
     IF captured.aggregate_id = '{}' THEN
         RAISE EXCEPTION 'table % has no primary key', "table" USING ERRCODE = '42P16',
-            HINT = 'Say by aggregate_id which columns identify what its rows are about.';
+            HINT = 'Set aggregate_id to the columns that identify the aggregate of a row.';
     END IF;
     captured.version := version;
     IF version IS NOT NULL THEN
@@ -201,7 +201,7 @@ BEGIN
     IF new_columns = 'include' THEN
         IF columns IS NOT NULL THEN
             RAISE EXCEPTION 'columns cannot be given with new_columns => ''include''' USING ERRCODE = '22023',
-                HINT = 'Say by exclude which columns are not captured.';
+                HINT = 'Use exclude to name the columns that are not captured.';
         END IF;
     ELSE
         captured.columns := coalesce(columns, (
@@ -227,7 +227,7 @@ BEGIN
     captured.old_values := coalesce(old_values, false);
     IF old_values AND on_update <> 'changed' THEN
         RAISE EXCEPTION 'old_values needs on_update => ''changed''' USING ERRCODE = '22023',
-            HINT = 'With on_update => ''diff'' old values are always there.';
+            HINT = 'on_update => ''diff'' always includes old values.';
     END IF;
     captured.on_delete := on_delete;
     captured.conditional := condition IS NOT NULL;

@@ -40,7 +40,7 @@ AS 'MODULE_PATHNAME', 'outbox_wake_relays';
 COMMENT ON FUNCTION outbox_internal.wake_relays() IS 'at commit, relays look at what operators decided';
 
 -- Locks the destination until the transaction ends, and returns its cursor.
--- Errors: 42704 there is no such destination; 55P03 it is just being set up.
+-- Errors: 42704 there is no such destination; 55P03 it is being set up.
 CREATE FUNCTION outbox_internal.take_control(destination name)
 RETURNS outbox.cursor
 LANGUAGE plpgsql VOLATILE
@@ -55,7 +55,7 @@ BEGIN
     END IF;
     SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE;
     IF NOT FOUND THEN  -- outbox.default_destination has a cursor from when its relay starts
-        RAISE EXCEPTION 'destination "%" is just being set up', destination
+        RAISE EXCEPTION 'destination "%" is being set up', destination
             USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
     END IF;
     PERFORM outbox_internal.wake_relays();

@@ -123,7 +123,7 @@ BEGIN
         ELSE
             RAISE EXCEPTION 'layout "%" does not exist', layout
                 USING ERRCODE = 'invalid_parameter_value',
-                      HINT = 'There are seed, seed_jsonb, debezium, tutorial and cqrs.';
+                      HINT = 'The layouts are seed, seed_jsonb, debezium, tutorial and cqrs.';
     END CASE;
 END $$;
 COMMENT ON FUNCTION outbox_internal.layout(text) IS 'what is particular to a layout of outbox tables';
@@ -254,8 +254,8 @@ BEGIN
         USING ERRCODE = 'object_not_in_prerequisite_state',
               DETAIL = 'The view shows the log of pg_outbox, which delivers the events.',
               HINT = CASE TG_OP
-                       WHEN 'UPDATE' THEN 'What became of an event, the view shows by itself. Take the application''s own publisher out of service.'
-                       ELSE 'Events leave the log by themselves when every destination has them. Take the statement out.'
+                       WHEN 'UPDATE' THEN 'The view shows the state of each event. Turn off the application''s own publisher.'
+                       ELSE 'Events are removed from the log when every destination has received them. Remove the statement.'
                      END;
 END $$;
 COMMENT ON FUNCTION outbox.refuse_change() IS 'says what to do instead of changing events';

@@ -198,7 +198,7 @@ def test_a_postgresql_destination_is_refused_when_the_list_lacks_it(
 def test_a_malformed_list_is_refused_when_it_is_set(database: Database, hosts: str) -> None:
     with pytest.raises(psycopg.Error, match='invalid value for parameter "outbox.allowed_hosts"') as error:
         database.execute(f"ALTER SYSTEM SET outbox.allowed_hosts = '{hosts}'")
-    assert "is no host name, address or network" in (error.value.diag.message_detail or "")
+    assert "is not a host name, address or network" in (error.value.diag.message_detail or "")
     assert "*.example.org" in (error.value.diag.message_hint or "")
 
 
