@@ -1,23 +1,10 @@
 // The cursor of a destination: how far it has come, in memory and in its row of outbox.cursor.
 #pragma once
 
-#include <optional>
-
-#include "core/snapshot.hpp"
+#include "core/relay/cursor.hpp"
 #include "extension/base/pg.hpp"
 
 namespace outbox {
-
-struct Cursor {
-    std::int32_t number = 0;  // of the destination
-    // Settled: the events of all transactions finished in `done`; and, when there is an `upto`, of
-    // the window from `done` to `upto` those at or below `position`. A new Snapshot: nothing yet.
-    Snapshot done;
-    std::optional<Snapshot> upto;
-    std::int64_t position = 0;
-    // `done` and `upto` speak of another cluster's transactions. Not to be saved in this state.
-    bool foreign = false;
-};
 
 // All in a transaction of begin_sql_work().
 

@@ -2,7 +2,7 @@
 
 #include "bgworker/base/query_result.hpp"
 #include "bgworker/relay/event_copy.hpp"
-#include "core/pipeline/condition_log.hpp"
+#include "core/relay/condition_log.hpp"
 #include "extension/base/boundary.hpp"
 #include "extension/base/outside_text.hpp"
 #include "extension/log/log.hpp"

@@ -19,19 +19,11 @@
 #include <vector>
 
 #include "core/event.hpp"
-#include "core/snapshot.hpp"
+#include "core/relay/cursor.hpp"
 #include "core/topic_filter.hpp"
 #include "extension/base/pg.hpp"
 
 namespace outbox {
-
-// What of a window was settled before the relay started: a restart in its middle, or a cursor that
-// came from another cluster, whose transactions do not compare with those of this one.
-struct Settled {
-    bool any = false;
-    Snapshot in;                // an event is settled if its transaction had finished here,
-    std::int64_t position = 0;  // and its position is not above this
-};
 
 struct LogReader;  // lives as long as the process
 

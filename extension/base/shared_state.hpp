@@ -154,6 +154,10 @@ void forget_absent_of(Oid database);
 int terminate_workers(Oid database, WorkerKind kind);
 // SIGTERM to one worker.
 void terminate_worker(int slot);
+// The same for the workers of outbox.check_destination(), which have no slots. One that is not
+// connected yet is not found.
+int terminate_checks(Oid database);
+inline constexpr char check_worker_type[] = "pg_outbox check";
 
 // ---- by workers -----------------------------------------------------------------------------
 

@@ -19,13 +19,14 @@ struct Condition {
 // The condition of a DELETE trigger speaks of OLD, which is varno 1, and so of any row that is not
 // INNER or OUTER. Anything else that an owner calls by this name is not for us to evaluate.
 static const char* condition_text(Relation relation) {
-    const TriggerDesc* triggers = relation->trigdesc;
+    const Oid function = capture_function("capture_row");
+    const TriggerDesc* triggers = relation->trigdesc;  // good until something is looked up
     for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++) {
         const Trigger& trigger = triggers->triggers[i];
         if (strcmp(trigger.tgname, delete_trigger_name) == 0 &&
             trigger.tgtype == (TRIGGER_TYPE_ROW | TRIGGER_TYPE_AFTER | TRIGGER_TYPE_DELETE) &&
-            trigger.tgfoid == capture_function("capture_row"))
-            return trigger.tgqual;
+            trigger.tgfoid == function)
+            return trigger.tgqual != nullptr ? pstrdup(trigger.tgqual) : nullptr;
     }
     return nullptr;
 }

@@ -73,18 +73,24 @@ static constexpr TriggerKind announce_truncate = {"00_outbox_capture_truncate", 
                                                   TRIGGER_TYPE_AFTER, TRIGGER_TYPE_TRUNCATE,
                                                   nullptr};
 
-static bool is_capturing(const Trigger& trigger) {
-    return trigger.tgfoid == capture_function("capture_row") ||
-           trigger.tgfoid == capture_function("capture_truncate");
+// Visits the triggers that capture the table. A look-up in a catalog may rebuild their descriptor: the
+// functions are looked up before, and `visit` looks up nothing.
+template <class Visit>
+static void visit_capturing(Relation table, Visit&& visit) {
+    const Oid row = capture_function("capture_row");
+    const Oid truncate = capture_function("capture_truncate");
+    const TriggerDesc* triggers = table->trigdesc;
+    for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++)
+        if (triggers->triggers[i].tgfoid == row || triggers->triggers[i].tgfoid == truncate)
+            visit(triggers->triggers[i]);
 }
 
 static bool has_trigger(Relation table, const TriggerKind& kind) {
-    const TriggerDesc* triggers = table->trigdesc;
-    for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++)
-        if (strcmp(triggers->triggers[i].tgname, kind.name) == 0 &&
-            is_capturing(triggers->triggers[i]))
-            return true;
-    return false;
+    bool found = false;
+    visit_capturing(table, [&](const Trigger& trigger) {
+        found |= strcmp(trigger.tgname, kind.name) == 0;
+    });
+    return found;
 }
 
 static void create_trigger(Relation table, const TriggerKind& kind, Node* condition) {
@@ -126,12 +132,10 @@ static void create_triggers(Relation table, Node* condition, const char* on_trun
 template <class Concerns>
 static List* names_of_triggers(Relation table, Concerns&& concerns) {
     List* names = NIL;
-    const TriggerDesc* triggers = table->trigdesc;
-    for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++) {
-        const Trigger& trigger = triggers->triggers[i];
-        if (is_capturing(trigger) && concerns(trigger))
+    visit_capturing(table, [&](const Trigger& trigger) {
+        if (concerns(trigger))
             names = lappend(names, pstrdup(trigger.tgname));
-    }
+    });
     return names;
 }
 

@@ -63,8 +63,8 @@ static BackgroundWorkerHandle* start_check(dsm_segment* segment) {
     worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(segment));
     strlcpy(worker.bgw_library_name, compat::module_name, sizeof worker.bgw_library_name);
     strlcpy(worker.bgw_function_name, "outbox_check_main", sizeof worker.bgw_function_name);
-    strlcpy(worker.bgw_type, "pg_outbox check", sizeof worker.bgw_type);
-    strlcpy(worker.bgw_name, "pg_outbox check", sizeof worker.bgw_name);
+    strlcpy(worker.bgw_type, check_worker_type, sizeof worker.bgw_type);
+    strlcpy(worker.bgw_name, check_worker_type, sizeof worker.bgw_name);
 
     MemoryContext before = MemoryContextSwitchTo(TopTransactionContext);
     BackgroundWorkerHandle* handle = nullptr;

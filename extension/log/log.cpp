@@ -5,9 +5,6 @@
 
 namespace outbox {
 
-// So often is looked up what is invalidated while it is looked up.
-static constexpr int max_turns = 3;
-
 static LogRelations relations;
 static bool relations_valid = false;
 static bool checked[segment_count];  // has the columns of the log
@@ -63,9 +60,6 @@ const LogRelations* find_log_relations() {
         CacheRegisterRelcacheCallback(invalidate, 0);
         registered = true;
     }
-    // Reading the ring takes a lock, and so may hear that what was just looked up is old. Where that
-    // does not end (statements that alter the log one after the other, debug_discard_caches) the last
-    // answer has to do: it was true when it was asked for, and the next call asks again.
     for (int turn = 0; turn < max_turns && !relations_valid; turn++) {
         LogRelations found{};
         if (!look_up(found))

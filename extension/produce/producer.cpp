@@ -118,8 +118,7 @@ static CoreError remember_producer(Oid role, Produces produces, const char* topi
 static const Producer& producer_of(Oid role, Produces produces) {
     auto& known = producers[static_cast<int>(produces)];
     register_callbacks();
-    // Reading the table takes a lock, and so may hear that what was just read is old.
-    while (true) {
+    for (int turn = 0; turn < max_turns; turn++) {
         if (!producers_valid) {
             for (auto& by_role : producers)
                 by_role.clear();
@@ -132,6 +131,7 @@ static const Producer& producer_of(Oid role, Produces produces) {
         if (error.failed)
             raise(error);
     }
+    return known.find(role)->second;
 }
 
 void check_may_produce(Datum topic, Oid role, Produces produces) {

@@ -250,7 +250,9 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox.park_events($1, xids, positions);
     UPDATE outbox.delivery AS d
-       SET lock_token = token, locked_at = clock_timestamp(), locked_until = NULL
+       SET lock_token = token, locked_at = clock_timestamp(), locked_until = NULL,
+           -- Without a key it waits for nothing, should the relay die before it hears of it.
+           next_retry_at = CASE WHEN d.ordering_key = '' THEN clock_timestamp() ELSE d.next_retry_at END
      WHERE d.destination = $1 AND d.position = ANY (positions);
 END;
 COMMENT ON FUNCTION outbox.move_events(name, uuid, xid8[], bigint[]) IS

@@ -72,7 +72,7 @@ EXCEPTIONS = {
         "read_options": INSIDE,
     },
     "bgworker/relay/destination_config.cpp": {"destination": INSIDE},
-    "bgworker/relay/relay_main.cpp": {"rebuild_pipeline": INSIDE},
+    "bgworker/relay/relay_main.cpp": {"restart_relay": INSIDE},
     "extension/destinations/options.cpp": {"to_options": INSIDE},
     "extension/produce/event_input.cpp": {"check_content_type": "ContentType is made of views"},
 }

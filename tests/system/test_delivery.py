@@ -104,6 +104,19 @@ def test_what_is_in_trouble_can_be_seen(db: Database, receiver: Receiver) -> Non
     assert "refused event" in db.cluster.log()
 
 
+@pytest.mark.parametrize("key", ["", "k"])
+def test_an_event_that_was_under_way_when_its_relay_died_goes_again(database: Database, key: str) -> None:
+    database.execute("SELECT outbox.enqueue('item', 'a', 'Added', '{}', ordering_key => %s)", (key,))
+    database.execute(
+        "SELECT outbox.move_events('d', gen_random_uuid(), ARRAY[xid], ARRAY[position]), outbox.promote('d', ARRAY[%s]) "
+        "FROM outbox.event",
+        (key,),
+    )
+    database.execute("SELECT outbox.unlock_all('d')")  # by the next relay
+    claimed = database.execute("SELECT aggregate_id FROM outbox.claim_due('d', gen_random_uuid(), NULL, 10, 1000000)")
+    assert claimed == [("a",)]
+
+
 def test_a_permanent_refusal_is_a_dead_letter_at_once(db: Database, receiver: Receiver) -> None:
     receiver.on(version_of("a", 1), answer(413))
     db.add_destination("d", receiver.url())

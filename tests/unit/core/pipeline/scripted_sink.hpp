@@ -35,10 +35,14 @@ class ScriptedSink final : public Sink {
     Micros deadline() const noexcept override { return answers_.empty() ? own_deadline_ : 0; }
     void lane_of(const Event& event, std::string& lane) const override { lane += event.topic; }
     void submit(Batch& batch) override {
+        in_flight_.push_back(&batch);
+        if (capabilities_.ordered && has_failed()) {
+            answer(batch, {.batch = &batch, .fate = Fate::undone});
+            return;
+        }
         if (on_submit)
             on_submit(batch);
         submitted_.push_back(positions_of(batch));
-        in_flight_.push_back(&batch);
         if (confirms_at_once_)
             answer(batch, {.batch = &batch});
     }
@@ -102,6 +106,11 @@ class ScriptedSink final : public Sink {
     std::function<void(const Batch&)> on_submit;
 
   private:
+    // And the pipeline does not know yet.
+    bool has_failed() const {
+        return std::any_of(answers_.begin(), answers_.end(),
+                           [](const Outcome& answer) { return answer.fate != Fate::confirmed; });
+    }
     Batch* batch_with(std::int64_t position) const {
         for (Batch* batch : in_flight_)
             for (const Event* event : batch->events)

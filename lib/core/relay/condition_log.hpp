@@ -49,8 +49,8 @@ class ConditionLog {
 // Lines about single events: a few at once, then one in a while.
 class LineBudget {
   public:
-    static constexpr unsigned at_once = 3;
-    static constexpr Micros pause = seconds(20);
+    static constexpr unsigned at_once = 2;
+    static constexpr Micros pause = seconds(30);
 
     // True: this one may be logged; left_out() is how many were not before it.
     bool take(Micros now) noexcept;

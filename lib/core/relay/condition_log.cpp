@@ -1,4 +1,4 @@
-#include "core/pipeline/condition_log.hpp"
+#include "core/relay/condition_log.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,0 +1,258 @@
+#include "core/relay/relay.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace outbox {
+
+Relay::Relay(const Clock& clock, DeliveryStats& stats, std::uint64_t seed)
+    : clock_(clock), stats_(stats), seed_(seed), poll_(1, 1, seed) {
+    set_intervals({});
+}
+
+Relay::~Relay() {
+    stop();
+}
+
+void Relay::set_intervals(const Intervals& intervals) noexcept {
+    poll_.set_limits(intervals.poll_min, intervals.poll_max);
+    save_interval_ = intervals.save;
+    next_look_ = 0;
+}
+
+void Relay::start(std::unique_ptr<Sink> sink, const Pipeline::Limits& limits) {
+    stop();
+    frontier_ = cursor_.done;
+    settled_before_ = {};
+    if (cursor_.foreign) {
+        // Nothing is known of this cluster's transactions: the whole log is looked through.
+        frontier_ = Snapshot{};
+        settled_before_ = {true, cursor_.done, cursor_.position};
+    }
+    if (cursor_.upto)
+        settled_before_ = {true, *cursor_.upto, cursor_.position};
+    pipeline_ = std::make_unique<Pipeline>(std::move(sink), limits, clock_, stats_, seed_);
+}
+
+void Relay::stop() noexcept {
+    if (block_ != nullptr)
+        pipeline_->put_back(std::exchange(block_, nullptr));
+    pipeline_.reset();
+    open_windows_.clear();
+    in_window_ = false;
+    next_look_ = 0;
+    step_ = Step::read;
+}
+
+void Relay::follow_operator(bool paused) noexcept {
+    pipeline_->pause(paused);
+    retries_due_ = 0;
+}
+
+// ---------------------------------------------------------------------------------------------
+// What is next
+// ---------------------------------------------------------------------------------------------
+
+Relay::Wish Relay::next(bool committed) {
+    switch (step_) {
+        case Step::read:
+            step_ = Step::take_retries;
+            if (is_due(look_due(committed)))
+                return Wish::read;
+            [[fallthrough]];
+        case Step::take_retries:
+            step_ = Step::send;
+            if (is_due(retry_due()))
+                return Wish::take_retries;
+            [[fallthrough]];
+        case Step::send:
+            step_ = Step::record;
+            send();
+            [[fallthrough]];
+        case Step::record:
+            step_ = Step::save;
+            if (is_due(record_due()))
+                return Wish::record;
+            [[fallthrough]];
+        case Step::save:
+            step_ = Step::wait;
+            settle();
+            if (is_due(save_due()))
+                return Wish::save;
+            [[fallthrough]];
+        case Step::wait:
+            step_ = Step::read;
+    }
+    return Wish::wait;
+}
+
+Micros Relay::deadline(bool committed) const noexcept {
+    return std::min({pipeline_->deadline(), save_due(), look_due(committed), record_due(),
+                     retry_due(), condition_log_.deadline()});
+}
+
+void Relay::send() {
+    pipeline_->step();
+    if (pipeline_->take_recovered()) {
+        hurries_ = true;
+        retries_due_ = 0;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Reading
+// ---------------------------------------------------------------------------------------------
+
+Micros Relay::look_due(bool committed) const noexcept {
+    if (!pipeline_->has_room() || pipeline_->paused())
+        return never;
+    if (in_window_)
+        return 0;
+    return committed ? gather_until_ : next_look_;
+}
+
+void Relay::window_found(const Snapshot& end, bool several) {
+    pipeline_->open_window();
+    open_windows_.push_back(end);
+    frontier_ = end;
+    settled_before_ = {};
+    in_window_ = true;
+    gather_until_ = several ? clock_.now() + gather_time : 0;
+    poll_.reset();
+}
+
+// An empty window moves the frontier and, with nothing in flight, the cursor; neither is worth a
+// write.
+void Relay::nothing_found(const Snapshot& end) {
+    frontier_ = end;
+    settled_before_ = {};
+    if (open_windows_.empty()) {
+        cursor_.done = frontier_;
+        cursor_.upto.reset();
+        cursor_.foreign = false;
+    }
+    next_look_ = clock_.now() + poll_.next();
+}
+
+EventBlock& Relay::block() {
+    if (block_ == nullptr)
+        block_ = pipeline_->take_block();
+    return *block_;
+}
+
+void Relay::block_read(bool end_of_window, std::int64_t last_position) {
+    if (block_->empty())
+        pipeline_->put_back(std::exchange(block_, nullptr));
+    else
+        pipeline_->admit(std::exchange(block_, nullptr));
+    if (!end_of_window)
+        return;
+    in_window_ = false;
+    next_look_ = clock_.now() + poll_.next();
+    pipeline_->close_window(last_position);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Saving
+// ---------------------------------------------------------------------------------------------
+
+void Relay::settle() {
+    for (std::size_t n = pipeline_->take_settled_windows(); n > 0; n--) {
+        cursor_.done = std::move(open_windows_.front());
+        cursor_.upto.reset();
+        cursor_.position = std::max(cursor_.position, pipeline_->highest_settled());
+        cursor_.foreign = false;
+        open_windows_.pop_front();
+        unsaved_ = true;
+    }
+    const std::optional<std::int64_t> position = pipeline_->front_position();
+    if (position && (!cursor_.upto || *position != cursor_.position)) {
+        if (!cursor_.upto)
+            cursor_.upto = open_windows_.front();
+        cursor_.position = *position;
+        unsaved_ = true;
+    }
+}
+
+bool Relay::flush_is_due() const noexcept {
+    return stats_.delivered - delivered_at_flush_ >= max_unsaved_events;
+}
+
+bool Relay::has_something_to_save() const noexcept {
+    return (unsaved_ && may_save_cursor()) || !pipeline_->receipts().empty();
+}
+
+Micros Relay::save_due() const noexcept {
+    if (!has_something_to_save())
+        return never;
+    return std::max(flush_is_due() ? 0 : saved_at_ + save_interval_, not_before_);
+}
+
+bool Relay::saved() noexcept {
+    pipeline_->receipts_taken();
+    unsaved_ = false;
+    saved_at_ = clock_.now();
+    if (!flush_is_due())
+        return false;
+    delivered_at_flush_ = stats_.delivered;
+    return true;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Trouble
+// ---------------------------------------------------------------------------------------------
+
+bool Relay::has_records() const noexcept {
+    return !pipeline_->records().empty();
+}
+
+Micros Relay::record_due() const noexcept {
+    if (!has_records())
+        return never;
+    const bool is_urgent = pipeline_->records().size() >= many_records || pipeline_->starves();
+    return std::max(not_before_, is_urgent ? 0 : recorded_at_ + trouble_pause);
+}
+
+void Relay::recorded(Micros next_retry) {
+    retries_due_ = next_retry;
+    pipeline_->recorded();
+    recorded_at_ = clock_.now();
+}
+
+Micros Relay::retry_due() const noexcept {
+    if (!pipeline_->wants_retries())
+        return never;
+    return std::max({retries_due_, not_before_, retries_taken_at_ + trouble_pause});
+}
+
+void Relay::retries_taken(std::size_t count, Micros next_retry) noexcept {
+    const Micros now = clock_.now();
+    retries_due_ = hurries_ ? 0 : next_retry;
+    retries_taken_at_ = count < many_retries ? now : 0;
+    if (count == 0 && !hurries_)  // what is due waits for something before it
+        retries_due_ = std::max(retries_due_, now + retry_pause);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Condition
+// ---------------------------------------------------------------------------------------------
+
+Condition::Kind Relay::condition() const noexcept {
+    const bool stuck = pipeline_->only_suspects_left() && !pipeline_->is_throttled();
+    return pipeline_->failures() > 0 || stuck ? Condition::Kind::failing
+           : pipeline_->lanes_down() > 0      ? Condition::Kind::partly
+           : pipeline_->is_throttled()        ? Condition::Kind::throttled
+                                              : Condition::Kind::works;
+}
+
+const std::string& Relay::reason() const noexcept {
+    return condition() == Condition::Kind::partly ? pipeline_->lane_error() : pipeline_->last_error();
+}
+
+bool Relay::line_is_due() {
+    const Condition::Kind kind = condition();
+    return condition_log_.observe(clock_.now(), kind,
+                                  kind == Condition::Kind::works ? std::string_view() : reason());
+}
+
+}  // namespace outbox

@@ -1,0 +1,611 @@
+// The relay in virtual time, at a home that is played: a log with transactions, the row of
+// outbox.cursor, the table outbox.delivery, operators, and crashes of the relay and of the server.
+#include "core/relay/relay.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+#include <random>
+#include <set>
+
+#include "unit/core/pipeline/scripted_sink.hpp"
+#include "unit/core/relay/delivery_table.hpp"
+#include "unit/event_spec.hpp"
+#include "unit/fake_clock.hpp"
+
+namespace outbox {
+namespace {
+
+using testing::IsEmpty;
+using Wish = Relay::Wish;
+
+// A log in which transactions take positions while they run, and finish in any order. A key belongs
+// to one running transaction, as a row that is locked does.
+class FakeLog {
+  public:
+    struct Row {
+        std::int64_t position;
+        std::uint64_t xid;
+        std::string key;
+        std::string topic;
+        bool rolled_back = false;
+    };
+
+    std::uint64_t begin() {
+        running_.insert(next_xid_);
+        return next_xid_++;
+    }
+    // Returns false if the key belongs to another transaction.
+    bool write(std::uint64_t xid, const std::string& key, const std::string& topic) {
+        if (!key.empty() && owners_.try_emplace(key, xid).first->second != xid)
+            return false;
+        rows_.push_back({++last_position_, xid, key, topic});
+        return true;
+    }
+    // Of the rows of its last subtransaction.
+    void roll_back_last(std::uint64_t xid) {
+        for (auto row = rows_.rbegin(); row != rows_.rend(); ++row)
+            if (row->xid == xid) {
+                row->rolled_back = true;
+                return;
+            }
+    }
+    void end(std::uint64_t xid, bool commits) {
+        running_.erase(xid);
+        std::erase_if(owners_, [&](const auto& owner) { return owner.second == xid; });
+        for (Row& row : rows_)
+            if (row.xid == xid && !commits)
+                row.rolled_back = true;
+    }
+
+    Snapshot snapshot() const {
+        Snapshot now{next_xid_, next_xid_, {running_.begin(), running_.end()}};
+        if (!running_.empty())
+            now.xmin = *running_.begin();
+        return now;
+    }
+    const std::vector<Row>& rows() const { return rows_; }
+    const std::set<std::uint64_t>& running() const { return running_; }
+
+  private:
+    std::vector<Row> rows_;  // in order of position
+    std::set<std::uint64_t> running_;
+    std::map<std::string, std::uint64_t> owners_;
+    std::uint64_t next_xid_ = 100;
+    std::int64_t last_position_ = 0;
+};
+
+// What outlives a relay: the row of outbox.cursor and the table outbox.delivery.
+struct Saved {
+    Cursor cursor;
+    DeliveryTable table;
+
+    // Whether the relay will not meet this row again.
+    bool has_passed(const FakeLog::Row& row) const {
+        return cursor.done.finished(row.xid) ||
+               (cursor.upto && cursor.upto->finished(row.xid) && row.position <= cursor.position);
+    }
+};
+
+// Does for a relay what it wants.
+class FakeHome {
+  public:
+    FakeHome(const Capabilities& capabilities, const DeliveryTable::Rules& rules, std::size_t max_events,
+             std::uint64_t seed)
+        : saved{{}, DeliveryTable(rules)}, capabilities_(capabilities), seed_(seed) {
+        limits_ = {.max_events = max_events, .backoff_base = milliseconds(10), .backoff_cap = seconds(1)};
+        flushed = saved;
+        start();
+    }
+
+    // From what is saved.
+    void start() {
+        relay.emplace(clock, stats, ++seed_);
+        relay->set_intervals({.poll_min = poll, .poll_max = poll, .save = save_interval});
+        restart();
+    }
+    void restart() {
+        auto scripted = std::make_unique<ScriptedSink>(capabilities_);
+        sink = scripted.get();
+        sink->on_submit = on_submit;
+        relay->cursor() = saved.cursor;
+        saved.table.unlock_all(clock.now());
+        recorded_.clear();
+        for (const auto& [position, row] : saved.table.rows())
+            recorded_.insert(position);
+        window_.clear();
+        relay->start(std::move(scripted), limits_);
+        relay->follow_operator(paused);
+        relay->pipeline().hold_keys(saved.table.held_keys());
+        cursor_moved = false;
+    }
+
+    // Returns what was done.
+    Wish turn() {
+        const Wish wish = relay->next(committed);
+        switch (wish) {
+            case Wish::read:
+                read();
+                break;
+            case Wish::take_retries:
+                take_retries();
+                break;
+            case Wish::record:
+                record();
+                break;
+            case Wish::save:
+                save();
+                break;
+            case Wish::wait:
+                break;
+        }
+        if (cursor_moved)
+            restart();
+        return wish;
+    }
+
+    FakeClock clock;
+    DeliveryStats stats;
+    FakeLog log;
+    Saved saved;
+    Saved flushed = saved;  // what a crash of the server leaves
+    std::optional<Relay> relay;
+    ScriptedSink* sink = nullptr;
+    std::function<void(const Batch&)> on_submit;
+    bool committed = false;  // since the last look
+    bool paused = false;
+    bool operator_has_lock = false;
+    bool cursor_moved = false;
+    Micros save_interval = milliseconds(100);
+    Micros poll = seconds(3600);
+    std::size_t rows_in_block = 3;
+
+  private:
+    void read() {
+        if (!relay->in_window() && !look())
+            return;
+        EventBlock& block = relay->block();
+        std::size_t n = 0;
+        std::int64_t last = 0;
+        for (; n < window_.size() && n < rows_in_block; n++) {
+            const FakeLog::Row& row = window_[n];
+            last = row.position;
+            if (!row.rolled_back && !recorded_.contains(row.position))
+                append(block, {.position = row.position, .key = row.key, .topic = row.topic});
+        }
+        window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(n));
+        relay->block_read(window_.empty(), last);
+    }
+    // What finished since the frontier, and was not settled before.
+    bool look() {
+        committed = false;
+        const Snapshot now = log.snapshot();
+        const Settled& settled = relay->settled_before();
+        for (const FakeLog::Row& row : log.rows())
+            if (!relay->frontier().finished(row.xid) && now.finished(row.xid) &&
+                !(settled.any && settled.in.finished(row.xid) && row.position <= settled.position))
+                window_.push_back(row);
+        if (window_.empty())
+            relay->nothing_found(now);
+        else
+            relay->window_found(now, window_.size() > 1);
+        return !window_.empty();
+    }
+
+    // Nothing is written under a cursor that somebody else has moved.
+    bool has_lock() {
+        if (!operator_has_lock && !cursor_moved)
+            return true;
+        relay->cursor_is_busy();
+        return false;
+    }
+    void record() {
+        if (!has_lock())
+            return;
+        for (const std::string& key :
+             saved.table.record(relay->pipeline().records(), clock.now()))
+            relay->pipeline().free_key(key);
+        relay->recorded(saved.table.next_due());
+    }
+    void take_retries() {
+        if (!has_lock())
+            return;
+        if (relay->hurries()) {
+            saved.table.hurry(clock.now());
+            relay->hurried(true);
+        }
+        const auto claimed = saved.table.claim(clock.now(), 50);
+        if (!claimed.empty()) {
+            EventBlock* block = relay->pipeline().take_block();
+            for (const DeliveryTable::Claimed& row : claimed) {
+                append(*block, {.position = row.position, .key = row.row.key, .topic = row.row.topic,
+                                .key_failed = row.key_failed});
+                block->events().back().has_failed = row.row.attempts > 0;
+            }
+            relay->pipeline().admit_retries(block);
+        }
+        relay->retries_taken(claimed.size(), saved.table.next_due());
+    }
+    void save() {
+        if (!has_lock())
+            return;
+        saved.cursor = relay->cursor();
+        if (relay->saved())
+            flushed = saved;
+    }
+
+    const Capabilities capabilities_;
+    Pipeline::Limits limits_;
+    std::uint64_t seed_;
+    std::vector<FakeLog::Row> window_;  // what is left of it to read
+    std::set<std::int64_t> recorded_;
+};
+
+// ---------------------------------------------------------------------------------------------
+// One thing at a time
+// ---------------------------------------------------------------------------------------------
+
+constexpr Capabilities single_events{.max_batches = 8};
+
+struct RelayTest : testing::Test {
+    FakeHome home{single_events, {}, 100, 1};
+
+    void commit(const std::vector<std::string>& keys) {
+        const std::uint64_t xid = home.log.begin();
+        for (const std::string& key : keys)
+            home.log.write(xid, key, "t");
+        home.log.end(xid, true);
+        home.committed = true;
+    }
+    // Until the relay has nothing left to do but wait. Returns what it did.
+    std::vector<Wish> settle_down() {
+        std::vector<Wish> wishes;
+        Wish wish{};
+        do {
+            wish = home.turn();
+            if (wish != Wish::wait)
+                wishes.push_back(wish);
+        } while (wish != Wish::wait || home.relay->deadline(home.committed) <= home.clock.now());
+        return wishes;
+    }
+};
+
+TEST_F(RelayTest, AnEventIsReadSentAndSavedLater) {
+    settle_down();  // nothing there
+    commit({"a"});
+    home.clock.advance(milliseconds(200));
+    EXPECT_EQ(settle_down(), (std::vector{Wish::read}));
+    EXPECT_EQ(home.sink->in_flight(), (std::vector<Positions>{{1}}));
+    home.sink->confirm(1);
+    EXPECT_EQ(settle_down(), (std::vector{Wish::save}));
+    EXPECT_TRUE(home.saved.has_passed(home.log.rows()[0]));
+    commit({"a"});
+    settle_down();
+    home.sink->confirm(2);
+    EXPECT_THAT(settle_down(), IsEmpty()) << "it has just been saved";
+    EXPECT_EQ(home.relay->deadline(false), home.clock.now() + milliseconds(100));
+    home.clock.advance(milliseconds(100));
+    EXPECT_EQ(settle_down(), (std::vector{Wish::save}));
+}
+
+TEST_F(RelayTest, ATransactionInProgressDelaysItsOwnEventsOnly) {
+    const std::uint64_t slow = home.log.begin();
+    home.log.write(slow, "slow", "t");
+    commit({"fast"});
+    settle_down();
+    EXPECT_EQ(home.sink->in_flight(), (std::vector<Positions>{{2}}));
+    home.log.end(slow, true);
+    home.committed = true;
+    settle_down();
+    EXPECT_EQ(home.sink->in_flight(), (std::vector<Positions>{{2}, {1}}));
+}
+
+TEST_F(RelayTest, SeveralCommitsAreGathered) {
+    commit({"a", "b"});
+    settle_down();
+    commit({"c"});
+    EXPECT_EQ(home.relay->deadline(home.committed), home.clock.now() + Relay::gather_time);
+    EXPECT_THAT(settle_down(), IsEmpty());
+    home.clock.advance(Relay::gather_time);
+    EXPECT_EQ(settle_down().front(), Wish::read);
+}
+
+TEST_F(RelayTest, ARestartInAWindowGoesOnWhereItWasSaved) {
+    commit({"a", "b", "c", "d", "e"});
+    settle_down();
+    home.sink->confirm(1);
+    home.sink->confirm(2);
+    home.clock.advance(milliseconds(100));
+    settle_down();
+    home.start();
+    home.committed = true;
+    settle_down();
+    EXPECT_EQ(home.sink->in_flight(), (std::vector<Positions>{{3}, {4}, {5}}));
+}
+
+TEST_F(RelayTest, WhileAnOperatorHasTheLockNothingIsWrittenAndDeliveryGoesOn) {
+    settle_down();
+    home.operator_has_lock = true;
+    commit({"a"});
+    settle_down();
+    home.sink->confirm(1);
+    EXPECT_EQ(settle_down(), (std::vector{Wish::save})) << "it is tried";
+    EXPECT_FALSE(home.saved.has_passed(home.log.rows()[0]));
+    EXPECT_EQ(home.relay->deadline(false), home.clock.now() + Relay::busy_pause);
+    commit({"b"});
+    settle_down();
+    EXPECT_EQ(home.sink->in_flight(), (std::vector<Positions>{{2}}));
+    home.operator_has_lock = false;
+    home.clock.advance(Relay::busy_pause);
+    settle_down();
+    EXPECT_TRUE(home.saved.has_passed(home.log.rows()[0]));
+}
+
+TEST_F(RelayTest, TroubleIsRecordedAtOnceAndThenAFewTimesASecond) {
+    commit({"a", "b"});
+    settle_down();
+    home.sink->fail(1, "no", 0, Fate::refused);
+    EXPECT_EQ(settle_down().front(), Wish::record);
+    home.sink->fail(2, "no", 0, Fate::refused);
+    EXPECT_THAT(settle_down(), IsEmpty());
+    home.clock.advance(Relay::trouble_pause);
+    EXPECT_EQ(settle_down().front(), Wish::record);
+    EXPECT_EQ(home.saved.table.rows().size(), 2u);
+}
+
+TEST_F(RelayTest, AStoppedRelayForgetsWhatItWasReading) {
+    commit({"a", "b", "c", "d", "e"});
+    EXPECT_EQ(home.turn(), Wish::read);
+    ASSERT_TRUE(home.relay->in_window());
+    home.relay->block();  // is given back
+    home.relay->stop();
+    EXPECT_FALSE(home.relay->started());
+    EXPECT_FALSE(home.relay->in_window());
+}
+
+// ---------------------------------------------------------------------------------------------
+// At random
+// ---------------------------------------------------------------------------------------------
+
+// The promises. An event of a transaction that commits arrives, unless it is refused for good; never
+// before the events of its key that were written before it have arrived; never when its transaction
+// rolled back; and not again once the saved cursor has passed it, unless somebody moves the cursor.
+class RandomRun {
+  public:
+    explicit RandomRun(std::uint64_t seed)
+        : random_(seed), ordered_(below(4) == 0), blocks_(below(3) == 0),
+          home_(capabilities(), {.blocks = blocks_}, 20 + below(200), seed) {
+        home_.on_submit = [this](const Batch& batch) { check(batch); };
+        home_.rows_in_block = 1 + below(8);
+        home_.poll = seconds(1);
+        home_.save_interval = milliseconds(static_cast<std::int64_t>(below(300)));
+        home_.start();
+    }
+
+    void go() {
+        for (int turn = 0; turn < 500 && !testing::Test::HasFailure(); turn++) {
+            act();
+            let_it_run();
+        }
+        calm_down();
+        for (int turn = 0; turn < 30'000 && !done() && !testing::Test::HasFailure(); turn++)
+            let_it_run();
+        EXPECT_TRUE(done()) << home_.saved.table.rows().size() << " rows, "
+                            << home_.relay->pipeline().unsettled() << " unsettled";
+        for (const FakeLog::Row& row : home_.log.rows())
+            EXPECT_TRUE(row.rolled_back || is_finished(row)) << "event " << row.position << " is lost";
+    }
+
+  private:
+    std::size_t below(std::size_t n) { return random_() % n; }
+
+    Capabilities capabilities() {
+        Capabilities result{.max_batch_events = 1 + below(4), .max_batches = 1 + below(6),
+                            .ordered = ordered_};
+        if (!ordered_) {
+            result.keys = std::array{KeyPolicy::mixed, KeyPolicy::one_each, KeyPolicy::alone}[below(3)];
+            result.lanes = below(2) == 0;
+        }
+        return result;
+    }
+
+    // What the world does.
+    void act() {
+        switch (below(14)) {
+            case 0: case 1: case 2: case 3:
+                produce();
+                break;
+            case 4: case 5:
+                finish_some_transaction();
+                break;
+            case 6:
+                home_.operator_has_lock = !home_.operator_has_lock;
+                break;
+            case 7:
+                if (below(4) == 0)
+                    pause(!home_.paused);
+                break;
+            case 8:
+                if (below(4) == 0)
+                    crash(false);
+                break;
+            case 9:
+                if (below(6) == 0)
+                    crash(true);
+                break;
+            case 10:
+                if (below(10) == 0)
+                    seek();
+                break;
+            default:
+                home_.clock.advance(milliseconds(static_cast<std::int64_t>(below(200))));
+        }
+    }
+    void calm_down() {
+        while (!home_.log.running().empty())
+            home_.log.end(*home_.log.running().begin(), true);
+        home_.operator_has_lock = false;
+        pause(false);
+        home_.committed = true;
+        trouble_ = false;
+    }
+
+    void let_it_run() {
+        const Wish wish = home_.turn();
+        if (!home_.sink->batches().empty() && below(2) == 0)
+            answer();
+        else if (wish == Wish::wait)
+            wait();
+    }
+    void wait() {
+        const Micros due = home_.relay->deadline(home_.committed);
+        if (due != never)
+            home_.clock.advance_to(due);
+        if (!trouble_)
+            home_.committed = true;  // the slow poll sees what nothing announced
+    }
+
+    void produce() {
+        const auto& running = home_.log.running();
+        const std::uint64_t xid = running.empty() || (running.size() < 4 && below(2) == 0)
+                                      ? home_.log.begin()
+                                      : *std::next(running.begin(), below(running.size()));
+        for (std::size_t n = 1 + below(4); n > 0; n--) {
+            const std::string key = below(6) == 0 ? "" : std::string(1, char('a' + below(4)));
+            if (home_.log.write(xid, key, key.empty() ? "t" : key) && below(10) == 0)
+                home_.log.roll_back_last(xid);
+        }
+    }
+    void finish_some_transaction() {
+        const auto& running = home_.log.running();
+        if (running.empty())
+            return;
+        home_.log.end(*std::next(running.begin(), below(running.size())), below(5) != 0);
+        home_.committed = true;
+    }
+    void pause(bool paused) {
+        home_.paused = paused;
+        home_.relay->follow_operator(paused);
+    }
+    // The relay dies, and with it what was on its way; some of that has arrived. With the server go
+    // the last transactions that were not flushed.
+    void crash(bool server) {
+        for (const Batch* batch : std::vector(home_.sink->batches()))
+            if (below(2) == 0 && !ordered_)
+                arrived(positions_of(*batch));
+        if (server)
+            home_.saved = home_.flushed;
+        home_.start();
+    }
+    void seek() {
+        home_.saved.cursor = {};
+        home_.flushed = home_.saved;  // an operator's commit waits for the disk
+        home_.cursor_moved = true;
+    }
+
+    // What is sent.
+    void check(const Batch& batch) {
+        for (const Event* event : batch.events) {
+            const FakeLog::Row& row = row_at(event->position);
+            EXPECT_FALSE(row.rolled_back) << "event " << row.position << " was rolled back";
+            EXPECT_FALSE(home_.log.running().contains(row.xid)) << "event " << row.position;
+            const bool has_row = home_.saved.table.rows().contains(row.position);
+            EXPECT_TRUE(has_row || !home_.saved.has_passed(row))
+                << "event " << row.position << " was settled and saved";
+            EXPECT_EQ(event->retry, has_row) << "event " << row.position;
+            expect_order(row, batch);
+        }
+    }
+    // Earlier events of the key have arrived, are given up, go before in the batch or, if the sink
+    // keeps the order, in an earlier one.
+    void expect_order(const FakeLog::Row& row, const Batch& batch) {
+        for (const FakeLog::Row& earlier : home_.log.rows()) {
+            if (earlier.position >= row.position || earlier.rolled_back || row.key.empty() ||
+                earlier.key != row.key || is_finished(earlier))
+                continue;
+            const Positions own = positions_of(batch);
+            const bool before = std::find(own.begin(), own.end(), earlier.position) != own.end() ||
+                                (ordered_ && is_in_flight(earlier.position));
+            EXPECT_TRUE(before) << "event " << row.position << " overtakes " << earlier.position
+                                << (home_.saved.table.rows().contains(earlier.position) ? ", in the table" : "")
+                                << (is_in_flight(earlier.position) ? ", in flight" : "");
+        }
+    }
+
+    // What the destination answers.
+    void answer() {
+        const Batch& batch = *home_.sink->batches()[ordered_ ? 0 : below(home_.sink->batches().size())];
+        const Positions positions = positions_of(batch);
+        const bool poison = std::any_of(positions.begin(), positions.end(),
+                                        [](std::int64_t position) { return position % 11 == 5; });
+        if (poison) {
+            home_.sink->fail(positions.front(), "poison", 0, Fate::refused, below(4) == 0);
+        } else if (trouble_ && below(5) == 0) {
+            if (!ordered_ && below(3) == 0)
+                arrived(positions);  // and the answer was lost
+            home_.sink->fail(positions.front(), "down", 0,
+                             std::array{Fate::failed, Fate::unavailable, Fate::throttled}[below(3)]);
+        } else {
+            arrived(positions);
+            home_.sink->confirm(positions.front());
+        }
+    }
+    void arrived(const Positions& positions) {
+        for (std::int64_t position : positions)
+            if (position % 11 != 5)
+                arrived_.insert(position);
+    }
+
+    bool is_in_flight(std::int64_t position) const {
+        for (const Positions& batch : home_.sink->in_flight())
+            if (std::find(batch.begin(), batch.end(), position) != batch.end())
+                return true;
+        return false;
+    }
+    // Nothing more is to be done about it.
+    bool is_finished(const FakeLog::Row& row) const {
+        if (arrived_.contains(row.position))
+            return true;
+        const auto& rows = home_.saved.table.rows();
+        const auto found = rows.find(row.position);
+        if (found != rows.end() && found->second.dead)
+            return row.position % 11 == 5;
+        const std::optional<std::int64_t> first = home_.saved.table.first_of(row.key);
+        return blocks_ && first && rows.at(*first).dead && *first < row.position;
+    }
+    bool done() const {
+        const auto& rows = home_.saved.table.rows();
+        return home_.relay->pipeline().idle() && !home_.relay->has_records() &&
+               std::all_of(home_.log.rows().begin(), home_.log.rows().end(),
+                           [&](const FakeLog::Row& row) {
+                               return row.rolled_back || home_.saved.has_passed(row);
+                           }) &&
+               std::all_of(rows.begin(), rows.end(), [&](const auto& row) {
+                   return is_finished(row_at(row.first)) && (row.second.dead || !row.second.due || blocks_);
+               });
+    }
+    const FakeLog::Row& row_at(std::int64_t position) const {
+        return home_.log.rows().at(static_cast<std::size_t>(position - 1));
+    }
+
+    std::mt19937_64 random_;
+    bool ordered_;
+    bool blocks_;
+    FakeHome home_;
+    std::set<std::int64_t> arrived_;  // at least once
+    bool trouble_ = true;
+};
+
+TEST(RelayProperties, TheDrillsPromisesHoldInAThousandSeeds) {
+    for (std::uint64_t seed = 1; seed <= 1000; seed++) {
+        SCOPED_TRACE("seed " + std::to_string(seed));
+        RandomRun(seed).go();
+        if (testing::Test::HasFailure())
+            break;
+    }
+}
+
+}  // namespace
+}  // namespace outbox
