@@ -24,7 +24,12 @@ def broken(top: Path, page: Path) -> Iterator[str]:
 
 def main() -> int:
     top = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2]
-    pages = [*top.glob("*.md"), *top.glob("docs/**/*.md"), *top.glob("examples/**/*.md"), *top.glob("bench/*.md")]
+    pages = [
+        *top.glob("*.md"),
+        *top.glob("docs/**/*.md"),
+        *top.glob("examples/**/*.md"),
+        *top.glob("bench/*.md"),
+    ]
     found = [line for page in sorted(pages) for line in broken(top, page)]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found or not pages else 0
