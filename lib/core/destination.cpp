@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <span>
 
+#include "core/percent.hpp"
 #include "core/text.hpp"
 
 namespace outbox {

@@ -5,7 +5,7 @@
 -- batch of a lane is handed out, to one fetcher at a time: so the order of a key holds, however many
 -- fetchers there are. A batch knows the places of its events in the log, and is all that a healthy
 -- event costs. When a lane has run empty, whoever finds it so reads the next window of the log (as
--- a relay does, see docs/architecture.md) under the lock of the destination's row of outbox.cursor,
+-- a relay does, see docs/architecture/log.md) under the lock of the destination's row of outbox.cursor,
 -- in which `done` then means: settled, or in a batch.
 --
 -- An event that is refused moves to outbox.delivery and takes the other events of its key that were

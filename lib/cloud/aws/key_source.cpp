@@ -8,8 +8,8 @@
 
 #include "cloud/aws/aws_region.hpp"
 #include "cloud/aws/batch_answer.hpp"
+#include "cloud/aws/form_field.hpp"
 #include "cloud/aws/sns_protocol.hpp"
-#include "cloud/aws/uri_encoding.hpp"
 #include "cloud/aws/xml_element.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
@@ -215,7 +215,7 @@ static Keys next_of_instance(Exchange& exchange, const std::string& session) {
         const std::string_view role = trim(body.substr(0, body.find('\n')));
         if (!is_plain(role))
             return unavailable("the answer names no role");
-        append_uri_encoded(exchange.target, role);
+        append_percent_encoded(exchange.target, role);
     }
     return std::optional<AwsKeys>();
 }

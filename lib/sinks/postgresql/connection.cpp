@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/percent.hpp"
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
