@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <openssl/evp.h>
-
+#include "core/base64.hpp"
 #include "net/json.hpp"
 #include "sinks/pubsub/publish_request.hpp"
 #include "unit/sample_event.hpp"
