@@ -18,8 +18,8 @@ struct Installed {
 // time wait for each other.
 //
 // The connection must not be in a transaction. Its user needs CREATE on the database, becomes the
-// owner, and is the only role that can upgrade later. If another role has to create the schema
-// `inbox`, it may be there already, as long as it is empty and belongs to this user.
+// owner, and is the only role that can upgrade later. If another role has to create the schemas
+// `inbox` and `inbox_internal`, they may be there already, if they are empty and belong to this user.
 //
 // Throws ConnectionLost, or DatabaseError with one of these SQLSTATEs:
 //   25001  the connection is in a transaction
