@@ -62,8 +62,8 @@ def test_a_host_that_does_not_exist(database: Database, http: None) -> None:
     assert "nowhere.invalid" in check_failure(database, "address")
 
 
-def test_an_address_that_is_not_allowed(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
-    db = create_database(make_cluster({"outbox.allowed_hosts": ""}))
+def test_an_address_that_is_not_allowed(new_database: NewDatabase, receiver: Receiver, http: None) -> None:
+    db = new_database({"outbox.allowed_hosts": ""})
     db.add_destination("d", receiver.url())
     db.add_destination("tls", receiver.url().replace("http:", "https:"))
     for name in ("d", "tls"):
@@ -215,9 +215,9 @@ def test_a_topic_that_the_destination_does_not_take(database: Database) -> None:
     assert check(database, topic="audio")["topics"] == (False, 'the option "topics" leaves out "audio"')
 
 
-def test_the_default_destination(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster({"outbox.default_destination": "http://nowhere.invalid/"})
-    assert "nowhere" in check_failure(create_database(cluster), "address", "default")
+def test_the_default_destination(new_database: NewDatabase) -> None:
+    database = new_database({"outbox.default_destination": "http://nowhere.invalid/"})
+    assert "nowhere" in check_failure(database, "address", "default")
 
 
 def test_a_destination_that_does_not_exist(database: Database) -> None:
