@@ -39,7 +39,7 @@ static bool is_true(const char* function) {
     return DatumGetBool(required_value(function, 0, 1));
 }
 
-// What a round came to.
+// Result of one round.
 struct Round {
     bool changed = false;          // so that there may be more to do
     TimestampTz again = DT_NOEND;  // else: when to come back
@@ -166,8 +166,8 @@ static void move_on_when_due(Round& round, TimestampTz now) {
 // Emptying
 // ---------------------------------------------------------------------------------------------
 
-// To see whether a destination selects anything of what it has not settled, a segment has to be
-// read. Where it does, that is not done again before twenty times as long has passed.
+// Whether a destination selects any event that it has not settled shows only by reading the segment.
+// If it does, the next look waits for twenty times as long as this one took.
 static TimestampTz look_not_before[segment_count];
 
 static bool is_free(int number) {
@@ -179,7 +179,7 @@ static bool is_free(int number) {
     return free;
 }
 
-// Of a window that is being read the relay knows places, also those of rows that were rolled back.
+// While a relay reads a window it holds TIDs of the segment, including those of rolled-back rows.
 static bool is_being_read(int number) {
     for (int i = 0; i < shared->slots_used; i++) {
         const WorkerSlot& slot = shared->slots[i];
@@ -195,14 +195,14 @@ static void use_new_snapshot() {
     PushActiveSnapshot(GetTransactionSnapshot());
 }
 
-// In a transaction of its own, for it holds a lock that enqueues which are late could wait for.
+// In a transaction of its own, because a late enqueue could wait for the lock.
 static void empty_segment(int number, Round& round, TimestampTz now) {
     if (!begin_sql_work("emptying a segment", "pg_outbox"))
         return;
     if (is_free(number)) {
         SPI_finish();
         const bool locked = ConditionalLockRelationOid(segments[number].table, AccessExclusiveLock);
-        // Whoever wrote to it has finished by now, and what he wrote can be seen.
+        // Every transaction that wrote to it has ended, and a new snapshot sees its rows.
         use_new_snapshot();
         SPI_connect();
         if (!locked) {
