@@ -38,8 +38,8 @@ pg_config=${PG_CONFIG:-pg_config}
 pg_bin() { "$pg_config" --bindir; }
 
 as_server_user() {
-    if [ "$(id -u)" -eq 0 ]; then
-        setpriv --reuid=postgres --regid=postgres --init-groups -- "$@"
+    if [ "$(id -u)" -eq 0 ]; then # who may not reach the directory we are in
+        (cd / && exec setpriv --reuid=postgres --regid=postgres --init-groups -- "$@")
     else
         "$@"
     fi
