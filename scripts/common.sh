@@ -30,7 +30,7 @@ build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev 
 
 # Builds what the arguments (for cmake) ask for.
 build_project() {
-    cmake -S "$repository" -B "$build" -G Ninja "$@" >/dev/null
+    cmake -S "$repository" -B "$build" -G Ninja ${PG_CONFIG:+-D "PG_CONFIG=$PG_CONFIG"} "$@" >/dev/null
     cmake --build "$build" | tail -n 1 >&2
 }
 
