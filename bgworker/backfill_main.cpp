@@ -1,7 +1,7 @@
 // The worker of one backfill: batch after batch, each in a transaction of its own, with none open
 // while it waits.
 //
-// What is done in each is up to outbox.backfill_step() (sql/pg_outbox/backfill.sql); here is only
+// What is done in each is up to outbox_internal.backfill_step() (sql/pg_outbox/backfill.sql); here is only
 // when. It ends when the backfill does; after an error in the functions themselves the keeper
 // starts another.
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace outbox {
 
-// What a step came to; see outbox.backfill_step().
+// What a step came to; see outbox_internal.backfill_step().
 enum class Next { more, behind, later, over };
 
 struct Step {
@@ -53,7 +53,7 @@ static Step take_step() {
     limit_waits_for_locks(true);
     if (plan == nullptr) {
         Oid types[] = {INT8OID};
-        plan = SPI_prepare("SELECT outcome, rows, rate FROM outbox.backfill_step($1)", 1, types);
+        plan = SPI_prepare("SELECT outcome, rows, rate FROM outbox_internal.backfill_step($1)", 1, types);
         if (plan == nullptr || SPI_keepplan(plan) != 0)
             elog(ERROR, "could not prepare a step of a backfill");
     }

@@ -82,7 +82,7 @@ static Datum result_value(uint64 row, int column, bool* is_null) {
 static bool look_for_subscriptions() {
     static SPIPlanPtr plan = nullptr;
     if (plan == nullptr)
-        plan = plan_of("SELECT inbox.confirmed_subscriptions($1)", {INT4OID});
+        plan = plan_of("SELECT inbox_internal.confirmed_subscriptions($1)", {INT4OID});
     Datum values[] = {consumer()};
     execute_for_row(plan, values, nullptr, TEXTARRAYOID);
     bool is_null;
@@ -103,7 +103,7 @@ static void look_for_messages() {
     if (!begin_sql_work("looking for messages", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
-        plan = plan_of("SELECT seq, occurred_at, received_at FROM inbox.next_messages($1, $2)",
+        plan = plan_of("SELECT seq, occurred_at, received_at FROM inbox_internal.next_messages($1, $2)",
                        {INT4OID, INT4OID});
     Datum values[] = {consumer(), Int32GetDatum(messages_at_once)};
     execute(plan, values, nullptr, {INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}, messages_at_once);
@@ -137,7 +137,7 @@ static void process(const Message& message) {
     if (!begin_sql_work("processing a message", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
-        plan = plan_of("SELECT inbox.process($1, $2, $3)", {INT4OID, INT8OID, TEXTARRAYOID});
+        plan = plan_of("SELECT inbox_internal.process($1, $2, $3)", {INT4OID, INT8OID, TEXTARRAYOID});
     Datum values[] = {consumer(), Int64GetDatum(message.seq), confirmed};
     execute_for_row(plan, values, nullptr, BOOLOID);
     bool held;
@@ -162,7 +162,7 @@ static long until_next_attempt() {
     if (!begin_sql_work("looking for messages", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
-        plan = plan_of("SELECT inbox.next_attempt($1)", {INT4OID});
+        plan = plan_of("SELECT inbox_internal.next_attempt($1)", {INT4OID});
     Datum values[] = {consumer()};
     execute_for_row(plan, values, nullptr, TIMESTAMPTZOID);
     bool is_null;
@@ -196,7 +196,7 @@ static void save_progress(bool at_once) {
         proc_exit(0);
     if (plan == nullptr)
         plan = plan_of(
-            "SELECT inbox.save_progress($1, $2, $3, $4, $5, $6, $7)",
+            "SELECT inbox_internal.save_progress($1, $2, $3, $4, $5, $6, $7)",
             {INT4OID, INT8OID, INT8OID, INTERVALOID, INTERVALOID, INTERVALOID, INTERVALOID});
     char nulls[] = {' ', ' ', ' ', ' ', ' ', ' ', ' '};
     Datum values[] = {consumer(),
@@ -271,7 +271,7 @@ static void process_messages() {
     const ErrorData* const error = CopyErrorData();
     FlushErrorState();
     HOLD_INTERRUPTS();
-    ereport(LOG, (errmsg("the processor ends, for its role may not process these messages any more"),
+    ereport(LOG, (errmsg("the processor ends because its role may no longer process these messages"),
                   errdetail_log("%s", error->message)));
     proc_exit(1);
 }

@@ -14,7 +14,7 @@ SMALL = 50_000
 # Ids of version 7 spread over the last seven days, in the order of their times, as they would have come.
 FILL = """
     INSERT INTO inbox.processed (consumer_id, event_id, bucket, processed_at)
-    SELECT c.id, e.id, inbox.bucket(e.id), e.at
+    SELECT c.id, e.id, inbox_internal.bucket(e.id), e.at
       FROM inbox.consumer AS c,
            generate_series(%(first)s::bigint, %(last)s::bigint) AS n,
            LATERAL (SELECT now() - interval '7 days' * (1 - n::float8 / %(total)s) AS at) AS t,

@@ -16,7 +16,7 @@ def setup(bench: Bench) -> None:
     bench.sql.execute("CREATE DATABASE target")
     with bench.cluster.connect("target") as target:
         target.execute("CREATE EXTENSION pg_inbox")
-        target.execute("SELECT inbox.consumer_id('loader')")
+        target.execute("SELECT inbox_internal.consumer_id('loader')")
 
 
 def empty_inbox(bench: Bench) -> int:

@@ -15,7 +15,7 @@ from figures.drain_http import nginx
 from report import Figure, Goal
 from workload import Bench, wait_until
 
-# docs/architecture.md, "Limits": 100,000 events settled since the cursor was saved, and those in flight.
+# docs/architecture/pipeline.md, "Limits": 100,000 events settled since the cursor was saved, and those in flight.
 BOUND = 100_000 + 10_000
 GOAL = Goal(BOUND, BOUND, less_is_better=True)
 

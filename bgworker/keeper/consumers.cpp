@@ -4,7 +4,7 @@ namespace outbox {
 
 // There cannot be more workers (outbox.max_workers).
 static constexpr int max_runnable_consumers = 1024;
-// inbox.consumer_id() takes 249 bytes.
+// inbox_internal.consumer_id() takes 249 bytes.
 static constexpr Size max_consumer_name = 1024;
 // Room for the confirmed handlers of a role, 66 bytes each, and whatever else it has set.
 static constexpr Size max_role_settings = 4 * 1024 * 1024;
@@ -127,7 +127,7 @@ static const char* confirmed_by(Oid role) {
 }
 
 // Whether the role has confirmed handlers of a consumer of this name: a token of
-// inbox.confirmation begins with the hash of it. Its processor looks which handlers.
+// inbox_internal.confirmation begins with the hash of it. Its processor looks which handlers.
 static bool has_confirmed(Oid role, Datum name) {
     const char* tokens = confirmed_by(role);
     if (tokens == nullptr)

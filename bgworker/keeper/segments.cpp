@@ -39,7 +39,7 @@ static bool is_true(const char* function) {
     return DatumGetBool(required_value(function, 0, 1));
 }
 
-// What a round came to.
+// Result of one round.
 struct Round {
     bool changed = false;          // so that there may be more to do
     TimestampTz again = DT_NOEND;  // else: when to come back
@@ -89,7 +89,7 @@ static void detach_last(Round& round, TimestampTz now) {
     }
     not_before = later(now, Max(5'000, 2 * settings::cursor_flush_interval));
     come_back_at(round, not_before);
-    execute("SELECT outbox.detach_last()", SPI_OK_SELECT);
+    execute("SELECT outbox_internal.detach_last()", SPI_OK_SELECT);
     check_result_row("detach_last", {NAMEOID});
     bool is_null;
     const Datum name = result_value(0, 1, &is_null);
@@ -166,20 +166,20 @@ static void move_on_when_due(Round& round, TimestampTz now) {
 // Emptying
 // ---------------------------------------------------------------------------------------------
 
-// To see whether a destination selects anything of what it has not settled, a segment has to be
-// read. Where it does, that is not done again before twenty times as long has passed.
+// Whether a destination selects any event that it has not settled shows only by reading the segment.
+// If it does, the next look waits for twenty times as long as this one took.
 static TimestampTz look_not_before[segment_count];
 
 static bool is_free(int number) {
     const TimestampTz begin = GetCurrentTimestamp();
-    execute(psprintf("SELECT outbox.segment_is_free(%d)", number), SPI_OK_SELECT);
+    execute(psprintf("SELECT outbox_internal.segment_is_free(%d)", number), SPI_OK_SELECT);
     const bool free = is_true("segment_is_free");
     const TimestampTz end = GetCurrentTimestamp();
     look_not_before[number] = free ? 0 : end + 20 * (end - begin);
     return free;
 }
 
-// Of a window that is being read the relay knows places, also those of rows that were rolled back.
+// While a relay reads a window it holds TIDs of the segment, including those of rolled-back rows.
 static bool is_being_read(int number) {
     for (int i = 0; i < shared->slots_used; i++) {
         const WorkerSlot& slot = shared->slots[i];
@@ -195,14 +195,14 @@ static void use_new_snapshot() {
     PushActiveSnapshot(GetTransactionSnapshot());
 }
 
-// In a transaction of its own, for it holds a lock that enqueues which are late could wait for.
+// In a transaction of its own, because a late enqueue could wait for the lock.
 static void empty_segment(int number, Round& round, TimestampTz now) {
     if (!begin_sql_work("emptying a segment", "pg_outbox"))
         return;
     if (is_free(number)) {
         SPI_finish();
         const bool locked = ConditionalLockRelationOid(segments[number].table, AccessExclusiveLock);
-        // Whoever wrote to it has finished by now, and what he wrote can be seen.
+        // Every transaction that wrote to it has ended, and a new snapshot sees its rows.
         use_new_snapshot();
         SPI_connect();
         if (!locked) {
@@ -247,7 +247,7 @@ static void tend_receipts(TimestampTz now) {
     static TimestampTz due = 0;
     if (now < due)
         return;
-    execute("SELECT outbox.turn_receipts()", SPI_OK_SELECT);
+    execute("SELECT outbox_internal.turn_receipts()", SPI_OK_SELECT);
     const int64 pause =
         is_true("turn_receipts") ? memory_milliseconds : locked_milliseconds;
     due = later(now, Min(pause, settings::receipt_retention * INT64CONST(1000)));
@@ -258,7 +258,7 @@ static void tend_source_events(Round& round, TimestampTz now) {
     static TimestampTz due = 0;
     if (now < due)
         return;
-    execute("SELECT outbox.forget_source_events()", SPI_OK_SELECT);
+    execute("SELECT outbox_internal.forget_source_events()", SPI_OK_SELECT);
     const bool more = is_true("forget_source_events");
     if (more)
         come_back_at(round, now);

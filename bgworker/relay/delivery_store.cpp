@@ -97,7 +97,7 @@ void begin_deliveries(const char* destination, const Cursor& cursor,
     const Oid types[] = {NAMEOID, TEXTOID};
     const Datum values[] = {name_datum(destination), CStringGetTextDatum(done)};
     const char nulls[] = {' ', cursor.foreign ? 'n' : ' '};
-    run("SELECT outbox.unlock_all($1)", 1, types, values);
+    run("SELECT outbox_internal.unlock_all($1)", 1, types, values);
     run("SELECT position FROM outbox.delivery WHERE destination = $1 "
         "AND ($2 IS NULL OR NOT pg_visible_in_snapshot(xid, $2::pg_snapshot)) ORDER BY position",
         lengthof(types), types, values, nulls);
@@ -115,7 +115,7 @@ void load_held_keys(const char* destination, Pipeline& pipeline) {
     const Oid types[] = {NAMEOID, INT4OID};
     const Datum values[] = {name_datum(destination),
                             Int32GetDatum(static_cast<int32>(Pipeline::max_held_keys))};
-    run("SELECT outbox.held_keys($1, $2)", lengthof(types), types, values);
+    run("SELECT outbox_internal.held_keys($1, $2)", lengthof(types), types, values);
     check_result("held_keys", {TEXTOID});
     auto* keys = static_cast<Bytes*>(palloc(Max(SPI_processed, 1) * sizeof(Bytes)));
     const uint64 count = SPI_processed;
@@ -229,7 +229,7 @@ static void record_refused(const char* destination, const RecordArrays& arrays,
     const Datum values[] = {name_datum(destination), arrays.refused_xids.datum(),
                             arrays.refused_positions.datum(), arrays.errors.datum(),
                             arrays.permanent.datum()};
-    run("SELECT position, state = 'DEAD', attempts FROM outbox.fail_events($1, $2, $3, $4, $5)",
+    run("SELECT position, state = 'DEAD', attempts FROM outbox_internal.fail_events($1, $2, $3, $4, $5)",
         lengthof(types), types, values);
     check_result("fail_events", {INT8OID, BOOLOID, INT4OID});
     bool is_null;
@@ -248,14 +248,14 @@ void record_events(const char* destination, Pipeline& pipeline) {
         const Oid types[] = {NAMEOID, UUIDOID, XID8ARRAYOID, INT8ARRAYOID};
         const Datum values[] = {name_datum(destination), my_token(), arrays.moved_xids.datum(),
                                 arrays.moved_positions.datum()};
-        run("SELECT outbox.move_events($1, $2, $3, $4)", lengthof(types), types, values);
+        run("SELECT outbox_internal.move_events($1, $2, $3, $4)", lengthof(types), types, values);
     }
     if (arrays.released_positions.count > 0) {
         const Oid types[] = {NAMEOID, XID8ARRAYOID, INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID};
         const Datum values[] = {name_datum(destination), arrays.released_xids.datum(),
                                 arrays.released_positions.datum(), arrays.released_errors.datum(),
                                 arrays.steps.datum()};
-        run("SELECT outbox.release_events($1, $2, $3, $4, $5)", lengthof(types), types, values);
+        run("SELECT outbox_internal.release_events($1, $2, $3, $4, $5)", lengthof(types), types, values);
     }
     if (arrays.refused_positions.count > 0)
         record_refused(destination, arrays, pipeline.records());
@@ -263,20 +263,20 @@ void record_events(const char* destination, Pipeline& pipeline) {
         const Oid types[] = {NAMEOID, XID8ARRAYOID, INT8ARRAYOID};
         const Datum values[] = {name_datum(destination), arrays.parked_xids.datum(),
                                 arrays.parked_positions.datum()};
-        run("SELECT outbox.park_events($1, $2, $3)", lengthof(types), types, values);
+        run("SELECT outbox_internal.park_events($1, $2, $3)", lengthof(types), types, values);
     }
     const Oid retry_types[] = {NAMEOID, UUIDOID, INT8ARRAYOID};
     if (arrays.confirmed.count > 0) {
         const Datum values[] = {name_datum(destination), my_token(), arrays.confirmed.datum()};
-        run("SELECT outbox.settle_events($1, $2, $3)", lengthof(retry_types), retry_types, values);
+        run("SELECT outbox_internal.settle_events($1, $2, $3)", lengthof(retry_types), retry_types, values);
     }
     if (arrays.unsent.count > 0) {
         const Datum values[] = {name_datum(destination), my_token(), arrays.unsent.datum()};
-        run("SELECT outbox.unlock_events($1, $2, $3)", lengthof(retry_types), retry_types, values);
+        run("SELECT outbox_internal.unlock_events($1, $2, $3)", lengthof(retry_types), retry_types, values);
     }
     const Oid types[] = {NAMEOID, TEXTARRAYOID};
     const Datum values[] = {name_datum(destination), arrays.keys.datum()};
-    run("SELECT outbox.promote($1, $2)", lengthof(types), types, values);
+    run("SELECT outbox_internal.promote($1, $2)", lengthof(types), types, values);
     check_result("promote", {TEXTOID});
     for (uint64 i = 0; i < SPI_processed; i++) {
         const Bytes key = utf8_of(required_value("promote", i, 1));
@@ -298,7 +298,7 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
         "               AND before.ordering_key <> '' AND before.state <> 'DISCARDED'"
         "               AND before.position < d.position ORDER BY before.position DESC LIMIT 1), false)"
         "           AS key_failed"
-        "  FROM outbox.claim_due($1, $2, NULL, $3, $4) AS d ORDER BY d.position",
+        "  FROM outbox_internal.claim_due($1, $2, NULL, $3, $4) AS d ORDER BY d.position",
         lengthof(types), types, values);
     const uint64 count = SPI_processed;
     SPITupleTable* rows = SPI_tuptable;
@@ -334,7 +334,7 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
 std::size_t hurry_retries(const char* destination, int at_most) {
     const Oid types[] = {NAMEOID, INT4OID};
     const Datum values[] = {name_datum(destination), Int32GetDatum(at_most)};
-    run("SELECT outbox.hurry_events($1, $2)", lengthof(types), types, values);
+    run("SELECT outbox_internal.hurry_events($1, $2)", lengthof(types), types, values);
     check_result_row("hurry_events", {INT8OID});
     return static_cast<std::size_t>(DatumGetInt64(required_value("hurry_events", 0, 1)));
 }
@@ -355,7 +355,7 @@ void save_receipts(const char* destination, const std::vector<Receipt>& receipts
     const Oid types[] = {NAMEOID, UUIDARRAYOID, INT8ARRAYOID, FLOAT8ARRAYOID, TEXTARRAYOID};
     const Datum values[] = {name_datum(destination), event_ids.datum(), positions.datum(),
                             times.datum(), message_ids.datum()};
-    run("SELECT outbox.add_receipts($1, $2, $3, $4, $5)", lengthof(types), types, values);
+    run("SELECT outbox_internal.add_receipts($1, $2, $3, $4, $5)", lengthof(types), types, values);
 }
 
 Micros next_retry(const char* destination, const Clock& clock) {

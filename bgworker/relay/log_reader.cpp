@@ -252,7 +252,7 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
         if (DatumGetInt64(slot_getattr(row, LogPosition + 1, &is_null)) != entry->position)
             ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                             errmsg("the log was rewritten while it was read"),
-                            errdetail("The relay starts over where it has saved its cursor.")));
+                            errdetail("The relay starts over from its saved cursor.")));
         if (!topic_matches(topics, row) || !is_for(destination, row))
             continue;
         if (!copy_event(row, block))

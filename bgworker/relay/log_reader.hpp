@@ -12,8 +12,9 @@
 //
 // A window is scanned once, through the index alone, into a spool of (position, place); rows are
 // then fetched by place in as many short transactions as it takes. Whether a row's subtransaction
-// was rolled back shows only then. Until all of a window is read the keeper leaves its segments
-// alone: to him a row that was rolled back is none, to us it is a place.
+// was rolled back shows only then. Until all of a window is read the keeper leaves its segments alone
+// (bgworker/keeper/segments.hpp): the keeper does not count rolled-back rows, but the spool still holds
+// their TIDs.
 #pragma once
 
 #include <vector>

@@ -55,7 +55,7 @@ Failure failure_of_event() {
     } catch (const std::exception& error) {
         return {error.what(), "P0001"};
     } catch (...) {
-        return {"the handler threw something that is no std::exception", "P0001"};
+        return {"the handler threw something that is not a std::exception", "P0001"};
     }
 }
 

@@ -1,8 +1,16 @@
 // Applies batches over a connection of its own.
 //
-// First all at once, on the assumption that nothing fails: one transaction, and as few waits for
-// the server as the handlers allow. If anything fails it is rolled back, and done again with a
+// First all at once, on the assumption that nothing fails: one transaction, and as few waits for the
+// server as the handlers allow. If anything fails the transaction is rolled back and done again with a
 // savepoint per event, so that the failure finds its event and the others go on.
+//
+// An applier, its connection and its items belong to one worker thread. It shares with others only
+// `Shared`, whose members have locks or are atomic, and rows of the database: it saves offsets in a row
+// of its own name, and begin_events() waits in the server for a transaction that applies the same
+// event.
+//
+// If the connection is lost during COMMIT the result is not guessed. The batch runs again, and
+// begin_events() finds the events applied or not, after the old transaction has ended.
 #pragma once
 
 #include <optional>
@@ -19,11 +27,11 @@ namespace inbox {
 
 class Applier {
   public:
-    // `name`: who saves offsets. Connections of one name would wait for each other.
+    // `name`: the row that offsets are saved in. Appliers of one name would wait for each other.
     Applier(Shared& shared, std::string name);
 
-    // When it returns, each item has an outcome, unless the consumer stops. Throws DatabaseError
-    // for what no waiting mends.
+    // Gives each item an outcome, unless the consumer stops. Throws DatabaseError for what waiting
+    // cannot repair.
     void apply(std::span<Item> items);
 
   private:

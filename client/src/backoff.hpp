@@ -1,33 +1,36 @@
-// Exponential back-off with full jitter: the n-th pause is a random part of base * 2^n, at most of
-// max.
+// outbox::Backoff in the units of the client: exponential back-off with full jitter. The n-th pause is a
+// random part of base * 2^n, at most of max.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
-#include <random>
+
+#include "core/backoff.hpp"
 
 namespace inbox {
 
 class Backoff {
   public:
-    Backoff(std::chrono::milliseconds base, std::chrono::milliseconds max)
-        : base_(base), max_(max), random_(std::random_device{}()) {}
+    using milliseconds = std::chrono::milliseconds;
 
-    std::chrono::milliseconds next() { return after(steps_++); }
-    // The pause after so many; counts none.
-    std::chrono::milliseconds after(unsigned steps) {
-        const auto ceiling = std::min(max_, base_ * (std::int64_t{1} << std::min(steps, 20u)));
-        return std::chrono::milliseconds{
-            std::uniform_int_distribution<std::int64_t>(0, ceiling.count())(random_)};
-    }
-    void reset() { steps_ = 0; }
+    Backoff(milliseconds base, milliseconds max)
+        : backoff_(micros(base), micros(max), outbox::random_seed()) {}
+
+    milliseconds next() { return rounded(backoff_.next()); }
+    // The pause after this number of steps; does not count as one.
+    milliseconds after(unsigned steps) { return rounded(backoff_.after(steps)); }
+    void reset() { backoff_.reset(); }
+    unsigned steps() const { return backoff_.steps(); }
 
   private:
-    std::chrono::milliseconds base_;
-    std::chrono::milliseconds max_;
-    std::minstd_rand random_;
-    unsigned steps_ = 0;
+    static outbox::Micros micros(milliseconds time) {
+        return outbox::milliseconds(std::min(time.count(), outbox::never / 1000));
+    }
+    static milliseconds rounded(outbox::Micros pause) {
+        return std::chrono::floor<milliseconds>(std::chrono::microseconds{pause});
+    }
+
+    outbox::Backoff backoff_;
 };
 
 }  // namespace inbox

@@ -1,8 +1,19 @@
 // Deliveries that were received and not settled: who may work at which, and in what order.
 //
-// Deliveries of an ordering key stand in one line, of which at most one worker has the front; those
-// without a key are a line each. A line whose event has failed is held until it is given back to
-// the source, with all that stands behind.
+// Deliveries of one ordering key wait in one line; each without a key is a line of its own. A line is
+// always in exactly one place:
+//
+//   ready_   some deliveries wait, and any worker may take them
+//   taken    a worker has its front; add() appends behind it, and nobody else takes from it
+//   held_    an event of it failed; after a pause the receiving thread gives all of it back to the
+//            source
+//
+// finish() moves a taken line to ready_, to held_ or, if it is empty, away. So at most one worker has
+// events of a key, and a failed event keeps the later ones of its key behind it.
+//
+// Threads: one thread receives (room, add, take_held, take_all), several apply (take, finish), and any
+// thread may call the rest. All state is under mutex_, which is never held during I/O. work_ is
+// signalled when a line becomes ready, finished_ when a worker finishes.
 #pragma once
 
 #include <chrono>
@@ -60,21 +71,21 @@ class Dispatcher {
     Dispatcher(std::size_t max_messages, std::size_t max_bytes)
         : max_messages_(max_messages), max_bytes_(max_bytes) {}
 
-    // For the thread that receives. How many more may come, waiting at most so long until it is
-    // more than 0; full once, it is so again only below 80 %.
+    // By the thread that receives. Returns how many more may come; waits for at most `wait` until it is
+    // more than 0. Once full, there is room again only below 80 %.
     std::size_t room(std::chrono::milliseconds wait);
     void add(std::vector<Delivery> deliveries);
 
-    // For workers. The next ones, those of a key together and in their order; waits until there are
-    // some. None: stop() was called.
+    // By workers. Waits for deliveries and returns them, those of a key together and in their order.
+    // Returns none after stop().
     std::vector<Item> take(std::size_t max);
-    // Ends what take() has begun; returns what is to be acknowledged.
+    // Ends what take() began. Returns the deliveries to acknowledge.
     std::vector<Delivery> finish(std::vector<Item> items);
 
-    // What was held long enough: to be given back.
+    // Returns the deliveries whose pause is over, which are to be given back.
     std::vector<Delivery> take_held(Clock::time_point now);
-    // Everything, after waiting at most so long for workers to finish, which get nothing more
-    // meanwhile. False: one has not finished by then, and nothing was taken.
+    // Takes everything. Waits for at most `wait` until all workers have finished; meanwhile they get
+    // nothing more. Returns false, and takes nothing, if one has not finished by then.
     bool take_all(std::chrono::milliseconds wait, std::vector<Delivery>& all);
 
     void stop();

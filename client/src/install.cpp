@@ -23,11 +23,14 @@ SELECT pg_advisory_xact_lock(7381241094651022914);
 
 constexpr const char* look = R"(
 SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_inbox'),
-       pg_get_userbyid(n.nspowner), coalesce(pg_get_userbyid(n.nspowner) = current_user, true),
+       other.nspname, pg_get_userbyid(other.nspowner),
        n.oid IS NULL,
        NOT EXISTS (SELECT FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = n.oid),
        EXISTS (SELECT FROM pg_proc WHERE pronamespace = n.oid AND proname = 'version' AND pronargs = 0)
   FROM (VALUES (1)) AS one LEFT JOIN pg_namespace AS n ON n.nspname = 'inbox'
+  LEFT JOIN pg_namespace AS other
+    ON other.nspname IN ('inbox', 'inbox_internal') AND pg_get_userbyid(other.nspowner) <> current_user
+ ORDER BY other.nspname LIMIT 1
 )";
 
 DatabaseError refusal(std::string sqlstate, const std::string& message, const std::string& hint) {
@@ -81,12 +84,12 @@ class Installation {
     std::string find_version() {
         const Result found = execute(look);
         const auto is = [&](int column) { return found.text(0, column) == "t"; };
-        const std::string owner(found.text(0, 1));
+        const std::string other(found.text(0, 1)), owner(found.text(0, 2));
         if (is(0))
             throw refusal("55000", "pg_inbox is installed as an extension here",
                           "Use ALTER EXTENSION pg_inbox UPDATE.");
-        if (!is(2))
-            throw refusal("42501", "schema \"inbox\" belongs to role \"" + owner + '"',
+        if (!other.empty())
+            throw refusal("42501", "schema \"" + other + "\" belongs to role \"" + owner + '"',
                           "Connect as that role.");
         is_missing_ = is(3);
         if (is(4))

@@ -63,15 +63,8 @@ std::string array_literal(std::span<const std::string> elements) {
 std::optional<std::string> time_literal(Time time) {
     if (time == Time{})
         return {};
-    const auto day = std::chrono::floor<std::chrono::days>(time);
-    const std::chrono::year_month_day date{day};
-    const std::chrono::hh_mm_ss clock{time - day};
-    char text[64];
-    std::snprintf(
-        text, sizeof text, "%04d-%02u-%02u %02d:%02d:%02d.%06d+00", static_cast<int>(date.year()),
-        static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
-        static_cast<int>(clock.hours().count()), static_cast<int>(clock.minutes().count()),
-        static_cast<int>(clock.seconds().count()), static_cast<int>(clock.subseconds().count()));
+    std::string text;
+    outbox::append_timestamp(text, time.time_since_epoch().count());
     return text;
 }
 
@@ -101,9 +94,7 @@ std::optional<std::string> headers_to_json(const std::map<std::string, std::stri
     for (const auto& [name, value] : headers) {
         if (json.size() > 1)
             json += ',';
-        outbox::append_json_string(json, clean_utf8(name));
-        json += ':';
-        outbox::append_json_string(json, clean_utf8(value));
+        outbox::append_json_member(json, clean_utf8(name), clean_utf8(value));
     }
     return json + "}";
 }

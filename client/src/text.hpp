@@ -20,7 +20,7 @@ std::string made_uuid(std::string_view source, std::string_view message_id);
 
 // '{"a","b"}'
 std::string array_literal(std::span<const std::string> elements);
-// '2024-02-29 12:00:00.123456+00'; nothing for a time that is not set.
+// '2024-02-29T12:00:00.123456Z'; std::nullopt for a time that is not set.
 std::optional<std::string> time_literal(Time time);
 
 // What is no valid UTF-8, and NUL, are replaced: a database refuses both.

@@ -105,11 +105,32 @@ static bool is_refused_in_block(const Node* statement) {
     return !IsA(statement, RenameStmt);
 }
 
+// DROP DATABASE ... WITH (FORCE).
+static bool ends_sessions(const Node* statement) {
+    if (!IsA(statement, DropdbStmt))
+        return false;
+    ListCell* cell;
+    foreach (cell, reinterpret_cast<const DropdbStmt*>(statement)->options)
+        if (strcmp(lfirst_node(DefElem, cell)->defname, "force") == 0)
+            return true;
+    return false;
+}
+
+// Returns how many are still there. A check ends with its session, which is in the way as well, so
+// that it has to leave only when sessions have to. These the server ends, but not for an owner who
+// is no superuser, as the worker is.
+static int ask_to_leave(Oid database, const Node* statement) {
+    int count = terminate_workers(database, WorkerKind::none);
+    if (ends_sessions(statement))
+        count += terminate_checks(database);
+    return count;
+}
+
 // Workers are connected, and would make DROP DATABASE fail. They leave, and stay away until
 // release_hold().
-static void clear_database(Oid database) {
+static void clear_database(Oid database, const Node* statement) {
     hold_database(database);
-    for (int tries = 0; terminate_workers(database, WorkerKind::none) > 0 && tries < 500; tries++) {
+    for (int tries = 0; ask_to_leave(database, statement) > 0 && tries < 500; tries++) {
         WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10, PG_WAIT_EXTENSION);
         ResetLatch(MyLatch);
         CHECK_FOR_INTERRUPTS();
@@ -141,7 +162,7 @@ static void execute(const Utility& utility) {
 static void execute_without_workers(const Utility& utility, Oid database, bool in_block) {
     PG_TRY();
     {
-        clear_database(database);
+        clear_database(database, utility.statement->utilityStmt);
         execute(utility);
     }
     PG_CATCH();

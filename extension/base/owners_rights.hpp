@@ -6,7 +6,7 @@
 // restricted, as VACUUM and REFRESH MATERIALIZED VIEW do it. Names are looked up in pg_catalog
 // only: the role that happens to be at work must not be able to lend the owner its functions.
 //
-// docs/architecture.md lists the places.
+// docs/architecture/trust.md lists the places.
 #pragma once
 
 #include "extension/base/pg.hpp"

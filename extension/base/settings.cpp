@@ -43,7 +43,7 @@ static void define_integer(const char* name, const char* description, const char
                             flags, nullptr, nullptr, nullptr);
 }
 
-// Read by name, in SQL: outbox.destination_option().
+// Read by name, in SQL: outbox_internal.destination_option().
 static const config_enum_entry on_dead_letter_values[] = {
     {"release", 0, false}, {"block", 1, false}, {nullptr, 0, false}};
 
@@ -77,8 +77,8 @@ static bool check_default_destination(char** value, void**, GucSource) {
     return accepted(call_core([url] { return validate_server_options({{"url", url}}); }));
 }
 
-// pg_inbox is plain SQL: setting this is how its functions ask for a wake-up at commit. Where this
-// library is not loaded it is a setting nobody reads.
+// pg_inbox is plain SQL: setting this is how inbox_internal.wake() asks for a wake-up at commit, also
+// in databases without pg_outbox. Where this library is not loaded it is a setting nobody reads.
 static char* inbox_wake = nullptr;
 static void assign_inbox_wake(const char* value, void*) {
     if (strcmp(value, "messages") == 0)
@@ -93,107 +93,114 @@ static char* inbox_confirmed = nullptr;
 
 void define(bool preloading) {
     DefineCustomStringVariable(
-        "outbox.allowed_hosts", "Names, addresses and networks that destinations may be at.",
-        "Empty: any, for http other than loopback, link-local and metadata addresses.",
+        "outbox.allowed_hosts", "Host names, addresses and networks that destinations may use.",
+        "If empty, all are allowed, except loopback, link-local and metadata addresses for http.",
         &allowed_hosts, "", PGC_SIGHUP, GUC_LIST_INPUT, check_allowed_hosts, nullptr, nullptr);
     define_integer("outbox.backoff_max",
-                   "Longest pause before a failing destination is tried again.", nullptr,
+                   "Longest pause before the next attempt to reach a failing destination.", nullptr,
                    &backoff_max, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.backoff_min",
-                   "First pause after a destination failed; it doubles with each further failure.",
-                   "Each pause is random, between nothing and its length.", &backoff_min, 1,
+                   "First pause after a destination failed. It doubles with each further failure.",
+                   "Each pause is random, between zero and this length.", &backoff_min, 1,
                    INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.connect_timeout", "Longest wait for a connection to a destination.",
                    nullptr, &connect_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
-    define_integer("outbox.cursor_flush_interval", "How often a relay saves how far it has come.",
-                   "What was delivered since is delivered again after a crash.",
+    define_integer("outbox.cursor_flush_interval", "Time between saves of a relay's cursor.",
+                   "After a crash, events delivered since the last save are delivered again.",
                    &cursor_flush_interval, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     DefineCustomStringVariable(
         "outbox.default_destination",
-        "URL that events go to in databases without a destination of their own.",
-        "Empty: nowhere; events wait in the log.", &default_destination, "", PGC_SIGHUP, 0,
+        "URL of the destination in databases that have no foreign server for one.",
+        "If empty, events wait in the log.", &default_destination, "", PGC_SIGHUP, 0,
         check_default_destination, nullptr, nullptr);
     define_integer("outbox.max_attempts",
-                   "Attempts after which an event that is refused becomes a dead letter.",
-                   "A destination that fails is tried for ever, and its events are not charged.",
+                   "Number of attempts after which a refused event becomes a dead letter.",
+                   "Attempts that fail because of the destination do not count.",
                    &max_attempts, 1, 1'000'000, PGC_SIGHUP, 0);
     define_integer("outbox.max_in_flight",
-                   "Most events of one destination read and not yet settled.", nullptr,
-                   &max_in_flight, 1, 1'000'000, PGC_SIGHUP, 0);
+                   "Highest number of events of one destination that are read and not yet "
+                   "settled.",
+                   nullptr, &max_in_flight, 1, 1'000'000, PGC_SIGHUP, 0);
     define_integer("outbox.max_in_flight_size",
-                   "Most memory for events of one destination read and not yet settled.",
-                   "One event that is larger still goes, alone.", &max_in_flight_size, 1024,
+                   "Limit of memory for events of one destination that are read and not yet "
+                   "settled.",
+                   "A single event larger than this is delivered alone.", &max_in_flight_size, 1024,
                    1024 * 1024, PGC_SIGHUP, GUC_UNIT_KB);
-    define_integer("outbox.max_log_size", "Size of the log from which on the server log warns.",
-                   "0: never.", &max_log_size, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MB);
-    define_integer("outbox.max_payload_size", "Largest payload that can be enqueued.", nullptr,
+    define_integer("outbox.max_log_size",
+                   "Size of the log above which the server log has a warning.",
+                   "0 turns the warning off.", &max_log_size, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MB);
+    define_integer("outbox.max_payload_size", "Size of the largest payload that can be enqueued.",
+                   nullptr,
                    &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
     define_integer("outbox.max_workers_per_database",
-                   "Most relays, processors and backfills there can be in one database.",
+                   "Highest number of relays, processors and backfills in one database.",
                    "0: no limit.", &max_workers_per_database, 0, 1024, PGC_SIGHUP, 0);
     define_integer("outbox.max_workers_per_role",
-                   "Most relays, processors and backfills that one role can have in all databases "
-                   "together; others wait until one of them ends.",
-                   "At most half of max_worker_processes, and half of it for backfills. Superusers "
-                   "have no limit. 0: nobody has.",
+                   "Highest number of relays, processors and backfills of one role in all "
+                   "databases. Others wait until one of them ends.",
+                   "Never more than half of max_worker_processes, and half of that for "
+                   "backfills. Superusers have no limit. 0 means no limit.",
                    &max_workers_per_role, 0, 1024, PGC_SIGHUP, 0);
     DefineCustomEnumVariable("outbox.on_dead_letter",
-                             "What becomes of later events of the ordering key of a dead letter.",
-                             "release: they are delivered; block: they wait for a decision.",
+                             "What happens to later events of the ordering key of a dead letter.",
+                             "release delivers them; block keeps them until an operator decides.",
                              &on_dead_letter, on_dead_letter, on_dead_letter_values, PGC_SIGHUP, 0,
                              nullptr, nullptr, nullptr);
     DefineCustomEnumVariable(
         "outbox.on_full_log", "What happens when the log outgrows outbox.max_log_size.",
-        "warn: the server log says so; detach: a destination that holds much of it by its own "
-        "events is paused and loses them.",
+        "warn writes a warning to the server log; detach also pauses a destination whose own events "
+        "hold much of the log, and that destination loses them.",
         &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     define_integer("outbox.poll_max",
-                   "Longest pause between two looks of an idle relay into the log.",
-                   "Commits wake relays; looking is for prepared transactions and after crashes.",
+                   "Longest pause between two looks of an idle relay at the log.",
+                   "Commits wake relays. Polling covers prepared transactions and crashes.",
                    &poll_max, 10, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.poll_min",
-                   "First pause of a relay that found nothing; it doubles each time.",
-                   "Each pause is random, between nothing and its length.", &poll_min, 10, INT_MAX,
+                   "First pause of a relay that found nothing. It doubles each time.",
+                   "Each pause is random, between zero and this length.", &poll_min, 10, INT_MAX,
                    PGC_SIGHUP, GUC_UNIT_MS);
-    define_integer("outbox.receipt_retention", "How long receipts are kept at least.",
-                   "And at most twice as long.", &receipt_retention, 1, INT_MAX, PGC_SIGHUP,
+    define_integer("outbox.receipt_retention", "Shortest time that receipts are kept.",
+                   "They are kept for at most twice this time.", &receipt_retention, 1, INT_MAX, PGC_SIGHUP,
                    GUC_UNIT_S);
     DefineCustomBoolVariable(
         "outbox.receipts", "Whether destinations keep a receipt of each event they confirmed.",
-        "Costs a row per event.", &receipts, receipts, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
-    define_integer("outbox.request_timeout", "Longest wait for the answer of a destination.",
+        "This costs a row per event.", &receipts, receipts, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
+    define_integer("outbox.request_timeout", "Longest wait for the answer to a request.",
                    nullptr, &request_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
-    define_integer("outbox.retention", "How long a segment of the log is kept at least.",
-                   "From when enqueues have moved on to the next one.", &retention, 0, INT_MAX,
+    define_integer("outbox.retention", "Shortest time that a segment of the log is kept.",
+                   "The time starts when enqueues move on to the next segment.", &retention, 0, INT_MAX,
                    PGC_SIGHUP, GUC_UNIT_S);
     define_integer("outbox.retry_base",
-                   "Pause before a refused event is tried again; it doubles with each attempt.",
-                   "Each pause is random, between nothing and its length.", &retry_base, 1, INT_MAX,
+                   "First pause before the next attempt of a refused event. It doubles with each "
+                   "attempt.",
+                   "Each pause is random, between zero and this length.", &retry_base, 1, INT_MAX,
                    PGC_SIGHUP, GUC_UNIT_MS);
-    define_integer("outbox.retry_max", "Longest pause before a refused event is tried again.",
+    define_integer("outbox.retry_max", "Longest pause before the next attempt of a refused event.",
                    nullptr, &retry_max, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.segment_age", "Age at which enqueues move on to the next segment.",
                    nullptr, &segment_age, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
     define_integer("outbox.segment_size", "Size at which enqueues move on to the next segment.",
-                   "Settled events take their room in the log until then.", &segment_size, 64,
+                   "Settled events keep their space in the log until then.", &segment_size, 64,
                    INT_MAX, PGC_SIGHUP, GUC_UNIT_KB);
     define_integer("outbox.source_event_retention",
-                   "How long it is known which events were enqueued for a source event.",
-                   "A source event that comes again later enqueues again.", &source_event_retention,
+                   "Time for which pg_outbox remembers the events enqueued for a source event.",
+                   "A source event that is handled again after this time enqueues its events "
+                   "again.", &source_event_retention,
                    1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
     DefineCustomStringVariable("inbox.wake", "Set by pg_inbox to have its workers look at commit.",
                                nullptr, &inbox_wake, "", PGC_USERSET,
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
                                assign_inbox_wake, nullptr);
     DefineCustomStringVariable(
-        "inbox.confirmed", "Handlers that a role lets run with its rights; see inbox.confirm().",
+        "inbox.confirmed", "Handlers that may run with the rights of this role; see "
+                           "inbox.confirm().",
         nullptr, &inbox_confirmed, "", PGC_USERSET,
         GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr, nullptr, nullptr);
     if (preloading)
         define_integer("outbox.max_workers",
-                       "Most keepers, relays, processors and backfills there can be in all "
-                       "databases together.",
-                       "Each also needs one of max_worker_processes.", &max_workers, 1, 1024,
+                       "Highest number of keepers, relays, processors and backfills in all "
+                       "databases.",
+                       "Each of them also needs one of max_worker_processes.", &max_workers, 1, 1024,
                        PGC_POSTMASTER, 0);
     MarkGUCPrefixReserved("outbox");
 }

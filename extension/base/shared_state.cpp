@@ -283,6 +283,22 @@ void terminate_worker(int i) {
     LWLockRelease(shared->lock);
 }
 
+int terminate_checks(Oid database) {
+    int count = 0;
+    for (uint32 i = 0; i < ProcGlobal->allProcCount; i++) {
+        const PGPROC& process = ProcGlobal->allProcs[i];
+        const pid_t pid = process.pid;
+        if (process.databaseId != database || pid == 0)
+            continue;
+        const char* type = GetBackgroundWorkerTypeByPid(pid);  // nullptr as well when it has gone
+        if (type == nullptr || strcmp(type, check_worker_type) != 0)
+            continue;
+        count++;
+        kill(pid, SIGTERM);
+    }
+    return count;
+}
+
 // ---------------------------------------------------------------------------------------------
 // Workers
 // ---------------------------------------------------------------------------------------------

@@ -1,9 +1,19 @@
 // What the processes of pg_outbox share: who works for which database, who wants to be woken, and
 // what each worker counts. Exists only when the library is preloaded.
 //
-// A worker slot is `free`, then `reserved` by the parent that starts a worker, then `attached`
-// while the worker lives. Fields other processes look at on every commit are atomics in `Wakeup`,
-// close together; everything else is under the lock.
+// A worker slot is free, then reserved by the parent that starts a worker, then attached while the
+// worker lives. Who writes what:
+//
+//   under the lock   identity, ticket, name, pid and error of a slot; holds; absent workers
+//   Wakeup           atomics, close together, because every commit reads them: see wakeup.hpp.
+//                    The worker writes database, process and kind when it attaches, and clears
+//                    database when it leaves
+//   other atomics    of a slot: written by its worker only, read by anyone without the lock. Each is
+//                    true by itself; two of them may be of different moments
+//
+// A slot may be used again between two looks of its parent. So a parent remembers the ticket, which is
+// another one for each use, and a worker that finds another ticket than it was started with exits.
+// A number in slots_used only grows: slots below it may be free, slots from there on never were used.
 #pragma once
 
 #include <atomic>
@@ -154,6 +164,10 @@ void forget_absent_of(Oid database);
 int terminate_workers(Oid database, WorkerKind kind);
 // SIGTERM to one worker.
 void terminate_worker(int slot);
+// The same for the workers of outbox.check_destination(), which have no slots. One that is not
+// connected yet is not found.
+int terminate_checks(Oid database);
+inline constexpr char check_worker_type[] = "pg_outbox check";
 
 // ---- by workers -----------------------------------------------------------------------------
 

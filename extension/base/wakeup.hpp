@@ -1,9 +1,27 @@
 // Waking workers when a transaction commits.
 //
-// Whoever does something that concerns a worker says so with wake_at_commit(); one transaction
-// callback per process acts on it at commit, when everybody can see the rows. It allocates nothing
-// and cannot fail, for an error there would be a PANIC; the only lock it takes is that of the shared
-// state, for a moment, when the transaction held a database (release_hold()).
+// A session calls wake_at_commit(). One transaction callback per process acts on it after the commit,
+// when other snapshots can see the rows. The callback allocates nothing and cannot fail, because an
+// error there would be a PANIC. The only lock it may take is that of the shared state, for a moment,
+// if the transaction held a database (release_hold()).
+//
+// Protocol, without locks. For new work (an event, a message):
+//
+//   worker    begin_looking(): writes wanted = true; full fence; takes a snapshot and looks
+//   session   commits; full fence; reads wanted; if it is true, exchanges it for false and sets the
+//             worker's latch
+//
+// The fences order both sides, so at least one of them sees the other: the snapshot has the commit, or
+// the session finds `wanted`. While a worker is busy `wanted` is false, and a commit only reads.
+//
+// For changed configuration (a destination, a subscription, the extension itself):
+//
+//   session   commits; writes reload = true; sets the latch; then reads `database` again
+//   worker    exchanges reload for false; then reads the catalogs
+//   keeper    when it leaves: clears `database`; then reads `reload`
+//
+// If a keeper leaves at that moment, either it sees `reload` and stays, or the session sees that the
+// database has no keeper, and tells the launcher, which starts one.
 #pragma once
 
 #include <cstdint>

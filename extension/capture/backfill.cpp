@@ -109,7 +109,7 @@ static Locked lock_row(Walk& walk, LockWaitPolicy policy, uint8 flags) {
     }
 }
 
-// What a batch came to. Columns of outbox.write_snapshots().
+// What a batch came to. Columns of outbox_internal.write_snapshots().
 enum BatchColumn { BatchColumnsOfKey, BatchRows, BatchLastKey, BatchLocked, BatchColumns };
 
 struct Batch {
@@ -138,7 +138,7 @@ static Batch write_batch(Walk& walk, int limit) {
 static Datum batch_result(FunctionCallInfo fcinfo, const Batch& batch, Datum columns) {
     TupleDesc descriptor;
     if (get_call_result_type(fcinfo, nullptr, &descriptor) != TYPEFUNC_COMPOSITE)
-        elog(ERROR, "outbox.write_snapshots() must return a row");
+        elog(ERROR, "outbox_internal.write_snapshots() must return a row");
     Datum values[BatchColumns] = {};
     bool nulls[BatchColumns] = {};
     values[BatchColumnsOfKey] = columns;

@@ -28,7 +28,7 @@ static Node* parse_expression(const char* text) {
     auto* select = reinterpret_cast<SelectStmt*>(linitial_node(RawStmt, statements)->stmt);
     if (list_length(select->targetList) != 1 || select->fromClause != NIL ||
         select->whereClause != nullptr)
-        ereport(ERROR, (errcode(ERRCODE_SYNTAX_ERROR), errmsg("condition is not one expression")));
+        ereport(ERROR, (errcode(ERRCODE_SYNTAX_ERROR), errmsg("condition is not a single expression")));
     return static_cast<ResTarget*>(linitial(select->targetList))->val;
 }
 

@@ -44,7 +44,7 @@ OUTBOX_FUNCTION(outbox_save_captured) {
     bool is_null;
     const Datum table = GetAttributeByNum(row, 1, &is_null);
     check_owns_table(is_null ? InvalidOid : DatumGetObjectId(table));
-    execute("SELECT outbox.check_capturable($1)", REGCLASSOID, table);
+    execute("SELECT outbox_internal.check_capturable($1)", REGCLASSOID, table);
     run_as_owner("DELETE FROM outbox.captured WHERE relation = $1", REGCLASSOID, table);
     run_as_owner("INSERT INTO outbox.captured SELECT ($1).*", HeapTupleHeaderGetTypeId(row),
                  PG_GETARG_DATUM(0));

@@ -34,7 +34,8 @@ struct JsonColumn {
 // What belongs to the column is allocated in the current context, which has to outlive it.
 JsonColumn make_json_column(Form_pg_attribute attribute);
 
-void append_json(StringInfo to, const char* text, int length);  // as a JSON string
+// As a JSON string. The server's escape_json() needs a NUL behind the text before version 18.
+void append_json(StringInfo to, const char* text, int length);
 void append_value(StringInfo to, const JsonColumn& column, Datum value, bool is_null);
 
 // Some columns of a row as an object. Between the two calls come append_member()s.

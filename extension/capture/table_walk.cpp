@@ -63,12 +63,12 @@ TableKey open_key(Relation table, ArrayType* columns) {
         return best;
     if (columns != nullptr)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("the unique index by which table \"%s\" was walked is gone",
+                        errmsg("the unique index by which table \"%s\" was scanned does not exist any more",
                                RelationGetRelationName(table)),
                         errhint("Create it again, or start a new backfill.")));
     ereport(ERROR,
             (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-             errmsg("table \"%s\" has no order to be walked in", RelationGetRelationName(table)),
+             errmsg("table \"%s\" has no unique index to scan it by", RelationGetRelationName(table)),
              errhint("Create a primary key, or a unique index on columns that are NOT NULL.")));
 }
 

@@ -39,7 +39,7 @@ static void count_check(dsm_segment* segment) {
         ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
                         errmsg("too many destinations are being checked"),
                         errdetail("There can be %d checks at the same time.", max_checks),
-                        errhint("Try again when others have ended.")));
+                        errhint("Try again when another check has ended.")));
 }
 
 static dsm_segment* make_request(Oid server, const char* topic) {
@@ -63,8 +63,8 @@ static BackgroundWorkerHandle* start_check(dsm_segment* segment) {
     worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(segment));
     strlcpy(worker.bgw_library_name, compat::module_name, sizeof worker.bgw_library_name);
     strlcpy(worker.bgw_function_name, "outbox_check_main", sizeof worker.bgw_function_name);
-    strlcpy(worker.bgw_type, "pg_outbox check", sizeof worker.bgw_type);
-    strlcpy(worker.bgw_name, "pg_outbox check", sizeof worker.bgw_name);
+    strlcpy(worker.bgw_type, check_worker_type, sizeof worker.bgw_type);
+    strlcpy(worker.bgw_name, check_worker_type, sizeof worker.bgw_name);
 
     MemoryContext before = MemoryContextSwitchTo(TopTransactionContext);
     BackgroundWorkerHandle* handle = nullptr;
@@ -73,7 +73,7 @@ static BackgroundWorkerHandle* start_check(dsm_segment* segment) {
     if (!registered)
         ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
                         errmsg("could not check the destination: out of background worker slots"),
-                        errhint("Increase max_worker_processes, or try again when less goes on.")));
+                        errhint("Increase max_worker_processes, or try again when fewer workers are running.")));
     return handle;
 }
 

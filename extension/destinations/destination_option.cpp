@@ -1,4 +1,4 @@
-// An option of a destination, or else the setting of the same name: outbox.destination_option(). In C,
+// An option of a destination, or else the setting of the same name: outbox_internal.destination_option(). In C,
 // because it is asked for every event in trouble.
 #include "extension/base/boundary.hpp"
 #include "extension/base/pg.hpp"

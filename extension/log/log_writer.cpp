@@ -8,7 +8,7 @@ namespace outbox {
 void check_may_enqueue() {
     if (IsBinaryUpgrade)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("cannot enqueue events while pg_upgrade is at work")));
+                        errmsg("cannot enqueue events while pg_upgrade is running")));
     if (RecoveryInProgress())
         ereport(ERROR,
                 (errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),

@@ -142,8 +142,8 @@ static void check_header_value(std::string_view name, const JsonbValue& value) {
             ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                             errmsg("value of header \"%.*s\" is not a scalar",
                                    static_cast<int>(name.size()), name.data()),
-                            errhint("Headers are strings, numbers, booleans or null; structure "
-                                    "belongs into the payload.")));
+                            errhint("Headers are strings, numbers, booleans or null; "
+                                    "put structured data into the payload.")));
     }
 }
 

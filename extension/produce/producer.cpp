@@ -171,7 +171,7 @@ OUTBOX_FUNCTION(outbox_check_topics) {
 OUTBOX_FUNCTION(outbox_table_changed) {
     if (!CALLED_AS_TRIGGER(fcinfo))
         ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-                        errmsg("outbox.table_changed() is a trigger")));
+                        errmsg("outbox_internal.table_changed() is a trigger")));
     CacheInvalidateRelcache(reinterpret_cast<TriggerData*>(fcinfo->context)->tg_relation);
     return PointerGetDatum(nullptr);
 }

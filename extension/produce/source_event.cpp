@@ -3,11 +3,16 @@
 namespace outbox {
 
 const pg_uuid_t* claim_source_event(const Datum* values) {
-    // A SECURITY DEFINER function in SQL: the caller has no privilege on the table behind it.
+    // A SECURITY DEFINER function in SQL: the caller has no privilege on the table behind it, nor on
+    // the schema of the function, so it is not looked up by LookupFuncName().
     Oid types[] = {UUIDOID, TEXTOID, TEXTOID, TEXTOID, UUIDOID};
-    List* name =
-        list_make2(makeString(pstrdup("outbox")), makeString(pstrdup("claim_source_event")));
-    const Oid claim = LookupFuncName(name, lengthof(types), types, false);
+    const Oid claim =
+        GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum("claim_source_event"),
+                        PointerGetDatum(buildoidvector(types, lengthof(types))),
+                        ObjectIdGetDatum(get_namespace_oid("outbox_internal", false)));
+    if (!OidIsValid(claim))
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_FUNCTION),
+                        errmsg("function outbox_internal.claim_source_event does not exist")));
     if (get_func_rettype(claim) != UUIDOID || get_func_retset(claim))
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("\"claim_source_event\" of extension \"pg_outbox\" was altered"),

@@ -42,7 +42,7 @@ static constexpr bool optional = true;
 
 struct Layout {
     std::string_view name;
-    std::span<const Column> columns;  // in the order of outbox.layout_columns()
+    std::span<const Column> columns;  // in the order of outbox_internal.layout_columns()
 };
 
 static constexpr Column seed[] = {

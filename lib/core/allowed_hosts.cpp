@@ -161,7 +161,7 @@ static bool is_name(std::string_view name) noexcept {
 
 static Error malformed(std::string_view entry) {
     return {ErrorKind::invalid_value,
-            "\"" + std::string(entry) + "\" is no host name, address or network", "",
+            "\"" + std::string(entry) + "\" is not a host name, address or network", "",
             "Write a list such as \"example.com, *.example.org, 192.0.2.1, 10.0.0.0/8, fd00::/8\": "
             "without ports, and nothing set behind the prefix of a network."};
 }

@@ -28,4 +28,36 @@ void append_base64(std::string& out, std::string_view bytes) {
         to[2] = digits[group >> 6 & 63];
 }
 
+std::optional<std::string> base64_decoded(std::string_view text) {
+    while (text.ends_with('='))
+        text.remove_suffix(1);
+    std::string bytes;
+    bytes.reserve(text.size() * 3 / 4);
+    unsigned bits = 0, held = 0;
+    for (const char c : text) {
+        unsigned value;
+        if (c >= 'A' && c <= 'Z')
+            value = c - 'A';
+        else if (c >= 'a' && c <= 'z')
+            value = c - 'a' + 26;
+        else if (c >= '0' && c <= '9')
+            value = c - '0' + 52;
+        else if (c == '+' || c == '-')
+            value = 62;
+        else if (c == '/' || c == '_')
+            value = 63;
+        else
+            return std::nullopt;
+        held = (held << 6 | value) & 0xffff;
+        bits += 6;
+        if (bits >= 8) {
+            bits -= 8;
+            bytes += static_cast<char>(held >> bits & 0xff);
+        }
+    }
+    if (text.size() % 4 == 1)
+        return std::nullopt;
+    return bytes;
+}
+
 }  // namespace outbox

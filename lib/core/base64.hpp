@@ -1,11 +1,15 @@
-// Base64 with padding (RFC 4648, section 4).
+// Base64 (RFC 4648, section 4).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace outbox {
 
+// With padding.
 void append_base64(std::string& out, std::string_view bytes);
+// Either alphabet, with or without padding; std::nullopt if the text is not base64.
+std::optional<std::string> base64_decoded(std::string_view text);
 
 }  // namespace outbox

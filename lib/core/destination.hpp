@@ -58,7 +58,7 @@ TimeLimits time_limits(const Destination& destination);
 // -------------------------------------------------------------------------------------------------
 
 // The options of every destination. Those that are not members of Destination are read in SQL, by
-// outbox.destination_option().
+// outbox_internal.destination_option().
 inline constexpr OptionSpec url_option{
     .name = "url",
     .type = OptionType::url,

@@ -4,6 +4,7 @@
 
 #include "core/base64.hpp"
 #include "core/destination.hpp"
+#include "core/percent.hpp"
 #include "core/text.hpp"
 
 namespace outbox {
@@ -34,20 +35,13 @@ static std::string in_base64(std::string_view secret, bool for_urls) {
     return encoded;
 }
 
-static std::string percent_encoded(std::string_view secret, const char* hex) {
+static std::string percent_encoded(std::string_view secret, bool in_upper_case) {
     std::string encoded;
-    for (const char c : secret) {
-        const char lower = ascii_lower(c);
-        const bool plain = (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
-                           c == '.' || c == '_' || c == '~';
-        if (plain) {
-            encoded += c;
-        } else {
-            encoded += '%';
-            encoded += hex[static_cast<unsigned char>(c) >> 4];
-            encoded += hex[static_cast<unsigned char>(c) & 0xf];
-        }
-    }
+    append_percent_encoded(encoded, secret);
+    if (!in_upper_case)
+        for (std::size_t at = 0; (at = encoded.find('%', at)) != std::string::npos; at += 3)
+            for (std::size_t digit : {at + 1, at + 2})
+                encoded[digit] = ascii_lower(encoded[digit]);
     return encoded;
 }
 
@@ -76,8 +70,8 @@ void Secrets::add(std::string_view secret) {
     add_form(std::string(secret));
     add_form(in_base64(secret, false));
     add_form(in_base64(secret, true));
-    add_form(percent_encoded(secret, "0123456789ABCDEF"));
-    add_form(percent_encoded(secret, "0123456789abcdef"));
+    add_form(percent_encoded(secret, true));
+    add_form(percent_encoded(secret, false));
     add_form(in_json(secret));
     add_form(printable(secret));  // as it looks when the whole text was made printable
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/percent.hpp"
 #include "core/text.hpp"
 
 namespace outbox {
@@ -12,31 +13,6 @@ static Error malformed(const char* why, const char* hint =
                                             "with a port from 1 to 65535; what is special is "
                                             "percent-encoded.") {
     return {ErrorKind::invalid_value, std::string("invalid URL: ") + why, "", hint};
-}
-
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = ascii_lower(c);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-std::optional<std::string> percent_decoded(std::string_view text) {
-    std::string decoded;
-    for (std::size_t i = 0; i < text.size(); i++) {
-        if (text[i] != '%') {
-            decoded += text[i];
-            continue;
-        }
-        if (i + 2 >= text.size())
-            return std::nullopt;
-        const int high = hex_digit(text[i + 1]), low = hex_digit(text[i + 2]);
-        if (high < 0 || low < 0 || (high == 0 && low == 0))
-            return std::nullopt;
-        decoded += static_cast<char>(high * 16 + low);
-        i += 2;
-    }
-    return decoded;
 }
 
 // Decoded text that goes into a header line or a connection string.

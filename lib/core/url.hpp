@@ -11,9 +11,6 @@
 
 namespace outbox {
 
-// Nothing when the encoding is broken, or hides a zero byte.
-std::optional<std::string> percent_decoded(std::string_view text);
-
 struct Url {
     std::string scheme;               // lower case, without the colon
     std::optional<std::string> user;  // percent-decoded

@@ -7,18 +7,10 @@
 #include "core/base64.hpp"
 #include "core/content_type.hpp"
 #include "core/json_check.hpp"
+#include "core/percent.hpp"
 #include "core/text.hpp"
 
 namespace outbox {
-
-static constexpr char upper_hex[] = "0123456789ABCDEF";
-
-static void append_percent(std::string& out, char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += '%';
-    out += upper_hex[byte >> 4];
-    out += upper_hex[byte & 0xf];
-}
 
 // HTTP binding, section 3.1.3.2: what a header value cannot hold goes percent-encoded.
 static void append_header_value(std::string& out, std::string_view value) {

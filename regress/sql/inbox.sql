@@ -41,13 +41,13 @@ SELECT inbox.subscribe('c', 'Thing', 'wrong');
 SELECT inbox.subscribe('', 'Thing', 'handle');
 SELECT inbox.subscribe('c', '', 'handle');
 CREATE ROLE regress_nologin;
-GRANT USAGE ON SCHEMA inbox TO regress_nologin;
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox TO regress_nologin;
+GRANT USAGE ON SCHEMA inbox, inbox_internal TO regress_nologin;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox, inbox_internal TO regress_nologin;
 SET ROLE regress_nologin;
 SELECT inbox.subscribe('c', 'Thing', 'handle');
 RESET ROLE;
 
--- processing by hand: as inbox.process() is called by the processor. Subscribed within a transaction
+-- processing by hand: as inbox_internal.process() is called by the processor. Subscribed within a transaction
 -- that is rolled back in the end, so that the processor of the server does not take part.
 BEGIN;
 SELECT inbox.subscribe('c', 'Th*', 'handle');
@@ -56,14 +56,14 @@ SELECT inbox.subscribe('c', 'Thing', 'too');
 SELECT name, role = session_user AS mine, subscriptions FROM inbox.consumer WHERE name = 'c';
 SELECT receive('c', 9, 12);
 SELECT id AS c FROM inbox.consumer WHERE name = 'c' \gset
-SELECT seq, inbox.process(:c, seq, inbox.confirmed_subscriptions(:c)) FROM inbox.next_messages(:c, 100);
+SELECT seq, inbox_internal.process(:c, seq, inbox_internal.confirmed_subscriptions(:c)) FROM inbox_internal.next_messages(:c, 100);
 SELECT position, handler, who = session_user AS mine FROM seen ORDER BY number;
 SELECT count(*) AS processed FROM inbox.processed WHERE consumer_id = :c;
 SELECT count(*) AS left FROM inbox.message WHERE consumer_id = :c;
 
 -- received again after they were processed: no effect
 SELECT receive('c', 1, 3);
-SELECT inbox.process(:c, seq, inbox.confirmed_subscriptions(:c)) FROM inbox.next_messages(:c, 100);
+SELECT inbox_internal.process(:c, seq, inbox_internal.confirmed_subscriptions(:c)) FROM inbox_internal.next_messages(:c, 100);
 SELECT count(*) FROM seen WHERE position <= 3;
 SELECT count(*) AS left FROM inbox.message WHERE consumer_id = :c;
 
@@ -72,20 +72,20 @@ TRUNCATE seen;
 INSERT INTO poison VALUES (22);
 SELECT receive('c', 21, 23, 'key');
 SELECT receive('c', 24, 25);
-SELECT m.position, inbox.process(:c, n.seq, inbox.confirmed_subscriptions(:c)) FROM inbox.next_messages(:c, 100) AS n JOIN inbox.message AS m ON m.seq = n.seq ORDER BY n.seq;
+SELECT m.position, inbox_internal.process(:c, n.seq, inbox_internal.confirmed_subscriptions(:c)) FROM inbox_internal.next_messages(:c, 100) AS n JOIN inbox.message AS m ON m.seq = n.seq ORDER BY n.seq;
 SELECT position FROM seen WHERE handler = 'handle' ORDER BY number;
 SELECT consumer, ordering_key, event_type, attempts, sqlstate, error, next_attempt_at > since AS later FROM inbox.waiting_keys;
 UPDATE inbox.waiting SET next_attempt_at = now() + interval '1 hour';
-SELECT count(*) AS can_be_processed FROM inbox.next_messages(:c, 100);
+SELECT count(*) AS can_be_processed FROM inbox_internal.next_messages(:c, 100);
 -- the message is due, and fails again
 UPDATE inbox.waiting SET next_attempt_at = now();
-SELECT inbox.process(:c, seq, inbox.confirmed_subscriptions(:c)) FROM inbox.next_messages(:c, 100);
+SELECT inbox_internal.process(:c, seq, inbox_internal.confirmed_subscriptions(:c)) FROM inbox_internal.next_messages(:c, 100);
 SELECT attempts FROM inbox.waiting;
 -- it is due, and works; then the rest of its key follows
 DELETE FROM poison;
 UPDATE inbox.waiting SET next_attempt_at = now();
-SELECT inbox.process(:c, seq, inbox.confirmed_subscriptions(:c)) FROM inbox.next_messages(:c, 100);
-SELECT inbox.process(:c, seq, inbox.confirmed_subscriptions(:c)) FROM inbox.next_messages(:c, 100);
+SELECT inbox_internal.process(:c, seq, inbox_internal.confirmed_subscriptions(:c)) FROM inbox_internal.next_messages(:c, 100);
+SELECT inbox_internal.process(:c, seq, inbox_internal.confirmed_subscriptions(:c)) FROM inbox_internal.next_messages(:c, 100);
 SELECT position FROM seen WHERE handler = 'handle' ORDER BY number;
 SELECT count(*) AS waiting FROM inbox.waiting;
 
@@ -96,14 +96,14 @@ CREATE FUNCTION orphan(m inbox.message) RETURNS void LANGUAGE sql AS $$ INSERT I
 SELECT inbox.subscribe('e', '*', 'orphan');
 SELECT receive('e', 1, 1);
 SELECT id AS e FROM inbox.consumer WHERE name = 'e' \gset
-SELECT inbox.process(:e, seq, inbox.confirmed_subscriptions(:e)) FROM inbox.next_messages(:e, 100);
+SELECT inbox_internal.process(:e, seq, inbox_internal.confirmed_subscriptions(:e)) FROM inbox_internal.next_messages(:e, 100);
 SELECT sqlstate, attempts FROM inbox.waiting WHERE consumer_id = :e;
 
 -- messages of no subscription's type are passed over
 SELECT inbox.subscribe('f', 'Nothing*', 'handle');
 SELECT receive('f', 30, 30);
 SELECT id AS f FROM inbox.consumer WHERE name = 'f' \gset
-SELECT inbox.process(:f, seq, inbox.confirmed_subscriptions(:f)) FROM inbox.next_messages(:f, 100);
+SELECT inbox_internal.process(:f, seq, inbox_internal.confirmed_subscriptions(:f)) FROM inbox_internal.next_messages(:f, 100);
 SELECT count(*) FROM inbox.processed WHERE consumer_id = :f;
 
 -- pattern characters of LIKE are ordinary
@@ -117,12 +117,12 @@ SELECT inbox.unsubscribe('nobody', 'Thing', 'too');
 
 -- whoever does not own the consumer cannot process for it
 CREATE ROLE regress_other LOGIN;
-GRANT USAGE ON SCHEMA inbox TO regress_other;
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox TO regress_other;
+GRANT USAGE ON SCHEMA inbox, inbox_internal TO regress_other;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox, inbox_internal TO regress_other;
 SET SESSION AUTHORIZATION regress_other;
-SELECT * FROM inbox.next_messages(1, 1);
-SELECT inbox.take(1, 1, '{}');
-SELECT inbox.add_subscription('x', '*', 'pg_sleep', 'regress_nologin');
+SELECT * FROM inbox_internal.next_messages(1, 1);
+SELECT inbox_internal.take(1, 1, '{}');
+SELECT inbox_internal.add_subscription('x', '*', 'pg_sleep', 'regress_nologin');
 RESET SESSION AUTHORIZATION;
 DROP OWNED BY regress_other, regress_nologin;
 DROP ROLE regress_other, regress_nologin;

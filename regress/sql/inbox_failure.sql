@@ -34,9 +34,9 @@ SELECT inbox.set_policy('p', retry_base => '2 min');
 SELECT inbox.set_policy('p', on_dead_letter => 'forget');
 SELECT n AS attempts, bool_and(delay BETWEEN '0' AND least(interval '1 min', interval '2 s' * 2 ^ (n - 1))) AS in_range,
        max(delay) > least(interval '1 min', interval '2 s' * 2 ^ (n - 1)) / 2 AS uses_it
-  FROM (SELECT n, inbox.retry_delay(c, n) AS delay FROM inbox.consumer AS c, generate_series(1, 7) AS n, generate_series(1, 100) WHERE c.name = 'p') AS s
+  FROM (SELECT n, inbox_internal.retry_delay(c, n) AS delay FROM inbox.consumer AS c, generate_series(1, 7) AS n, generate_series(1, 100) WHERE c.name = 'p') AS s
  GROUP BY n ORDER BY n;
-SELECT inbox.retry_delay(c, 2147483647) <= '1 min' AS late FROM inbox.consumer AS c WHERE c.name = 'p';
+SELECT inbox_internal.retry_delay(c, 2147483647) <= '1 min' AS late FROM inbox.consumer AS c WHERE c.name = 'p';
 
 -- handled at once: attempts are counted, a success ends that
 SELECT fail_event('now', 1), fail_event('now', 1);
@@ -77,8 +77,8 @@ INSERT INTO inbox.subscription (consumer_id, event_type, handler) SELECT id, '*'
 SELECT * FROM inbox.confirm('c');
 SELECT id AS c FROM inbox.consumer WHERE name = 'c' \gset
 CREATE FUNCTION work() RETURNS TABLE (done boolean, "position" bigint) LANGUAGE sql AS $$
-    SELECT inbox.process(m.consumer_id, m.seq, inbox.confirmed_subscriptions(m.consumer_id)), m.position
-      FROM inbox.consumer AS c, inbox.next_messages(c.id, 100) AS n, inbox.message AS m
+    SELECT inbox_internal.process(m.consumer_id, m.seq, inbox_internal.confirmed_subscriptions(m.consumer_id)), m.position
+      FROM inbox.consumer AS c, inbox_internal.next_messages(c.id, 100) AS n, inbox.message AS m
      WHERE c.name = 'c' AND m.consumer_id = c.id AND m.seq = n.seq ORDER BY m.seq $$;
 INSERT INTO poison VALUES (12);
 SELECT receive('c', 11, 14, 'key');
@@ -112,7 +112,7 @@ SELECT receive('c', 21, 22, 'key'), receive('c', 31, 32, 'other'), receive('c', 
 SELECT * FROM work();
 SELECT * FROM work();
 SELECT event_id, attempts, sqlstate, blocks FROM inbox.dead_letter WHERE consumer = 'c';
-SELECT inbox.process(m.consumer_id, m.seq, inbox.confirmed_subscriptions(m.consumer_id)) IS NULL AS waits FROM inbox.message AS m ORDER BY m.seq;
+SELECT inbox_internal.process(m.consumer_id, m.seq, inbox_internal.confirmed_subscriptions(m.consumer_id)) IS NULL AS waits FROM inbox.message AS m ORDER BY m.seq;
 SELECT inbox.redrive('c', ARRAY[id(31)]);
 DELETE FROM poison;
 SELECT * FROM work();
@@ -143,14 +143,14 @@ SELECT * FROM work();
 UPDATE inbox.waiting SET next_attempt_at = '2124-01-01'::timestamptz + version * interval '1 day'
   FROM inbox.message AS m WHERE m.event_id = waiting.event_id;
 UPDATE inbox.waiting SET next_attempt_at = '-infinity' WHERE seq IS NULL;
-SELECT inbox.next_attempt(:c) = '2124-01-01'::timestamptz + 62 * interval '1 day' AS all_can;
+SELECT inbox_internal.next_attempt(:c) = '2124-01-01'::timestamptz + 62 * interval '1 day' AS all_can;
 UPDATE poison SET state = 'P0001';
 SELECT inbox.redrive('c', ARRAY[id(61)]);
 SELECT * FROM work();
 UPDATE inbox.waiting SET next_attempt_at = 'infinity' WHERE event_id = id(61);
-SELECT inbox.next_attempt(:c) = '2124-01-01'::timestamptz + 72 * interval '1 day' AS behind_one_that_waits;
+SELECT inbox_internal.next_attempt(:c) = '2124-01-01'::timestamptz + 72 * interval '1 day' AS behind_one_that_waits;
 SELECT inbox.set_policy('c', on_dead_letter => 'block');
-SELECT inbox.next_attempt(:c) AS behind_a_dead_letter;
+SELECT inbox_internal.next_attempt(:c) AS behind_a_dead_letter;
 
 DROP EXTENSION pg_inbox CASCADE;
 DROP SCHEMA failure CASCADE;

@@ -9,14 +9,14 @@ CREATE FUNCTION began() RETURNS timestamptz LANGUAGE sql STABLE AS $$ SELECT at 
 CREATE FUNCTION id(made timestamptz, n int DEFAULT 1, version int DEFAULT 7) RETURNS uuid LANGUAGE sql AS $$
     SELECT (lpad(to_hex((extract(epoch FROM made) * 1000)::bigint), 12, '0') || version || '000' || '8000' || lpad(n::text, 12, '0'))::uuid $$;
 CREATE FUNCTION applied(id uuid, at timestamptz) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO inbox.processed (consumer_id, event_id, bucket, processed_at) VALUES (1, id, inbox.bucket(id), at) $$;
-CREATE FUNCTION bucket(made timestamptz) RETURNS text LANGUAGE sql AS $$ SELECT 'processed_' || inbox.bucket(id(made)) $$;
-SELECT inbox.own_consumer('c', CURRENT_USER);
+    INSERT INTO inbox.processed (consumer_id, event_id, bucket, processed_at) VALUES (1, id, inbox_internal.bucket(id), at) $$;
+CREATE FUNCTION bucket(made timestamptz) RETURNS text LANGUAGE sql AS $$ SELECT 'processed_' || inbox_internal.bucket(id(made)) $$;
+SELECT inbox_internal.own_consumer('c', CURRENT_USER);
 
 -- when a bucket ended
-SELECT b, inbox.bucket_ended(b, '2024-05-05 00:00+00') AT TIME ZONE 'UTC' AS ended,
-       inbox.bucket(id(inbox.bucket_ended(b, '2024-05-05 00:00+00') - interval '1 ms')) AS last_in,
-       inbox.bucket(id(inbox.bucket_ended(b, '2024-05-05 00:00+00'))) AS next_in
+SELECT b, inbox_internal.bucket_ended(b, '2024-05-05 00:00+00') AT TIME ZONE 'UTC' AS ended,
+       inbox_internal.bucket(id(inbox_internal.bucket_ended(b, '2024-05-05 00:00+00') - interval '1 ms')) AS last_in,
+       inbox_internal.bucket(id(inbox_internal.bucket_ended(b, '2024-05-05 00:00+00'))) AS next_in
   FROM generate_series(0, 31) AS b ORDER BY ended DESC;
 
 SELECT * FROM inbox.prune();
@@ -66,7 +66,7 @@ SELECT seq, extract(day FROM began() - last_failed_at) AS days FROM inbox.waitin
 -- what failed in one process and was applied by another
 BEGIN;
 INSERT INTO inbox.processed (consumer_id, event_id, bucket)
-    SELECT consumer_id, event_id, inbox.bucket(event_id) FROM inbox.waiting;
+    SELECT consumer_id, event_id, inbox_internal.bucket(event_id) FROM inbox.waiting;
 SELECT * FROM inbox.prune();
 SELECT seq FROM inbox.waiting;
 ROLLBACK;

@@ -135,8 +135,8 @@ SELECT * FROM outbox.adopt('partitioned', 'tutorial') WHERE item = 'new name of 
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT * FROM refusal($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true') $$);
 ROLLBACK;
-GRANT USAGE ON SCHEMA outbox TO regress_app;
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO regress_app;
+GRANT USAGE ON SCHEMA outbox, outbox_internal TO regress_app;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO regress_app;
 SET ROLE regress_app;
 SELECT * FROM refusal($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true') $$);
 RESET ROLE;

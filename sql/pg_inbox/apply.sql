@@ -12,7 +12,7 @@ LANGUAGE sql STABLE
 RETURN pg_catalog.convert_from((message).payload, 'UTF8')::pg_catalog.jsonb;
 COMMENT ON FUNCTION inbox.json(inbox.message) IS 'the payload of a message as JSON';
 
-CREATE FUNCTION inbox.check_row(projection regclass, key_columns text[], version_column text, data jsonb)
+CREATE FUNCTION inbox_internal.check_row(projection regclass, key_columns text[], version_column text, data jsonb)
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -42,11 +42,11 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox.check_row(regclass, text[], text, jsonb) IS
-    'internal: whether there is a key and a version';
+COMMENT ON FUNCTION inbox_internal.check_row(regclass, text[], text, jsonb) IS
+    'whether there is a key and a version';
 
 -- One row per key, or what follows would change those of others. PostgreSQL looks after that of views.
-CREATE FUNCTION inbox.check_key(projection regclass, key_columns text[])
+CREATE FUNCTION inbox_internal.check_key(projection regclass, key_columns text[])
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -67,7 +67,7 @@ BEGIN
                   HINT = 'Create a primary key, or a unique index that is not partial.';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox.check_key(regclass, text[]) IS 'internal: whether a projection has one row per key';
+COMMENT ON FUNCTION inbox_internal.check_key(regclass, text[]) IS 'whether a projection has one row per key';
 
 -- Runs a statement that returns whether it did something; it finds the data in the setting inbox.given. Its
 -- plan is kept for the session, as that of a prepared statement, under a name that follows from its text: so it
@@ -78,7 +78,7 @@ COMMENT ON FUNCTION inbox.check_key(regclass, text[]) IS 'internal: whether a pr
 -- is found there must be this statement to the letter; it has no parameters, whose types the session
 -- would choose, and all its functions and operators say where they are from: it means the same whoever prepared
 -- it. Nor is the row written into its text, which is in the log when it fails.
-CREATE FUNCTION inbox.run(
+CREATE FUNCTION inbox_internal.run(
     statement   text,
     data        jsonb,
     projection  regclass DEFAULT NULL,
@@ -98,7 +98,7 @@ BEGIN
       FROM pg_prepared_statements AS p WHERE p.name = kept_as;
     IF is_ours IS NULL THEN
         IF projection IS NOT NULL THEN
-            PERFORM inbox.check_key(projection, key_columns);
+            PERFORM inbox_internal.check_key(projection, key_columns);
         END IF;
         -- To look through more of them would cost as much as planning.
         IF (SELECT count(*) < 100 FROM pg_prepared_statements) THEN
@@ -111,11 +111,11 @@ BEGIN
     ignored := set_config('inbox.given', '', true);
     RETURN coalesce(did, false);
 END $$;
-COMMENT ON FUNCTION inbox.run(text, jsonb, regclass, text[]) IS 'internal: runs a statement whose plan is kept';
+COMMENT ON FUNCTION inbox_internal.run(text, jsonb, regclass, text[]) IS 'runs a statement whose plan is kept';
 
 -- In statements the row as stored is called `stored`, and the row as given `excluded`, as in ON CONFLICT.
 -- A stored version that is NULL is older than any.
-CREATE FUNCTION inbox.row_parts(
+CREATE FUNCTION inbox_internal.row_parts(
     projection     regclass,
     key_columns    text[],
     version_column text,
@@ -154,24 +154,24 @@ BEGIN
                AND a.attgenerated = '' AND data ? a.attname
             OFFSET 0) AS c;
     IF complete IS NOT TRUE THEN
-        PERFORM inbox.check_row(projection, key_columns, version_column, data);
+        PERFORM inbox_internal.check_row(projection, key_columns, version_column, data);
     END IF;
     given := 'pg_catalog.jsonb_populate_record(NULL::' || projection
              || ', pg_catalog.current_setting(''inbox.given'')::pg_catalog.jsonb) AS excluded';
     version := quote_ident(version_column);
 END $$;
-COMMENT ON FUNCTION inbox.row_parts(regclass, text[], text, jsonb) IS
-    'internal: what statements about a row of a projection are put together from';
+COMMENT ON FUNCTION inbox_internal.row_parts(regclass, text[], text, jsonb) IS
+    'what statements about a row of a projection are put together from';
 
 -- Keys with the same hash share a lock, a row of inbox.key_lock. Those who insert hold it together, for the table
 -- itself keeps them apart; who removes holds it alone.
-CREATE FUNCTION inbox.key_slot(projection regclass, key jsonb)
+CREATE FUNCTION inbox_internal.key_slot(projection regclass, key jsonb)
 RETURNS integer
 LANGUAGE sql IMMUTABLE
 RETURN (pg_catalog.jsonb_hash_extended(key, projection::pg_catalog.oid::pg_catalog.int8) & 16383)::pg_catalog.int4;
-COMMENT ON FUNCTION inbox.key_slot(regclass, jsonb) IS 'internal: which lock a key has';
+COMMENT ON FUNCTION inbox_internal.key_slot(regclass, jsonb) IS 'which lock a key has';
 
-CREATE FUNCTION inbox.check_locked(locked boolean)
+CREATE FUNCTION inbox_internal.check_locked(locked boolean)
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -186,10 +186,10 @@ BEGIN
         RAISE EXCEPTION 'a row of inbox.key_lock is missing' USING ERRCODE = 'data_corrupted';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox.check_locked(boolean) IS 'internal: refuses what would not be safe under a lock of a key';
+COMMENT ON FUNCTION inbox_internal.check_locked(boolean) IS 'refuses what would not be safe under a lock of a key';
 
 -- Who may do something to rows of a projection may know, say and wait for what became of them.
-CREATE FUNCTION inbox.check_right(projection regclass, privilege text, caller inbox.caller)
+CREATE FUNCTION inbox_internal.check_right(projection regclass, privilege text, caller inbox_internal.caller)
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -202,71 +202,71 @@ BEGIN
                   DETAIL = format('Role "%s" lacks %s.', caller, privilege);
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox.check_right(regclass, text, inbox.caller) IS 'internal: refuses those who have no right on a projection';
+COMMENT ON FUNCTION inbox_internal.check_right(regclass, text, inbox_internal.caller) IS 'refuses those who have no right on a projection';
 
 -- The version with which a row was removed; NULL: it was not.
-CREATE FUNCTION inbox.tombstone_version(projection regclass, key jsonb, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox_internal.tombstone_version(projection regclass, key jsonb, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF has_table_privilege(caller, projection, 'SELECT') IS NOT TRUE THEN
-        PERFORM inbox.check_right(projection, 'SELECT', caller);
+        PERFORM inbox_internal.check_right(projection, 'SELECT', caller);
     END IF;
     RETURN (SELECT t.version FROM inbox.tombstone AS t
              WHERE t.projection = tombstone_version.projection AND t.key = tombstone_version.key);
 END $$;
-COMMENT ON FUNCTION inbox.tombstone_version(regclass, jsonb, inbox.caller) IS 'internal: with which version a row was removed';
+COMMENT ON FUNCTION inbox_internal.tombstone_version(regclass, jsonb, inbox_internal.caller) IS 'with which version a row was removed';
 
 -- The same for one who is going to insert it: until his transaction ends nobody else removes it.
-CREATE FUNCTION inbox.removed_version(projection regclass, key jsonb, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox_internal.removed_version(projection regclass, key jsonb, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF has_table_privilege(caller, projection, 'INSERT') IS NOT TRUE THEN
-        PERFORM inbox.check_right(projection, 'INSERT', caller);
+        PERFORM inbox_internal.check_right(projection, 'INSERT', caller);
     END IF;
-    PERFORM FROM inbox.key_lock AS k WHERE k.slot = inbox.key_slot(projection, key) FOR SHARE;
+    PERFORM FROM inbox.key_lock AS k WHERE k.slot = inbox_internal.key_slot(projection, key) FOR SHARE;
     IF NOT FOUND OR current_setting('transaction_isolation') = 'repeatable read' THEN
-        PERFORM inbox.check_locked(FOUND);
+        PERFORM inbox_internal.check_locked(FOUND);
     END IF;
     RETURN (SELECT t.version FROM inbox.tombstone AS t
              WHERE t.projection = removed_version.projection AND t.key = removed_version.key);
 END $$;
-COMMENT ON FUNCTION inbox.removed_version(regclass, jsonb, inbox.caller) IS
-    'internal: with which version a row was removed, for one who inserts it';
+COMMENT ON FUNCTION inbox_internal.removed_version(regclass, jsonb, inbox_internal.caller) IS
+    'with which version a row was removed, for one who inserts it';
 
-CREATE FUNCTION inbox.lock_removal(projection regclass, key jsonb, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox_internal.lock_removal(projection regclass, key jsonb, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF has_table_privilege(caller, projection, 'DELETE') IS NOT TRUE THEN
-        PERFORM inbox.check_right(projection, 'DELETE', caller);
+        PERFORM inbox_internal.check_right(projection, 'DELETE', caller);
     END IF;
-    PERFORM FROM inbox.key_lock AS k WHERE k.slot = inbox.key_slot(projection, key) FOR NO KEY UPDATE;
-    PERFORM inbox.check_locked(FOUND);
+    PERFORM FROM inbox.key_lock AS k WHERE k.slot = inbox_internal.key_slot(projection, key) FOR NO KEY UPDATE;
+    PERFORM inbox_internal.check_locked(FOUND);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox.lock_removal(regclass, jsonb, inbox.caller) IS 'internal: until the transaction ends nobody else inserts the row';
+COMMENT ON FUNCTION inbox_internal.lock_removal(regclass, jsonb, inbox_internal.caller) IS 'until the transaction ends nobody else inserts the row';
 
 -- Who may delete the rows of a projection may keep them away.
-CREATE FUNCTION inbox.leave_tombstone(
+CREATE FUNCTION inbox_internal.leave_tombstone(
     projection regclass,
     key        jsonb,
     version    text,
-    caller     inbox.caller DEFAULT CURRENT_USER)
+    caller     inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF has_table_privilege(caller, projection, 'DELETE') IS NOT TRUE THEN
-        PERFORM inbox.check_right(projection, 'DELETE', caller);
+        PERFORM inbox_internal.check_right(projection, 'DELETE', caller);
     END IF;
     INSERT INTO inbox.tombstone AS t (projection, key, version)
         VALUES ($1, $2, $3)
@@ -274,7 +274,7 @@ BEGIN
            SET version = excluded.version, removed_at = excluded.removed_at;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox.leave_tombstone(regclass, jsonb, text, inbox.caller) IS 'internal: notes that a row was removed';
+COMMENT ON FUNCTION inbox_internal.leave_tombstone(regclass, jsonb, text, inbox_internal.caller) IS 'notes that a row was removed';
 
 -- Writes a row of a projection, unless the projection has the same or a newer version of it already, or
 -- it has been removed with such a version.
@@ -295,19 +295,19 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 DECLARE
-    p     record := inbox.row_parts(projection, key_columns, version_column, data);
+    p     record := inbox_internal.row_parts(projection, key_columns, version_column, data);
     older text   := format('(stored.%1$s OPERATOR(pg_catalog.<) excluded.%1$s) IS NOT FALSE', p.version);
 BEGIN
-    RETURN inbox.run(concat('UPDATE ', projection, ' AS stored SET ', p.assignments, ' FROM ', p.given,
+    RETURN inbox_internal.run(concat('UPDATE ', projection, ' AS stored SET ', p.assignments, ' FROM ', p.given,
                             ' WHERE ', p.same_key, ' AND ', older, ' RETURNING true'),
                      data, projection, key_columns)
-        OR inbox.run(concat('INSERT INTO ', projection, ' AS stored (', p.columns, ') '
+        OR inbox_internal.run(concat('INSERT INTO ', projection, ' AS stored (', p.columns, ') '
                             'SELECT ', p.columns, ' FROM ', p.given,
                             -- The update may have locked a row that is newer. With that lock we must not wait for
                             -- whoever has locked the key and waits for the row.
                             ' WHERE CASE WHEN EXISTS (SELECT FROM ', projection, ' AS stored WHERE ', p.same_key,
                                                     ' AND NOT ', older, ') THEN false '
-                            'ELSE (inbox.removed_version(', projection::oid, ', ', p.key, ')::', p.version_type,
+                            'ELSE (inbox_internal.removed_version(', projection::oid, ', ', p.key, ')::', p.version_type,
                                  ' OPERATOR(pg_catalog.<) excluded.', p.version, ') IS NOT FALSE END '
                             'ON CONFLICT (', p.keys, ') DO UPDATE SET ', p.assignments, ' WHERE ', older,
                             ' RETURNING true'),
@@ -331,16 +331,16 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 DECLARE
-    p record := inbox.row_parts(projection, key_columns, version_column, data);
+    p record := inbox_internal.row_parts(projection, key_columns, version_column, data);
 BEGIN
-    PERFORM inbox.run(format('SELECT inbox.lock_removal(%s, %s) FROM %s', projection::oid, p.key, p.given), data);
-    PERFORM inbox.run(format('DELETE FROM %s AS stored USING %s WHERE %s '
+    PERFORM inbox_internal.run(format('SELECT inbox_internal.lock_removal(%s, %s) FROM %s', projection::oid, p.key, p.given), data);
+    PERFORM inbox_internal.run(format('DELETE FROM %s AS stored USING %s WHERE %s '
                              'AND (stored.%4$s OPERATOR(pg_catalog.<) excluded.%4$s) IS NOT FALSE RETURNING true',
                              projection, p.given, p.same_key, p.version),
                       data, projection, key_columns);
-    RETURN inbox.run(format('SELECT inbox.leave_tombstone(%1$s, %2$s, pg_catalog.to_jsonb(excluded.%3$s) OPERATOR(pg_catalog.#>>) ''{}'') '
+    RETURN inbox_internal.run(format('SELECT inbox_internal.leave_tombstone(%1$s, %2$s, pg_catalog.to_jsonb(excluded.%3$s) OPERATOR(pg_catalog.#>>) ''{}'') '
                             'FROM %4$s WHERE NOT EXISTS (SELECT FROM %5$s AS stored WHERE %6$s) '
-                            'AND (inbox.tombstone_version(%1$s, %2$s)::%7$s OPERATOR(pg_catalog.<) excluded.%3$s) IS NOT FALSE',
+                            'AND (inbox_internal.tombstone_version(%1$s, %2$s)::%7$s OPERATOR(pg_catalog.<) excluded.%3$s) IS NOT FALSE',
                             projection::oid, p.key, p.version, p.given, projection, p.same_key, p.version_type), data);
 END $$;
 COMMENT ON FUNCTION inbox.remove(regclass, text[], text, jsonb) IS

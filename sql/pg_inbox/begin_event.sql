@@ -3,7 +3,7 @@
 
 -- The consumer as which the caller acts. It is made when it is new, and belongs to the role that used it
 -- first, in whichever way. Error 42501: it belongs to a role that the caller is no member of.
-CREATE FUNCTION inbox.own_consumer(consumer text, caller inbox.caller)
+CREATE FUNCTION inbox_internal.own_consumer(consumer text, caller inbox_internal.caller)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -17,18 +17,18 @@ BEGIN
     SELECT c.id INTO own_id FROM inbox.consumer AS c
      WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
     IF own_id IS NULL THEN
-        own_id := inbox.consumer_id(consumer);
+        own_id := inbox_internal.consumer_id(consumer);
         UPDATE inbox.consumer AS c SET role = caller WHERE c.id = own_id AND c.role IS NULL;
         SELECT c.role INTO owner FROM inbox.consumer AS c WHERE c.id = own_id;
         IF pg_has_role(caller, owner, 'MEMBER') IS NOT TRUE THEN
-            PERFORM inbox.refuse_owner(consumer, owner);
+            PERFORM inbox_internal.refuse_owner(consumer, owner);
         END IF;
     END IF;
     RETURN own_id;
 END $$;
-COMMENT ON FUNCTION inbox.own_consumer(text, inbox.caller) IS 'internal: the consumer as which the caller acts';
+COMMENT ON FUNCTION inbox_internal.own_consumer(text, inbox_internal.caller) IS 'the consumer as which the caller acts';
 
-CREATE FUNCTION inbox.refuse_owner(consumer text, owner name)
+CREATE FUNCTION inbox_internal.refuse_owner(consumer text, owner name)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -36,9 +36,9 @@ AS $$
 BEGIN
     RAISE EXCEPTION 'consumer "%" belongs to role "%"', consumer, owner
         USING ERRCODE = 'insufficient_privilege',
-              HINT = 'Use another name, or become that role (SET ROLE). An operator can give it away: inbox.give_consumer().';
+              HINT = 'Use another name, or become that role (SET ROLE). An operator can change its owner with inbox.give_consumer().';
 END $$;
-COMMENT ON FUNCTION inbox.refuse_owner(text, name) IS 'internal: refuses those who do not own a consumer';
+COMMENT ON FUNCTION inbox_internal.refuse_owner(text, name) IS 'refuses those who do not own a consumer';
 
 -- Whether the event is new to the consumer. True: go on; the event counts as applied when the caller's
 -- transaction commits, and as new again when it does not. False: it was applied before. While another
@@ -50,7 +50,7 @@ CREATE FUNCTION inbox.begin_event(
     consumer text,
     event_id uuid,
     source   text         DEFAULT NULL,
-    caller   inbox.caller DEFAULT CURRENT_USER)
+    caller   inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
@@ -61,14 +61,14 @@ BEGIN
      WHERE c.name OPERATOR(pg_catalog.=) consumer
        AND (c.role OPERATOR(pg_catalog.=) caller OR pg_catalog.pg_has_role(caller, c.role, 'MEMBER'));
     IF own_id IS NULL THEN
-        own_id := inbox.own_consumer(consumer, caller);
+        own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;
     INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
-        VALUES (own_id, begin_event.event_id, inbox.bucket(begin_event.event_id), begin_event.source)
+        VALUES (own_id, begin_event.event_id, inbox_internal.bucket(begin_event.event_id), begin_event.source)
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.begin_event(text, uuid, text, inbox.caller) IS
+COMMENT ON FUNCTION inbox.begin_event(text, uuid, text, inbox_internal.caller) IS
     'whether an event is new to a consumer; from the commit on it is not';
 
 -- The same for a batch: element n of the result says whether event_ids[n] is new. Of an id that occurs
@@ -77,7 +77,7 @@ CREATE FUNCTION inbox.begin_events(
     consumer  text,
     event_ids uuid[],
     source    text         DEFAULT NULL,
-    caller    inbox.caller DEFAULT CURRENT_USER)
+    caller    inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -89,13 +89,13 @@ BEGIN
     SELECT c.id INTO own_id FROM inbox.consumer AS c
      WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
     IF own_id IS NULL THEN
-        own_id := inbox.own_consumer(consumer, caller);
+        own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;
     -- In the order of the ids, so that two batches which share some wait for each other and do not lock
     -- each other out.
     WITH new AS (
         INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
-            SELECT own_id, id, inbox.bucket(id), begin_events.source
+            SELECT own_id, id, inbox_internal.bucket(id), begin_events.source
               FROM unnest(event_ids) AS id
              ORDER BY id
             ON CONFLICT DO NOTHING
@@ -109,23 +109,23 @@ BEGIN
           FROM unnest(event_ids) WITH ORDINALITY AS given (id, n)
          ORDER BY given.n);
 END $$;
-COMMENT ON FUNCTION inbox.begin_events(text, uuid[], text, inbox.caller) IS
+COMMENT ON FUNCTION inbox.begin_events(text, uuid[], text, inbox_internal.caller) IS
     'which events of a batch are new to a consumer; from the commit on they are not';
 
 -- Whether the event counts as applied. It may become so while a transaction that has begun it goes on;
 -- begin_event() waits for that.
-CREATE FUNCTION inbox.was_applied(consumer text, event_id uuid, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox.was_applied(consumer text, event_id uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN inbox.is_processed(inbox.own_consumer(consumer, caller), event_id);
+    RETURN inbox_internal.is_processed(inbox_internal.own_consumer(consumer, caller), event_id);
 END $$;
-COMMENT ON FUNCTION inbox.was_applied(text, uuid, inbox.caller) IS 'whether an event has been applied';
+COMMENT ON FUNCTION inbox.was_applied(text, uuid, inbox_internal.caller) IS 'whether an event has been applied';
 
 -- Asks the one bucket: a plan that is kept would lock all of them, and so wait for one that is emptied.
-CREATE FUNCTION inbox.is_processed(consumer_id integer, event_id uuid)
+CREATE FUNCTION inbox_internal.is_processed(consumer_id integer, event_id uuid)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -134,8 +134,8 @@ DECLARE
     found boolean;
 BEGIN
     EXECUTE format('SELECT EXISTS (SELECT FROM inbox.processed_%s AS p WHERE p.consumer_id = $1 AND p.event_id = $2)',
-                   inbox.bucket(event_id))
+                   inbox_internal.bucket(event_id))
         INTO found USING consumer_id, event_id;
     RETURN found;
 END $$;
-COMMENT ON FUNCTION inbox.is_processed(integer, uuid) IS 'internal: whether the id of an event is remembered';
+COMMENT ON FUNCTION inbox_internal.is_processed(integer, uuid) IS 'whether the id of an event is remembered';

@@ -9,34 +9,7 @@
 -- A lease that was lost counts as a failed attempt of its messages, for one of them may end whoever
 -- processes it. From then on such a message is claimed alone: it takes no others along.
 
-CREATE FUNCTION inbox.check_isolation()
-RETURNS void
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        RAISE EXCEPTION 'messages cannot be claimed in a % transaction',
-                        upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'feature_not_supported',
-                  HINT = 'Use READ COMMITTED, in a transaction of its own.';
-    END IF;
-END $$;
-COMMENT ON FUNCTION inbox.check_isolation() IS 'internal: refuses transactions that look at the past';
-
-CREATE FUNCTION inbox.check_lease_time(lease interval)
-RETURNS void
-LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF lease IS NULL OR lease < interval '1 millisecond' OR lease > interval '1 day' THEN
-        RAISE EXCEPTION 'lease must be from 1 ms to a day' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-END $$;
-COMMENT ON FUNCTION inbox.check_lease_time(interval) IS 'internal: refuses leases that make no sense';
-
-CREATE FUNCTION inbox.lease_lost(token uuid)
+CREATE FUNCTION inbox_internal.lease_lost(token uuid)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -44,13 +17,13 @@ AS $$
 BEGIN
     RAISE EXCEPTION 'the message is not under lease %', token
         USING ERRCODE = 'IL001',
-              DETAIL = 'The lease ended and somebody else has the message, or an earlier one of its key failed, or it was completed before.',
+              DETAIL = 'The lease ended and another process has the message, or an earlier one of its key failed, or it was completed before.',
               HINT = 'Undo what the message caused, and go on with others.';
 END $$;
-COMMENT ON FUNCTION inbox.lease_lost(uuid) IS 'internal: refuses whoever has lost a lease';
+COMMENT ON FUNCTION inbox_internal.lease_lost(uuid) IS 'refuses whoever has lost a lease';
 
 -- Ends leases whose time has come. Those of messages that are just being completed stay.
-CREATE FUNCTION inbox.end_lost_leases(consumer_id integer)
+CREATE FUNCTION inbox_internal.end_lost_leases(consumer_id integer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -69,23 +42,23 @@ BEGIN
          WHERE m.consumer_id = lost.consumer_id AND m.event_id = lost.event_id
            FOR UPDATE;
         CONTINUE WHEN NOT FOUND;
-        PERFORM inbox.count_failure(message, format('the lease ended at %s, and the message was not completed', lost.leased_until),
+        PERFORM inbox_internal.count_failure(message, format('the lease ended at %s, and the message was not completed', lost.leased_until),
                                     'IL001', false, NULL);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox.end_lost_leases(integer) IS 'internal: counts what was lost with leases as failed';
+COMMENT ON FUNCTION inbox_internal.end_lost_leases(integer) IS 'counts what was lost with leases as failed';
 
 -- True: there were messages that are too large, and they are dead letters now.
-CREATE FUNCTION inbox.give_up_too_large(consumer_id integer)
+CREATE FUNCTION inbox_internal.give_up_too_large(consumer_id integer)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RETURN (SELECT count(*) > 0 FROM inbox.message AS m
-             WHERE m.consumer_id = $1 AND inbox.is_too_large(m) IS TRUE AND inbox.give_up(m));
+             WHERE m.consumer_id = $1 AND inbox_internal.is_too_large(m) IS TRUE AND inbox_internal.give_up(m));
 END $$;
-COMMENT ON FUNCTION inbox.give_up_too_large(integer) IS 'internal: has messages that nobody can be given become dead letters';
+COMMENT ON FUNCTION inbox_internal.give_up_too_large(integer) IS 'has messages that nobody can be given become dead letters';
 
 -- Takes the next messages of a consumer that has no subscriptions in the server, in order of arrival.
 -- Not those that wait for their next attempt, nor those of a key of which an earlier one waits, blocks,
@@ -95,7 +68,7 @@ CREATE FUNCTION inbox.claim(
     consumer     text,
     max_messages integer  DEFAULT 100,
     lease        interval DEFAULT '30 seconds',
-    caller       inbox.caller DEFAULT CURRENT_USER)
+    caller       inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS TABLE (
     token           uuid,
     attempt         integer,
@@ -125,13 +98,13 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    own_id    CONSTANT integer := inbox.own_consumer(consumer, caller);
+    own_id    CONSTANT integer := inbox_internal.own_consumer(consumer, caller);
     new_token CONSTANT uuid := gen_random_uuid();
     handlers  integer;
     pending   boolean;
 BEGIN
-    PERFORM inbox.check_isolation();
-    PERFORM inbox.check_lease_time(lease);
+    PERFORM inbox_internal.check_isolation('messages cannot be claimed');
+    PERFORM inbox_internal.check_lease_time(lease);
     IF max_messages IS NULL OR max_messages < 1 THEN
         RAISE EXCEPTION 'max_messages must be at least 1' USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -149,11 +122,11 @@ BEGIN
 
     -- One claims after the other: whoever decides sees what the one before has taken.
     PERFORM FROM inbox.consumer AS c WHERE c.id = own_id FOR NO KEY UPDATE;
-    PERFORM inbox.end_lost_leases(own_id);
+    PERFORM inbox_internal.end_lost_leases(own_id);
     RETURN QUERY
     WITH free AS MATERIALIZED (
         SELECT m.seq, m.event_id, m.ordering_key, coalesce(w.attempts, 0) AS failed,
-               coalesce(w.sqlstate = 'IL001', false) AS alone, inbox.is_too_large(m) AS too_large
+               coalesce(w.sqlstate = 'IL001', false) AS alone, inbox_internal.is_too_large(m) AS too_large
           FROM inbox.message AS m
           LEFT JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
          WHERE m.consumer_id = own_id
@@ -183,17 +156,17 @@ BEGIN
       FROM chosen AS f
       JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
      ORDER BY f.seq;
-    IF NOT FOUND AND inbox.give_up_too_large(own_id) THEN
+    IF NOT FOUND AND inbox_internal.give_up_too_large(own_id) THEN
         RETURN QUERY SELECT * FROM inbox.claim(consumer, max_messages, lease, caller);
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox.claim(text, integer, interval, inbox.caller) IS
+COMMENT ON FUNCTION inbox.claim(text, integer, interval, inbox_internal.caller) IS
     'takes the next messages of a consumer under a lease; commit before you process them';
 
 -- Takes a message out of the inbox, for good if the transaction commits. Call it before what the message
 -- causes, in the same transaction. False: the message is a repetition, and nothing is to be done but to
 -- commit. Error IL001: it is not under this lease any more.
-CREATE FUNCTION inbox.complete(token uuid, event_id uuid, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox.complete(token uuid, event_id uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -213,15 +186,15 @@ BEGIN
         DELETE FROM inbox.message AS m WHERE m.consumer_id = own_id AND m.event_id = $2;
     END IF;
     IF NOT FOUND THEN
-        PERFORM inbox.lease_lost(token);
+        PERFORM inbox_internal.lease_lost(token);
     END IF;
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = own_id AND w.event_id = $2;
     INSERT INTO inbox.processed (consumer_id, event_id, bucket)
-        VALUES (own_id, $2, inbox.bucket($2))
+        VALUES (own_id, $2, inbox_internal.bucket($2))
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.complete(uuid, uuid, inbox.caller) IS
+COMMENT ON FUNCTION inbox.complete(uuid, uuid, inbox_internal.caller) IS
     'says that a claimed message is processed, in the transaction that does it';
 
 -- Counts a failed attempt, after what it caused was rolled back. Returns 'retry': it is claimed again
@@ -233,7 +206,7 @@ CREATE FUNCTION inbox.fail(
     error     text,
     sqlstate  text    DEFAULT 'P0001',
     permanent boolean DEFAULT false,
-    caller    inbox.caller DEFAULT CURRENT_USER)
+    caller    inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -257,23 +230,23 @@ BEGIN
            FOR UPDATE;
     END IF;
     IF NOT FOUND THEN
-        PERFORM inbox.lease_lost(token);
+        PERFORM inbox_internal.lease_lost(token);
     END IF;
-    dead := inbox.count_failure(message, $3, $4, $5, NULL);
+    dead := inbox_internal.count_failure(message, $3, $4, $5, NULL);
     IF NOT dead OR policy.on_dead_letter = 'block' THEN
         DELETE FROM inbox.claimed AS c
          WHERE c.token = $1 AND c.ordering_key = message.ordering_key AND c.ordering_key <> '';
     END IF;
     RETURN CASE WHEN dead THEN 'dead' ELSE 'retry' END;
 END $$;
-COMMENT ON FUNCTION inbox.fail(uuid, uuid, text, text, boolean, inbox.caller) IS
+COMMENT ON FUNCTION inbox.fail(uuid, uuid, text, text, boolean, inbox_internal.caller) IS
     'says that a claimed message could not be processed; and whether it is given up';
 
 -- Does not wait for messages that are just being completed: nobody can take those over.
 CREATE FUNCTION inbox.extend(
     token  uuid,
     lease  interval     DEFAULT '30 seconds',
-    caller inbox.caller DEFAULT CURRENT_USER)
+    caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -283,11 +256,11 @@ AS $$
 DECLARE
     new_end CONSTANT timestamptz := clock_timestamp() + lease;
 BEGIN
-    PERFORM inbox.check_lease_time(lease);
+    PERFORM inbox_internal.check_lease_time(lease);
     IF NOT EXISTS (SELECT FROM inbox.claimed AS c
                      JOIN inbox.consumer AS o ON o.id = c.consumer_id
                     WHERE c.token = $1 AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))) THEN
-        PERFORM inbox.lease_lost(token);
+        PERFORM inbox_internal.lease_lost(token);
     END IF;
     UPDATE inbox.claimed AS c
        SET leased_until = new_end
@@ -295,9 +268,9 @@ BEGIN
                                 WHERE own.token = $1 FOR UPDATE SKIP LOCKED));
     RETURN new_end;
 END $$;
-COMMENT ON FUNCTION inbox.extend(uuid, interval, inbox.caller) IS 'makes a lease end so much after now; says when that is';
+COMMENT ON FUNCTION inbox.extend(uuid, interval, inbox_internal.caller) IS 'makes a lease end so much after now; says when that is';
 
-CREATE FUNCTION inbox.release(token uuid, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox.release(token uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -313,5 +286,5 @@ BEGIN
     GET DIAGNOSTICS released = ROW_COUNT;
     RETURN released;
 END $$;
-COMMENT ON FUNCTION inbox.release(uuid, inbox.caller) IS
+COMMENT ON FUNCTION inbox.release(uuid, inbox_internal.caller) IS
     'gives what was claimed under a token and not completed back to others; says how many messages that were';

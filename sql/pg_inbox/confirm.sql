@@ -9,7 +9,7 @@
 -- It is not in a dump of the database (but pg_dump --create and pg_dumpall write settings of roles).
 -- bgworker/keeper/consumers.cpp looks for the first hash before it starts a processor, and the processor
 -- asks confirmed_subscriptions().
-CREATE VIEW inbox.confirmation AS
+CREATE VIEW inbox_internal.confirmation AS
 SELECT s.*, s.token = ANY (saved.tokens) IS TRUE AS confirmed
   FROM (SELECT c.id AS consumer_id, c.name AS consumer, c.role, s.number, s.event_type, s.handler,
                left(encode(sha256(convert_to(c.name, getdatabaseencoding())), 'hex'), 32) || ':'
@@ -25,11 +25,11 @@ SELECT s.*, s.token = ANY (saved.tokens) IS TRUE AS confirmed
                       WHERE b.datname = current_database() AND r.rolname = s.role
                         AND starts_with(option, 'inbox.confirmed=')
                       LIMIT 1) AS saved ON true;
-COMMENT ON VIEW inbox.confirmation IS 'internal: which subscriptions the role of their consumer has confirmed';
+COMMENT ON VIEW inbox_internal.confirmation IS 'which subscriptions the role of their consumer has confirmed';
 
 -- Of consumers of exactly the caller: it is as the caller that they run.
 CREATE FUNCTION inbox.own_subscriptions(
-    caller inbox.caller DEFAULT CURRENT_USER,
+    caller inbox_internal.caller DEFAULT CURRENT_USER,
     OUT consumer   text,
     OUT event_type text,
     OUT handler    text,
@@ -42,17 +42,17 @@ AS $$
 BEGIN
     RETURN QUERY
         SELECT c.consumer, c.event_type, c.handler, c.token, c.confirmed
-          FROM inbox.confirmation AS c WHERE c.role = caller
+          FROM inbox_internal.confirmation AS c WHERE c.role = caller
          ORDER BY c.consumer, c.number;
 END $$;
-COMMENT ON FUNCTION inbox.own_subscriptions(inbox.caller) IS
+COMMENT ON FUNCTION inbox.own_subscriptions(inbox_internal.caller) IS
     'the handlers that run, or would run, with one''s own rights, and whether one has confirmed them';
 
 -- Adds to what the caller has confirmed, and forgets what is no subscription of it any more. As the caller, and
 -- so it can write for nobody else. Whoever calls this has locked inbox.subscription.
 --
 -- Without pg_outbox the setting does not exist, and only superusers can make it; nor are there processors.
-CREATE FUNCTION inbox.save_confirmation(tokens text[])
+CREATE FUNCTION inbox_internal.save_confirmation(tokens text[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -61,23 +61,23 @@ BEGIN
     EXECUTE format('ALTER ROLE CURRENT_USER IN DATABASE %I SET inbox.confirmed = %L', current_database(),
                    (SELECT string_agg(DISTINCT s.token, ',') FROM inbox.own_subscriptions() AS s
                      WHERE s.confirmed OR s.token = ANY (tokens)));
-    PERFORM set_config('inbox.wake', 'subscriptions', true), set_config('inbox.wake', 'messages', true);
+    PERFORM inbox_internal.wake('subscriptions'), inbox_internal.wake('messages');
 EXCEPTION
     WHEN insufficient_privilege THEN
         NULL;
 END $$;
-COMMENT ON FUNCTION inbox.save_confirmation(text[]) IS 'internal: remembers what a role has confirmed';
+COMMENT ON FUNCTION inbox_internal.save_confirmation(text[]) IS 'remembers what a role has confirmed';
 
-CREATE FUNCTION inbox.lock_subscriptions()
+CREATE FUNCTION inbox_internal.lock_subscriptions()
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.refuse_restricted();
+    PERFORM inbox_internal.refuse_restricted();
     LOCK TABLE inbox.subscription IN SHARE ROW EXCLUSIVE MODE;
 END $$;
-COMMENT ON FUNCTION inbox.lock_subscriptions() IS 'internal: has those who subscribe and confirm wait for each other';
+COMMENT ON FUNCTION inbox_internal.lock_subscriptions() IS 'has those who subscribe and confirm wait for each other';
 
 -- Says that the handlers of a consumer are to run with the caller's rights, and which these are. Needed after
 -- a restore, or when the consumer was given to the caller; subscribe() confirms what it subscribes.
@@ -87,12 +87,12 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.lock_subscriptions();
+    PERFORM inbox_internal.lock_subscriptions();
     IF NOT EXISTS (SELECT FROM inbox.own_subscriptions() AS s WHERE s.consumer = confirm.consumer) THEN
         RAISE EXCEPTION 'role "%" has no consumer "%" with subscriptions', current_user, confirm.consumer
-            USING ERRCODE = 'undefined_object', HINT = 'Only the role of a consumer itself can confirm: SET ROLE.';
+            USING ERRCODE = 'undefined_object', HINT = 'Only the role of the consumer itself can confirm. Use SET ROLE.';
     END IF;
-    PERFORM inbox.save_confirmation(ARRAY(SELECT s.token FROM inbox.own_subscriptions() AS s
+    PERFORM inbox_internal.save_confirmation(ARRAY(SELECT s.token FROM inbox.own_subscriptions() AS s
                                            WHERE s.consumer = confirm.consumer));
     IF EXISTS (SELECT FROM inbox.own_subscriptions() AS s WHERE s.consumer = confirm.consumer AND NOT s.confirmed) THEN
         RAISE EXCEPTION 'the confirmation cannot be saved'

@@ -1,6 +1,6 @@
 -- The id of a consumer, which is made when it is new. With the caller's rights: other functions of
 -- the inbox may, nobody else.
-CREATE FUNCTION inbox.consumer_id(consumer text)
+CREATE FUNCTION inbox_internal.consumer_id(consumer text)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -23,4 +23,4 @@ BEGIN
     END IF;
     RETURN found_id;
 END $$;
-COMMENT ON FUNCTION inbox.consumer_id(text) IS 'internal: the id of a consumer, made when it is new';
+COMMENT ON FUNCTION inbox_internal.consumer_id(text) IS 'the id of a consumer, made when it is new';

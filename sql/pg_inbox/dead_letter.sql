@@ -23,13 +23,13 @@ SELECT c.name AS consumer,
        d.payload
   FROM inbox.dead_message AS d
   JOIN inbox.consumer AS c ON c.id = d.consumer_id
- WHERE inbox.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
+ WHERE inbox_internal.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
 COMMENT ON VIEW inbox.dead_letter IS
     'events that were given up, of one''s own consumers, for operators of all: see inbox.redrive(), inbox.discard()';
 COMMENT ON COLUMN inbox.dead_letter.blocks IS 'stored messages of its key that came later wait until a person has decided';
 
 -- A consumer, for those who decide about it; it need not be their own. Locked until the transaction ends.
-CREATE FUNCTION inbox.take_control(consumer text)
+CREATE FUNCTION inbox_internal.take_control(consumer text)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -42,11 +42,10 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" does not exist', consumer
             USING ERRCODE = 'undefined_object', HINT = 'The view inbox.status lists all consumers.';
     END IF;
-    -- Heard by pg_outbox when the server has it loaded: messages may have become free.
-    PERFORM set_config('inbox.wake', 'messages', true);
+    PERFORM inbox_internal.wake('messages'); -- messages may have become free
     RETURN known_id;
 END $$;
-COMMENT ON FUNCTION inbox.take_control(text) IS 'internal: locks a consumer for a person';
+COMMENT ON FUNCTION inbox_internal.take_control(text) IS 'locks a consumer for a person';
 
 -- Has dead letters processed again, with all their attempts, before what came after them; without
 -- event_ids all of the consumer. Returns how many.
@@ -54,13 +53,13 @@ CREATE FUNCTION inbox.redrive(
     consumer  text,
     event_ids uuid[]       DEFAULT NULL,
     why       text         DEFAULT NULL,
-    caller    inbox.caller DEFAULT CURRENT_USER)
+    caller    inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    known_id CONSTANT integer := inbox.take_control(consumer);
+    known_id CONSTANT integer := inbox_internal.take_control(consumer);
     ids    uuid[];
 BEGIN
     ids := ARRAY(SELECT d.event_id FROM inbox.dead_message AS d
@@ -70,7 +69,7 @@ BEGIN
     DELETE FROM inbox.message AS m WHERE m.consumer_id = known_id AND m.event_id = ANY (ids);
     DELETE FROM inbox.processed AS p
      USING unnest(ids) AS id
-     WHERE p.consumer_id = known_id AND p.event_id = id AND p.bucket = inbox.bucket(id);
+     WHERE p.consumer_id = known_id AND p.event_id = id AND p.bucket = inbox_internal.bucket(id);
     INSERT INTO inbox.message (
                seq, consumer_id, event_id, occurred_at, received_at, position, version, schema_version,
                source_event_id, source, topic, aggregate_type, aggregate_id, event_type, ordering_key,
@@ -87,17 +86,17 @@ BEGIN
         VALUES (caller, consumer, 'redrive', jsonb_build_object('event_ids', ids), why);
     RETURN cardinality(ids);
 END $$;
-COMMENT ON FUNCTION inbox.redrive(text, uuid[], text, inbox.caller) IS 'has dead letters processed again';
+COMMENT ON FUNCTION inbox.redrive(text, uuid[], text, inbox_internal.caller) IS 'has dead letters processed again';
 
 -- Gives events up for good: dead letters, and those that failed and are tried again. Whatever comes of
 -- them from now on has no effect, and what waits behind them goes on. Returns how many.
-CREATE FUNCTION inbox.discard(consumer text, event_ids uuid[], why text, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox.discard(consumer text, event_ids uuid[], why text, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    known_id CONSTANT integer := inbox.take_control(consumer);
+    known_id CONSTANT integer := inbox_internal.take_control(consumer);
     ids    uuid[];
 BEGIN
     IF event_ids IS NULL THEN
@@ -115,11 +114,11 @@ BEGIN
     DELETE FROM inbox.message AS m WHERE m.consumer_id = known_id AND m.event_id = ANY (ids);
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = known_id AND w.event_id = ANY (ids);
     INSERT INTO inbox.processed (consumer_id, event_id, bucket)
-        SELECT known_id, id, inbox.bucket(id) FROM unnest(ids) AS id
+        SELECT known_id, id, inbox_internal.bucket(id) FROM unnest(ids) AS id
         ON CONFLICT DO NOTHING;
     DELETE FROM inbox.dead_message AS d WHERE d.consumer_id = known_id AND d.event_id = ANY (ids);
     INSERT INTO inbox.operation (role, consumer, operation, details, why)
         VALUES (caller, consumer, 'discard', jsonb_build_object('event_ids', ids), why);
     RETURN cardinality(ids);
 END $$;
-COMMENT ON FUNCTION inbox.discard(text, uuid[], text, inbox.caller) IS 'gives up events that failed';
+COMMENT ON FUNCTION inbox.discard(text, uuid[], text, inbox_internal.caller) IS 'gives up events that failed';

@@ -9,7 +9,7 @@
 --
 -- An event whose seq is NULL is not stored here. If dead letters of its consumer block their keys it
 -- never becomes one: its key is blocked where it comes from, for as long as it is not acknowledged.
-CREATE FUNCTION inbox.count_failure(
+CREATE FUNCTION inbox_internal.count_failure(
     event        inbox.message,
     error        text,
     sqlstate     text,
@@ -28,14 +28,14 @@ BEGIN
                                     next_attempt_at)
         VALUES (event.consumer_id, event.event_id, event.seq, event.ordering_key, 1,
                 left(coalesce(error, ''), 10000), coalesce(sqlstate, 'P0001'),
-                clock_timestamp() + inbox.retry_delay(policy, 1))
+                clock_timestamp() + inbox_internal.retry_delay(policy, 1))
         ON CONFLICT ON CONSTRAINT waiting_pkey DO UPDATE
            SET seq = coalesce(excluded.seq, w.seq),
                attempts = w.attempts + 1,
                error = excluded.error,
                sqlstate = excluded.sqlstate,
                last_failed_at = clock_timestamp(),
-               next_attempt_at = clock_timestamp() + inbox.retry_delay(policy, w.attempts + 1)
+               next_attempt_at = clock_timestamp() + inbox_internal.retry_delay(policy, w.attempts + 1)
         RETURNING w.* INTO failure;
     IF event.seq IS NULL AND policy.on_dead_letter = 'block'
        OR failure.attempts < coalesce(max_attempts, policy.max_attempts)
@@ -46,7 +46,7 @@ BEGIN
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = event.consumer_id AND w.event_id = event.event_id;
     DELETE FROM inbox.message AS m WHERE m.consumer_id = event.consumer_id AND m.event_id = event.event_id;
     INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
-        VALUES (event.consumer_id, event.event_id, inbox.bucket(event.event_id), event.source)
+        VALUES (event.consumer_id, event.event_id, inbox_internal.bucket(event.event_id), event.source)
         ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RETURN false;
@@ -56,29 +56,29 @@ BEGIN
         SELECT event.*, failure.attempts, failure.error, failure.sqlstate, failure.first_failed_at;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox.count_failure(inbox.message, text, text, boolean, integer) IS
-    'internal: what comes of a failed attempt';
+COMMENT ON FUNCTION inbox_internal.count_failure(inbox.message, text, text, boolean, integer) IS
+    'what comes of a failed attempt';
 
 -- Messages that are too large for those who would be given them, or for the indexes that a failure needs. They
 -- become dead letters, so that others go on. receive() takes no such message; but one may come with a dump, or
 -- from before there were limits. Looked for when messages are taken, for that costs less than an index.
-CREATE FUNCTION inbox.is_too_large(message inbox.message)
+CREATE FUNCTION inbox_internal.is_too_large(message inbox.message)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN octet_length((message).ordering_key) > 1024 OR octet_length((message).payload) > 268435456
        OR octet_length((message).topic) + octet_length((message).aggregate_type) + octet_length((message).aggregate_id)
           + octet_length((message).event_type) + octet_length((message).content_type) + octet_length((message).source) > 16384
        OR (message).headers IS NOT NULL AND octet_length((message).headers::text) > 65536;
-COMMENT ON FUNCTION inbox.is_too_large(inbox.message) IS 'internal: whether nobody can be given a message';
+COMMENT ON FUNCTION inbox_internal.is_too_large(inbox.message) IS 'whether nobody can be given a message';
 
 -- True: the message was there, and nobody else at it, and it is a dead letter now. A key that is too long is cut.
-CREATE FUNCTION inbox.give_up(message inbox.message)
+CREATE FUNCTION inbox_internal.give_up(message inbox.message)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    problem CONSTANT text := inbox.problem_of(
+    problem CONSTANT text := inbox_internal.problem_of(
         message.source, message.occurred_at, message.topic, message.aggregate_type, message.aggregate_id,
         message.event_type, message.ordering_key, message.content_type, message.headers, message.payload);
 BEGIN
@@ -86,11 +86,11 @@ BEGIN
       WHERE m.consumer_id = message.consumer_id AND m.event_id = message.event_id FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
         message.ordering_key := left(message.ordering_key, 200);
-        PERFORM inbox.count_failure(message, problem, '54000', true, NULL);
+        PERFORM inbox_internal.count_failure(message, problem, '54000', true, NULL);
     END IF;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.give_up(inbox.message) IS 'internal: makes a message that is too large a dead letter';
+COMMENT ON FUNCTION inbox_internal.give_up(inbox.message) IS 'makes a message that is too large a dead letter';
 
 -- For those who handle at once, after they have rolled back: counts a failed attempt. False: do not
 -- acknowledge the event, it is to come again. True: it is a dead letter, stored here, and can be
@@ -116,7 +116,7 @@ CREATE FUNCTION inbox.fail_event(
     sqlstate        text,
     permanent       boolean DEFAULT false,
     max_attempts    integer DEFAULT NULL,
-    caller          inbox.caller DEFAULT CURRENT_USER)
+    caller          inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -125,11 +125,11 @@ DECLARE
     event   inbox.message;
     problem text;
 BEGIN
-    event.consumer_id := inbox.own_consumer(consumer, caller);
+    event.consumer_id := inbox_internal.own_consumer(consumer, caller);
     -- Applied, or dead, since the attempt began: it will be found so when it comes again.
     IF EXISTS (SELECT FROM inbox.processed AS p
                 WHERE p.consumer_id = event.consumer_id AND p.event_id = fail_event.event_id
-                  AND p.bucket = inbox.bucket(fail_event.event_id)) THEN
+                  AND p.bucket = inbox_internal.bucket(fail_event.event_id)) THEN
         RETURN false;
     END IF;
     event.source := coalesce(source, '');
@@ -148,29 +148,29 @@ BEGIN
     event.content_type := coalesce(content_type, 'application/json');
     event.headers := headers;
     event.payload := payload;
-    problem := inbox.problem_of(event.source, event.occurred_at, event.topic, event.aggregate_type, event.aggregate_id,
+    problem := inbox_internal.problem_of(event.source, event.occurred_at, event.topic, event.aggregate_type, event.aggregate_id,
                           event.event_type, event.ordering_key, event.content_type, event.headers, event.payload);
     IF problem IS NOT NULL THEN
-        PERFORM inbox.refuse_event(event_id, problem);
+        PERFORM inbox_internal.refuse_event(event_id, problem);
     END IF;
-    RETURN inbox.count_failure(event, error, sqlstate, permanent, max_attempts);
+    RETURN inbox_internal.count_failure(event, error, sqlstate, permanent, max_attempts);
 END $$;
-COMMENT ON FUNCTION inbox.fail_event(text, text, uuid, timestamptz, bigint, bigint, integer, uuid, text, text, text, text, text, text, jsonb, bytea, text, text, boolean, integer, inbox.caller) IS
+COMMENT ON FUNCTION inbox.fail_event(text, text, uuid, timestamptz, bigint, bigint, integer, uuid, text, text, text, text, text, text, jsonb, bytea, text, text, boolean, integer, inbox_internal.caller) IS
     'counts a failed attempt of somebody who handles at once; says whether the event was given up';
 
 -- For those who handle at once, in the transaction that applies events which have failed before: they
 -- do not count as failing any more. Returns how many did.
-CREATE FUNCTION inbox.end_failure(consumer text, event_ids uuid[], caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox.end_failure(consumer text, event_ids uuid[], caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id CONSTANT integer := inbox.own_consumer(consumer, caller);
+    own_id CONSTANT integer := inbox_internal.own_consumer(consumer, caller);
     ended  bigint;
 BEGIN
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = own_id AND w.event_id = ANY (event_ids);
     GET DIAGNOSTICS ended = ROW_COUNT;
     RETURN ended;
 END $$;
-COMMENT ON FUNCTION inbox.end_failure(text, uuid[], inbox.caller) IS 'says that events which had failed were applied';
+COMMENT ON FUNCTION inbox.end_failure(text, uuid[], inbox_internal.caller) IS 'says that events which had failed were applied';

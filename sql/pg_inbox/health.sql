@@ -6,7 +6,7 @@
 --   degraded   something goes wrong, and may pass
 CREATE FUNCTION inbox.health(
     tolerance interval     DEFAULT '1 minute',
-    caller    inbox.caller DEFAULT CURRENT_USER,
+    caller    inbox_internal.caller DEFAULT CURRENT_USER,
     OUT severity text,
     OUT consumer text,
     OUT what     text,
@@ -94,5 +94,5 @@ BEGIN ATOMIC
      WHERE NOT pg_is_in_recovery()  -- the primary consumes
      ORDER BY f.severity DESC, f.consumer, f.since;
 END;
-COMMENT ON FUNCTION inbox.health(interval, inbox.caller) IS
+COMMENT ON FUNCTION inbox.health(interval, inbox_internal.caller) IS
     'what is wrong with consumers, since when, and what is to be done; no rows: nothing';

@@ -9,7 +9,7 @@ CREATE FUNCTION inbox.save_offset(
     message_id   text,
     publish_time timestamptz,
     updated_by   text DEFAULT NULL,
-    caller       inbox.caller DEFAULT CURRENT_USER)
+    caller       inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -26,7 +26,7 @@ BEGIN
     SELECT c.id INTO own_id FROM inbox.consumer AS c
      WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
     IF own_id IS NULL THEN
-        own_id := inbox.own_consumer(consumer, caller);
+        own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;
     BEGIN
         LOCK TABLE inbox.offset_reset IN ROW SHARE MODE NOWAIT;
@@ -53,7 +53,7 @@ BEGIN
          WHERE o.publish_time < excluded.publish_time;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.save_offset(text, text, text, timestamptz, text, inbox.caller) IS
+COMMENT ON FUNCTION inbox.save_offset(text, text, text, timestamptz, text, inbox_internal.caller) IS
     'saves how far a consumer has come, unless it was there already';
 
 -- How far the consumer has come; NULLs: nothing was saved yet. When reset_id is not NULL, message_id and
@@ -61,7 +61,7 @@ COMMENT ON FUNCTION inbox.save_offset(text, text, text, timestamptz, text, inbox
 CREATE FUNCTION inbox.load_offset(
     consumer     text,
     subscription text,
-    caller       inbox.caller DEFAULT CURRENT_USER,
+    caller       inbox_internal.caller DEFAULT CURRENT_USER,
     OUT message_id   text,
     OUT publish_time timestamptz,
     OUT lag_ms       bigint,
@@ -72,7 +72,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id integer := inbox.own_consumer(consumer, caller);
+    own_id integer := inbox_internal.own_consumer(consumer, caller);
 BEGIN
     SELECT coalesce(r.message_id, o.message_id), coalesce(r.publish_time, o.publish_time),
            o.lag_ms, o.updated_at, o.updated_by, r.reset_id
@@ -85,7 +85,7 @@ BEGIN
                   WHERE pending.consumer_id = own_id
                     AND pending.subscription = load_offset.subscription) AS r ON true;
 END $$;
-COMMENT ON FUNCTION inbox.load_offset(text, text, inbox.caller) IS 'how far a consumer has come, or where it is to go';
+COMMENT ON FUNCTION inbox.load_offset(text, text, inbox_internal.caller) IS 'how far a consumer has come, or where it is to go';
 
 -- Has a consumer go on from another time. It does when its process hears of it; until then nothing is
 -- saved. A later reset takes the place of one that nobody has carried out. What was applied already is
@@ -96,20 +96,20 @@ CREATE FUNCTION inbox.reset_offset(
     publish_time timestamptz,
     why          text,
     message_id   text DEFAULT '',
-    caller       inbox.caller DEFAULT CURRENT_USER)
+    caller       inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id integer := inbox.take_control(consumer);
+    own_id integer := inbox_internal.take_control(consumer);
     new_id   bigint;
 BEGIN
     IF publish_time IS NULL THEN
         RAISE EXCEPTION 'publish_time must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
     LOCK TABLE inbox.offset_reset IN EXCLUSIVE MODE;
-    new_id := inbox.note_operation(caller, consumer, 'reset offset', why, jsonb_build_object(
+    new_id := inbox_internal.note_operation(caller, consumer, 'reset offset', why, jsonb_build_object(
         'subscription', subscription,
         'from', (SELECT jsonb_build_object('publish_time', o.publish_time, 'message_id', o.message_id)
                    FROM inbox.consumer_offset AS o
@@ -125,7 +125,7 @@ BEGIN
                publish_time = excluded.publish_time;
     RETURN new_id;
 END $$;
-COMMENT ON FUNCTION inbox.reset_offset(text, text, timestamptz, text, text, inbox.caller) IS
+COMMENT ON FUNCTION inbox.reset_offset(text, text, timestamptz, text, text, inbox_internal.caller) IS
     'has a consumer go on from another time';
 
 -- Says that the consumer has gone where a reset sent it: from here on its offset is saved again. False:
@@ -135,13 +135,13 @@ CREATE FUNCTION inbox.confirm_reset(
     subscription text,
     reset_id     bigint,
     updated_by   text DEFAULT NULL,
-    caller       inbox.caller DEFAULT CURRENT_USER)
+    caller       inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id integer := inbox.own_consumer(consumer, caller);
+    own_id integer := inbox_internal.own_consumer(consumer, caller);
     reset  inbox.offset_reset;
 BEGIN
     DELETE FROM inbox.offset_reset AS r
@@ -156,10 +156,10 @@ BEGIN
     PERFORM inbox.save_offset(consumer, subscription, reset.message_id, reset.publish_time, updated_by, caller);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox.confirm_reset(text, text, bigint, text, inbox.caller) IS
+COMMENT ON FUNCTION inbox.confirm_reset(text, text, bigint, text, inbox_internal.caller) IS
     'says that a consumer has gone where a reset sent it';
 
-CREATE FUNCTION inbox.note_operation(caller inbox.caller, consumer text, operation text, why text, details jsonb)
+CREATE FUNCTION inbox_internal.note_operation(caller inbox_internal.caller, consumer text, operation text, why text, details jsonb)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -177,7 +177,7 @@ BEGIN
         RETURNING id INTO new_id;
     RETURN new_id;
 END $$;
-COMMENT ON FUNCTION inbox.note_operation(inbox.caller, text, text, text, jsonb) IS 'internal: who did what, when and why';
+COMMENT ON FUNCTION inbox_internal.note_operation(inbox_internal.caller, text, text, text, jsonb) IS 'who did what, when and why';
 
 CREATE VIEW inbox.offsets AS
 SELECT c.name AS consumer,

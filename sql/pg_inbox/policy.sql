@@ -2,7 +2,7 @@
 
 -- How long to wait after so many failed attempts: a random part of retry_base, of twice that, ... up to
 -- retry_max.
-CREATE FUNCTION inbox.retry_delay(policy inbox.consumer, attempts integer)
+CREATE FUNCTION inbox_internal.retry_delay(policy inbox.consumer, attempts integer)
 RETURNS interval
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -11,7 +11,7 @@ BEGIN ATOMIC
                                                   extract(epoch FROM (policy).retry_base)::double precision
                                                       * 2::double precision ^ least(attempts - 1, 60)));
 END;
-COMMENT ON FUNCTION inbox.retry_delay(inbox.consumer, integer) IS 'internal: the pause before the next attempt';
+COMMENT ON FUNCTION inbox_internal.retry_delay(inbox.consumer, integer) IS 'the pause before the next attempt';
 
 -- Changes what is not NULL. Events that wait already keep the time of their next attempt.
 CREATE FUNCTION inbox.set_policy(
@@ -20,17 +20,17 @@ CREATE FUNCTION inbox.set_policy(
     retry_base     interval DEFAULT NULL,
     retry_max      interval DEFAULT NULL,
     on_dead_letter text     DEFAULT NULL,
-    caller         inbox.caller DEFAULT CURRENT_USER)
+    caller         inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id CONSTANT integer := inbox.own_consumer(consumer, caller);
+    own_id CONSTANT integer := inbox_internal.own_consumer(consumer, caller);
     before inbox.consumer;
     policy inbox.consumer;
 BEGIN
-    PERFORM inbox.refuse_restricted();
+    PERFORM inbox_internal.refuse_restricted();
     SELECT c.* INTO STRICT before FROM inbox.consumer AS c WHERE c.id = own_id FOR NO KEY UPDATE;
     policy := before;
     policy.max_attempts := coalesce($2, before.max_attempts);
@@ -43,7 +43,7 @@ BEGIN
     IF policy.max_attempts < 1 THEN
         RAISE EXCEPTION 'max_attempts must be at least 1' USING ERRCODE = 'invalid_parameter_value';
     ELSIF policy.retry_base <= interval '0' THEN
-        RAISE EXCEPTION 'retry_base must be more than nothing' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'retry_base must be greater than zero' USING ERRCODE = 'invalid_parameter_value';
     ELSIF policy.retry_max < policy.retry_base THEN
         RAISE EXCEPTION 'retry_max must be at least retry_base'
             USING ERRCODE = 'invalid_parameter_value',
@@ -60,8 +60,7 @@ BEGIN
     INSERT INTO inbox.operation (role, consumer, operation, details)
         VALUES (caller, consumer, 'set policy', jsonb_strip_nulls(jsonb_build_object(
                     'max_attempts', $2, 'retry_base', $3, 'retry_max', $4, 'on_dead_letter', $5)));
-    -- Heard by pg_outbox when the server has it loaded: what was blocked may go on.
-    PERFORM set_config('inbox.wake', 'messages', true);
+    PERFORM inbox_internal.wake('messages'); -- what was blocked may go on
 END $$;
-COMMENT ON FUNCTION inbox.set_policy(text, integer, interval, interval, text, inbox.caller) IS
+COMMENT ON FUNCTION inbox.set_policy(text, integer, interval, interval, text, inbox_internal.caller) IS
     'says how often and when events of a consumer are tried again, and what a dead letter does to its key';

@@ -1,7 +1,7 @@
 -- How messages of a consumer are processed. The processor of pg_outbox calls these, as the role of the
 -- consumer; one processor at a time per consumer.
 
-CREATE FUNCTION inbox.check_role(consumer_id integer, caller inbox.caller)
+CREATE FUNCTION inbox_internal.check_role(consumer_id integer, caller inbox_internal.caller)
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -13,14 +13,14 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox.check_role(integer, inbox.caller) IS 'internal: refuses those who do not own the consumer';
+COMMENT ON FUNCTION inbox_internal.check_role(integer, inbox_internal.caller) IS 'refuses those who do not own the consumer';
 
 -- The next messages in order of arrival, without those that wait: for their next attempt, or behind
 -- an earlier one of their key that waits or blocks it.
-CREATE FUNCTION inbox.next_messages(
+CREATE FUNCTION inbox_internal.next_messages(
     consumer_id  integer,
     max_messages integer,
-    caller       inbox.caller DEFAULT CURRENT_USER,
+    caller       inbox_internal.caller DEFAULT CURRENT_USER,
     OUT seq         bigint,
     OUT occurred_at timestamptz,
     OUT received_at timestamptz)
@@ -29,7 +29,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_role(consumer_id, caller);
+    PERFORM inbox_internal.check_role(consumer_id, caller);
     RETURN QUERY
         SELECT m.seq, m.occurred_at, m.received_at
           FROM inbox.message AS m
@@ -41,20 +41,20 @@ BEGIN
                 OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
                                 WHERE o.consumer_id = m.consumer_id
                                   AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
-           AND NOT (inbox.is_too_large(m) IS TRUE AND inbox.give_up(m))
+           AND NOT (inbox_internal.is_too_large(m) IS TRUE AND inbox_internal.give_up(m))
          ORDER BY m.seq
          LIMIT max_messages;
 END $$;
-COMMENT ON FUNCTION inbox.next_messages(integer, integer, inbox.caller) IS 'internal: the messages that can be processed now';
+COMMENT ON FUNCTION inbox_internal.next_messages(integer, integer, inbox_internal.caller) IS 'the messages that can be processed now';
 
 -- Not of those that nobody here can try: they are behind others of their key, or not stored.
-CREATE FUNCTION inbox.next_attempt(consumer_id integer, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox_internal.next_attempt(consumer_id integer, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_role(consumer_id, caller);
+    PERFORM inbox_internal.check_role(consumer_id, caller);
     RETURN (SELECT min(w.next_attempt_at)
               FROM inbox.waiting AS w
              WHERE w.consumer_id = $1 AND w.seq IS NOT NULL
@@ -63,21 +63,21 @@ BEGIN
                                     WHERE o.consumer_id = w.consumer_id
                                       AND o.ordering_key = w.ordering_key AND o.seq < w.seq)));
 END $$;
-COMMENT ON FUNCTION inbox.next_attempt(integer, inbox.caller) IS 'internal: when a message that failed is due again';
+COMMENT ON FUNCTION inbox_internal.next_attempt(integer, inbox_internal.caller) IS 'when a message that failed is due again';
 
 -- What the subscriptions of a consumer are, as take() knows them again; NULL: there are none, or some are not
 -- confirmed (confirm.sql).
-CREATE FUNCTION inbox.confirmed_subscriptions(consumer_id integer, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox_internal.confirmed_subscriptions(consumer_id integer, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text[]
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_role(consumer_id, caller);
+    PERFORM inbox_internal.check_role(consumer_id, caller);
     RETURN (SELECT CASE WHEN bool_and(c.confirmed) THEN array_agg(quote_literal(c.event_type) || c.handler) END
-              FROM inbox.confirmation AS c WHERE c.consumer_id = $1);
+              FROM inbox_internal.confirmation AS c WHERE c.consumer_id = $1);
 END $$;
-COMMENT ON FUNCTION inbox.confirmed_subscriptions(integer, inbox.caller) IS 'internal: what a processor may run';
+COMMENT ON FUNCTION inbox_internal.confirmed_subscriptions(integer, inbox_internal.caller) IS 'what a processor may run';
 
 -- Takes a message out of the inbox, for good if the transaction commits, and says what handles it.
 -- confirmed: from confirmed_subscriptions(), since when others may have come.
@@ -85,11 +85,11 @@ COMMENT ON FUNCTION inbox.confirmed_subscriptions(integer, inbox.caller) IS 'int
 -- `waits`: an earlier message of the same key has failed and comes first, or blocks it, or a subscription is
 -- not a confirmed one; nothing was taken.
 -- `message` NULL: it is not there, or it was a duplicate, which is gone now.
-CREATE FUNCTION inbox.take(
+CREATE FUNCTION inbox_internal.take(
     consumer_id integer,
     seq         bigint,
     confirmed   text[],
-    caller      inbox.caller DEFAULT CURRENT_USER,
+    caller      inbox_internal.caller DEFAULT CURRENT_USER,
     OUT message  inbox.message,
     OUT handlers text[],
     OUT waits    boolean)
@@ -110,7 +110,7 @@ BEGIN
                               AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
      RETURNING m.* INTO message;
     IF NOT FOUND THEN
-        PERFORM inbox.check_role(consumer_id, caller);
+        PERFORM inbox_internal.check_role(consumer_id, caller);
         waits := EXISTS (SELECT FROM inbox.message AS m
                           WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq);
         RETURN;
@@ -118,7 +118,7 @@ BEGIN
     waits := false;
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = take.consumer_id AND w.event_id = message.event_id;
     INSERT INTO inbox.processed (consumer_id, event_id, bucket)
-        VALUES (message.consumer_id, message.event_id, inbox.bucket(message.event_id))
+        VALUES (message.consumer_id, message.event_id, inbox_internal.bucket(message.event_id))
         ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         message := NULL;
@@ -132,15 +132,15 @@ BEGIN
                replace(replace(replace(replace(s.event_type, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')
          ORDER BY s.number);
 END $$;
-COMMENT ON FUNCTION inbox.take(integer, bigint, text[], inbox.caller) IS 'internal: a message and the right to handle it';
+COMMENT ON FUNCTION inbox_internal.take(integer, bigint, text[], inbox_internal.caller) IS 'a message and the right to handle it';
 
 -- Remembers that a message could not be handled: it waits, with its key, or is a dead letter now.
-CREATE FUNCTION inbox.record_failure(
+CREATE FUNCTION inbox_internal.record_failure(
     consumer_id integer,
     seq         bigint,
     error       text,
     sqlstate    text,
-    caller      inbox.caller DEFAULT CURRENT_USER)
+    caller      inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -148,19 +148,19 @@ AS $$
 DECLARE
     message inbox.message;
 BEGIN
-    PERFORM inbox.check_role(consumer_id, caller);
+    PERFORM inbox_internal.check_role(consumer_id, caller);
     SELECT m.* INTO message FROM inbox.message AS m WHERE m.consumer_id = $1 AND m.seq = $2 FOR UPDATE;
     IF FOUND THEN
-        PERFORM inbox.count_failure(message, $3, $4, false, NULL);
+        PERFORM inbox_internal.count_failure(message, $3, $4, false, NULL);
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox.record_failure(integer, bigint, text, text, inbox.caller) IS
-    'internal: has a message and its key wait, or gives the message up';
+COMMENT ON FUNCTION inbox_internal.record_failure(integer, bigint, text, text, inbox_internal.caller) IS
+    'has a message and its key wait, or gives the message up';
 
 -- Processes one message. confirmed: as for take(). Returns true when it is done with, be it handled, passed over or a duplicate;
 -- false when it failed; NULL when it waits. The handler's effects are part of the caller's transaction.
 -- No search_path is set, for handlers are to find theirs; nothing here depends on it.
-CREATE FUNCTION inbox.process(consumer_id integer, seq bigint, confirmed text[])
+CREATE FUNCTION inbox_internal.process(consumer_id integer, seq bigint, confirmed text[])
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -170,7 +170,7 @@ DECLARE
     error   text;
     state   text;
 BEGIN
-    taken := inbox.take(consumer_id, seq, confirmed);
+    taken := inbox_internal.take(consumer_id, seq, confirmed);
     IF taken.waits THEN
         RETURN NULL;
     END IF;
@@ -185,12 +185,12 @@ BEGIN
 EXCEPTION
     WHEN OTHERS OR assert_failure THEN
         GET STACKED DIAGNOSTICS error = MESSAGE_TEXT, state = RETURNED_SQLSTATE;
-        PERFORM inbox.record_failure(consumer_id, seq, error, state);
+        PERFORM inbox_internal.record_failure(consumer_id, seq, error, state);
         RETURN false;
 END $$;
-COMMENT ON FUNCTION inbox.process(integer, bigint, text[]) IS 'internal: handles one message';
+COMMENT ON FUNCTION inbox_internal.process(integer, bigint, text[]) IS 'handles one message';
 
-CREATE FUNCTION inbox.save_progress(
+CREATE FUNCTION inbox_internal.save_progress(
     consumer_id integer,
     processed   bigint,
     failures    bigint,
@@ -198,13 +198,13 @@ CREATE FUNCTION inbox.save_progress(
     latency_p99 interval,
     wait_p50    interval,
     wait_p99    interval,
-    caller      inbox.caller DEFAULT CURRENT_USER)
+    caller      inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM inbox.check_role(consumer_id, caller);
+    PERFORM inbox_internal.check_role(consumer_id, caller);
     INSERT INTO inbox.progress AS p
         VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7)
         ON CONFLICT ON CONSTRAINT progress_pkey DO UPDATE
@@ -216,5 +216,5 @@ BEGIN
                wait_p99 = excluded.wait_p99,
                saved_at = excluded.saved_at;
 END $$;
-COMMENT ON FUNCTION inbox.save_progress(integer, bigint, bigint, interval, interval, interval, interval, inbox.caller) IS
-    'internal: adds to what a processor has counted';
+COMMENT ON FUNCTION inbox_internal.save_progress(integer, bigint, bigint, interval, interval, interval, interval, inbox_internal.caller) IS
+    'adds to what a processor has counted';

@@ -1,7 +1,7 @@
 -- What is wrong with an event; NULL: nothing. The limits are those of outbox.enqueue(), and of a payload as
 -- much as can be handed out again as text. It has no search_path of its own and no subquery, so that it is
 -- inlined: it is asked for every event.
-CREATE FUNCTION inbox.problem_of(
+CREATE FUNCTION inbox_internal.problem_of(
     source         text,
     occurred_at    timestamptz,
     topic          text,
@@ -32,10 +32,10 @@ RETURN CASE
     WHEN octet_length(headers::text) > 65536 THEN 'headers are too large'
     WHEN jsonb_array_length(jsonb_path_query_array(headers, '$.keyvalue()')) > 64 THEN 'too many headers'
 END;
-COMMENT ON FUNCTION inbox.problem_of(text, timestamptz, text, text, text, text, text, text, jsonb, bytea) IS
-    'internal: what is wrong with an event';
+COMMENT ON FUNCTION inbox_internal.problem_of(text, timestamptz, text, text, text, text, text, text, jsonb, bytea) IS
+    'what is wrong with an event';
 
-CREATE FUNCTION inbox.refuse_event(event_id uuid, problem text)
+CREATE FUNCTION inbox_internal.refuse_event(event_id uuid, problem text)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE STRICT
 SET search_path = pg_catalog, pg_temp
@@ -45,7 +45,7 @@ BEGIN
         USING ERRCODE = 'program_limit_exceeded',
               HINT = 'At most: names 249 bytes, ids and keys 1024, 64 headers of 64 kB together, payload 256 MB.';
 END $$;
-COMMENT ON FUNCTION inbox.refuse_event(uuid, text) IS 'internal: refuses an event';
+COMMENT ON FUNCTION inbox_internal.refuse_event(uuid, text) IS 'refuses an event';
 
 -- Stores a batch of events for a consumer. Events that wait to be processed are not stored again.
 -- The arrays go by position and have one length; their elements are what the columns of
@@ -82,7 +82,7 @@ BEGIN
                consumer_id, source, event_id, occurred_at, position, version, schema_version,
                source_event_id, topic, aggregate_type, aggregate_id, event_type, ordering_key,
                content_type, headers, payload)
-        SELECT coalesce((SELECT c.id FROM inbox.consumer AS c WHERE c.name = receiver), inbox.consumer_id(receiver)),
+        SELECT coalesce((SELECT c.id FROM inbox.consumer AS c WHERE c.name = receiver), inbox_internal.consumer_id(receiver)),
                coalesce(receive.source, ''), e.*
           FROM (SELECT unnest(event_ids) AS event_id, unnest(receive.occurred_at) AS occurred_at, unnest(positions),
                        unnest(versions), unnest(schema_versions), unnest(source_event_ids), unnest(topics) AS topic,
@@ -90,13 +90,12 @@ BEGIN
                        unnest(event_types) AS event_type, unnest(ordering_keys) AS ordering_key,
                        unnest(content_types) AS content_type, unnest(receive.headers) AS headers,
                        unnest(payloads) AS payload) AS e
-         WHERE inbox.refuse_event(e.event_id, inbox.problem_of(
+         WHERE inbox_internal.refuse_event(e.event_id, inbox_internal.problem_of(
                    receive.source, e.occurred_at, e.topic, e.aggregate_type, e.aggregate_id, e.event_type,
                    e.ordering_key, e.content_type, e.headers, e.payload)) IS NULL
         ON CONFLICT DO NOTHING;
     GET DIAGNOSTICS stored = ROW_COUNT;
-    -- Heard by pg_outbox when the server has it loaded: the processor of the consumer looks at commit.
-    ignored := set_config('inbox.wake', 'messages', true);
+    ignored := inbox_internal.wake('messages'); -- the processor of the consumer looks at commit
     RETURN stored;
 END $$;
 COMMENT ON FUNCTION inbox.receive(text, text, uuid[], timestamptz[], bigint[], bigint[], integer[], uuid[], text[], text[], text[], text[], text[], text[], jsonb[], bytea[]) IS

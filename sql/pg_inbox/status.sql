@@ -1,12 +1,12 @@
 -- Whether the one who asks has the rights of a role that is named in inbox.consumer.
-CREATE FUNCTION inbox.is_own(role name)
+CREATE FUNCTION inbox_internal.is_own(role name)
 RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role AND pg_has_role(r.oid, 'USAGE'));
 END;
-COMMENT ON FUNCTION inbox.is_own(name) IS 'internal: whether a consumer is one''s own';
+COMMENT ON FUNCTION inbox_internal.is_own(name) IS 'whether a consumer is one''s own';
 
 CREATE VIEW inbox.status AS
 SELECT c.name AS consumer,
@@ -17,7 +17,7 @@ SELECT c.name AS consumer,
          WHEN c.subscriptions = 0 AND EXISTS (SELECT FROM inbox.consumer_offset AS o WHERE o.consumer_id = c.id)
            THEN 'handled outside'
          WHEN c.subscriptions = 0 THEN 'not subscribed'
-         WHEN EXISTS (SELECT FROM inbox.confirmation AS s WHERE s.consumer_id = c.id AND NOT s.confirmed)
+         WHEN EXISTS (SELECT FROM inbox_internal.confirmation AS s WHERE s.consumer_id = c.id AND NOT s.confirmed)
            THEN 'not confirmed'
          WHEN worker.pid IS NULL THEN 'stopped'
          WHEN first.seq IS NULL THEN 'idle'
@@ -35,7 +35,7 @@ SELECT c.name AS consumer,
        p.latency_p50,
        p.latency_p99,
        -- What a handler says quotes its message more often than not.
-       CASE WHEN inbox.is_own(c.role) THEN blocked.last_error END AS last_error,
+       CASE WHEN inbox_internal.is_own(c.role) THEN blocked.last_error END AS last_error,
        blocked.last_error_at,
        leased.messages AS claimed,
        dead.letters AS dead_letters
@@ -110,6 +110,6 @@ SELECT c.name AS consumer,
   FROM inbox.waiting AS w
   JOIN inbox.consumer AS c ON c.id = w.consumer_id
   LEFT JOIN inbox.message AS m ON m.consumer_id = w.consumer_id AND m.event_id = w.event_id
- WHERE inbox.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
+ WHERE inbox_internal.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
 COMMENT ON VIEW inbox.waiting_keys IS
     'keys that wait because a handler failed, since when and why; of one''s own consumers, for operators of all';

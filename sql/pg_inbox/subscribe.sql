@@ -26,17 +26,17 @@ BEGIN
         RAISE EXCEPTION 'permission denied for function %', handler
             USING ERRCODE = 'insufficient_privilege';
     END IF;
-    PERFORM inbox.save_confirmation(inbox.add_subscription(consumer, event_type, handler));
+    PERFORM inbox_internal.save_confirmation(inbox_internal.add_subscription(consumer, event_type, handler));
 END $$;
 COMMENT ON FUNCTION inbox.subscribe(text, text, regproc) IS
     'has a function handle the events of a consumer whose type matches a pattern';
 
 -- Returns what confirms it.
-CREATE FUNCTION inbox.add_subscription(
+CREATE FUNCTION inbox_internal.add_subscription(
     consumer   text,
     event_type text,
     handler    regproc,
-    caller     inbox.caller DEFAULT CURRENT_USER)
+    caller     inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -45,7 +45,7 @@ DECLARE
     receiver   integer;
     subscriber inbox.consumer;
 BEGIN
-    PERFORM inbox.refuse_restricted();
+    PERFORM inbox_internal.refuse_restricted();
     IF NOT (SELECT r.rolcanlogin FROM pg_roles AS r WHERE r.rolname = caller) THEN
         RAISE EXCEPTION 'role "%" cannot log in, and so cannot process messages', caller
             USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -54,30 +54,30 @@ BEGIN
 
     -- One after the other, for they write to one row of the catalog, which does not wait: save_confirmation().
     LOCK TABLE inbox.subscription IN SHARE ROW EXCLUSIVE MODE;
-    receiver := inbox.own_consumer(consumer, caller);
+    receiver := inbox_internal.own_consumer(consumer, caller);
     SELECT * INTO STRICT subscriber FROM inbox.consumer AS c WHERE c.id = receiver FOR UPDATE;
     IF subscriber.role <> caller THEN
-        PERFORM inbox.refuse_owner(consumer, subscriber.role);
+        PERFORM inbox_internal.refuse_owner(consumer, subscriber.role);
     END IF;
     INSERT INTO inbox.subscription (consumer_id, event_type, handler)
         SELECT subscriber.id, add_subscription.event_type,
                format('%I.%I', p.pronamespace::regnamespace, p.proname)
           FROM pg_proc AS p WHERE p.oid = add_subscription.handler
         ON CONFLICT DO NOTHING;
-    PERFORM inbox.count_subscriptions(subscriber.id);
-    RETURN ARRAY(SELECT c.token FROM inbox.confirmation AS c
+    PERFORM inbox_internal.count_subscriptions(subscriber.id);
+    RETURN ARRAY(SELECT c.token FROM inbox_internal.confirmation AS c
                    JOIN pg_proc AS p ON c.handler = format('%I.%I', p.pronamespace::regnamespace, p.proname)
                   WHERE c.consumer_id = subscriber.id AND c.event_type = add_subscription.event_type
                     AND p.oid = add_subscription.handler);
 END $$;
-COMMENT ON FUNCTION inbox.add_subscription(text, text, regproc, inbox.caller) IS 'internal: see inbox.subscribe()';
+COMMENT ON FUNCTION inbox_internal.add_subscription(text, text, regproc, inbox_internal.caller) IS 'see inbox.subscribe()';
 
 -- Ends a subscription. Messages that have arrived wait until the consumer has another one.
 CREATE FUNCTION inbox.unsubscribe(
     consumer   text,
     event_type text,
     handler    regproc,
-    caller     inbox.caller DEFAULT CURRENT_USER)
+    caller     inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -85,7 +85,7 @@ AS $$
 DECLARE
     subscriber inbox.consumer;
 BEGIN
-    PERFORM inbox.refuse_restricted();
+    PERFORM inbox_internal.refuse_restricted();
     LOCK TABLE inbox.subscription IN SHARE ROW EXCLUSIVE MODE;
     SELECT * INTO subscriber FROM inbox.consumer AS c
      WHERE c.name = unsubscribe.consumer FOR UPDATE;
@@ -93,7 +93,7 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" does not exist', consumer USING ERRCODE = 'undefined_object';
     END IF;
     IF pg_has_role(caller, subscriber.role, 'MEMBER') IS NOT TRUE THEN
-        PERFORM inbox.refuse_owner(consumer, subscriber.role);
+        PERFORM inbox_internal.refuse_owner(consumer, subscriber.role);
     END IF;
     DELETE FROM inbox.subscription AS s
      USING pg_proc AS p
@@ -104,12 +104,12 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" has no subscription of % to "%"', consumer, handler, event_type
             USING ERRCODE = 'undefined_object';
     END IF;
-    PERFORM inbox.count_subscriptions(subscriber.id);
+    PERFORM inbox_internal.count_subscriptions(subscriber.id);
 END $$;
-COMMENT ON FUNCTION inbox.unsubscribe(text, text, regproc, inbox.caller) IS 'ends a subscription';
+COMMENT ON FUNCTION inbox.unsubscribe(text, text, regproc, inbox_internal.caller) IS 'ends a subscription';
 
 -- With the caller's rights: for the two above.
-CREATE FUNCTION inbox.count_subscriptions(consumer_id integer)
+CREATE FUNCTION inbox_internal.count_subscriptions(consumer_id integer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -120,7 +120,7 @@ BEGIN
        SET subscriptions = (SELECT count(*) FROM inbox.subscription AS s WHERE s.consumer_id = c.id)
      WHERE c.id = count_subscriptions.consumer_id;
 END $$;
-COMMENT ON FUNCTION inbox.count_subscriptions(integer) IS 'internal: see inbox.subscribe()';
+COMMENT ON FUNCTION inbox_internal.count_subscriptions(integer) IS 'see inbox.subscribe()';
 
 -- Gives a consumer to another role, with all its messages. Its handlers, which would run with the rights of
 -- that role from now on, wait until the role confirms them: inbox.confirm().
@@ -128,21 +128,21 @@ CREATE FUNCTION inbox.give_consumer(
     consumer text,
     role     regrole,
     why      text,
-    caller   inbox.caller DEFAULT CURRENT_USER)
+    caller   inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    known_id  CONSTANT integer := inbox.take_control(consumer);
+    known_id  CONSTANT integer := inbox_internal.take_control(consumer);
     new_owner CONSTANT name := (SELECT r.rolname FROM pg_roles AS r WHERE r.oid = give_consumer.role);
 BEGIN
-    PERFORM inbox.refuse_restricted();
+    PERFORM inbox_internal.refuse_restricted();
     IF new_owner IS NULL THEN
         RAISE EXCEPTION 'role must exist' USING ERRCODE = 'undefined_object';
     END IF;
-    PERFORM inbox.note_operation(caller, consumer, 'give', why, jsonb_build_object(
+    PERFORM inbox_internal.note_operation(caller, consumer, 'give', why, jsonb_build_object(
         'from', (SELECT c.role FROM inbox.consumer AS c WHERE c.id = known_id), 'to', new_owner));
     UPDATE inbox.consumer AS c SET role = new_owner WHERE c.id = known_id;
 END $$;
-COMMENT ON FUNCTION inbox.give_consumer(text, regrole, text, inbox.caller) IS 'gives a consumer to another role';
+COMMENT ON FUNCTION inbox.give_consumer(text, regrole, text, inbox_internal.caller) IS 'gives a consumer to another role';

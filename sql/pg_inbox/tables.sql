@@ -73,14 +73,14 @@ COMMENT ON INDEX inbox.message_order IS 'finds the next messages of a consumer';
 -- in a version 7 id (RFC 9562) says which, in steps of 2^25 ms = 9 h 19 min; 32 of them are 12.4 days. Ids
 -- of any other version have no time, and go to the bucket 32, which is pruned row by row. Not STRICT: else
 -- it would not be inlined, and cost more than everything else about an event.
-CREATE FUNCTION inbox.bucket(event_id uuid)
+CREATE FUNCTION inbox_internal.bucket(event_id uuid)
 RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN pg_catalog.get_byte(pg_catalog.uuid_send(event_id), 6) >> 4 = 7
             THEN (pg_catalog.get_byte(pg_catalog.uuid_send(event_id), 2) >> 1) & 31
             ELSE 32
        END;
-COMMENT ON FUNCTION inbox.bucket(uuid) IS 'internal: where the id of an event is remembered';
+COMMENT ON FUNCTION inbox_internal.bucket(uuid) IS 'where the id of an event is remembered';
 
 CREATE TABLE inbox.processed (
     event_id     uuid        NOT NULL,
@@ -91,7 +91,7 @@ CREATE TABLE inbox.processed (
     PRIMARY KEY (consumer_id, event_id, bucket)
 ) PARTITION BY LIST (bucket);
 COMMENT ON TABLE inbox.processed IS 'what has been applied: the deduplication window';
-COMMENT ON COLUMN inbox.processed.bucket IS 'inbox.bucket(event_id)';
+COMMENT ON COLUMN inbox.processed.bucket IS 'inbox_internal.bucket(event_id)';
 COMMENT ON COLUMN inbox.processed.source IS 'where the event came from; NULL: not said';
 
 DO $$
@@ -252,23 +252,23 @@ COMMENT ON SEQUENCE inbox.message_seq_seq IS 'order of arrival';
 COMMENT ON SEQUENCE inbox.operation_id_seq IS 'ids of operations';
 
 -- pg_outbox, when the server has it loaded, looks after what is in these two: however it got there, by a
--- restore as well.
-CREATE FUNCTION inbox.wake_keeper()
+-- restore as well. Who may write to them need not be able to call wake().
+CREATE FUNCTION inbox_internal.wake_keeper()
 RETURNS trigger
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM set_config('inbox.wake', 'subscriptions', true), set_config('inbox.wake', 'messages', true);
+    PERFORM inbox_internal.wake('subscriptions'), inbox_internal.wake('messages');
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION inbox.wake_keeper() IS 'internal: has the server look for consumers at commit';
+COMMENT ON FUNCTION inbox_internal.wake_keeper() IS 'has the server look for consumers at commit';
 
 CREATE TRIGGER wake_keeper AFTER INSERT OR UPDATE OF name, role, subscriptions OR DELETE ON inbox.consumer
-    FOR EACH STATEMENT EXECUTE FUNCTION inbox.wake_keeper();
+    FOR EACH STATEMENT EXECUTE FUNCTION inbox_internal.wake_keeper();
 ALTER TABLE inbox.consumer ENABLE ALWAYS TRIGGER wake_keeper;
-COMMENT ON TRIGGER wake_keeper ON inbox.consumer IS 'internal: has the server look for consumers at commit';
+COMMENT ON TRIGGER wake_keeper ON inbox.consumer IS 'has the server look for consumers at commit';
 CREATE TRIGGER wake_keeper AFTER INSERT OR UPDATE OR DELETE ON inbox.subscription
-    FOR EACH STATEMENT EXECUTE FUNCTION inbox.wake_keeper();
+    FOR EACH STATEMENT EXECUTE FUNCTION inbox_internal.wake_keeper();
 ALTER TABLE inbox.subscription ENABLE ALWAYS TRIGGER wake_keeper;
-COMMENT ON TRIGGER wake_keeper ON inbox.subscription IS 'internal: has the server look for consumers at commit';
+COMMENT ON TRIGGER wake_keeper ON inbox.subscription IS 'has the server look for consumers at commit';

@@ -2,14 +2,14 @@
 -- again and again, at first after 2 ms, later every 100 ms, and holds a snapshot meanwhile.
 
 -- Until when to wait. Refuses what makes no sense.
-CREATE FUNCTION inbox.wait_until(timeout interval)
+CREATE FUNCTION inbox_internal.wait_until(timeout interval)
 RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF timeout IS NULL OR timeout < interval '0' OR timeout > interval '1 hour' THEN
-        RAISE EXCEPTION 'timeout must be from nothing to an hour' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'timeout must be between zero and one hour' USING ERRCODE = 'invalid_parameter_value';
     ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'a % transaction cannot see what it waits for',
                         upper(current_setting('transaction_isolation'))
@@ -18,10 +18,10 @@ BEGIN
     END IF;
     RETURN clock_timestamp() + timeout;
 END $$;
-COMMENT ON FUNCTION inbox.wait_until(interval) IS 'internal: when a wait ends';
+COMMENT ON FUNCTION inbox_internal.wait_until(interval) IS 'when a wait ends';
 
 -- Sleeps before looking again. False: it is too late.
-CREATE FUNCTION inbox.wait_on(pause double precision, deadline timestamptz)
+CREATE FUNCTION inbox_internal.wait_on(pause double precision, deadline timestamptz)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -35,7 +35,7 @@ BEGIN
     PERFORM pg_sleep(least(pause, remaining));
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox.wait_on(double precision, timestamptz) IS 'internal: a pause between two looks';
+COMMENT ON FUNCTION inbox_internal.wait_on(double precision, timestamptz) IS 'a pause between two looks';
 
 -- Waits until a row of a projection has a version, or a higher one, or was removed with one. False: it had
 -- not when the timeout was over. The key has a member for each column of the projection's key.
@@ -51,7 +51,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 DECLARE
-    deadline  timestamptz := inbox.wait_until(timeout);
+    deadline  timestamptz := inbox_internal.wait_until(timeout);
     pause     double precision := 0.002;
     data      jsonb;
     p         record;
@@ -61,12 +61,12 @@ BEGIN
         RAISE EXCEPTION 'key must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     data := key || jsonb_build_object(version_column, version);
-    p := inbox.row_parts(projection, ARRAY(SELECT jsonb_object_keys(key)), version_column, data);
+    p := inbox_internal.row_parts(projection, ARRAY(SELECT jsonb_object_keys(key)), version_column, data);
     statement := format('SELECT EXISTS (SELECT FROM %1$s AS stored WHERE %2$s AND stored.%3$s OPERATOR(pg_catalog.>=) excluded.%3$s) '
-                        'OR inbox.tombstone_version(%4$s, %5$s)::%6$s OPERATOR(pg_catalog.>=) excluded.%3$s FROM %7$s',
+                        'OR inbox_internal.tombstone_version(%4$s, %5$s)::%6$s OPERATOR(pg_catalog.>=) excluded.%3$s FROM %7$s',
                         projection, p.same_key, p.version, projection::oid, p.key, p.version_type, p.given);
-    WHILE NOT inbox.run(statement, data) LOOP
-        IF NOT inbox.wait_on(pause, deadline) THEN
+    WHILE NOT inbox_internal.run(statement, data) LOOP
+        IF NOT inbox_internal.wait_on(pause, deadline) THEN
             RETURN false;
         END IF;
         pause := least(pause * 1.5, 0.1);
@@ -84,7 +84,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    deadline timestamptz := inbox.wait_until(timeout);
+    deadline timestamptz := inbox_internal.wait_until(timeout);
     pause    double precision := 0.002;
     known_id integer := (SELECT c.id FROM inbox.consumer AS c WHERE c.name = consumer);
 BEGIN
@@ -98,9 +98,9 @@ BEGIN
             RAISE EXCEPTION 'event % is a dead letter of consumer "%"', event_id, consumer
                 USING ERRCODE = 'object_not_in_prerequisite_state',
                       HINT = 'See inbox.dead_letter, and what inbox.redrive() and inbox.discard() do.';
-        ELSIF inbox.is_processed(known_id, event_id) THEN
+        ELSIF inbox_internal.is_processed(known_id, event_id) THEN
             RETURN true;
-        ELSIF NOT inbox.wait_on(pause, deadline) THEN
+        ELSIF NOT inbox_internal.wait_on(pause, deadline) THEN
             RETURN false;
         END IF;
         pause := least(pause * 1.5, 0.1);

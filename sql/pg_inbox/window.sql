@@ -3,7 +3,7 @@
 
 -- Where the ids are in the ring (tables.sql): when the time of a bucket ended, which is the current one's
 -- end or up to 31 steps of 2^25 ms earlier.
-CREATE FUNCTION inbox.bucket_ended(bucket integer, at timestamptz)
+CREATE FUNCTION inbox_internal.bucket_ended(bucket integer, at timestamptz)
 RETURNS timestamptz
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -11,20 +11,20 @@ BEGIN ATOMIC
     SELECT to_timestamp((step.number + 1 - ((step.number - bucket) & 31)) * 33554.432)
       FROM (SELECT floor(extract(epoch FROM at) / 33554.432)::bigint AS number) AS step;
 END;
-COMMENT ON FUNCTION inbox.bucket_ended(integer, timestamptz) IS 'internal: until when ids of a bucket were made';
+COMMENT ON FUNCTION inbox_internal.bucket_ended(integer, timestamptz) IS 'until when ids of a bucket were made';
 
-CREATE FUNCTION inbox.window_length()
+CREATE FUNCTION inbox_internal.window_length()
 RETURNS interval
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT coalesce((SELECT s.window_length FROM inbox.setting AS s), interval '7 days');
 END;
-COMMENT ON FUNCTION inbox.window_length() IS 'internal: the deduplication window';
+COMMENT ON FUNCTION inbox_internal.window_length() IS 'the deduplication window';
 
 -- For how long ids are kept: choose it longer than anything may come again, and longer than the longest
 -- outage. Up to eleven days forgetting them costs next to nothing; beyond that rows are deleted.
-CREATE FUNCTION inbox.set_window(length interval, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox.set_window(length interval, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -35,22 +35,22 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO inbox.operation (role, consumer, operation, details)
-        VALUES (caller, '', 'set window', jsonb_build_object('from', inbox.window_length(), 'to', length));
+        VALUES (caller, '', 'set window', jsonb_build_object('from', inbox_internal.window_length(), 'to', length));
     INSERT INTO inbox.setting AS s (window_length) VALUES (length)
         ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE SET window_length = excluded.window_length;
     DELETE FROM inbox.bucket_check;
 END $$;
-COMMENT ON FUNCTION inbox.set_window(interval, inbox.caller) IS 'says for how long ids of applied events are kept';
+COMMENT ON FUNCTION inbox.set_window(interval, inbox_internal.caller) IS 'says for how long ids of applied events are kept';
 
 -- Forgets that a consumer has applied what it applied since a time, so that events which come again have
 -- an effect again: to build a projection anew. Returns how many.
-CREATE FUNCTION inbox.forget(consumer text, since timestamptz, why text, caller inbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION inbox.forget(consumer text, since timestamptz, why text, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    own_id    integer := inbox.take_control(consumer);
+    own_id    integer := inbox_internal.take_control(consumer);
     forgotten bigint;
 BEGIN
     IF since IS NULL THEN
@@ -59,11 +59,11 @@ BEGIN
     END IF;
     DELETE FROM inbox.processed AS p WHERE p.consumer_id = own_id AND p.processed_at >= since;
     GET DIAGNOSTICS forgotten = ROW_COUNT;
-    PERFORM inbox.note_operation(caller, consumer, 'forget', why,
+    PERFORM inbox_internal.note_operation(caller, consumer, 'forget', why,
                                  jsonb_build_object('since', since, 'forgotten', forgotten));
     RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION inbox.forget(text, timestamptz, text, inbox.caller) IS
+COMMENT ON FUNCTION inbox.forget(text, timestamptz, text, inbox_internal.caller) IS
     'forgets that a consumer has applied what it applied since a time';
 
 -- Forgets what is older than the window. Returns what was done; most calls find nothing to do. At most
@@ -80,7 +80,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    length    CONSTANT interval    := inbox.window_length();
+    length    CONSTANT interval    := inbox_internal.window_length();
     by_rows   CONSTANT boolean     := length > interval '11 days';
     now       CONSTANT timestamptz := clock_timestamp();
     horizon   CONSTANT timestamptz := now - length;
@@ -99,9 +99,9 @@ BEGIN
                -- Failed in one process, applied by another, which did not know that it had failed.
                ('waiting', 'seq IS NULL AND (last_failed_at < $1 OR EXISTS ('
                            'SELECT FROM inbox.processed AS p WHERE p.consumer_id = waiting.consumer_id '
-                           'AND p.event_id = waiting.event_id AND p.bucket = inbox.bucket(waiting.event_id)))')
+                           'AND p.event_id = waiting.event_id AND p.bucket = inbox_internal.bucket(waiting.event_id)))')
     LOOP
-        SELECT * INTO action, removed FROM inbox.delete_rows(part, condition, horizon, max_rows);
+        SELECT * INTO action, removed FROM inbox_internal.delete_rows(part, condition, horizon, max_rows);
         more := removed = max_rows;
         IF action IS NOT NULL THEN
             RETURN NEXT;
@@ -110,19 +110,19 @@ BEGIN
 
     FOR bucket IN
         SELECT b FROM generate_series(0, 31) AS b
-         WHERE (by_rows OR inbox.bucket_ended(b, now) < horizon)
+         WHERE (by_rows OR inbox_internal.bucket_ended(b, now) < horizon)
            AND pg_relation_size(format('inbox.processed_%s', b)::regclass) > 0
            AND NOT EXISTS (SELECT FROM inbox.bucket_check AS c WHERE c.bucket = b AND c.not_before > now)
     LOOP
         part := format('processed_%s', bucket);
         IF by_rows THEN
-            SELECT * INTO action, removed FROM inbox.delete_rows(part, 'processed_at < $1', horizon, max_rows);
+            SELECT * INTO action, removed FROM inbox_internal.delete_rows(part, 'processed_at < $1', horizon, max_rows);
             more := removed = max_rows;
             IF NOT more THEN
-                PERFORM inbox.check_bucket_again(bucket, now + interval '1 hour');
+                PERFORM inbox_internal.check_bucket_again(bucket, now + interval '1 hour');
             END IF;
         ELSE
-            action := inbox.empty_bucket(bucket, horizon);
+            action := inbox_internal.empty_bucket(bucket, horizon);
             removed := NULL;
             more := false;
         END IF;
@@ -134,7 +134,7 @@ END $$;
 COMMENT ON FUNCTION inbox.prune(integer) IS 'forgets what is older than the deduplication window';
 
 -- Nobody waits for us: what is in use is left to the next time.
-CREATE FUNCTION inbox.delete_rows(
+CREATE FUNCTION inbox_internal.delete_rows(
     part      text,
     condition text,
     horizon   timestamptz,
@@ -160,11 +160,11 @@ EXCEPTION
     WHEN lock_not_available THEN
         action := 'in use';
 END $$;
-COMMENT ON FUNCTION inbox.delete_rows(text, text, timestamptz, integer) IS 'internal: a step of inbox.prune()';
+COMMENT ON FUNCTION inbox_internal.delete_rows(text, text, timestamptz, integer) IS 'a step of inbox.prune()';
 
 -- Empties a bucket whose ids are all older than the window, unless one of them came late, and so is to be
 -- remembered still: then it is looked at again when that one is old, too. Nothing can come in meanwhile.
-CREATE FUNCTION inbox.empty_bucket(bucket integer, horizon timestamptz)
+CREATE FUNCTION inbox_internal.empty_bucket(bucket integer, horizon timestamptz)
 RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -176,7 +176,7 @@ BEGIN
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', part);
     EXECUTE format('SELECT max(processed_at) FROM %s', part) INTO last;
     IF last >= horizon THEN
-        PERFORM inbox.check_bucket_again(bucket, last + inbox.window_length());
+        PERFORM inbox_internal.check_bucket_again(bucket, last + inbox_internal.window_length());
         RETURN NULL;
     END IF;
     EXECUTE format('TRUNCATE %s', part);
@@ -185,9 +185,9 @@ EXCEPTION
     WHEN lock_not_available OR object_in_use THEN
         RETURN 'in use';
 END $$;
-COMMENT ON FUNCTION inbox.empty_bucket(integer, timestamptz) IS 'internal: a step of inbox.prune()';
+COMMENT ON FUNCTION inbox_internal.empty_bucket(integer, timestamptz) IS 'a step of inbox.prune()';
 
-CREATE FUNCTION inbox.check_bucket_again(bucket integer, not_before timestamptz)
+CREATE FUNCTION inbox_internal.check_bucket_again(bucket integer, not_before timestamptz)
 RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -195,4 +195,4 @@ BEGIN ATOMIC
     INSERT INTO inbox.bucket_check AS c VALUES ($1, $2)
         ON CONFLICT ON CONSTRAINT bucket_check_pkey DO UPDATE SET not_before = excluded.not_before;
 END;
-COMMENT ON FUNCTION inbox.check_bucket_again(integer, timestamptz) IS 'internal: when a bucket is looked at again';
+COMMENT ON FUNCTION inbox_internal.check_bucket_again(integer, timestamptz) IS 'when a bucket is looked at again';

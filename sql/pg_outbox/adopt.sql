@@ -1,7 +1,7 @@
 -- An outbox table that an application has makes way for a view of the log (outbox_view.sql).
 
 -- Refuses a table that the view could not stand for.
-CREATE FUNCTION outbox.check_adoptable("table" regclass, layout text, ignore_columns name[])
+CREATE FUNCTION outbox_internal.check_adoptable("table" regclass, layout text, ignore_columns name[])
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -16,7 +16,7 @@ BEGIN
     SELECT c.* INTO class FROM pg_class AS c WHERE c.oid = $1;
     IF class.relkind NOT IN ('r', 'p') OR class.relispartition OR class.relpersistence = 't' THEN
         RAISE EXCEPTION '"%" cannot be adopted', $1
-            USING ERRCODE = 'wrong_object_type', DETAIL = 'Only tables can, and partitioned tables as a whole.';
+            USING ERRCODE = 'wrong_object_type', DETAIL = 'Only tables can be adopted, and partitioned tables only as a whole.';
     ELSIF NOT pg_has_role(class.relowner, 'USAGE') THEN
         RAISE EXCEPTION 'must be owner of table "%"', $1 USING ERRCODE = 'insufficient_privilege';
     END IF;
@@ -31,12 +31,12 @@ BEGIN
                                                 AND c.castcontext IN ('i', 'a')))
       INTO missing, extra, wrong
       FROM (SELECT * FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped) AS a
-      FULL JOIN outbox.layout_columns(layout) AS l ON l.name = a.attname
+      FULL JOIN outbox_internal.layout_columns(layout) AS l ON l.name = a.attname
       LEFT JOIN pg_type AS t ON t.oid = a.atttypid;
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION 'table "%" does not have the layout "%"', $1, $2
             USING ERRCODE = 'undefined_column', DETAIL = format('Columns that are missing: %s.', missing),
-                  HINT = 'Is it another layout? There are seed, seed_jsonb, debezium, tutorial and cqrs.';
+                  HINT = 'The layouts are seed, seed_jsonb, debezium, tutorial and cqrs.';
     ELSIF wrong IS NOT NULL THEN
         RAISE EXCEPTION 'table "%" does not have the layout "%"', $1, $2
             USING ERRCODE = 'datatype_mismatch', DETAIL = format('Columns of another type: %s.', wrong);
@@ -46,9 +46,9 @@ BEGIN
                   HINT = 'If the application can do without them, name them in ignore_columns. What is in them is not delivered.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_adoptable(regclass, text, name[]) IS 'internal: refuses tables that a view of the log could not stand for';
+COMMENT ON FUNCTION outbox_internal.check_adoptable(regclass, text, name[]) IS 'refuses tables that a view of the log could not stand for';
 
-CREATE FUNCTION outbox.in_another_order("table" regclass, layout text)
+CREATE FUNCTION outbox_internal.in_another_order("table" regclass, layout text)
 RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -57,12 +57,12 @@ BEGIN ATOMIC
       FROM (SELECT a.attname, row_number() OVER (ORDER BY a.attnum) AS number
               FROM pg_attribute AS a
              WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped) AS a
-      JOIN outbox.layout_columns(layout) AS l ON l.name = a.attname;
+      JOIN outbox_internal.layout_columns(layout) AS l ON l.name = a.attname;
 END;
-COMMENT ON FUNCTION outbox.in_another_order(regclass, text) IS 'internal: whether a table has its columns in another order than a view has';
+COMMENT ON FUNCTION outbox_internal.in_another_order(regclass, text) IS 'whether a table has its columns in another order than a view has';
 
 -- What belongs to a table, or depends on it, and goes with it when it gets another name.
-CREATE FUNCTION outbox.what_stays("table" regclass)
+CREATE FUNCTION outbox_internal.what_stays("table" regclass)
 RETURNS SETOF text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -93,10 +93,10 @@ BEGIN ATOMIC
        AND d.deptype IN ('a', 'i')
      ORDER BY 1;
 END;
-COMMENT ON FUNCTION outbox.what_stays(regclass) IS 'internal: what goes with a table that is adopted';
+COMMENT ON FUNCTION outbox_internal.what_stays(regclass) IS 'what goes with a table that is adopted';
 
 -- The privileges on a table, for a view that takes its place. Its owner has all.
-CREATE FUNCTION outbox.grants_to_move("table" regclass, layout text, OUT privilege text, OUT grantee text, OUT grantable boolean)
+CREATE FUNCTION outbox_internal.grants_to_move("table" regclass, layout text, OUT privilege text, OUT grantee text, OUT grantable boolean)
 RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -110,21 +110,21 @@ BEGIN ATOMIC
             UNION ALL
             SELECT format('%s (%I)', a.privilege_type, t.attname), a.grantee, a.is_grantable
               FROM pg_attribute AS t, aclexplode(t.attacl) AS a
-             WHERE t.attrelid = $1 AND t.attname IN (SELECT l.name FROM outbox.layout_columns(layout) AS l)
+             WHERE t.attrelid = $1 AND t.attname IN (SELECT l.name FROM outbox_internal.layout_columns(layout) AS l)
            ) AS g(privilege, grantee, grantable);
 END;
-COMMENT ON FUNCTION outbox.grants_to_move(regclass, text) IS 'internal: the privileges on a table that is adopted';
+COMMENT ON FUNCTION outbox_internal.grants_to_move(regclass, text) IS 'the privileges on a table that is adopted';
 
 -- Runs a statement with the rights of the owner of a table, restricted as VACUUM is, and returns the first row. Whoever
 -- reads a table runs code of its owner: functions of its indexes, policies, rules. It must not have the caller's rights.
-CREATE FUNCTION outbox.run_as_owner("table" regclass, statement text)
+CREATE FUNCTION outbox_internal.run_as_owner("table" regclass, statement text)
 RETURNS text[]
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_run_as_owner';
-COMMENT ON FUNCTION outbox.run_as_owner(regclass, text) IS 'internal: runs a statement with the rights of the owner of a table';
+COMMENT ON FUNCTION outbox_internal.run_as_owner(regclass, text) IS 'runs a statement with the rights of the owner of a table';
 
-CREATE FUNCTION outbox.rows_to_adopt(
+CREATE FUNCTION outbox_internal.rows_to_adopt(
     "table" regclass,
     layout text,
     unpublished text,
@@ -137,9 +137,9 @@ SET search_path = pg_catalog, pg_temp
 SET row_security = off
 AS $$
 DECLARE
-    occurred_at CONSTANT text := (SELECT quote_ident(l.name) FROM outbox.layout_columns(layout) AS l WHERE l.by_default = 'now()');
-    has_leases  CONSTANT boolean := EXISTS (SELECT FROM outbox.layout_columns(layout) AS l WHERE l.name = 'locked_at');
-    found       CONSTANT text[] := outbox.run_as_owner($1, format(
+    occurred_at CONSTANT text := (SELECT quote_ident(l.name) FROM outbox_internal.layout_columns(layout) AS l WHERE l.by_default = 'now()');
+    has_leases  CONSTANT boolean := EXISTS (SELECT FROM outbox_internal.layout_columns(layout) AS l WHERE l.name = 'locked_at');
+    found       CONSTANT text[] := outbox_internal.run_as_owner($1, format(
         'SELECT count(*) FILTER (WHERE %1$s), min(%2$s) FILTER (WHERE %1$s), count(*) FILTER (WHERE %1$s AND %3$s), '
                'count(*) FILTER (WHERE (%1$s) IS NOT TRUE) FROM %4$s',
         unpublished, coalesce(occurred_at, 'NULL::timestamptz'),
@@ -150,7 +150,7 @@ BEGIN
     leased := found[3];
     kept := found[4];
 END $$;
-COMMENT ON FUNCTION outbox.rows_to_adopt(regclass, text, text) IS 'internal: counts the rows of a table that is adopted';
+COMMENT ON FUNCTION outbox_internal.rows_to_adopt(regclass, text, text) IS 'counts the rows of a table that is adopted';
 
 -- Puts a view of the log in the place of an application's outbox table, in one transaction: waits for those who
 -- are writing to the table, gives it the name <name>_adopted, makes the view with the same privileges, and
@@ -175,10 +175,10 @@ SET search_path = pg_catalog, pg_temp
 SET row_security = off
 AS $$
 DECLARE
-    its         CONSTANT record := outbox.layout(layout);
+    its         CONSTANT record := outbox_internal.layout(layout);
     unpublished CONSTANT text := coalesce(E'(' || condition || E'\n)', its.unpublished); -- it may end with a comment
     given       CONSTANT text := (SELECT string_agg(quote_ident(l.name), ', ' ORDER BY l.number)
-                                    FROM outbox.layout_columns(layout) AS l WHERE l.given);
+                                    FROM outbox_internal.layout_columns(layout) AS l WHERE l.given);
     schema      name;
     name        name;
     new_name    name;
@@ -186,7 +186,7 @@ DECLARE
     rows        record;
     view        regclass;
 BEGIN
-    PERFORM outbox.refuse_restricted();
+    PERFORM outbox_internal.refuse_restricted();
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'a table cannot be adopted in a % transaction', upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'active_sql_transaction',
@@ -197,38 +197,38 @@ BEGIN
                   DETAIL = format('Nothing in the layout "%s" tells which rows are not published.', layout),
                   HINT = 'Write ''false'' if Debezium has read all of them, ''true'' to move all.';
     END IF;
-    PERFORM outbox.check_adoptable($1, layout, ignore_columns);
+    PERFORM outbox_internal.check_adoptable($1, layout, ignore_columns);
     IF NOT dry_run THEN
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', $1);
-        PERFORM outbox.check_adoptable($1, layout, ignore_columns);
+        PERFORM outbox_internal.check_adoptable($1, layout, ignore_columns);
     END IF;
     SELECT n.nspname, c.relname, c.relname || '_adopted' INTO schema, name, new_name
       FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
      WHERE c.oid = $1;
 
-    rows := outbox.rows_to_adopt($1, layout, unpublished);
+    rows := outbox_internal.rows_to_adopt($1, layout, unpublished);
     RETURN QUERY VALUES ('rows to move', rows.moved), ('rows left', rows.kept);
     RETURN QUERY SELECT 'oldest', rows.oldest WHERE rows.oldest IS NOT NULL;
     RETURN QUERY SELECT 'leased', format('%s rows, which a publisher may be publishing right now', rows.leased)
                   WHERE rows.leased > 0;
     RETURN QUERY SELECT 'ignored column', c::text FROM unnest(ignore_columns) AS c;
     RETURN QUERY SELECT 'order of columns', 'is another one in the view: an INSERT must name its columns'
-                  WHERE outbox.in_another_order($1, layout);
-    RETURN QUERY SELECT 'stays with the table', s FROM outbox.what_stays($1) AS s;
+                  WHERE outbox_internal.in_another_order($1, layout);
+    RETURN QUERY SELECT 'stays with the table', s FROM outbox_internal.what_stays($1) AS s;
     RETURN QUERY SELECT 'granted on the view', format('%s to %s', g.privilege, g.grantee)
-                   FROM outbox.grants_to_move($1, layout) AS g;
+                   FROM outbox_internal.grants_to_move($1, layout) AS g;
     RETURN QUERY VALUES ('new name of the table', format('%I.%I', schema, new_name));
     IF dry_run THEN
         RETURN;
     END IF;
 
     EXECUTE format('ALTER TABLE %s RENAME TO %I', $1, new_name);
-    view := outbox.make_outbox_view(schema, name, layout, content_type, topic);
-    FOR privilege IN SELECT * FROM outbox.grants_to_move($1, layout) LOOP
+    view := outbox_internal.make_outbox_view(schema, name, layout, content_type, topic);
+    FOR privilege IN SELECT * FROM outbox_internal.grants_to_move($1, layout) LOOP
         EXECUTE format('GRANT %s ON %s TO %s%s', privilege.privilege, view, privilege.grantee,
                        CASE WHEN privilege.grantable THEN ' WITH GRANT OPTION' ELSE '' END);
     END LOOP;
-    PERFORM outbox.run_as_owner($1, format('INSERT INTO %s (%s) SELECT %2$s FROM %s WHERE %s ORDER BY %s',
+    PERFORM outbox_internal.run_as_owner($1, format('INSERT INTO %s (%s) SELECT %2$s FROM %s WHERE %s ORDER BY %s',
                                            view, given, $1, unpublished, its.in_order));
 END $$;
 COMMENT ON FUNCTION outbox.adopt(regclass, text, boolean, text, text, text, name[]) IS

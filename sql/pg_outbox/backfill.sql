@@ -74,7 +74,7 @@ SELECT pg_extension_config_dump('outbox.backfill_row',
     'WHERE part::oid IN (SELECT oid FROM pg_catalog.pg_class) AND task IN (SELECT id FROM outbox.backfill_task WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class) AND role::oid IN (SELECT oid FROM pg_catalog.pg_roles))');
 
 -- One that comes with a dump waits for outbox.resume_backfill(): the rows of its table may come later.
-CREATE FUNCTION outbox.adopt_backfill()
+CREATE FUNCTION outbox_internal.adopt_backfill()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -86,10 +86,10 @@ BEGIN
     NEW.last_xid := '0';
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION outbox.adopt_backfill() IS 'internal: pauses a backfill that comes with a dump';
+COMMENT ON FUNCTION outbox_internal.adopt_backfill() IS 'pauses a backfill that comes with a dump';
 
 CREATE TRIGGER adopt_backfill BEFORE INSERT ON outbox.backfill_task
-    FOR EACH ROW EXECUTE FUNCTION outbox.adopt_backfill();
+    FOR EACH ROW EXECUTE FUNCTION outbox_internal.adopt_backfill();
 ALTER TABLE outbox.backfill_task ENABLE ALWAYS TRIGGER adopt_backfill;
 COMMENT ON TRIGGER adopt_backfill ON outbox.backfill_task IS 'pauses a backfill that comes with a dump';
 
@@ -97,40 +97,40 @@ COMMENT ON TRIGGER adopt_backfill ON outbox.backfill_task IS 'pauses a backfill 
 -- Starting one
 -- ---------------------------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.wake_for_backfill()
+CREATE FUNCTION outbox_internal.wake_for_backfill()
 RETURNS void
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_wake_for_backfill';
-COMMENT ON FUNCTION outbox.wake_for_backfill() IS 'internal: at commit the keeper looks for backfills';
+COMMENT ON FUNCTION outbox_internal.wake_for_backfill() IS 'at commit the keeper looks for backfills';
 
-CREATE FUNCTION outbox.check_can_backfill(part regclass)
+CREATE FUNCTION outbox_internal.check_can_backfill(part regclass)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_check_can_backfill';
-COMMENT ON FUNCTION outbox.check_can_backfill(regclass) IS 'internal: raises an error unless a table is captured and can be walked';
+COMMENT ON FUNCTION outbox_internal.check_can_backfill(regclass) IS 'raises an error unless a table is captured and can be walked';
 
 -- The tables that have the rows of a table: itself, its partitions or children.
-CREATE FUNCTION outbox.parts_of_table("table" regclass)
+CREATE FUNCTION outbox_internal.parts_of_table("table" regclass)
 RETURNS regclass[]
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT array_agg(part ORDER BY part)
-      FROM outbox.captured_tree("table") AS part
+      FROM outbox_internal.captured_tree("table") AS part
       JOIN pg_class AS c ON c.oid = part
      WHERE c.relkind = 'r';
 END;
-COMMENT ON FUNCTION outbox.parts_of_table(regclass) IS 'internal: the tables that have the rows of a table';
+COMMENT ON FUNCTION outbox_internal.parts_of_table(regclass) IS 'the tables that have the rows of a table';
 
 -- How many rows the planner would expect, by the size that the table has now; but nothing is planned, for that
 -- runs functions of the table's owner.
-CREATE FUNCTION outbox.estimate_rows(part regclass)
+CREATE FUNCTION outbox_internal.estimate_rows(part regclass)
 RETURNS bigint
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_estimate_rows';
-COMMENT ON FUNCTION outbox.estimate_rows(regclass) IS 'internal: about how many rows a table has';
+COMMENT ON FUNCTION outbox_internal.estimate_rows(regclass) IS 'about how many rows a table has';
 
-CREATE FUNCTION outbox.check_owner("table" regclass, role regrole)
+CREATE FUNCTION outbox_internal.check_owner("table" regclass, role regrole)
 RETURNS void
 LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
@@ -141,10 +141,10 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege', HINT = 'Only the owner of a table may backfill it.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_owner(regclass, regrole) IS 'internal: raises an error unless a role owns a table';
+COMMENT ON FUNCTION outbox_internal.check_owner(regclass, regrole) IS 'raises an error unless a role owns a table';
 
 -- Events that nobody selects would be written for nobody. Where a column has the topic nobody can know.
-CREATE FUNCTION outbox.check_selected("table" regclass, destination name)
+CREATE FUNCTION outbox_internal.check_selected("table" regclass, destination name)
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -152,23 +152,23 @@ AS $$
 #variable_conflict use_column
 DECLARE
     captured CONSTANT record := c FROM outbox.captured AS c
-                                  WHERE $1 IN (SELECT outbox.captured_tree(c.relation));
+                                  WHERE $1 IN (SELECT outbox_internal.captured_tree(c.relation));
 BEGIN
     IF NOT EXISTS (SELECT FROM outbox.destination AS d
                     WHERE d.name = coalesce($2, d.name)
                       AND (captured.topic_column IS NOT NULL
-                           OR captured.topic LIKE ANY (outbox.topic_patterns(outbox.destination_option(d.name, 'topics'))))) THEN
+                           OR captured.topic LIKE ANY (outbox_internal.topic_patterns(outbox_internal.destination_option(d.name, 'topics'))))) THEN
         RAISE EXCEPTION '%', CASE WHEN destination IS NULL THEN format('no destination selects topic "%s"', captured.topic)
                                   ELSE format('destination "%s" does not select topic "%s"', destination, captured.topic) END
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'CREATE SERVER makes a destination, ALTER SERVER ... OPTIONS (SET topics ...) has it select others.';
+                  HINT = 'CREATE SERVER makes a destination; ALTER SERVER ... OPTIONS (SET topics ...) changes which topics it selects.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_selected(regclass, name) IS 'internal: raises an error if nobody would get the events of a table';
+COMMENT ON FUNCTION outbox_internal.check_selected(regclass, name) IS 'raises an error if nobody would get the events of a table';
 
-CREATE FUNCTION outbox.add_backfill(
+CREATE FUNCTION outbox_internal.add_backfill(
     "table" regclass, destination name, batch integer, rate integer, max_pending integer,
-    caller outbox.caller DEFAULT CURRENT_USER)
+    caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -176,32 +176,32 @@ AS $$
 #variable_conflict use_column
 DECLARE
     id     CONSTANT bigint := nextval('outbox.operation_id');
-    parts  CONSTANT regclass[] := outbox.parts_of_table("table");
+    parts  CONSTANT regclass[] := outbox_internal.parts_of_table("table");
     number integer;
 BEGIN
-    PERFORM outbox.refuse_restricted();
+    PERFORM outbox_internal.refuse_restricted();
     IF coalesce(batch NOT BETWEEN 1 AND 100000, true) OR rate < 1 OR coalesce(max_pending < 1, true) THEN
         RAISE EXCEPTION 'a backfill cannot have batch %, rate %, max_pending %', batch, rate, max_pending
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'batch is 1 to 100000, rate at least 1 or NULL, max_pending at least 1.';
     END IF;
-    PERFORM outbox.check_owner("table", quote_ident(caller)::regrole);
+    PERFORM outbox_internal.check_owner("table", quote_ident(caller)::regrole);
     IF destination IS NOT NULL THEN
-        number := (outbox.take_control(destination)).number;
+        number := (outbox_internal.take_control(destination)).number;
     END IF;
-    PERFORM outbox.check_can_backfill(part) FROM unnest(parts) AS part;
-    PERFORM outbox.check_selected("table", destination);
+    PERFORM outbox_internal.check_can_backfill(part) FROM unnest(parts) AS part;
+    PERFORM outbox_internal.check_selected("table", destination);
     DELETE FROM outbox.backfill_task AS t WHERE t.finished_at < now() - interval '30 days';
     INSERT INTO outbox.backfill_task
         (id, relation, role, destination, batch, rate, max_pending, state, parts, rows_estimated)
-    SELECT id, $1, quote_ident(caller)::regrole, number, $3, $4, $5, 'running', parts, sum(outbox.estimate_rows(part))
+    SELECT id, $1, quote_ident(caller)::regrole, number, $3, $4, $5, 'running', parts, sum(outbox_internal.estimate_rows(part))
       FROM unnest(parts) AS part;
     INSERT INTO outbox.operation (id, requested_by, destination, action, selection)
     VALUES (id, caller, coalesce($2, '*'), 'backfill', jsonb_build_object('table', $1));
-    PERFORM outbox.wake_for_backfill();
+    PERFORM outbox_internal.wake_for_backfill();
     RETURN id;
 END $$;
-COMMENT ON FUNCTION outbox.add_backfill(regclass, name, integer, integer, integer, outbox.caller) IS 'internal: see outbox.backfill()';
+COMMENT ON FUNCTION outbox_internal.add_backfill(regclass, name, integer, integer, integer, outbox_internal.caller) IS 'see outbox.backfill()';
 
 -- Delivers a snapshot event of each row of a captured table: to one destination, or to all that select
 -- its topic. Returns the id of the backfill; the view outbox.backfill_progress tells how far it is.
@@ -217,7 +217,7 @@ RETURNS bigint
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.add_backfill("table", destination, batch, rate, max_pending);
+    SELECT outbox_internal.add_backfill("table", destination, batch, rate, max_pending);
 END;
 COMMENT ON FUNCTION outbox.backfill(regclass, name, integer, integer, integer) IS
     'delivers a snapshot event of each row of a captured table';
@@ -227,7 +227,7 @@ COMMENT ON FUNCTION outbox.backfill(regclass, name, integer, integer, integer) I
 -- ---------------------------------------------------------------------------------------------
 
 -- By who owns it or may operate destinations. Its worker notices at its next batch at the latest.
-CREATE FUNCTION outbox.set_backfill_state(id bigint, from_states text[], to_state text, action text, caller name)
+CREATE FUNCTION outbox_internal.set_backfill_state(id bigint, from_states text[], to_state text, action text, caller name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -235,14 +235,14 @@ AS $$
 DECLARE
     task outbox.backfill_task;
 BEGIN
-    PERFORM outbox.refuse_restricted();
+    PERFORM outbox_internal.refuse_restricted();
     SELECT t.* INTO task FROM outbox.backfill_task AS t WHERE t.id = $1 FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'backfill % does not exist', id
             USING ERRCODE = 'undefined_object', HINT = 'The view outbox.backfill_progress lists all backfills.';
     END IF;
     IF (pg_has_role(caller, task.role, 'MEMBER')
-        OR has_function_privilege(caller, 'outbox.pause(name, outbox.caller)', 'EXECUTE')) IS NOT TRUE THEN
+        OR has_function_privilege(caller, 'outbox.pause(name, outbox_internal.caller)', 'EXECUTE')) IS NOT TRUE THEN
         RAISE EXCEPTION 'permission denied for backfill %', id
             USING ERRCODE = 'insufficient_privilege',
                   HINT = format('It belongs to role %s; outbox.grant_operate() lets a role control all of them.', task.role);
@@ -260,61 +260,61 @@ BEGIN
     INSERT INTO outbox.operation (requested_by, destination, action, selection)
     VALUES (caller, coalesce((SELECT c.destination FROM outbox.cursor AS c WHERE c.number = task.destination), '*'),
             action || ' backfill', jsonb_build_object('backfill', id));
-    PERFORM outbox.wake_for_backfill();
+    PERFORM outbox_internal.wake_for_backfill();
 END $$;
-COMMENT ON FUNCTION outbox.set_backfill_state(bigint, text[], text, text, name) IS 'internal: see outbox.pause_backfill()';
+COMMENT ON FUNCTION outbox_internal.set_backfill_state(bigint, text[], text, text, name) IS 'see outbox.pause_backfill()';
 
 -- Errors of all three: 42704 there is no such backfill; 42501 it is another's; 55000 it has ended.
-CREATE FUNCTION outbox.pause_backfill(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.pause_backfill(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.set_backfill_state(id, '{running}', 'paused', 'pause', caller);
+    SELECT outbox_internal.set_backfill_state(id, '{running}', 'paused', 'pause', caller);
 END;
-COMMENT ON FUNCTION outbox.pause_backfill(bigint, outbox.caller) IS 'stops a backfill until outbox.resume_backfill()';
+COMMENT ON FUNCTION outbox.pause_backfill(bigint, outbox_internal.caller) IS 'stops a backfill until outbox.resume_backfill()';
 
-CREATE FUNCTION outbox.resume_backfill(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.resume_backfill(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.set_backfill_state(id, '{paused, failed}', 'running', 'resume', caller);
+    SELECT outbox_internal.set_backfill_state(id, '{paused, failed}', 'running', 'resume', caller);
 END;
-COMMENT ON FUNCTION outbox.resume_backfill(bigint, outbox.caller) IS 'goes on with a backfill that is paused or has failed, where it was';
+COMMENT ON FUNCTION outbox.resume_backfill(bigint, outbox_internal.caller) IS 'goes on with a backfill that is paused or has failed, where it was';
 
-CREATE FUNCTION outbox.cancel_backfill(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.cancel_backfill(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.set_backfill_state(id, '{running, paused, failed}', 'cancelled', 'cancel', caller);
+    SELECT outbox_internal.set_backfill_state(id, '{running, paused, failed}', 'cancelled', 'cancel', caller);
 END;
-COMMENT ON FUNCTION outbox.cancel_backfill(bigint, outbox.caller) IS 'ends a backfill; what it has written is delivered';
+COMMENT ON FUNCTION outbox.cancel_backfill(bigint, outbox_internal.caller) IS 'ends a backfill; what it has written is delivered';
 
 -- ---------------------------------------------------------------------------------------------
 -- At work
 -- ---------------------------------------------------------------------------------------------
 
 -- Writes the events of the rows of a part after a key, but for those that are locked. NULL: the part is gone.
-CREATE FUNCTION outbox.write_snapshots(
+CREATE FUNCTION outbox_internal.write_snapshots(
     part regclass, columns name[], after text[], "limit" integer, only_to integer,
     OUT key_columns name[], OUT rows integer, OUT last_key text[], OUT locked text[])
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_write_snapshots';
-COMMENT ON FUNCTION outbox.write_snapshots(regclass, name[], text[], integer, integer) IS 'internal: a batch of a backfill';
+COMMENT ON FUNCTION outbox_internal.write_snapshots(regclass, name[], text[], integer, integer) IS 'a batch of a backfill';
 
 -- Writes the event of one row, if it is still there. Waits for its lock.
-CREATE FUNCTION outbox.write_snapshot(part regclass, columns name[], key text[], only_to integer)
+CREATE FUNCTION outbox_internal.write_snapshot(part regclass, columns name[], key text[], only_to integer)
 RETURNS void
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_write_snapshot';
-COMMENT ON FUNCTION outbox.write_snapshot(regclass, name[], text[], integer) IS 'internal: one row of a backfill';
+COMMENT ON FUNCTION outbox_internal.write_snapshot(regclass, name[], text[], integer) IS 'one row of a backfill';
 
 -- Of the destinations that a backfill is for, the one that has the most events before the last one of
 -- the backfill, at most. A relay that finds nothing for its destination does not get further by
 -- position; that it has looked is enough then.
-CREATE FUNCTION outbox.most_behind(task outbox.backfill_task, OUT destination name, OUT pending bigint)
+CREATE FUNCTION outbox_internal.most_behind(task outbox.backfill_task, OUT destination name, OUT pending bigint)
 LANGUAGE plpgsql VOLATILE -- which keeps the plan: it is asked before every batch
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -335,10 +335,10 @@ BEGIN
      ORDER BY unsettled DESC
      LIMIT 1;
 END $$;
-COMMENT ON FUNCTION outbox.most_behind(outbox.backfill_task) IS 'internal: the destination that a backfill may have to wait for';
+COMMENT ON FUNCTION outbox_internal.most_behind(outbox.backfill_task) IS 'the destination that a backfill may have to wait for';
 
 -- What a backfill must find as it was when it was asked for.
-CREATE FUNCTION outbox.check_backfill(task outbox.backfill_task)
+CREATE FUNCTION outbox_internal.check_backfill(task outbox.backfill_task)
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -347,20 +347,20 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = task.relation) THEN
         RAISE EXCEPTION 'the table does not exist any more' USING ERRCODE = 'undefined_table';
     END IF;
-    PERFORM outbox.check_owner(task.relation, task.role);
-    IF NOT has_function_privilege(task.role, 'outbox.add_backfill(regclass, name, integer, integer, integer, outbox.caller)', 'EXECUTE') THEN
+    PERFORM outbox_internal.check_owner(task.relation, task.role);
+    IF NOT has_function_privilege(task.role, 'outbox_internal.add_backfill(regclass, name, integer, integer, integer, outbox_internal.caller)', 'EXECUTE') THEN
         RAISE EXCEPTION 'role % may not backfill tables any more', task.role
-            USING ERRCODE = 'insufficient_privilege', HINT = 'outbox.grant_capture() lets it.';
+            USING ERRCODE = 'insufficient_privilege', HINT = 'outbox.grant_capture() gives it the right.';
     END IF;
     IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE task.destination IS NULL OR c.number = task.destination) THEN
         RAISE EXCEPTION '%', CASE WHEN task.destination IS NULL THEN 'there is no destination any more'
                                   ELSE 'the destination does not exist any more' END USING ERRCODE = 'undefined_object';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_backfill(outbox.backfill_task) IS 'internal: raises an error if a backfill cannot go on';
+COMMENT ON FUNCTION outbox_internal.check_backfill(outbox.backfill_task) IS 'raises an error if a backfill cannot go on';
 
 -- A batch; after the last one of a part, the next part.
-CREATE FUNCTION outbox.backfill_batch(task outbox.backfill_task)
+CREATE FUNCTION outbox_internal.backfill_batch(task outbox.backfill_task)
 RETURNS outbox.backfill_task
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -370,7 +370,7 @@ DECLARE
     batch record;
 BEGIN
     SELECT * INTO batch
-      FROM outbox.write_snapshots(task.parts[1], task.key_columns, task.last_key, size, task.destination);
+      FROM outbox_internal.write_snapshots(task.parts[1], task.key_columns, task.last_key, size, task.destination);
     INSERT INTO outbox.backfill_row (task, part, key_columns, key)
     SELECT task.id, task.parts[1], batch.key_columns, key::text[] FROM unnest(batch.locked) AS key;
     IF batch.rows = size THEN
@@ -384,10 +384,10 @@ BEGIN
     task.rows_done := task.rows_done + coalesce(batch.rows - cardinality(batch.locked), 0);
     RETURN task;
 END $$;
-COMMENT ON FUNCTION outbox.backfill_batch(outbox.backfill_task) IS 'internal: a batch of a backfill';
+COMMENT ON FUNCTION outbox_internal.backfill_batch(outbox.backfill_task) IS 'a batch of a backfill';
 
 -- The next one of the rows that were locked; none is left: the backfill has finished.
-CREATE FUNCTION outbox.backfill_locked_row(task outbox.backfill_task)
+CREATE FUNCTION outbox_internal.backfill_locked_row(task outbox.backfill_task)
 RETURNS outbox.backfill_task
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -399,7 +399,7 @@ BEGIN
      WHERE r.ctid = (SELECT n.ctid FROM outbox.backfill_row AS n WHERE n.task = $1.id ORDER BY n.tried_at LIMIT 1)
     RETURNING r.* INTO row;
     IF FOUND THEN
-        PERFORM outbox.write_snapshot(row.part, row.key_columns, row.key, task.destination);
+        PERFORM outbox_internal.write_snapshot(row.part, row.key_columns, row.key, task.destination);
         task.rows_done := task.rows_done + 1;
     ELSE
         task.state := 'finished';
@@ -407,10 +407,10 @@ BEGIN
     END IF;
     RETURN task;
 END $$;
-COMMENT ON FUNCTION outbox.backfill_locked_row(outbox.backfill_task) IS 'internal: one row of a backfill that was locked';
+COMMENT ON FUNCTION outbox_internal.backfill_locked_row(outbox.backfill_task) IS 'one row of a backfill that was locked';
 
 -- Saves how far a backfill has come, with its speed: the older a figure, the less it counts.
-CREATE FUNCTION outbox.save_backfill(task outbox.backfill_task, rows bigint)
+CREATE FUNCTION outbox_internal.save_backfill(task outbox.backfill_task, rows bigint)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -429,12 +429,12 @@ BEGIN
            updated_at = clock_timestamp()
      WHERE t.id = task.id;
     IF task.state <> 'running' THEN
-        PERFORM outbox.wake_for_backfill();
+        PERFORM outbox_internal.wake_for_backfill();
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.save_backfill(outbox.backfill_task, bigint) IS 'internal: saves how far a backfill has come';
+COMMENT ON FUNCTION outbox_internal.save_backfill(outbox.backfill_task, bigint) IS 'saves how far a backfill has come';
 
-CREATE FUNCTION outbox.fail_backfill(id bigint, error text)
+CREATE FUNCTION outbox_internal.fail_backfill(id bigint, error text)
 RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -442,9 +442,9 @@ BEGIN ATOMIC
     UPDATE outbox.backfill_task AS t
        SET state = 'failed', last_error = error, rows_per_second = 0, finished_at = clock_timestamp(), updated_at = clock_timestamp()
      WHERE t.id = $1;
-    SELECT outbox.wake_for_backfill();
+    SELECT outbox_internal.wake_for_backfill();
 END;
-COMMENT ON FUNCTION outbox.fail_backfill(bigint, text) IS 'internal: notes why a backfill cannot go on';
+COMMENT ON FUNCTION outbox_internal.fail_backfill(bigint, text) IS 'notes why a backfill cannot go on';
 
 -- One transaction of the worker. What it came to:
 --   more     it goes on
@@ -452,7 +452,7 @@ COMMENT ON FUNCTION outbox.fail_backfill(bigint, text) IS 'internal: notes why a
 --   later    somebody has a lock
 --   over     it does not go on
 -- Key values are written and read under the same settings, whatever the database prefers.
-CREATE FUNCTION outbox.backfill_step(id bigint, OUT outcome text, OUT rows integer, OUT rate integer)
+CREATE FUNCTION outbox_internal.backfill_step(id bigint, OUT outcome text, OUT rows integer, OUT rate integer)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET datestyle = 'ISO, YMD'
@@ -472,17 +472,17 @@ BEGIN
     ELSIF task.state <> 'running' THEN
         outcome := 'over';
         RETURN;
-    ELSIF (SELECT b.pending > task.max_pending FROM outbox.most_behind(task) AS b) THEN
+    ELSIF (SELECT b.pending > task.max_pending FROM outbox_internal.most_behind(task) AS b) THEN
         outcome := 'behind';
         RETURN;
     END IF;
     before := task.rows_done;
     BEGIN
-        PERFORM outbox.check_backfill(task);
-        task := CASE WHEN task.parts <> '{}' THEN outbox.backfill_batch(task) ELSE outbox.backfill_locked_row(task) END;
+        PERFORM outbox_internal.check_backfill(task);
+        task := CASE WHEN task.parts <> '{}' THEN outbox_internal.backfill_batch(task) ELSE outbox_internal.backfill_locked_row(task) END;
         rows := task.rows_done - before;
         rate := task.rate;
-        PERFORM outbox.save_backfill(task, rows);
+        PERFORM outbox_internal.save_backfill(task, rows);
         outcome := CASE task.state WHEN 'running' THEN 'more' ELSE 'over' END;
     EXCEPTION
         WHEN lock_not_available OR deadlock_detected OR serialization_failure THEN
@@ -493,18 +493,18 @@ BEGIN
             outcome := 'later';
         WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, place = PG_EXCEPTION_CONTEXT;
-            PERFORM outbox.fail_backfill(id, concat_ws('; ', SQLERRM, nullif(detail, ''),
+            PERFORM outbox_internal.fail_backfill(id, concat_ws('; ', SQLERRM, nullif(detail, ''),
                                                        substring(place FROM '(?n)^row .*$')));
             outcome := 'over';
     END;
 END $$;
-COMMENT ON FUNCTION outbox.backfill_step(bigint) IS 'internal: what the worker of a backfill does, again and again';
+COMMENT ON FUNCTION outbox_internal.backfill_step(bigint) IS 'what the worker of a backfill does, again and again';
 
 -- ---------------------------------------------------------------------------------------------
 -- Progress
 -- ---------------------------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.backfill_waits_for(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox_internal.backfill_waits_for(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -519,14 +519,14 @@ BEGIN ATOMIC
            END
       FROM outbox.backfill_task AS t
      CROSS JOIN LATERAL (SELECT max(b.destination) AS destination, max(b.pending) AS pending
-                           FROM outbox.most_behind(t) AS b) AS behind
+                           FROM outbox_internal.most_behind(t) AS b) AS behind
      WHERE t.id = $1 AND t.state = 'running'
        -- as in outbox.backfill_progress
        AND (pg_has_role(caller, t.role, 'MEMBER')
             OR has_table_privilege(caller, 'outbox.status', 'SELECT')
             OR has_table_privilege(caller, 'outbox.operation', 'SELECT'));
 END;
-COMMENT ON FUNCTION outbox.backfill_waits_for(bigint, outbox.caller) IS 'internal: what keeps a backfill from being faster';
+COMMENT ON FUNCTION outbox_internal.backfill_waits_for(bigint, outbox_internal.caller) IS 'what keeps a backfill from being faster';
 
 -- A role sees its own; who may see how destinations are or operate them, all.
 CREATE VIEW outbox.backfill_progress WITH (security_barrier) AS
@@ -541,7 +541,7 @@ SELECT t.id, t.relation AS "table", c.destination, t.state, t.rows_done, t.rows_
          WHEN t.state = 'running' AND t.rows_per_second >= 1
          THEN pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => greatest(t.rows_estimated - t.rows_done, 0) / t.rows_per_second)
        END AS expected_end,
-       outbox.backfill_waits_for(t.id) AS waiting_for,
+       outbox_internal.backfill_waits_for(t.id) AS waiting_for,
        (SELECT count(*) FROM outbox.backfill_row AS r WHERE r.task = t.id) AS locked_rows,
        t.last_error
   FROM outbox.backfill_task AS t

@@ -1,7 +1,7 @@
 -- outbox.capture(): the changes of a table become events. docs/capture.md says how.
 
 -- Which events a table gets by default: those of order_line are called OrderLine...
-CREATE FUNCTION outbox.event_type_of(aggregate_type text, suffix text)
+CREATE FUNCTION outbox_internal.event_type_of(aggregate_type text, suffix text)
 RETURNS text
 LANGUAGE sql IMMUTABLE STRICT
 SET search_path = pg_catalog, pg_temp
@@ -9,9 +9,9 @@ BEGIN ATOMIC
     SELECT string_agg(upper(left(part, 1)) || substr(part, 2), '' ORDER BY number) || suffix
       FROM regexp_split_to_table(aggregate_type, '[-_ .:/]+') WITH ORDINALITY AS p(part, number);
 END;
-COMMENT ON FUNCTION outbox.event_type_of(text, text) IS 'internal: the event type that an aggregate type gives';
+COMMENT ON FUNCTION outbox_internal.event_type_of(text, text) IS 'the event type that an aggregate type gives';
 
-CREATE FUNCTION outbox.row_key_of("table" regclass)
+CREATE FUNCTION outbox_internal.row_key_of("table" regclass)
 RETURNS name[]
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
@@ -22,9 +22,9 @@ BEGIN ATOMIC
       JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
      WHERE i.indrelid = "table" AND i.indisprimary;
 END;
-COMMENT ON FUNCTION outbox.row_key_of(regclass) IS 'internal: the columns of the primary key';
+COMMENT ON FUNCTION outbox_internal.row_key_of(regclass) IS 'the columns of the primary key';
 
-CREATE FUNCTION outbox.check_capturable("table" regclass)
+CREATE FUNCTION outbox_internal.check_capturable("table" regclass)
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -54,7 +54,7 @@ BEGIN
     SELECT c.captured INTO other
       FROM outbox.captures AS c
      WHERE c.captured <> "table"
-       AND ("table" IN (SELECT outbox.captured_tree(c.captured)) OR c.captured IN (SELECT outbox.captured_tree("table")))
+       AND ("table" IN (SELECT outbox_internal.captured_tree(c.captured)) OR c.captured IN (SELECT outbox_internal.captured_tree("table")))
      LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'table % cannot be captured together with %', "table", other USING ERRCODE = '55000',
@@ -63,9 +63,9 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox.check_capturable(regclass) IS 'internal: refuses what cannot be captured';
+COMMENT ON FUNCTION outbox_internal.check_capturable(regclass) IS 'refuses what cannot be captured';
 
-CREATE FUNCTION outbox.check_choice(argument text, value text, choices text[])
+CREATE FUNCTION outbox_internal.check_choice(argument text, value text, choices text[])
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -76,11 +76,11 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox.check_choice(text, text, text[]) IS 'internal: refuses what is not one of the choices';
+COMMENT ON FUNCTION outbox_internal.check_choice(text, text, text[]) IS 'refuses what is not one of the choices';
 
 -- A row that moves to another partition is deleted and inserted. For the same aggregate these would be
 -- two events of one version.
-CREATE FUNCTION outbox.check_moves("table" regclass, aggregate_id name[])
+CREATE FUNCTION outbox_internal.check_moves("table" regclass, aggregate_id name[])
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -89,7 +89,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_partitioned_table AS p
                 CROSS JOIN LATERAL unnest(p.partattrs) AS k(number)
                  LEFT JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = k.number
-                WHERE p.partrelid IN (SELECT outbox.captured_tree("table"))
+                WHERE p.partrelid IN (SELECT outbox_internal.captured_tree("table"))
                   AND (a.attname = ANY (aggregate_id)) IS NOT TRUE) THEN
         RAISE EXCEPTION 'table % cannot be captured with a version column', "table" USING ERRCODE = '55000',
             DETAIL = 'A row that moves to another partition is deleted and inserted, and both events would have the same version.',
@@ -97,7 +97,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox.check_moves(regclass, name[]) IS 'internal: refuses a version where rows may move';
+COMMENT ON FUNCTION outbox_internal.check_moves(regclass, name[]) IS 'refuses a version where rows may move';
 
 CREATE VIEW outbox.captures AS
 SELECT c.relation AS captured,
@@ -109,10 +109,10 @@ SELECT c.relation AS captured,
        outbox.capture_condition(c.relation) AS condition,
        c.insert_type, c.update_type, c.delete_type, c.truncate_type, c.snapshot_type,
        c.fire,
-       outbox.has_capture_triggers(c.relation)
+       outbox_internal.has_capture_triggers(c.relation)
            AND NOT EXISTS (SELECT FROM pg_trigger AS t
                             WHERE t.tgrelid = ANY (c.known_members) AND t.tgfoid = 'outbox.capture_row'::regproc
-                              AND t.tgenabled <> outbox.trigger_state(c.fire)) AS enabled,
+                              AND t.tgenabled <> outbox_internal.trigger_state(c.fire)) AS enabled,
        c.captured_by, c.captured_at
   FROM outbox.captured AS c
   JOIN pg_class AS r ON r.oid = c.relation
@@ -163,31 +163,31 @@ DECLARE
     member regclass;
     is_captured boolean;
 BEGIN
-    PERFORM outbox.refuse_restricted();
-    PERFORM outbox.check_capturable("table");
-    PERFORM outbox.check_choice('new_columns', new_columns, '{exclude,include}');
-    PERFORM outbox.check_choice('on_update', on_update, '{full,changed,diff}');
-    PERFORM outbox.check_choice('on_delete', on_delete, '{key,old}');
-    PERFORM outbox.check_choice('on_truncate', on_truncate, '{refuse,ignore,announce}');
-    PERFORM outbox.check_choice('fire', fire, '{origin,replica,always}');
+    PERFORM outbox_internal.refuse_restricted();
+    PERFORM outbox_internal.check_capturable("table");
+    PERFORM outbox_internal.check_choice('new_columns', new_columns, '{exclude,include}');
+    PERFORM outbox_internal.check_choice('on_update', on_update, '{full,changed,diff}');
+    PERFORM outbox_internal.check_choice('on_delete', on_delete, '{key,old}');
+    PERFORM outbox_internal.check_choice('on_truncate', on_truncate, '{refuse,ignore,announce}');
+    PERFORM outbox_internal.check_choice('fire', fire, '{origin,replica,always}');
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', "table");
     is_captured := EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table");
     IF is_captured AND NOT replace THEN
         RAISE EXCEPTION 'table % is captured already', "table" USING ERRCODE = '42710',
-            HINT = 'With replace => true it is captured anew, with all the arguments given here.';
+            HINT = 'Use replace => true to capture it anew, with the arguments given here.';
     END IF;
 
     captured.relation := "table";
-    captured.row_key := outbox.row_key_of("table");
+    captured.row_key := outbox_internal.row_key_of("table");
     captured.aggregate_type := coalesce(aggregate_type, (SELECT c.relname FROM pg_class AS c WHERE c.oid = "table"));
     captured.aggregate_id := coalesce(aggregate_id, captured.row_key);
     IF captured.aggregate_id = '{}' THEN
         RAISE EXCEPTION 'table % has no primary key', "table" USING ERRCODE = '42P16',
-            HINT = 'Say by aggregate_id which columns identify what its rows are about.';
+            HINT = 'Set aggregate_id to the columns that identify the aggregate of a row.';
     END IF;
     captured.version := version;
     IF version IS NOT NULL THEN
-        PERFORM outbox.check_moves("table", captured.aggregate_id);
+        PERFORM outbox_internal.check_moves("table", captured.aggregate_id);
     END IF;
     captured.topic := coalesce(topic, captured.aggregate_type || '.events');
     captured.topic_column := topic_column;
@@ -201,7 +201,7 @@ BEGIN
     IF new_columns = 'include' THEN
         IF columns IS NOT NULL THEN
             RAISE EXCEPTION 'columns cannot be given with new_columns => ''include''' USING ERRCODE = '22023',
-                HINT = 'Say by exclude which columns are not captured.';
+                HINT = 'Use exclude to name the columns that are not captured.';
         END IF;
     ELSE
         captured.columns := coalesce(columns, (
@@ -214,9 +214,9 @@ BEGIN
         RAISE EXCEPTION 'either columns or exclude can be given, not both' USING ERRCODE = '22023';
     END IF;
     captured.excluded := coalesce(exclude, '{}');
-    IF NOT outbox.columns_of("table") @> exclude THEN
+    IF NOT outbox_internal.columns_of("table") @> exclude THEN
         RAISE EXCEPTION 'exclude names a column that table % does not have', "table" USING ERRCODE = '42703',
-            HINT = format('Its columns are: %s.', array_to_string(outbox.columns_of("table"), ', '));
+            HINT = format('Its columns are: %s.', array_to_string(outbox_internal.columns_of("table"), ', '));
     END IF;
     IF exclude && (captured.aggregate_id || captured.row_key || version) THEN
         RAISE EXCEPTION 'columns of the key and the version cannot be excluded' USING ERRCODE = '22023',
@@ -227,32 +227,32 @@ BEGIN
     captured.old_values := coalesce(old_values, false);
     IF old_values AND on_update <> 'changed' THEN
         RAISE EXCEPTION 'old_values needs on_update => ''changed''' USING ERRCODE = '22023',
-            HINT = 'With on_update => ''diff'' old values are always there.';
+            HINT = 'on_update => ''diff'' always includes old values.';
     END IF;
     captured.on_delete := on_delete;
     captured.conditional := condition IS NOT NULL;
-    captured.insert_type := coalesce(insert_type, outbox.event_type_of(captured.aggregate_type, 'Created'));
-    captured.update_type := coalesce(update_type, outbox.event_type_of(captured.aggregate_type, 'Updated'));
-    captured.delete_type := coalesce(delete_type, outbox.event_type_of(captured.aggregate_type, 'Deleted'));
-    captured.truncate_type := coalesce(truncate_type, outbox.event_type_of(captured.aggregate_type, 'Truncated'));
-    captured.snapshot_type := coalesce(snapshot_type, outbox.event_type_of(captured.aggregate_type, 'Snapshot'));
+    captured.insert_type := coalesce(insert_type, outbox_internal.event_type_of(captured.aggregate_type, 'Created'));
+    captured.update_type := coalesce(update_type, outbox_internal.event_type_of(captured.aggregate_type, 'Updated'));
+    captured.delete_type := coalesce(delete_type, outbox_internal.event_type_of(captured.aggregate_type, 'Deleted'));
+    captured.truncate_type := coalesce(truncate_type, outbox_internal.event_type_of(captured.aggregate_type, 'Truncated'));
+    captured.snapshot_type := coalesce(snapshot_type, outbox_internal.event_type_of(captured.aggregate_type, 'Snapshot'));
     captured.on_truncate := on_truncate;
     captured.fire := fire;
     captured.known_columns := '{}'; -- a trigger fills these
     captured.known_members := '{}';
-    captured.captured_by := current_user; -- as outbox.save_captured() says, too, and when
+    captured.captured_by := current_user; -- as outbox_internal.save_captured() says, too, and when
     captured.captured_at := clock_timestamp();
 
-    FOR member IN SELECT outbox.captured_tree("table") LOOP
-        PERFORM outbox.drop_capture_triggers(member);
+    FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
+        PERFORM outbox_internal.drop_capture_triggers(member);
     END LOOP;
-    FOR member IN SELECT outbox.captured_tree("table") LOOP
-        PERFORM outbox.add_capture_triggers(member, condition, on_truncate);
+    FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
+        PERFORM outbox_internal.add_capture_triggers(member, condition, on_truncate);
     END LOOP;
-    PERFORM outbox.save_captured(captured);
-    FOR member IN SELECT outbox.captured_tree("table") LOOP
-        PERFORM outbox.set_capture_fire(member, fire);
-        PERFORM outbox.check_captured(member);
+    PERFORM outbox_internal.save_captured(captured);
+    FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
+        PERFORM outbox_internal.set_capture_fire(member, fire);
+        PERFORM outbox_internal.check_captured(member);
     END LOOP;
 END
 $$;
@@ -268,13 +268,13 @@ AS $$
 DECLARE
     member regclass;
 BEGIN
-    PERFORM outbox.refuse_restricted();
+    PERFORM outbox_internal.refuse_restricted();
     IF NOT EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table") THEN
         RETURN false;
     END IF;
-    PERFORM outbox.forget_captured("table");
-    FOR member IN SELECT outbox.captured_tree("table") LOOP
-        PERFORM outbox.drop_capture_triggers(member);
+    PERFORM outbox_internal.forget_captured("table");
+    FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
+        PERFORM outbox_internal.drop_capture_triggers(member);
     END LOOP;
     RETURN true;
 END

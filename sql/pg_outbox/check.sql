@@ -4,7 +4,7 @@
 -- Events that tell which topics or queues a destination needs: the topic to look for, or else those
 -- that the option `topics` names without a wildcard, and of the last events of the log those that the
 -- destination takes. Where nothing but the topic is known, the rest is NULL.
-CREATE FUNCTION outbox.events_to_check(
+CREATE FUNCTION outbox_internal.events_to_check(
     destination        name,
     looked_for         text,
     OUT topic          text,
@@ -18,24 +18,24 @@ BEGIN ATOMIC
      WHERE looked_for IS NOT NULL
     UNION
     SELECT btrim(pattern, E' \t\r\n'), NULL, NULL
-      FROM string_to_table(outbox.destination_option(destination, 'topics'), ',') AS pattern
+      FROM string_to_table(outbox_internal.destination_option(destination, 'topics'), ',') AS pattern
      WHERE looked_for IS NULL AND pattern NOT LIKE '%*%'
     UNION
     SELECT e.topic, e.aggregate_type, e.event_type
       FROM (SELECT * FROM outbox.event ORDER BY xid DESC, position DESC LIMIT 300) AS e
      WHERE CASE
              WHEN looked_for IS NULL
-             THEN e.topic LIKE ANY (outbox.topic_patterns(outbox.destination_option(destination, 'topics')))
+             THEN e.topic LIKE ANY (outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics')))
              ELSE e.topic = looked_for
            END;
 END;
-COMMENT ON FUNCTION outbox.events_to_check(name, text) IS 'internal: events whose topics or queues a check looks for';
+COMMENT ON FUNCTION outbox_internal.events_to_check(name, text) IS 'events whose topics or queues a check looks for';
 
-CREATE FUNCTION outbox.run_check(server oid, topic text, OUT subject text, OUT ok boolean, OUT detail text)
+CREATE FUNCTION outbox_internal.run_check(server oid, topic text, OUT subject text, OUT ok boolean, OUT detail text)
 RETURNS SETOF record
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_run_check';
-COMMENT ON FUNCTION outbox.run_check(oid, text) IS 'internal: has a background worker check a destination';
+COMMENT ON FUNCTION outbox_internal.run_check(oid, text) IS 'has a background worker check a destination';
 
 -- One row for each step, in the order in which a relay would take it; the first that is not ok says
 -- what is wrong and mostly ends the check. `topic`: what events to come will have, where that decides
@@ -49,13 +49,13 @@ AS $$
 DECLARE
     server oid;
 BEGIN
-    PERFORM outbox.refuse_restricted();
+    PERFORM outbox_internal.refuse_restricted();
     SELECT d.server INTO server FROM outbox.destination AS d WHERE d.name = $1;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'destination "%" does not exist', $1
             USING ERRCODE = 'undefined_object', HINT = 'The view outbox.status lists all destinations.';
     END IF;
-    RETURN QUERY SELECT * FROM outbox.run_check(server, $2);
+    RETURN QUERY SELECT * FROM outbox_internal.run_check(server, $2);
 END $$;
 COMMENT ON FUNCTION outbox.check_destination(text, text) IS
     'tells what is wrong with a destination, without publishing anything';

@@ -22,7 +22,10 @@ CREATE TABLE outbox.cursor (
     detached_at       timestamptz,
     inserted_by       xid8        NOT NULL DEFAULT pg_current_xact_id(),
     dumped_done       pg_snapshot,
-    dumped_upto       pg_snapshot
+    dumped_upto       pg_snapshot,
+    lanes             integer,
+    first_batch       bigint,
+    next_batch        bigint
 );
 COMMENT ON TABLE outbox.cursor IS 'how far each destination has come';
 COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server; default: outbox.default_destination';
@@ -39,12 +42,16 @@ COMMENT ON COLUMN outbox.cursor.detached_at IS 'since then it does not hold the 
 COMMENT ON COLUMN outbox.cursor.inserted_by IS 'the transaction that made the row; so one that comes with a dump is known';
 COMMENT ON COLUMN outbox.cursor.dumped_done IS 'done as it came with a dump; NULL: it did not; see restore.sql';
 COMMENT ON COLUMN outbox.cursor.dumped_upto IS 'upto as it came with a dump';
+COMMENT ON COLUMN outbox.cursor.lanes IS 'pull: batches were dealt out to so many lanes';
+-- A search for the first batch of a lane starts here, and so meets no dead rows that an old snapshot keeps.
+COMMENT ON COLUMN outbox.cursor.first_batch IS 'pull: there are no batches with a lower number';
+COMMENT ON COLUMN outbox.cursor.next_batch IS 'pull: number of the next batch';
 
 SELECT pg_extension_config_dump('outbox.cursor', '');
 
 -- The servers of a DDL command that are destinations. A server of another wrapper may have any name, also one
 -- that a cursor has.
-CREATE FUNCTION outbox.is_destination(server oid)
+CREATE FUNCTION outbox_internal.is_destination(server oid)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
@@ -54,16 +61,16 @@ BEGIN ATOMIC
                      JOIN pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw
                     WHERE s.oid = server AND w.fdwname = 'pg_outbox');
 END;
-COMMENT ON FUNCTION outbox.is_destination(oid) IS 'internal: whether a foreign server is a destination';
+COMMENT ON FUNCTION outbox_internal.is_destination(oid) IS 'whether a foreign server is a destination';
 
 -- 'default' is the name of outbox.default_destination, whose cursor no server may take over.
-CREATE FUNCTION outbox.check_server_name(server oid)
+CREATE FUNCTION outbox_internal.check_server_name(server oid)
 RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF outbox.is_destination(server)
+    IF outbox_internal.is_destination(server)
        AND EXISTS (SELECT FROM pg_foreign_server AS s WHERE s.oid = server AND s.srvname = 'default') THEN
         RAISE EXCEPTION 'a destination cannot be called "default"'
             USING ERRCODE = 'reserved_name',
@@ -71,17 +78,17 @@ BEGIN
                   HINT = 'Give the foreign server another name.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_server_name(oid) IS 'internal: refuses the name of outbox.default_destination';
+COMMENT ON FUNCTION outbox_internal.check_server_name(oid) IS 'refuses the name of outbox.default_destination';
 
 -- A destination has its cursor from its creation on: one that starts at the end of the log gets what
 -- commits after that, however long its relay takes to start.
-CREATE FUNCTION outbox.start_cursor()
+CREATE FUNCTION outbox_internal.start_cursor()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM outbox.check_server_name(command.objid)
+    PERFORM outbox_internal.check_server_name(command.objid)
        FROM pg_event_trigger_ddl_commands() AS command
       WHERE command.classid = 'pg_foreign_server'::regclass;
     INSERT INTO outbox.cursor
@@ -92,21 +99,21 @@ BEGIN
       JOIN pg_foreign_server AS s ON s.oid = command.objid
      CROSS JOIN pg_control_system() AS c
      WHERE command.classid = 'pg_foreign_server'::regclass
-       AND outbox.is_destination(s.oid)
+       AND outbox_internal.is_destination(s.oid)
        AND NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = s.srvname); -- restored
 END
 $$;
-COMMENT ON FUNCTION outbox.start_cursor() IS 'internal: makes the cursor of a destination';
+COMMENT ON FUNCTION outbox_internal.start_cursor() IS 'makes the cursor of a destination';
 
 CREATE EVENT TRIGGER outbox_start_cursor ON ddl_command_end WHEN tag IN ('CREATE SERVER')
-    EXECUTE FUNCTION outbox.start_cursor();
+    EXECUTE FUNCTION outbox_internal.start_cursor();
 ALTER EVENT TRIGGER outbox_start_cursor ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_start_cursor IS 'makes the cursor of a destination';
 
 -- A renamed destination keeps its cursor and its events in trouble. Which one is renamed or dropped can be told
 -- by its oid alone, so the oids are brought up to date before. The relay that goes by the old name loses
 -- its lease, so that it can write nothing under that name any more.
-CREATE FUNCTION outbox.note_servers()
+CREATE FUNCTION outbox_internal.note_servers()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -115,18 +122,18 @@ BEGIN
     UPDATE outbox.cursor AS c
        SET server = s.oid
       FROM pg_foreign_server AS s
-     WHERE s.srvname = c.destination AND s.oid <> c.server AND outbox.is_destination(s.oid);
+     WHERE s.srvname = c.destination AND s.oid <> c.server AND outbox_internal.is_destination(s.oid);
 END
 $$;
-COMMENT ON FUNCTION outbox.note_servers() IS 'internal: notes which server each cursor belongs to';
+COMMENT ON FUNCTION outbox_internal.note_servers() IS 'notes which server each cursor belongs to';
 
 CREATE EVENT TRIGGER outbox_note_servers ON ddl_command_start
     WHEN tag IN ('ALTER SERVER', 'DROP SERVER', 'DROP FOREIGN DATA WRAPPER', 'DROP EXTENSION', 'DROP OWNED')
-    EXECUTE FUNCTION outbox.note_servers();
+    EXECUTE FUNCTION outbox_internal.note_servers();
 ALTER EVENT TRIGGER outbox_note_servers ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_note_servers IS 'notes which server each cursor belongs to';
 
-CREATE FUNCTION outbox.follow_renamed_servers()
+CREATE FUNCTION outbox_internal.follow_renamed_servers()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -134,7 +141,7 @@ AS $$
 DECLARE
     renamed record;
 BEGIN
-    PERFORM outbox.check_server_name(command.objid)
+    PERFORM outbox_internal.check_server_name(command.objid)
        FROM pg_event_trigger_ddl_commands() AS command
       WHERE command.classid = 'pg_foreign_server'::regclass;
     FOR renamed IN
@@ -142,7 +149,7 @@ BEGIN
           FROM pg_event_trigger_ddl_commands() AS command
           JOIN pg_foreign_server AS s ON s.oid = command.objid
           JOIN outbox.cursor AS c ON c.server = s.oid AND c.destination <> s.srvname
-         WHERE command.classid = 'pg_foreign_server'::regclass AND outbox.is_destination(s.oid)
+         WHERE command.classid = 'pg_foreign_server'::regclass AND outbox_internal.is_destination(s.oid)
     LOOP
         UPDATE outbox.cursor SET destination = renamed.new, lease = lease + 1 WHERE destination = renamed.old;
         UPDATE outbox.delivery SET destination = renamed.new WHERE destination = renamed.old;
@@ -150,16 +157,16 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox.follow_renamed_servers() IS 'internal: renames what belongs to a destination';
+COMMENT ON FUNCTION outbox_internal.follow_renamed_servers() IS 'renames what belongs to a destination';
 
 CREATE EVENT TRIGGER outbox_follow_renamed_servers ON ddl_command_end WHEN tag IN ('ALTER SERVER')
-    EXECUTE FUNCTION outbox.follow_renamed_servers();
+    EXECUTE FUNCTION outbox_internal.follow_renamed_servers();
 ALTER EVENT TRIGGER outbox_follow_renamed_servers ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_follow_renamed_servers IS 'renames what belongs to a destination';
 
 -- A dropped destination takes along what belongs to it: it is known by its oid, for a dropped server does not
 -- say which wrapper it had.
-CREATE FUNCTION outbox.follow_dropped_servers()
+CREATE FUNCTION outbox_internal.follow_dropped_servers()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -179,10 +186,10 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox.follow_dropped_servers() IS 'internal: removes what belongs to a destination';
+COMMENT ON FUNCTION outbox_internal.follow_dropped_servers() IS 'removes what belongs to a destination';
 
 CREATE EVENT TRIGGER outbox_follow_dropped_servers ON sql_drop
     WHEN tag IN ('DROP SERVER', 'DROP FOREIGN DATA WRAPPER', 'DROP EXTENSION', 'DROP OWNED')
-    EXECUTE FUNCTION outbox.follow_dropped_servers();
+    EXECUTE FUNCTION outbox_internal.follow_dropped_servers();
 ALTER EVENT TRIGGER outbox_follow_dropped_servers ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_follow_dropped_servers IS 'removes what belongs to a destination';

@@ -8,7 +8,7 @@
 -- A row is a full copy of its event, so that the log can move on. Rows hold their key: while a key
 -- has a PENDING or RELEASED row (or, with on_dead_letter 'block', a DEAD one), its later events are put
 -- behind it. Of each key only the first such row has a next_retry_at; whoever takes a row away gives
--- the next one its turn (outbox.promote). All of this happens under the lock of the destination's
+-- the next one its turn (outbox_internal.promote). All of this happens under the lock of the destination's
 -- row of outbox.cursor, so that nobody puts an event behind a row that is just being taken away.
 --
 -- The columns of the event come first, as in outbox.event: extension/log/log.hpp counts on it.
@@ -49,6 +49,8 @@ COMMENT ON INDEX outbox.delivery_due IS 'finds what is due';
 
 CREATE INDEX delivery_failed ON outbox.delivery (state, destination) WHERE state IN ('DEAD', 'RELEASED');
 COMMENT ON INDEX outbox.delivery_failed IS 'counts retries and dead letters';
+CREATE INDEX delivery_operation ON outbox.delivery (operation) WHERE operation IS NOT NULL;
+COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
 
 SELECT pg_extension_config_dump('outbox.delivery', '');
 
@@ -57,39 +59,39 @@ SELECT pg_extension_config_dump('outbox.delivery', '');
 -- a join says as much: else they may be found by looking at all rows of the destination.
 
 -- An option of a destination, or else the setting of the same name.
-CREATE FUNCTION outbox.destination_option(destination name, option text)
+CREATE FUNCTION outbox_internal.destination_option(destination name, option text)
 RETURNS text
 LANGUAGE c STABLE STRICT
 AS 'MODULE_PATHNAME', 'outbox_destination_option';
-COMMENT ON FUNCTION outbox.destination_option(name, text) IS 'internal: an option of a destination, or its default';
+COMMENT ON FUNCTION outbox_internal.destination_option(name, text) IS 'an option of a destination, or its default';
 
-CREATE FUNCTION outbox.option_as_interval(destination name, option text)
+CREATE FUNCTION outbox_internal.option_as_interval(destination name, option text)
 RETURNS interval
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     -- As in all options, a bare number is milliseconds.
     SELECT (CASE WHEN value ~ '^\s*\d+\s*$' THEN value || 'ms' ELSE value END)::interval
-      FROM outbox.destination_option(destination, option) AS value;
+      FROM outbox_internal.destination_option(destination, option) AS value;
 END;
-COMMENT ON FUNCTION outbox.option_as_interval(name, text) IS 'internal: an option that is a duration';
+COMMENT ON FUNCTION outbox_internal.option_as_interval(name, text) IS 'an option that is a duration';
 
 -- How long a failed event waits for its next attempt: exponential back-off with full jitter.
-CREATE FUNCTION outbox.retry_delay(destination name, attempts integer)
+CREATE FUNCTION outbox_internal.retry_delay(destination name, attempts integer)
 RETURNS interval
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     -- In seconds: an interval would overflow before least() looks at it.
     SELECT make_interval(secs => random() * least(
-               extract(epoch FROM outbox.option_as_interval(destination, 'retry_max'))::double precision,
-               extract(epoch FROM outbox.option_as_interval(destination, 'retry_base'))::double precision
+               extract(epoch FROM outbox_internal.option_as_interval(destination, 'retry_max'))::double precision,
+               extract(epoch FROM outbox_internal.option_as_interval(destination, 'retry_base'))::double precision
                    * 2::double precision ^ least(greatest(attempts, 1) - 1, 60)));
 END;
-COMMENT ON FUNCTION outbox.retry_delay(name, integer) IS 'internal: how long a failed event waits for its next attempt';
+COMMENT ON FUNCTION outbox_internal.retry_delay(name, integer) IS 'how long a failed event waits for its next attempt';
 
 -- The first row that holds the key: the one whose turn it is. No row: the key is free.
-CREATE FUNCTION outbox.first_of_key(destination name, ordering_key text)
+CREATE FUNCTION outbox_internal.first_of_key(destination name, ordering_key text)
 RETURNS SETOF outbox.delivery
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -98,14 +100,14 @@ BEGIN ATOMIC
       FROM outbox.delivery AS d
      WHERE d.destination = $1 AND d.ordering_key = $2 AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
        -- In a subquery it is looked up once, not for each dead letter of the key.
-       AND (d.state <> 'DEAD' OR (SELECT outbox.destination_option($1, 'on_dead_letter')) = 'block')
+       AND (d.state <> 'DEAD' OR (SELECT outbox_internal.destination_option($1, 'on_dead_letter')) = 'block')
      ORDER BY d.position
      LIMIT 1;
 END;
-COMMENT ON FUNCTION outbox.first_of_key(name, text) IS 'internal: the row of outbox.delivery that holds a key';
+COMMENT ON FUNCTION outbox_internal.first_of_key(name, text) IS 'the row of outbox.delivery that holds a key';
 
 -- Gives the first row of each key its turn, and returns the keys that nothing holds any more.
-CREATE FUNCTION outbox.promote(destination name, keys text[])
+CREATE FUNCTION outbox_internal.promote(destination name, keys text[])
 RETURNS SETOF text
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -113,17 +115,17 @@ BEGIN ATOMIC
     UPDATE outbox.delivery AS d
        SET next_retry_at = clock_timestamp()
       FROM (SELECT DISTINCT key FROM unnest(keys) AS key WHERE key <> '') AS k,
-           LATERAL outbox.first_of_key($1, k.key) AS first
+           LATERAL outbox_internal.first_of_key($1, k.key) AS first
      WHERE d.destination = $1 AND d.position = first.position
        AND first.state = 'PENDING' AND first.next_retry_at IS NULL;
     SELECT DISTINCT key
       FROM unnest(keys) AS key
-     WHERE key <> '' AND NOT EXISTS (SELECT FROM outbox.first_of_key($1, key));
+     WHERE key <> '' AND NOT EXISTS (SELECT FROM outbox_internal.first_of_key($1, key));
 END;
-COMMENT ON FUNCTION outbox.promote(name, text[]) IS 'internal: gives what waits behind settled events its turn';
+COMMENT ON FUNCTION outbox_internal.promote(name, text[]) IS 'gives what waits behind settled events its turn';
 
 -- Keys that something holds.
-CREATE FUNCTION outbox.held_keys(destination name, at_most integer)
+CREATE FUNCTION outbox_internal.held_keys(destination name, at_most integer)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -145,13 +147,13 @@ BEGIN ATOMIC
     SELECT key.ordering_key
       FROM key
      WHERE key.ordering_key IS NOT NULL
-       AND EXISTS (SELECT FROM outbox.first_of_key($1, key.ordering_key))
+       AND EXISTS (SELECT FROM outbox_internal.first_of_key($1, key.ordering_key))
      LIMIT at_most;
 END;
-COMMENT ON FUNCTION outbox.held_keys(name, integer) IS 'internal: the keys that events in trouble hold';
+COMMENT ON FUNCTION outbox_internal.held_keys(name, integer) IS 'the keys that events in trouble hold';
 
 -- The destination refused these events. Those that are not here yet are copied from the log.
-CREATE FUNCTION outbox.fail_events(
+CREATE FUNCTION outbox_internal.fail_events(
     destination name,
     xids        xid8[],
     positions   bigint[],
@@ -166,7 +168,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    max_attempts CONSTANT integer NOT NULL := outbox.destination_option(destination, 'max_attempts');
+    max_attempts CONSTANT integer NOT NULL := outbox_internal.destination_option(destination, 'max_attempts');
     now          CONSTANT timestamptz := clock_timestamp();
 BEGIN
     INSERT INTO outbox.delivery
@@ -180,7 +182,7 @@ BEGIN
     UPDATE outbox.delivery AS d
        SET attempts = d.attempts + 1,
            state = CASE WHEN dies THEN 'DEAD' ELSE 'RELEASED' END,
-           next_retry_at = CASE WHEN NOT dies THEN now + outbox.retry_delay($1, d.attempts + 1) END,
+           next_retry_at = CASE WHEN NOT dies THEN now + outbox_internal.retry_delay($1, d.attempts + 1) END,
            lock_token = NULL,
            locked_at = NULL,
            locked_until = NULL,
@@ -194,11 +196,11 @@ BEGIN
      WHERE d.destination = $1 AND d.position = failed.place AND d.position = ANY (positions)
     RETURNING d.position, d.state, d.attempts;
 END $$;
-COMMENT ON FUNCTION outbox.fail_events(name, xid8[], bigint[], text[], boolean[]) IS
-    'internal: makes refused events retries or dead letters';
+COMMENT ON FUNCTION outbox_internal.fail_events(name, xid8[], bigint[], text[], boolean[]) IS
+    'makes refused events retries or dead letters';
 
 -- These events wait behind others of their keys.
-CREATE FUNCTION outbox.park_events(destination name, xids xid8[], positions bigint[])
+CREATE FUNCTION outbox_internal.park_events(destination name, xids xid8[], positions bigint[])
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -210,12 +212,12 @@ BEGIN ATOMIC
                           WHERE e.xid = parked.xid AND e.position = parked.place LIMIT 1) AS e
         ON CONFLICT DO NOTHING;
 END;
-COMMENT ON FUNCTION outbox.park_events(name, xid8[], bigint[]) IS
-    'internal: puts events behind others of their keys';
+COMMENT ON FUNCTION outbox_internal.park_events(name, xid8[], bigint[]) IS
+    'puts events behind others of their keys';
 
 -- These events have to wait, through no fault of their own: what they are for is down, or they are in the
 -- way of others. No attempt is charged. `steps`: they wait as an event does that was refused so often.
-CREATE FUNCTION outbox.release_events(
+CREATE FUNCTION outbox_internal.release_events(
     destination name,
     xids        xid8[],
     positions   bigint[],
@@ -225,10 +227,10 @@ RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.park_events($1, xids, positions);
+    SELECT outbox_internal.park_events($1, xids, positions);
     UPDATE outbox.delivery AS d
        SET state = 'RELEASED',
-           next_retry_at = clock_timestamp() + outbox.retry_delay($1, released.step),
+           next_retry_at = clock_timestamp() + outbox_internal.retry_delay($1, released.step),
            lock_token = NULL,
            locked_at = NULL,
            locked_until = NULL,
@@ -239,27 +241,27 @@ BEGIN ATOMIC
      WHERE d.destination = $1 AND d.position = released.place AND d.position = ANY (positions)
        AND d.state IN ('PENDING', 'RELEASED');
 END;
-COMMENT ON FUNCTION outbox.release_events(name, xid8[], bigint[], text[], integer[]) IS
-    'internal: makes events wait that are not at fault';
+COMMENT ON FUNCTION outbox_internal.release_events(name, xid8[], bigint[], text[], integer[]) IS
+    'makes events wait that are not at fault';
 
 -- These events are on their way, and stand here from now on, claimed under the token.
-CREATE FUNCTION outbox.move_events(destination name, token uuid, xids xid8[], positions bigint[])
+CREATE FUNCTION outbox_internal.move_events(destination name, token uuid, xids xid8[], positions bigint[])
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.park_events($1, xids, positions);
+    SELECT outbox_internal.park_events($1, xids, positions);
     UPDATE outbox.delivery AS d
        SET lock_token = token, locked_at = clock_timestamp(), locked_until = NULL,
            -- Without a key it waits for nothing, should the relay die before it hears of it.
            next_retry_at = CASE WHEN d.ordering_key = '' THEN clock_timestamp() ELSE d.next_retry_at END
      WHERE d.destination = $1 AND d.position = ANY (positions);
 END;
-COMMENT ON FUNCTION outbox.move_events(name, uuid, xid8[], bigint[]) IS
-    'internal: takes events over that are on their way';
+COMMENT ON FUNCTION outbox_internal.move_events(name, uuid, xid8[], bigint[]) IS
+    'takes events over that are on their way';
 
 -- What was down works again: events that waited for it are due. Returns how many, at most so many.
-CREATE FUNCTION outbox.hurry_events(destination name, at_most integer)
+CREATE FUNCTION outbox_internal.hurry_events(destination name, at_most integer)
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -277,14 +279,14 @@ BEGIN ATOMIC
     )
     SELECT count(*) FROM hurried;
 END;
-COMMENT ON FUNCTION outbox.hurry_events(name, integer) IS
-    'internal: makes events due that waited for what was down';
+COMMENT ON FUNCTION outbox_internal.hurry_events(name, integer) IS
+    'makes events due that waited for what was down';
 
 -- Takes what is due under a token: rows whose turn has come, each with what waits right behind it, up to
 -- a row that is on its way: one before it may have come back, by a replay or after a crash. A relay takes what
 -- has failed alone, and only a few of a key whose event before is a dead letter: what waits behind would be
 -- taken and given back again and again. No more than max_bytes of payload altogether, but at least one row.
-CREATE FUNCTION outbox.claim_due(
+CREATE FUNCTION outbox_internal.claim_due(
     destination  name,
     token        uuid,
     locked_until timestamptz,
@@ -313,7 +315,7 @@ BEGIN
          WHERE d.destination = $1 AND d.next_retry_at <= now
            AND (d.lock_token IS NULL OR d.locked_until < now)
            AND (d.ordering_key = ''
-                OR d.position = (SELECT f.position FROM outbox.first_of_key($1, d.ordering_key) AS f))
+                OR d.position = (SELECT f.position FROM outbox_internal.first_of_key($1, d.ordering_key) AS f))
          ORDER BY d.next_retry_at, d.position
          LIMIT max_events
            FOR UPDATE OF d SKIP LOCKED
@@ -349,12 +351,12 @@ BEGIN
        AND (d.lock_token IS NULL OR d.locked_until < now)
     RETURNING d.*;
 END $$;
-COMMENT ON FUNCTION outbox.claim_due(name, uuid, timestamptz, integer, bigint) IS
-    'internal: takes events in trouble that are due under a token';
+COMMENT ON FUNCTION outbox_internal.claim_due(name, uuid, timestamptz, integer, bigint) IS
+    'takes events in trouble that are due under a token';
 
 -- The destination has confirmed these events, which were claimed under the token. Returns their keys,
 -- which are to be promoted.
-CREATE FUNCTION outbox.settle_events(destination name, token uuid, positions bigint[])
+CREATE FUNCTION outbox_internal.settle_events(destination name, token uuid, positions bigint[])
 RETURNS SETOF text
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -363,12 +365,12 @@ BEGIN ATOMIC
      WHERE d.destination = $1 AND d.position = ANY (positions) AND d.lock_token = token
     RETURNING d.ordering_key;
 END;
-COMMENT ON FUNCTION outbox.settle_events(name, uuid, bigint[]) IS
-    'internal: takes confirmed events out of outbox.delivery';
+COMMENT ON FUNCTION outbox_internal.settle_events(name, uuid, bigint[]) IS
+    'takes confirmed events out of outbox.delivery';
 
 -- Gives back what an earlier relay had claimed, and sees to it that no key waits for nothing: an option
 -- may have changed what holds one.
-CREATE FUNCTION outbox.unlock_all(destination name)
+CREATE FUNCTION outbox_internal.unlock_all(destination name)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -376,12 +378,12 @@ BEGIN ATOMIC
     UPDATE outbox.delivery AS d
        SET lock_token = NULL, locked_at = NULL, locked_until = NULL
      WHERE d.destination = $1 AND d.lock_token IS NOT NULL;
-    SELECT outbox.promote($1, ARRAY(SELECT outbox.held_keys($1, 100000)));
+    SELECT outbox_internal.promote($1, ARRAY(SELECT outbox_internal.held_keys($1, 100000)));
 END;
-COMMENT ON FUNCTION outbox.unlock_all(name) IS 'internal: what is in trouble, as a relay finds it when it starts';
+COMMENT ON FUNCTION outbox_internal.unlock_all(name) IS 'what is in trouble, as a relay finds it when it starts';
 
 -- Gives back what was claimed and not sent.
-CREATE FUNCTION outbox.unlock_events(destination name, token uuid, positions bigint[])
+CREATE FUNCTION outbox_internal.unlock_events(destination name, token uuid, positions bigint[])
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -390,4 +392,4 @@ BEGIN ATOMIC
        SET lock_token = NULL, locked_at = NULL, locked_until = NULL
      WHERE d.destination = $1 AND d.position = ANY (positions) AND d.lock_token = token;
 END;
-COMMENT ON FUNCTION outbox.unlock_events(name, uuid, bigint[]) IS 'internal: gives back what was claimed and not sent';
+COMMENT ON FUNCTION outbox_internal.unlock_events(name, uuid, bigint[]) IS 'gives back what was claimed and not sent';

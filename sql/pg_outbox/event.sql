@@ -40,26 +40,19 @@ COMMENT ON COLUMN outbox.event.only_to IS 'number of the one destination it is f
 -- destination is done with are emptied. The one index is for readers, who look for the events of
 -- transactions, in order of position.
 
-CREATE TABLE outbox.event_0 () INHERITS (outbox.event);
-COMMENT ON TABLE outbox.event_0 IS 'segment of the log';
-CREATE INDEX event_0_xid_position ON outbox.event_0 (xid, position);
-COMMENT ON INDEX outbox.event_0_xid_position IS 'finds the events of a window';
-
-CREATE TABLE outbox.event_1 () INHERITS (outbox.event);
-COMMENT ON TABLE outbox.event_1 IS 'segment of the log';
-CREATE INDEX event_1_xid_position ON outbox.event_1 (xid, position);
-COMMENT ON INDEX outbox.event_1_xid_position IS 'finds the events of a window';
-
-CREATE TABLE outbox.event_2 () INHERITS (outbox.event);
-COMMENT ON TABLE outbox.event_2 IS 'segment of the log';
-CREATE INDEX event_2_xid_position ON outbox.event_2 (xid, position);
-COMMENT ON INDEX outbox.event_2_xid_position IS 'finds the events of a window';
-
-CREATE TABLE outbox.event_3 () INHERITS (outbox.event);
-COMMENT ON TABLE outbox.event_3 IS 'segment of the log';
-CREATE INDEX event_3_xid_position ON outbox.event_3 (xid, position);
-COMMENT ON INDEX outbox.event_3_xid_position IS 'finds the events of a window';
-
+DO $$
+BEGIN
+    FOR number IN 0..3 LOOP
+        EXECUTE format(
+            'CREATE TABLE outbox.event_%1$s () INHERITS (outbox.event);
+             COMMENT ON TABLE outbox.event_%1$s IS ''segment of the log'';
+             CREATE INDEX event_%1$s_xid_position ON outbox.event_%1$s (xid, position);
+             COMMENT ON INDEX outbox.event_%1$s_xid_position IS ''finds the events of a window''',
+            number);
+        PERFORM pg_extension_config_dump(format('outbox.event_%s', number)::regclass, '');
+    END LOOP;
+END
+$$;
 
 -- extension/log/log.hpp names the columns in this order.
 CREATE TABLE outbox.ring (
@@ -98,9 +91,5 @@ COMMENT ON COLUMN outbox.source_event.event_type IS 'of the event that was enque
 COMMENT ON COLUMN outbox.source_event.event_id IS 'the event that was enqueued';
 COMMENT ON COLUMN outbox.source_event.enqueued_at IS 'when';
 
-SELECT pg_extension_config_dump('outbox.event_0', '');
-SELECT pg_extension_config_dump('outbox.event_1', '');
-SELECT pg_extension_config_dump('outbox.event_2', '');
-SELECT pg_extension_config_dump('outbox.event_3', '');
 SELECT pg_extension_config_dump('outbox.event_position', '');
 SELECT pg_extension_config_dump('outbox.source_event', '');

@@ -1,6 +1,6 @@
 -- Last: whatever came before is for nobody but its owner, whatever ALTER DEFAULT PRIVILEGES has said.
 -- docs/security.md says what to grant.
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal FROM PUBLIC;
 REVOKE ALL ON TYPE outbox.new_event FROM PUBLIC;
 
 DO $$
@@ -10,13 +10,17 @@ BEGIN
     FOR granted IN
         SELECT o.object, CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(acl.grantee)) END AS to_whom
           FROM (SELECT 'ROUTINE ' || oid::regprocedure, proowner, proacl
-                  FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
+                  FROM pg_proc WHERE pronamespace IN ('outbox'::regnamespace, 'outbox_internal'::regnamespace)
                 UNION ALL
                 SELECT CASE relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || oid::regclass, relowner, relacl
-                  FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'v', 'S')
+                  FROM pg_class
+                 WHERE relnamespace IN ('outbox'::regnamespace, 'outbox_internal'::regnamespace) AND relkind IN ('r', 'v', 'S')
+                UNION ALL
+                SELECT 'SCHEMA ' || oid::regnamespace, nspowner, nspacl
+                  FROM pg_namespace WHERE nspname = 'outbox_internal'
                 UNION ALL
                 SELECT 'TYPE ' || oid::regtype, typowner, typacl
-                  FROM pg_type WHERE typnamespace = 'outbox'::regnamespace
+                  FROM pg_type WHERE typnamespace IN ('outbox'::regnamespace, 'outbox_internal'::regnamespace)
                 UNION ALL
                 SELECT 'FOREIGN DATA WRAPPER pg_outbox', fdwowner, fdwacl
                   FROM pg_foreign_data_wrapper WHERE fdwname = 'pg_outbox') AS o(object, owner, acl),

@@ -88,7 +88,7 @@ BEGIN ATOMIC
                       CASE WHEN t.blocks THEN ', and they block their keys' ELSE '' END)
           FROM (SELECT d.destination, count(*), min(d.last_failed_at) AS since,
                        (array_agg(d.last_error ORDER BY d.last_failed_at))[1] AS last_error,
-                       outbox.destination_option(d.destination, 'on_dead_letter') = 'block' AS blocks
+                       outbox_internal.destination_option(d.destination, 'on_dead_letter') = 'block' AS blocks
                   FROM outbox.delivery AS d
                  WHERE d.state = 'DEAD'
                  GROUP BY d.destination) AS t

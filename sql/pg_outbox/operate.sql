@@ -33,15 +33,15 @@ COMMENT ON COLUMN outbox.operation.selection IS 'which ones, as the arguments sa
 SELECT pg_extension_config_dump('outbox.operation', '');
 SELECT pg_extension_config_dump('outbox.operation_id', '');
 
-CREATE FUNCTION outbox.wake_relays()
+CREATE FUNCTION outbox_internal.wake_relays()
 RETURNS void
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_wake_relays';
-COMMENT ON FUNCTION outbox.wake_relays() IS 'internal: at commit, relays look at what operators decided';
+COMMENT ON FUNCTION outbox_internal.wake_relays() IS 'at commit, relays look at what operators decided';
 
 -- Locks the destination until the transaction ends, and returns its cursor.
--- Errors: 42704 there is no such destination; 55P03 it is just being set up.
-CREATE FUNCTION outbox.take_control(destination name)
+-- Errors: 42704 there is no such destination; 55P03 it is being set up.
+CREATE FUNCTION outbox_internal.take_control(destination name)
 RETURNS outbox.cursor
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -55,25 +55,25 @@ BEGIN
     END IF;
     SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE;
     IF NOT FOUND THEN  -- outbox.default_destination has a cursor from when its relay starts
-        RAISE EXCEPTION 'destination "%" is just being set up', destination
+        RAISE EXCEPTION 'destination "%" is being set up', destination
             USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
     END IF;
-    PERFORM outbox.wake_relays();
+    PERFORM outbox_internal.wake_relays();
     RETURN cursor;
 END $$;
-COMMENT ON FUNCTION outbox.take_control(name) IS 'internal: locks a destination for an operator';
+COMMENT ON FUNCTION outbox_internal.take_control(name) IS 'locks a destination for an operator';
 
 -- ---------------------------------------------------------------------------------------------
 -- Pause and resume
 -- ---------------------------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.set_paused(destination name, paused boolean, caller name)
+CREATE FUNCTION outbox_internal.set_paused(destination name, paused boolean, caller name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    cursor CONSTANT outbox.cursor := outbox.take_control(destination);
+    cursor CONSTANT outbox.cursor := outbox_internal.take_control(destination);
 BEGIN
     -- One that was detached starts over: what its relay or fetchers know of the log may be gone.
     UPDATE outbox.cursor AS c
@@ -82,39 +82,39 @@ BEGIN
     INSERT INTO outbox.operation (requested_by, destination, action, from_position)
     VALUES (caller, destination, CASE WHEN paused THEN 'pause' ELSE 'resume' END, cursor.position);
 END $$;
-COMMENT ON FUNCTION outbox.set_paused(name, boolean, name) IS 'internal: pauses or resumes a destination';
+COMMENT ON FUNCTION outbox_internal.set_paused(name, boolean, name) IS 'pauses or resumes a destination';
 
 -- Nothing more is sent to the destination; what is on its way is finished. Events wait in the log.
-CREATE FUNCTION outbox.pause(destination name, caller outbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.pause(destination name, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.refuse_restricted();
-    SELECT outbox.set_paused(destination, true, caller);
+    SELECT outbox_internal.refuse_restricted();
+    SELECT outbox_internal.set_paused(destination, true, caller);
 END;
-COMMENT ON FUNCTION outbox.pause(name, outbox.caller) IS 'stops delivering to a destination';
+COMMENT ON FUNCTION outbox.pause(name, outbox_internal.caller) IS 'stops delivering to a destination';
 
-CREATE FUNCTION outbox.resume(destination name, caller outbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.resume(destination name, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.refuse_restricted();
-    SELECT outbox.set_paused(destination, false, caller);
+    SELECT outbox_internal.refuse_restricted();
+    SELECT outbox_internal.set_paused(destination, false, caller);
 END;
-COMMENT ON FUNCTION outbox.resume(name, outbox.caller) IS 'goes on delivering to a destination';
+COMMENT ON FUNCTION outbox.resume(name, outbox_internal.caller) IS 'goes on delivering to a destination';
 
 -- About how many bytes of events a destination holds, in the log and in outbox.delivery: the part that it has in
 -- some pages of each segment, of the size of the segment.
-CREATE FUNCTION outbox.bytes_held(holder outbox.cursor)
+CREATE FUNCTION outbox_internal.bytes_held(holder outbox.cursor)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     pages   CONSTANT integer := 2000;
-    topics  CONSTANT text[] := outbox.topic_patterns(outbox.destination_option(holder.destination, 'topics'));
+    topics  CONSTANT text[] := outbox_internal.topic_patterns(outbox_internal.destination_option(holder.destination, 'topics'));
     segment record;
     part    double precision;
     bytes   double precision;
@@ -125,7 +125,7 @@ BEGIN
         EXECUTE format(
             'SELECT sum(200 + octet_length(e.payload)) FILTER (WHERE %s)::double precision / sum(200 + octet_length(e.payload))
                FROM outbox.event_%s AS e TABLESAMPLE SYSTEM (%s) REPEATABLE (0)',
-            outbox.held_condition(), segment.number,
+            outbox_internal.held_condition(), segment.number,
             least(100, 100.0 * pages * current_setting('block_size')::integer
                        / greatest(pg_relation_size(format('outbox.event_%s', segment.number)::regclass), 1)))
             INTO part USING holder.destination, topics, holder.number, holder.done, holder.upto, holder.position;
@@ -133,12 +133,12 @@ BEGIN
     END LOOP;
     RETURN bytes;
 END $$;
-COMMENT ON FUNCTION outbox.bytes_held(outbox.cursor) IS 'internal: about how much of the log is there for a destination';
+COMMENT ON FUNCTION outbox_internal.bytes_held(outbox.cursor) IS 'about how much of the log is there for a destination';
 
 -- Puts copies of the events that a destination holds of a segment into outbox.delivery, from where they are
 -- delivered, in order. What lies before the last of them in another segment goes along, because of that order.
 -- What fetchers have under a lease stays. Called with the lock of the cursor.
-CREATE FUNCTION outbox.set_aside(holder outbox.cursor, segment integer)
+CREATE FUNCTION outbox_internal.set_aside(holder outbox.cursor, segment integer)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -157,12 +157,12 @@ BEGIN
          ORDER BY b.lane, b.number
            FOR UPDATE SKIP LOCKED
     LOOP
-        PERFORM outbox.park_events(holder.destination, array_agg(o.xid), array_agg(o.place))
+        PERFORM outbox_internal.park_events(holder.destination, array_agg(o.xid), array_agg(o.place))
            FROM unnest(batch.xids, batch.positions) AS o(xid, place) WHERE o.place <= last;
         moved := moved + (SELECT count(*) FROM unnest(batch.positions) AS o WHERE o <= last);
         batch.taken := 0;
-        batch := outbox.take_out_of(batch, ARRAY(SELECT o FROM unnest(batch.positions) AS o WHERE o <= last));
-        PERFORM outbox.end_lease(batch, true);
+        batch := outbox_internal.take_out_of(batch, ARRAY(SELECT o FROM unnest(batch.positions) AS o WHERE o <= last));
+        PERFORM outbox_internal.end_lease(batch, true);
     END LOOP;
     EXECUTE format(
         'WITH copied AS (
@@ -171,20 +171,20 @@ BEGIN
                 ON CONFLICT DO NOTHING
             RETURNING 1
          )
-         SELECT $8 + count(*) FROM copied', outbox.held_condition())
+         SELECT $8 + count(*) FROM copied', outbox_internal.held_condition())
         INTO moved
-       USING holder.destination, outbox.topic_patterns(outbox.destination_option(holder.destination, 'topics')),
+       USING holder.destination, outbox_internal.topic_patterns(outbox_internal.destination_option(holder.destination, 'topics')),
              holder.number, holder.done, holder.upto, holder.position, last, moved;
     UPDATE outbox.delivery AS d SET next_retry_at = clock_timestamp()
      WHERE d.destination = holder.destination AND d.ordering_key = '' AND d.state = 'PENDING' AND d.next_retry_at IS NULL;
-    PERFORM outbox.promote(holder.destination, ARRAY(
+    PERFORM outbox_internal.promote(holder.destination, ARRAY(
         SELECT DISTINCT d.ordering_key FROM outbox.delivery AS d
          WHERE d.destination = holder.destination AND d.state = 'PENDING' AND d.ordering_key <> ''));
     RETURN moved;
 END $$;
-COMMENT ON FUNCTION outbox.set_aside(outbox.cursor, integer) IS 'internal: copies what a destination holds of a segment out of the log';
+COMMENT ON FUNCTION outbox_internal.set_aside(outbox.cursor, integer) IS 'copies what a destination holds of a segment out of the log';
 
-CREATE FUNCTION outbox.detach(holder outbox.cursor)
+CREATE FUNCTION outbox_internal.detach(holder outbox.cursor)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -201,16 +201,16 @@ BEGIN
     DELETE FROM outbox.batch AS b WHERE b.destination = holder.destination;
     INSERT INTO outbox.operation (requested_by, destination, action, from_position)
     VALUES (current_user, holder.destination, 'detach', holder.position);
-    PERFORM outbox.wake_relays();
+    PERFORM outbox_internal.wake_relays();
 END $$;
-COMMENT ON FUNCTION outbox.detach(outbox.cursor) IS 'internal: has a destination let go of the log';
+COMMENT ON FUNCTION outbox_internal.detach(outbox.cursor) IS 'has a destination let go of the log';
 
 -- Called by the keeper when the log has outgrown outbox.max_log_size and outbox.on_full_log says 'detach'. Of the
 -- destinations that hold the oldest segment, the one that holds most of the log by its own events is paused and
 -- does not hold it any more, if these are at least half of the limit. If there is none it is the events of others
 -- that fill the log: then what the destinations hold of that segment is set aside, and they keep it.
 -- NULL: none was detached, or somebody is at work on it.
-CREATE FUNCTION outbox.detach_last()
+CREATE FUNCTION outbox_internal.detach_last()
 RETURNS name
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -227,7 +227,7 @@ BEGIN
      ORDER BY s.since
      LIMIT 1;
     WITH held AS MATERIALIZED (
-        SELECT o.destination, outbox.bytes_held(o) AS bytes FROM outbox.cursor AS o WHERE o.destination = ANY (oldest.held_by)
+        SELECT o.destination, outbox_internal.bytes_held(o) AS bytes FROM outbox.cursor AS o WHERE o.destination = ANY (oldest.held_by)
     )
     SELECT c.* INTO holder
       FROM held AS h
@@ -237,7 +237,7 @@ BEGIN
      LIMIT 1
        FOR UPDATE OF c SKIP LOCKED;
     IF FOUND THEN
-        PERFORM outbox.detach(holder);
+        PERFORM outbox_internal.detach(holder);
         RETURN holder.destination;
     END IF;
     FOR holder IN
@@ -246,17 +246,17 @@ BEGIN
            AND c.system_identifier = (SELECT system_identifier FROM pg_control_system())
            FOR UPDATE SKIP LOCKED
     LOOP
-        moved := outbox.set_aside(holder, oldest.number);
+        moved := outbox_internal.set_aside(holder, oldest.number);
         IF moved > 0 THEN
             UPDATE outbox.cursor AS c SET lease = c.lease + 1 WHERE c.destination = holder.destination;
             INSERT INTO outbox.operation (requested_by, destination, action, events)
             VALUES (current_user, holder.destination, 'set aside', moved);
-            PERFORM outbox.wake_relays();
+            PERFORM outbox_internal.wake_relays();
         END IF;
     END LOOP;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION outbox.detach_last() IS 'internal: makes room in a log that is too large';
+COMMENT ON FUNCTION outbox_internal.detach_last() IS 'makes room in a log that is too large';
 
 -- ---------------------------------------------------------------------------------------------
 -- Seek
@@ -265,13 +265,13 @@ COMMENT ON FUNCTION outbox.detach_last() IS 'internal: makes room in a log that 
 -- From here on the events of `done`, and those at or below the position of transactions that have
 -- finished, count as settled, and all others are delivered, once more or for the first time. Events in
 -- outbox.delivery stay there. Segments are locked so that none is emptied before this is committed.
-CREATE FUNCTION outbox.move_cursor(destination name, done pg_snapshot, upto pg_snapshot, "position" bigint, caller name)
+CREATE FUNCTION outbox_internal.move_cursor(destination name, done pg_snapshot, upto pg_snapshot, "position" bigint, caller name)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    before CONSTANT outbox.cursor := outbox.take_control(destination);
+    before CONSTANT outbox.cursor := outbox_internal.take_control(destination);
 BEGIN
     LOCK TABLE outbox.event IN ACCESS SHARE MODE;
     DELETE FROM outbox.batch AS b WHERE b.destination = $1;
@@ -284,47 +284,47 @@ BEGIN
     VALUES (caller, destination, 'seek', before.position, $4);
     RETURN $4;
 END $$;
-COMMENT ON FUNCTION outbox.move_cursor(name, pg_snapshot, pg_snapshot, bigint, name) IS 'internal: moves the cursor of a destination';
+COMMENT ON FUNCTION outbox_internal.move_cursor(name, pg_snapshot, pg_snapshot, bigint, name) IS 'moves the cursor of a destination';
 
 -- Delivers what lies above a position, and nothing else. Returns the position.
-CREATE FUNCTION outbox.seek(destination name, "position" bigint, caller outbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.seek(destination name, "position" bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.refuse_restricted();
-    SELECT outbox.move_cursor(destination, '1:1:', pg_current_snapshot(), $2, caller);
+    SELECT outbox_internal.refuse_restricted();
+    SELECT outbox_internal.move_cursor(destination, '1:1:', pg_current_snapshot(), $2, caller);
 END;
-COMMENT ON FUNCTION outbox.seek(name, bigint, outbox.caller) IS 'delivers the events above a position, again or for the first time';
+COMMENT ON FUNCTION outbox.seek(name, bigint, outbox_internal.caller) IS 'delivers the events above a position, again or for the first time';
 
 -- Delivers what occurred at a time or later (occurred_at), and what was enqueued behind the first of
 -- that. Reads the whole log. Returns the position that was found.
-CREATE FUNCTION outbox.seek(destination name, since timestamptz, caller outbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.seek(destination name, since timestamptz, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.refuse_restricted();
+    SELECT outbox_internal.refuse_restricted();
     SELECT outbox.seek(destination,
                        coalesce((SELECT min(e.position) - 1 FROM outbox.event AS e WHERE e.occurred_at >= since),
                                 (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p)),
                        caller);
 END;
-COMMENT ON FUNCTION outbox.seek(name, timestamptz, outbox.caller) IS 'delivers the events since a time, again or for the first time';
+COMMENT ON FUNCTION outbox.seek(name, timestamptz, outbox_internal.caller) IS 'delivers the events since a time, again or for the first time';
 
 -- 'beginning': all that is in the log; 'end': what commits from now on; or a position or a time as above.
 -- Errors: 22007 it is none of these.
-CREATE FUNCTION outbox.seek(destination name, target text, caller outbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.seek(destination name, target text, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM outbox.refuse_restricted();
+    PERFORM outbox_internal.refuse_restricted();
     IF target = 'beginning' THEN
-        RETURN outbox.move_cursor(destination, '1:1:', NULL, 0, caller);
+        RETURN outbox_internal.move_cursor(destination, '1:1:', NULL, 0, caller);
     ELSIF target = 'end' THEN
-        RETURN outbox.move_cursor(destination, outbox.finished_by_now(), NULL,
+        RETURN outbox_internal.move_cursor(destination, outbox_internal.finished_by_now(), NULL,
                                   (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p),
                                   caller);
     ELSIF target ~ '^\d{1,18}$' THEN
@@ -336,7 +336,7 @@ EXCEPTION
         RAISE EXCEPTION 'cannot seek to "%"', target
             USING ERRCODE = 'invalid_datetime_format', HINT = 'Write "beginning", "end", a position or a time.';
 END $$;
-COMMENT ON FUNCTION outbox.seek(name, text, outbox.caller) IS 'moves a destination to the beginning or end of the log, a position or a time';
+COMMENT ON FUNCTION outbox.seek(name, text, outbox_internal.caller) IS 'moves a destination to the beginning or end of the log, a position or a time';
 
 -- ---------------------------------------------------------------------------------------------
 -- Replay
@@ -356,7 +356,7 @@ CREATE FUNCTION outbox.replay(
     event_type     text        DEFAULT NULL,
     ordering_key   text        DEFAULT NULL,
     event_ids      uuid[]      DEFAULT NULL,
-    caller         outbox.caller DEFAULT CURRENT_USER)
+    caller         outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -364,12 +364,12 @@ AS $$
 #variable_conflict use_column
 DECLARE
     id       CONSTANT bigint := nextval('outbox.operation_id');
-    patterns CONSTANT text[] := outbox.topic_patterns(outbox.destination_option(destination, 'topics'));
+    patterns CONSTANT text[] := outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics'));
     keys     text[];
     count    bigint;
 BEGIN
-    PERFORM outbox.refuse_restricted();
-    PERFORM outbox.take_control(destination);
+    PERFORM outbox_internal.refuse_restricted();
+    PERFORM outbox_internal.take_control(destination);
     WITH selected AS (
         INSERT INTO outbox.delivery AS d
         SELECT e.*, $1, 'PENDING', 0, CASE WHEN e.ordering_key = '' THEN clock_timestamp() END,
@@ -378,7 +378,7 @@ BEGIN
          WHERE e.topic LIKE ANY (patterns)
            AND (e.only_to IS NULL OR e.only_to = (SELECT c.number FROM outbox.cursor AS c WHERE c.destination = $1))
            AND ($2 IS NULL OR e.occurred_at >= $2) AND ($3 IS NULL OR e.occurred_at < $3)
-           AND ($4 IS NULL OR e.topic LIKE ANY (outbox.topic_patterns($4)))
+           AND ($4 IS NULL OR e.topic LIKE ANY (outbox_internal.topic_patterns($4)))
            AND ($5 IS NULL OR e.aggregate_type = $5) AND ($6 IS NULL OR e.aggregate_id = $6)
            AND ($7 IS NULL OR e.event_type = $7) AND ($8 IS NULL OR e.ordering_key = $8)
            AND ($9 IS NULL OR e.event_id = ANY ($9))
@@ -386,14 +386,14 @@ BEGIN
         RETURNING d.ordering_key
     )
     SELECT count(*), array_agg(DISTINCT s.ordering_key) INTO count, keys FROM selected AS s;
-    PERFORM outbox.promote(destination, coalesce(keys, '{}'));
+    PERFORM outbox_internal.promote(destination, coalesce(keys, '{}'));
     INSERT INTO outbox.operation (id, requested_by, destination, action, events, selection)
     VALUES (id, caller, $1, 'replay', count, jsonb_strip_nulls(jsonb_build_object(
         'since', $2, 'until', $3, 'topic', $4, 'aggregate_type', $5, 'aggregate_id', $6,
         'event_type', $7, 'ordering_key', $8, 'event_ids', $9)));
     RETURN id;
 END $$;
-COMMENT ON FUNCTION outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[], outbox.caller) IS
+COMMENT ON FUNCTION outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[], outbox_internal.caller) IS
     'delivers a selection of events once more';
 
 CREATE VIEW outbox.replay_progress AS
@@ -413,12 +413,9 @@ COMMENT ON COLUMN outbox.replay_progress.events IS 'how many events were selecte
 COMMENT ON COLUMN outbox.replay_progress.waiting IS 'how many of them are still to be delivered';
 COMMENT ON COLUMN outbox.replay_progress.dead IS 'how many of them became dead letters';
 
-CREATE INDEX delivery_operation ON outbox.delivery (operation) WHERE operation IS NOT NULL;
-COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
-
 -- Gives up what of a replay has not been delivered and is not on its way. Returns how many events.
 -- Errors: 42704 there is no such replay.
-CREATE FUNCTION outbox.cancel_replay(id bigint, caller outbox.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.cancel_replay(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -429,25 +426,25 @@ DECLARE
     keys   text[];
     count  bigint;
 BEGIN
-    PERFORM outbox.refuse_restricted();
+    PERFORM outbox_internal.refuse_restricted();
     SELECT o.destination INTO target FROM outbox.operation AS o WHERE o.id = $1 AND o.action = 'replay';
     IF NOT FOUND THEN
         RAISE EXCEPTION 'replay % does not exist', id
             USING ERRCODE = 'undefined_object', HINT = 'The view outbox.replay_progress lists all replays.';
     END IF;
-    PERFORM outbox.take_control(target);
+    PERFORM outbox_internal.take_control(target);
     WITH given_up AS (
         DELETE FROM outbox.delivery AS d
          WHERE d.operation = $1 AND d.state = 'PENDING' AND d.lock_token IS NULL
         RETURNING d.ordering_key
     )
     SELECT count(*), array_agg(DISTINCT g.ordering_key) INTO count, keys FROM given_up AS g;
-    PERFORM outbox.promote(target, coalesce(keys, '{}'));
+    PERFORM outbox_internal.promote(target, coalesce(keys, '{}'));
     INSERT INTO outbox.operation (requested_by, destination, action, events, selection)
     VALUES (caller, target, 'cancel replay', count, jsonb_build_object('replay', $1));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox.cancel_replay(bigint, outbox.caller) IS 'gives up what is left of a replay';
+COMMENT ON FUNCTION outbox.cancel_replay(bigint, outbox_internal.caller) IS 'gives up what is left of a replay';
 
 -- ---------------------------------------------------------------------------------------------
 -- Dead letters
@@ -470,8 +467,8 @@ SELECT first.destination, first.ordering_key,
          WHERE d.destination = first.destination AND d.ordering_key = first.ordering_key AND d.ordering_key <> ''
            AND d.position > first.position AND d.state <> 'DISCARDED' AND d.state <> 'DEAD') AS waiting
   FROM outbox.destination AS t
- CROSS JOIN LATERAL outbox.held_keys(t.name, 100000) AS key
- CROSS JOIN LATERAL outbox.first_of_key(t.name, key) AS first;
+ CROSS JOIN LATERAL outbox_internal.held_keys(t.name, 100000) AS key
+ CROSS JOIN LATERAL outbox_internal.first_of_key(t.name, key) AS first;
 COMMENT ON VIEW outbox.blocked_key IS 'ordering keys whose later events wait, since when and why';
 COMMENT ON COLUMN outbox.blocked_key.destination IS 'where they wait for delivery';
 COMMENT ON COLUMN outbox.blocked_key.ordering_key IS 'the key';
@@ -484,7 +481,7 @@ COMMENT ON COLUMN outbox.blocked_key.since IS 'when it was first refused';
 COMMENT ON COLUMN outbox.blocked_key.waiting IS 'how many events wait behind it';
 
 -- Decides on the dead letters that fit all arguments; NULL fits everything.
-CREATE FUNCTION outbox.decide_on_dead_letters(
+CREATE FUNCTION outbox_internal.decide_on_dead_letters(
     action text, destination name, event_ids uuid[], topic text, aggregate_type text, aggregate_id text,
     event_type text, ordering_key text, error text, caller name)
 RETURNS bigint
@@ -496,7 +493,7 @@ DECLARE
     keys  text[];
     count bigint;
 BEGIN
-    PERFORM outbox.take_control(destination);
+    PERFORM outbox_internal.take_control(destination);
     WITH decided AS (
         UPDATE outbox.delivery AS d
            SET state = CASE action WHEN 'redrive' THEN 'RELEASED' ELSE 'DISCARDED' END,
@@ -505,7 +502,7 @@ BEGIN
                headers = CASE action WHEN 'redrive' THEN d.headers END,
                payload = CASE action WHEN 'redrive' THEN d.payload END
          WHERE d.destination = $2 AND d.state = 'DEAD'
-           AND ($3 IS NULL OR d.event_id = ANY ($3)) AND ($4 IS NULL OR d.topic LIKE ANY (outbox.topic_patterns($4)))
+           AND ($3 IS NULL OR d.event_id = ANY ($3)) AND ($4 IS NULL OR d.topic LIKE ANY (outbox_internal.topic_patterns($4)))
            AND ($5 IS NULL OR d.aggregate_type = $5) AND ($6 IS NULL OR d.aggregate_id = $6)
            AND ($7 IS NULL OR d.event_type = $7) AND ($8 IS NULL OR d.ordering_key = $8)
            AND ($9 IS NULL OR d.last_error LIKE $9)
@@ -515,14 +512,14 @@ BEGIN
     -- A discarded event is remembered for as long as anybody may ask, or the cursor may meet it again.
     DELETE FROM outbox.delivery AS d
      WHERE d.destination = $2 AND d.state = 'DISCARDED' AND d.last_failed_at < clock_timestamp() - interval '30 days';
-    PERFORM outbox.promote(destination, coalesce(keys, '{}'));
+    PERFORM outbox_internal.promote(destination, coalesce(keys, '{}'));
     INSERT INTO outbox.operation (requested_by, destination, action, events, selection)
     VALUES (caller, $2, action, count, jsonb_strip_nulls(jsonb_build_object(
         'event_ids', $3, 'topic', $4, 'aggregate_type', $5, 'aggregate_id', $6,
         'event_type', $7, 'ordering_key', $8, 'error', $9)));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text, name) IS 'internal: redrives or discards dead letters';
+COMMENT ON FUNCTION outbox_internal.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text, name) IS 'redrives or discards dead letters';
 
 -- Delivers dead letters again, with all their attempts. All arguments must fit, without any it is all
 -- of them; `topic` takes patterns as destinations do, `error` one of LIKE. Returns how many.
@@ -535,15 +532,15 @@ CREATE FUNCTION outbox.redrive(
     event_type     text   DEFAULT NULL,
     ordering_key   text   DEFAULT NULL,
     error          text   DEFAULT NULL,
-    caller         outbox.caller DEFAULT CURRENT_USER)
+    caller         outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.refuse_restricted();
-    SELECT outbox.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8, caller);
+    SELECT outbox_internal.refuse_restricted();
+    SELECT outbox_internal.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8, caller);
 END;
-COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text, outbox.caller) IS 'delivers dead letters again';
+COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text, outbox_internal.caller) IS 'delivers dead letters again';
 
 -- Gives dead letters up; what waits behind them follows. Arguments as for outbox.redrive().
 CREATE FUNCTION outbox.discard(
@@ -555,15 +552,15 @@ CREATE FUNCTION outbox.discard(
     event_type     text   DEFAULT NULL,
     ordering_key   text   DEFAULT NULL,
     error          text   DEFAULT NULL,
-    caller         outbox.caller DEFAULT CURRENT_USER)
+    caller         outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT outbox.refuse_restricted();
-    SELECT outbox.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8, caller);
+    SELECT outbox_internal.refuse_restricted();
+    SELECT outbox_internal.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8, caller);
 END;
-COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text, outbox.caller) IS 'gives dead letters up';
+COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text, outbox_internal.caller) IS 'gives dead letters up';
 
 -- ---------------------------------------------------------------------------------------------
 -- One event
@@ -623,7 +620,7 @@ BEGIN ATOMIC
            0, NULL, NULL, NULL, NULL, e.position, r.published_at, r.message_id
       FROM event AS e
       JOIN outbox.destination AS d
-        ON e.topic LIKE ANY (outbox.topic_patterns(outbox.destination_option(d.name, 'topics')))
+        ON e.topic LIKE ANY (outbox_internal.topic_patterns(outbox_internal.destination_option(d.name, 'topics')))
       LEFT JOIN outbox.cursor AS c ON c.destination = d.name
       LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
       LEFT JOIN outbox.batch AS leased ON leased.destination = d.name AND e.position = ANY (leased.positions[:leased.taken])

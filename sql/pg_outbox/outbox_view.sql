@@ -8,14 +8,14 @@ CREATE FUNCTION outbox.payload_as_jsonb(payload bytea)
 RETURNS jsonb
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'outbox_payload_as_jsonb';
-COMMENT ON FUNCTION outbox.payload_as_jsonb(bytea) IS 'internal: a JSON payload, or NULL if jsonb cannot hold it';
+COMMENT ON FUNCTION outbox.payload_as_jsonb(bytea) IS 'a JSON payload, or NULL if jsonb cannot hold it';
 
 -- How far each event is, over all destinations that select it. Views call functions with the rights of
 -- whoever reads them, so what is in here are functions of pg_catalog only.
 CREATE VIEW outbox.event_progress AS
 WITH destination AS MATERIALIZED (
     SELECT d.name, c.number, c.done, c.upto, c.position, c.saved_at,
-           -- as outbox.topic_patterns() does
+           -- as outbox_internal.topic_patterns() does
            (SELECT array_agg(replace(replace(replace(replace(btrim(topic, E' \t\r\n'), '\', '\\'), '%', '\%'), '_', '\_'),
                                      '*', '%'))
               FROM string_to_table(
@@ -68,7 +68,7 @@ SELECT e.position, e.event_id, e.topic, e.aggregate_type, e.aggregate_id, e.even
        coalesce(t.attempts, 0) AS attempts, t.next_retry_at, t.lock_token, t.locked_at
   FROM event AS e
   LEFT JOIN trouble AS t ON t.position = e.position;
-COMMENT ON VIEW outbox.event_progress IS 'internal: how far each event is, for views of the log';
+COMMENT ON VIEW outbox.event_progress IS 'how far each event is, for views of the log';
 COMMENT ON COLUMN outbox.event_progress.position IS 'its place in the log';
 COMMENT ON COLUMN outbox.event_progress.event_id IS 'the event';
 COMMENT ON COLUMN outbox.event_progress.topic IS 'as enqueued; so are the next columns';
@@ -86,7 +86,7 @@ COMMENT ON COLUMN outbox.event_progress.locked_at IS 'since when';
 -- The tables that there are views for. `unpublished` tells which rows of a table are to be moved into the log,
 -- and in_order in which order: by time, but of one aggregate by version, for a transaction that began
 -- earlier may have changed it later.
-CREATE FUNCTION outbox.layout(
+CREATE FUNCTION outbox_internal.layout(
     layout text,
     OUT topic        text,
     OUT content_type text,
@@ -123,14 +123,14 @@ BEGIN
         ELSE
             RAISE EXCEPTION 'layout "%" does not exist', layout
                 USING ERRCODE = 'invalid_parameter_value',
-                      HINT = 'There are seed, seed_jsonb, debezium, tutorial and cqrs.';
+                      HINT = 'The layouts are seed, seed_jsonb, debezium, tutorial and cqrs.';
     END CASE;
 END $$;
-COMMENT ON FUNCTION outbox.layout(text) IS 'internal: what is particular to a layout of outbox tables';
+COMMENT ON FUNCTION outbox_internal.layout(text) IS 'what is particular to a layout of outbox tables';
 
 -- Their columns: the type and default of each, and what the view shows in it. What the application gives is
 -- `given`, all else says what became of the event. extension/views/outbox_view.cpp has them in the same order.
-CREATE FUNCTION outbox.layout_columns(
+CREATE FUNCTION outbox_internal.layout_columns(
     layout text,
     OUT number     bigint,
     OUT name       name,
@@ -202,10 +202,10 @@ BEGIN ATOMIC
       ) AS c(of_layout, name, type, given, by_default, shows)
      WHERE c.of_layout = layout;
 END;
-COMMENT ON FUNCTION outbox.layout_columns(text) IS 'internal: the columns of a layout of outbox tables';
+COMMENT ON FUNCTION outbox_internal.layout_columns(text) IS 'the columns of a layout of outbox tables';
 
 -- A template over {aggregate_type} and {event_type}, as an SQL expression over e.
-CREATE FUNCTION outbox.topic_expression(topic text)
+CREATE FUNCTION outbox_internal.topic_expression(topic text)
 RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT
 SET search_path = pg_catalog, pg_temp
@@ -231,7 +231,7 @@ BEGIN
     END IF;
     RETURN expression;
 END $$;
-COMMENT ON FUNCTION outbox.topic_expression(text) IS 'internal: a template for topics as an SQL expression';
+COMMENT ON FUNCTION outbox_internal.topic_expression(text) IS 'a template for topics as an SQL expression';
 
 -- ---------------------------------------------------------------------------------------------
 -- Views
@@ -242,7 +242,7 @@ CREATE FUNCTION outbox.insert_event()
 RETURNS trigger
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'outbox_insert_event';
-COMMENT ON FUNCTION outbox.insert_event() IS 'internal: makes an event of what is inserted into a view of the log';
+COMMENT ON FUNCTION outbox.insert_event() IS 'makes an event of what is inserted into a view of the log';
 
 CREATE FUNCTION outbox.refuse_change()
 RETURNS trigger
@@ -254,29 +254,29 @@ BEGIN
         USING ERRCODE = 'object_not_in_prerequisite_state',
               DETAIL = 'The view shows the log of pg_outbox, which delivers the events.',
               HINT = CASE TG_OP
-                       WHEN 'UPDATE' THEN 'What became of an event, the view shows by itself. Take the application''s own publisher out of service.'
-                       ELSE 'Events leave the log by themselves when every destination has them. Take the statement out.'
+                       WHEN 'UPDATE' THEN 'The view shows the state of each event. Turn off the application''s own publisher.'
+                       ELSE 'Events are removed from the log when every destination has received them. Remove the statement.'
                      END;
 END $$;
-COMMENT ON FUNCTION outbox.refuse_change() IS 'internal: says what to do instead of changing events';
+COMMENT ON FUNCTION outbox.refuse_change() IS 'says what to do instead of changing events';
 
-CREATE FUNCTION outbox.is_content_type(text text)
+CREATE FUNCTION outbox_internal.is_content_type(text text)
 RETURNS boolean
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'outbox_is_content_type';
-COMMENT ON FUNCTION outbox.is_content_type(text) IS 'internal: whether a text is a media type, as outbox.enqueue() takes it';
+COMMENT ON FUNCTION outbox_internal.is_content_type(text) IS 'whether a text is a media type, as outbox.enqueue() takes it';
 
-CREATE FUNCTION outbox.make_outbox_view(schema name, name name, layout text, content_type text, topic text)
+CREATE FUNCTION outbox_internal.make_outbox_view(schema name, name name, layout text, content_type text, topic text)
 RETURNS regclass
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    its       CONSTANT record := outbox.layout(layout);
+    its       CONSTANT record := outbox_internal.layout(layout);
     topics    CONSTANT text   := coalesce($5, its.topic);
     type      CONSTANT text   := coalesce($4, its.content_type, '');
-    shown     CONSTANT text   := concat_ws(' AND ', 'e.topic = ' || outbox.topic_expression(topics), its.shown);
+    shown     CONSTANT text   := concat_ws(' AND ', 'e.topic = ' || outbox_internal.topic_expression(topics), its.shown);
     view_name text;
     column_   record;
 BEGIN
@@ -286,7 +286,7 @@ BEGIN
     ELSIF $4 IS NOT NULL AND its.content_type IS NULL THEN
         RAISE EXCEPTION 'payloads of layout "%" are JSON', $3
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave content_type out.';
-    ELSIF type <> '' AND NOT outbox.is_content_type(type) THEN
+    ELSIF type <> '' AND NOT outbox_internal.is_content_type(type) THEN
         RAISE EXCEPTION 'content_type is not a media type'
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Write for example ''application/x-protobuf''.';
     END IF;
@@ -294,8 +294,8 @@ BEGIN
     -- The barrier: a role that may read the view must not see other events through functions in its conditions.
     EXECUTE (SELECT format('CREATE VIEW %s WITH (security_barrier) AS SELECT %s FROM outbox.event_progress AS e WHERE %s', view_name,
                            string_agg(format('(%s)::%s AS %I', c.shows, c.type, c.name), ', ' ORDER BY c.number), shown)
-               FROM outbox.layout_columns($3) AS c);
-    FOR column_ IN SELECT * FROM outbox.layout_columns($3) AS c WHERE c.by_default IS NOT NULL LOOP
+               FROM outbox_internal.layout_columns($3) AS c);
+    FOR column_ IN SELECT * FROM outbox_internal.layout_columns($3) AS c WHERE c.by_default IS NOT NULL LOOP
         EXECUTE format('ALTER VIEW %s ALTER %I SET DEFAULT %s', view_name, column_.name, column_.by_default);
     END LOOP;
     EXECUTE format('CREATE TRIGGER insert_event INSTEAD OF INSERT ON %s FOR EACH ROW '
@@ -309,7 +309,7 @@ BEGIN
                    format('the log of pg_outbox, with the columns of the layout "%s"', $3));
     RETURN view_name::regclass;
 END $$;
-COMMENT ON FUNCTION outbox.make_outbox_view(name, name, text, text, text) IS 'internal: makes a view of the log';
+COMMENT ON FUNCTION outbox_internal.make_outbox_view(name, name, text, text, text) IS 'makes a view of the log';
 
 -- Makes a view of the log for an application that inserts into an outbox table. Its events get topics by the
 -- template, and it shows all events of such topics. It belongs to the caller: his are the rights on the
@@ -325,7 +325,7 @@ CREATE FUNCTION outbox.create_outbox_view(
 RETURNS regclass
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC -- no search_path of its own: names without a schema are the caller's
-    SELECT outbox.make_outbox_view(
+    SELECT outbox_internal.make_outbox_view(
                CASE cardinality(parts) WHEN 1 THEN current_schema() ELSE array_to_string(trim_array(parts, 1), '.')::name END,
                parts[cardinality(parts)]::name, layout, content_type, topic)
       FROM parse_ident(name) AS parts;

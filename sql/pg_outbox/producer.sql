@@ -3,15 +3,15 @@
 -- extension/produce/producer.cpp names the columns in this order. The roles are kept as regrole: a rename
 -- changes nothing, and a dump has their names.
 
-CREATE FUNCTION outbox.check_topics(topics text)
+CREATE FUNCTION outbox_internal.check_topics(topics text)
 RETURNS boolean
 LANGUAGE c IMMUTABLE STRICT
 AS 'MODULE_PATHNAME', 'outbox_check_topics';
-COMMENT ON FUNCTION outbox.check_topics(text) IS 'internal: refuses what is no list of patterns';
+COMMENT ON FUNCTION outbox_internal.check_topics(text) IS 'refuses what is no list of patterns';
 
 CREATE TABLE outbox.producer (
     role       regrole     NOT NULL,
-    topics     text        NOT NULL CHECK (outbox.check_topics(topics)),
+    topics     text        NOT NULL CHECK (outbox_internal.check_topics(topics)),
     granted_by name        NOT NULL DEFAULT CURRENT_USER,
     granted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     right_to   text        NOT NULL DEFAULT 'produce' CHECK (right_to IN ('produce', 'capture')),
@@ -30,13 +30,13 @@ COMMENT ON COLUMN outbox.producer.follows IS 'capture: no topics were given, so 
 SELECT pg_extension_config_dump('outbox.producer', 'WHERE role::oid IN (SELECT oid FROM pg_catalog.pg_roles)');
 
 -- Sessions keep what they have read of some tables; however one is changed, they hear of it at commit.
-CREATE FUNCTION outbox.table_changed()
+CREATE FUNCTION outbox_internal.table_changed()
 RETURNS trigger
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'outbox_table_changed';
-COMMENT ON FUNCTION outbox.table_changed() IS 'internal: has sessions read a table again that they keep';
+COMMENT ON FUNCTION outbox_internal.table_changed() IS 'has sessions read a table again that they keep';
 
 CREATE TRIGGER producer_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.producer
-    FOR EACH STATEMENT EXECUTE FUNCTION outbox.table_changed();
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.table_changed();
 ALTER TABLE outbox.producer ENABLE ALWAYS TRIGGER producer_changed;
 COMMENT ON TRIGGER producer_changed ON outbox.producer IS 'has sessions read the table again';

@@ -5,7 +5,7 @@
 -- batch of a lane is handed out, to one fetcher at a time: so the order of a key holds, however many
 -- fetchers there are. A batch knows the places of its events in the log, and is all that a healthy
 -- event costs. When a lane has run empty, whoever finds it so reads the next window of the log (as
--- a relay does, see docs/architecture.md) under the lock of the destination's row of outbox.cursor,
+-- a relay does, see docs/architecture/log.md) under the lock of the destination's row of outbox.cursor,
 -- in which `done` then means: settled, or in a batch.
 --
 -- An event that is refused moves to outbox.delivery and takes the other events of its key that were
@@ -57,7 +57,7 @@ COMMENT ON INDEX outbox.batch_restored IS 'finds those that came with a dump';
 SELECT pg_extension_config_dump('outbox.batch', '');
 
 -- Positions mean the same after a restore, transactions do not: see restore.sql.
-CREATE FUNCTION outbox.adopt_batch()
+CREATE FUNCTION outbox_internal.adopt_batch()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -74,21 +74,12 @@ BEGIN
     NEW.locked_until := NULL;
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION outbox.adopt_batch() IS 'internal: makes a restored batch one of this database';
+COMMENT ON FUNCTION outbox_internal.adopt_batch() IS 'makes a restored batch one of this database';
 
 CREATE TRIGGER adopt_batch BEFORE INSERT ON outbox.batch
-    FOR EACH ROW WHEN (NEW.inserted_by <> pg_current_xact_id()) EXECUTE FUNCTION outbox.adopt_batch();
+    FOR EACH ROW WHEN (NEW.inserted_by <> pg_current_xact_id()) EXECUTE FUNCTION outbox_internal.adopt_batch();
 ALTER TABLE outbox.batch ENABLE ALWAYS TRIGGER adopt_batch;
 COMMENT ON TRIGGER adopt_batch ON outbox.batch IS 'makes a restored batch one of this database';
-
-ALTER TABLE outbox.cursor
-    ADD COLUMN lanes       integer,
-    ADD COLUMN first_batch bigint,
-    ADD COLUMN next_batch  bigint;
-COMMENT ON COLUMN outbox.cursor.lanes IS 'pull: batches were dealt out to so many lanes';
--- Looking for the first batch of a lane from here on, nobody meets dead rows that an old snapshot keeps.
-COMMENT ON COLUMN outbox.cursor.first_batch IS 'pull: there are no batches with a lower number';
-COMMENT ON COLUMN outbox.cursor.next_batch IS 'pull: number of the next batch';
 
 CREATE VIEW outbox.lease AS
 SELECT b.destination, b.lane, b.fetched_by, b.fetched_at, b.locked_until,
@@ -103,53 +94,25 @@ COMMENT ON COLUMN outbox.lease.fetched_at IS 'when it fetched them';
 COMMENT ON COLUMN outbox.lease.locked_until IS 'when others may';
 COMMENT ON COLUMN outbox.lease.events IS 'how many are left under the lease';
 
-CREATE FUNCTION outbox.wake_keeper()
+CREATE FUNCTION outbox_internal.wake_keeper()
 RETURNS void
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_wake_keeper';
-COMMENT ON FUNCTION outbox.wake_keeper() IS 'internal: at commit the keeper hears that events were read or settled';
-
-CREATE FUNCTION outbox.check_isolation()
-RETURNS void
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        RAISE EXCEPTION 'events cannot be fetched or settled in a % transaction',
-                        upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'feature_not_supported',
-                  HINT = 'Use READ COMMITTED, in a transaction of its own.';
-    END IF;
-END $$;
-COMMENT ON FUNCTION outbox.check_isolation() IS 'internal: refuses transactions that look at the past';
-
-CREATE FUNCTION outbox.check_lease_time(lease interval)
-RETURNS void
-LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF lease IS NULL OR lease < interval '1 millisecond' OR lease > interval '1 day' THEN
-        RAISE EXCEPTION 'lease must be from 1 ms to a day'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-END $$;
-COMMENT ON FUNCTION outbox.check_lease_time(interval) IS 'internal: refuses leases that make no sense';
+COMMENT ON FUNCTION outbox_internal.wake_keeper() IS 'at commit the keeper hears that events were read or settled';
 
 -- Stands for outbox.default_destination, which has no server to have USAGE on: who may execute it may fetch
 -- from there. It is not called.
-CREATE FUNCTION outbox.may_fetch_default()
+CREATE FUNCTION outbox_internal.may_fetch_default()
 RETURNS void
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT;
 END;
-COMMENT ON FUNCTION outbox.may_fetch_default() IS 'internal: EXECUTE on it is the right to fetch from outbox.default_destination';
+COMMENT ON FUNCTION outbox_internal.may_fetch_default() IS 'EXECUTE on it is the right to fetch from outbox.default_destination';
 
 -- The server of a pull destination that a role may fetch from.
-CREATE FUNCTION outbox.check_fetcher(destination name, caller name)
+CREATE FUNCTION outbox_internal.check_fetcher(destination name, caller name)
 RETURNS oid
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -157,14 +120,14 @@ AS $$
 DECLARE
     server oid;
 BEGIN
-    PERFORM outbox.refuse_restricted();
+    PERFORM outbox_internal.refuse_restricted();
     SELECT d.server INTO server FROM outbox.destination AS d WHERE d.name = destination AND d.pull;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no pull destination "%"', destination
             USING ERRCODE = 'undefined_object',
                   HINT = 'CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox OPTIONS (url ''pull:'').';
     END IF;
-    IF (server = 0 AND has_function_privilege(caller, 'outbox.may_fetch_default()', 'EXECUTE')
+    IF (server = 0 AND has_function_privilege(caller, 'outbox_internal.may_fetch_default()', 'EXECUTE')
         OR server <> 0 AND has_server_privilege(caller, server, 'USAGE')) IS NOT TRUE THEN
         RAISE EXCEPTION 'permission denied for destination "%"', destination
             USING ERRCODE = 'insufficient_privilege',
@@ -175,14 +138,14 @@ BEGIN
     END IF;
     RETURN server;
 END $$;
-COMMENT ON FUNCTION outbox.check_fetcher(name, name) IS 'internal: refuses those who may not fetch';
+COMMENT ON FUNCTION outbox_internal.check_fetcher(name, name) IS 'refuses those who may not fetch';
 
 -- ------------------------------------------------------------------------------------------------
 -- From the log into batches
 -- ------------------------------------------------------------------------------------------------
 
 -- Our own transaction has not finished, though it sees what it has written.
-CREATE FUNCTION outbox.finished_by_now()
+CREATE FUNCTION outbox_internal.finished_by_now()
 RETURNS pg_snapshot
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -196,10 +159,10 @@ BEGIN ATOMIC
            END
       FROM (SELECT pg_current_snapshot(), pg_current_xact_id()) AS transaction(now, own);
 END;
-COMMENT ON FUNCTION outbox.finished_by_now() IS 'internal: a snapshot in which our own transaction is in progress';
+COMMENT ON FUNCTION outbox_internal.finished_by_now() IS 'a snapshot in which our own transaction is in progress';
 
 -- The option `topics` as patterns of LIKE.
-CREATE FUNCTION outbox.topic_patterns(topics text)
+CREATE FUNCTION outbox_internal.topic_patterns(topics text)
 RETURNS text[]
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -208,11 +171,11 @@ BEGIN ATOMIC
                              '*', '%'))
       FROM string_to_table(coalesce(topics, '*'), ',') AS topic;
 END;
-COMMENT ON FUNCTION outbox.topic_patterns(text) IS 'internal: the option `topics` as patterns of LIKE';
+COMMENT ON FUNCTION outbox_internal.topic_patterns(text) IS 'the option `topics` as patterns of LIKE';
 
 -- Deals out the events that are not in `from_snapshot`, are in `to_snapshot`, and lie above `after`
 -- and not above `upto`; without those up to `settled_position` that were settled in another cluster.
-CREATE FUNCTION outbox.make_batches(
+CREATE FUNCTION outbox_internal.make_batches(
     destination      name,
     from_snapshot    pg_snapshot,
     to_snapshot      pg_snapshot,
@@ -230,7 +193,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    patterns   CONSTANT text[]  := outbox.topic_patterns(outbox.destination_option(destination, 'topics'));
+    patterns   CONSTANT text[]  := outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics'));
     own_number CONSTANT integer := (SELECT c.number FROM outbox.cursor AS c WHERE c.destination = $1);
 BEGIN
     WITH event AS (
@@ -276,10 +239,10 @@ BEGIN
       INTO events, last_position, batches
       FROM (SELECT count(*) AS events, max(position) AS last_position FROM found) AS f;
 END $$;
-COMMENT ON FUNCTION outbox.make_batches(name, pg_snapshot, pg_snapshot, bigint, bigint, pg_snapshot, bigint, integer, bigint) IS
-    'internal: makes batches of events in the log';
+COMMENT ON FUNCTION outbox_internal.make_batches(name, pg_snapshot, pg_snapshot, bigint, bigint, pg_snapshot, bigint, integer, bigint) IS
+    'makes batches of events in the log';
 
-CREATE FUNCTION outbox.make_cursor(destination name, server oid)
+CREATE FUNCTION outbox_internal.make_cursor(destination name, server oid)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -298,10 +261,10 @@ BEGIN
                    FROM outbox.batch AS b WHERE b.destination = $1) AS known(lanes, first_batch, next_batch)
      WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1);
 END $$;
-COMMENT ON FUNCTION outbox.make_cursor(name, oid) IS 'internal: makes the cursor of a destination that has none';
+COMMENT ON FUNCTION outbox_internal.make_cursor(name, oid) IS 'makes the cursor of a destination that has none';
 
 -- The lowest position in a window above a given one.
-CREATE FUNCTION outbox.next_position(from_snapshot pg_snapshot, to_snapshot pg_snapshot, after bigint)
+CREATE FUNCTION outbox_internal.next_position(from_snapshot pg_snapshot, to_snapshot pg_snapshot, after bigint)
 RETURNS bigint
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -318,14 +281,14 @@ BEGIN ATOMIC
                                   WHERE e.xid = late.xid AND e.position > after OFFSET 0) AS e) AS event
      WHERE pg_visible_in_snapshot(xid, to_snapshot);
 END;
-COMMENT ON FUNCTION outbox.next_position(pg_snapshot, pg_snapshot, bigint) IS
-    'internal: where the next event of a window is';
+COMMENT ON FUNCTION outbox_internal.next_position(pg_snapshot, pg_snapshot, bigint) IS
+    'where the next event of a window is';
 
 -- Reads on in the log. True: look again, there are new batches, or more to read.
 --
 -- A large window is read in parts, by position; meanwhile the cursor says, as that of a relay does:
 -- of the window that ends with `upto`, what lies below `position` is done.
-CREATE FUNCTION outbox.read_on(destination name)
+CREATE FUNCTION outbox_internal.read_on(destination name)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -333,7 +296,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     part_size CONSTANT bigint := 200000;
-    wanted    CONSTANT integer := coalesce(outbox.destination_option(destination, 'lanes'), '8');
+    wanted    CONSTANT integer := coalesce(outbox_internal.destination_option(destination, 'lanes'), '8');
     nothing   CONSTANT pg_snapshot := '1:1:';
     c         outbox.cursor;
     foreign_  boolean;
@@ -363,19 +326,19 @@ BEGIN
         RETURN false;
     END IF;
 
-    target := CASE WHEN c.upto IS NULL OR foreign_ THEN outbox.finished_by_now() ELSE c.upto END;
+    target := CASE WHEN c.upto IS NULL OR foreign_ THEN outbox_internal.finished_by_now() ELSE c.upto END;
     SELECT last_value INTO last FROM outbox.event_position;
     part_end := CASE WHEN foreign_ THEN last ELSE c.position + part_size END;
     complete := part_end >= last;
     LOOP
-        made := outbox.make_batches(
+        made := outbox_internal.make_batches(
             destination,
             CASE WHEN foreign_ THEN nothing ELSE c.done END, target,
             CASE WHEN foreign_ OR c.upto IS NULL THEN 0 ELSE c.position END, part_end,
             CASE WHEN foreign_ THEN coalesce(c.upto, c.done) ELSE nothing END, c.position,
             wanted, coalesce(c.next_batch, 1));
         EXIT WHEN made.events > 0 OR complete;
-        part_end := outbox.next_position(c.done, target, part_end) + part_size - 1; -- a gap: the log was emptied there
+        part_end := outbox_internal.next_position(c.done, target, part_end) + part_size - 1; -- a gap: the log was emptied there
         complete := part_end IS NULL;
         EXIT WHEN complete;
     END LOOP;
@@ -395,17 +358,17 @@ BEGIN
            first_batch = coalesce(first, c.next_batch, 1),
            next_batch = coalesce(c.next_batch, 1) + made.batches
      WHERE u.destination = $1;
-    PERFORM outbox.wake_keeper();
+    PERFORM outbox_internal.wake_keeper();
     RETURN made.batches > 0 OR NOT complete;
 END $$;
-COMMENT ON FUNCTION outbox.read_on(name) IS 'internal: makes batches of what is next in the log';
+COMMENT ON FUNCTION outbox_internal.read_on(name) IS 'makes batches of what is next in the log';
 
 -- ------------------------------------------------------------------------------------------------
 -- Fetching
 -- ------------------------------------------------------------------------------------------------
 
 -- Before anything else of a destination is locked. False: there is no cursor of this name, or not any more.
-CREATE FUNCTION outbox.share_cursor(destination name)
+CREATE FUNCTION outbox_internal.share_cursor(destination name)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -414,19 +377,19 @@ BEGIN
     PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR KEY SHARE;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION outbox.share_cursor(name) IS 'internal: keeps operators out while a fetcher is at work';
+COMMENT ON FUNCTION outbox_internal.share_cursor(name) IS 'keeps operators out while a fetcher is at work';
 
-CREATE FUNCTION outbox.fetcher(caller name)
+CREATE FUNCTION outbox_internal.fetcher(caller name)
 RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT concat_ws(' ', caller, nullif(current_setting('application_name'), ''), host(inet_client_addr()));
 END;
-COMMENT ON FUNCTION outbox.fetcher(name) IS 'internal: who fetches';
+COMMENT ON FUNCTION outbox_internal.fetcher(name) IS 'who fetches';
 
 -- After a restore: reads the whole log, once.
-CREATE FUNCTION outbox.find_restored_batches(destination name)
+CREATE FUNCTION outbox_internal.find_restored_batches(destination name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -434,7 +397,7 @@ SET enable_seqscan = on
 SET enable_hashjoin = on
 AS $$
 BEGIN
-    PERFORM outbox.lock_cursor(destination);
+    PERFORM outbox_internal.lock_cursor(destination);
     UPDATE outbox.batch AS b
        SET xids = found.xids
       FROM (SELECT r.lane, r.number, array_agg(e.xid ORDER BY place.number) AS xids
@@ -445,11 +408,11 @@ BEGIN
              GROUP BY r.lane, r.number) AS found
      WHERE b.destination = $1 AND b.lane = found.lane AND b.number = found.number;
 END $$;
-COMMENT ON FUNCTION outbox.find_restored_batches(name) IS 'internal: finds the events of restored batches';
+COMMENT ON FUNCTION outbox_internal.find_restored_batches(name) IS 'finds the events of restored batches';
 
 -- Takes the first batch of a lane under a token. A lane in which somebody else is, or has a lease, is
 -- passed over, and not just its first batch.
-CREATE FUNCTION outbox.claim_batch(
+CREATE FUNCTION outbox_internal.claim_batch(
     destination name, token uuid, locked_until timestamptz, max_events integer, caller name)
 RETURNS SETOF outbox.batch
 LANGUAGE plpgsql VOLATILE
@@ -464,7 +427,7 @@ BEGIN
     SELECT c.lanes, c.first_batch INTO lanes, first_batch FROM outbox.cursor AS c WHERE c.destination = $1;
     RETURN QUERY
     UPDATE outbox.batch AS b
-       SET token = $2, locked_until = $3, fetched_at = now, fetched_by = outbox.fetcher(caller),
+       SET token = $2, locked_until = $3, fetched_at = now, fetched_by = outbox_internal.fetcher(caller),
            taken = least(cardinality(b.positions), max_events), retries = '{}'
      WHERE b.destination = $1
        AND (b.lane, b.number) = (
@@ -481,10 +444,10 @@ BEGIN
                   FOR UPDATE OF f SKIP LOCKED)
     RETURNING b.*;
 END $$;
-COMMENT ON FUNCTION outbox.claim_batch(name, uuid, timestamptz, integer, name) IS 'internal: takes the first batch of a lane';
+COMMENT ON FUNCTION outbox_internal.claim_batch(name, uuid, timestamptz, integer, name) IS 'takes the first batch of a lane';
 
 -- The events of a batch that are under its lease.
-CREATE FUNCTION outbox.events_of(batch outbox.batch)
+CREATE FUNCTION outbox_internal.events_of(batch outbox.batch)
 RETURNS SETOF outbox.event
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -496,9 +459,9 @@ BEGIN ATOMIC
                           WHERE e.xid = b.xid AND e.position = b.place LIMIT 1) AS e
      ORDER BY b.number;
 END;
-COMMENT ON FUNCTION outbox.events_of(outbox.batch) IS 'internal: the events of a batch that are under its lease';
+COMMENT ON FUNCTION outbox_internal.events_of(outbox.batch) IS 'the events of a batch that are under its lease';
 
-CREATE FUNCTION outbox.take_out_of(batch outbox.batch, gone bigint[])
+CREATE FUNCTION outbox_internal.take_out_of(batch outbox.batch, gone bigint[])
 RETURNS outbox.batch
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -513,10 +476,10 @@ BEGIN ATOMIC
      WHERE b.destination = batch.destination AND b.lane = batch.lane AND b.number = batch.number
     RETURNING b.*;
 END;
-COMMENT ON FUNCTION outbox.take_out_of(outbox.batch, bigint[]) IS 'internal: takes events out of a batch';
+COMMENT ON FUNCTION outbox_internal.take_out_of(outbox.batch, bigint[]) IS 'takes events out of a batch';
 
 -- Ends a lease: what was under it has been settled, or (handed_back) not.
-CREATE FUNCTION outbox.end_lease(batch outbox.batch, handed_back boolean)
+CREATE FUNCTION outbox_internal.end_lease(batch outbox.batch, handed_back boolean)
 RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -530,9 +493,9 @@ BEGIN ATOMIC
            taken = 0, retries = '{}', token = NULL, locked_until = NULL, fetched_at = NULL, fetched_by = NULL
      WHERE b.destination = batch.destination AND b.lane = batch.lane AND b.number = batch.number;
 END;
-COMMENT ON FUNCTION outbox.end_lease(outbox.batch, boolean) IS 'internal: ends the lease of a batch';
+COMMENT ON FUNCTION outbox_internal.end_lease(outbox.batch, boolean) IS 'ends the lease of a batch';
 
-CREATE FUNCTION outbox.lock_cursor(destination name)
+CREATE FUNCTION outbox_internal.lock_cursor(destination name)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -541,10 +504,10 @@ BEGIN
     PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR NO KEY UPDATE;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION outbox.lock_cursor(name) IS 'internal: keeps other fetchers from changing what holds keys';
+COMMENT ON FUNCTION outbox_internal.lock_cursor(name) IS 'keeps other fetchers from changing what holds keys';
 
 -- Puts events of a batch whose keys are held behind those that hold them.
-CREATE FUNCTION outbox.park_held(batch outbox.batch)
+CREATE FUNCTION outbox_internal.park_held(batch outbox.batch)
 RETURNS outbox.batch
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -553,26 +516,26 @@ DECLARE
     held record;
 BEGIN
     IF NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = batch.destination)
-       OR NOT EXISTS (SELECT FROM outbox.events_of(batch) AS e, outbox.first_of_key(batch.destination, e.ordering_key))
+       OR NOT EXISTS (SELECT FROM outbox_internal.events_of(batch) AS e, outbox_internal.first_of_key(batch.destination, e.ordering_key))
     THEN
         RETURN batch;
     END IF;
-    PERFORM outbox.lock_cursor(batch.destination);
+    PERFORM outbox_internal.lock_cursor(batch.destination);
     SELECT array_agg(e.xid) AS xids, array_agg(e.position) AS positions, array_agg(e.ordering_key) AS keys
       INTO held
-      FROM outbox.events_of(batch) AS e
-     WHERE EXISTS (SELECT FROM outbox.first_of_key(batch.destination, e.ordering_key));
+      FROM outbox_internal.events_of(batch) AS e
+     WHERE EXISTS (SELECT FROM outbox_internal.first_of_key(batch.destination, e.ordering_key));
     IF held.positions IS NULL THEN
         RETURN batch;
     END IF;
-    PERFORM outbox.park_events(batch.destination, held.xids, held.positions);
-    PERFORM outbox.promote(batch.destination, held.keys); -- a late one may have come to be the first
-    RETURN outbox.take_out_of(batch, held.positions);
+    PERFORM outbox_internal.park_events(batch.destination, held.xids, held.positions);
+    PERFORM outbox_internal.promote(batch.destination, held.keys); -- a late one may have come to be the first
+    RETURN outbox_internal.take_out_of(batch, held.positions);
 END $$;
-COMMENT ON FUNCTION outbox.park_held(outbox.batch) IS 'internal: puts events behind those that hold their keys';
+COMMENT ON FUNCTION outbox_internal.park_held(outbox.batch) IS 'puts events behind those that hold their keys';
 
 -- Takes events in trouble that are due under a token.
-CREATE FUNCTION outbox.claim_retries(
+CREATE FUNCTION outbox_internal.claim_retries(
     destination name, token uuid, locked_until timestamptz, max_events integer, caller name)
 RETURNS SETOF outbox.delivery
 LANGUAGE plpgsql VOLATILE
@@ -588,14 +551,14 @@ BEGIN
                       AND (d.lock_token IS NULL OR d.locked_until < now)) THEN
         RETURN;
     END IF;
-    IF NOT outbox.lock_cursor(destination) THEN
+    IF NOT outbox_internal.lock_cursor(destination) THEN
         RETURN; -- there is none yet
     END IF;
     DELETE FROM outbox.batch AS b
      WHERE b.ctid = ANY (ARRAY(SELECT o.ctid FROM outbox.batch AS o
                                 WHERE o.destination = $1 AND o.lane = -1 AND o.locked_until < now
                                   FOR UPDATE SKIP LOCKED));
-    claimed := ARRAY(SELECT d.position FROM outbox.claim_due($1, $2, $3, max_events, 4194304) AS d);
+    claimed := ARRAY(SELECT d.position FROM outbox_internal.claim_due($1, $2, $3, max_events, 4194304) AS d);
     IF cardinality(claimed) = 0 THEN
         RETURN;
     END IF;
@@ -603,7 +566,7 @@ BEGIN
     INSERT INTO outbox.batch
         (destination, lane, number, xids, positions, retries, token, locked_until, fetched_at, fetched_by)
     SELECT $1, -1, c.next_batch - 1, '{}', '{}', claimed, $2, $3, now,
-           outbox.fetcher(caller)
+           outbox_internal.fetcher(caller)
       FROM outbox.cursor AS c
      WHERE c.destination = $1;
     RETURN QUERY
@@ -611,8 +574,8 @@ BEGIN
      WHERE d.destination = $1 AND d.position = ANY (claimed)
      ORDER BY d.position;
 END $$;
-COMMENT ON FUNCTION outbox.claim_retries(name, uuid, timestamptz, integer, name) IS
-    'internal: takes events in trouble that are due under a token';
+COMMENT ON FUNCTION outbox_internal.claim_retries(name, uuid, timestamptz, integer, name) IS
+    'takes events in trouble that are due under a token';
 
 -- Plans are kept, and must be right for tables that were empty when they were made: indexes only, and
 -- no compiling because of what the others seem to cost.
@@ -620,7 +583,7 @@ CREATE FUNCTION outbox.fetch(
     destination name,
     max_events  integer DEFAULT 100,
     lease       interval DEFAULT '30 seconds',
-    caller      outbox.caller DEFAULT CURRENT_USER)
+    caller      outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS TABLE (
     token           uuid,
     attempts        integer,
@@ -647,13 +610,13 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    server    CONSTANT oid := outbox.check_fetcher(destination, caller);
+    server    CONSTANT oid := outbox_internal.check_fetcher(destination, caller);
     new_token CONSTANT uuid := gen_random_uuid();
     batch     outbox.batch;
     count     bigint;
 BEGIN
-    PERFORM outbox.check_isolation();
-    PERFORM outbox.check_lease_time(lease);
+    PERFORM outbox_internal.check_isolation('events cannot be fetched or settled');
+    PERFORM outbox_internal.check_lease_time(lease);
     IF max_events IS NULL OR max_events < 1 THEN
         RAISE EXCEPTION 'max_events must be at least 1' USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -662,40 +625,40 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    IF NOT outbox.share_cursor(destination) THEN
-        PERFORM outbox.make_cursor(destination, server);
+    IF NOT outbox_internal.share_cursor(destination) THEN
+        PERFORM outbox_internal.make_cursor(destination, server);
     ELSIF (SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = $1) THEN
         RETURN;
     ELSIF EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = $1 AND b.xids IS NULL) THEN
-        PERFORM outbox.find_restored_batches(destination);
+        PERFORM outbox_internal.find_restored_batches(destination);
     END IF;
 
     RETURN QUERY
     SELECT new_token, d.attempts, d.position, d.occurred_at, d.event_id, d.version, d.schema_version,
            d.source_event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key,
            d.content_type, d.headers, d.payload
-      FROM outbox.claim_retries(destination, new_token, clock_timestamp() + lease, max_events, caller) AS d;
+      FROM outbox_internal.claim_retries(destination, new_token, clock_timestamp() + lease, max_events, caller) AS d;
     IF FOUND THEN
         RETURN;
     END IF;
 
     LOOP
         SELECT * INTO batch
-          FROM outbox.claim_batch(destination, new_token, clock_timestamp() + lease, max_events, caller);
+          FROM outbox_internal.claim_batch(destination, new_token, clock_timestamp() + lease, max_events, caller);
         IF NOT FOUND THEN
-            CONTINUE WHEN outbox.read_on(destination);
+            CONTINUE WHEN outbox_internal.read_on(destination);
             RETURN;
         END IF;
-        batch := outbox.park_held(batch);
+        batch := outbox_internal.park_held(batch);
         EXIT WHEN batch.taken > 0;
-        PERFORM outbox.end_lease(batch, false);
+        PERFORM outbox_internal.end_lease(batch, false);
     END LOOP;
 
     RETURN QUERY
     SELECT new_token, 0, e.position, e.occurred_at, e.event_id, e.version, e.schema_version,
            e.source_event_id, e.topic, e.aggregate_type, e.aggregate_id, e.event_type, e.ordering_key,
            e.content_type, e.headers, e.payload
-      FROM outbox.events_of(batch) AS e;
+      FROM outbox_internal.events_of(batch) AS e;
     GET DIAGNOSTICS count = ROW_COUNT;
     IF count <> batch.taken THEN
         RAISE EXCEPTION 'events of destination "%" are missing in the log', destination
@@ -703,7 +666,7 @@ BEGIN
                   DETAIL = format('Of batch %s, %s of %s were found.', batch.number, count, batch.taken);
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.fetch(name, integer, interval, outbox.caller) IS
+COMMENT ON FUNCTION outbox.fetch(name, integer, interval, outbox_internal.caller) IS
     'takes the next events of a pull destination under a lease; commit before you use them';
 
 -- ------------------------------------------------------------------------------------------------
@@ -711,7 +674,7 @@ COMMENT ON FUNCTION outbox.fetch(name, integer, interval, outbox.caller) IS
 -- ------------------------------------------------------------------------------------------------
 
 -- The batch of a lease that has not ended, locked; with the cursor if events in trouble are concerned.
-CREATE FUNCTION outbox.lock_lease(token uuid, with_cursor boolean)
+CREATE FUNCTION outbox_internal.lock_lease(token uuid, with_cursor boolean)
 RETURNS outbox.batch
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -720,12 +683,12 @@ AS $$
 DECLARE
     batch outbox.batch;
 BEGIN
-    PERFORM outbox.refuse_restricted(); -- here for all who settle
-    PERFORM outbox.check_isolation();
-    PERFORM outbox.wake_keeper();
+    PERFORM outbox_internal.refuse_restricted(); -- here for all who settle
+    PERFORM outbox_internal.check_isolation('events cannot be fetched or settled');
+    PERFORM outbox_internal.wake_keeper();
     LOOP
         SELECT * INTO batch FROM outbox.batch AS b WHERE b.token = $1;
-        EXIT WHEN NOT FOUND OR outbox.share_cursor(batch.destination); -- else it was renamed while we waited
+        EXIT WHEN NOT FOUND OR outbox_internal.share_cursor(batch.destination); -- else it was renamed while we waited
     END LOOP;
     SELECT * INTO batch FROM outbox.batch AS b WHERE b.token = $1 FOR UPDATE;
     IF NOT FOUND THEN
@@ -734,7 +697,7 @@ BEGIN
                   DETAIL = 'It was settled or given back, or it ended and others have fetched its events since.';
     END IF;
     IF with_cursor OR cardinality(batch.retries) > 0 THEN
-        PERFORM outbox.lock_cursor(batch.destination);
+        PERFORM outbox_internal.lock_cursor(batch.destination);
     END IF;
     IF batch.locked_until <= clock_timestamp() THEN
         RAISE EXCEPTION 'lease % has ended', token
@@ -744,7 +707,7 @@ BEGIN
     END IF;
     RETURN batch;
 END $$;
-COMMENT ON FUNCTION outbox.lock_lease(uuid, boolean) IS 'internal: the batch of a lease that has not ended';
+COMMENT ON FUNCTION outbox_internal.lock_lease(uuid, boolean) IS 'the batch of a lease that has not ended';
 
 CREATE FUNCTION outbox.ack(token uuid)
 RETURNS integer
@@ -754,20 +717,20 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    batch CONSTANT outbox.batch := outbox.lock_lease(token, false);
+    batch CONSTANT outbox.batch := outbox_internal.lock_lease(token, false);
 BEGIN
-    IF outbox.destination_option(batch.destination, 'receipts') = 'on' THEN
-        PERFORM outbox.add_receipts(batch.destination, array_agg(e.event_id), array_agg(e.position),
+    IF outbox_internal.destination_option(batch.destination, 'receipts') = 'on' THEN
+        PERFORM outbox_internal.add_receipts(batch.destination, array_agg(e.event_id), array_agg(e.position),
                                     array_agg(extract(epoch FROM clock_timestamp())::double precision), array_agg(''::text))
-           FROM (SELECT b.event_id, b.position FROM outbox.events_of(batch) AS b
+           FROM (SELECT b.event_id, b.position FROM outbox_internal.events_of(batch) AS b
                  UNION ALL
                  SELECT d.event_id, d.position FROM outbox.delivery AS d
                   WHERE d.destination = batch.destination AND d.position = ANY (batch.retries)) AS e;
     END IF;
     IF cardinality(batch.retries) > 0 THEN
-        PERFORM outbox.promote(batch.destination, ARRAY(SELECT outbox.settle_events(batch.destination, token, batch.retries)));
+        PERFORM outbox_internal.promote(batch.destination, ARRAY(SELECT outbox_internal.settle_events(batch.destination, token, batch.retries)));
     END IF;
-    PERFORM outbox.end_lease(batch, false);
+    PERFORM outbox_internal.end_lease(batch, false);
     RETURN batch.taken + cardinality(batch.retries);
 END $$;
 COMMENT ON FUNCTION outbox.ack(uuid) IS
@@ -775,7 +738,7 @@ COMMENT ON FUNCTION outbox.ack(uuid) IS
 
 -- Moves an event that is under a lease to outbox.delivery, still under the lease, with all others of
 -- its key there are.
-CREATE FUNCTION outbox.move_key(batch outbox.batch, failed bigint)
+CREATE FUNCTION outbox_internal.move_key(batch outbox.batch, failed bigint)
 RETURNS outbox.batch
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -785,18 +748,18 @@ DECLARE
     moved record;
 BEGIN
     SELECT array_agg(e.xid) AS xids, array_agg(e.position) AS positions INTO moved
-      FROM outbox.events_of(batch) AS e
-      JOIN outbox.events_of(batch) AS f ON f.position = failed
+      FROM outbox_internal.events_of(batch) AS e
+      JOIN outbox_internal.events_of(batch) AS f ON f.position = failed
      WHERE e.position = f.position OR e.ordering_key = f.ordering_key AND f.ordering_key <> '';
-    PERFORM outbox.park_events(batch.destination, moved.xids, moved.positions);
+    PERFORM outbox_internal.park_events(batch.destination, moved.xids, moved.positions);
     UPDATE outbox.delivery AS d
        SET lock_token = batch.token, locked_at = batch.fetched_at, locked_until = batch.locked_until
      WHERE d.destination = batch.destination AND d.position = ANY (moved.positions);
-    batch := outbox.take_out_of(batch, moved.positions);
+    batch := outbox_internal.take_out_of(batch, moved.positions);
     batch.retries := batch.retries || moved.positions;
     RETURN batch;
 END $$;
-COMMENT ON FUNCTION outbox.move_key(outbox.batch, bigint) IS 'internal: moves the events of a key to outbox.delivery';
+COMMENT ON FUNCTION outbox_internal.move_key(outbox.batch, bigint) IS 'moves the events of a key to outbox.delivery';
 
 -- Returns events of the same lease that must not be sent any more: they wait behind this one.
 CREATE FUNCTION outbox.nack(token uuid, event_id uuid, error text, permanent boolean DEFAULT false)
@@ -810,14 +773,14 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    batch  outbox.batch := outbox.lock_lease(token, true);
+    batch  outbox.batch := outbox_internal.lock_lease(token, true);
     place  bigint;
     failed outbox.delivery;
     behind bigint[] := '{}';
 BEGIN
-    SELECT e.position INTO place FROM outbox.events_of(batch) AS e WHERE e.event_id = $2;
+    SELECT e.position INTO place FROM outbox_internal.events_of(batch) AS e WHERE e.event_id = $2;
     IF FOUND THEN
-        batch := outbox.move_key(batch, place);
+        batch := outbox_internal.move_key(batch, place);
     END IF;
     SELECT * INTO failed FROM outbox.delivery AS d
      WHERE d.destination = batch.destination AND d.position = ANY (batch.retries)
@@ -829,16 +792,16 @@ BEGIN
     END IF;
 
     SELECT f.state INTO failed.state
-      FROM outbox.fail_events(batch.destination, ARRAY[failed.xid], ARRAY[failed.position],
+      FROM outbox_internal.fail_events(batch.destination, ARRAY[failed.xid], ARRAY[failed.position],
                               ARRAY[coalesce(error, '')], ARRAY[coalesce(permanent, false)]) AS f;
-    IF failed.state = 'RELEASED' OR outbox.destination_option(batch.destination, 'on_dead_letter') = 'block' THEN
+    IF failed.state = 'RELEASED' OR outbox_internal.destination_option(batch.destination, 'on_dead_letter') = 'block' THEN
         behind := ARRAY(SELECT d.position FROM outbox.delivery AS d
                          WHERE d.destination = batch.destination AND d.position = ANY (batch.retries)
                            AND d.ordering_key = failed.ordering_key AND d.ordering_key <> ''
                            AND d.position > failed.position AND d.lock_token = $1);
-        PERFORM outbox.unlock_events(batch.destination, token, behind);
+        PERFORM outbox_internal.unlock_events(batch.destination, token, behind);
     END IF;
-    PERFORM outbox.promote(batch.destination, ARRAY[failed.ordering_key]);
+    PERFORM outbox_internal.promote(batch.destination, ARRAY[failed.ordering_key]);
     UPDATE outbox.batch AS b
        SET retries = ARRAY(SELECT r FROM unnest(batch.retries) AS r WHERE r <> ALL (behind || failed.position))
      WHERE b.token = $1;
@@ -862,8 +825,8 @@ DECLARE
     batch   outbox.batch;
     new_end CONSTANT timestamptz := clock_timestamp() + lease;
 BEGIN
-    PERFORM outbox.check_lease_time(lease);
-    batch := outbox.lock_lease(token, false);
+    PERFORM outbox_internal.check_lease_time(lease);
+    batch := outbox_internal.lock_lease(token, false);
     UPDATE outbox.batch AS b SET locked_until = new_end WHERE b.token = $1;
     UPDATE outbox.delivery AS d SET locked_until = new_end
      WHERE d.destination = batch.destination AND d.position = ANY (batch.retries) AND d.lock_token = $1;
@@ -879,10 +842,10 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    batch CONSTANT outbox.batch := outbox.lock_lease(token, false);
+    batch CONSTANT outbox.batch := outbox_internal.lock_lease(token, false);
 BEGIN
-    PERFORM outbox.unlock_events(batch.destination, token, batch.retries);
-    PERFORM outbox.end_lease(batch, true);
+    PERFORM outbox_internal.unlock_events(batch.destination, token, batch.retries);
+    PERFORM outbox_internal.end_lease(batch, true);
     RETURN batch.taken + cardinality(batch.retries);
 END $$;
 COMMENT ON FUNCTION outbox.release(uuid) IS
@@ -893,7 +856,7 @@ COMMENT ON FUNCTION outbox.release(uuid) IS
 -- ------------------------------------------------------------------------------------------------
 
 -- The cursor of its relay is ahead of what is in batches: that is put in the relay's way.
-CREATE FUNCTION outbox.leave_pull()
+CREATE FUNCTION outbox_internal.leave_pull()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -910,18 +873,18 @@ BEGIN
         -- Before it is asked for batches: somebody may just be making the first ones.
         PERFORM FROM outbox.cursor AS c WHERE c.destination = left_behind FOR UPDATE;
         CONTINUE WHEN NOT EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = left_behind);
-        PERFORM outbox.find_restored_batches(left_behind);
-        PERFORM outbox.park_events(left_behind, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = left_behind;
+        PERFORM outbox_internal.find_restored_batches(left_behind);
+        PERFORM outbox_internal.park_events(left_behind, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = left_behind;
         DELETE FROM outbox.batch AS b WHERE b.destination = left_behind;
         UPDATE outbox.delivery AS w SET next_retry_at = clock_timestamp()
          WHERE w.destination = left_behind AND w.ordering_key = '' AND w.state = 'PENDING' AND w.next_retry_at IS NULL;
-        PERFORM outbox.promote(left_behind, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
+        PERFORM outbox_internal.promote(left_behind, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
                                               WHERE w.destination = left_behind AND w.state = 'PENDING'));
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox.leave_pull() IS 'internal: hands what fetchers have not settled to a relay';
+COMMENT ON FUNCTION outbox_internal.leave_pull() IS 'hands what fetchers have not settled to a relay';
 
 CREATE EVENT TRIGGER outbox_leave_pull ON ddl_command_end WHEN tag IN ('ALTER SERVER')
-    EXECUTE FUNCTION outbox.leave_pull();
+    EXECUTE FUNCTION outbox_internal.leave_pull();
 ALTER EVENT TRIGGER outbox_leave_pull ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_leave_pull IS 'hands what fetchers have not settled to a relay';

@@ -37,7 +37,7 @@ SELECT pg_extension_config_dump('outbox.receipt_0', '');
 SELECT pg_extension_config_dump('outbox.receipt_1', '');
 
 -- Times are seconds since 1970.
-CREATE FUNCTION outbox.add_receipts(destination name, event_ids uuid[], positions bigint[], times double precision[], message_ids text[])
+CREATE FUNCTION outbox_internal.add_receipts(destination name, event_ids uuid[], positions bigint[], times double precision[], message_ids text[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
@@ -49,11 +49,11 @@ BEGIN
                    (SELECT t.current FROM outbox.receipt_turn AS t))
       USING destination, event_ids, positions, times, message_ids;
 END $$;
-COMMENT ON FUNCTION outbox.add_receipts(name, uuid[], bigint[], double precision[], text[]) IS
-    'internal: keeps that events were confirmed';
+COMMENT ON FUNCTION outbox_internal.add_receipts(name, uuid[], bigint[], double precision[], text[]) IS
+    'keeps that events were confirmed';
 
 -- Called by the keeper. Whoever adds receipts, or reads them, at this very moment makes it come back later.
-CREATE FUNCTION outbox.turn_receipts()
+CREATE FUNCTION outbox_internal.turn_receipts()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -73,4 +73,4 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
-COMMENT ON FUNCTION outbox.turn_receipts() IS 'internal: forgets receipts that are old';
+COMMENT ON FUNCTION outbox_internal.turn_receipts() IS 'forgets receipts that are old';

@@ -16,26 +16,26 @@
 -- No worker in this database until the session ends: half of a log is not for reading, for its events
 -- are not in order. And one table at a time, also in a parallel restore: events are numbered by the
 -- cursors that are there.
-CREATE FUNCTION outbox.begin_restore()
+CREATE FUNCTION outbox_internal.begin_restore()
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_begin_restore';
-COMMENT ON FUNCTION outbox.begin_restore() IS 'internal: has the workers of the database leave until this session ends';
+COMMENT ON FUNCTION outbox_internal.begin_restore() IS 'has the workers of the database leave until this session ends';
 
 -- The highest of these numbers.
-CREATE FUNCTION outbox.last_restored_xid()
+CREATE FUNCTION outbox_internal.last_restored_xid()
 RETURNS xid8
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
     SELECT '600'::xid8;
 END;
-COMMENT ON FUNCTION outbox.last_restored_xid() IS 'internal: xids up to this one are those of events of a restored dump';
+COMMENT ON FUNCTION outbox_internal.last_restored_xid() IS 'xids up to this one are those of events of a restored dump';
 
 -- ---------------------------------------------------------------------------------------------
 -- Events
 -- ---------------------------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.adopt_event()
+CREATE FUNCTION outbox_internal.adopt_event()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -44,9 +44,9 @@ BEGIN
     IF NEW.xid = pg_current_xact_id() THEN
         RETURN NEW; -- made here
     END IF;
-    PERFORM outbox.begin_restore();
+    PERFORM outbox_internal.begin_restore();
     SELECT CASE
-             WHEN bool_and(pg_snapshot_xmax(c.done) <= outbox.last_restored_xid())
+             WHEN bool_and(pg_snapshot_xmax(c.done) <= outbox_internal.last_restored_xid())
              THEN greatest('3'::xid8, -- maximum over the snapshots it had not finished in
                            (array_agg(pg_snapshot_xmax(c.done) ORDER BY pg_snapshot_xmax(c.done) DESC)
                                FILTER (WHERE NOT pg_visible_in_snapshot(NEW.xid, c.dumped_done)))[1],
@@ -59,14 +59,14 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION outbox.adopt_event() IS 'internal: makes a restored event one of this database';
+COMMENT ON FUNCTION outbox_internal.adopt_event() IS 'makes a restored event one of this database';
 
 DO $$
 BEGIN
     FOR number IN 0..3 LOOP
         EXECUTE format(
             'CREATE TRIGGER adopt_event BEFORE INSERT ON outbox.event_%1$s
-                 FOR EACH ROW EXECUTE FUNCTION outbox.adopt_event();
+                 FOR EACH ROW EXECUTE FUNCTION outbox_internal.adopt_event();
              ALTER TABLE outbox.event_%1$s ENABLE ALWAYS TRIGGER adopt_event;
              COMMENT ON TRIGGER adopt_event ON outbox.event_%1$s IS ''makes a restored event one of this database''',
             number);
@@ -79,7 +79,7 @@ $$;
 -- ---------------------------------------------------------------------------------------------
 
 -- A restored cursor takes the place of one that a relay has made since CREATE SERVER.
-CREATE FUNCTION outbox.adopt_cursor()
+CREATE FUNCTION outbox_internal.adopt_cursor()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -91,19 +91,19 @@ BEGIN
         RETURN NEW; -- made here
     END IF;
 
-    PERFORM outbox.begin_restore();
+    PERFORM outbox_internal.begin_restore();
     WITH replaced AS (
         DELETE FROM outbox.cursor AS c WHERE c.destination = NEW.destination RETURNING c.lease
     )
     SELECT greatest(NEW.lease, max(r.lease)) + 1 INTO NEW.lease FROM replaced AS r;
     NEW.server := coalesce((SELECT s.oid FROM pg_foreign_server AS s
-                             WHERE s.srvname = NEW.destination AND outbox.is_destination(s.oid)), 0);
+                             WHERE s.srvname = NEW.destination AND outbox_internal.is_destination(s.oid)), 0);
     NEW.system_identifier := this_system;
     NEW.inserted_by := pg_current_xact_id();
 
     -- Events that were numbered without this cursor do not say what it had settled, and numbers that
     -- are in use must not change any more.
-    IF NOT EXISTS (SELECT FROM outbox.event AS e WHERE e.xid <= outbox.last_restored_xid()) THEN
+    IF NOT EXISTS (SELECT FROM outbox.event AS e WHERE e.xid <= outbox_internal.last_restored_xid()) THEN
         NEW.dumped_done := NEW.done;
         NEW.dumped_upto := NEW.upto;
     ELSE
@@ -115,15 +115,15 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION outbox.adopt_cursor() IS 'internal: makes a restored cursor one of this database';
+COMMENT ON FUNCTION outbox_internal.adopt_cursor() IS 'makes a restored cursor one of this database';
 
 CREATE TRIGGER adopt_cursor BEFORE INSERT ON outbox.cursor
-    FOR EACH ROW EXECUTE FUNCTION outbox.adopt_cursor();
+    FOR EACH ROW EXECUTE FUNCTION outbox_internal.adopt_cursor();
 ALTER TABLE outbox.cursor ENABLE ALWAYS TRIGGER adopt_cursor;
 COMMENT ON TRIGGER adopt_cursor ON outbox.cursor IS 'makes a restored cursor one of this database';
 
 -- Of two snapshots with the same end the later one has fewer transactions in progress.
-CREATE FUNCTION outbox.number_cursors()
+CREATE FUNCTION outbox_internal.number_cursors()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -132,11 +132,11 @@ BEGIN
     WITH restored AS (
         SELECT c.destination, c.dumped_done, c.dumped_upto
           FROM outbox.cursor AS c
-         WHERE c.dumped_done IS NOT NULL AND pg_snapshot_xmax(c.done) <= outbox.last_restored_xid()
+         WHERE c.dumped_done IS NOT NULL AND pg_snapshot_xmax(c.done) <= outbox_internal.last_restored_xid()
     ), numbered AS (
         SELECT s.destination, s.is_upto,
                least(3 + row_number() OVER (ORDER BY pg_snapshot_xmax(s.snapshot), s.in_progress DESC),
-                     outbox.last_restored_xid()::text::bigint) AS number
+                     outbox_internal.last_restored_xid()::text::bigint) AS number
           FROM (SELECT r.destination, v.is_upto, v.snapshot,
                        (SELECT count(*) FROM pg_snapshot_xip(v.snapshot)) AS in_progress
                   FROM restored AS r
@@ -153,9 +153,9 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION outbox.number_cursors() IS 'internal: numbers the snapshots of restored cursors';
+COMMENT ON FUNCTION outbox_internal.number_cursors() IS 'numbers the snapshots of restored cursors';
 
 CREATE TRIGGER number_cursors AFTER INSERT ON outbox.cursor
-    FOR EACH ROW WHEN (NEW.dumped_done IS NOT NULL) EXECUTE FUNCTION outbox.number_cursors();
+    FOR EACH ROW WHEN (NEW.dumped_done IS NOT NULL) EXECUTE FUNCTION outbox_internal.number_cursors();
 ALTER TABLE outbox.cursor ENABLE ALWAYS TRIGGER number_cursors;
 COMMENT ON TRIGGER number_cursors ON outbox.cursor IS 'numbers the snapshots of restored cursors';

@@ -19,7 +19,7 @@ COMMENT ON COLUMN outbox.destination.pull IS 'it has no relay: events are taken 
 -- Which events of the log a destination holds, as a condition over e: those that it selects, has not settled, and
 -- has no copy of in outbox.delivery. $1 is its name, $2 its topics as patterns, $3 its number; it
 -- has settled $4, and of $5 what lies up to $6.
-CREATE FUNCTION outbox.held_condition()
+CREATE FUNCTION outbox_internal.held_condition()
 RETURNS text
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -28,7 +28,7 @@ BEGIN ATOMIC
             AND (e.position <= $6 AND pg_visible_in_snapshot(e.xid, $5)) IS NOT TRUE
             AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = $1 AND d.position = e.position)';
 END;
-COMMENT ON FUNCTION outbox.held_condition() IS 'internal: which events of the log a destination holds';
+COMMENT ON FUNCTION outbox_internal.held_condition() IS 'which events of the log a destination holds';
 
 -- The destinations that have not settled all of a segment, by what they have saved. Without a cursor
 -- that speaks of this cluster's transactions that is all of it. An event that a destination does not select is
@@ -58,9 +58,9 @@ BEGIN
             number)
             INTO holds USING destination.done;
         IF holds THEN  -- something that is not settled is there; only now it is read what that is
-            EXECUTE format('SELECT EXISTS (SELECT FROM outbox.event_%s AS e WHERE %s)', number, outbox.held_condition())
+            EXECUTE format('SELECT EXISTS (SELECT FROM outbox.event_%s AS e WHERE %s)', number, outbox_internal.held_condition())
                 INTO holds
-               USING destination.name, outbox.topic_patterns(outbox.destination_option(destination.name, 'topics')),
+               USING destination.name, outbox_internal.topic_patterns(outbox_internal.destination_option(destination.name, 'topics')),
                      destination.number, destination.done, destination.upto, destination.position;
         END IF;
         IF NOT holds AND destination.pull THEN  -- read, but not settled: see pull.sql
@@ -83,14 +83,14 @@ END $$;
 COMMENT ON FUNCTION outbox.segment_held_by(integer) IS 'destinations that have not settled all events that they select of a segment';
 
 -- Without any destination, events wait for the first one.
-CREATE FUNCTION outbox.segment_is_free(number integer)
+CREATE FUNCTION outbox_internal.segment_is_free(number integer)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM outbox.destination) AND cardinality(outbox.segment_held_by(number)) = 0;
 END;
-COMMENT ON FUNCTION outbox.segment_is_free(integer) IS 'internal: no destination needs the events of a segment';
+COMMENT ON FUNCTION outbox_internal.segment_is_free(integer) IS 'no destination needs the events of a segment';
 
 CREATE VIEW outbox.segment AS
 SELECT r.number,

@@ -2,7 +2,7 @@
 
 -- NULL: this is the first event of its kind for the source event, and it is remembered; else the id of the
 -- one that was enqueued before.
-CREATE FUNCTION outbox.claim_source_event(
+CREATE FUNCTION outbox_internal.claim_source_event(
     source_event_id uuid,
     aggregate_type  text,
     aggregate_id    text,
@@ -32,11 +32,11 @@ BEGIN
         -- It was forgotten in between.
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox.claim_source_event(uuid, text, text, text, uuid) IS
-    'internal: remembers that an event was enqueued for a source event, once';
+COMMENT ON FUNCTION outbox_internal.claim_source_event(uuid, text, text, text, uuid) IS
+    'remembers that an event was enqueued for a source event, once';
 
 -- Called by the keeper. Returns whether there are more of those that are old.
-CREATE FUNCTION outbox.forget_source_events()
+CREATE FUNCTION outbox_internal.forget_source_events()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -56,4 +56,4 @@ BEGIN
     GET DIAGNOSTICS forgotten = ROW_COUNT;
     RETURN forgotten = at_once;
 END $$;
-COMMENT ON FUNCTION outbox.forget_source_events() IS 'internal: forgets events that were enqueued for a source event long ago';
+COMMENT ON FUNCTION outbox_internal.forget_source_events() IS 'forgets events that were enqueued for a source event long ago';

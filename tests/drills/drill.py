@@ -219,7 +219,7 @@ class Drill(Writing):
         ]  # fmt: skip
 
     def most_behind_a_slow_event(self) -> int:
-        """docs/architecture.md; and the log is read a block of 512 events at a time."""
+        """docs/architecture/pipeline.md; and the log is read a block of 512 events at a time."""
         return 16 * int(self.cluster.settings["outbox.max_in_flight"]) + 512
 
     def wait_until_settled(self, ledger: list[Entry]) -> None:

@@ -270,7 +270,7 @@ def after_seek(drill: Drill) -> Iterator[int]:
     relay = drill.relay()
     with transaction(drill) as operator:
         # Not in the middle of a transaction of its own, in which it may have what we need.
-        operator.execute("SELECT outbox.take_control('suffering')")
+        operator.execute("SELECT outbox_internal.take_control('suffering')")
         os.kill(relay, signal.SIGSTOP)
         try:
             operator.execute("SELECT outbox.seek('suffering', 'beginning')")

@@ -4,9 +4,10 @@ Prints one line per violation and fails if there is any.
 
   relay, client, tools, bgworker, extension  ->  lib/sinks  ->  lib/cloud  ->  lib/net  ->  lib/core
 
-* An include points down this line, never up. extension/ never includes bgworker/; client/ and tools/ use
-  lib/core, lib/net and lib/cloud, never a sink or the server's part. The folders of two sinks, or of two
-  clouds, know nothing of each other.
+* An include points down this line, never up. extension/ never includes bgworker/; client/ and
+  tools/ use lib/core, lib/net and lib/cloud, never a sink or the server's part. The folders of two
+  sinks, or of two clouds, know nothing of each other.
+* extension/base and bgworker/base know nothing of the folders of features beside them.
 * Only extension/base/pg.hpp and pg_compat.hpp include headers of the server.
 * Functions of server code own nothing: an ereport jumps over them, and no destructor runs
   (extension/base/boundary.hpp). The exceptions are listed below.
@@ -28,8 +29,10 @@ ROOMS = {
     "lib/net": ("lib/core",),
     "lib/cloud": ("lib/net", "lib/core"),
     "lib/sinks": BELOW_SINKS,
-    "extension": ("lib/sinks", *BELOW_SINKS),
-    "bgworker": ("extension", "lib/sinks", *BELOW_SINKS),
+    "extension/base": ("lib/sinks", *BELOW_SINKS),
+    "extension": ("extension/base", "lib/sinks", *BELOW_SINKS),
+    "bgworker/base": ("extension", "extension/base", "lib/sinks", *BELOW_SINKS),
+    "bgworker": ("bgworker/base", "extension", "extension/base", "lib/sinks", *BELOW_SINKS),
     "relay": ("lib/sinks", *BELOW_SINKS),
     "client": BELOW_SINKS,
     "tools": ("client", *BELOW_SINKS),
@@ -45,19 +48,21 @@ GENERATED = ("outbox_interface.hpp", "pubsub.pb.h")
 
 MAY_INCLUDE_THE_SERVER = ("extension/base/pg.hpp", "extension/base/pg_compat.hpp")
 HEADER_OF_THE_SERVER = re.compile(
-    r"(?:postgres|postgres_fe|c|fmgr|funcapi|miscadmin|pgstat|pgtime|pg_config.*|pg_getopt|port|varatt"
-    r"|windowapi|(?:access|archive|backup|bootstrap|catalog|commands|common|datatype|executor|fe_utils|foreign"
-    r"|jit|lib|libpq|mb|nodes|optimizer|parser|partitioning|pch|port|portability|postmaster|regex|replication"
-    r"|rewrite|server|snowball|statistics|storage|tcop|tsearch|utils)/.*)\.h"
+    r"(?:postgres|postgres_fe|c|fmgr|funcapi|miscadmin|pgstat|pgtime|pg_config.*|pg_getopt|port"
+    r"|varatt|windowapi|(?:access|archive|backup|bootstrap|catalog|commands|common|datatype"
+    r"|executor|fe_utils|foreign|jit|lib|libpq|mb|nodes|optimizer|parser|partitioning|pch|port"
+    r"|portability|postmaster|regex|replication|rewrite|server|snowball|statistics|storage|tcop"
+    r"|tsearch|utils)/.*)\.h"
 )
 
 # Types whose objects have a destructor that must run: of the standard library, and of ours.
 OWNERS = (
-    r"std::(?:basic_string|string|vector|deque|list|map|multimap|set|multiset|unordered_\w+|variant|any"
-    r"|function|unique_ptr|shared_ptr|weak_ptr|lock_guard|unique_lock|thread|\w*stringstream"
+    r"std::(?:basic_string|string|vector|deque|list|map|multimap|set|multiset|unordered_\w+|variant"
+    r"|any|function|unique_ptr|shared_ptr|weak_ptr|lock_guard|unique_lock|thread|\w*stringstream"
     r"|optional(?!<(?:std::u?int\d+_t|std::string_view|bool|double|Micros)>))\b"
-    r"|(?:outbox::)?(?:AllowedHosts|Cursor|Destination|DestinationConfig|Error|EventBlock|Finding|Option|Pipeline"
-    r"|Record|Receipt|Result|Secrets|Snapshot|TextTemplate|TopicFilter|Url)\b(?!::)"
+    r"|(?:outbox::)?(?:AllowedHosts|Cursor|Destination|DestinationConfig|Error|EventBlock|Finding"
+    r"|Option|Pipeline|Record|Receipt|Result|Secrets|Snapshot|TextTemplate|TopicFilter|Url)"
+    r"\b(?!::)"
 )
 # Functions that are only called inside call_core(), where nothing raises. That is checked as well.
 INSIDE = "inside call_core()"
@@ -141,7 +146,10 @@ def without_comments_and_texts(code: str) -> str:
         return re.sub(r"[^\n]", " ", match[0])
 
     code = re.sub(
-        r"//[^\n]*|/\*.*?\*/|R\"(\w*)\(.*?\)\1\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)'", blank, code, flags=re.S
+        r"//[^\n]*|/\*.*?\*/|R\"(\w*)\(.*?\)\1\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)'",
+        blank,
+        code,
+        flags=re.S,
     )
     return re.sub(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", blank, code, flags=re.M | re.S)
 
@@ -166,13 +174,13 @@ def without_core_calls(code: str) -> str:
 
 
 def functions(code: str) -> Iterator[tuple[str, int, int, int]]:
-    """Name, start of the head, start and end of the body of each function at the level of a file or class."""
+    """Of each function of a file or class: name, start of the head, start and end of the body."""
     at, head = 0, 0
     while at < len(code):
         if code[at] == "{":
             text = code[head:at]
             name = re.search(r"([\w:~]+)\s*\((?:[^{}]*)$", text)
-            is_scope = re.search(r'\b(?:namespace|class|struct|union)\b[^()=]*$|\bextern\s*$', text)
+            is_scope = re.search(r"\b(?:namespace|class|struct|union)\b[^()=]*$|\bextern\s*$", text)
             if is_scope is not None:
                 head = at + 1
             elif name is not None and "=" not in text[text.rfind("}") + 1 : name.start()]:
@@ -206,12 +214,17 @@ def check_owners(path: str, text: str) -> Iterator[Violation]:
             found, where = owner_in(code[head:start], r"[\w:]+\s*[,)(]"), head
         if found is not None:
             line = code.count("\n", 0, where + found.start()) + 1
-            yield Violation(path, line, f"{name}() holds an object with a destructor: {found[0].strip()}")
+            yield Violation(
+                path, line, f"{name}() holds an object with a destructor: {found[0].strip()}"
+            )
 
 
 def check_exceptions(server_code: dict[str, str]) -> Iterator[Violation]:
-    """Each exception is there, and what is only called inside call_core() is called nowhere else."""
-    parsed = {path: without_core_calls(without_comments_and_texts(text)) for path, text in server_code.items()}
+    """Each exception is there, and those inside call_core() are called nowhere else."""
+    parsed = {
+        path: without_core_calls(without_comments_and_texts(text))
+        for path, text in server_code.items()
+    }
     for path, reasons in EXCEPTIONS.items():
         if path not in parsed:
             continue
@@ -238,11 +251,11 @@ def check_callers(path: str, code: str, name: str) -> Iterator[Violation]:
 def check(top: Path) -> list[Violation]:
     violations: list[Violation] = []
     server_code = {}
-    for room in ROOMS:
+    for room in sorted({room.split("/")[0] for room in ROOMS}):
         for file in sorted((top / room).rglob("*.?pp")):
             path, text = str(file.relative_to(top)), file.read_text()
             violations += check_includes(top, path, text)
-            if room in ("extension", "bgworker"):
+            if path.startswith(("extension/", "bgworker/")):
                 violations += check_owners(path, text)
                 server_code[path] = text
     return [*violations, *check_exceptions(server_code)]

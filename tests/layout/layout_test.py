@@ -32,8 +32,15 @@ class Includes(Tree):
     def test_down_is_right(self) -> None:
         self.assertEqual(self.includes("lib__sinks__http__a", "lib__net__b", "net/b.hpp"), [])
         self.assertEqual(self.includes("lib__sinks__http__a", "lib__sinks__b", "sinks/b.hpp"), [])
-        self.assertEqual(self.includes("bgworker__relay__a", "extension__log__b", "extension/log/b.hpp"), [])
-        self.assertEqual(self.includes("client__sources__sqs__a", "lib__cloud__aws__b", "cloud/aws/b.hpp"), [])
+        self.assertEqual(
+            self.includes("bgworker__relay__a", "extension__log__b", "extension/log/b.hpp"), []
+        )
+        self.assertEqual(
+            self.includes("extension__log__a", "extension__base__b", "extension/base/b.hpp"), []
+        )
+        self.assertEqual(
+            self.includes("client__sources__sqs__a", "lib__cloud__aws__b", "cloud/aws/b.hpp"), []
+        )
         self.assertEqual(self.includes("client__src__a", "client__src__b", "b.hpp"), [])
 
     def test_up_is_wrong(self) -> None:
@@ -45,6 +52,8 @@ class Includes(Tree):
             ("lib__sinks__a", "bgworker__b", "bgworker/b.hpp"),
             ("lib__core__a", "client__src__b", "../../client/src/b.hpp"),
             ("extension__base__a", "bgworker__b", "bgworker/b.hpp"),
+            ("extension__base__a", "extension__log__b", "extension/log/b.hpp"),
+            ("bgworker__base__a", "bgworker__relay__b", "bgworker/relay/b.hpp"),
             ("client__src__a", "lib__sinks__b", "sinks/b.hpp"),
             ("client__src__a", "extension__base__b", "extension/base/b.hpp"),
             ("tools__outboxctl__a", "bgworker__b", "bgworker/b.hpp"),
@@ -66,7 +75,9 @@ class Includes(Tree):
                     (violation,) = self.check(**{path: f"#include {include}\n"})
                     self.assertIn("header of the server", violation)
         self.assertEqual(self.check(extension__base__pg='#include "postgres.h"\n'), [])
-        self.assertEqual(self.check(lib__net__a="#include <curl/curl.h>\n#include <sys/epoll.h>\n"), [])
+        self.assertEqual(
+            self.check(lib__net__a="#include <curl/curl.h>\n#include <sys/epoll.h>\n"), []
+        )
 
 
 class Owners(Tree):
@@ -87,19 +98,36 @@ class Owners(Tree):
     def test_are_found_among_parameters(self) -> None:
         (violation,) = self.check(extension__a="static void f(int a, std::string b) {}\n")
         self.assertIn("f() holds", violation)
-        (violation,) = self.check(extension__a="struct A { void f(std::vector<int> b) { g(); } };\n")
+        (violation,) = self.check(
+            extension__a="struct A { void f(std::vector<int> b) { g(); } };\n"
+        )
         self.assertIn("f() holds", violation)
 
     def test_what_owns_nothing_is_right(self) -> None:
-        self.assertEqual(self.body("std::string_view a = b; const std::string& c = d(); std::optional<bool> e;"), [])
-        self.assertEqual(self.body("static std::string kept; ::Snapshot s = GetActiveSnapshot(); Url* url = g();"), [])
-        self.assertEqual(self.body("// std::string a;\nlog(\"std::string b;\");"), [])
+        self.assertEqual(
+            self.body("std::string_view a = b; const std::string& c = d(); std::optional<bool> e;"),
+            [],
+        )
+        self.assertEqual(
+            self.body(
+                "static std::string kept; ::Snapshot s = GetActiveSnapshot(); Url* url = g();"
+            ),
+            [],
+        )
+        self.assertEqual(self.body('// std::string a;\nlog("std::string b;");'), [])
 
     def test_members_are_right(self) -> None:
-        self.assertEqual(self.check(bgworker__a="struct A {\n    std::string name;\n    Backoff b{1, f()};\n};\n"), [])
+        self.assertEqual(
+            self.check(
+                bgworker__a="struct A {\n    std::string name;\n    Backoff b{1, f()};\n};\n"
+            ),
+            [],
+        )
 
     def test_inside_call_core_is_right(self) -> None:
-        self.assertEqual(self.body("call_core([&] { std::string a; if (a.empty()) { std::string b; } });"), [])
+        self.assertEqual(
+            self.body("call_core([&] { std::string a; if (a.empty()) { std::string b; } });"), []
+        )
         (violation,) = self.body("call_core([&] { std::string a; });\nstd::string b;")
         self.assertIn(":5:", violation)
 
@@ -107,7 +135,10 @@ class Owners(Tree):
         layout.EXCEPTIONS["bgworker/a.hpp"] = {"make": layout.INSIDE}
         self.addCleanup(layout.EXCEPTIONS.pop, "bgworker/a.hpp")
         make = "static std::string make() {\n    std::string a;\n    return a;\n}\n"
-        self.assertEqual(self.check(bgworker__a=make + "void f() {\n    call_core([] { use(make()); });\n}\n"), [])
+        self.assertEqual(
+            self.check(bgworker__a=make + "void f() {\n    call_core([] { use(make()); });\n}\n"),
+            [],
+        )
         (violation,) = self.check(bgworker__a=make + "void f() {\n    use(make());\n}\n")
         self.assertIn("bgworker/a.hpp:6: make() is called outside of call_core()", violation)
         (violation,) = self.check(bgworker__a="void other() {}\n")

@@ -61,7 +61,7 @@ def test_producers_that_were_altered_are_refused(database: Database) -> None:
     database.execute("ALTER TABLE outbox.producer ALTER topics DROP NOT NULL; ALTER TABLE outbox.producer DROP CONSTRAINT producer_topics_check")
     database.execute("INSERT INTO outbox.producer (role, topics) VALUES ('pg_monitor', NULL)")
     with database.connect() as connection:
-        connection.execute("GRANT USAGE ON SCHEMA outbox TO pg_monitor; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO pg_monitor")
+        connection.execute("GRANT USAGE ON SCHEMA outbox, outbox_internal TO pg_monitor; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO pg_monitor")
         connection.execute("SET ROLE pg_monitor")
         with pytest.raises(errors.InsufficientPrivilege, match="permission denied for topic"):
             connection.execute(ENQUEUE)
@@ -83,15 +83,15 @@ def test_snapshots_of_what_cannot_be_are_refused(database: Database) -> None:
                         f"write_snapshots('{table}', {names}, {key}, NULL, {only_to})",
                     ):
                         try:
-                            database.execute(f"SELECT outbox.{call}")
+                            database.execute(f"SELECT outbox_internal.{call}")
                         except psycopg.Error as error:
                             assert not database.connection.broken, (call, error)
     for call in ("write_snapshot(NULL, NULL, NULL, NULL)", "write_snapshots(NULL, NULL, NULL, NULL, NULL)"):
         with pytest.raises(errors.NullValueNotAllowed):
-            database.execute(f"SELECT outbox.{call}")
+            database.execute(f"SELECT outbox_internal.{call}")
     for table in ("t", "p", "v", "s", "p_pkey", "pg_class"):
-        database.execute(f"SELECT outbox.estimate_rows('{table}')")
-    database.execute(f"SELECT outbox.write_snapshot('p', {columns}, ARRAY['1'], NULL)")
+        database.execute(f"SELECT outbox_internal.estimate_rows('{table}')")
+    database.execute(f"SELECT outbox_internal.write_snapshot('p', {columns}, ARRAY['1'], NULL)")
     assert database.value("SELECT count(*) FROM outbox.event WHERE event_type = 'TSnapshot'") >= 1
 
 
@@ -173,16 +173,16 @@ def test_backfills_without_what_they_must_have_are_an_error(database: Database) 
 def test_functions_that_were_replaced_are_an_error(database: Database, result: str) -> None:
     """S28"""
     since = database.cluster.log_size()
-    database.execute("ALTER FUNCTION outbox.held_keys RENAME TO gone")
-    database.execute(f"CREATE FUNCTION outbox.held_keys(name, integer) RETURNS {result} LANGUAGE sql AS 'SELECT 7'")
+    database.execute("ALTER FUNCTION outbox_internal.held_keys RENAME TO gone")
+    database.execute(f"CREATE FUNCTION outbox_internal.held_keys(name, integer) RETURNS {result} LANGUAGE sql AS 'SELECT 7'")
     database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
     wait_until(lambda: '"held_keys" of extension "pg_outbox" was altered' in database.cluster.log_since(since), bool, what="an error of the relay")
 
 
 def test_source_events_are_not_claimed_by_another_function(database: Database) -> None:
     """S28"""
-    database.execute("ALTER EXTENSION pg_outbox DROP FUNCTION outbox.claim_source_event; DROP FUNCTION outbox.claim_source_event")
-    database.execute("CREATE FUNCTION outbox.claim_source_event(uuid, text, text, text, uuid) RETURNS integer LANGUAGE sql AS 'SELECT 7'")
+    database.execute("ALTER EXTENSION pg_outbox DROP FUNCTION outbox_internal.claim_source_event; DROP FUNCTION outbox_internal.claim_source_event")
+    database.execute("CREATE FUNCTION outbox_internal.claim_source_event(uuid, text, text, text, uuid) RETURNS integer LANGUAGE sql AS 'SELECT 7'")
     with pytest.raises(errors.ObjectNotInPrerequisiteState, match="was altered"):
         database.execute("SELECT outbox.enqueue('a', '1', 'E', '{}', source_event_id => gen_random_uuid())")
 
@@ -196,7 +196,7 @@ def test_views_in_the_place_of_tables_are_refused(database: Database, name: str)
     database.execute(f"ALTER TABLE outbox.{name} RENAME TO gone; CREATE VIEW outbox.{name} AS SELECT * FROM outbox.gone")
     with database.connect() as connection:
         if name == "producer":
-            connection.execute("GRANT USAGE ON SCHEMA outbox TO pg_monitor; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO pg_monitor; SET ROLE pg_monitor")
+            connection.execute("GRANT USAGE ON SCHEMA outbox, outbox_internal TO pg_monitor; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO pg_monitor; SET ROLE pg_monitor")
         with pytest.raises(errors.ObjectNotInPrerequisiteState, match="was altered"):
             connection.execute(ENQUEUE)
 

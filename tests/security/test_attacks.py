@@ -49,7 +49,7 @@ MAY_CHANGE = {
 }
 # What it lets its holder read of what is another's.
 MAY_READ = {
-    "operator": ["outbox.dead_letter", "outbox.blocked_key", "outbox.operation", "outbox.receipt", "outbox.event_status", "outbox.held_keys"],
+    "operator": ["outbox.dead_letter", "outbox.blocked_key", "outbox.operation", "outbox.receipt", "outbox.event_status", "outbox_internal.held_keys"],
     "inbox operator": ["inbox.dead_letter", "inbox.waiting_keys", "inbox.operation"],
 }
 
@@ -66,32 +66,32 @@ ATTACKS = {
     "outbox.uncapture": "another role's capture",
     "outbox.captures": "conditions and topics of tables that are not its own; a trigger that makes the view fail for all",
     "outbox.capture_condition": "the condition of another role's capture; a trigger that makes it fail",
-    "outbox.refuse_restricted": "an index function that is let through",
-    "outbox.save_captured": "a capture of another role's table, in another's name, with columns that do not exist",
-    "outbox.forget_captured": "another role's capture",
-    "outbox.check_captured": "a table that it may not see",
+    "outbox_internal.refuse_restricted": "an index function that is let through",
+    "outbox_internal.save_captured": "a capture of another role's table, in another's name, with columns that do not exist",
+    "outbox_internal.forget_captured": "another role's capture",
+    "outbox_internal.check_captured": "a table that it may not see",
     "outbox.capture_row": "as a trigger of a table that is not captured, of a view, with arguments of its own; called by hand",
     "outbox.payload_as_jsonb": "bytes that are no JSON, and make a query of another role fail",
     "outbox.capture_truncate": "as a trigger of a table that is not captured; called by hand",
-    "outbox.check_capturable": "a table of another role",
-    "outbox.check_choice": "choices that are NULL or many",
-    "outbox.check_moves": "a table of another role",
-    "outbox.add_capture_triggers": "triggers on another role's table; a condition that is code of its own",
-    "outbox.drop_capture_triggers": "triggers of another role's table",
-    "outbox.captured_tree": "the children of a table that it may not see",
-    "outbox.event_type_of": "text without an end",
-    "outbox.row_key_of": "a table of another role",
-    "outbox.columns_of": "a table of another role",
-    "outbox.set_capture_fire": "triggers of another role's table",
-    "outbox.trigger_state": "text that is none of the choices",
-    "outbox.has_capture_triggers": "a table of another role",
+    "outbox_internal.check_capturable": "a table of another role",
+    "outbox_internal.check_choice": "choices that are NULL or many",
+    "outbox_internal.check_moves": "a table of another role",
+    "outbox_internal.add_capture_triggers": "triggers on another role's table; a condition that is code of its own",
+    "outbox_internal.drop_capture_triggers": "triggers of another role's table",
+    "outbox_internal.captured_tree": "the children of a table that it may not see",
+    "outbox_internal.event_type_of": "text without an end",
+    "outbox_internal.row_key_of": "a table of another role",
+    "outbox_internal.columns_of": "a table of another role",
+    "outbox_internal.set_capture_fire": "triggers of another role's table",
+    "outbox_internal.trigger_state": "text that is none of the choices",
+    "outbox_internal.has_capture_triggers": "a table of another role",
     "outbox.backfill": "a backfill of another role's table; code of its table that runs while the backfill is planned or worked off",
-    "outbox.add_backfill": "a backfill in the name of another role; from an index function, a condition, a trigger; without end",
+    "outbox_internal.add_backfill": "a backfill in the name of another role; from an index function, a condition, a trigger; without end",
     "outbox.pause_backfill": "another role's backfill",
     "outbox.resume_backfill": "another role's backfill",
     "outbox.cancel_backfill": "another role's backfill",
     "outbox.backfill_progress": "rows of other roles' backfills, by a function that is called before they are filtered",
-    "outbox.backfill_waits_for": "another role's backfill",
+    "outbox_internal.backfill_waits_for": "another role's backfill",
     # operators: may see and decide about all destinations
     "outbox.pause": "a destination that is not there, names that are code",
     "outbox.resume": "a destination that is not there, names that are code",
@@ -106,8 +106,8 @@ ATTACKS = {
     "outbox.replay_progress": "payloads",
     "outbox.dead_letter": "other columns than those shown, by a function that is called before rows are filtered",
     "outbox.blocked_key": "payloads",
-    "outbox.held_keys": "a key of another destination",
-    "outbox.first_of_key": "a key of another destination",
+    "outbox_internal.held_keys": "a key of another destination",
+    "outbox_internal.first_of_key": "a key of another destination",
     "outbox.check_destination": "a connection with the credentials of the server's owner to a place of its own choice; a worker that does not end",
     # fetchers
     "outbox.fetch": "events of a pull destination on which it has no USAGE; from an index function that a superuser runs",
@@ -129,23 +129,24 @@ ATTACKS = {
     "inbox.receive": "arrays of different lengths, with NULLs, huge keys and payloads; a consumer's owner",
     # readers and consumers: their own consumers only
     "inbox.subscribe": "a handler that runs as another role; a consumer that is another role's",
-    "inbox.add_subscription": "a handler that runs as another role, from an index function that a superuser runs",
+    "inbox_internal.add_subscription": "a handler that runs as another role, from an index function that a superuser runs",
     "inbox.confirm": "the handlers of another role's consumer; from code that the role did not write",
     "inbox.own_subscriptions": "subscriptions of other roles",
-    "inbox.save_confirmation": "a confirmation in the name of another role",
-    "inbox.lock_subscriptions": "a lock that stops the handlers of others",
-    "inbox.confirmed_subscriptions": "handlers of another role's consumer",
+    "inbox_internal.save_confirmation": "a confirmation in the name of another role",
+    "inbox_internal.wake": "workers that are woken without end",
+    "inbox_internal.lock_subscriptions": "a lock that stops the handlers of others",
+    "inbox_internal.confirmed_subscriptions": "handlers of another role's consumer",
     "inbox.unsubscribe": "another role's subscription",
     "inbox.json": "bytes that are no JSON",
     "inbox.waiting_keys": "errors and keys of other roles' consumers, by a function that is called before rows are filtered",
     "inbox.dead_letter": "payloads and errors of other roles' consumers, by a function that is called before rows are filtered",
-    "inbox.is_own": "a role that it is no member of",
-    "inbox.next_messages": "messages of another role's consumer",
-    "inbox.next_attempt": "messages of another role's consumer",
-    "inbox.process": "messages of another role's consumer; a handler with the rights of another role",
-    "inbox.take": "messages of another role's consumer",
-    "inbox.record_failure": "messages of another role's consumer",
-    "inbox.save_progress": "figures of another role's consumer",
+    "inbox_internal.is_own": "a role that it is no member of",
+    "inbox_internal.next_messages": "messages of another role's consumer",
+    "inbox_internal.next_attempt": "messages of another role's consumer",
+    "inbox_internal.process": "messages of another role's consumer; a handler with the rights of another role",
+    "inbox_internal.take": "messages of another role's consumer",
+    "inbox_internal.record_failure": "messages of another role's consumer",
+    "inbox_internal.save_progress": "figures of another role's consumer",
     "inbox.set_policy": "the policy of another role's consumer",
     "inbox.version": "nothing",
     "inbox.begin_event": "an event of another role's consumer, which then never comes there",
@@ -163,17 +164,17 @@ ATTACKS = {
     "inbox.release": "another role's lease",
     "inbox.apply": "a table of another role; a statement prepared under the name of theirs that another role's function then runs",
     "inbox.remove": "a table of another role; a tombstone that keeps its rows away for ever",
-    "inbox.row_parts": "a table of another role; columns whose names are code",
-    "inbox.check_row": "a table of another role",
-    "inbox.check_key": "a table of another role",
-    "inbox.run": "a statement of its own choice with the rights of another role",
-    "inbox.tombstone_version": "removed rows of a table of another role",
-    "inbox.removed_version": "removed rows of a table of another role, and locks that hold it up",
-    "inbox.lock_removal": "locks that hold up another role's table",
-    "inbox.leave_tombstone": "a tombstone that keeps rows of another role's table away for ever",
+    "inbox_internal.row_parts": "a table of another role; columns whose names are code",
+    "inbox_internal.check_row": "a table of another role",
+    "inbox_internal.check_key": "a table of another role",
+    "inbox_internal.run": "a statement of its own choice with the rights of another role",
+    "inbox_internal.tombstone_version": "removed rows of a table of another role",
+    "inbox_internal.removed_version": "removed rows of a table of another role, and locks that hold it up",
+    "inbox_internal.lock_removal": "locks that hold up another role's table",
+    "inbox_internal.leave_tombstone": "a tombstone that keeps rows of another role's table away for ever",
     "inbox.wait_for": "waiting without end",
-    "inbox.wait_until": "waiting without end",
-    "inbox.wait_on": "waiting without end",
+    "inbox_internal.wait_until": "waiting without end",
+    "inbox_internal.wait_on": "waiting without end",
     "inbox.prune": "forgetting what is not old",
     # operators and monitors of the inbox: may see and decide about all consumers
     "inbox.redrive": "from an index function that a superuser runs",
@@ -263,7 +264,7 @@ FUNCTIONS = """
            ARRAY(SELECT t::regtype::text FROM unnest(p.proargtypes) WITH ORDINALITY AS x(t, n) ORDER BY n),
            ARRAY(SELECT coalesce(n, '') FROM unnest(p.proargnames, p.proargmodes) WITH ORDINALITY AS x(n, m, i)
                   WHERE coalesce(m, 'i') IN ('i', 'b', 'v') ORDER BY i)
-      FROM pg_proc AS p WHERE p.pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) ORDER BY 2
+      FROM pg_proc AS p WHERE p.pronamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$' ORDER BY 2
 """
 
 
@@ -328,7 +329,7 @@ def attacking(world: World, role: str = "mallory") -> psycopg.Connection:
 
 
 def is_caller(kind: str) -> bool:
-    return kind in ("outbox.caller", "inbox.caller")
+    return kind in ("outbox_internal.caller", "inbox_internal.caller")
 
 
 def attempt(connection: psycopg.Connection, statement: str) -> tuple[str | None, str]:
@@ -481,7 +482,7 @@ BEGIN
               WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.prokind = 'f' AND p.pronargs BETWEEN 1 AND 3 AND p.provariadic = 0
                 AND p.prorettype NOT IN ('internal'::regtype, 'trigger'::regtype, 'record'::regtype, 'void'::regtype)
                 AND NOT EXISTS (SELECT FROM unnest(p.proargtypes) AS t JOIN pg_type ON pg_type.oid = t WHERE typtype = 'p' OR typname IN ('internal', 'cstring'))
-                AND EXISTS (SELECT FROM pg_proc AS own WHERE own.pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)
+                AND EXISTS (SELECT FROM pg_proc AS own WHERE own.pronamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$'
                                                           AND own.prosrc ~ ('\m' || p.proname || '\('))
     LOOP
         number := number + 1;
@@ -510,7 +511,7 @@ BEGIN
 END $do$
 """
 # Not pinned, with the reason, in tests/system/test_privileges.py: handlers find what their own role's path has.
-RUNS_WITH_THE_PATH_OF_THE_CALLER = ("inbox.process(",)
+RUNS_WITH_THE_PATH_OF_THE_CALLER = ("inbox_internal.process(",)
 
 
 def test_traps_in_the_search_path(siege: Siege) -> None:
@@ -556,7 +557,7 @@ def test_views_show_only_what_they_show(siege: Siege) -> None:
         mallory.add_notice_handler(lambda notice: heard.append(notice.message_primary or ""))
         columns = world.database.execute(
             """SELECT attrelid::regclass::text, array_agg(quote_ident(attname) ORDER BY attnum) FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid
-                WHERE relnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) AND relkind IN ('v', 'r') AND attnum > 0 AND NOT attisdropped
+                WHERE relnamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$' AND relkind IN ('v', 'r') AND attnum > 0 AND NOT attisdropped
                   AND has_table_privilege('mallory', attrelid, 'SELECT') AND has_schema_privilege('mallory', relnamespace, 'USAGE') GROUP BY 1 ORDER BY 1"""
         )
         for settings in ("SET enable_nestloop = off; SET enable_mergejoin = off", "SET enable_hashjoin = off; SET enable_nestloop = on", "RESET ALL"):
@@ -575,9 +576,9 @@ def test_views_show_only_what_they_show(siege: Siege) -> None:
 # What those try who have no right in the extensions, but something else.
 BY_HAND = [
     "DROP EXTENSION pg_outbox CASCADE", "DROP EXTENSION pg_inbox CASCADE", "ALTER EXTENSION pg_outbox UPDATE", "ALTER EXTENSION pg_outbox ADD TABLE mallory.t", "DROP SCHEMA outbox CASCADE", "ALTER SCHEMA inbox RENAME TO x",
-    "CREATE TABLE outbox.mine (i int)", "CREATE FUNCTION inbox.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'", "ALTER EVENT TRIGGER outbox_follow_altered_tables DISABLE", "CREATE EVENT TRIGGER x ON ddl_command_start EXECUTE FUNCTION outbox.follow_altered_tables()",
+    "CREATE TABLE outbox.mine (i int)", "CREATE FUNCTION inbox.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'", "ALTER EVENT TRIGGER outbox_follow_altered_tables DISABLE", "CREATE EVENT TRIGGER x ON ddl_command_start EXECUTE FUNCTION outbox_internal.follow_altered_tables()",
     "ALTER SERVER away OPTIONS (SET url 'null:')", "ALTER SERVER d OPTIONS (SET url 'null:')", "DROP SERVER d CASCADE", "ALTER SERVER away RENAME TO mine", "ALTER SERVER away OWNER TO mallory", "CREATE USER MAPPING FOR CURRENT_USER SERVER away OPTIONS (user 'x', password 'y')",
-    "CREATE USER MAPPING FOR PUBLIC SERVER d", "DROP USER MAPPING FOR victim SERVER away", "ALTER USER MAPPING FOR victim SERVER away OPTIONS (SET user 'x')", "CREATE FOREIGN DATA WRAPPER mine VALIDATOR outbox.validate_options", "ALTER FOREIGN DATA WRAPPER pg_outbox NO VALIDATOR",
+    "CREATE USER MAPPING FOR PUBLIC SERVER d", "DROP USER MAPPING FOR victim SERVER away", "ALTER USER MAPPING FOR victim SERVER away OPTIONS (SET user 'x')", "CREATE FOREIGN DATA WRAPPER mine VALIDATOR outbox_internal.validate_options", "ALTER FOREIGN DATA WRAPPER pg_outbox NO VALIDATOR",
     "CREATE FOREIGN TABLE mallory.foreign_table (i int) SERVER d", "IMPORT FOREIGN SCHEMA x FROM SERVER d INTO mallory", "ALTER SYSTEM SET outbox.default_destination = 'null:'", "ALTER DATABASE world SET outbox.max_in_flight = 1", "SET outbox.default_destination = 'null:'", "LOAD 'pg_outbox'",
     "COMMENT ON FUNCTION outbox.capture_row() IS 'x'", "CREATE TRIGGER x AFTER UPDATE ON victim.t FOR EACH ROW EXECUTE FUNCTION outbox.capture_row()", "DROP TRIGGER \"00_outbox_capture_update\" ON victim.t", "ALTER TABLE victim.t DISABLE TRIGGER ALL", "ALTER TABLE victim.t INHERIT mallory.t",
     "CREATE TABLE mallory.child () INHERITS (victim.t)", "ALTER TABLE mallory.t INHERIT victim.t", "REASSIGN OWNED BY victim TO mallory", "DROP OWNED BY victim", "GRANT victim TO mallory", "SET ROLE victim", "SET SESSION AUTHORIZATION postgres",

@@ -159,16 +159,16 @@ def test_the_setup_of_captures_is_for_owners(database: Database, new_attacker: N
     victim.execute("CREATE TABLE t (id int PRIMARY KEY)")
     table = f"'{victim.role}.t'"
     for call in (
-        f"add_capture_triggers({table}, NULL, 'ignore')",
-        f"set_capture_fire({table}, 'always')",
-        f"drop_capture_triggers({table})",
-        f"check_captured({table})",
-        f"capture({table})",
+        f"outbox_internal.add_capture_triggers({table}, NULL, 'ignore')",
+        f"outbox_internal.set_capture_fire({table}, 'always')",
+        f"outbox_internal.drop_capture_triggers({table})",
+        f"outbox_internal.check_captured({table})",
+        f"outbox.capture({table})",
     ):
         with pytest.raises(errors.InsufficientPrivilege):
-            mallory.execute(f"SELECT outbox.{call}")
+            mallory.execute(f"SELECT {call}")
     with pytest.raises(errors.InsufficientPrivilege):
-        victim.execute("SELECT outbox.run_as_owner('t', 'SELECT 1')")
+        victim.execute("SELECT outbox_internal.run_as_owner('t', 'SELECT 1')")
 
 
 # -------------------------------------------------------------------------------------------------
@@ -496,7 +496,7 @@ def test_a_capture_of_what_is_no_table_is_not_saved(database: Database, new_atta
         connection.execute("CREATE TEMP TABLE s (id int PRIMARY KEY)")
         for name in ("v", "s", "t_pkey"):
             with pytest.raises((errors.WrongObjectType, errors.FeatureNotSupported)):
-                connection.execute(f"SELECT outbox.save_captured({row.format(name)})", (captured,))
+                connection.execute(f"SELECT outbox_internal.save_captured({row.format(name)})", (captured,))
         for name in ("pg_class", "0"):
             with pytest.raises((errors.InsufficientPrivilege, errors.UndefinedTable)):
-                connection.execute(f"SELECT outbox.save_captured({row.format(name)})", (captured,))
+                connection.execute(f"SELECT outbox_internal.save_captured({row.format(name)})", (captured,))

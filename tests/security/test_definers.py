@@ -37,8 +37,8 @@ NEEDS_NO_CALLER = {
     "outbox.extend(uuid,interval)": TOKEN,
     "outbox.release(uuid)": TOKEN,
     "outbox.event_status(uuid)": ALL_EVENTS,
-    "outbox.held_keys(name,integer)": ALL_EVENTS,
-    "outbox.first_of_key(name,text)": ALL_EVENTS,
+    "outbox_internal.held_keys(name,integer)": ALL_EVENTS,
+    "outbox_internal.first_of_key(name,text)": ALL_EVENTS,
     "outbox.check_destination(text,text)": "it does what the relay of the destination does all the time",
     "outbox.health()": NO_EVENT,
     "outbox.metrics()": NO_EVENT,
@@ -54,11 +54,11 @@ NEEDS_NO_CALLER = {
     "outbox.revoke_fetch(regrole)": GRANTING,
     "outbox.revoke_operate(regrole)": GRANTING,
     "outbox.revoke_monitor(regrole)": GRANTING,
-    "outbox.save_captured(outbox.captured)": OWNS_TABLE,
-    "outbox.forget_captured(regclass)": OWNS_TABLE,
-    "outbox.add_capture_triggers(regclass,text,text)": OWNS_TABLE,
-    "outbox.drop_capture_triggers(regclass)": OWNS_TABLE,
-    "outbox.set_capture_fire(regclass,text)": OWNS_TABLE,
+    "outbox_internal.save_captured(outbox.captured)": OWNS_TABLE,
+    "outbox_internal.forget_captured(regclass)": OWNS_TABLE,
+    "outbox_internal.add_capture_triggers(regclass,text,text)": OWNS_TABLE,
+    "outbox_internal.drop_capture_triggers(regclass)": OWNS_TABLE,
+    "outbox_internal.set_capture_fire(regclass,text)": OWNS_TABLE,
     "outbox.enqueue(outbox.new_event[])": "it asks which topics the current user may use (producer.cpp)",
     "outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)":
         "it asks which topics the current user may use (producer.cpp)",
@@ -66,8 +66,8 @@ NEEDS_NO_CALLER = {
         "it asks which topics the current user may use (producer.cpp)",
     "outbox.capture_row()": "as a trigger, which asks which topics the owner of its table may use",
     "outbox.capture_truncate()": "as a trigger, which asks which topics the owner of its table may use",
-    "outbox.check_captured(regclass)": HARMLESS,
-    "outbox.refuse_restricted()": HARMLESS,
+    "outbox_internal.check_captured(regclass)": HARMLESS,
+    "outbox_internal.refuse_restricted()": HARMLESS,
     "inbox.grant_send(regrole)": GRANTING,
     "inbox.grant_read(regrole)": GRANTING,
     "inbox.grant_consume(regrole)": GRANTING,
@@ -80,7 +80,7 @@ NEEDS_NO_CALLER = {
     "inbox.revoke_monitor(regrole)": GRANTING,
     "inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": ANYBODY,
     "inbox.prune(integer)": "it removes what is older than the window, whoever calls it",
-    "inbox.lock_subscriptions()": "it takes a lock for subscribe() and confirm(), and does nothing else",
+    "inbox_internal.lock_subscriptions()": "it takes a lock for subscribe() and confirm(), and does nothing else",
     "inbox.wait_for(text,uuid,interval)": "it tells whether an event was applied, of which the caller knows the id",
 }  # fmt: skip
 
@@ -91,13 +91,13 @@ SAME_ROWS_FOR_ALL = {
 
 # Not pinned, with the reason.
 SEARCH_PATH_OF_THE_CALLER = {
-    "inbox.begin_event(text,uuid,text,inbox.caller)": "called for every event, and qualifies every name and operator",
-    "inbox.process(integer,bigint,text[])": "handlers are to find what the path of their role has",
+    "inbox.begin_event(text,uuid,text,inbox_internal.caller)": "called for every event, and qualifies every name and operator",
+    "inbox_internal.process(integer,bigint,text[])": "handlers are to find what the path of their role has",
 }
 
 # Parameters that name a role, in functions that may be granted: they say who gets something, not who asks. The
 # handlers of a consumer that is given away wait until its new role confirms them.
-NAMES_A_ROLE = re.compile(r"\w+\.(grant|revoke)_\w+\(regrole\b|inbox\.give_consumer\(text,regrole,text,inbox\.caller\)")
+NAMES_A_ROLE = re.compile(r"\w+\.(grant|revoke)_\w+\(regrole\b|inbox\.give_consumer\(text,regrole,text,inbox_internal\.caller\)")
 # The label of a program, which is shown beside the role and trusted with nothing.
 LABELS = {"updated_by"}
 
@@ -121,7 +121,7 @@ FUNCTIONS = """
            coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false),
            p.proname ~ '^(grant|revoke)_' AND p.proname !~ '_right$'
                OR EXISTS (SELECT FROM unnest(%(rights)s::text[]) AS r(name)
-                           WHERE p.proname = ANY ({schema}.parts_of_right(r.name))),
+                           WHERE p.proname = ANY ({schema}_internal.parts_of_right(r.name))),
            ARRAY(SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee)::text END
                    FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
                   WHERE a.grantee <> p.proowner),
@@ -132,7 +132,7 @@ FUNCTIONS = """
            coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)
       FROM pg_proc AS p
       JOIN pg_language AS l ON l.oid = p.prolang
-     WHERE p.pronamespace = '{schema}'::regnamespace
+     WHERE p.pronamespace IN ('{schema}'::regnamespace, '{schema}_internal'::regnamespace)
      ORDER BY 1
 """
 
@@ -168,7 +168,7 @@ def test_granted_functions_with_more_rights_know_their_caller(functions: list[Fu
         f.name
         for f in functions
         if f.granted and (f.definer or f.language == "c") and not f.trigger
-        and f"{schema}.caller" not in f.types and f.name not in NEEDS_NO_CALLER
+        and f"{schema}_internal.caller" not in f.types and f.name not in NEEDS_NO_CALLER
     }  # fmt: skip
     assert unknown == set()
 
@@ -178,8 +178,8 @@ def test_a_caller_is_what_the_server_says(functions: list[Function], schema: str
     wrong = {
         f.name
         for f in functions
-        if f.granted and ("caller" in f.arguments or f"{schema}.caller" in f.types)
-        and not (f.arguments[-1] == "caller" and f.types[-1] == f"{schema}.caller"
+        if f.granted and ("caller" in f.arguments or f"{schema}_internal.caller" in f.types)
+        and not (f.arguments[-1] == "caller" and f.types[-1] == f"{schema}_internal.caller"
                  and f.defaults.upper().endswith("CURRENT_USER"))
     }  # fmt: skip
     assert wrong == set()
@@ -192,7 +192,7 @@ def test_no_granted_function_trusts_the_name_of_a_role(functions: list[Function]
         f.name
         for f in functions
         if f.granted and (f.definer or f.language == "c") and not NAMES_A_ROLE.match(f.name)
-        and any(roles.search(name) and name not in LABELS and kind != f"{schema}.caller" for name, kind in zip(f.arguments, f.types))
+        and any(roles.search(name) and name not in LABELS and kind != f"{schema}_internal.caller" for name, kind in zip(f.arguments, f.types))
     }  # fmt: skip
     assert trusting == set()
 
@@ -210,21 +210,21 @@ def test_nothing_asks_who_logged_in(database: Database, functions: list[Function
     assert {f.name for f in functions if SESSION.search(without_comments(f.body) + f.defaults)} == set()
     others = database.execute(
         f"""SELECT 'view ' || c.oid::regclass, pg_get_viewdef(c.oid) FROM pg_class AS c
-             WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'v'
+             WHERE c.relnamespace IN ('{schema}'::regnamespace, '{schema}_internal'::regnamespace) AND c.relkind = 'v'
             UNION ALL
             SELECT 'default of ' || d.adrelid::regclass, pg_get_expr(d.adbin, d.adrelid)
               FROM pg_attrdef AS d JOIN pg_class AS c ON c.oid = d.adrelid
-             WHERE c.relnamespace = '{schema}'::regnamespace
+             WHERE c.relnamespace IN ('{schema}'::regnamespace, '{schema}_internal'::regnamespace)
             UNION ALL
             SELECT 'constraint ' || conname, pg_get_constraintdef(oid) FROM pg_constraint
-             WHERE connamespace = '{schema}'::regnamespace
+             WHERE connamespace IN ('{schema}'::regnamespace, '{schema}_internal'::regnamespace)
             UNION ALL
             SELECT 'trigger ' || tgname, pg_get_triggerdef(t.oid)
               FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
-             WHERE c.relnamespace = '{schema}'::regnamespace"""
+             WHERE c.relnamespace IN ('{schema}'::regnamespace, '{schema}_internal'::regnamespace)"""
     )
     assert {name for name, text in others if SESSION.search(text)} == set()
-    files = sorted((SQL / f"pg_{schema}").rglob("*.sql*"))
+    files = sorted([*(SQL / f"pg_{schema}").rglob("*.sql*"), *(SQL / "common").rglob("*.sql*")])
     assert files
     assert {file.name for file in files if SESSION.search(without_comments(file.read_text()))} == set()
 
@@ -238,7 +238,7 @@ def test_views_that_select_by_right_are_barriers(database: Database, schema: str
     """S8"""
     views = database.execute(
         f"""SELECT c.oid::regclass::text, pg_get_viewdef(c.oid), coalesce('security_barrier=true' = ANY (c.reloptions), false)
-              FROM pg_class AS c WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'v'"""
+              FROM pg_class AS c WHERE c.relnamespace IN ('{schema}'::regnamespace, '{schema}_internal'::regnamespace) AND c.relkind = 'v'"""
     )
     assert len(views) > 3
     by_right = re.compile(r"\bhas_\w+_privilege\(|\bpg_has_role\(|\bis_own\(|current_user|session_user", re.IGNORECASE)

@@ -99,7 +99,7 @@ def test_a_condition_in_the_worker_starts_no_other_backfill(new_attacker: NewAtt
         CREATE FUNCTION {me}.again(int) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
           IF pg_backend_pid() <> (SELECT pid FROM {me}.session) THEN
             BEGIN
-              PERFORM outbox.add_backfill('{me}.w', NULL, 1, NULL, 1000, current_user);
+              PERFORM outbox_internal.add_backfill('{me}.w', NULL, 1, NULL, 1000, current_user);
               INSERT INTO {me}.noted VALUES (current_user, NULL);
             EXCEPTION WHEN OTHERS THEN INSERT INTO {me}.noted VALUES (current_user, SQLERRM); END;
           END IF;
@@ -137,9 +137,9 @@ def test_nobody_can_call_as_somebody_else(new_attacker: NewAttacker) -> None:
         "outbox.seek('secret', 'end', {})",
         "outbox.replay('secret', caller => {})",
         "outbox.fetch('secret', caller => {})",
-        "outbox.add_backfill('t', NULL, 1, NULL, 1000, {})",
+        "outbox_internal.add_backfill('t', NULL, 1, NULL, 1000, {})",
         "outbox.cancel_backfill(1, {})",
-        "outbox.backfill_waits_for(1, {})",
+        "outbox_internal.backfill_waits_for(1, {})",
     ):
         for other in ("'postgres'", "'postgres'::name", "current_user || ''::text || 'x'", "(SELECT 'postgres'::text)"):
             with pytest.raises(errors.CheckViolation):
@@ -154,7 +154,7 @@ def test_a_null_that_passes_as_a_caller_is_refused(new_attacker: NewAttacker) ->
     mallory = new_attacker("outbox.grant_operate", "outbox.grant_fetch")
     mallory.database.execute("CREATE SERVER secret FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:')")
     mallory.database.enqueue("a")
-    nobody = "(SELECT current_user::outbox.caller WHERE false)"
+    nobody = "(SELECT current_user::outbox_internal.caller WHERE false)"
     with pytest.raises(errors.InsufficientPrivilege):
         mallory.execute(f"SELECT * FROM outbox.fetch('secret', caller => {nobody})")
     mallory.execute(f"SELECT outbox.pause('secret', {nobody})")  # which does nothing, as for any NULL
@@ -168,12 +168,12 @@ def test_a_null_that_passes_as_a_caller_is_refused(new_attacker: NewAttacker) ->
 def test_nobody_can_keep_a_caller_for_later(new_attacker: NewAttacker) -> None:
     mallory = new_attacker("outbox.grant_operate", "outbox.grant_fetch", "outbox.grant_capture")
     for statement in (
-        "CREATE TABLE kept (who outbox.caller)",
-        "CREATE TYPE kept AS (who outbox.caller)",
-        "CREATE DOMAIN kept AS outbox.caller",
-        "CREATE FUNCTION kept() RETURNS outbox.caller LANGUAGE sql AS 'SELECT NULL'",
-        "CREATE FUNCTION kept(outbox.caller) RETURNS int LANGUAGE sql AS 'SELECT 1'",
-        "CREATE VIEW kept AS SELECT current_user::outbox.caller AS who",
+        "CREATE TABLE kept (who outbox_internal.caller)",
+        "CREATE TYPE kept AS (who outbox_internal.caller)",
+        "CREATE DOMAIN kept AS outbox_internal.caller",
+        "CREATE FUNCTION kept() RETURNS outbox_internal.caller LANGUAGE sql AS 'SELECT NULL'",
+        "CREATE FUNCTION kept(outbox_internal.caller) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE VIEW kept AS SELECT current_user::outbox_internal.caller AS who",
     ):
         with pytest.raises(errors.InsufficientPrivilege):
             mallory.execute(statement)
@@ -225,7 +225,7 @@ def test_a_backfill_is_for_its_role_and_operators(new_attacker: NewAttacker) -> 
         superuser.execute(f"SET ROLE {theirs.role}")
         with pytest.raises(errors.InsufficientPrivilege):
             superuser.execute("SELECT outbox.pause_backfill(%s)", (id,))
-        assert superuser.execute("SELECT outbox.backfill_waits_for(%s)", (id,)).fetchone() == (None,)
+        assert superuser.execute("SELECT outbox_internal.backfill_waits_for(%s)", (id,)).fetchone() == (None,)
     operator.execute(f"SELECT outbox.pause_backfill({id})")
     ours.execute(f"SELECT outbox.cancel_backfill({id})")
     database.execute("DROP SERVER d")
@@ -245,7 +245,7 @@ def test_who_captured_a_table_and_when_cannot_be_forged(new_attacker: NewAttacke
     mallory = new_attacker("outbox.grant_capture")
     mallory.execute("CREATE TABLE t (id int PRIMARY KEY)")
     mallory.execute("SELECT outbox.capture('t')")
-    mallory.execute(f"SELECT outbox.save_captured({CAPTURED.format('t')})")
+    mallory.execute(f"SELECT outbox_internal.save_captured({CAPTURED.format('t')})")
     seen = mallory.database.execute("SELECT captured_by, captured_at > '2002-01-01' FROM outbox.captured")
     assert seen == [(mallory.role, True)]
 
@@ -266,7 +266,7 @@ def test_what_capture_refuses_cannot_be_captured_behind_its_back(new_attacker: N
             ("outbox.cursor", "must be owner"),
         ):
             with pytest.raises(psycopg.Error, match=message):
-                session.execute(f"SELECT outbox.save_captured({CAPTURED.format(table)})")
+                session.execute(f"SELECT outbox_internal.save_captured({CAPTURED.format(table)})")
 
 
 # -------------------------------------------------------------------------------------------------

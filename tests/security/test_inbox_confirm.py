@@ -56,7 +56,7 @@ def wait_for_processor(database: Database, consumer: str) -> None:
 
 
 def wake(database: Database) -> None:
-    database.execute("BEGIN; SELECT set_config('inbox.wake', 'subscriptions', true); COMMIT")
+    database.execute("SELECT inbox_internal.wake('subscriptions')")
 
 
 def keeper_has_looked(database: Database) -> None:
@@ -135,7 +135,7 @@ def test_a_row_beside_confirmed_ones_is_not_run(owner: Attacker) -> None:
 def test_the_owner_of_the_database_cannot_confirm_for_others(owner: Attacker) -> None:
     """S4"""
     forge(owner)
-    token = owner.execute("SELECT token FROM inbox.confirmation")[0][0]
+    token = owner.execute("SELECT token FROM inbox_internal.confirmation")[0][0]
     name = owner.database.name
     with pytest.raises(errors.InsufficientPrivilege):
         owner.execute(f"ALTER ROLE postgres IN DATABASE {name} SET inbox.confirmed = '{token}'")
@@ -194,7 +194,7 @@ def test_subscribing_at_the_same_time(database: Database, new_attacker: NewAttac
     consumers = [f"c{n}" for n in range(24)]
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda name: reader.execute("SELECT inbox.subscribe(%s, '*', 'handler')", (name,)), consumers))
-    assert database.value("SELECT count(*) FROM inbox.confirmation WHERE confirmed") == len(consumers)
+    assert database.value("SELECT count(*) FROM inbox_internal.confirmation WHERE confirmed") == len(consumers)
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda name: reader.execute("SELECT inbox.unsubscribe(%s, '*', 'handler')", (name,)), consumers))
     assert database.value("SELECT count(*) FROM inbox.subscription") == 0

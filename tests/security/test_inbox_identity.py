@@ -52,11 +52,11 @@ def test_a_handler_is_subscribed_for_the_role_whose_code_it_is(database: Databas
     """S2"""
     reader = new_attacker("inbox.grant_read")
     reader.execute("CREATE FUNCTION handler(m inbox.message) RETURNS void LANGUAGE sql AS ''")
-    bait(reader, f"PERFORM inbox.add_subscription('pwn', '*', '{reader.role}.handler')")
+    bait(reader, f"PERFORM inbox_internal.add_subscription('pwn', '*', '{reader.role}.handler')")
     spring(database, reader)
     assert database.execute("SELECT role FROM inbox.consumer WHERE role <> %s", (reader.role,)) == []
     for spoof in ("'postgres'", "session_user", "NULL"):
-        bait_call = f"SELECT inbox.add_subscription('x', '*', 'handler', caller => {spoof})"
+        bait_call = f"SELECT inbox_internal.add_subscription('x', '*', 'handler', caller => {spoof})"
         if spoof != "session_user":
             with pytest.raises((errors.CheckViolation, errors.NotNullViolation)):
                 reader.execute(bait_call)
@@ -70,7 +70,7 @@ def test_a_handler_is_subscribed_for_the_role_whose_code_it_is(database: Databas
         f"PERFORM inbox.begin_events('victim', ARRAY['{EVENT}'::uuid])",
         "PERFORM inbox.set_policy('victim', max_attempts => 1)",
         "PERFORM inbox.save_offset('victim', 's', 'm', now())",
-        f"PERFORM inbox.leave_tombstone('projection', '{{\"id\": 1}}', '9223372036854775807')",
+        f"PERFORM inbox_internal.leave_tombstone('projection', '{{\"id\": 1}}', '9223372036854775807')",
     ],
 )  # fmt: skip
 def test_code_in_the_session_of_another_has_the_rights_of_its_own_role(
@@ -93,7 +93,7 @@ def test_values_of_the_domain_cannot_be_kept(new_attacker: NewAttacker) -> None:
     """S2"""
     reader = new_attacker("inbox.grant_read")
     with pytest.raises(errors.InsufficientPrivilege):
-        reader.execute("CREATE TABLE kept (c inbox.caller)")
+        reader.execute("CREATE TABLE kept (c inbox_internal.caller)")
 
 
 def test_a_consumer_belongs_to_who_used_it_first(database: Database, new_attacker: NewAttacker) -> None:
@@ -233,7 +233,7 @@ def test_keys_of_a_projection_are_locked_by_those_who_may_write_it(database: Dat
     database.execute("CREATE TABLE video (id int PRIMARY KEY, version int)")
     for call in ("removed_version", "lock_removal", "tombstone_version"):
         with pytest.raises(errors.InsufficientPrivilege, match="permission denied for projection"):
-            reader.execute(f"SELECT inbox.{call}('public.video', '{{\"id\": 1}}')")
+            reader.execute(f"SELECT inbox_internal.{call}('public.video', '{{\"id\": 1}}')")
     reader.execute("CREATE TABLE own (id int PRIMARY KEY, version int)")
     with reader.connect() as connection:
         connection.execute("SET inbox.locked_keys = '5000'")

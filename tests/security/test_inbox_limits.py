@@ -58,7 +58,7 @@ def test_an_inbox_takes_what_a_log_takes(
 
 def store(database: Database, consumer: str, **columns: object) -> None:
     """As it got there from a dump, or before there were limits."""
-    database.execute("SELECT inbox.consumer_id(%s)", (consumer,))
+    database.execute("SELECT inbox_internal.consumer_id(%s)", (consumer,))
     columns = {"topic": "'t'", "aggregate_type": "'t'", "aggregate_id": "'1'", "event_type": "'X'", **columns}
     database.execute(
         sql.SQL(
@@ -150,12 +150,12 @@ def keeper(database: Database) -> object:
         "ALTER TABLE inbox.consumer DROP COLUMN created_at",
         "ALTER TABLE inbox.subscription DISABLE TRIGGER wake_keeper; ALTER ROLE {me} IN DATABASE {database} SET inbox.confirmed = 'a,,:,:::'",
         "ALTER ROLE {me} IN DATABASE {database} SET search_path = ''",
-        "CREATE OR REPLACE FUNCTION inbox.next_messages(consumer_id integer, max_messages integer,"
-        " caller inbox.caller DEFAULT CURRENT_USER, OUT seq bigint, OUT occurred_at timestamptz, OUT received_at timestamptz)"
+        "CREATE OR REPLACE FUNCTION inbox_internal.next_messages(consumer_id integer, max_messages integer,"
+        " caller inbox_internal.caller DEFAULT CURRENT_USER, OUT seq bigint, OUT occurred_at timestamptz, OUT received_at timestamptz)"
         " RETURNS SETOF record LANGUAGE sql AS $$ SELECT n, now(), NULL::timestamptz FROM generate_series(1, 100000) AS n $$",
-        "CREATE OR REPLACE FUNCTION inbox.next_attempt(consumer_id integer, caller inbox.caller DEFAULT CURRENT_USER)"
+        "CREATE OR REPLACE FUNCTION inbox_internal.next_attempt(consumer_id integer, caller inbox_internal.caller DEFAULT CURRENT_USER)"
         " RETURNS timestamptz LANGUAGE sql AS $$ SELECT '-infinity'::timestamptz $$",
-        "CREATE OR REPLACE FUNCTION inbox.confirmed_subscriptions(consumer_id integer, caller inbox.caller DEFAULT CURRENT_USER)"
+        "CREATE OR REPLACE FUNCTION inbox_internal.confirmed_subscriptions(consumer_id integer, caller inbox_internal.caller DEFAULT CURRENT_USER)"
         " RETURNS text[] LANGUAGE sql AS $$ SELECT ARRAY[[NULL, 'x'], ['y', NULL]] $$",
     ],
 )
@@ -181,9 +181,9 @@ def test_a_function_that_returns_no_row_ends_no_more_than_the_processor(owner: A
     wait_for_processor(database, "c")
     began = database.cluster.log_size()
     owner.execute("""
-        ALTER EXTENSION pg_inbox DROP FUNCTION inbox.process(integer, bigint, text[]);
-        DROP FUNCTION inbox.process(integer, bigint, text[]);
-        CREATE FUNCTION inbox.process(integer, bigint, text[]) RETURNS SETOF boolean LANGUAGE sql AS 'SELECT true WHERE false'""")
+        ALTER EXTENSION pg_inbox DROP FUNCTION inbox_internal.process(integer, bigint, text[]);
+        DROP FUNCTION inbox_internal.process(integer, bigint, text[]);
+        CREATE FUNCTION inbox_internal.process(integer, bigint, text[]) RETURNS SETOF boolean LANGUAGE sql AS 'SELECT true WHERE false'""")
     database.execute(RECEIVE, EVENT)
     wait_until(
         lambda: database.cluster.log_since(began), lambda log: "does not return what it should" in log,

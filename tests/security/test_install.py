@@ -71,6 +71,20 @@ def test_a_schema_that_others_may_create_in_is_refused(empty: Database, squatter
     refused(empty, squatter, "may create objects in schema outbox")
 
 
+def test_a_schema_in_the_place_of_the_internal_one_is_refused(empty: Database, squatter: str) -> None:
+    """S5: only the script makes it; it is dropped with the extension, and no dump makes it."""
+    as_squatter(empty, squatter, "CREATE SCHEMA outbox_internal;" + TRAP.replace("outbox.", "outbox_internal.").format(role=squatter))
+    refused(empty, squatter, f'schema outbox_internal belongs to role "{squatter}"')
+    empty.execute("ALTER SCHEMA outbox_internal OWNER TO postgres")
+    refused(empty, squatter, r"schema outbox_internal has objects(.|\n)*function outbox_internal\.format\(text,integer\)")
+    empty.execute("DROP SCHEMA outbox_internal CASCADE; CREATE SCHEMA outbox_internal")
+    refused(empty, squatter, 'schema "outbox_internal" already exists')
+    empty.execute("DROP SCHEMA outbox_internal")
+    empty.create_extension()
+    empty.execute("DROP EXTENSION pg_outbox")
+    assert empty.value("SELECT to_regnamespace('outbox_internal')") is None
+
+
 def test_the_schema_that_a_dump_makes_is_used(empty: Database) -> None:
     empty.execute("CREATE SCHEMA outbox")
     empty.create_extension()
@@ -86,9 +100,11 @@ def test_an_update_looks_at_the_schema_as_well(empty: Database, squatter: str) -
     empty.execute(guard)
     assert empty.value("SHOW search_path") == "pg_catalog, pg_temp"
     empty.execute("ROLLBACK")
-    empty.execute("CREATE FUNCTION outbox.later() RETURNS int LANGUAGE sql AS 'SELECT 1'")
-    with pytest.raises(psycopg.Error, match="objects that do not belong to pg_outbox"):
-        empty.execute(guard)
+    for schema in ("outbox", "outbox_internal"):
+        empty.execute(f"CREATE FUNCTION {schema}.later() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+        with pytest.raises(psycopg.Error, match=f"schema {schema} has objects that do not belong to pg_outbox"):
+            empty.execute(guard)
+        empty.execute(f"DROP FUNCTION {schema}.later()")
     rules = (GUARD.parents[1] / "CMakeLists.txt").read_text()
     assert '"-D FILES=${guard};${upgrade}"' in rules
 
@@ -124,15 +140,17 @@ def test_default_privileges_of_the_installer_are_not_for_pg_outbox(empty: Databa
     empty.create_extension()
     granted = """
         SELECT p.oid::regprocedure::text FROM pg_proc AS p
-         WHERE p.pronamespace = 'outbox'::regnamespace AND has_function_privilege(%(role)s, p.oid, 'EXECUTE')
+         WHERE p.pronamespace IN ('outbox'::regnamespace, 'outbox_internal'::regnamespace) AND has_function_privilege(%(role)s, p.oid, 'EXECUTE')
         UNION ALL
         SELECT c.oid::regclass::text FROM pg_class AS c
-         WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'v') AND has_table_privilege(%(role)s, c.oid, 'SELECT, INSERT')
+         WHERE c.relnamespace IN ('outbox'::regnamespace, 'outbox_internal'::regnamespace) AND c.relkind IN ('r', 'v') AND has_table_privilege(%(role)s, c.oid, 'SELECT, INSERT')
         UNION ALL
         SELECT c.oid::regclass::text FROM pg_class AS c
-         WHERE c.relnamespace = 'outbox'::regnamespace AND CASE c.relkind WHEN 'S' THEN has_sequence_privilege(%(role)s, c.oid, 'USAGE') END
+         WHERE c.relnamespace IN ('outbox'::regnamespace, 'outbox_internal'::regnamespace) AND CASE c.relkind WHEN 'S' THEN has_sequence_privilege(%(role)s, c.oid, 'USAGE') END
         UNION ALL
-        SELECT 'outbox.caller' WHERE has_type_privilege(%(role)s, 'outbox.caller', 'USAGE')
+        SELECT 'outbox_internal.caller' WHERE has_type_privilege(%(role)s, 'outbox_internal.caller', 'USAGE')
+        UNION ALL
+        SELECT 'outbox_internal' WHERE has_schema_privilege(%(role)s, 'outbox_internal', 'USAGE')
     """
     allowed = {name for (name,) in empty.execute(granted, {"role": squatter})}  # type: ignore[arg-type]
     assert allowed <= FOR_PUBLIC

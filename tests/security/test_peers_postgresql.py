@@ -112,7 +112,7 @@ def test_a_superuser_does_not_run_the_code_of_the_owner_of_a_database(
     assert error and "superuser" in error and "USER MAPPING" in error
 
 
-@pytest.mark.parametrize("trap", ["role", "search_path", "extension", "trigger", "member"])
+@pytest.mark.parametrize("trap", ["role", "search_path", "extension", "trigger", "member", "internal"])
 def test_a_superuser_finds_the_traps_of_the_owner_of_a_database(
     database: Database, new_database: NewDatabase, new_role: NewRole, trap: str
 ) -> None:
@@ -138,6 +138,8 @@ def test_a_superuser_finds_the_traps_of_the_owner_of_a_database(
                 ALTER DATABASE {victim.name} SET search_path = trap, pg_catalog""")
         elif trap in ("extension", "member"):
             mine.execute("CREATE EXTENSION pg_inbox")
+        elif trap == "internal":
+            victim.execute(f"CREATE EXTENSION pg_inbox; ALTER FUNCTION inbox_internal.refuse_event OWNER TO {owner}")
         else:
             mine.execute(f"""CREATE SCHEMA trap;
                 CREATE FUNCTION trap.strike() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -242,7 +242,7 @@ def process_a_message(database: Database, body: str) -> None:
         "aggregate_id, event_type) SELECT id, gen_random_uuid(), now(), 't', 'a', '1', 'X' "
         "FROM inbox.consumer"
     )
-    database.execute("SELECT set_config('inbox.wake', 'messages', true)")
+    database.execute("SELECT inbox_internal.wake('messages')")
 
 
 @pytest.mark.parametrize("name", HANDLERS)

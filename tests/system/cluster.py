@@ -220,8 +220,22 @@ class Cluster:
     def configure(self, settings: Mapping[str, str]) -> None:
         """Changes settings of the running server, which takes notice soon."""
         self.settings |= settings
+        self.reload()
+
+    def reload(self) -> None:
         self.write_settings()
         os.kill(self.postmaster, signal.SIGHUP)
+
+    def configure_and_wait(self, settings: Mapping[str, str]) -> None:
+        """Runs with these settings and no others: returns when processes that start from now on have them."""
+
+        def loaded() -> object:
+            return self.execute("SELECT pg_conf_load_time()")
+
+        before = loaded()
+        self.settings = dict(settings)
+        self.reload()
+        wait_until(loaded, lambda seen: seen != before, what="the server to load its settings")
 
     # ---- processes ------------------------------------------------------------------------------
 

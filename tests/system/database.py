@@ -164,7 +164,7 @@ class Database:
         return pid
 
 
-# The fixture `new_database`: (extension=True) -> Database
+# The fixture `new_database`: (settings, extension=True) -> Database
 NewDatabase = Callable[..., Database]
 
 

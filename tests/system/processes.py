@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from waiting import stays, wait_until
@@ -29,6 +31,17 @@ def stop_process(pid: int) -> None:
     """With SIGSTOP; returns when it does nothing any more."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: state_of(pid), lambda state: state in "TZ", what=f"process {pid} to be stopped")
+
+
+def end_process(process: subprocess.Popen[str], log: Callable[[], str]) -> None:
+    """Kills it. If it has crashed, or ThreadSanitizer has ended it (66), that is said here: a test that
+    waits for what others see of it has found only that nothing comes any more."""
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+    status = process.returncode
+    crashed = status == 66 or (status < 0 and status != -signal.SIGKILL)
+    assert not crashed, f"{process.args[0]} has ended by itself ({status}):\n{log()}"
 
 
 def describe_process(pid: int) -> str:

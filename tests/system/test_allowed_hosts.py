@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from cluster import Cluster, MakeCluster
-from database import Database, create_database
+from cluster import Cluster
+from database import Database, NewDatabase
 from receiver import Receiver, answer, everything, path
 from waiting import stays, wait_until
 
@@ -39,8 +39,7 @@ def make_receiver() -> Iterator[Callable[[str], Receiver]]:
 
 
 def allow(cluster: Cluster, hosts: str) -> None:
-    cluster.execute(f"ALTER SYSTEM SET outbox.allowed_hosts = '{hosts}'")
-    cluster.execute("SELECT pg_reload_conf()")
+    cluster.configure({"outbox.allowed_hosts": hosts})
 
 
 def wait_refused(db: Database, *destinations: str) -> dict[str, str]:
@@ -59,10 +58,11 @@ def wait_refused(db: Database, *destinations: str) -> dict[str, str]:
 
 
 def test_http_to_the_machine_itself_is_refused_unless_allowed(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
-    cluster = make_cluster({"outbox.allowed_hosts": ""})
-    db = create_database(cluster)
+    db = new_database({"outbox.allowed_hosts": ""})
+    cluster = db.cluster
+    began = cluster.log_size()
     urls = {f"d{n}": receiver.url(f"/d{n}", host) for n, host in enumerate(SPELLINGS)}
     for name, url in urls.items():
         db.add_destination(name, url)
@@ -75,7 +75,7 @@ def test_http_to_the_machine_itself_is_refused_unless_allowed(
     for name in urls:
         assert any(f'"{name}" fails' in r and "outbox.allowed_hosts" in r for r in reasons), reasons
     wait_until(
-        cluster.log, lambda log: 'of host "127.1" is not allowed (outbox.allowed_hosts)' in log,
+        lambda: cluster.log_since(began), lambda log: 'of host "127.1" is not allowed (outbox.allowed_hosts)' in log,
         what="the refusal in the server log",
     )  # fmt: skip
     assert receiver.connections == 0
@@ -89,11 +89,11 @@ def test_http_to_the_machine_itself_is_refused_unless_allowed(
 
 
 def test_the_loopback_of_ipv6_is_refused_unless_allowed(
-    make_cluster: MakeCluster, make_receiver: Callable[[str], Receiver], http: None
+    new_database: NewDatabase, make_receiver: Callable[[str], Receiver], http: None
 ) -> None:
     receiver = make_receiver("::1")
-    cluster = make_cluster({"outbox.allowed_hosts": ""})
-    db = create_database(cluster)
+    db = new_database({"outbox.allowed_hosts": ""})
+    cluster = db.cluster
     db.add_destination("short", receiver.url("/", "[::1]"))
     db.add_destination("long", receiver.url("/", "[0:0:0:0:0:0:0:1]"))
     db.enqueue()
@@ -105,10 +105,10 @@ def test_the_loopback_of_ipv6_is_refused_unless_allowed(
 
 
 def test_a_name_is_allowed_wherever_it_is(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
-    cluster = make_cluster({"outbox.allowed_hosts": "example.com, *.example.org, 192.0.2.0/24"})
-    db = create_database(cluster)
+    db = new_database({"outbox.allowed_hosts": "example.com, *.example.org, 192.0.2.0/24"})
+    cluster = db.cluster
     db.add_destination("name", receiver.url("/name", "localhost"))
     db.add_destination("address", receiver.url("/address"))
     db.enqueue(count=3)
@@ -125,10 +125,10 @@ def test_a_name_is_allowed_wherever_it_is(
 
 
 def test_a_host_that_is_allowed_no_more_is_left(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
-    cluster = make_cluster({"outbox.allowed_hosts": "127.0.0.1"})
-    db = create_database(cluster)
+    db = new_database({"outbox.allowed_hosts": "127.0.0.1"})
+    cluster = db.cluster
     db.add_destination("d", receiver.url())
     ids = db.enqueue(count=3)
     db.wait_published(3)
@@ -143,7 +143,7 @@ def test_a_host_that_is_allowed_no_more_is_left(
 
 
 def test_a_redirect_leads_nowhere(
-    make_cluster: MakeCluster,
+    new_database: NewDatabase,
     receiver: Receiver,
     make_receiver: Callable[[str], Receiver],
     http: None,
@@ -151,7 +151,7 @@ def test_a_redirect_leads_nowhere(
     reserved = make_receiver("127.0.0.2")
     receiver.on(path("/a"), answer(307, [("Location", reserved.url("/", "127.0.0.2"))]))
     receiver.on(everything, answer(302, [("Location", "http://169.254.169.254/")]))
-    db = create_database(make_cluster({"outbox.allowed_hosts": "127.0.0.1"}))
+    db = new_database({"outbox.allowed_hosts": "127.0.0.1"})
     for name in ("a", "b"):
         db.add_destination(name, receiver.url(f"/{name}"))
     db.enqueue()
@@ -164,16 +164,16 @@ def test_a_redirect_leads_nowhere(
 
 
 def test_a_postgresql_destination_is_refused_when_the_list_lacks_it(
-    make_cluster: MakeCluster,
+    new_database: NewDatabase,
 ) -> None:
-    cluster = make_cluster({"outbox.allowed_hosts": "db.example.com, 192.0.2.0/24"})
-    db, target = create_database(cluster), create_database(cluster, "target", extension=False)
+    db = new_database({"outbox.allowed_hosts": "db.example.com, 192.0.2.0/24"})
+    cluster, target = db.cluster, new_database(extension=False)
     target.execute("CREATE EXTENSION pg_inbox")
-    at = f"{cluster.port}/target"
+    at = f"{cluster.port}/{target.name}"
     db.add_destination("address", f"postgresql://127.0.0.1:{at}", consumer="address")
     db.add_destination("spelling", f"postgresql://0x7f.1:{at}", consumer="spelling")
     db.add_destination("name", f"postgresql://localhost:{at}", consumer="name")
-    db.add_destination("socket", "postgresql:///target", consumer="socket")
+    db.add_destination("socket", f"postgresql:///{target.name}", consumer="socket")
     db.enqueue(count=3)
     addresses = wait_refused(db, "address", "spelling", "name")
     assert addresses["address"] == addresses["spelling"] == "127.0.0.1"
@@ -198,7 +198,7 @@ def test_a_postgresql_destination_is_refused_when_the_list_lacks_it(
 def test_a_malformed_list_is_refused_when_it_is_set(database: Database, hosts: str) -> None:
     with pytest.raises(psycopg.Error, match='invalid value for parameter "outbox.allowed_hosts"') as error:
         database.execute(f"ALTER SYSTEM SET outbox.allowed_hosts = '{hosts}'")
-    assert "is no host name, address or network" in (error.value.diag.message_detail or "")
+    assert "is not a host name, address or network" in (error.value.diag.message_detail or "")
     assert "*.example.org" in (error.value.diag.message_hint or "")
 
 

@@ -178,7 +178,7 @@ def test_a_table_without_primary_key_is_walked_by_another_unique_index(source: D
         "CREATE UNIQUE INDEX ON item (b) WHERE b > 10; CREATE UNIQUE INDEX ON item (b DESC);"
         "SELECT outbox.capture('item', aggregate_id => '{id}')"
     )
-    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="has no order to be walked in") as refusal:
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="has no unique index to scan it by") as refusal:
         start(source)
     assert refusal.value.diag.message_hint == "Create a primary key, or a unique index on columns that are NOT NULL."
     source.execute("CREATE UNIQUE INDEX ON item (b, id)")
@@ -535,7 +535,7 @@ def test_a_bad_row_stops_it_and_is_named(source: Database) -> None:
         ("DROP TABLE item", "the table does not exist any more"),
         ("SELECT outbox.uncapture('item')", 'table "item" is not captured'),
         ("ALTER TABLE item DROP CONSTRAINT item_pkey; SELECT outbox.capture('item', aggregate_id => '{id}', replace => true)",
-         'the unique index by which table "item" was walked is gone'),
+         'the unique index by which table "item" was scanned does not exist any more'),
         ("DROP SERVER d", "the destination does not exist any more"),
     ],
     ids=["dropped", "uncaptured", "index", "destination"],
@@ -627,7 +627,7 @@ def test_only_who_owns_the_table(source: Database, roles: dict[str, str]) -> Non
             connection.execute("SELECT outbox.backfill('item')")
         with pytest.raises(errors.CheckViolation):
             connection.execute(
-                f"SELECT outbox.add_backfill('item', NULL, 1, NULL, 1, '{roles['owner']}')"
+                f"SELECT outbox_internal.add_backfill('item', NULL, 1, NULL, 1, '{roles['owner']}')"
             )
         source.execute(f"SET ROLE {roles['owner']}")
         id = start(source, rate=50, batch=5)

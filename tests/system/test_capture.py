@@ -135,8 +135,8 @@ def test_owners_capture_their_tables_and_nobody_elses(people: People) -> None:  
         for statement in (
             "SELECT outbox.capture('item', replace => true)",
             "SELECT outbox.uncapture('item')",
-            "SELECT outbox.forget_captured('item')",
-            "SELECT outbox.save_captured(c) FROM (SELECT ('item'::regclass, 'a', '{id}', '{id}', NULL, 't', NULL, NULL,"
+            "SELECT outbox_internal.forget_captured('item')",
+            "SELECT outbox_internal.save_captured(c) FROM (SELECT ('item'::regclass, 'a', '{id}', '{id}', NULL, 't', NULL, NULL,"
             " NULL, NULL, '{}', 'full', false, 'key', false, 'a', 'a', 'a', 'a', 'a', 'refuse', 'origin', '{}', '{}',"
             " 'me', now())::outbox.captured AS c) AS c",
         ):
@@ -171,7 +171,7 @@ def test_no_code_of_an_owner_runs_with_other_rights(people: People) -> None:  # 
         mine.execute("ALTER TABLE own.item ADD title text")
         # The statements that write outbox.captured find no operators of his.
         mine.execute("SET search_path = own, pg_catalog")
-        mine.execute("SELECT outbox.forget_captured('item')")
+        mine.execute("SELECT outbox_internal.forget_captured('item')")
 
 
 def test_the_owner_is_limited_to_his_topics(people: People) -> None:  # noqa: F811

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from cluster import Cluster, Installation, MakeCluster
+from cluster import SUPERUSER, Cluster, Installation, MakeCluster
 from database import Database, NewDatabase, create_database
 from receiver import Receiver, Request, answer, everything, path
 from test_tls import TlsServer, tls_server  # noqa: F401  (a fixture)
@@ -62,8 +62,8 @@ def test_a_host_that_does_not_exist(database: Database, http: None) -> None:
     assert "nowhere.invalid" in check_failure(database, "address")
 
 
-def test_an_address_that_is_not_allowed(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
-    db = create_database(make_cluster({"outbox.allowed_hosts": ""}))
+def test_an_address_that_is_not_allowed(new_database: NewDatabase, receiver: Receiver, http: None) -> None:
+    db = new_database({"outbox.allowed_hosts": ""})
     db.add_destination("d", receiver.url())
     db.add_destination("tls", receiver.url().replace("http:", "https:"))
     for name in ("d", "tls"):
@@ -215,9 +215,9 @@ def test_a_topic_that_the_destination_does_not_take(database: Database) -> None:
     assert check(database, topic="audio")["topics"] == (False, 'the option "topics" leaves out "audio"')
 
 
-def test_the_default_destination(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster({"outbox.default_destination": "http://nowhere.invalid/"})
-    assert "nowhere" in check_failure(create_database(cluster), "address", "default")
+def test_the_default_destination(new_database: NewDatabase) -> None:
+    database = new_database({"outbox.default_destination": "http://nowhere.invalid/"})
+    assert "nowhere" in check_failure(database, "address", "default")
 
 
 def test_a_destination_that_does_not_exist(database: Database) -> None:
@@ -272,7 +272,7 @@ def test_operators_may_check_and_owners_who_are_granted_it(database: Database) -
 def test_events_that_tell_the_topics(database: Database) -> None:
     def topics(looked_for: str | None = None) -> list[tuple]:
         return database.execute(
-            "SELECT topic, event_type FROM outbox.events_to_check('d', %s) ORDER BY 1, 2", (looked_for,)
+            "SELECT topic, event_type FROM outbox_internal.events_to_check('d', %s) ORDER BY 1, 2", (looked_for,)
         )
 
     database.add_destination("d", "null:", topics=" video.*, user.events")
@@ -308,9 +308,11 @@ def hanging(request: pytest.FixtureRequest) -> Iterator[Callable[[Database], Non
         )
 
 
-def start_check(database: Database) -> tuple[psycopg.Connection, threading.Thread, list[Exception]]:
+def start_check(
+    database: Database, user: str = SUPERUSER
+) -> tuple[psycopg.Connection, threading.Thread, list[Exception]]:
     """Begins a check in a session of its own that hangs."""
-    connection, raised = database.connect(), []
+    connection, raised = database.cluster.connect(database.name, user), []
 
     def run() -> None:
         try:
@@ -368,6 +370,44 @@ def test_a_worker_that_dies_is_an_error(database: Database, hanging: Callable[[D
     thread.join(60)
     assert isinstance(raised[0], errors.ObjectNotInPrerequisiteState), raised
     assert "ended early" in str(raised[0])
+    connection.close()
+
+
+def test_an_owner_can_drop_a_database_in_which_a_check_hangs(
+    new_database: NewDatabase, hanging: Callable[[Database], None]
+) -> None:
+    """WITH (FORCE) the server ends his sessions, but no process of a superuser, as the check is."""
+    db = new_database()
+    cluster, owner = db.cluster, f"{db.name}_owner"
+    hanging(db)
+    db.execute(f"CREATE ROLE {owner} LOGIN; ALTER DATABASE {db.name} OWNER TO {owner}")
+    db.execute("SELECT outbox.grant_operate(%s)", (owner,))
+    connection, thread, raised = start_check(db, owner)
+    db.disconnect()
+    try:
+        with cluster.connect(user=owner) as session:
+            session.execute(f"DROP DATABASE {db.name} WITH (FORCE)")
+        thread.join(60)
+        assert isinstance(raised[0], (errors.ObjectNotInPrerequisiteState, psycopg.OperationalError))
+        assert not checks(cluster)
+    finally:
+        connection.close()
+        cluster.execute(f"DROP DATABASE IF EXISTS {db.name} WITH (FORCE)")
+        cluster.execute(f"DROP ROLE {owner}")
+
+
+def test_a_database_that_cannot_be_dropped_is_checked_on(
+    database: Database, hanging: Callable[[Database], None]
+) -> None:
+    """The session is in the way as well, so that nothing would be won if the check left."""
+    hanging(database)
+    connection, thread, _ = start_check(database)
+    pids = checks(database.cluster)
+    with pytest.raises(errors.ObjectInUse):
+        database.cluster.execute(f"DROP DATABASE {database.name}")
+    assert checks(database.cluster) == pids
+    connection.cancel()
+    thread.join(60)
     connection.close()
 
 

@@ -108,12 +108,12 @@ def test_what_is_in_trouble_can_be_seen(db: Database, receiver: Receiver) -> Non
 def test_an_event_that_was_under_way_when_its_relay_died_goes_again(database: Database, key: str) -> None:
     database.execute("SELECT outbox.enqueue('item', 'a', 'Added', '{}', ordering_key => %s)", (key,))
     database.execute(
-        "SELECT outbox.move_events('d', gen_random_uuid(), ARRAY[xid], ARRAY[position]), outbox.promote('d', ARRAY[%s]) "
+        "SELECT outbox_internal.move_events('d', gen_random_uuid(), ARRAY[xid], ARRAY[position]), outbox_internal.promote('d', ARRAY[%s]) "
         "FROM outbox.event",
         (key,),
     )
-    database.execute("SELECT outbox.unlock_all('d')")  # by the next relay
-    claimed = database.execute("SELECT aggregate_id FROM outbox.claim_due('d', gen_random_uuid(), NULL, 10, 1000000)")
+    database.execute("SELECT outbox_internal.unlock_all('d')")  # by the next relay
+    claimed = database.execute("SELECT aggregate_id FROM outbox_internal.claim_due('d', gen_random_uuid(), NULL, 10, 1000000)")
     assert claimed == [("a",)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cluster import MakeCluster
-from database import Database, create_database
+from database import Database, NewDatabase, create_database
 from receiver import Receiver, answer, everything
 from waiting import wait_until
 
@@ -63,10 +63,10 @@ def test_a_server_that_does_not_preload(make_cluster: MakeCluster) -> None:
 
 
 def test_a_log_that_is_too_large_names_who_holds_it(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
     receiver.on(everything, answer(503))
-    database = create_database(make_cluster({"outbox.max_log_size": "1MB"}))
+    database = new_database({"outbox.max_log_size": "1MB"})
     database.add_destination("d", receiver.url())
     database.enqueue("a", 20_000)
     reasons = wait_for_state(database, "degraded")

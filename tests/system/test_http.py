@@ -15,7 +15,7 @@ from datetime import datetime
 import pytest
 
 from cluster import MakeCluster
-from database import Database, create_database
+from database import Database, NewDatabase, create_database
 from processes import assert_threads_block_signals
 from receiver import (
     Behaviour,
@@ -421,11 +421,10 @@ def test_a_name_that_does_not_resolve_is_a_failure(db: Database, receiver: Recei
 
 
 def test_pauses_grow_while_a_destination_fails(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
     """Random pauses below 10, 20, 40, ... ms: the first ten attempts last about five seconds."""
-    cluster = make_cluster({"outbox.backoff_min": "10ms", "outbox.backoff_max": "1s"})
-    db = create_database(cluster)
+    db = new_database({"outbox.backoff_min": "10ms", "outbox.backoff_max": "1s"})
     receiver.on(everything, answer(503))
     db.add_destination("d", receiver.url())
     db.enqueue(count=20)
@@ -609,10 +608,9 @@ def test_a_fast_shutdown_is_fast_while_a_request_hangs(
 
 
 def test_threads_that_resolve_names_leave_signals_alone(
-    make_cluster: MakeCluster, http: None
+    new_database: NewDatabase, http: None
 ) -> None:
-    cluster = make_cluster({"outbox.backoff_min": "1ms", "outbox.backoff_max": "2ms"})
-    db = create_database(cluster)
+    db = new_database({"outbox.backoff_min": "1ms", "outbox.backoff_max": "2ms"})
     db.add_destination("d", "http://no-such-host.invalid/")
     relay = db.wait_for_worker("relay")
     db.enqueue()

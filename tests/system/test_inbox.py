@@ -233,8 +233,8 @@ def test_handlers_have_the_rights_of_the_role_that_subscribed(
     role = f"app_{reader.name}"
     reader.execute(
         sql.SQL(
-            "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA inbox TO {role};"
-            "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox TO {role};"
+            "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA inbox, inbox_internal TO {role};"
+            "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox, inbox_internal TO {role};"
             "GRANT INSERT ON applied TO {role}; GRANT SELECT ON poison TO {role};"
             "CREATE TABLE secret (a int);"
             "CREATE FUNCTION peek(event inbox.message) RETURNS void LANGUAGE sql AS 'SELECT a FROM secret';"
@@ -294,7 +294,7 @@ def test_whoever_owns_the_inbox_cannot_run_handlers_as_a_superuser(
             ).fetchone()
             if owns == (True,):
                 connection.execute("UPDATE inbox.consumer SET role = 'postgres'")
-                connection.execute("SET inbox.wake = 'subscriptions'")
+                connection.execute("SELECT inbox_internal.wake('subscriptions')")
                 wait_until(
                     lambda: shared_cluster.log_since(offset), lambda log: "is not processed" in log,
                     what="the refusal in the server log",

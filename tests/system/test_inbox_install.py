@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from psycopg import sql
+from psycopg import errors, sql
 
 from cluster import Cluster, Installation
 from database import Database, NewDatabase
@@ -69,7 +69,7 @@ def site(
 ) -> Iterator[Site]:
     site = Site(shared_cluster, new_database(extension=False), installation)
     yield site
-    site.database.execute("DROP EXTENSION IF EXISTS pg_inbox; DROP SCHEMA IF EXISTS inbox CASCADE")
+    site.database.execute("DROP EXTENSION IF EXISTS pg_inbox; DROP SCHEMA IF EXISTS inbox, inbox_internal CASCADE")
     site.alter("DROP OWNED BY {role}; DROP ROLE {role}")
 
 
@@ -79,9 +79,9 @@ def test_who_may_create_a_schema_may_install(site: Site) -> None:
     assert site.install() == f"0 pg_inbox {version} was installed already"
     assert site.version() == version
     owners = site.database.execute(
-        "SELECT DISTINCT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'inbox' "
-        "UNION SELECT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = 'inbox'::regnamespace "
-        "UNION SELECT pg_get_userbyid(proowner) FROM pg_proc WHERE pronamespace = 'inbox'::regnamespace"
+        "SELECT DISTINCT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname ~ '^inbox' "
+        "UNION SELECT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace::regnamespace::text ~ '^inbox' "
+        "UNION SELECT pg_get_userbyid(proowner) FROM pg_proc WHERE pronamespace::regnamespace::text ~ '^inbox'"
     )
     assert owners == [(site.role,)]
 
@@ -105,7 +105,7 @@ def test_it_works_for_those_whom_the_owner_lets(site: Site) -> None:
 OBJECTS = """
     SELECT pg_describe_object('pg_proc'::regclass, oid, 0), prosrc || coalesce(prosqlbody, ''), prosecdef,
            proconfig, obj_description(oid, 'pg_proc')
-      FROM pg_proc WHERE pronamespace = 'inbox'::regnamespace
+      FROM pg_proc WHERE pronamespace::regnamespace::text ~ '^inbox'
     UNION ALL
     SELECT pg_describe_object('pg_class'::regclass, c.oid, 0),
            string_agg(concat_ws(' ', attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
@@ -114,19 +114,19 @@ OBJECTS = """
       FROM pg_class AS c
       LEFT JOIN pg_attribute ON attrelid = c.oid AND attnum > 0
       LEFT JOIN pg_attrdef ON adrelid = c.oid AND adnum = attnum
-     WHERE relnamespace = 'inbox'::regnamespace GROUP BY c.oid
+     WHERE relnamespace::regnamespace::text ~ '^inbox' GROUP BY c.oid
     UNION ALL
     SELECT pg_describe_object('pg_constraint'::regclass, oid, 0), pg_get_constraintdef(oid), NULL, NULL, NULL
-      FROM pg_constraint WHERE connamespace = 'inbox'::regnamespace
+      FROM pg_constraint WHERE connamespace::regnamespace::text ~ '^inbox'
     ORDER BY 1, 2
 """
 GRANTED = """
     SELECT p.oid::regprocedure::text, a.grantee::regrole::text, a.privilege_type
-      FROM pg_proc AS p, aclexplode(p.proacl) AS a WHERE pronamespace = 'inbox'::regnamespace
+      FROM pg_proc AS p, aclexplode(p.proacl) AS a WHERE pronamespace::regnamespace::text ~ '^inbox'
        AND a.grantee <> p.proowner
     UNION ALL
     SELECT c.oid::regclass::text, a.grantee::regrole::text, a.privilege_type
-      FROM pg_class AS c, aclexplode(c.relacl) AS a WHERE relnamespace = 'inbox'::regnamespace
+      FROM pg_class AS c, aclexplode(c.relacl) AS a WHERE relnamespace::regnamespace::text ~ '^inbox'
        AND a.grantee <> c.relowner
     ORDER BY 1, 2, 3
 """
@@ -165,7 +165,7 @@ def test_it_can_be_dumped_and_restored(site: Site, new_database: NewDatabase) ->
     with site.cluster.connect(other.name, f"'{site.role}'") as owner:
         begin = "SELECT inbox.begin_event('c', 'aaaaaaaa-0000-7000-8000-000000000000')"
         assert owner.execute(begin).fetchone() == (False,)
-    other.execute("DROP SCHEMA inbox CASCADE")
+    other.execute("DROP SCHEMA inbox, inbox_internal CASCADE")
 
 
 def test_several_at_the_same_time_install_once(site: Site) -> None:
@@ -218,8 +218,24 @@ def test_an_empty_schema_of_ones_own_will_do(site: Site) -> None:
     site.alter("REVOKE CREATE ON DATABASE {database} FROM {role}")
     said = site.install()
     assert said.startswith("1 ") and "permission denied for database" in said
-    site.alter("CREATE SCHEMA inbox AUTHORIZATION {role}")
+    site.alter("CREATE SCHEMA inbox AUTHORIZATION {role}; CREATE SCHEMA inbox_internal AUTHORIZATION {role}")
     assert "is installed now" in site.install()
+
+
+def test_not_with_an_internal_schema_of_somebody_else(site: Site) -> None:
+    site.alter("CREATE SCHEMA inbox_internal AUTHORIZATION {role}")
+    assert f'schema "inbox_internal" belongs to role "{site.role}"' in site.install("postgres")
+    create = "CREATE EXTENSION pg_inbox"
+    with pytest.raises(errors.InsufficientPrivilege, match='schema "inbox_internal" belongs to role'):
+        site.database.execute(create)
+    site.alter("ALTER SCHEMA inbox_internal OWNER TO postgres; GRANT CREATE ON SCHEMA inbox_internal TO {role}")
+    with pytest.raises(errors.InsufficientPrivilege, match='others may create objects in schema "inbox_internal"'):
+        site.database.execute(create)
+    site.alter("REVOKE CREATE ON SCHEMA inbox_internal FROM {role}; CREATE TABLE inbox_internal.letter ()")
+    with pytest.raises(errors.DuplicateSchema, match='schema "inbox_internal" is not empty'):
+        site.database.execute(create)
+    site.database.execute("DROP TABLE inbox_internal.letter")
+    site.database.execute(create)
 
 
 def test_nothing_of_somebody_elses_schema_is_run(site: Site) -> None:

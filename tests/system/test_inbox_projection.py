@@ -102,7 +102,7 @@ class Old:
     def __init__(self, inbox: Reader) -> None:
         self.inbox = inbox
         self.id, self.late_id = (inbox.value(OLD_ID, ("9 days", n)) for n in (1, 2))
-        self.table = f"inbox.processed_{inbox.value('SELECT inbox.bucket(%s)', (self.id,))}"
+        self.table = f"inbox.processed_{inbox.value('SELECT inbox_internal.bucket(%s)', (self.id,))}"
         inbox.execute("SELECT inbox.begin_event('old', %s)", (self.id,))
         inbox.execute("UPDATE inbox.processed SET processed_at = now() - interval '9 days'")
 

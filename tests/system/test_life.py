@@ -31,7 +31,7 @@ def rows(database: Database, table: str) -> list[tuple]:
 def fail(database: Database, destination: str, event_id: str, *, permanent: bool) -> None:
     """As a relay does with an event that the destination refused; a retry is due in a year."""
     database.execute(
-        "SELECT outbox.fail_events(%s, ARRAY[e.xid], ARRAY[e.position], ARRAY['no'], ARRAY[%s]) "
+        "SELECT outbox_internal.fail_events(%s, ARRAY[e.xid], ARRAY[e.position], ARRAY['no'], ARRAY[%s]) "
         "FROM outbox.event AS e WHERE e.event_id = %s",
         (destination, permanent, event_id),
     )

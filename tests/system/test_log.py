@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cluster import MakeCluster
-from database import Database, create_database, enqueue
+from database import Database, NewDatabase, create_database, enqueue
 from processes import wait_until_quiet, wake_ups
 from receiver import Gate, Receiver, everything, subject
 from waiting import SECOND, Stopwatch, stays, wait_until
@@ -348,10 +348,10 @@ def test_a_clean_restart_repeats_nothing(
 
 
 def test_a_relay_that_ends_within_a_window_goes_on_there(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
     """A large transaction need not be sent again from its beginning."""
-    db = create_database(make_cluster(SAVED_AT_THE_END))
+    db = new_database(SAVED_AT_THE_END)
     db.add_destination("d", receiver.url())
     gate = Gate()
     receiver.on(lambda request: request.headers["ce-aggregateversion"] == "700", gate.held())
@@ -367,10 +367,9 @@ def test_a_relay_that_ends_within_a_window_goes_on_there(
 
 
 def test_a_saved_cursor_is_at_most_an_interval_old(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
-    cluster = make_cluster({"outbox.cursor_flush_interval": "50ms"})
-    db = create_database(cluster)
+    db = new_database({"outbox.cursor_flush_interval": "50ms"})
     db.add_destination("d", receiver.url())
     db.wait_for_worker("relay")
     for n in range(1, 4):
@@ -436,10 +435,9 @@ def insert_unnoticed(database: Database, key: str) -> None:
 
 
 def test_the_poll_finds_what_nobody_announced(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
-    cluster = make_cluster({"outbox.poll_min": "20ms", "outbox.poll_max": "200ms"})
-    db = create_database(cluster)
+    db = new_database({"outbox.poll_min": "20ms", "outbox.poll_max": "200ms"})
     db.add_destination("d", receiver.url())
     arrive(receiver, db.enqueue("announced"))
     for n in range(5):

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from cluster import MakeCluster
-from database import Database, create_database
+from database import Database, NewDatabase, create_database
 from receiver import Gate, Receiver, answer, everything
 from test_delivery import rows, version_of, wait_for_rows, wait_for_versions
 from waiting import wait_until
@@ -416,8 +416,8 @@ def test_receipts_are_kept_where_they_are_wanted(db: Database, receiver: Receive
     assert status == [("d", "PUBLISHED", True)]
 
 
-def test_receipts_are_forgotten(make_cluster: MakeCluster) -> None:
-    db = create_database(make_cluster({"outbox.receipt_retention": "1s"}))
+def test_receipts_are_forgotten(new_database: NewDatabase) -> None:
+    db = new_database({"outbox.receipt_retention": "1s"})
     db.add_destination("d", "null:", receipts="on")
     (old,) = db.enqueue("a")
     wait_until(lambda: db.value("SELECT count(*) FROM outbox.receipt"), lambda n: n == 1, what="a receipt")

@@ -1,7 +1,8 @@
 """Who may do what: every object of both extensions, and what those who have a right can and cannot do.
 
-A new function, table, view or type is entered into USERS below; until then the test fails. What is
-for somebody is entered into rights.sql as well.
+A new function, table, view or type of the schemas outbox and inbox is entered into USERS below; until then the
+test fails. What is for somebody is entered into parts_of_right.sql as well. What is in outbox_internal and inbox_internal
+is for nobody, unless it is entered into USERS_OF_INTERNALS with the reason.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ NOBODY = ""
 # Who may use what, but for owners and superusers: EXECUTE, SELECT, USAGE.
 USERS = {
     "schema outbox": "producer, capturer, fetcher, operator, monitor",
+    "schema outbox_internal": "capturer, operator, monitor",
     "wrapper pg_outbox": NOBODY,
     "table outbox.backfill_row": NOBODY,
     "table outbox.backfill_task": NOBODY,
@@ -74,194 +76,58 @@ USERS = {
     "sequence outbox.event_position": NOBODY,
     "sequence outbox.operation_id": NOBODY,
     "type outbox.new_event": "producer",
-    "type outbox.caller": NOBODY,
     "function outbox.absent_workers()": "monitor",
     "function outbox.ack(uuid)": "fetcher",
-    "function outbox.add_backfill(regclass,name,integer,integer,integer,outbox.caller)": "capturer",
-    "function outbox.add_capture_triggers(regclass,text,text)": "capturer",
-    "function outbox.add_capture_triggers_to_all(regclass)": NOBODY,
-    "function outbox.add_receipts(name,uuid[],bigint[],double precision[],text[])": NOBODY,
     "function outbox.adopt(regclass,text,boolean,text,text,text,name[])": NOBODY,
-    "function outbox.adopt_backfill()": NOBODY,
-    "function outbox.adopt_batch()": NOBODY,
-    "function outbox.adopt_cursor()": NOBODY,
-    "function outbox.adopt_event()": NOBODY,
-    "function outbox.altered_with(oid[])": NOBODY,
     "function outbox.backfill(regclass,name,integer,integer,integer)": "capturer",
-    "function outbox.backfill_batch(outbox.backfill_task)": NOBODY,
-    "function outbox.backfill_locked_row(outbox.backfill_task)": NOBODY,
-    "function outbox.backfill_step(bigint)": NOBODY,
-    "function outbox.backfill_waits_for(bigint,outbox.caller)": "capturer, operator, monitor",
-    "function outbox.begin_restore()": NOBODY,
-    "function outbox.bytes_held(outbox.cursor)": NOBODY,
-    "function outbox.cancel_backfill(bigint,outbox.caller)": "capturer, operator",
-    "function outbox.cancel_replay(bigint,outbox.caller)": "operator",
-    "function outbox.check_adoptable(regclass,text,name[])": NOBODY,
+    "function outbox.cancel_backfill(bigint,outbox_internal.caller)": "capturer, operator",
+    "function outbox.cancel_replay(bigint,outbox_internal.caller)": "operator",
     "function outbox.capture(regclass,text,name[],name,text,name,name[],jsonb,name[],name[],text,text,boolean,text,text,text,text,text,text,text,text,text,boolean)": "capturer",
     "function outbox.capture_condition(regclass)": "capturer",
     "function outbox.capture_row()": ", ".join(GRANTS),
     "function outbox.capture_truncate()": ", ".join(GRANTS),
-    "function outbox.captures_of(oid[])": NOBODY,
-    "function outbox.captured_tree(regclass)": "capturer",
-    "function outbox.check_backfill(outbox.backfill_task)": NOBODY,
-    "function outbox.check_can_backfill(regclass)": NOBODY,
-    "function outbox.check_capturable(regclass)": "capturer",
-    "function outbox.check_captured(regclass)": "capturer",
-    "function outbox.check_choice(text,text,text[])": "capturer",
     "function outbox.check_destination(text,text)": "operator",
-    "function outbox.check_fetcher(name,name)": NOBODY,
-    "function outbox.check_isolation()": NOBODY,
-    "function outbox.check_lease_time(interval)": NOBODY,
-    "function outbox.check_member(regclass,regclass)": NOBODY,
-    "function outbox.check_moves(regclass,name[])": "capturer",
-    "function outbox.check_owner(regclass,regrole)": NOBODY,
-    "function outbox.check_topics(text)": NOBODY,
-    "function outbox.claim_batch(name,uuid,timestamp with time zone,integer,name)": NOBODY,
-    "function outbox.check_selected(regclass,name)": NOBODY,
-    "function outbox.check_server_name(oid)": NOBODY,
-    "function outbox.claim_due(name,uuid,timestamp with time zone,integer,bigint)": NOBODY,
-    "function outbox.claim_retries(name,uuid,timestamp with time zone,integer,name)": NOBODY,
-    "function outbox.claim_source_event(uuid,text,text,text,uuid)": NOBODY,
     "function outbox.create_outbox_view(text,text,text,text)": NOBODY,
-    "function outbox.columns_of(regclass)": "capturer",
-    "function outbox.decide_on_dead_letters(text,name,uuid[],text,text,text,text,text,text,name)": NOBODY,
-    "function outbox.destination_option(name,text)": NOBODY,
-    "function outbox.detach(outbox.cursor)": NOBODY,
-    "function outbox.detach_last()": NOBODY,
-    "function outbox.discard(name,uuid[],text,text,text,text,text,text,outbox.caller)": "operator",
-    "function outbox.drop_capture_triggers(regclass)": "capturer",
-    "function outbox.end_lease(outbox.batch,boolean)": NOBODY,
+    "function outbox.discard(name,uuid[],text,text,text,text,text,text,outbox_internal.caller)": "operator",
     "function outbox.enqueue(outbox.new_event[])": "producer",
     "function outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
     "function outbox.enqueue(text,text,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
-    "function outbox.estimate_rows(regclass)": NOBODY,
     "function outbox.event_status(uuid)": "operator",
-    "function outbox.event_type_of(text,text)": "capturer",
-    "function outbox.events_of(outbox.batch)": NOBODY,
-    "function outbox.events_to_check(name,text)": NOBODY,
     "function outbox.extend(uuid,interval)": "fetcher",
-    "function outbox.fail_backfill(bigint,text)": NOBODY,
-    "function outbox.fail_events(name,xid8[],bigint[],text[],boolean[])": NOBODY,
-    'function outbox."fetch"(name,integer,interval,outbox.caller)': "fetcher",
-    "function outbox.fetcher(name)": NOBODY,
-    "function outbox.find_restored_batches(name)": NOBODY,
-    "function outbox.finished_by_now()": NOBODY,
-    "function outbox.first_of_key(name,text)": "operator",
-    "function outbox.follow_altered_tables()": NOBODY,
-    "function outbox.follow_columns(regclass)": NOBODY,
-    "function outbox.follow_dropped_servers()": NOBODY,
-    "function outbox.follow_dropped_tables()": NOBODY,
-    "function outbox.follow_members(regclass)": NOBODY,
-    "function outbox.follow_names(name[],name[],name[])": NOBODY,
-    "function outbox.follow_renamed_servers()": NOBODY,
-    "function outbox.forget_topics(regrole,text)": NOBODY,
-    "function outbox.forget_captured(regclass)": "capturer",
-    "function outbox.forget_source_events()": NOBODY,
-    "function outbox.grant_capture(regrole,text,outbox.caller)": NOBODY,
+    'function outbox."fetch"(name,integer,interval,outbox_internal.caller)': "fetcher",
+    "function outbox.grant_capture(regrole,text,outbox_internal.caller)": NOBODY,
     "function outbox.grant_fetch(regrole,name)": NOBODY,
     "function outbox.grant_monitor(regrole)": NOBODY,
     "function outbox.grant_operate(regrole)": NOBODY,
-    "function outbox.grant_produce(regrole,text,outbox.caller)": NOBODY,
-    "function outbox.grant_right(regrole,text)": NOBODY,
-    "function outbox.grants_to_move(regclass,text)": NOBODY,
+    "function outbox.grant_produce(regrole,text,outbox_internal.caller)": NOBODY,
     "function outbox.health()": "monitor",
-    "function outbox.held_condition()": NOBODY,
-    "function outbox.held_keys(name,integer)": "operator",
-    "function outbox.hurry_events(name,integer)": NOBODY,
-    "function outbox.in_another_order(regclass,text)": NOBODY,
     "function outbox.insert_event()": NOBODY,
-    "function outbox.is_destination(oid)": NOBODY,
-    "function outbox.has_capture_triggers(regclass)": "capturer",
-    "function outbox.has_captured_table()": NOBODY,
     "function outbox.health()": "monitor",
-    "function outbox.held_keys(name,integer)": "operator",
-    "function outbox.know_table()": NOBODY,
-    "function outbox.last_restored_xid()": NOBODY,
-    "function outbox.layout(text)": NOBODY,
-    "function outbox.is_content_type(text)": NOBODY,
-    "function outbox.layout_columns(text)": NOBODY,
-    "function outbox.leave_pull()": NOBODY,
-    "function outbox.lock_cursor(name)": NOBODY,
-    "function outbox.lock_lease(uuid,boolean)": NOBODY,
-    "function outbox.lock_rights()": NOBODY,
-    "function outbox.make_batches(name,pg_snapshot,pg_snapshot,bigint,bigint,pg_snapshot,bigint,integer,bigint)": NOBODY,
-    "function outbox.make_cursor(name,oid)": NOBODY,
-    "function outbox.make_outbox_view(name,name,text,text,text)": NOBODY,
-    "function outbox.may_fetch_default()": NOBODY,
     "function outbox.metrics()": "monitor",
-    "function outbox.most_behind(outbox.backfill_task)": NOBODY,
-    "function outbox.move_cursor(name,pg_snapshot,pg_snapshot,bigint,name)": NOBODY,
-    "function outbox.move_events(name,uuid,xid8[],bigint[])": NOBODY,
-    "function outbox.move_key(outbox.batch,bigint)": NOBODY,
     "function outbox.nack(uuid,uuid,text,boolean)": "fetcher",
-    "function outbox.next_position(pg_snapshot,pg_snapshot,bigint)": NOBODY,
-    "function outbox.note_servers()": NOBODY,
-    "function outbox.number_cursors()": NOBODY,
     "function outbox.oldest_after(pg_snapshot)": "monitor",
-    "function outbox.option_as_interval(name,text)": NOBODY,
-    "function outbox.park_events(name,xid8[],bigint[])": NOBODY,
-    "function outbox.park_held(outbox.batch)": NOBODY,
-    "function outbox.parts_of_right(text)": NOBODY,
-    "function outbox.parts_of_table(regclass)": NOBODY,
-    "function outbox.pause(name,outbox.caller)": "operator",
+    "function outbox.pause(name,outbox_internal.caller)": "operator",
     "function outbox.payload_as_jsonb(bytea)": ", ".join(GRANTS),
-    "function outbox.pause_backfill(bigint,outbox.caller)": "capturer, operator",
-    "function outbox.privileges_of_right(text)": NOBODY,
-    "function outbox.promote(name,text[])": NOBODY,
-    "function outbox.read_on(name)": NOBODY,
-    "function outbox.redrive(name,uuid[],text,text,text,text,text,text,outbox.caller)": "operator",
-    "function outbox.release_events(name,xid8[],bigint[],text[],integer[])": NOBODY,
+    "function outbox.pause_backfill(bigint,outbox_internal.caller)": "capturer, operator",
+    "function outbox.redrive(name,uuid[],text,text,text,text,text,text,outbox_internal.caller)": "operator",
     "function outbox.refuse_change()": NOBODY,
-    "function outbox.refuse_restricted()": "capturer",
     "function outbox.release(uuid)": "fetcher",
-    "function outbox.replay(name,timestamp with time zone,timestamp with time zone,text,text,text,text,text,uuid[],outbox.caller)": "operator",
-    "function outbox.resume(name,outbox.caller)": "operator",
-    "function outbox.resume_backfill(bigint,outbox.caller)": "capturer, operator",
-    "function outbox.retry_delay(name,integer)": NOBODY,
-    "function outbox.share_cursor(name)": NOBODY,
+    "function outbox.replay(name,timestamp with time zone,timestamp with time zone,text,text,text,text,text,uuid[],outbox_internal.caller)": "operator",
+    "function outbox.resume(name,outbox_internal.caller)": "operator",
+    "function outbox.resume_backfill(bigint,outbox_internal.caller)": "capturer, operator",
     "function outbox.revoke_capture(regrole)": NOBODY,
     "function outbox.revoke_fetch(regrole)": NOBODY,
     "function outbox.revoke_monitor(regrole)": NOBODY,
     "function outbox.revoke_operate(regrole)": NOBODY,
     "function outbox.revoke_produce(regrole)": NOBODY,
-    "function outbox.revoke_right(regrole,text)": NOBODY,
-    "function outbox.rows_to_adopt(regclass,text,text)": NOBODY,
-    "function outbox.row_key_of(regclass)": "capturer",
-    "function outbox.run_as_owner(regclass,text)": NOBODY,
-    "function outbox.run_check(oid,text)": NOBODY,
-    "function outbox.save_backfill(outbox.backfill_task,bigint)": NOBODY,
-    "function outbox.save_captured(outbox.captured)": "capturer",
-    "function outbox.seek(name,bigint,outbox.caller)": "operator",
-    "function outbox.seek(name,text,outbox.caller)": "operator",
-    "function outbox.seek(name,timestamp with time zone,outbox.caller)": "operator",
+    "function outbox.seek(name,bigint,outbox_internal.caller)": "operator",
+    "function outbox.seek(name,text,outbox_internal.caller)": "operator",
+    "function outbox.seek(name,timestamp with time zone,outbox_internal.caller)": "operator",
     "function outbox.segment_held_by(integer)": "monitor",
-    "function outbox.segment_is_free(integer)": NOBODY,
-    "function outbox.set_aside(outbox.cursor,integer)": NOBODY,
-    "function outbox.set_backfill_state(bigint,text[],text,text,name)": NOBODY,
-    "function outbox.set_capture_fire(regclass,text)": "capturer",
-    "function outbox.set_paused(name,boolean,name)": NOBODY,
-    "function outbox.set_topics(regrole,text,text,boolean,name)": NOBODY,
-    "function outbox.settle_events(name,uuid,bigint[])": NOBODY,
-    "function outbox.start_cursor()": NOBODY,
-    "function outbox.take_control(name)": NOBODY,
-    "function outbox.take_out_of(outbox.batch,bigint[])": NOBODY,
-    "function outbox.table_changed()": NOBODY,
-    "function outbox.topic_patterns(text)": NOBODY,
-    "function outbox.topic_expression(text)": NOBODY,
-    "function outbox.trigger_state(text)": "capturer",
-    "function outbox.turn_receipts()": NOBODY,
     "function outbox.uncapture(regclass)": "capturer",
-    "function outbox.unlock_all(name)": NOBODY,
-    "function outbox.unlock_events(name,uuid,bigint[])": NOBODY,
-    "function outbox.validate_options(text[],oid)": NOBODY,
-    "function outbox.wake_for_backfill()": NOBODY,
-    "function outbox.wake_keeper()": NOBODY,
-    "function outbox.wake_relays()": NOBODY,
-    "function outbox.what_stays(regclass)": NOBODY,
     "function outbox.workers()": "monitor",
-    "function outbox.write_snapshot(regclass,name[],text[],integer)": NOBODY,
-    "function outbox.write_snapshots(regclass,name[],text[],integer,integer)": NOBODY,
     "schema inbox": "sender, reader, consumer, inbox operator, inbox monitor",
+    "schema inbox_internal": "reader, consumer, inbox operator, inbox monitor",
     "table inbox.bucket_check": NOBODY,
     "table inbox.claimed": NOBODY,
     "table inbox.consumer": NOBODY,
@@ -278,116 +144,112 @@ USERS = {
     "table inbox.subscription": NOBODY,
     "table inbox.tombstone": NOBODY,
     "table inbox.waiting": NOBODY,
-    "view inbox.confirmation": NOBODY,
     "view inbox.dead_letter": "reader, consumer, inbox operator",
     "view inbox.lag": "inbox monitor",
     "view inbox.obstacle": NOBODY,
     "view inbox.offsets": "inbox monitor",
     "view inbox.status": "inbox monitor",
     "view inbox.waiting_keys": "reader, consumer, inbox operator",
-    "type inbox.caller": NOBODY,
     "sequence inbox.consumer_id_seq": NOBODY,
     "sequence inbox.message_seq_seq": NOBODY,
     "sequence inbox.operation_id_seq": NOBODY,
     "sequence inbox.subscription_number_seq": NOBODY,
-    "function inbox.add_subscription(text,text,regproc,inbox.caller)": "reader",
     "function inbox.apply(regclass,text[],text,jsonb)": "reader, consumer",
-    "function inbox.begin_event(text,uuid,text,inbox.caller)": "consumer",
-    "function inbox.begin_events(text,uuid[],text,inbox.caller)": "consumer",
-    "function inbox.bucket(uuid)": NOBODY,
-    "function inbox.bucket_ended(integer,timestamp with time zone)": NOBODY,
-    "function inbox.check_bucket_again(integer,timestamp with time zone)": NOBODY,
-    "function inbox.check_isolation()": NOBODY,
-    "function inbox.check_key(regclass,text[])": "reader, consumer",
-    "function inbox.check_lease_time(interval)": NOBODY,
-    "function inbox.check_locked(boolean)": NOBODY,
-    "function inbox.check_right(regclass,text,inbox.caller)": NOBODY,
-    "function inbox.check_role(integer,inbox.caller)": NOBODY,
-    "function inbox.check_row(regclass,text[],text,jsonb)": "reader, consumer",
-    "function inbox.claim(text,integer,interval,inbox.caller)": "consumer",
-    "function inbox.complete(uuid,uuid,inbox.caller)": "consumer",
+    "function inbox.begin_event(text,uuid,text,inbox_internal.caller)": "consumer",
+    "function inbox.begin_events(text,uuid[],text,inbox_internal.caller)": "consumer",
+    "function inbox.claim(text,integer,interval,inbox_internal.caller)": "consumer",
+    "function inbox.complete(uuid,uuid,inbox_internal.caller)": "consumer",
     "function inbox.confirm(text)": "reader",
-    "function inbox.confirm_reset(text,text,bigint,text,inbox.caller)": "consumer",
-    "function inbox.confirmed_subscriptions(integer,inbox.caller)": "reader",
-    "function inbox.consumer_id(text)": NOBODY,
-    "function inbox.count_failure(inbox.message,text,text,boolean,integer)": NOBODY,
-    "function inbox.count_subscriptions(integer)": NOBODY,
-    "function inbox.delete_rows(text,text,timestamp with time zone,integer)": NOBODY,
-    "function inbox.discard(text,uuid[],text,inbox.caller)": "inbox operator",
-    "function inbox.empty_bucket(integer,timestamp with time zone)": NOBODY,
-    "function inbox.end_failure(text,uuid[],inbox.caller)": "consumer",
-    "function inbox.end_lost_leases(integer)": NOBODY,
-    "function inbox.extend(uuid,interval,inbox.caller)": "consumer",
-    "function inbox.fail(uuid,uuid,text,text,boolean,inbox.caller)": "consumer",
-    "function inbox.fail_event(text,text,uuid,timestamp with time zone,bigint,bigint,integer,uuid,text,text,text,text,text,text,jsonb,bytea,text,text,boolean,integer,inbox.caller)": "consumer",
-    "function inbox.forget(text,timestamp with time zone,text,inbox.caller)": "inbox operator",
-    "function inbox.give_consumer(text,regrole,text,inbox.caller)": "inbox operator",
-    "function inbox.give_up(inbox.message)": NOBODY,
-    "function inbox.give_up_too_large(integer)": NOBODY,
+    "function inbox.confirm_reset(text,text,bigint,text,inbox_internal.caller)": "consumer",
+    "function inbox.discard(text,uuid[],text,inbox_internal.caller)": "inbox operator",
+    "function inbox.end_failure(text,uuid[],inbox_internal.caller)": "consumer",
+    "function inbox.extend(uuid,interval,inbox_internal.caller)": "consumer",
+    "function inbox.fail(uuid,uuid,text,text,boolean,inbox_internal.caller)": "consumer",
+    "function inbox.fail_event(text,text,uuid,timestamp with time zone,bigint,bigint,integer,uuid,text,text,text,text,text,text,jsonb,bytea,text,text,boolean,integer,inbox_internal.caller)": "consumer",
+    "function inbox.forget(text,timestamp with time zone,text,inbox_internal.caller)": "inbox operator",
+    "function inbox.give_consumer(text,regrole,text,inbox_internal.caller)": "inbox operator",
     "function inbox.grant_consume(regrole)": NOBODY,
     "function inbox.grant_monitor(regrole)": NOBODY,
     "function inbox.grant_operate(regrole)": NOBODY,
     "function inbox.grant_read(regrole)": NOBODY,
-    "function inbox.grant_right(regrole,text)": NOBODY,
     "function inbox.grant_send(regrole)": NOBODY,
-    "function inbox.health(interval,inbox.caller)": "inbox monitor",
-    "function inbox.is_own(name)": "reader, consumer, inbox operator, inbox monitor",
-    "function inbox.is_processed(integer,uuid)": NOBODY,
-    "function inbox.is_too_large(inbox.message)": NOBODY,
+    "function inbox.health(interval,inbox_internal.caller)": "inbox monitor",
     "function inbox.json(inbox.message)": "reader",
-    "function inbox.key_slot(regclass,jsonb)": NOBODY,
-    "function inbox.lease_lost(uuid)": NOBODY,
-    "function inbox.leave_tombstone(regclass,jsonb,text,inbox.caller)": "reader, consumer",
-    "function inbox.load_offset(text,text,inbox.caller)": "consumer",
-    "function inbox.lock_removal(regclass,jsonb,inbox.caller)": "reader, consumer",
-    "function inbox.lock_subscriptions()": "reader",
-    "function inbox.next_attempt(integer,inbox.caller)": "reader",
-    "function inbox.next_messages(integer,integer,inbox.caller)": "reader",
-    "function inbox.note_operation(inbox.caller,text,text,text,jsonb)": NOBODY,
-    "function inbox.own_consumer(text,inbox.caller)": NOBODY,
-    "function inbox.own_subscriptions(inbox.caller)": "reader",
-    "function inbox.parts_of_right(text)": NOBODY,
-    "function inbox.privileges_of_right(text)": NOBODY,
-    "function inbox.problem_of(text,timestamp with time zone,text,text,text,text,text,text,jsonb,bytea)": NOBODY,
-    "function inbox.process(integer,bigint,text[])": "reader",
+    "function inbox.load_offset(text,text,inbox_internal.caller)": "consumer",
+    "function inbox.own_subscriptions(inbox_internal.caller)": "reader",
     "function inbox.prune(integer)": "reader, consumer, inbox operator",
     "function inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": "sender",
-    "function inbox.record_failure(integer,bigint,text,text,inbox.caller)": "reader",
-    "function inbox.redrive(text,uuid[],text,inbox.caller)": "inbox operator",
-    "function inbox.refuse_event(uuid,text)": NOBODY,
-    "function inbox.refuse_owner(text,name)": NOBODY,
-    "function inbox.refuse_restricted()": NOBODY,
-    "function inbox.release(uuid,inbox.caller)": "consumer",
+    "function inbox.redrive(text,uuid[],text,inbox_internal.caller)": "inbox operator",
+    "function inbox.release(uuid,inbox_internal.caller)": "consumer",
     "function inbox.remove(regclass,text[],text,jsonb)": "reader, consumer",
-    "function inbox.removed_version(regclass,jsonb,inbox.caller)": "reader, consumer",
-    "function inbox.reset_offset(text,text,timestamp with time zone,text,text,inbox.caller)": "inbox operator",
-    "function inbox.retry_delay(inbox.consumer,integer)": NOBODY,
+    "function inbox.reset_offset(text,text,timestamp with time zone,text,text,inbox_internal.caller)": "inbox operator",
     "function inbox.revoke_consume(regrole)": NOBODY,
     "function inbox.revoke_monitor(regrole)": NOBODY,
     "function inbox.revoke_operate(regrole)": NOBODY,
     "function inbox.revoke_read(regrole)": NOBODY,
-    "function inbox.revoke_right(regrole,text)": NOBODY,
     "function inbox.revoke_send(regrole)": NOBODY,
-    "function inbox.row_parts(regclass,text[],text,jsonb)": "reader, consumer",
-    "function inbox.run(text,jsonb,regclass,text[])": "reader, consumer",
-    "function inbox.save_confirmation(text[])": "reader",
-    "function inbox.save_offset(text,text,text,timestamp with time zone,text,inbox.caller)": "consumer",
-    "function inbox.save_progress(integer,bigint,bigint,interval,interval,interval,interval,inbox.caller)": "reader",
-    "function inbox.set_policy(text,integer,interval,interval,text,inbox.caller)": "reader, consumer",
-    "function inbox.set_window(interval,inbox.caller)": "inbox operator",
+    "function inbox.save_offset(text,text,text,timestamp with time zone,text,inbox_internal.caller)": "consumer",
+    "function inbox.set_policy(text,integer,interval,interval,text,inbox_internal.caller)": "reader, consumer",
+    "function inbox.set_window(interval,inbox_internal.caller)": "inbox operator",
     "function inbox.subscribe(text,text,regproc)": "reader",
-    "function inbox.take(integer,bigint,text[],inbox.caller)": "reader",
-    "function inbox.take_control(text)": NOBODY,
-    "function inbox.tombstone_version(regclass,jsonb,inbox.caller)": "reader, consumer",
-    "function inbox.unsubscribe(text,text,regproc,inbox.caller)": "reader",
+    "function inbox.unsubscribe(text,text,regproc,inbox_internal.caller)": "reader",
     "function inbox.version()": "consumer, inbox monitor",
     "function inbox.wait_for(regclass,jsonb,anycompatible,text,interval)": "reader, consumer",
     "function inbox.wait_for(text,uuid,interval)": "reader, consumer",
-    "function inbox.wait_on(double precision,timestamp with time zone)": "reader, consumer",
-    "function inbox.wait_until(interval)": "reader, consumer",
-    "function inbox.wake_keeper()": NOBODY,
-    "function inbox.was_applied(text,uuid,inbox.caller)": "consumer",
-    "function inbox.window_length()": NOBODY,
+    "function inbox.was_applied(text,uuid,inbox_internal.caller)": "consumer",
+}
+
+# Functions of outbox_internal and inbox_internal that work with the rights of their caller, and so must be granted.
+# All others are called by functions that have the rights of the owner, or by workers.
+CAPTURE = "outbox.capture(), uncapture() and captures work with the rights of the owner of a table, and call it"
+SUBSCRIBE = "inbox.subscribe() and confirm() work with the rights of the subscriber, and call it"
+PROCESSOR = "a processor, which works as the role of its consumer, calls it"
+PROJECTION = "inbox.apply() and remove() work with the caller's rights on a projection, and call it"
+WAIT = "inbox.wait_for() works with the caller's rights on a projection, and calls it"
+VIEW = "a view calls it, with the rights of its reader"
+USERS_OF_INTERNALS = {
+    "outbox_internal.refuse_restricted": ("capturer", CAPTURE),
+    "outbox_internal.save_captured": ("capturer", CAPTURE),
+    "outbox_internal.forget_captured": ("capturer", CAPTURE),
+    "outbox_internal.check_captured": ("capturer", CAPTURE),
+    "outbox_internal.check_capturable": ("capturer", CAPTURE),
+    "outbox_internal.check_choice": ("capturer", CAPTURE),
+    "outbox_internal.check_moves": ("capturer", CAPTURE),
+    "outbox_internal.add_capture_triggers": ("capturer", CAPTURE),
+    "outbox_internal.drop_capture_triggers": ("capturer", CAPTURE),
+    "outbox_internal.set_capture_fire": ("capturer", CAPTURE),
+    "outbox_internal.captured_tree": ("capturer", CAPTURE),
+    "outbox_internal.event_type_of": ("capturer", CAPTURE),
+    "outbox_internal.row_key_of": ("capturer", CAPTURE),
+    "outbox_internal.columns_of": ("capturer", CAPTURE),
+    "outbox_internal.trigger_state": ("capturer", VIEW),
+    "outbox_internal.has_capture_triggers": ("capturer", VIEW),
+    "outbox_internal.add_backfill": ("capturer", "outbox.backfill() works with the caller's rights, and calls it"),
+    "outbox_internal.backfill_waits_for": ("capturer, operator, monitor", VIEW),
+    "outbox_internal.held_keys": ("operator", VIEW),
+    "outbox_internal.first_of_key": ("operator", VIEW),
+    "inbox_internal.add_subscription": ("reader", SUBSCRIBE),
+    "inbox_internal.save_confirmation": ("reader", SUBSCRIBE),
+    "inbox_internal.lock_subscriptions": ("reader", SUBSCRIBE),
+    "inbox_internal.wake": ("reader", SUBSCRIBE),
+    "inbox_internal.confirmed_subscriptions": ("reader", PROCESSOR),
+    "inbox_internal.next_messages": ("reader", PROCESSOR),
+    "inbox_internal.next_attempt": ("reader", PROCESSOR),
+    "inbox_internal.process": ("reader", PROCESSOR),
+    "inbox_internal.take": ("reader", PROCESSOR),
+    "inbox_internal.record_failure": ("reader", PROCESSOR),
+    "inbox_internal.save_progress": ("reader", PROCESSOR),
+    "inbox_internal.row_parts": ("reader, consumer", PROJECTION),
+    "inbox_internal.check_row": ("reader, consumer", PROJECTION),
+    "inbox_internal.check_key": ("reader, consumer", PROJECTION),
+    "inbox_internal.run": ("reader, consumer", PROJECTION),
+    "inbox_internal.tombstone_version": ("reader, consumer", PROJECTION),
+    "inbox_internal.removed_version": ("reader, consumer", PROJECTION),
+    "inbox_internal.lock_removal": ("reader, consumer", PROJECTION),
+    "inbox_internal.leave_tombstone": ("reader, consumer", PROJECTION),
+    "inbox_internal.wait_until": ("reader, consumer", WAIT),
+    "inbox_internal.wait_on": ("reader, consumer", WAIT),
+    "inbox_internal.is_own": ("reader, consumer, inbox operator, inbox monitor", VIEW),
 }
 
 
@@ -435,22 +297,23 @@ def people(database: Database) -> Iterator[People]:
 
 ALLOWED = """
     WITH object(name, kind, id) AS (
-        SELECT 'schema ' || nspname, 'schema', oid FROM pg_namespace WHERE nspname IN ('outbox', 'inbox')
+        SELECT 'schema ' || nspname, 'schema', oid FROM pg_namespace
+         WHERE nspname IN ('outbox', 'inbox', 'outbox_internal', 'inbox_internal')
         UNION ALL
         SELECT 'wrapper ' || fdwname, 'wrapper', oid FROM pg_foreign_data_wrapper
         UNION ALL
         SELECT 'function ' || replace(oid::regprocedure::text, '"json"', 'json'), 'function', oid FROM pg_proc
-         WHERE pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)
+         WHERE pronamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$'
         UNION ALL
         SELECT CASE relkind WHEN 'r' THEN 'table ' WHEN 'p' THEN 'table ' WHEN 'v' THEN 'view ' WHEN 'S' THEN 'sequence '
                             WHEN 'c' THEN 'type ' ELSE relkind::text || ' ' END || oid::regclass,
                CASE relkind WHEN 'S' THEN 'sequence' WHEN 'c' THEN 'type' ELSE 'table' END,
                CASE relkind WHEN 'c' THEN reltype ELSE oid END
           FROM pg_class
-         WHERE relnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) AND relkind NOT IN ('i', 'I', 't')
+         WHERE relnamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$' AND relkind NOT IN ('i', 'I', 't')
         UNION ALL
         SELECT 'type ' || oid::regtype, 'type', oid FROM pg_type
-         WHERE typnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) AND typrelid = 0 AND typelem = 0
+         WHERE typnamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$' AND typrelid = 0 AND typelem = 0
     ), allowed AS (
         SELECT o.name, p.privilege
           FROM object AS o,
@@ -488,13 +351,43 @@ def test_everything_is_for_those_it_is_meant_for(people: People) -> None:
             assert set(privileges) <= {"EXECUTE", "SELECT", "USAGE"}, f"{kind} may {privileges} {name}"
             if privileges:
                 users.append(kind)
-    assert {name: ", ".join(users) for name, users in found.items()} == USERS
+    users_of = {name: ", ".join(users) for name, users in found.items()}
+    assert {name: users for name, users in users_of.items() if "_internal." not in name.partition("(")[0]} == USERS
+    internals = {
+        name.partition(" ")[2].partition("(")[0]: users
+        for name, users in users_of.items()
+        if "_internal." in name.partition("(")[0] and users
+    }
+    assert internals == {name: users for name, (users, _) in USERS_OF_INTERNALS.items()}
+
+
+def test_nothing_internal_is_for_everybody(people: People) -> None:
+    """A schema for what only our own code calls: no function, type, view or table of it is granted to PUBLIC."""
+    nobody = people.add("nobody")
+    privileges = people.database.execute(ALLOWED, {"role": nobody})  # type: ignore[arg-type]
+    assert len([name for name, _ in privileges if "_internal." in name.partition("(")[0]]) > 150
+    assert [(name, has) for name, has in privileges if has and "_internal" in name.partition("(")[0]] == []
+
+
+def test_the_public_schemas_have_no_function_that_only_our_own_code_calls(people: People) -> None:
+    """Each function of the API is for a right, is named by objects of users, or is for owners only."""
+    for_owners = {
+        "adopt", "create_outbox_view", "insert_event", "refuse_change",
+        *(f"{verb}_{right}" for verb in ("grant", "revoke") for right in
+          ("produce", "capture", "fetch", "operate", "monitor", "send", "read", "consume")),
+    }  # fmt: skip
+    nobodys = {
+        name.partition(".")[2].partition("(")[0]
+        for name, users in USERS.items()
+        if name.startswith("function ") and users == NOBODY
+    }
+    assert nobodys <= for_owners
 
 
 def test_nothing_is_granted_on_columns(people: People) -> None:
     columns = people.database.execute(
         "SELECT attrelid::regclass::text, attname FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid "
-        "WHERE c.relnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace) AND attacl IS NOT NULL"
+        "WHERE c.relnamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$' AND attacl IS NOT NULL"
     )
     assert columns == []
 
@@ -513,8 +406,8 @@ def test_members_of_pg_monitor_are_monitors(people: People) -> None:
 
 # Not pinned, with the reason.
 SEARCH_PATH_OF_THE_CALLER = {
-    "inbox.begin_event(text,uuid,text,inbox.caller)",  # called for every event, and qualifies every name and operator
-    "inbox.process(integer,bigint,text[])",  # handlers are to find what the path of their role has
+    "inbox.begin_event(text,uuid,text,inbox_internal.caller)",  # called for every event, and qualifies every name and operator
+    "inbox_internal.process(integer,bigint,text[])",  # handlers are to find what the path of their role has
 }
 
 
@@ -524,7 +417,7 @@ def test_every_function_has_a_fixed_search_path(people: People) -> None:
                   coalesce('search_path=pg_catalog, pg_temp' = ANY (proconfig), false),
                   l.lanname = 'c' OR p.prosqlbody IS NOT NULL
              FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
-            WHERE pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)"""
+            WHERE pronamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$'"""
     )
     loose = {
         name
@@ -568,7 +461,7 @@ def test_only_those_who_may_grant(people: People) -> None:
         name
         for (name,) in people.database.execute(
             "SELECT oid::regproc::text FROM pg_proc WHERE proname ~ '^(grant|revoke)_' "
-            "AND pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)"
+            "AND pronamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$'"
         )
     ]
     for kind in GRANTS:
@@ -662,7 +555,7 @@ def test_a_producer_reads_nothing(people: People) -> None:
     people.database.execute("CREATE USER MAPPING FOR PUBLIC SERVER d OPTIONS (password 'secret')")
     relations = people.database.execute(
         "SELECT oid::regclass::text FROM pg_class WHERE relkind IN ('r', 'v') "
-        "AND relnamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)"
+        "AND relnamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$'"
     )
     assert len(relations) > 15
     with people.connect(producer) as connection:
@@ -675,7 +568,7 @@ def test_a_producer_reads_nothing(people: People) -> None:
         with refused():
             connection.execute("SELECT outbox.workers()")
         with refused():
-            connection.execute("SELECT outbox.claim_due('d', gen_random_uuid(), now(), 1, 1)")
+            connection.execute("SELECT outbox_internal.claim_due('d', gen_random_uuid(), now(), 1, 1)")
         with refused():
             connection.execute("TABLE pg_user_mapping")
         options = connection.execute("SELECT srvname, umoptions FROM pg_user_mappings").fetchall()
@@ -824,7 +717,7 @@ def test_the_owner_has_no_limit(people: People) -> None:
 def test_execute_alone_is_not_enough(people: People) -> None:
     role = people.add("plain")
     people.database.execute(
-        f"GRANT USAGE ON SCHEMA outbox TO {role}; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO {role}"
+        f"GRANT USAGE ON SCHEMA outbox, outbox_internal TO {role}; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO {role}"
     )
     with people.connect(role) as connection:
         assert not may(connection, "order.x")
@@ -920,7 +813,7 @@ def test_no_right_lets_the_server_connect_anywhere(people: People, kind: str) ->
             "DROP SERVER d",
             "CREATE USER MAPPING FOR PUBLIC SERVER d OPTIONS (user 'me')",
             "CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (user 'me')",
-            "CREATE FOREIGN DATA WRAPPER mine VALIDATOR outbox.validate_options",
+            "CREATE FOREIGN DATA WRAPPER mine VALIDATOR outbox_internal.validate_options",
             "ALTER FOREIGN DATA WRAPPER pg_outbox NO VALIDATOR",
             "ALTER SYSTEM SET outbox.default_destination = 'http://localhost/'",
         ):
@@ -1034,8 +927,8 @@ def test_a_sender_sends_and_nothing_else(people: People) -> None:
         for statement in (
             "TABLE inbox.message",
             "TABLE inbox.status",
-            "SELECT inbox.consumer_id('new')",
-            "SELECT inbox.take(1, 1, '{}')",
+            "SELECT inbox_internal.consumer_id('new')",
+            "SELECT inbox_internal.take(1, 1, '{}')",
             "SELECT inbox.subscribe('c', '*', 'now')",
         ):
             with refused():
@@ -1046,7 +939,7 @@ def test_a_reader_cannot_choose_as_whom_handlers_run(people: People) -> None:
     """Even with EXECUTE on everything, he subscribes for himself and reads what is his."""
     reader, other = people.with_right("reader"), people.with_right("sender")
     for role in (reader, other):
-        people.database.execute(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox TO {role}")
+        people.database.execute(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox, inbox_internal TO {role}")
     people.database.execute(
         "CREATE FUNCTION refuse(event inbox.message) RETURNS void LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE EXCEPTION 'as %', current_user; END $$"
@@ -1057,15 +950,16 @@ def test_a_reader_cannot_choose_as_whom_handlers_run(people: People) -> None:
         connection.execute("SELECT inbox.subscribe('mine', '*', 'refuse')")
         connection.execute(RECEIVE, ("mine",))
         ids = {name: id for id, name, _ in people.database.execute(consumers)}
-        with pytest.raises(errors.CheckViolation, match="inbox.caller"):
-            connection.execute("SELECT inbox.add_subscription('new', '*', 'refuse', 'postgres')")
-        for function in ("count_subscriptions({ours})", "own_consumer('ours', '{reader}')",
-                         "consumer_id('new')", "take({ours}, 1, '{{}}')", "next_messages({ours}, 1)",
-                         "process({ours}, 1, '{{}}')", "record_failure({ours}, 1, 'x', 'x')",
-                         "save_progress({ours}, 1, 1, NULL, NULL, NULL, NULL)",
-                         "unsubscribe('ours', '*', 'refuse')"):  # fmt: skip
+        with pytest.raises(errors.CheckViolation, match="inbox_internal.caller"):
+            connection.execute("SELECT inbox_internal.add_subscription('new', '*', 'refuse', 'postgres')")
+        for function in ("inbox_internal.count_subscriptions({ours})", "inbox_internal.own_consumer('ours', '{reader}')",
+                         "inbox_internal.consumer_id('new')", "inbox_internal.take({ours}, 1, '{{}}')",
+                         "inbox_internal.next_messages({ours}, 1)", "inbox_internal.process({ours}, 1, '{{}}')",
+                         "inbox_internal.record_failure({ours}, 1, 'x', 'x')",
+                         "inbox_internal.save_progress({ours}, 1, 1, NULL, NULL, NULL, NULL)",
+                         "inbox.unsubscribe('ours', '*', 'refuse')"):  # fmt: skip
             with refused("permission denied|not one of role|belongs to role"):
-                connection.execute(f"SELECT inbox.{function.format(reader=reader, **ids)}")
+                connection.execute(f"SELECT {function.format(reader=reader, **ids)}")
         assert people.database.execute(consumers) == [
             (ids["mine"], "mine", reader),
             (ids["ours"], "ours", "postgres"),

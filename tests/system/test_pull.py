@@ -18,7 +18,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from cluster import REPOSITORY, MakeCluster
-from database import Database, create_database, enqueue
+from database import Database, NewDatabase, create_database, enqueue
 from ledger import SETUP, check, check_log, read_ledger
 from test_ledger import AGGREGATES, writers
 from waiting import stays, wait_until
@@ -416,8 +416,8 @@ def test_a_lease_of_retries_that_runs_out(database: Database) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_segments_are_kept_until_they_are_settled(make_cluster: MakeCluster) -> None:
-    database = pull_destination(create_database(make_cluster({"outbox.segment_size": "64kB"})))
+def test_segments_are_kept_until_they_are_settled(new_database: NewDatabase) -> None:
+    database = pull_destination(new_database({"outbox.segment_size": "64kB"}))
     sent = database.enqueue("a", 500)
     events = fetch(database)  # all is read, and nothing settled
     wait_until(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster import Cluster, MakeCluster
-from database import Database, create_database
+from database import Database, NewDatabase, create_database
 from receiver import Gate, Receiver, everything
 from waiting import stays, wait_until
 
@@ -50,8 +50,8 @@ def wait_empty(database: Database) -> None:
     wait_until(lambda: count(database), lambda n: n == 0, what="all segments to be emptied")
 
 
-def test_settled_segments_are_emptied_all_around_the_ring(make_cluster: MakeCluster) -> None:
-    database = create_database(make_cluster(SMALL))
+def test_settled_segments_are_emptied_all_around_the_ring(new_database: NewDatabase) -> None:
+    database = new_database(SMALL)
     database.add_destination("d", "null:")
     used = []
     for round in range(6):
@@ -64,9 +64,9 @@ def test_settled_segments_are_emptied_all_around_the_ring(make_cluster: MakeClus
 
 
 def test_a_destination_that_is_stuck_holds_what_it_has_not_got(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
-    database = create_database(make_cluster(SMALL))
+    database = new_database(SMALL)
     gate = Gate()
     receiver.on(everything, gate.held())
     database.add_destination("stuck", receiver.url())
@@ -92,9 +92,9 @@ def test_a_destination_that_is_stuck_holds_what_it_has_not_got(
 
 
 def test_no_enqueue_waits_for_transactions_and_dumps_that_keep_a_segment(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
-    database = create_database(make_cluster(SMALL))
+    database = new_database(SMALL)
     database.add_destination("d", receiver.url())
     database.execute("SET lock_timeout = '5s'")
     with database.connect() as dump, database.connect() as writer:
@@ -122,20 +122,19 @@ def test_no_enqueue_waits_for_transactions_and_dumps_that_keep_a_segment(
     assert receiver.ids() == [*ids, str(late[0])]
 
 
-def test_segments_are_kept_for_the_retention_time(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster({**SMALL, "outbox.retention": "1h"})
-    database = create_database(cluster)
+def test_segments_are_kept_for_the_retention_time(new_database: NewDatabase) -> None:
+    database = new_database({**SMALL, "outbox.retention": "1h"})
     database.add_destination("d", "null:")
     enqueue(database)
     wait_for_turn(database, 0)
     wait_until(lambda: held_by(database), lambda held: held == {0: []}, what="it to be settled")
     stays(lambda: count(database), ENOUGH, seconds=2, what="events in the log")
-    cluster.configure({"outbox.retention": "0"})
+    database.cluster.configure({"outbox.retention": "0"})
     wait_empty(database)
 
 
-def test_an_old_segment_is_left_however_small(make_cluster: MakeCluster) -> None:
-    database = create_database(make_cluster({"outbox.segment_age": "1s"}))
+def test_an_old_segment_is_left_however_small(new_database: NewDatabase) -> None:
+    database = new_database({"outbox.segment_age": "1s"})
     database.add_destination("d", "null:")
     database.enqueue("a")
     wait_for_turn(database, 0)
@@ -147,7 +146,7 @@ def test_without_a_destination_everything_is_kept(make_cluster: MakeCluster) -> 
     database = create_database(cluster)
     enqueue(database)
     for number in range(4):
-        assert database.value("SELECT outbox.segment_is_free(%s)", (number,)) is False
+        assert database.value("SELECT outbox_internal.segment_is_free(%s)", (number,)) is False
     restart(cluster)  # the keeper looks at the log when it starts
     stays(lambda: count(database), ENOUGH, seconds=2, what="events in the log")
     database.add_destination("d", "null:")
@@ -160,13 +159,13 @@ def restart(cluster: Cluster) -> None:
     cluster.start()
 
 
-def test_a_log_that_outgrows_its_limit_is_in_the_server_log_once(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster({**SMALL, "outbox.max_log_size": "1MB", "outbox.retention": "1h"})
-    database = create_database(cluster)
+def test_a_log_that_outgrows_its_limit_is_in_the_server_log_once(new_database: NewDatabase) -> None:
+    database = new_database({**SMALL, "outbox.max_log_size": "1MB", "outbox.retention": "1h"})
+    began = database.cluster.log_size()
     database.add_destination("d", "null:")
 
     def warnings() -> int:
-        return cluster.log().count("the log of events has grown to")
+        return database.cluster.log_since(began).count("the log of events has grown to")
 
     for number in range(20):
         enqueue(database, 1 + number * ENOUGH)
@@ -176,8 +175,8 @@ def test_a_log_that_outgrows_its_limit_is_in_the_server_log_once(make_cluster: M
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])
-def test_sessions_hear_that_the_ring_has_turned(make_cluster: MakeCluster, isolation: str) -> None:
-    database = create_database(make_cluster(SMALL))
+def test_sessions_hear_that_the_ring_has_turned(new_database: NewDatabase, isolation: str) -> None:
+    database = new_database(SMALL)
     database.add_destination("d", "null:")
     with database.connect() as session:
         session.autocommit = False
@@ -202,11 +201,10 @@ def segment_of_new_event(session: Any) -> str:
 
 
 def test_a_log_that_is_too_large_can_let_go_of_who_holds_it(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
+    new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
-    database = create_database(
-        make_cluster({**SMALL, "outbox.max_log_size": "1MB", "outbox.on_full_log": "detach"})
-    )
+    database = new_database({**SMALL, "outbox.max_log_size": "1MB", "outbox.on_full_log": "detach"})
+    began = database.cluster.log_size()
     receiver.refuse_connections()
     database.add_destination("stuck", receiver.url())
     database.add_destination("fine", "null:")
@@ -224,7 +222,7 @@ def test_a_log_that_is_too_large_can_let_go_of_who_holds_it(
     )  # fmt: skip
     state, reasons = database.execute("SELECT * FROM outbox.health()")[0]
     assert state == "failing" and any('"stuck" was detached' in reason for reason in reasons)
-    assert 'destination "stuck" is detached' in database.cluster.log()
+    assert 'destination "stuck" is detached' in database.cluster.log_since(began)
     receiver.listen()
     assert receiver.requests == []
     database.execute("SELECT outbox.resume('stuck')")
@@ -243,11 +241,10 @@ def write_in_vain(database: Database, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["rollback", "savepoint"])
 def test_a_segment_is_not_emptied_while_its_window_is_read(
-    make_cluster: MakeCluster, receiver: Receiver, http: None, way: str
+    new_database: NewDatabase, receiver: Receiver, http: None, way: str
 ) -> None:
     """Of what was rolled back the relay knows the places, before it knows that it was."""
-    cluster = make_cluster({"outbox.max_in_flight": "1", "outbox.retention": "1h"})
-    database = create_database(cluster)
+    database = new_database({"outbox.max_in_flight": "1", "outbox.retention": "1h"})
     gate = Gate()
     receiver.on(everything, gate.held(), times=1)
     database.add_destination("d", receiver.url())
@@ -265,7 +262,7 @@ def test_a_segment_is_not_emptied_while_its_window_is_read(
 
     before = size()
     assert before > 0
-    cluster.configure({"outbox.retention": "0"})
+    database.cluster.configure({"outbox.retention": "0"})
     stays(size, before, seconds=2, what="size of the segment")
     gate.open()
     database.wait_settled()

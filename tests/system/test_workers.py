@@ -316,9 +316,9 @@ def test_a_terminated_worker_comes_back_and_nothing_is_lost(
     delivers(another)
 
 
-def test_a_relay_that_is_terminated_saves_its_cursor(make_cluster: MakeCluster) -> None:
+def test_a_relay_that_is_terminated_saves_its_cursor(new_database: NewDatabase) -> None:
     """Unless that ends a transaction of it: here it sleeps, and saves at no other time."""
-    database = create_database(make_cluster({"outbox.cursor_flush_interval": "1h"}))
+    database = new_database({"outbox.cursor_flush_interval": "1h"})
     database.add_destination("d", "null:")
     database.enqueue(count=1000)
     database.wait_published(1000)

@@ -7,8 +7,11 @@
 
 namespace inbox {
 
-// Makes a new connection with a timeout that suits (connect_timeout). One that failed is returned
-// as it is: its error is reported and the next attempt made later. Called from several threads.
+// Returns a new connection, which the library then owns and finishes.
+//
+// If the attempt fails, return the failed connection as PQconnectdb() does: the library reports its
+// error message and tries again later. Set connect_timeout, because the library waits for the
+// function. Called from several threads at once.
 using ConnectionFactory = std::function<PGconn*()>;
 
 }  // namespace inbox

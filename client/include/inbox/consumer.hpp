@@ -1,16 +1,17 @@
-// The consumer: takes events from a source, applies each exactly once, and acknowledges what is
-// committed.
+// The consumer: takes events from a source, applies each exactly once to a PostgreSQL database, and
+// acknowledges it after the commit.
 //
-//     inbox::Consumer consumer({.name = "catalog"}, std::make_unique<inbox::PullSource>(...),
+//     inbox::Consumer consumer({.name = "catalog"},
+//                              std::make_unique<inbox::PullSource>("dbname=shop", "catalog"),
 //                              [] { return PQconnectdb("dbname=catalog"); },
 //                              [](inbox::Transaction& t, const inbox::Event& e) {
 //                                  t.apply("video", {"video_id"}, "version", *e.payload);
 //                              });
 //     consumer.run();
 //
-// For each batch, in one transaction: inbox.begin_events(), the handler for each event that is new,
-// inbox.save_offset(), COMMIT; only then the acknowledgement. Needs pg_inbox in that database, and
-// a role with inbox.grant_consume.
+// Each batch is one transaction: inbox.begin_events() says which events are new, the handler is
+// called for those, inbox.save_offset() saves how far the source was read, then COMMIT. Only then
+// the batch is acknowledged. The database needs pg_inbox, and its role needs inbox.grant_consume().
 #pragma once
 
 #include <chrono>
@@ -27,77 +28,107 @@
 
 namespace inbox {
 
-// Applies one event. Called from several threads at once, but never for two events of one ordering
-// key, except for one that a person has redriven; again for the same event when its transaction was
-// undone.
+// Applies one event.
+//
+// Threads: called from ConsumerOptions::connections threads at once, but never for two events of
+// one ordering key. The exception is an event that a person redrives: it comes late, and may run
+// beside a newer event of its key.
+//
+// Repetition: called again for the same event if its transaction was rolled back, also because of
+// another event of the batch. Effects outside the transaction happen once or more.
+//
+// Errors: PermanentFailure makes the event a dead letter at once. Any other exception rolls the
+// event back and counts as a failed attempt. The handler must neither commit nor roll back.
 using Handler = std::function<void(Transaction&, const Event&)>;
 
+// Consumer's constructor throws std::invalid_argument for a value out of range.
 struct ConsumerOptions {
-    std::string name{};      // the consumer: what deduplication and offsets go by
-    std::string instance{};  // who this is, in updated_by; empty: host and process id
-    int connections = 4;     // threads with a connection each; 1 or more
-    // Events applied in one transaction, at most. 1: each alone. More is faster: a commit waits for
-    // the disk.
+    // Name of the consumer, under which pg_inbox keeps deduplication and offsets. Not empty.
+    // Processes with the same name share the work.
+    std::string name{};
+    // Name of this process, which shows in updated_by. Empty: host name and process id.
+    std::string instance{};
+    // Threads that apply events, each with a connection of its own; at least 1.
+    int connections = 4;
+    // Highest number of events in one transaction; at least 1. A commit waits for the disk, so
+    // larger batches are faster.
     int batch_size = 100;
-    // After so many failed attempts an event becomes a dead letter; 0: as the consumer's policy
-    // says (inbox.set_policy).
+    // Number of failed attempts after which an event becomes a dead letter. 0: the policy of the
+    // consumer decides (inbox.set_policy()).
     int max_attempts = 0;
-    // What may be received and not settled yet: beyond it nothing is received.
+    // Limits of what is received and not settled, in messages and in bytes of their payloads and
+    // headers; at least 1. At a limit receiving stops, and goes on below 80 % of it. One event
+    // larger than the limit is still received, alone.
     std::size_t max_outstanding_messages = 1000;
     std::size_t max_outstanding_bytes = 64 << 20;
-    // Pauses before the next attempt to reach the database or the source, and before an event that
-    // failed is given back: a random part of the first, doubled up to the second.
+    // Pause before the next attempt to reach the database or the source, and before a failed event
+    // is given back. It is random, up to retry_base after the first failure, up to twice that after
+    // the next, and never longer than retry_max. More than 0; retry_max at least retry_base.
     std::chrono::milliseconds retry_base{200};
     std::chrono::milliseconds retry_max{30'000};
-    // How often it looks for resets of its offset, prunes the window, and takes redriven messages.
+    // Time between looks for resets of the offset, redriven messages, and ids that are old enough
+    // to be forgotten. More than 0.
     std::chrono::milliseconds housekeeping_interval{10'000};
-    // How long stop() lets work that has begun go on. Then statements are left alone; handlers that
-    // wait for something else are waited for.
+    // Time that batches which have begun get after stop(). Then their statements are cancelled. A
+    // handler that waits for something other than the database is still waited for. 0 or more.
     std::chrono::milliseconds drain_limit{30'000};
-    bool prepare_statements = true;  // off behind a pooler that cannot (transaction pooling)
+    // Whether statements are prepared. Turn it off behind a pooler in transaction mode that does
+    // not support prepared statements.
+    bool prepare_statements = true;
+    // Receives every failure with its error text. Empty: nothing is logged.
     Log log{};
 };
 
-// Counters since the start, and times of the last thousand batches.
+// Counters since the consumer was made, and percentiles of the last thousand batches.
 struct ConsumerMetrics {
-    std::uint64_t received = 0;    // deliveries, repetitions included
-    std::uint64_t applied = 0;     // handled and committed
-    std::uint64_t duplicates = 0;  // found to be applied already
-    std::uint64_t failures = 0;    // attempts of a handler that failed
-    std::uint64_t dead = 0;        // given up: see inbox.dead_letter
-    std::uint64_t acked = 0;
-    std::uint64_t nacked = 0;
-    std::uint64_t transactions = 0;
-    std::uint64_t in_doubt = 0;  // commits whose answer was lost, looked up afterwards
+    std::uint64_t received = 0;           // deliveries, repetitions included
+    std::uint64_t applied = 0;            // events handled and committed
+    std::uint64_t duplicates = 0;         // deliveries of events that were applied before
+    std::uint64_t failures = 0;           // attempts of the handler that failed
+    std::uint64_t dead = 0;               // events that became dead letters (inbox.dead_letter)
+    std::uint64_t acked = 0;              // deliveries given to Source::ack()
+    std::uint64_t nacked = 0;             // deliveries given to Source::nack()
+    std::uint64_t transactions = 0;       // committed
+    std::uint64_t in_doubt = 0;           // commits whose answer was lost, and was looked up later
     std::uint64_t database_reconnects = 0;
     std::uint64_t source_reconnects = 0;
-    std::size_t outstanding_messages = 0;
-    std::size_t outstanding_bytes = 0;
-    std::chrono::microseconds apply_p50{0};  // of a batch, from its start to its commit
+    std::size_t outstanding_messages = 0;  // now: received and not settled
+    std::size_t outstanding_bytes = 0;     // now: their size
+    std::chrono::microseconds apply_p50{0};  // of a batch, from its first statement to its commit
     std::chrono::microseconds apply_p99{0};
-    std::chrono::milliseconds lag{0};  // from published_at to committed, of the last event
+    std::chrono::milliseconds lag{0};  // of the last event, from published_at to its commit
 };
-// As OpenMetrics text, with the consumer's name as a label.
+
+// Returns the metrics as OpenMetrics text, each with the label consumer="...".
 std::string open_metrics(const ConsumerMetrics& metrics, const std::string& consumer);
 
+// Thread-safety: run() is called once, by one thread; stop() and metrics() by any thread at any
+// time between the constructor and the destructor. Lifetime: the consumer owns its source and its
+// connections. run() must have returned before the destructor is called.
 class Consumer {
   public:
-    // Throws std::invalid_argument for options out of range.
+    // Connects to nothing yet. Throws std::invalid_argument if an option is out of range, or if
+    // source, connect or handler is empty.
     Consumer(ConsumerOptions options, std::unique_ptr<Source> source, ConnectionFactory connect,
              Handler handler);
     ~Consumer();
     Consumer(const Consumer&) = delete;
     Consumer& operator=(const Consumer&) = delete;
 
-    // Works until stop() is called. Losing the database or the source is no reason to return; what
-    // no waiting can mend is thrown: DatabaseError (no pg_inbox, no right to it), SourceError (not
-    // transient).
+    // Works until stop() is called, and returns after everything that was begun has ended. If the
+    // database or the source is lost it connects again, for as long as it takes.
+    //
+    // Throws what waiting cannot repair: DatabaseError if pg_inbox is missing, the role lacks a
+    // right, or the consumer belongs to another role; SourceError if the source says that it is not
+    // transient; std::system_error if the system has no more threads.
     void run();
 
-    // Asks run() to finish: receives no more, drains for at most drain_limit, gives back the rest.
-    // From any thread, or a signal handler: it only writes to an eventfd.
+    // Asks run() to finish: nothing more is received, batches that have begun get drain_limit, and
+    // the source takes the rest back. Returns at once. Also safe in a signal handler: it only
+    // writes to an eventfd.
     void stop() noexcept;
 
+    // Returns a snapshot of the counters.
     ConsumerMetrics metrics() const;
 
   private:

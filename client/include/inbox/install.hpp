@@ -1,4 +1,5 @@
-// pg_inbox where CREATE EXTENSION is not to be had: managed databases, or no rights on the server.
+// Installs pg_inbox where CREATE EXTENSION is not possible: on managed databases, or without rights
+// on the server's files.
 #pragma once
 
 #include <string>
@@ -8,18 +9,24 @@
 namespace inbox {
 
 struct Installed {
-    std::string from;  // the version that was there; empty: none
-    std::string to;    // the version that is there now
+    std::string from;  // version that was installed before; empty if there was none
+    std::string to;    // version that is installed now
 };
 
-// Creates the schema inbox, or brings it to the version of this library, in one transaction;
-// nothing happens when it has it already. The connection, which must be in no transaction, needs
-// CREATE on the database; its user becomes the owner, and is who can upgrade. A schema inbox of his
-// that is empty will do, where somebody else has to create it. Whoever installs at the same time
-// waits.
+// Creates the schemas of pg_inbox, or upgrades them to the version of this library, in one
+// transaction. Does nothing if they have that version already. Processes that install at the same
+// time wait for each other.
 //
-// Throws DatabaseError. 55000: it is an extension (then ALTER EXTENSION pg_inbox UPDATE is the way),
-// or newer than this library; 42501: somebody else owns it; 42P06: the schema is not pg_inbox's.
+// The connection must not be in a transaction. Its user needs CREATE on the database, becomes the
+// owner, and is the only role that can upgrade later. If another role has to create the schemas
+// `inbox` and `inbox_internal`, they may be there already, if they are empty and belong to this user.
+//
+// Throws ConnectionLost, or DatabaseError with one of these SQLSTATEs:
+//   25001  the connection is in a transaction
+//   42501  the schema belongs to another role
+//   42P06  the schema has objects that are not pg_inbox's
+//   55000  pg_inbox is installed as an extension (use ALTER EXTENSION pg_inbox UPDATE), or is newer
+//          than this library
 Installed install(PGconn* connection);
 
 }  // namespace inbox

@@ -1,8 +1,10 @@
-// Where events come from. Sources are in <inbox/sources/...>; anybody can write another.
+// Where events come from. The library has sources in <inbox/sources/...>; derive from Source to
+// write another.
 //
-// A source hands out deliveries, keeps its claim on each (by extending leases, from a thread or on
-// its connection) until it is told what became of it, and survives the loss of what is behind it:
-// after open() has been called again it hands out what was not settled, to us or to others.
+// A source hands out deliveries and keeps its claim on each of them until it is told to settle it:
+// by extending leases from a thread of its own, or by keeping its connection. It survives the loss
+// of the broker behind it: after another open(), what was not settled is handed out again, here or
+// to another consumer.
 #pragma once
 
 #include <chrono>
@@ -16,45 +18,54 @@
 namespace inbox {
 
 enum class Level { debug, info, warning, error };
-// Called from any thread of the library; must not throw.
+
+// Receives messages of the library. Called from any of its threads; must not throw.
 using Log = std::function<void(Level, const std::string& message)>;
 
-// The order of calls: open, then receive from one thread, while ack, nack and seek may come from
-// any; then close, which ends a receive that is under way. After an exception: open again.
+// Order of calls: set_log(), open(), then receive() again and again, close() at the end. After an
+// exception of open() or receive() comes another open().
+//
+// Thread-safety: open() and receive() are called by one thread. ack(), nack() and seek() are called
+// by any thread, also while receive() waits. close() may be called while receive() waits, and ends
+// that wait.
 class Source {
   public:
     virtual ~Source() = default;
 
-    // What offsets are saved under: with one name a consumer may have several subscriptions.
+    // Returns the name under which offsets are saved. A consumer may read several subscriptions,
+    // each with an offset of its own.
     virtual std::string subscription() const = 0;
-    // What people are told; no secrets.
+
+    // Returns a name for log messages. It must hold no secrets.
     virtual std::string describe() const { return subscription(); }
 
     // Connects. Throws SourceError.
     virtual void open() = 0;
 
-    // Waits at most `wait` for the next deliveries, in the order in which those of a key are to be
-    // handled; none: there was nothing, which is no error. Throws SourceError.
+    // Returns the next deliveries, at most max_messages, those of one ordering key in their order.
+    // Waits for at most `wait`, and returns none if nothing came. Throws SourceError.
     virtual std::vector<Delivery> receive(std::size_t max_messages,
                                           std::chrono::milliseconds wait) = 0;
 
-    // These were applied and committed: they need not come again. May work in the background; what
-    // cannot be acknowledged comes again, and is found to be applied already.
+    // These were applied and committed, and need not come again. May return before the broker
+    // knows. A delivery that cannot be acknowledged comes again, and is then found to be a
+    // duplicate.
     virtual void ack(std::span<const Delivery> deliveries) = 0;
 
-    // These were not applied: they are to come again. Those of a key are given in their order.
+    // These were not applied, and shall come again. Those of one ordering key are given in their
+    // order.
     virtual void nack(std::span<const Delivery> deliveries) = 0;
 
-    // Goes back, or forward, to what was published at that time. What was handed out before is
-    // nacked afterwards, if the source still knows it. Throws SourceError, not transient, when the
-    // source cannot.
+    // Moves back or forward to what was published at this time. Deliveries handed out before are
+    // given to nack() afterwards. Throws SourceError that is not transient if the source cannot
+    // seek.
     virtual void seek(Time to) = 0;
 
-    // Sends what acknowledgements are still to be sent, gives back what was not settled, and
-    // disconnects; waits at most so long.
+    // Sends the acknowledgements that are left, gives back what was not settled, and disconnects.
+    // Waits for at most `limit`.
     virtual void close(std::chrono::milliseconds limit) noexcept = 0;
 
-    // Where the source says what goes wrong behind the scenes. Set before open().
+    // Sets the log for what goes wrong between calls. Call it before open().
     void set_log(Log log) { log_ = std::move(log); }
 
   protected:

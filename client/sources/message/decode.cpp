@@ -9,6 +9,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "core/base64.hpp"
+#include "core/percent.hpp"
 #include "core/text.hpp"
 #include "text.hpp"
 
@@ -27,13 +29,6 @@ static std::string clean(std::string_view text) {
 
 static bool is_digit(char c) {
     return c >= '0' && c <= '9';
-}
-
-static std::optional<unsigned> hex_value(char c) {
-    if (is_digit(c))
-        return c - '0';
-    c = outbox::ascii_lower(c);
-    return c >= 'a' && c <= 'f' ? std::optional<unsigned>(c - 'a' + 10) : std::nullopt;
 }
 
 template <class Number>
@@ -68,38 +63,6 @@ std::string uuid_of_name(std::string_view name) {
     std::string uuid;
     outbox::append_uuid(uuid, id);
     return uuid;
-}
-
-std::optional<std::string> from_base64(std::string_view text) {
-    while (text.ends_with('='))
-        text.remove_suffix(1);
-    std::string bytes;
-    bytes.reserve(text.size() * 3 / 4);
-    unsigned bits = 0, held = 0;
-    for (const char c : text) {
-        unsigned value;
-        if (c >= 'A' && c <= 'Z')
-            value = c - 'A';
-        else if (c >= 'a' && c <= 'z')
-            value = c - 'a' + 26;
-        else if (is_digit(c))
-            value = c - '0' + 52;
-        else if (c == '+' || c == '-')
-            value = 62;
-        else if (c == '/' || c == '_')
-            value = 63;
-        else
-            return std::nullopt;
-        held = (held << 6 | value) & 0xffff;
-        bits += 6;
-        if (bits >= 8) {
-            bits -= 8;
-            bytes += static_cast<char>(held >> bits & 0xff);
-        }
-    }
-    if (text.size() % 4 == 1)
-        return std::nullopt;
-    return bytes;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -269,10 +232,8 @@ static std::string last_path_segment(std::string_view source) {
     const std::string_view segment = source.substr(source.rfind('/') + 1);
     std::string text;
     for (std::size_t i = 0; i < segment.size(); i++) {
-        const auto high = i + 2 < segment.size() ? hex_value(segment[i + 1]) : std::nullopt;
-        const auto low = high ? hex_value(segment[i + 2]) : std::nullopt;
-        if (segment[i] == '%' && low) {
-            text += static_cast<char>(*high << 4 | *low);
+        if (const std::optional<char> byte = outbox::percent_byte(segment.substr(i))) {
+            text += *byte;
             i += 2;
         } else {
             text += segment[i];
@@ -311,7 +272,7 @@ static const Json::Value* member(const Json::Value& object, std::string_view nam
 static std::optional<std::string> payload_of(const Json::Value& event, std::string_view document,
                                              std::string_view content_type) {
     if (const Json::Value* encoded = member(event, "data_base64"); encoded && encoded->isString())
-        return from_base64(encoded->asString());
+        return outbox::base64_decoded(encoded->asString());
     const Json::Value* data = member(event, "data");
     if (data == nullptr)
         return std::nullopt;

@@ -37,9 +37,6 @@ Event decode_message(const std::map<std::string, std::string>& attributes, std::
 // anything else as JSON. None: it is no object.
 std::optional<std::map<std::string, std::string>> members_of_json(std::string_view document);
 
-// None: it is no base64. Either alphabet, with or without padding.
-std::optional<std::string> from_base64(std::string_view text);
-
 // The version 5 UUID (RFC 9562) of a name in the namespace of URLs.
 std::string uuid_of_name(std::string_view name);
 

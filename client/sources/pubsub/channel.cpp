@@ -95,7 +95,7 @@ static std::string read_file(const std::string& name) {
 static std::shared_ptr<grpc::CallCredentials> credentials_of_key(const std::string& file) {
     auto credentials = grpc::ServiceAccountJWTAccessCredentials(read_file(file), 3600);
     if (credentials == nullptr)
-        throw SourceError("\"" + file + "\" is no key of a service account", false);
+        throw SourceError("\"" + file + "\" is not the key of a service account", false);
     return credentials;
 }
 

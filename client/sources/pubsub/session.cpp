@@ -12,8 +12,8 @@ using Clock = std::chrono::steady_clock;
 static constexpr std::chrono::milliseconds request_limit = 10s;
 static constexpr std::chrono::milliseconds seek_limit = 60s;
 static constexpr Duration finish_limit = 1s;
-static constexpr Duration first_pause = 200ms;
-static constexpr Duration longest_pause = 30s;
+static constexpr std::chrono::milliseconds first_pause = 200ms;
+static constexpr std::chrono::milliseconds longest_pause = 30s;
 // A stream that lived so long was a good one, whether or not anything came.
 static constexpr Duration good_life = 30s;
 
@@ -32,6 +32,7 @@ Session::Session(const PubSubOptions& options, Log log)
       subscription_("projects/" + options.project + "/subscriptions/" + options.subscription),
       client_id_(options.client_id.empty() ? random_name() : options.client_id),
       channel_(make_channel(options)),
+      pauses_(first_pause, longest_pause),
       leases_({options.min_ack_deadline, options.max_ack_deadline, options.max_lease}),
       keeper_([this] { keep(); }) {}
 
@@ -183,7 +184,7 @@ bool Session::take(std::uint64_t stream, StreamingPullResponse& response) {
         work_.notify_one();
         return true;
     }
-    streams_failed_ = 0;
+    pauses_.reset();
     if (response.has_subscription_properties()) {
         exactly_once_ = response.subscription_properties().exactly_once_delivery_enabled();
         ordered_ = response.subscription_properties().message_ordering_enabled();
@@ -237,15 +238,12 @@ void Session::stream_ended(std::uint64_t stream, const grpc::Status& status) {
     }
     const SteadyTime now = Clock::now();
     if (now - stream_since_ >= good_life)
-        streams_failed_ = 0;
-    const Duration longest =
-        std::min(longest_pause, first_pause * (1 << std::min(streams_failed_, 10)));
-    const auto pause = std::chrono::duration_cast<Duration>(longest * part());
+        pauses_.reset();
     // The service ends streams now and then, to move them; that is nothing to be told.
-    note(streams_failed_++ == 0 ? Level::debug : Level::warning,
-         "the stream ended, and is opened again in " +
-             std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(pause).count()) +
-             " ms: " + describe(status));
+    const Level level = pauses_.steps() == 0 ? Level::debug : Level::warning;
+    const std::chrono::milliseconds pause = pauses_.next();
+    note(level, "the stream ended, and is opened again in " + std::to_string(pause.count()) +
+                    " ms: " + describe(status));
     reopen_at_ = now + pause;
     work_.notify_one();
 }

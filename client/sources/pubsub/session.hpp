@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backoff.hpp"
 #include "inbox/sources/pubsub.hpp"
 #include "pubsub/channel.hpp"
 #include "pubsub/key_order.hpp"
@@ -99,8 +100,8 @@ class Session {
     bool suspended_ = false;  // no other is opened
     SteadyTime stream_since_{};
     SteadyTime heartbeat_at_{};
-    int streams_failed_ = 0;  // in a row
-    bool paused_ = false;     // nothing is read
+    Backoff pauses_;  // between streams that fail in a row
+    bool paused_ = false;  // nothing is read
     bool to_resume_ = false;
 
     bool exactly_once_ = false;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/base64.hpp"
 #include "message/decode.hpp"
 #include "net/json.hpp"
 
@@ -28,7 +29,7 @@ static std::string unwrap(Message& message) {
         for (auto at = attributes->begin(); at != attributes->end(); ++at) {
             const std::string value = json_text(*at, "Value");
             message.attributes[at.name()] =
-                json_text(*at, "Type") == "Binary" ? from_base64(value).value_or(value) : value;
+                json_text(*at, "Type") == "Binary" ? outbox::base64_decoded(value).value_or(value) : value;
         }
     message.body = text->asString();
     return topic.substr(topic.rfind(':') + 1);
@@ -42,7 +43,7 @@ static void decode_body(Message& message) {
     if (found->second == "none") {
         message.body.clear();
     } else if (found->second == "base64") {
-        std::optional<std::string> bytes = from_base64(message.body);
+        std::optional<std::string> bytes = outbox::base64_decoded(message.body);
         if (!bytes)
             return;
         message.body = std::move(*bytes);

@@ -1,5 +1,6 @@
 #include "sqs/protocol.hpp"
 
+#include "core/base64.hpp"
 #include "core/text.hpp"
 #include "message/decode.hpp"
 #include "net/json.hpp"
@@ -42,7 +43,7 @@ std::string receive_request(const ReceiveRequest& request) {
 static std::string attribute_value(const Json::Value& attribute) {
     const std::string text = json_text(attribute, "StringValue");
     const std::string binary = json_text(attribute, "BinaryValue");
-    return binary.empty() ? text : from_base64(binary).value_or(binary);
+    return binary.empty() ? text : outbox::base64_decoded(binary).value_or(binary);
 }
 
 static Message message_from(const Json::Value& object) {

@@ -42,7 +42,7 @@ void take_queue_url(SqsOptions& options, sqs::Place& place) {
     const outbox::Result<outbox::Url> url = outbox::Url::parse(options.queue);
     const std::size_t name = url ? url.value().path.rfind('/') + 1 : 0;
     if (!url || name == 0 || name == url.value().path.size())
-        refuse("queue \"" + options.queue + "\" is no URL of one");
+        refuse("queue \"" + options.queue + "\" is not the URL of a queue");
     place.queue_url = std::exchange(options.queue, url.value().path.substr(name));
     const std::string& host = url.value().host;
     if (options.region.empty() && host.starts_with("sqs."))

@@ -1,5 +1,9 @@
-// The thread that does everything over the network: polls, extends, deletes, gives back. The others
-// leave it word in `claims_` and wake it.
+// The thread that does all work on the network: polls, extends, deletes, gives back.
+//
+// Other threads never call the service. They change `claims_` under the mutex (receive, ack, nack) and
+// wake the thread, which takes the next request from there, sends it without holding the mutex, and
+// enters the result. Results are looked up by receipt handle, so one that arrives after its message was
+// settled changes nothing.
 #pragma once
 
 #include <chrono>

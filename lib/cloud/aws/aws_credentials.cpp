@@ -155,7 +155,7 @@ bool AwsCredentials::fetch_from(std::optional<Result<KeySource>> source) {
 void AwsCredentials::start(KeySource source) {
     Result<Url> url = Url::parse(source.url);
     if (!url || (url.value().scheme != "http" && url.value().scheme != "https")) {
-        fail(source.name + ": \"" + source.url + "\" is no URL to ask");
+        fail(source.name + ": \"" + source.url + "\" is not a URL");
         return;
     }
     source_ = std::move(source);

@@ -8,8 +8,8 @@
 
 #include "cloud/aws/aws_region.hpp"
 #include "cloud/aws/batch_answer.hpp"
+#include "cloud/aws/form_field.hpp"
 #include "cloud/aws/sns_protocol.hpp"
-#include "cloud/aws/uri_encoding.hpp"
 #include "cloud/aws/xml_element.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
@@ -62,7 +62,7 @@ static Keys keys_from(std::string id, std::string secret, std::string token,
 static Keys keys_from_json(const Exchange& exchange) {
     const std::optional<Json::Value> root = parse_json(exchange.body);
     if (!root)
-        return unavailable("the answer is no JSON");
+        return unavailable("the answer is not JSON");
     return keys_from(json_text(*root, "AccessKeyId"), json_text(*root, "SecretAccessKey"),
                      json_text(*root, "Token"), json_text(*root, "Expiration"));
 }
@@ -102,7 +102,7 @@ static Keys take_assumed_role(const Exchange& exchange) {
     }
     const std::optional<XmlElement> root = parse_xml(exchange.body);
     if (!root)
-        return unavailable("the answer is no XML");
+        return unavailable("the answer is not XML");
     const XmlElement& keys = root->child("AssumeRoleWithWebIdentityResult").child("Credentials");
     const auto text = [&](std::string_view name) {
         return std::string(trim(keys.child(name).text));
@@ -215,7 +215,7 @@ static Keys next_of_instance(Exchange& exchange, const std::string& session) {
         const std::string_view role = trim(body.substr(0, body.find('\n')));
         if (!is_plain(role))
             return unavailable("the answer names no role");
-        append_uri_encoded(exchange.target, role);
+        append_percent_encoded(exchange.target, role);
     }
     return std::optional<AwsKeys>();
 }
@@ -231,7 +231,7 @@ std::optional<Result<KeySource>> instance_source(const Environment& environment)
                          if (exchange.step == 1 && exchange.status == 200) {
                              session = trim(exchange.body);
                              if (!is_plain(session))
-                                 return unavailable("the answer is no token");
+                                 return unavailable("the answer is not a token");
                          }
                          return next_of_instance(exchange, session);
                      }};

@@ -4,11 +4,10 @@
 #include <openssl/hmac.h>
 
 #include <algorithm>
-#include <ctime>
 #include <new>
 
 #include "cloud/aws/sha256.hpp"
-#include "cloud/aws/uri_encoding.hpp"
+#include "core/percent.hpp"
 #include "core/text.hpp"
 #include "core/url.hpp"
 
@@ -78,7 +77,7 @@ std::string canonical_path(std::string_view path) {
     std::string out;
     for (std::string_view segment : segments) {
         out += '/';
-        append_uri_encoded(out, segment);
+        append_percent_encoded(out, segment);
     }
     if (is_directory || out.empty())
         out += '/';
@@ -89,7 +88,7 @@ std::string canonical_path(std::string_view path) {
 std::string canonical_query(std::string_view query) {
     const auto encoded = [](std::string_view text) {
         std::string out;
-        append_uri_encoded(out, percent_decoded(text).value_or(std::string(text)));
+        append_percent_encoded(out, percent_decoded(text).value_or(std::string(text)));
         return out;
     };
     std::vector<std::pair<std::string, std::string>> parameters;
@@ -169,11 +168,10 @@ std::string Sigv4::authorization(const SignedRequest& request, const AwsKeys& ke
 }
 
 std::string basic_timestamp(Micros unix_time) {
-    const auto seconds_since_epoch = static_cast<std::time_t>(unix_time / seconds(1));
-    std::tm utc{};
-    gmtime_r(&seconds_since_epoch, &utc);
-    char text[32];
-    return std::string(text, std::strftime(text, sizeof text, "%Y%m%dT%H%M%SZ", &utc));
+    std::string text;
+    append_timestamp(text, unix_time);
+    std::erase_if(text, [](char c) { return c == '-' || c == ':'; });
+    return text.substr(0, text.find('.')) + 'Z';
 }
 
 std::string canonical_request(const SignedRequest& request) {

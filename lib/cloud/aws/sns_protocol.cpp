@@ -1,6 +1,6 @@
 #include "cloud/aws/sns_protocol.hpp"
 
-#include "cloud/aws/uri_encoding.hpp"
+#include "cloud/aws/form_field.hpp"
 #include "cloud/aws/xml_element.hpp"
 #include "core/text.hpp"
 

@@ -110,7 +110,7 @@ class KeyCredentials final : public GoogleCredentials {
         Result<ServiceAccount> account = ServiceAccount::parse(text);
         OPENSSL_cleanse(text.data(), text.size());
         if (!account) {
-            error_ = name_ + " is no key of a service account: " + account.error().message;
+            error_ = name_ + " is not the key of a service account: " + account.error().message;
             return false;
         }
         account_ = std::move(account.value());
@@ -133,7 +133,7 @@ class MetadataCredentials final : public GoogleCredentials {
             "http://" + host + "/computeMetadata/v1/instance/service-accounts/default/token";
         Result<Url> parsed = Url::parse(url);
         if (!parsed) {
-            error_ = "GCE_METADATA_HOST is no host";
+            error_ = "GCE_METADATA_HOST is not a host";
             return;
         }
         transport_ = create_transport({.clock = clock,

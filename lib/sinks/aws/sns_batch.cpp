@@ -1,6 +1,6 @@
 #include "sinks/aws/sns_batch.hpp"
 
-#include "cloud/aws/uri_encoding.hpp"
+#include "cloud/aws/form_field.hpp"
 
 namespace outbox {
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/percent.hpp"
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
@@ -248,7 +249,8 @@ void PostgresqlConnection::logged_in() {
 void PostgresqlConnection::ask_for_danger() {
     static constexpr const char* question =
         "SET search_path = pg_catalog, pg_temp; SET client_min_messages = error; "
-        "WITH inbox AS (SELECT oid, nspowner FROM pg_namespace WHERE nspname = 'inbox'), "
+        "WITH inbox AS (SELECT oid, nspowner FROM pg_namespace "
+        "                WHERE nspname IN ('inbox', 'inbox_internal')), "
         "owners (owner) AS ("
         "  SELECT nspowner FROM inbox "
         "  UNION SELECT c.relowner FROM pg_class AS c JOIN inbox ON inbox.oid = c.relnamespace "

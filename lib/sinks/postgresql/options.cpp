@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/percent.hpp"
+
 namespace outbox {
 
 static constexpr OptionSpec batch_size = batch_size_option("1000", "most events of a transaction");

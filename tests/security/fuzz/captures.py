@@ -235,7 +235,7 @@ class Tables:
         event = self.one_of("INSERT", "UPDATE", "DELETE", "TRUNCATE", "INSERT OR UPDATE", "UPDATE OF v", "UPDATE OF n, id")
         when = self.one_of("", "", "WHEN (NEW.v IS DISTINCT FROM OLD.v)", "WHEN (NEW.n = 1)", "WHEN (OLD.n = 1)", "WHEN (true)", f"WHEN ({self.role}.check(NEW.v))", "WHEN (pg_trigger_depth() = 0)", "WHEN (OLD.* IS DISTINCT FROM NEW.*)")  # fmt: skip
         level = self.one_of("ROW", "ROW", "ROW", "STATEMENT")
-        function = self.one_of("capture_row", "capture_row", "capture_truncate", "insert_event", "refuse_change", "know_table")
+        function = self.one_of("capture_row", "capture_row", "capture_truncate", "insert_event", "refuse_change")
         arguments = self.one_of("", "", "'x'", "'a', 'b', NULL", quoted("x" * 5000), "'', '', '', '', '', '', ''")
         referencing = self.one_of("", "", "", "REFERENCING NEW TABLE AS fresh", "REFERENCING OLD TABLE AS stale")
         return [dice.choice([
@@ -243,7 +243,7 @@ class Tables:
             f"CREATE OR REPLACE TRIGGER {name} AFTER {event} ON {table} FOR EACH ROW {when} EXECUTE FUNCTION outbox.capture_row({arguments})",
             f"CREATE CONSTRAINT TRIGGER {name} AFTER {self.one_of('INSERT', 'UPDATE', 'DELETE')} ON {table} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW {when} EXECUTE FUNCTION outbox.{function}({arguments})",
             f"DROP TRIGGER {name} ON {table}", f"ALTER TRIGGER {name} ON {table} RENAME TO {self.one_of('odd', name)}", f"ALTER TABLE {table} {self.one_of('ENABLE', 'DISABLE', 'ENABLE ALWAYS')} TRIGGER {name}",
-            f"SELECT outbox.add_capture_triggers('{table}', 'v', 'x')", f"SELECT outbox.drop_capture_triggers('{table}')", f"SELECT outbox.set_capture_fire('{table}', 'always')",
+            f"SELECT outbox_internal.add_capture_triggers('{table}', 'v', 'x')", f"SELECT outbox_internal.drop_capture_triggers('{table}')", f"SELECT outbox_internal.set_capture_fire('{table}', 'always')",
         ])]  # fmt: skip
 
     def call(self) -> list[str]:
@@ -252,8 +252,8 @@ class Tables:
             f"SELECT outbox.backfill('{table}')", f"SELECT outbox.backfill('{table}', batch => 1, rate => 1000, max_pending => 5)", f"SELECT outbox.backfill('{table}', 'd')",
             f"SELECT outbox.uncapture('{table}')", "SELECT * FROM outbox.captures", "SELECT * FROM outbox.backfill_progress", f"SELECT outbox.capture_condition('{table}')",
             "SELECT outbox.pause_backfill((SELECT max(id) FROM outbox.backfill_progress))", "SELECT outbox.resume_backfill((SELECT min(id) FROM outbox.backfill_progress))",
-            "SELECT outbox.cancel_backfill((SELECT max(id) FROM outbox.backfill_progress))", f"SELECT outbox.check_captured('{table}')", f"SELECT outbox.follow_columns('{table}')",
-            f"SELECT outbox.save_captured((SELECT c FROM jsonb_populate_record(NULL::outbox.captured, jsonb_build_object('relation', '{table}')) AS c))",
+            "SELECT outbox.cancel_backfill((SELECT max(id) FROM outbox.backfill_progress))", f"SELECT outbox_internal.check_captured('{table}')", f"SELECT outbox_internal.follow_columns('{table}')",
+            f"SELECT outbox_internal.save_captured((SELECT c FROM jsonb_populate_record(NULL::outbox.captured, jsonb_build_object('relation', '{table}')) AS c))",
         ])]  # fmt: skip
 
     def next(self) -> list[str]:

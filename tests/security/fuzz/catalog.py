@@ -201,13 +201,14 @@ EVIL = """
 
 def play_round(fuzz: Fuzz, user: str) -> None:
     new_roles(fuzz.cluster, "dbo", "victim")
-    schemas = ["outbox", "inbox"] if user == "postgres" else ["inbox"]
+    extensions = ["outbox", "inbox"] if user == "postgres" else ["inbox"]
+    schemas = [*extensions, *(f"{extension}_internal" for extension in extensions)]
     with fuzz.database(extensions=False) as database:
         database.execute(f"ALTER DATABASE fuzz OWNER TO {user}")
         log_began = fuzz.cluster.log_size()
         with fuzz.cluster.connect("fuzz", user) as session:
-            for schema in schemas:
-                session.execute(f"CREATE EXTENSION pg_{schema}")
+            for extension in extensions:
+                session.execute(f"CREATE EXTENSION pg_{extension}")
             session.execute(EVIL if user == "postgres" else EVIL.replace("LANGUAGE internal AS 'text_format'", "LANGUAGE sql AS 'SELECT NULL'").replace('VARIADIC "any"', "integer"))
             session.execute(OUTBOX if user == "postgres" else "SELECT")
             session.execute(INBOX)
@@ -258,8 +259,8 @@ def recover(fuzz: Fuzz, user: str, schemas: list[str]) -> None:
     if fuzz.cluster.execute("SELECT rolsuper FROM pg_roles WHERE rolname = 'dbo'") != [(False,)]:
         raise Failure("the owner of the database is superuser")
     with fuzz.connect("fuzz", statement_timeout=f"{int(30 * SLOWNESS)}s", lock_timeout=f"{int(30 * SLOWNESS)}s") as session:
-        names = ", ".join(f"pg_{schema}" for schema in schemas)
-        drops = [f"DROP EXTENSION IF EXISTS {names} CASCADE", "DROP SCHEMA IF EXISTS gone CASCADE", *(f"DROP SCHEMA IF EXISTS {schema} CASCADE" for schema in schemas), "DROP TABLE IF EXISTS own CASCADE", "DROP FUNCTION IF EXISTS handler CASCADE"]
+        extensions = [f"pg_{schema}" for schema in schemas if not schema.endswith("_internal")]
+        drops = [f"DROP EXTENSION IF EXISTS {', '.join(extensions)} CASCADE", "DROP SCHEMA IF EXISTS gone CASCADE", *(f"DROP SCHEMA IF EXISTS {schema} CASCADE" for schema in schemas), "DROP TABLE IF EXISTS own CASCADE", "DROP FUNCTION IF EXISTS handler CASCADE"]
         for statement in drops:
             if fuzz.run(session, statement) is None:
                 # event triggers of an extension that is broken refuse DDL
@@ -268,9 +269,9 @@ def recover(fuzz: Fuzz, user: str, schemas: list[str]) -> None:
                 fuzz.errors["event triggers in the way"] += 1
                 if fuzz.run(session, statement) is None:
                     raise Failure(f"cannot recover: {statement}")
-        for schema in schemas:
-            if fuzz.run(session, f"CREATE EXTENSION pg_{schema}") is None:
-                raise Failure(f"cannot create pg_{schema} again")
+        for extension in extensions:
+            if fuzz.run(session, f"CREATE EXTENSION {extension}") is None:
+                raise Failure(f"cannot create {extension} again")
     with Database(fuzz.cluster, "fuzz").connect() as session:
         session.execute("CREATE TABLE handled (id uuid); CREATE FUNCTION handler(m inbox.message) RETURNS void LANGUAGE sql AS 'INSERT INTO public.handled VALUES ($1.event_id)'")
         session.execute("SELECT inbox.subscribe('c', '*', 'handler')")

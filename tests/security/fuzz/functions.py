@@ -112,7 +112,7 @@ def functions_of(connection: psycopg.Connection) -> list[Function]:
                   ARRAY(SELECT coalesce(n, '') FROM unnest(p.proargnames, p.proargmodes) WITH ORDINALITY AS x(n, m, i)
                          WHERE coalesce(m, 'i') IN ('i', 'b', 'v') ORDER BY i)
              FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
-            WHERE p.pronamespace IN (to_regnamespace('outbox'), to_regnamespace('inbox'))
+            WHERE p.pronamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$'
             ORDER BY p.oid::regprocedure::text"""
     ).fetchall()
     return [
@@ -126,7 +126,7 @@ def composites_of(connection: psycopg.Connection) -> dict[str, list[str]]:
         connection.execute(
             """SELECT c.reltype::regtype::text, array_agg(a.atttypid::regtype::text ORDER BY a.attnum)
                  FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                WHERE c.relnamespace IN (to_regnamespace('outbox'), to_regnamespace('inbox'), to_regnamespace('mallory'))
+                WHERE c.relnamespace::regnamespace::text ~ '^((outbox|inbox)(_internal)?|mallory)$'
                   AND c.reltype <> 0 GROUP BY c.reltype ORDER BY 1"""
         ).fetchall()
     )
@@ -136,7 +136,7 @@ def domains_of(connection: psycopg.Connection) -> dict[str, str]:
     return dict(
         connection.execute(
             """SELECT oid::regtype::text, typbasetype::regtype::text FROM pg_type WHERE typtype = 'd'
-                  AND typnamespace IN (to_regnamespace('outbox'), to_regnamespace('inbox')) ORDER BY 1"""
+                  AND typnamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$' ORDER BY 1"""
         ).fetchall()
     )
 
@@ -298,7 +298,7 @@ def make_calls(fuzz: Fuzz, connection: psycopg.Connection, user: str, wrappings:
         allowed = {
             name for (name,) in connection.execute(
                 """SELECT p.oid::regproc::text FROM pg_proc AS p WHERE has_function_privilege(%s, p.oid, 'EXECUTE')
-                      AND p.pronamespace IN ('outbox'::regnamespace, 'inbox'::regnamespace)""", (user,)).fetchall()
+                      AND p.pronamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$'""", (user,)).fetchall()
         }  # fmt: skip
         functions += [function for function in functions if function.name in allowed] * 4
     return Calls(fuzz, user, functions, odd, wrappings, parallel)

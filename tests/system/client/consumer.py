@@ -16,6 +16,7 @@ from psycopg import sql
 
 from cluster import Cluster, Installation
 from database import Database
+from processes import end_process
 from waiting import wait_until
 
 # What the consumer's handler calls. An event fails while it stands in `poison`.
@@ -179,6 +180,4 @@ class Consumer:
         wait_until(self.log, lambda seen: text in seen, what=f"the consumer to say {text!r}")
 
     def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
+        end_process(self.process, self.log)

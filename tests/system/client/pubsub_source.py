@@ -8,6 +8,7 @@ import tempfile
 from typing import Any
 
 from cluster import Installation
+from processes import end_process
 from waiting import wait_until
 
 Message = dict[str, Any]
@@ -102,9 +103,7 @@ class PubSubSource:
         return self.errors.read()
 
     def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
+        end_process(self.process, self.log)
 
 
 def payloads(messages: list[Message]) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster import Installation
+from processes import end_process
 from receiver import Request
 from sinks.fault_proxy import Answer, FaultProxy
 from sinks.servers import Server
@@ -180,9 +181,7 @@ class SqsSource:
         return self.errors.read()
 
     def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
+        end_process(self.process, self.log)
 
 
 def payloads(deliveries: list[dict[str, Any]]) -> list[str]:

@@ -440,7 +440,7 @@ def test_sqs_cannot_go_back(queue: Queue, make_source: MakeSource) -> None:
         ({"queue": ""}, "no queue is given"),
         ({"region": ""}, "no region is given"),
         ({"region": "a b"}, "URL"),
-        ({"queue": "http://127.0.0.1/"}, "is no URL of one"),
+        ({"queue": "http://127.0.0.1/"}, "is not the URL of a queue"),
         ({"pollers": 0}, "pollers must be 1 to 100"),
         ({"visibility": 1}, "visibility must be"),
         ({"poll": 21}, "poll must be"),

@@ -152,7 +152,7 @@ def pub_sub_fake() -> Iterator[Server]:
 def moto() -> Iterator[Server]:
     if not PYTHON.exists():
         raise NotInstalled(f"there is no {PYTHON}")
-    command = [str(PYTHON), "-m", "moto.server", "-H", "127.0.0.1", "-p"]
+    command = [str(PYTHON), str(Path(__file__).with_name("moto_server.py")), "-H", "127.0.0.1", "-p"]
     with log_file() as log, running(lambda port: [*command, str(port)], log) as port:
         yield Server(port)
 

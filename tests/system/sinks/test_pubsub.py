@@ -210,7 +210,7 @@ def test_a_key_that_cannot_be_used_says_why(pubsub: PubSubSink, db: Database, ke
     db.enqueue()
     status = wait_until(db.status, lambda s: s["last_error"], what="a failure")
     assert status["last_error"] == (
-        'option "key" is no key of a service account: its type is not service_account'
+        'option "key" is not the key of a service account: its type is not service_account'
     )
     assert not pubsub.proxy.requests
 

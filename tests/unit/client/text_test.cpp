@@ -35,8 +35,8 @@ TEST(ClientText, Arrays) {
 TEST(ClientText, Times) {
     EXPECT_EQ(time_literal({}), std::nullopt);
     EXPECT_EQ(time_literal(Time{std::chrono::microseconds{1709208000123456}}),
-              "2024-02-29 12:00:00.123456+00");
-    EXPECT_EQ(time_literal(Time{std::chrono::microseconds{-1}}), "1969-12-31 23:59:59.999999+00");
+              "2024-02-29T12:00:00.123456Z");
+    EXPECT_EQ(time_literal(Time{std::chrono::microseconds{-1}}), "1969-12-31T23:59:59.999999Z");
 }
 
 TEST(ClientText, CleanUtf8) {

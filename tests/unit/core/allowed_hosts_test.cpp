@@ -181,7 +181,7 @@ TEST(AllowedHosts, RefuseWhatIsNoHostAndShowAList) {
         const Result<AllowedHosts> parsed = AllowedHosts::parse(list);
         ASSERT_FALSE(parsed) << list;
         EXPECT_EQ(parsed.error().kind, ErrorKind::invalid_value);
-        EXPECT_THAT(parsed.error().message, HasSubstr("is no host name, address or network"));
+        EXPECT_THAT(parsed.error().message, HasSubstr("is not a host name, address or network"));
         EXPECT_THAT(parsed.error().hint, HasSubstr("example.com"));
     }
 }

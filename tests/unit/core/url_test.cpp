@@ -21,18 +21,6 @@ Error refusal(std::string_view text) {
     return url ? Error{} : url.error();
 }
 
-TEST(PercentDecoding, TakesHexDigitsOfBothCases) {
-    EXPECT_EQ(percent_decoded(""), "");
-    EXPECT_EQ(percent_decoded("a+b"), "a+b");
-    EXPECT_EQ(percent_decoded("%41%2f%2F%c3%BC"), "A//\u00fc");
-    EXPECT_EQ(percent_decoded("%2541"), "%41") << "once, and not again";
-}
-
-TEST(PercentDecoding, RefusesWhatIsBrokenOrHidesAZero) {
-    for (const char* text : {"%", "%4", "a%4", "%4g", "%g4", "%%41", "% 41", "%00", "a%00b"})
-        EXPECT_EQ(percent_decoded(text), std::nullopt) << text;
-}
-
 TEST(Url, ComesApart) {
     const Url url = parsed("HTTPS://alice@Example.com:8443/a/b%20c?x=1&y=two");
     EXPECT_EQ(url.scheme, "https");

@@ -3,9 +3,12 @@
 //     auto source = std::make_unique<inbox::PubSubSource>(
 //         inbox::PubSubOptions{.project = "shop", .subscription = "billing"});
 //
-// Messages are held under leases that are extended for as long as nobody has settled them. A
-// connection that is lost, or a stream that the service ends, is opened again behind the scenes;
-// what receive() throws is what no waiting mends: no such subscription, no right to it.
+// Messages are held under leases, which are extended until the messages are settled. If the
+// connection is lost, or the service ends the stream, the source opens another by itself. receive()
+// only throws what waiting cannot repair: the subscription does not exist, or the account has no
+// right to it.
+//
+// CMake target pg_inbox::pubsub; needs gRPC. See docs/client-pubsub.md.
 #pragma once
 
 #include <chrono>
@@ -18,78 +21,89 @@
 
 namespace inbox {
 
+// PubSubSource's constructor throws std::invalid_argument for a value out of range.
 struct PubSubOptions {
-    std::string project;
-    std::string subscription;  // its id; it must exist
-    // What events get as their topic that do not say it themselves; empty: the subscription's id.
+    std::string project;       // id of the Google Cloud project
+    std::string subscription;  // id of the subscription, which must exist
+    // Topic of events whose messages do not name one. Empty: the id of the subscription.
     std::string topic{};
 
-    // Host and port. Where order or exactly-once delivery matter, the region's:
-    // 'europe-west1-pubsub.googleapis.com:443'.
+    // Host and port of the service. Where order or exactly-once delivery matter, use the endpoint
+    // of the region, such as 'europe-west1-pubsub.googleapis.com:443'.
     std::string endpoint = "pubsub.googleapis.com:443";
-    // Host and port of an emulator, instead: no TLS, no credentials.
+    // Host and port of an emulator, which is used instead, without TLS and without credentials.
     std::string emulator_host{};
-    // JSON key of a service account; empty: Google's default credentials (the file that
-    // GOOGLE_APPLICATION_CREDENTIALS names, gcloud's, the machine's service account).
+    // File with the JSON key of a service account. Empty: Google's default credentials, which are
+    // the file that GOOGLE_APPLICATION_CREDENTIALS names, those of gcloud, or the machine's
+    // account.
     std::string key_file{};
-    std::string ca_file{};  // certificates to trust; empty: those of gRPC
+    // File with the certificates to trust, in PEM. Empty: those of gRPC.
+    std::string ca_file{};
 
-    // What may be received and not settled, which the service sees to; and what may be read from it
-    // and wait for receive(), which is seen to here.
+    // Limits of what is received and not settled, which the service keeps. The same limits hold for
+    // messages that were read and wait for receive(), which the source keeps.
     std::size_t max_outstanding_messages = 1000;
     std::size_t max_outstanding_bytes = 100 << 20;
 
-    // A lease is as long as 99 % of the messages take to be acknowledged, within these bounds;
-    // where delivery is exactly once, at least 60 s, if the upper bound allows it. 1 s to 600 s.
+    // Bounds of a lease, each 1 s to 600 s. Within them a lease is as long as 99 % of the messages
+    // take to be acknowledged; with exactly-once delivery at least 60 s, if the upper bound allows
+    // it.
     std::chrono::seconds min_ack_deadline{10};
     std::chrono::seconds max_ack_deadline{600};
-    // After so long a message is left to its fate: the service gives it to somebody else.
+    // Time after which leases of a message are no longer extended, and the service gives it to
+    // another consumer.
     std::chrono::seconds max_lease{3600};
-    // How often something is sent on an idle stream: the service ends one that is silent for 60 s.
+    // Time between keep-alives on an idle stream. The service ends a stream that is silent for 60
+    // s.
     std::chrono::milliseconds heartbeat{30'000};
-    std::string client_id{};  // empty: a random one, the same for all streams of the source
+    // Identifies this source to the service. Empty: a random id, the same for all its streams.
+    std::string client_id{};
 };
 
 // Counters since the source was made.
 struct PubSubStats {
-    std::uint64_t streams = 0;    // opened
-    std::uint64_t received = 0;   // messages the service sent
-    std::uint64_t acked = 0;      // acknowledgements the service has taken
+    std::uint64_t streams = 0;    // streams that were opened
+    std::uint64_t received = 0;   // messages that the service sent
+    std::uint64_t acked = 0;      // acknowledgements that the service accepted
     std::uint64_t nacked = 0;     // messages that were given back
-    std::uint64_t extended = 0;   // leases, the first of each message included
-    std::uint64_t overtaken = 0;  // given back, because an earlier one of their key had been
-    std::uint64_t expired = 0;    // leases that ended before the message was settled
-    // Exactly once: messages that somebody else had got, and which were not handed out.
+    std::uint64_t extended = 0;   // leases that were extended, the first of each message included
+    std::uint64_t overtaken = 0;  // messages given back because an earlier one of their key was
+    std::uint64_t expired = 0;    // leases that ended before their message was settled
+    // Exactly-once delivery: messages that another consumer had got, and that were not handed out.
     std::uint64_t refused = 0;
-    std::uint64_t lost_acks = 0;  // that could not be delivered: the message comes again
-    std::size_t leased = 0;       // now
-    std::size_t waiting = 0;      // now: read, and not received by anybody
+    std::uint64_t lost_acks = 0;  // acknowledgements that did not arrive; the message comes again
+    std::size_t leased = 0;       // now: messages under a lease
+    std::size_t waiting = 0;      // now: messages that were read and wait for receive()
 };
 
+// Thread-safety: as Source says; stats(), create_snapshot() and seek_to_snapshot() may be called by
+// any thread. Lifetime: keeps a channel and threads of its own from open() to close().
 class PubSubSource final : public Source {
   public:
-    // Throws std::invalid_argument for options out of range.
+    // Connects to nothing yet. Throws std::invalid_argument for options out of range.
     explicit PubSubSource(PubSubOptions options);
     ~PubSubSource() override;
 
-    std::string subscription() const override;  // 'pubsub://<project>/<subscription>'
-    // Throws SourceError, not transient, when there are no credentials. That nobody answers shows
-    // in the log.
+    // Returns 'pubsub://<project>/<subscription>'.
+    std::string subscription() const override;
+    // Throws SourceError that is not transient if there are no credentials. Does not wait for an
+    // answer of the service; if there is none, the log says so.
     void open() override;
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;
     void ack(std::span<const Delivery> deliveries) override;
     void nack(std::span<const Delivery> deliveries) override;
-    // To go back, the subscription or its topic must retain what was acknowledged.
+    // Going back needs a subscription or topic that retains acknowledged messages.
     void seek(Time to) override;
     void close(std::chrono::milliseconds limit) noexcept override;
 
-    // Snapshots of the project, by their id: where the subscription stands now, to come back to
-    // within seven days. To create one takes roles/pubsub.editor. Whether the source is open or
-    // not. Throw SourceError.
+    // A snapshot remembers where the subscription stands, for at most seven days. `id`: its name
+    // within the project. Creating one needs roles/pubsub.editor. The source need not be open. Both
+    // throw SourceError.
     void create_snapshot(const std::string& id);
     void seek_to_snapshot(const std::string& id);
 
+    // Returns a snapshot of the counters.
     PubSubStats stats() const;
 
   private:

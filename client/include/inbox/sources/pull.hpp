@@ -1,10 +1,10 @@
-// A pull destination of pg_outbox (outbox.fetch, ack, nack) as a source: events come from the
-// producer's database, with no broker between.
+// A pull destination of pg_outbox as a source: events come from the producer's database, with no
+// broker between. It calls outbox.fetch(), outbox.ack() and outbox.nack().
 //
-//     inbox::PullSource source([] { return PQconnectdb("dbname=shop"); }, "catalog");
+//     auto source = std::make_unique<inbox::PullSource>("dbname=shop", "catalog");
 //
-// The role needs outbox.grant_fetch and USAGE on the foreign server; for seek(),
-// outbox.grant_operate. Several processes may fetch from one destination, as many as it has lanes.
+// The role needs outbox.grant_fetch() and USAGE on the foreign server; for seek() also
+// outbox.grant_operate(). As many processes as the destination has lanes can fetch from it at once.
 #pragma once
 
 #include <memory>
@@ -16,27 +16,38 @@
 
 namespace inbox {
 
+// PullSource's constructors throw std::invalid_argument for a value out of range.
 struct PullOptions {
-    // Events whose process dies are handed to others after so long. Leases are extended at a third.
+    // Time after which the events of a process that died are handed to others; at least 100 ms.
+    // Leases are extended when a third of it has passed.
     std::chrono::milliseconds lease{30'000};
-    // At a time, and under one lease: 1 to 100.
+    // Highest number of events in one fetch, which share a lease; 1 to 100.
     int max_events = 100;
-    // When there was nothing it is looked again after 5 ms, twice that, ..., up to this.
+    // Longest pause after a fetch that returned nothing; at least 1 ms. The first pause is 5 ms,
+    // and each is twice as long as the one before.
     std::chrono::milliseconds poll_max{200};
 };
 
-// What is nacked waits for its next attempt in the producer's database, with the options of the
-// destination (retry_base, retry_max), and becomes a dead letter there after its max_attempts: let
-// them be more than those of the consumer.
+// An event that is nacked waits for its next attempt in the producer's database, as the options
+// retry_base and retry_max of the destination say. After the destination's max_attempts it becomes
+// a dead letter there. Let that be more than the consumer's own max_attempts.
+//
+// Thread-safety: as Source says. Lifetime: keeps two connections and one thread from open() to
+// close().
 class PullSource final : public Source {
   public:
-    // Keeps two connections. Throws std::invalid_argument for options out of range.
+    // `destination`: name of the foreign server with the URL 'pull:'. Connects in open(). Throws
+    // std::invalid_argument if an option is out of range, or destination or connect is empty.
     PullSource(ConnectionFactory connect, std::string destination, PullOptions options = {});
     PullSource(const std::string& conninfo, std::string destination, PullOptions options = {});
     ~PullSource() override;
 
-    std::string subscription() const override;  // the destination's name
+    // Returns the name of the destination.
+    std::string subscription() const override;
     std::string describe() const override;
+
+    // open(), receive() and seek() throw SourceError. It is not transient if the destination or
+    // pg_outbox does not exist, or if the role lacks a right.
     void open() override;
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;

@@ -1,10 +1,12 @@
-// A source in memory, for tests of your own handlers: hands out what it is told to, and remembers
-// what became of it.
+// A source in memory, for tests of your own handlers: it hands out what the test tells it to, and
+// remembers what was acknowledged and what was given back.
 //
 //     auto script = std::make_shared<inbox::Script>();
 //     inbox::Consumer consumer({.name = "test"}, std::make_unique<inbox::ScriptedSource>(script),
-//     connect, handler); std::thread runner([&] { consumer.run(); }); script->deliver(event);
-//     ASSERT_TRUE(script->wait_until_settled(std::chrono::seconds(10)));
+//                              connect, handler);
+//     std::thread runner([&] { consumer.run(); });
+//     script->deliver(event);
+//     const bool settled = script->wait_until_settled(std::chrono::seconds(10));
 //     consumer.stop();
 //     runner.join();
 #pragma once
@@ -21,26 +23,32 @@
 
 namespace inbox {
 
-// What a ScriptedSource does, and what was done to it. All functions may be called from any thread.
+// What a ScriptedSource hands out, and a record of what was done to it.
+//
+// Thread-safety: any thread may call any function at any time. Lifetime: shared by the test and the
+// source.
 class Script {
   public:
-    // Hands out an event, after those that were given before. Its message id is its number, from 1;
-    // it was published now.
+    // Adds an event behind those added before. Its message id is its number, counted from 1, and
+    // its time of publication is now. The second form keeps what the delivery says itself.
     void deliver(Event event);
     void deliver(Delivery delivery);
 
-    // Lets the next calls of open() or receive() fail so often.
+    // Makes the next `times` calls of open() or receive() throw SourceError.
     void fail_open(int times, const std::string& message = "scripted", bool transient = true);
     void fail_receive(int times, const std::string& message = "scripted", bool transient = true);
 
-    // Waits until everything that was to be delivered is acknowledged; false: it was not by then.
+    // Waits until every event that was added is acknowledged. Returns false if that takes longer
+    // than `limit`.
     bool wait_until_settled(std::chrono::milliseconds limit) const;
 
-    // Message ids, in the order of the calls.
+    // Return message ids, and times, in the order of the calls.
     std::vector<std::string> acked() const;
     std::vector<std::string> nacked() const;
     std::vector<Time> seeks() const;
-    int opened() const;  // how often
+    // Returns the number of successful calls of open().
+    int opened() const;
+    // Returns whether close() was called after the last open().
     bool closed() const;
 
   private:
@@ -72,10 +80,13 @@ class Script {
     bool closed_ = false;
 };
 
-// What was handed out and not acknowledged comes again when it is nacked, and when the source is
-// opened again: before all others, in the old order.
+// A delivery that is nacked comes again, and so do all that are not acknowledged when the source is
+// opened again: before all others, in their old order.
+//
+// Thread-safety: as Source says.
 class ScriptedSource final : public Source {
   public:
+    // `subscription`: the name under which the consumer saves its offset.
     explicit ScriptedSource(std::shared_ptr<Script> script, std::string subscription = "scripted");
 
     std::string subscription() const override { return subscription_; }

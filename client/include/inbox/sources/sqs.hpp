@@ -1,11 +1,11 @@
-// Amazon SQS: long polling, one visibility timeout after the other while a message is held,
-// deletion in batches. FIFO queues keep the order of their groups; standard queues have none.
+// Events from a queue of Amazon SQS. Messages are received by long polling, their visibility
+// timeouts are extended until they are settled, and acknowledged messages are deleted in batches. A
+// FIFO queue keeps the order of its message groups; a standard queue keeps no order.
 //
-//     inbox::SqsOptions options{.queue = "video-events.fifo", .region = "eu-west-1"};
-//     inbox::Consumer consumer({.name = "catalog"}, std::make_unique<inbox::SqsSource>(options),
-//     ...);
+//     auto source = std::make_unique<inbox::SqsSource>(
+//         inbox::SqsOptions{.queue = "video-events.fifo", .region = "eu-west-1"});
 //
-// Target inbox_sqs. See docs/client-sqs.md.
+// CMake target pg_inbox::sqs; needs libcurl, OpenSSL and jsoncpp. See docs/client-sqs.md.
 #pragma once
 
 #include <chrono>
@@ -16,50 +16,57 @@
 
 namespace inbox {
 
+// SqsSource's constructor throws std::invalid_argument for a value out of range.
 struct SqsOptions {
-    std::string queue{};     // its name, or its URL
-    std::string region{};    // empty: as the URL, AWS_REGION or AWS_DEFAULT_REGION has it
-    std::string account{};   // 12 digits, whose queue it is; empty: of the keys, or the URL
-    std::string endpoint{};  // another server than Amazon's: 'http://127.0.0.1:9324'
+    std::string queue{};    // name or URL of the queue
+    std::string region{};   // empty: from the URL, AWS_REGION or AWS_DEFAULT_REGION
+    std::string account{};  // 12 digits, the owner of the queue; empty: from the keys or the URL
+    // URL of a server other than Amazon's, such as 'http://127.0.0.1:9324'.
+    std::string endpoint{};
 
-    // Empty: what the platform gives, as in docs/sqs.md.
+    // Credentials. Empty: what the platform provides; docs/sqs.md has the order.
     std::string access_key_id{};
     std::string secret_access_key{};
     std::string session_token{};
-    std::string profile{};  // of the shared credentials file
+    std::string profile{};  // section of the shared credentials file
 
-    // Requests that wait for messages side by side, each for up to ten; 1 to 100.
+    // Number of requests that wait for messages at the same time, each for up to ten; 1 to 100.
     int pollers = 2;
-    // For how long a message is ours unless it is settled or extended, which it is when half of
-    // this has passed. So long it takes after a crash until it comes again. 2 s to 12 h.
+    // Visibility timeout of a message, 2 s to 12 h. It is extended when half of it has passed.
+    // After a crash of the consumer a message comes again when the rest has passed.
     std::chrono::seconds visibility{60};
-    // How long a request waits for messages: 0 to 20 s.
+    // Time that a request waits for messages, 0 to 20 s.
     std::chrono::seconds poll{20};
 
-    std::string ca_file;  // certificates to trust; empty: the system's
+    // File with the certificates to trust, in PEM. Empty: the system's.
+    std::string ca_file{};
     std::chrono::milliseconds connect_timeout{10'000};
-    std::chrono::milliseconds request_timeout{30'000};  // for an answer, without the poll
-    // Pauses after a request that failed: a random part of the first, doubled up to the second.
+    // Time to wait for an answer, beside the time of the poll.
+    std::chrono::milliseconds request_timeout{30'000};
+    // Pause after a failed request. It is random, up to retry_base after the first failure, up to
+    // twice that after the next, and never longer than retry_max.
     std::chrono::milliseconds retry_base{200};
     std::chrono::milliseconds retry_max{30'000};
 };
 
-// Has a thread of its own for all it does over the network.
+// Thread-safety: as Source says. Lifetime: one thread of its own does all work on the network, from
+// open() to close().
 class SqsSource : public Source {
   public:
-    // Throws std::invalid_argument for options that make no sense.
+    // Connects to nothing yet. Throws std::invalid_argument for options out of range.
     explicit SqsSource(SqsOptions options);
     ~SqsSource() override;
 
-    std::string subscription() const override;  // 'sqs://eu-west-1/video-events.fifo'
-    // SourceError, not transient, where the service answers that it cannot: no such queue, no
-    // permission, bad keys; transient, if it could before.
+    // Returns 'sqs://<region>/<queue>'.
+    std::string subscription() const override;
+    // Throws SourceError if the service refuses: the queue does not exist, a permission is missing,
+    // the keys are wrong. It is not transient, unless the source was open before.
     void open() override;
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;
     void ack(std::span<const Delivery> deliveries) override;
     void nack(std::span<const Delivery> deliveries) override;
-    // Always throws: SQS keeps nothing of what was received.
+    // Always throws SourceError, not transient: SQS keeps no message that was deleted.
     void seek(Time to) override;
     void close(std::chrono::milliseconds limit) noexcept override;
 

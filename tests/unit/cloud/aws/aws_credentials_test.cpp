@@ -315,10 +315,10 @@ TEST_F(AwsCredentialsTest, SaysWhatIsWrongWithAnInstance) {
     };
     const std::vector<Case> cases = {
         {{status(403)}, "instance metadata: HTTP 403"},
-        {{ok("two words")}, "the answer is no token"},
+        {{ok("two words")}, "the answer is not a token"},
         {{ok("session"), status(404)}, "this machine has no role"},
         {{ok("session"), ok("\n")}, "the answer names no role"},
-        {{ok("session"), ok("role"), ok("{")}, "the answer is no JSON"},
+        {{ok("session"), ok("role"), ok("{")}, "the answer is not JSON"},
         {{ok("session"), ok("role"), ok(R"({"Code":"AssumeRoleUnauthorizedAccess"})")},
          "the answer has no usable keys"},
         {{ok("session"), ok("role"), ok(json_keys("ASIA", "soon"))},

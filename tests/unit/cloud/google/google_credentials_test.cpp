@@ -239,7 +239,7 @@ TEST_F(GoogleCredentialsTest, WhatIsWrongWithAKeyIsSaidWithoutTheKey) {
     create();
     EXPECT_EQ(need(), State::failed);
     EXPECT_EQ(credentials_->error(),
-              "option \"key\" is no key of a service account: its private_key is not an RSA key in "
+              "option \"key\" is not the key of a service account: its private_key is not an RSA key in "
               "PEM");
 }
 
@@ -415,7 +415,7 @@ TEST_F(MetadataServer, IsNotThere) {
     setenv("GCE_METADATA_HOST", "no host\n", 1);
     create();
     EXPECT_EQ(need(), State::failed);
-    EXPECT_EQ(credentials_->error(), "GCE_METADATA_HOST is no host");
+    EXPECT_EQ(credentials_->error(), "GCE_METADATA_HOST is not a host");
 }
 
 TEST_F(MetadataServer, MaySayAnything) {

@@ -269,7 +269,7 @@ TEST_F(PubsubSink, SendsNothingWithoutTheCredentialsItNeeds) {
     const Outcome outcome = send_one();
     EXPECT_EQ(outcome.fate, Fate::unavailable);
     EXPECT_EQ(outcome.error,
-              "option \"key\" is no key of a service account: it is not a JSON object");
+              "option \"key\" is not the key of a service account: it is not a JSON object");
     EXPECT_EQ(peer_.connections(), 0);
 }
 

@@ -1,0 +1,38 @@
+-- What each right consists of: functions, and views with the functions they need, of the schemas inbox and
+-- inbox_internal, by name. A new one that is not for its owner alone is added here, and to
+-- tests/system/test_privileges.py. `read` has what a processor calls, which works as the reader.
+CREATE FUNCTION inbox_internal.parts_of_right(right_to text)
+RETURNS text[]
+LANGUAGE sql IMMUTABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE right_to
+             WHEN 'send' THEN ARRAY['receive']
+             WHEN 'read' THEN ARRAY['subscribe', 'add_subscription', 'unsubscribe', 'confirm', 'own_subscriptions',
+                                    'save_confirmation', 'wake', 'lock_subscriptions', 'confirmed_subscriptions', 'json', 'waiting_keys',
+                                    'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'record_failure',
+                                    'save_progress', 'set_policy', 'dead_letter']
+             WHEN 'consume' THEN ARRAY['version', 'begin_event', 'begin_events', 'was_applied',
+                                       'save_offset', 'load_offset', 'confirm_reset',
+                                       'fail_event', 'end_failure', 'claim', 'complete', 'fail', 'extend', 'release',
+                                       'set_policy', 'dead_letter', 'waiting_keys', 'is_own']
+             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'forget', 'set_window', 'prune', 'give_consumer',
+                                       'dead_letter', 'waiting_keys', 'is_own', 'operation']
+             WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'offsets']
+           END
+           -- Whoever applies events, in the server or in processes of his own.
+           || CASE WHEN right_to IN ('read', 'consume')
+                THEN ARRAY['apply', 'remove', 'row_parts', 'check_row', 'check_key', 'run', 'tombstone_version',
+                           'removed_version', 'lock_removal', 'leave_tombstone', 'wait_for', 'wait_until', 'wait_on',
+                           'prune']
+              END;
+END;
+COMMENT ON FUNCTION inbox_internal.parts_of_right(text) IS 'the objects that a right gives the use of';
+
+-- Privileges of one object cannot be changed by two transactions at the same time: the second one would fail.
+CREATE FUNCTION inbox_internal.lock_rights()
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS 'LOCK TABLE inbox.setting IN SHARE UPDATE EXCLUSIVE MODE';
+COMMENT ON FUNCTION inbox_internal.lock_rights() IS 'lets one transaction at a time change rights';

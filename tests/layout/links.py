@@ -1,0 +1,39 @@
+"""That links between pages and the paths they name lead somewhere: `links.py [top of the tree]`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# Source files are named with their path, with or without the ending.
+NAMED = re.compile(r"`((?:bench|bgworker|client|extension|lib|sql|tests|tools)/[\w/.*-]+)`")
+
+
+def broken(top: Path, page: Path) -> Iterator[str]:
+    text = re.sub(r"```.*?```", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.S)
+    for number, line in enumerate(text.split("\n"), 1):
+        for target in re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", line):
+            if "://" not in target and not (page.parent / target).exists():
+                yield f"{page.relative_to(top)}:{number}: no {target}"
+        for path in NAMED.findall(line):
+            if not any((top / path).exists() or any(top.glob(path + end)) for end in ("", ".?pp")):
+                yield f"{page.relative_to(top)}:{number}: no {path}"
+
+
+def main() -> int:
+    top = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2]
+    pages = [
+        *top.glob("*.md"),
+        *top.glob("docs/**/*.md"),
+        *top.glob("examples/**/*.md"),
+        *top.glob("bench/*.md"),
+    ]
+    found = [line for page in sorted(pages) for line in broken(top, page)]
+    print(*found, sep="\n", end="\n" if found else "")
+    return 1 if found or not pages else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

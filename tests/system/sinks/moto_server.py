@@ -1,0 +1,49 @@
+"""moto, whose queues are asked by one request at a time.
+
+moto answers each request in a thread of its own and locks hardly anything. Two polls side by side may
+be given the same message; and which groups are in flight a poll looks up when it begins, so that one
+that has waited since is given what is behind messages that others have. SQS promises that neither
+happens, and a consumer with several polls relies on it for the order of a group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from moto.server import main
+from moto.sqs.models import Message, Queue, SQSBackend
+
+poll_once = SQSBackend.receive_message
+
+
+def receive_message(
+    self: SQSBackend, queue_name: str, count: int, wait: int, visibility: int, attributes: list[str]
+) -> list[Message]:
+    queue, until = self.get_queue(queue_name), time.monotonic() + wait
+    while True:
+        with queue._messages_lock:
+            messages = poll_once(self, queue_name, count, 0, visibility, attributes)
+        if messages or time.monotonic() >= until:
+            return messages
+        time.sleep(0.02)
+
+
+def locked(change: Callable[..., None]) -> Callable[..., None]:
+    """With the lock under which messages are added."""
+
+    def changed(self: SQSBackend, queue_name: str, *arguments: Any, **named: Any) -> None:
+        queue: Queue = self.get_queue(queue_name)
+        with queue._messages_lock:
+            change(self, queue_name, *arguments, **named)
+
+    return changed
+
+
+SQSBackend.receive_message = receive_message
+SQSBackend.delete_message = locked(SQSBackend.delete_message)
+SQSBackend.change_message_visibility = locked(SQSBackend.change_message_visibility)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Compiles the examples in the comments of the client's public headers.
+
+    header_examples.py COMPILER INCLUDE_DIRECTORY...
+
+An example is an indented block in the comment that opens a header. It may use what an application has:
+a function that connects, a handler, an event.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HEADERS = Path(__file__).resolve().parents[3] / "client/include/inbox"
+
+PREAMBLE = """
+#include <thread>
+#include "inbox/consumer.hpp"
+#include "inbox/sources/pubsub.hpp"
+#include "inbox/sources/pull.hpp"
+#include "inbox/sources/scripted.hpp"
+#include "inbox/sources/sqs.hpp"
+[[maybe_unused]] static const inbox::ConnectionFactory connect = [] { return PQconnectdb(""); };
+[[maybe_unused]] static const inbox::Handler handler = [](inbox::Transaction&, const inbox::Event&) {};
+[[maybe_unused]] static const inbox::Event event;
+"""
+
+
+def examples(header: Path) -> str:
+    opening = header.read_text().split("#pragma once")[0]
+    return "\n".join(re.findall(r"^// {5}(.*)$", opening, re.MULTILINE))
+
+
+def main() -> int:
+    compiler, *includes = sys.argv[1:]
+    found = {header: code for header in sorted(HEADERS.rglob("*.hpp")) if (code := examples(header))}
+    assert len(found) >= 5, f"examples in {[str(header) for header in found]} only"
+    source = PREAMBLE + "".join(
+        f"void example_{number}() {{\n#line 1 \"example in {header.name}\"\n{code}\n}}\n"
+        for number, (header, code) in enumerate(found.items())
+    )
+    flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-variable"]
+    paths = [f"-I{path}" for path in includes if path]
+    return subprocess.run([compiler, *flags, *paths, "-x", "c++", "-"], input=source, text=True).returncode
+
+
+sys.exit(main())

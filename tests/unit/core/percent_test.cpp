@@ -1,0 +1,27 @@
+#include "core/percent.hpp"
+
+#include <gtest/gtest.h>
+
+namespace outbox {
+namespace {
+
+TEST(PercentEncoding, LeavesUnreservedCharacters) {
+    std::string out = "=";
+    append_percent_encoded(out, "aZ09-._~/ %\u00fc");
+    EXPECT_EQ(out, "=aZ09-._~%2F%20%25%C3%BC");
+}
+
+TEST(PercentDecoding, TakesHexDigitsOfBothCases) {
+    EXPECT_EQ(percent_decoded(""), "");
+    EXPECT_EQ(percent_decoded("a+b"), "a+b");
+    EXPECT_EQ(percent_decoded("%41%2f%2F%c3%BC"), "A//\u00fc");
+    EXPECT_EQ(percent_decoded("%2541"), "%41") << "once, and not again";
+}
+
+TEST(PercentDecoding, RefusesWhatIsBrokenOrHidesAZero) {
+    for (const char* text : {"%", "%4", "a%4", "%4g", "%g4", "%%41", "% 41", "%00", "a%00b"})
+        EXPECT_EQ(percent_decoded(text), std::nullopt) << text;
+}
+
+}  // namespace
+}  // namespace outbox
