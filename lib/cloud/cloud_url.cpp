@@ -42,11 +42,12 @@ static std::optional<Error> check_parameter(std::string_view name, std::string_v
         return check_endpoint("URL parameter \"endpoint\"", value);
     if (known && (name != region_parameter.name || is_cloud_name(value, "-")))
         return std::nullopt;
-    return Error{ErrorKind::invalid_value, "invalid URL parameter \"" + std::string(name) + "\"", "",
-                 valid_parameters(parameters)};
+    return Error{ErrorKind::invalid_value, "invalid URL parameter \"" + std::string(name) + "\"",
+                 "", valid_parameters(parameters)};
 }
 
-std::optional<Error> check_cloud_url(const Url& url, std::string_view what, std::string_view example,
+std::optional<Error> check_cloud_url(const Url& url, std::string_view what,
+                                     std::string_view example,
                                      std::span<const OptionSpec> parameters) {
     if (url.user || !url.port.empty() || !is_cloud_name(url.host, "-."))
         return Error{ErrorKind::invalid_value, "URL names no " + std::string(what), "",

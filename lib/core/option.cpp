@@ -12,8 +12,8 @@ namespace outbox {
 // -------------------------------------------------------------------------------------------------
 
 Error invalid_option_value(std::string_view option, std::string hint) {
-    return {ErrorKind::invalid_value, "invalid value for option \"" + std::string(option) + "\"", "",
-            std::move(hint)};
+    return {ErrorKind::invalid_value, "invalid value for option \"" + std::string(option) + "\"",
+            "", std::move(hint)};
 }
 
 static std::optional<Error> check_text(const OptionSpec& spec, std::string_view value) {
@@ -22,10 +22,10 @@ static std::optional<Error> check_text(const OptionSpec& spec, std::string_view 
     });
     if (!value.empty() && printable)
         return std::nullopt;
-    return Error{ErrorKind::invalid_value,
-                 "option \"" + std::string(spec.name) +
-                     "\" must not be empty or contain control characters",
-                 "", "Leave the option out to have none."};
+    return Error{
+        ErrorKind::invalid_value,
+        "option \"" + std::string(spec.name) + "\" must not be empty or contain control characters",
+        "", "Leave the option out to have none."};
 }
 
 static std::optional<Error> check_number(const OptionSpec& spec, std::string_view value) {
@@ -161,8 +161,7 @@ std::string OptionValues::text(const OptionSpec& spec) const {
 
 std::size_t OptionValues::number(const OptionSpec& spec) const noexcept {
     const auto given = parse_integer(given_or_default(spec));
-    return static_cast<std::size_t>(
-        given ? *given : parse_integer(spec.default_value).value_or(1));
+    return static_cast<std::size_t>(given ? *given : parse_integer(spec.default_value).value_or(1));
 }
 
 bool OptionValues::toggle(const OptionSpec& spec) const noexcept {

@@ -17,9 +17,8 @@ const OptionSpec* find(Specs specs, std::string_view name) {
 }
 
 bool has_scheme(const SinkDeclaration& sink, std::string_view scheme) noexcept {
-    return std::any_of(sink.schemes.begin(), sink.schemes.end(), [&](std::string_view name) {
-        return equal_ignoring_case(name, scheme);
-    });
+    return std::any_of(sink.schemes.begin(), sink.schemes.end(),
+                       [&](std::string_view name) { return equal_ignoring_case(name, scheme); });
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -34,7 +33,8 @@ std::vector<const SinkDeclaration*> candidates(const SinkDeclaration* sink) {
     const auto all = all_sinks();
     std::vector<const SinkDeclaration*> sinks(all.begin(), all.end());
     // In hints credentials of services come before those of databases.
-    std::stable_partition(sinks.begin(), sinks.end(), [](const auto* one) { return !one->ordered; });
+    std::stable_partition(sinks.begin(), sinks.end(),
+                          [](const auto* one) { return !one->ordered; });
     return sinks;
 }
 
@@ -70,9 +70,11 @@ std::string valid_options(const SinkDeclaration* sink, OptionPlace place) {
 
 Error unknown_option(const SinkDeclaration* sink, OptionPlace place, std::string_view name) {
     std::string detail;
-    if (place == OptionPlace::server && !find_option(nullptr, OptionPlace::user_mapping, name).empty())
+    if (place == OptionPlace::server &&
+        !find_option(nullptr, OptionPlace::user_mapping, name).empty())
         detail = "It belongs into CREATE USER MAPPING, where others cannot read it.";
-    else if (place == OptionPlace::user_mapping && !find_option(nullptr, OptionPlace::server, name).empty())
+    else if (place == OptionPlace::user_mapping &&
+             !find_option(nullptr, OptionPlace::server, name).empty())
         detail = "It belongs into CREATE SERVER.";
     return {ErrorKind::invalid_option, "invalid option \"" + std::string(name) + "\"", detail,
             valid_options(sink, place)};

@@ -80,18 +80,16 @@ outbox::Micros time_limit(const outbox::OptionSpec& spec, milliseconds time) {
 outbox::TransportOptions transport_of(const SqsOptions& options) {
     check_given(outbox::ca_file_option, options.ca_file);
     return {.allowed_hosts = std::nullopt,  // whoever runs this process says where it connects to
-            .connect_timeout =
-                time_limit(outbox::connect_timeout_option, options.connect_timeout),
-            .request_timeout =
-                time_limit(outbox::request_timeout_option, options.request_timeout),
+            .connect_timeout = time_limit(outbox::connect_timeout_option, options.connect_timeout),
+            .request_timeout = time_limit(outbox::request_timeout_option, options.request_timeout),
             .ca_file = options.ca_file,
             .max_connections = static_cast<std::size_t>(options.pollers)};
 }
 
 outbox::AwsOptions aws_of(const SqsOptions& options) {
-    check_range(outbox::is_cloud_name(options.region, "-."), "region is not the name of one");
+    check_range(outbox::is_cloud_name(options.region, "-."), "region is not a valid name");
     check_range(options.account.empty() || outbox::is_aws_account(options.account),
-                "account must be the twelve digits of one");
+                "account must be twelve digits");
     if (!options.endpoint.empty())
         check(outbox::check_endpoint("endpoint", options.endpoint));
     check_given(outbox::access_key_id_option, options.access_key_id);
@@ -122,7 +120,8 @@ sqs::Place place_of(SqsOptions options) {
     place.subscription = "sqs://" + options.region + '/' +
                          (options.account.empty() ? "" : options.account + '/') + options.queue;
     if (place.queue_url.empty() && !options.account.empty())
-        place.queue_url = outbox::AwsService(outbox::AwsKind::sqs, place.aws).address_of(place.queue);
+        place.queue_url =
+            outbox::AwsService(outbox::AwsKind::sqs, place.aws).address_of(place.queue);
     return place;
 }
 

@@ -202,7 +202,7 @@ class AwsSink : public RequestSink {
 // it first, within the same exchange.
 class SqsSink final : public AwsSink {
   public:
-    using AwsSink::AwsSink;
+    SqsSink(const AwsSinkOptions& options, const Clock& clock) : AwsSink(options, clock) {}
 
   private:
     enum Step { send, look_up };
@@ -301,7 +301,7 @@ class SqsSink final : public AwsSink {
 
 class SnsSink final : public AwsSink {
   public:
-    using AwsSink::AwsSink;
+    SnsSink(const AwsSinkOptions& options, const Clock& clock) : AwsSink(options, clock) {}
 
   private:
     std::optional<Outcome> encode(Exchange& exchange) override {

@@ -9,7 +9,8 @@ static constexpr OptionSpec batch_size =
 static std::optional<Error> check_format(const OptionSpec& spec, std::string_view value) {
     std::optional<Error> error = check_choice(spec, value);
     if (error && value == "binary")
-        error->detail = "A message of SQS and SNS has at most 10 attributes, a CloudEvent has more.";
+        error->detail =
+            "A message of SQS and SNS has at most 10 attributes, a CloudEvent has more.";
     return error;
 }
 static constexpr OptionSpec format{
@@ -27,19 +28,20 @@ static constexpr OptionSpec queue{
     .type = OptionType::name,
     .range = template_fields,
     .default_value = "{topic}",
-    .description = "name of the queue that an event goes to; one that ends with .fifo is a FIFO queue"};
+    .description =
+        "name of the queue that an event goes to; one that ends with .fifo is a FIFO queue"};
 static constexpr OptionSpec topic{
     .name = "topic",
     .type = OptionType::name,
     .range = template_fields,
     .default_value = "{topic}",
-    .description = "name of the topic that an event goes to; one that ends with .fifo is a FIFO topic"};
+    .description =
+        "name of the topic that an event goes to; one that ends with .fifo is a FIFO topic"};
 
 static constexpr std::array<OptionSpec, 11> options_with(const OptionSpec& target) {
-    return {connect_timeout_option, request_timeout_option, batch_size,
-            format,                 max_connections,        ca_file_option,
-            target,                 access_key_id_option,   secret_access_key_option,
-            session_token_option,   profile_option};
+    return {connect_timeout_option,   request_timeout_option, batch_size,    format,
+            max_connections,          ca_file_option,         target,        access_key_id_option,
+            secret_access_key_option, session_token_option,   profile_option};
 }
 static constexpr std::array sqs_options = options_with(queue);
 static constexpr std::array sns_options = options_with(topic);

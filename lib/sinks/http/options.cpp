@@ -22,9 +22,15 @@ static constexpr OptionSpec token{.name = "token",
                                   .place = OptionPlace::user_mapping,
                                   .description = "sent as Authorization: Bearer",
                                   .secret = true};
-static constexpr std::array options{connect_timeout_option, request_timeout_option, batch_size,
-                                    format,          max_connections,        ca_file_option,
-                                    user,            password,               token};
+static constexpr std::array options{connect_timeout_option,
+                                    request_timeout_option,
+                                    batch_size,
+                                    format,
+                                    max_connections,
+                                    ca_file_option,
+                                    user,
+                                    password,
+                                    token};
 
 static std::optional<Error> check_url(const Url& url, std::string_view) {
     if (url.host.empty())
@@ -48,7 +54,7 @@ static constexpr std::array<std::string_view, 2> schemes{"http", "https"};
 constinit const SinkDeclaration http_declaration{
     .name = "http",
     .schemes = schemes,
-    .url = "https://… or http://…",
+    .url = "https://<host>/<path>",
     .title = "a web server",
     .order = "per ordering key",
     .options = options,

@@ -13,7 +13,8 @@ static constexpr OptionSpec consumer{
 static constexpr OptionSpec user{
     .name = "user",
     .place = OptionPlace::user_mapping,
-    .description = "role to connect as; if not set, that of the URL, or else the owner of the server"};
+    .description =
+        "role to connect as; if not set, that of the URL, or else the owner of the server"};
 static constexpr OptionSpec password{.name = "password",
                                      .place = OptionPlace::user_mapping,
                                      .description = "password of that role",
@@ -116,7 +117,7 @@ static constexpr std::array<std::string_view, 2> schemes{"postgresql", "postgres
 constinit const SinkDeclaration postgresql_declaration{
     .name = "postgresql",
     .schemes = schemes,
-    .url = "postgresql://…",
+    .url = "postgresql://<host>/<database>",
     .title = "the inbox of a database",
     .order = "of the log",
     .options = options,
@@ -139,9 +140,9 @@ static const std::string* find_in(const Url& url, std::string_view name) {
 
 static std::string host_of(const Destination& destination) {
     const std::string* host = find_in(destination.url, "host");
-    return host != nullptr                  ? *host
+    return host != nullptr                 ? *host
            : !destination.url.host.empty() ? destination.url.host
-                                            : destination.defaults.local_host;
+                                           : destination.defaults.local_host;
 }
 
 static std::string port_of(const Destination& destination) {
@@ -192,7 +193,8 @@ PostgresqlOptions postgresql_options(const Destination& destination) {
 std::vector<std::string> PostgresqlOptions::files() const {
     std::vector<std::string> files;
     for (const auto& [name, value] : parameters)
-        if (const OptionSpec* spec = find_parameter(name); spec != nullptr && names_file(*spec, value))
+        if (const OptionSpec* spec = find_parameter(name);
+            spec != nullptr && names_file(*spec, value))
             files.push_back(value);
     for (const std::string* file : {&ssl_cert, &ssl_key})
         if (!file->empty())

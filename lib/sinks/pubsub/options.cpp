@@ -1,5 +1,7 @@
 #include "sinks/pubsub/options.hpp"
 
+#include "cloud/cloud_url.hpp"
+
 namespace outbox {
 
 static constexpr OptionSpec batch_size =
@@ -9,8 +11,9 @@ static constexpr OptionSpec format{
     .type = OptionType::choice,
     .choices = {"attributes", "binary", "structured"},
     .default_value = "attributes",
-    .description = "the payload with attributes of our own, with those of CloudEvents, or a CloudEvents "
-                   "document"};
+    .description =
+        "the payload with attributes of our own, with those of CloudEvents, or a CloudEvents "
+        "document"};
 static constexpr OptionSpec max_connections = max_connections_option("32");
 static constexpr OptionSpec topic{
     .name = "topic",
@@ -35,7 +38,8 @@ static constexpr OptionSpec create_topics{
     .name = "create_topics",
     .type = OptionType::toggle,
     .default_value = "off",
-    .description = "whether a topic that does not exist is created, which needs pubsub.topics.create"};
+    .description =
+        "whether a topic that does not exist is created, which needs pubsub.topics.create"};
 static constexpr std::array options{connect_timeout_option,
                                     request_timeout_option,
                                     batch_size,
@@ -71,7 +75,8 @@ constinit const SinkDeclaration pubsub_declaration{
     .parameters = parameters,
     .target = &topic,
     .lanes = true,
-    .check = "address, connection, certificate, credentials, and whether each topic may be published to",
+    .check =
+        "address, connection, certificate, credentials, and whether each topic may be published to",
     .check_url = check_url,
     .module = "pg_outbox_pubsub.so"};
 
@@ -79,7 +84,8 @@ constinit const SinkDeclaration pubsub_declaration{
 static std::string service_url(const Destination& destination) {
     if (destination.options.has(emulator_host))
         return "http://" + destination.options.text(emulator_host);
-    if (std::string endpoint = url_parameter(destination.url, endpoint_parameter); !endpoint.empty())
+    if (std::string endpoint = url_parameter(destination.url, endpoint_parameter);
+        !endpoint.empty())
         return endpoint;
     const std::string region = url_parameter(destination.url, region_parameter);
     return region.empty() ? "https://pubsub.googleapis.com"
