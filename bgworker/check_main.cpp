@@ -19,6 +19,7 @@ struct DestinationCheck {
     SystemClock clock;
     DestinationConfig config;
     Destination destination;
+    TextTemplate target;  // the name of the topic or queue of an event
     std::vector<std::string> targets;
     std::unique_ptr<Check> check;
     std::vector<Finding> findings;  // that the session does not know yet
@@ -71,6 +72,10 @@ static void find(const char* subject, bool ok, std::string detail) {
     work->done = work->done || !ok;
 }
 
+static bool has_targets() {
+    return work->destination.sink != nullptr && work->destination.sink->target != nullptr;
+}
+
 static void read_options(bool exists, std::string_view topic) {
     if (!exists) {
         find("options", false,
@@ -83,23 +88,19 @@ static void read_options(bool exists, std::string_view topic) {
         return;
     }
     work->destination = std::move(destination.value());
+    if (has_targets())
+        work->target = work->destination.options.name(*work->destination.sink->target);
     find("options", true, work->destination.url_text);
     if (!topic.empty() && !work->destination.topics.matches(topic))
         find("topics", false, "the option \"topics\" leaves out \"" + std::string(topic) + "\"");
 }
 
-static bool has_targets() {
-    const SinkKind kind = work->destination.kind;
-    return kind == SinkKind::pubsub || kind == SinkKind::sqs || kind == SinkKind::sns;
-}
-
 static void add_target(const Event& event) {
-    const Destination& destination = work->destination;
     const bool only_topic = event.event_type.empty();
-    if (only_topic && !destination.target.needs_only_topic())
+    if (only_topic && !work->target.needs_only_topic())
         return;
     std::string name;
-    destination.target.append_to(name, event, destination.source);
+    work->target.append_to(name, event, work->destination.source);
     std::vector<std::string>& targets = work->targets;
     if (targets.size() < max_targets &&
         std::find(targets.begin(), targets.end(), name) == targets.end())
@@ -117,7 +118,7 @@ static std::string_view text_column(uint64 row, int column) {
 
 // The names that the template makes of events like those that may come.
 static void find_targets(const char* topic) {
-    if (work->destination.target.is_constant()) {
+    if (work->target.is_constant()) {
         core([] { add_target(Event{}); });
         return;
     }
@@ -160,9 +161,7 @@ static void load_module() {
     }
     work->check = std::move(check.value());
     if (work->check == nullptr) {
-        find("connection", true,
-             work->destination.kind == SinkKind::pull ? "none: events wait for outbox.fetch()"
-                                                      : "none: events are confirmed at once");
+        find("connection", true, std::string(work->destination.sink->check));
         work->done = true;
     }
 }

@@ -13,6 +13,7 @@
 #include "bgworker/keeper/segments.hpp"
 #include "extension/base/settings.hpp"
 #include "extension/base/version.hpp"
+#include "sinks/registry.hpp"
 
 namespace outbox {
 
@@ -64,13 +65,18 @@ static void want(WorkerKind kind, Oid object, Oid role, const char* name, Oid ow
 // ---------------------------------------------------------------------------------------------
 
 // Events of a pull destination are fetched: outbox.fetch().
+static bool is_fetched(const char* url) {
+    const SinkDeclaration* sink = sink_of_url(url);
+    return sink != nullptr && sink->is_fetched();
+}
+
 static bool is_pull(Oid server) {
     const ForeignServer* destination = GetForeignServerExtended(server, FSV_MISSING_OK);
     ListCell* cell;
     foreach (cell, destination != nullptr ? destination->options : NIL) {
         DefElem* option = lfirst_node(DefElem, cell);
         if (strcmp(option->defname, "url") == 0)
-            return strcmp(defGetString(option), "pull:") == 0;
+            return is_fetched(defGetString(option));
     }
     return false;
 }
@@ -93,7 +99,7 @@ static void want_relays() {
     table_close(catalog, AccessShareLock);
 
     if (!any && settings::default_destination[0] != '\0' &&
-        strcmp(settings::default_destination, "pull:") != 0)
+        !is_fetched(settings::default_destination))
         want(WorkerKind::relay, InvalidOid, InvalidOid, "default");
 }
 

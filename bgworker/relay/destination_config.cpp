@@ -3,16 +3,17 @@
 #include "extension/base/boundary.hpp"
 #include "extension/base/settings.hpp"
 #include "extension/destinations/options.hpp"
+#include "sinks/registry.hpp"
 
 namespace outbox {
 
 Result<Destination> DestinationConfig::destination() const {
     Result<Destination> destination =
-        Destination::parse(name, server_options, mapping_options, defaults);
+        parse_destination(name, server_options, mapping_options, defaults);
     if (!destination)
         return destination;
     // The owner may be another one than when the option was set, or have lost the right.
-    if (const std::string option = destination.value().file_option();
+    if (const std::string option = file_option(destination.value());
         !may_read_files && !option.empty())
         return may_not_name_file(option);
     destination.value().source = source;

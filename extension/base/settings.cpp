@@ -5,6 +5,7 @@
 #include "extension/base/boundary.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/base/wakeup.hpp"
+#include "sinks/registry.hpp"
 
 namespace outbox::settings {
 

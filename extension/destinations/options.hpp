@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/destination.hpp"
+#include "core/option.hpp"
 #include "extension/base/pg.hpp"
 
 namespace outbox {

@@ -1,9 +1,9 @@
 // The foreign-data wrapper pg_outbox: destinations are its servers. It has no handler, because
 // there is nothing to read; its validator checks options when the statement runs.
-#include "core/destination.hpp"
 #include "extension/base/boundary.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/destinations/options.hpp"
+#include "sinks/registry.hpp"
 
 namespace outbox {
 
@@ -11,13 +11,11 @@ namespace outbox {
 // names them.
 static void check_may_name_keys(const OptionTexts& texts) {
     for (int i = 0; i < texts.count; i++)
-        for (const char* option : {"sslcert", "sslkey", "key_file", "profile"})
-            if (strcmp(texts.names[i], option) == 0 && !superuser())
-                ereport(ERROR,
-                        (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-                         errmsg("permission denied to set option \"%s\"", option),
-                         errhint("Only superusers may say which keys of the server are used; "
-                                 "others set the secret itself.")));
+        if (names_server_keys(texts.names[i]) && !superuser())
+            ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                            errmsg("permission denied to set option \"%s\"", texts.names[i]),
+                            errhint("Only superusers may say which keys of the server are used; "
+                                    "others set the secret itself.")));
 }
 
 }  // namespace outbox

@@ -1,51 +1,27 @@
-// A destination: where events go and how, from the options of its foreign server and user mapping.
+// A destination: what all of them have in common, and the options that its sink reads.
 //
 // The same code validates an option when the statement that sets it runs, and reads it when the
-// relay starts, so that the two cannot disagree.
+// relay starts, so that the two cannot disagree: lib/sinks/registry.hpp.
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "core/allowed_hosts.hpp"
 #include "core/clock.hpp"
-#include "core/result.hpp"
-#include "core/text_template.hpp"
+#include "core/option.hpp"
+#include "core/sink_declaration.hpp"
 #include "core/topic_filter.hpp"
 #include "core/url.hpp"
 
 namespace outbox {
 
-struct Option {
-    std::string name;
-    std::string value;
-
-    bool operator==(const Option&) const = default;
-};
-
-enum class SinkKind { null, http, postgresql, pubsub, sqs, sns, pull };  // pull: outbox.fetch()
-
-// How an event looks to its receiver.
-enum class EventFormat {
-    attributes,  // payload and attributes under our own names; not over HTTP
-    binary,      // payload, CloudEvents attributes as `ce-` headers
-    structured,  // a CloudEvents JSON document
-    batched,     // a JSON array of those; over HTTP only
-};
-
-// Where a new destination starts to read the log. Checked here; acted upon by
-// outbox_internal.start_cursor().
-enum class Start { beginning, end };
-
-// What options fall back to: the settings of the server process.
+// Fallbacks of options: the settings of the server process.
 struct DestinationDefaults {
     Micros connect_timeout = seconds(10);
     Micros request_timeout = seconds(30);
     bool receipts = false;
-    // For postgresql: as whom to connect, and where this server itself listens, when nothing says
-    // so.
+    // For a URL that names neither a role nor a host: the role to connect as, and where this server
+    // listens.
     std::string user;
     std::string local_host;
     std::string local_port;
@@ -54,69 +30,106 @@ struct DestinationDefaults {
     bool operator==(const DestinationDefaults&) const = default;
 };
 
+// Crosses the border to the module of a sink.
 struct Destination {
     std::string name;
-    std::string source;  // the database events come from
-    SinkKind kind = SinkKind::null;
+    std::string source;                     // the database events come from
+    const SinkDeclaration* sink = nullptr;  // for pg_outbox.so; a module has its own
     Url url;
     std::string url_text;
     TopicFilter topics;
-    Start start = Start::beginning;
     bool receipts = false;
-    Micros connect_timeout = 0;
-    Micros request_timeout = 0;
-    std::size_t batch_size = 0;       // 0: the sink's own default
-    std::size_t max_connections = 0;  // 0: the sink's own default
-
-    EventFormat format = EventFormat::attributes;
-    std::string ca_file;
-
-    // Of a cloud's service. `endpoint` instead of the service's own address; no scheme: none.
-    Url endpoint;
-    std::string endpoint_text;
-    std::string project;    // pubsub
-    std::string region;     // sqs, sns; pubsub: empty: any
-    std::string account;    // sqs, sns; sqs: empty: that of the credentials
-    bool emulated = false;  // pubsub: `endpoint` is an emulator, which wants no credentials
-    bool create_topics = false;
-    TextTemplate target;  // the name of the topic or queue
-
-    std::string consumer;  // of the inbox; empty: the name of its database
-    std::string default_user, local_host, local_port;
     AllowedHosts allowed_hosts;
-
-    // From the user mapping. Never shown, never logged.
-    std::string user, password, token, ssl_cert, ssl_key;
-    std::string key, key_file;  // of a service account of Google's
-    std::string access_key_id, secret_access_key, session_token, profile;  // of AWS
-    // The owner of the server is no superuser: the destination must be shown a password, so that
-    // nobody borrows the identity of the server process (as postgres_fdw does).
+    OptionValues options;  // of server and user mapping. They are never shown and never logged.
+    DestinationDefaults defaults;
+    // The owner of the server is not a superuser. The destination must be shown credentials of the
+    // user mapping, so that nobody borrows the identity of the server process (as in postgres_fdw).
     bool password_required = false;
-
-    // The files that libpq is to open.
-    std::vector<std::string> libpq_files() const;
-    // The option or URL parameter that names a file of the server; empty: none does.
-    std::string file_option() const;
-
-    static Result<Destination> parse(std::string_view name,
-                                     const std::vector<Option>& server_options,
-                                     const std::vector<Option>& mapping_options,
-                                     const DestinationDefaults& defaults);
 };
 
-// For the validator, which sees one catalogue's options at a time. Nothing: they are valid.
-// `may_read_files`: the role may name files of the server.
-std::optional<Error> validate_server_options(const std::vector<Option>& options,
-                                             bool may_read_files = true);
-std::optional<Error> validate_mapping_options(const std::vector<Option>& options);
-// Other objects (the wrapper itself, foreign tables) take no options.
-std::optional<Error> validate_no_options(const std::vector<Option>& options);
+struct TimeLimits {
+    Micros connect = 0;
+    Micros request = 0;
+};
+TimeLimits time_limits(const Destination& destination);
 
-// A role that may not read files of the server has named one. Such a role must not learn which
-// files there are, so nothing is said about the file.
-Error may_not_name_file(std::string_view option);
+// -------------------------------------------------------------------------------------------------
+// Declarations
+// -------------------------------------------------------------------------------------------------
 
-// "500", "500ms", "10s", "2min", "1h": at least a millisecond, at most a day.
-Result<Micros> parse_duration(std::string_view text);
+// The options of every destination. Those that are not members of Destination are read in SQL, by
+// outbox_internal.destination_option().
+inline constexpr OptionSpec url_option{
+    .name = "url",
+    .type = OptionType::url,
+    .default_value = "",
+    .description = "where events go; required"};
+inline constexpr OptionSpec topics_option{
+    .name = "topics",
+    .type = OptionType::topics,
+    .range = "patterns, separated by commas",
+    .default_value = "*",
+    .description = "topics that the destination takes; * stands for any run of characters"};
+inline constexpr OptionSpec start_option{
+    .name = "start",
+    .type = OptionType::choice,
+    .choices = {"beginning", "end"},
+    .default_value = "beginning",
+    .description = "what a new destination gets: all events in the log, or those that commit after "
+                   "CREATE SERVER"};
+inline constexpr OptionSpec max_attempts_option{
+    .name = "max_attempts",
+    .type = OptionType::number,
+    .max = 1'000'000,
+    .unit = "attempts",
+    .default_value = "outbox.max_attempts",
+    .description = "attempts after which an event that is refused becomes a dead letter"};
+inline constexpr OptionSpec retry_base_option{
+    .name = "retry_base",
+    .type = OptionType::duration,
+    .default_value = "outbox.retry_base",
+    .description = "pause before the second attempt to deliver an event; it doubles with each attempt"};
+inline constexpr OptionSpec retry_max_option{
+    .name = "retry_max",
+    .type = OptionType::duration,
+    .default_value = "outbox.retry_max",
+    .description = "longest pause between two attempts"};
+inline constexpr OptionSpec on_dead_letter_option{
+    .name = "on_dead_letter",
+    .type = OptionType::choice,
+    .choices = {"release", "block"},
+    .default_value = "outbox.on_dead_letter",
+    .description = "what a dead letter does to later events of its ordering key: they go, or wait for "
+                   "an operator"};
+inline constexpr OptionSpec receipts_option{
+    .name = "receipts",
+    .type = OptionType::toggle,
+    .default_value = "outbox.receipts",
+    .description = "whether a receipt of each confirmed event is kept, which costs a row per event"};
+inline constexpr std::array common_options{url_option,        topics_option,    start_option,
+                                    max_attempts_option, retry_base_option, retry_max_option,
+                                    on_dead_letter_option, receipts_option};
+
+// The options of destinations that the server connects to.
+inline constexpr OptionSpec connect_timeout_option{
+    .name = "connect_timeout",
+    .type = OptionType::duration,
+    .default_value = "outbox.connect_timeout",
+    .description = "longest wait for a connection"};
+inline constexpr OptionSpec request_timeout_option{
+    .name = "request_timeout",
+    .type = OptionType::duration,
+    .default_value = "outbox.request_timeout",
+    .description = "longest wait for an answer"};
+
+// Each sink has its own default, and its own word for what a batch is.
+constexpr OptionSpec batch_size_option(std::string_view default_value, std::string_view description) {
+    return {.name = "batch_size",
+            .type = OptionType::number,
+            .max = 10'000,
+            .unit = "events",
+            .default_value = default_value,
+            .description = description};
+}
 
 }  // namespace outbox

@@ -52,12 +52,16 @@ static std::string in_json(std::string_view secret) {
 }
 
 Secrets::Secrets(const Destination& destination) {
-    for (const std::string* secret :
-         {&destination.password, &destination.token, &destination.secret_access_key,
-          &destination.session_token, &destination.key})
-        add(*secret);
-    if (!destination.user.empty() && !destination.password.empty())
-        add(destination.user + ":" + destination.password);
+    const OptionValues& options = destination.options;
+    if (destination.sink == nullptr)
+        return;
+    for (const OptionSpec& spec : destination.sink->options)
+        if (spec.secret)
+            add(options.text(spec));
+    const std::string* user = options.find("user");
+    const std::string* password = options.find("password");
+    if (user != nullptr && password != nullptr)  // as in basic authentication
+        add(*user + ":" + *password);
 }
 
 void Secrets::add(std::string_view secret) {

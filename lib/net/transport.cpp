@@ -4,16 +4,16 @@
 
 namespace outbox {
 
-TransportConfig transport_config(const Destination& destination, const Clock& clock,
+TransportConfig transport_config(const TransportOptions& options, const Clock& clock,
                                  std::string url, std::size_t max_connections) {
     Url parsed = Url::parse(url).value();
     return {.clock = clock,
             .url_text = std::move(url),
             .url = std::move(parsed),
-            .allowed_hosts = destination.allowed_hosts,
-            .connect_timeout = destination.connect_timeout,
-            .request_timeout = destination.request_timeout,
-            .ca_file = destination.ca_file,
+            .allowed_hosts = options.allowed_hosts,
+            .connect_timeout = options.connect_timeout,
+            .request_timeout = options.request_timeout,
+            .ca_file = options.ca_file,
             .authorization = "",
             .max_connections = max_connections};
 }

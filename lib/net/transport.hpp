@@ -12,8 +12,9 @@
 
 #include "core/allowed_hosts.hpp"
 #include "core/clock.hpp"
-#include "core/destination.hpp"
+#include "core/url.hpp"
 #include "net/exchange.hpp"
+#include "net/transport_options.hpp"
 
 namespace outbox {
 
@@ -42,8 +43,8 @@ struct TransportConfig {
     std::size_t max_connections;
 };
 
-// Connects to `url`, which is one, with what a destination says about connections.
-TransportConfig transport_config(const Destination& destination, const Clock& clock,
+// Connects to `url`, which is one, with up to `max_connections`.
+TransportConfig transport_config(const TransportOptions& options, const Clock& clock,
                                  std::string url, std::size_t max_connections);
 
 // The header Host of requests to this URL: with the port, unless its scheme implies it.

@@ -1,37 +1,11 @@
 #include "sinks/request_check.hpp"
 
-#include <sys/epoll.h>
-#include <unistd.h>
-
-#include <algorithm>
-
 namespace outbox {
-
-RequestCheck::RequestCheck() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
-
-RequestCheck::~RequestCheck() {
-    transport_.reset();  // it holds the exchange
-    credentials_.reset();
-    connection_.reset();
-    if (epoll_ >= 0)
-        close(epoll_);
-}
-
-static void watch(int epoll, int descriptor) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (descriptor >= 0)
-        epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event);
-}
 
 void RequestCheck::use(TransportConfig config, std::unique_ptr<Credentials> credentials) {
     connection_ = std::make_unique<ConnectionCheck>(config);
-    transport_ = create_transport(std::move(config));
-    credentials_ = std::move(credentials);
-    watch(epoll_, connection_->descriptor());
-    watch(epoll_, transport_->descriptor());
-    if (credentials_ != nullptr)
-        watch(epoll_, credentials_->descriptor());
+    client_.watch(connection_->descriptor());
+    client_.use(std::move(config), std::move(credentials));
 }
 
 Micros RequestCheck::deadline() const noexcept {
@@ -39,9 +13,9 @@ Micros RequestCheck::deadline() const noexcept {
         case Stage::reaching:
             return connection_->deadline();
         case Stage::credentials:
-            return credentials_->deadline();
+            return client_.credentials_deadline();
         case Stage::asking:
-            return exchange_ == nullptr ? 0 : transport_->deadline();
+            return exchange_ == nullptr ? 0 : client_.deadline();
         case Stage::done:
             break;
     }
@@ -49,10 +23,13 @@ Micros RequestCheck::deadline() const noexcept {
 }
 
 bool RequestCheck::step(Micros now, std::vector<Finding>& findings) {
-    if (stage_ == Stage::reaching)
+    if (stage_ == Stage::reaching) {
         reach(now, findings);
-    else if (stage_ == Stage::credentials)
-        get_credentials(credentials_->step(now), findings);
+    } else {
+        const Credentials::State state = client_.step_credentials(now);
+        if (stage_ == Stage::credentials)
+            get_credentials(state, findings);
+    }
     if (stage_ == Stage::asking && exchange_ == nullptr)
         ask_next(findings);
     if (stage_ == Stage::asking)
@@ -68,11 +45,11 @@ void RequestCheck::reach(Micros now, std::vector<Finding>& findings) {
     connection_.reset();
     if (!all_ok(found)) {
         stage_ = Stage::done;
-    } else if (credentials_ == nullptr) {
+    } else if (!client_.has_credentials()) {
         stage_ = Stage::asking;
     } else {
         stage_ = Stage::credentials;
-        get_credentials(credentials_->need(now), findings);
+        get_credentials(client_.need_credentials(now), findings);
     }
 }
 
@@ -85,7 +62,7 @@ void RequestCheck::get_credentials(Credentials::State state, std::vector<Finding
             stage_ = Stage::asking;
             break;
         case Credentials::State::failed:
-            findings.push_back({"credentials", false, credentials_->error()});
+            findings.push_back({"credentials", false, client_.credentials_error()});
             stage_ = Stage::done;
             break;
     }
@@ -98,16 +75,14 @@ void RequestCheck::ask_next(std::vector<Finding>& findings) {
         return;
     }
     exchange_ = std::move(exchange);
-    transport_->send(*exchange_);
+    client_.send(*exchange_);
 }
 
 void RequestCheck::take_answer(Micros now, std::vector<Finding>& findings) {
-    transport_->step(now, answered_);
+    client_.step(now, answered_);
     if (answered_.empty())
         return;
     answered_.clear();
-    if (exchange_->status / 100 != 2)
-        conceal_secrets(*exchange_);
     judge(*exchange_, findings);
     exchange_.reset();
 }

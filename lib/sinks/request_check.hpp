@@ -7,23 +7,18 @@
 #include <vector>
 
 #include "core/check.hpp"
-#include "net/credentials.hpp"
-#include "net/exchange.hpp"
-#include "net/transport.hpp"
+#include "net/http_client.hpp"
 #include "sinks/connection_check.hpp"
 
 namespace outbox {
 
 class RequestCheck : public Check {
   public:
-    ~RequestCheck() override;
-
-    int descriptor() const noexcept final { return epoll_; }
+    int descriptor() const noexcept final { return client_.descriptor(); }
     Micros deadline() const noexcept final;
     bool step(Micros now, std::vector<Finding>& findings) final;
 
   protected:
-    RequestCheck();
     // Where to, and nullptr or what to show there.
     void use(TransportConfig config, std::unique_ptr<Credentials> credentials = {});
 
@@ -41,13 +36,11 @@ class RequestCheck : public Check {
     void ask_next(std::vector<Finding>& findings);
     void take_answer(Micros now, std::vector<Finding>& findings);
 
-    int epoll_ = -1;  // of the descriptors of all three
     Stage stage_ = Stage::reaching;
     std::unique_ptr<ConnectionCheck> connection_;
-    std::unique_ptr<Credentials> credentials_;
-    std::unique_ptr<Transport> transport_;
     std::unique_ptr<Exchange> exchange_;
     std::vector<Exchange*> answered_;
+    HttpClient client_;  // holds the exchange, so it goes before it
 };
 
 }  // namespace outbox

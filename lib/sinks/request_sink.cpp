@@ -1,24 +1,11 @@
 #include "sinks/request_sink.hpp"
 
-#include <sys/epoll.h>
-#include <unistd.h>
-
-#include <algorithm>
-
-#include "core/text.hpp"
-
 namespace outbox {
 
-// Unless the destination says how many connections there may be.
-static constexpr std::size_t growth_while_others_hang = 4;
-
-RequestSink::RequestSink(const SinkContext& context, std::size_t connections)
-    : clock_(context.clock),
-      destination_(context.destination),
-      epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      connections_(destination_.max_connections > 0 ? destination_.max_connections : connections),
-      exchanges_(destination_.max_connections > 0 ? connections_
-                                                  : connections_ * growth_while_others_hang) {
+RequestSink::RequestSink(const Clock& clock, TransportOptions options)
+    : clock_(clock),
+      options_(std::move(options)),
+      exchanges_(options_.max_connections + options_.more_connections) {
     for (auto* list : {&spare_, &waiting_, &done_})
         list->reserve(exchanges_.size());
     unsent_.reserve(exchanges_.size());
@@ -26,38 +13,17 @@ RequestSink::RequestSink(const SinkContext& context, std::size_t connections)
         spare_.push_back(&exchange);
 }
 
-RequestSink::~RequestSink() {
-    transport_.reset();  // it holds exchanges
-    credentials_.reset();
-    if (epoll_ >= 0)
-        close(epoll_);
-}
-
-static void watch(int epoll, int descriptor) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (descriptor >= 0)
-        epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event);
-}
-
 void RequestSink::use(std::string url, std::unique_ptr<Credentials> credentials,
                       std::string authorization) {
-    TransportConfig config =
-        transport_config(destination_, clock_, std::move(url), exchanges_.size());
-    secret_ = secret_in(authorization);
+    TransportConfig config = transport_config(options_, clock_, std::move(url), exchanges_.size());
     config.authorization = std::move(authorization);
-    transport_ = create_transport(std::move(config));
-    credentials_ = std::move(credentials);
-    watch(epoll_, transport_->descriptor());
-    if (credentials_ != nullptr)
-        watch(epoll_, credentials_->descriptor());
+    client_.use(std::move(config), std::move(credentials));
 }
 
 Micros RequestSink::deadline() const noexcept {
     if (!unsent_.empty() || !done_.empty())
         return 0;
-    const Micros next = transport_->deadline();
-    return credentials_ == nullptr ? next : std::min(next, credentials_->deadline());
+    return client_.deadline();
 }
 
 void RequestSink::submit(Batch& batch) {
@@ -67,14 +33,13 @@ void RequestSink::submit(Batch& batch) {
     exchange.step = 0;
     exchange.reached = false;
     exchange.scope = Scope::connection;
-    const Credentials::State state =
-        credentials_ == nullptr ? Credentials::State::ready : credentials_->need(clock_.now());
+    const Credentials::State state = client_.need_credentials(clock_.now());
     if (state == Credentials::State::ready) {
         start(exchange);
     } else if (state == Credentials::State::pending) {
         waiting_.push_back(&exchange);
     } else {
-        unsent_.push_back({&batch, Fate::unavailable, credentials_->error()});
+        unsent_.push_back({&batch, Fate::unavailable, client_.credentials_error()});
         give_back(exchange);
     }
 }
@@ -84,7 +49,7 @@ void RequestSink::start(Exchange& exchange) {
         unsent_.push_back(std::move(*outcome));
         give_back(exchange);
     } else {
-        transport_->send(exchange);
+        client_.send(exchange);
     }
 }
 
@@ -99,7 +64,7 @@ void RequestSink::start_waiting(Credentials::State state, std::vector<Outcome>& 
     while (!waiting_.empty()) {
         Exchange& exchange = *waiting_.back();
         if (state == Credentials::State::failed) {
-            outcomes.push_back({exchange.batch, Fate::unavailable, credentials_->error()});
+            outcomes.push_back({exchange.batch, Fate::unavailable, client_.credentials_error()});
             give_back(exchange);
         } else {
             start(exchange);
@@ -112,19 +77,14 @@ bool RequestSink::goes_on(Exchange& exchange) {
     if (!next_request(exchange))
         return false;
     exchange.reached = false;
-    transport_->send(exchange);
+    client_.send(exchange);
     return true;
 }
 
 void RequestSink::step(Micros now, std::vector<Outcome>& outcomes) {
-    if (credentials_ != nullptr)
-        start_waiting(credentials_->step(now), outcomes);
-    transport_->step(now, done_);
+    start_waiting(client_.step_credentials(now), outcomes);
+    client_.step(now, done_);
     for (; !done_.empty(); done_.pop_back()) {
-        if (done_.back()->status / 100 != 2) {
-            conceal(done_.back()->body, secret_);
-            conceal_secrets(*done_.back());
-        }
         if (goes_on(*done_.back()))
             continue;
         outcomes.push_back(judge(*done_.back()));
@@ -132,11 +92,6 @@ void RequestSink::step(Micros now, std::vector<Outcome>& outcomes) {
     }
     for (; !unsent_.empty(); unsent_.pop_back())
         outcomes.push_back(std::move(unsent_.back()));
-}
-
-void RequestSink::credentials_rejected() noexcept {
-    if (credentials_ != nullptr)
-        credentials_->rejected();
 }
 
 }  // namespace outbox

@@ -9,35 +9,28 @@
 #include <string_view>
 #include <vector>
 
-#include "core/secrets.hpp"
 #include "core/sink.hpp"
-#include "core/text.hpp"
-#include "net/credentials.hpp"
-#include "net/transport.hpp"
+#include "net/http_client.hpp"
 
 namespace outbox {
 
 class RequestSink : public Sink {
   public:
-    ~RequestSink() override;
-
-    int descriptor() const noexcept final { return epoll_; }
+    int descriptor() const noexcept final { return client_.descriptor(); }
     Micros deadline() const noexcept final;
     void submit(Batch& batch) final;
     void step(Micros now, std::vector<Outcome>& outcomes) final;
 
   protected:
-    // `connections`: how many requests go side by side unless the destination says otherwise; then
-    // some more of them may take the place of requests that hang.
-    RequestSink(const SinkContext& context, std::size_t connections);
+    RequestSink(const Clock& clock, TransportOptions options);
     // Where requests go. `credentials`: nullptr: none that change. `authorization`: what is added
     // to each request; empty: nothing.
     void use(std::string url, std::unique_ptr<Credentials> credentials,
              std::string authorization = "");
 
     const Clock& clock() const { return clock_; }
-    std::size_t connections() const noexcept { return connections_; }
-    std::size_t more_connections() const noexcept { return exchanges_.size() - connections_; }
+    std::size_t connections() const noexcept { return options_.max_connections; }
+    std::size_t more_connections() const noexcept { return options_.more_connections; }
 
     // Makes the request for `exchange.batch`. A batch that cannot be sent has its outcome at once.
     // May throw std::bad_alloc.
@@ -48,7 +41,7 @@ class RequestSink : public Sink {
     // What an answer, or that there is none, means. May throw std::bad_alloc.
     virtual Outcome judge(const Exchange& exchange) = 0;
     // For judge(): the answer was that the credentials are no good.
-    void credentials_rejected() noexcept;
+    void credentials_rejected() noexcept { client_.credentials_rejected(); }
 
   private:
     void start(Exchange& exchange);
@@ -57,17 +50,13 @@ class RequestSink : public Sink {
     bool goes_on(Exchange& exchange);
 
     const Clock& clock_;
-    const Destination& destination_;
-    int epoll_ = -1;  // of the descriptors of both
-    const std::size_t connections_;
-    std::unique_ptr<Transport> transport_;
-    std::unique_ptr<Credentials> credentials_;
-    std::string secret_;               // in what the transport adds; empty: none
+    const TransportOptions options_;
     std::vector<Exchange> exchanges_;  // all there are; each is in one of the lists, or under way
     std::vector<Exchange*> spare_;
     std::vector<Exchange*> waiting_;  // for credentials
     std::vector<Exchange*> done_;
     std::vector<Outcome> unsent_;  // room is reserved
+    HttpClient client_;            // holds exchanges, so it goes before them
 };
 
 }  // namespace outbox

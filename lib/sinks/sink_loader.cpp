@@ -4,27 +4,8 @@
 
 #include "sinks/clean_sink.hpp"
 #include "sinks/module_entry.hpp"
-#include "sinks/null/null_sink.hpp"
 
 namespace outbox {
-
-static const char* module_of(SinkKind kind) {
-    switch (kind) {
-        case SinkKind::http:
-            return "pg_outbox_http.so";
-        case SinkKind::postgresql:
-            return "pg_outbox_postgresql.so";
-        case SinkKind::pubsub:
-            return "pg_outbox_pubsub.so";
-        case SinkKind::sqs:
-        case SinkKind::sns:
-            return "pg_outbox_aws.so";
-        case SinkKind::null:
-        case SinkKind::pull:
-            break;
-    }
-    return "";
-}
 
 static Error not_loaded(const std::string& path) {
     const char* why = dlerror();
@@ -38,18 +19,18 @@ static Error of_another_build(const std::string& path) {
 }
 
 // The modules of sinks lie beside the shared object this code is in.
-static std::string path_of(SinkKind kind) {
+static std::string path_of(std::string_view module) {
     Dl_info self{};
     dladdr(reinterpret_cast<void*>(&path_of), &self);
     std::string path = self.dli_fname != nullptr ? self.dli_fname : "";
     path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
-    return path + module_of(kind);
+    return path.append(module);
 }
 
 // Calls the function of a module that makes something.
 template <class Thing, class Context>
 static Result<std::unique_ptr<Thing>> create(const char* entry_name, const Context& context) {
-    const std::string path = path_of(context.destination.kind);
+    const std::string path = path_of(context.destination.sink->module);
     void* module =
         dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays for the life of the process
     if (module == nullptr)
@@ -64,15 +45,16 @@ static Result<std::unique_ptr<Thing>> create(const char* entry_name, const Conte
 }
 
 Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context) {
-    if (context.destination.kind == SinkKind::null)
-        return create_null_sink();
-    if (context.destination.kind == SinkKind::pull)  // its relay is about to end
+    const SinkDeclaration& sink = *context.destination.sink;
+    if (sink.is_fetched())  // its relay is about to end
         return Error{ErrorKind::unavailable, "events of this destination are fetched"};
+    if (sink.create != nullptr)
+        return sink.create();
     return create<Sink>(sink_module_entry, context);
 }
 
 Result<std::unique_ptr<Check>> create_check(const CheckContext& context) {
-    if (context.destination.kind == SinkKind::null || context.destination.kind == SinkKind::pull)
+    if (context.destination.sink->module.empty())
         return std::unique_ptr<Check>();
     return create<Check>(check_module_entry, context);
 }

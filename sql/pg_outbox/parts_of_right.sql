@@ -16,11 +16,11 @@ BEGIN ATOMIC
                                        'backfill_progress', 'backfill_waits_for']
              WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'cancel_replay', 'redrive', 'discard',
                                        'event_status', 'receipt', 'operation', 'replay_progress', 'dead_letter', 'blocked_key',
-                                       'held_keys', 'first_of_key', 'check_destination', 'pause_backfill', 'resume_backfill',
+                                       'held_keys', 'first_of_key', 'check_destination', 'destination_options', 'pause_backfill', 'resume_backfill',
                                        'cancel_backfill', 'backfill_progress', 'backfill_waits_for']
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- the views, and the functions they call on behalf of whoever reads them
-             WHEN 'monitor' THEN ARRAY['status', 'segment', 'lease', 'health', 'metrics',
+             WHEN 'monitor' THEN ARRAY['status', 'segment', 'lease', 'health', 'metrics', 'destination_options',
                                        'workers', 'absent_workers', 'oldest_after', 'segment_held_by',
                                        'backfill_progress', 'backfill_waits_for']
              WHEN 'fetch default' THEN ARRAY['may_fetch_default']

@@ -40,7 +40,7 @@ ROOMS = {
 # Folders below these know nothing of each other.
 SEPARATE = ("lib/cloud", "lib/sinks")
 # The list of sinks names them all.
-LISTS_OF_SINKS = ("lib/sinks/sink_loader.cpp",)
+LISTS_OF_SINKS = ("lib/sinks/sink_list.cpp",)
 
 # Where includes in quotes are looked for, after the folder of the file itself.
 ROOTS = ("lib", "", "client/include", "client/src", "client/sources")

@@ -92,6 +92,7 @@ USERS = {
     "function outbox.enqueue(outbox.new_event[])": "producer",
     "function outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
     "function outbox.enqueue(text,text,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
+    "function outbox.destination_options()": "operator, monitor",
     "function outbox.event_status(uuid)": "operator",
     "function outbox.extend(uuid,interval)": "fetcher",
     'function outbox."fetch"(name,integer,interval,outbox_internal.caller)': "fetcher",

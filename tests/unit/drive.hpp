@@ -11,6 +11,7 @@
 #include "core/clock.hpp"
 #include "core/sink.hpp"
 #include "sinks/module_entry.hpp"
+#include "sinks/registry.hpp"
 
 extern "C" outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept;
 
@@ -65,12 +66,14 @@ class DrivenSink : public testing::Test {
               const std::string& allowed_hosts = "127.0.0.1") {
         DestinationDefaults defaults;
         defaults.allowed_hosts = allowed_hosts;
-        Result<Destination> parsed = Destination::parse("d", options, mapping, defaults);
+        Result<Destination> parsed = parse_destination("d", options, mapping, defaults);
         ASSERT_TRUE(parsed.ok()) << parsed.error().message;
         destination_ = std::move(parsed.value());
         destination_.source = "shop";
         sink_.reset(OUTBOX_CREATE_SINK({destination_, clock_}));
         ASSERT_NE(sink_, nullptr);
+        EXPECT_EQ(sink_->capabilities().ordered, destination_.sink->ordered) << "not as declared";
+        EXPECT_TRUE(!sink_->capabilities().lanes || destination_.sink->lanes) << "not as declared";
     }
 
     // Steps until there are so many outcomes.

@@ -25,13 +25,14 @@ static int make_epoll() {
     return descriptor;
 }
 
-Service::Service(const outbox::Destination& destination, const outbox::Clock& clock, Micros poll)
-    : destination_(destination),
+Service::Service(const outbox::AwsOptions& aws, outbox::TransportOptions transport,
+                 const outbox::Clock& clock, Micros poll)
+    : options_(std::move(transport)),
       clock_(clock),
       poll_(poll),
       epoll_(make_epoll()),
-      service_(destination),
-      keys_(destination, clock) {
+      service_(outbox::AwsKind::sqs, aws),
+      keys_(aws, options_.request_timeout, clock) {
     watch(keys_.descriptor());
 }
 
@@ -58,9 +59,8 @@ outbox::Transport& Service::transport_for(Request::Kind kind) {
     auto& transport = is_poll ? polls_ : others_;
     if (transport == nullptr) {
         outbox::TransportConfig config = outbox::transport_config(
-            destination_, clock_, service_.url(),
-            is_poll ? destination_.max_connections : most_other_connections);
-        config.allowed_hosts.reset();  // whoever runs this process says where it connects to
+            options_, clock_, service_.url(),
+            is_poll ? options_.max_connections : most_other_connections);
         if (is_poll)
             config.request_timeout += poll_;
         transport = outbox::create_transport(std::move(config));

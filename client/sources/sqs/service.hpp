@@ -10,7 +10,6 @@
 #include "cloud/aws/aws_credentials.hpp"
 #include "cloud/aws/aws_service.hpp"
 #include "core/clock.hpp"
-#include "core/destination.hpp"
 #include "net/transport.hpp"
 #include "sqs/claims.hpp"
 
@@ -25,8 +24,8 @@ struct Request : outbox::Exchange {
 class Service {
   public:
     // `poll`: how much longer than others a poll may take.
-    Service(const outbox::Destination& destination, const outbox::Clock& clock,
-            outbox::Micros poll);
+    Service(const outbox::AwsOptions& aws, outbox::TransportOptions transport,
+            const outbox::Clock& clock, outbox::Micros poll);
     ~Service();
 
     // Readable, or past the deadline: step() has something to do.
@@ -58,7 +57,7 @@ class Service {
     outbox::Transport& transport_for(Request::Kind kind);
     void watch(int descriptor);
 
-    const outbox::Destination& destination_;
+    const outbox::TransportOptions options_;
     const outbox::Clock& clock_;
     const outbox::Micros poll_;
     int epoll_;

@@ -7,7 +7,6 @@
 
 #include "cloud/aws/aws_region.hpp"
 #include "cloud/aws/aws_service.hpp"
-#include "core/destination.hpp"
 #include "inbox/error.hpp"
 #include "net/transport.hpp"
 #include "sqs/worker.hpp"
@@ -62,32 +61,48 @@ std::string region_of(const SqsOptions& options) {
     return options.region;
 }
 
-std::string text_of(milliseconds time) {
-    return std::to_string(time.count()) + "ms";
+void check(const std::optional<outbox::Error>& error) {
+    if (error)
+        refuse(error->message + (error->detail.empty() ? "" : ": ") + error->detail);
 }
 
-// As a destination: what is wrong with it a sink would say as well.
-outbox::Destination destination_of(const SqsOptions& options) {
-    const std::string endpoint = options.endpoint.empty() ? "" : "?endpoint=" + options.endpoint;
-    const std::string account = options.account.empty() ? "" : '/' + options.account;
-    std::vector<outbox::Option> server{{"url", "sqs://" + options.region + account + endpoint},
-                                       {"queue", options.queue},
-                                       {"connect_timeout", text_of(options.connect_timeout)},
-                                       {"request_timeout", text_of(options.request_timeout)},
-                                       {"max_connections", std::to_string(options.pollers)},
-                                       {"ca_file", options.ca_file}};
-    std::vector<outbox::Option> mapping{{"access_key_id", options.access_key_id},
-                                        {"secret_access_key", options.secret_access_key},
-                                        {"session_token", options.session_token},
-                                        {"profile", options.profile}};
-    for (auto* given : {&server, &mapping})
-        std::erase_if(*given, [](const outbox::Option& option) { return option.value.empty(); });
-    outbox::Result<outbox::Destination> destination =
-        outbox::Destination::parse("sqs", server, mapping, {});
-    if (!destination)
-        refuse(destination.error().message + (destination.error().detail.empty() ? "" : ": ") +
-               destination.error().detail);
-    return std::move(destination.value());
+// Empty: it is not given.
+void check_given(const outbox::OptionSpec& spec, const std::string& value) {
+    if (!value.empty())
+        check(outbox::check_value(spec, value));
+}
+
+outbox::Micros time_limit(const outbox::OptionSpec& spec, milliseconds time) {
+    check(outbox::check_value(spec, std::to_string(time.count()) + "ms"));
+    return outbox::milliseconds(time.count());
+}
+
+outbox::TransportOptions transport_of(const SqsOptions& options) {
+    check_given(outbox::ca_file_option, options.ca_file);
+    return {.allowed_hosts = std::nullopt,  // whoever runs this process says where it connects to
+            .connect_timeout = time_limit(outbox::connect_timeout_option, options.connect_timeout),
+            .request_timeout = time_limit(outbox::request_timeout_option, options.request_timeout),
+            .ca_file = options.ca_file,
+            .max_connections = static_cast<std::size_t>(options.pollers)};
+}
+
+outbox::AwsOptions aws_of(const SqsOptions& options) {
+    check_range(outbox::is_cloud_name(options.region, "-."), "region is not a valid name");
+    check_range(options.account.empty() || outbox::is_aws_account(options.account),
+                "account must be twelve digits");
+    if (!options.endpoint.empty())
+        check(outbox::check_endpoint("endpoint", options.endpoint));
+    check_given(outbox::access_key_id_option, options.access_key_id);
+    check_given(outbox::secret_access_key_option, options.secret_access_key);
+    check_given(outbox::session_token_option, options.session_token);
+    check_given(outbox::profile_option, options.profile);
+    return {.region = options.region,
+            .account = options.account,
+            .endpoint = options.endpoint,
+            .access_key_id = options.access_key_id,
+            .secret_access_key = options.secret_access_key,
+            .session_token = options.session_token,
+            .profile = options.profile};
 }
 
 sqs::Place place_of(SqsOptions options) {
@@ -97,14 +112,16 @@ sqs::Place place_of(SqsOptions options) {
     if (options.queue.starts_with("http://") || options.queue.starts_with("https://"))
         take_queue_url(options, place);
     options.region = region_of(options);
-    place.destination = destination_of(options);
+    place.aws = aws_of(options);
+    place.transport = transport_of(options);
     place.queue = options.queue;
     place.account = options.account;
     place.fifo = options.queue.ends_with(".fifo");
     place.subscription = "sqs://" + options.region + '/' +
                          (options.account.empty() ? "" : options.account + '/') + options.queue;
     if (place.queue_url.empty() && !options.account.empty())
-        place.queue_url = outbox::AwsService(place.destination).address_of(place.queue);
+        place.queue_url =
+            outbox::AwsService(outbox::AwsKind::sqs, place.aws).address_of(place.queue);
     return place;
 }
 

@@ -153,7 +153,7 @@ void Worker::close(milliseconds limit) noexcept {
 
 void Worker::run() {
     try {
-        service_.emplace(place_.destination, clock_, micros(times_.poll));
+        service_.emplace(place_.aws, place_.transport, clock_, micros(times_.poll));
         epoll_event event{};
         event.events = EPOLLIN;
         epoll_ctl(epoll_, EPOLL_CTL_ADD, service_->descriptor(), &event);

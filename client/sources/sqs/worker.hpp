@@ -18,7 +18,6 @@
 
 #include "core/backoff.hpp"
 #include "core/clock.hpp"
-#include "core/destination.hpp"
 #include "inbox/source.hpp"
 #include "sqs/claims.hpp"
 #include "sqs/service.hpp"
@@ -26,10 +25,11 @@
 namespace inbox::sqs {
 
 struct Place {
-    outbox::Destination destination;  // region, endpoint, keys, time limits
-    std::string queue;                // its name
-    std::string queue_url;            // empty: the service is asked for it
-    std::string account;              // whose it is; empty: that of the keys
+    outbox::AwsOptions aws;
+    outbox::TransportOptions transport;
+    std::string queue;      // its name
+    std::string queue_url;  // empty: the service is asked for it
+    std::string account;    // whose it is; empty: that of the keys
     std::string subscription;
     bool fifo = false;
 };

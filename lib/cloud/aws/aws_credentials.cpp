@@ -17,9 +17,10 @@ std::string environment_variable(const char* name) {
     return value != nullptr ? value : "";
 }
 
-AwsCredentials::AwsCredentials(const Destination& destination, const Clock& clock,
+AwsCredentials::AwsCredentials(AwsOptions options, Micros request_timeout, const Clock& clock,
                                Environment environment)
-    : destination_(destination),
+    : options_(std::move(options)),
+      request_timeout_(request_timeout),
       clock_(clock),
       environment_(std::move(environment)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
@@ -70,33 +71,33 @@ Credentials::State AwsCredentials::step(Micros now) {
 
 void AwsCredentials::fetch(Micros now) {
     renew_at_ = now + renew_every;
-    const bool has_keys = !destination_.access_key_id.empty() ||
-                          !destination_.secret_access_key.empty() ||
-                          !destination_.session_token.empty();
+    const bool has_keys = !options_.access_key_id.empty() ||
+                          !options_.secret_access_key.empty() ||
+                          !options_.session_token.empty();
     if (has_keys)
         fetch_from_mapping();
-    else if (!destination_.profile.empty())
-        fetch_from_file(destination_.profile, true);
-    else if (destination_.password_required)
+    else if (!options_.profile.empty())
+        fetch_from_file(options_.profile, true);
+    else if (!options_.may_use_platform_keys)
         fail("the user mapping has no access_key_id and secret_access_key");
     else
         fetch_from_platform();
 }
 
 void AwsCredentials::fetch_from_mapping() {
-    if (destination_.access_key_id.empty() || destination_.secret_access_key.empty())
+    if (options_.access_key_id.empty() || options_.secret_access_key.empty())
         fail("the user mapping must have both access_key_id and secret_access_key");
     else
-        take({destination_.access_key_id, destination_.secret_access_key,
-              destination_.session_token});
+        take({options_.access_key_id, options_.secret_access_key,
+              options_.session_token});
 }
 
 // The first that is meant counts, whether it works or not.
 void AwsCredentials::fetch_from_platform() {
     const std::string profile = environment_("AWS_PROFILE");
     const bool found = fetch_from_environment() ||
-                       fetch_from(web_identity_source(environment_, destination_.region,
-                                                      destination_.request_timeout)) ||
+                       fetch_from(web_identity_source(environment_, options_.region,
+                                                      request_timeout_)) ||
                        fetch_from_file(profile.empty() ? "default" : profile, !profile.empty()) ||
                        fetch_from(container_source(environment_)) ||
                        fetch_from(instance_source(environment_));

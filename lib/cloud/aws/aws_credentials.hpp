@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "cloud/aws/aws_options.hpp"
 #include "cloud/aws/key_source.hpp"
 #include "cloud/aws/sigv4.hpp"
-#include "core/destination.hpp"
 #include "net/credentials.hpp"
 #include "net/transport.hpp"
 
@@ -21,7 +21,8 @@ std::string environment_variable(const char* name);
 
 class AwsCredentials final : public Credentials {
   public:
-    AwsCredentials(const Destination& destination, const Clock& clock,
+    // `request_timeout`: of a request to STS. Other sources answer at once.
+    AwsCredentials(AwsOptions options, Micros request_timeout, const Clock& clock,
                    Environment environment = environment_variable);
     ~AwsCredentials() override;
 
@@ -56,7 +57,8 @@ class AwsCredentials final : public Credentials {
     void fail(std::string why);
     void stop();
 
-    const Destination& destination_;
+    const AwsOptions options_;
+    const Micros request_timeout_;
     const Clock& clock_;
     const Environment environment_;
     int epoll_ = -1;

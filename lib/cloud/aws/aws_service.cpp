@@ -10,43 +10,22 @@
 namespace outbox {
 
 static constexpr std::size_t kept_answer = 64 * 1024;
-static constexpr std::string_view fifo_suffix = ".fifo";
 
 static constexpr AwsTraits sqs{"sqs",       "SQS", "queue", "application/x-amz-json-1.0",
                                1024 * 1024, 80};
 static constexpr AwsTraits sns{
     "sns", "SNS", "topic", "application/x-www-form-urlencoded; charset=utf-8", 256 * 1024, 256};
 
-AwsService::AwsService(const Destination& destination)
-    : destination_(destination),
-      traits_(destination.kind == SinkKind::sns ? sns : sqs),
-      fifo_(destination.target.ends_with(fifo_suffix)),
-      url_(destination.endpoint_text.empty() ? service_url(traits_.name, destination.region)
-                                             : destination.endpoint_text),
-      signature_(destination.region, std::string(traits_.name)) {
+AwsService::AwsService(AwsKind kind, const AwsOptions& options)
+    : kind_(kind),
+      traits_(kind == AwsKind::sns ? sns : sqs),
+      region_(options.region),
+      account_(options.account),
+      url_(options.endpoint.empty() ? service_url(traits_.name, region_) : options.endpoint),
+      signature_(region_, std::string(traits_.name)) {
     if (url_.ends_with('/'))
         url_.pop_back();
     host_ = host_header(Url::parse(url_).value());
-}
-
-void AwsService::append_name(std::string& out, std::string_view made) const {
-    if (fifo_)
-        made.remove_suffix(fifo_suffix.size());
-    for (char c : made) {
-        const bool is_legal = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                              (c >= '0' && c <= '9') || c == '-' || c == '_';
-        const bool continues_character = (static_cast<unsigned char>(c) & 0xc0) == 0x80;
-        if (!continues_character)
-            out += is_legal ? c : '-';
-    }
-    if (fifo_)
-        out += fifo_suffix;
-}
-
-void AwsService::append_name(std::string& out, const Event& event) const {
-    std::string made;
-    destination_.target.append_to(made, event, destination_.source);
-    append_name(out, made);
 }
 
 std::string AwsService::subject(std::string_view name) const {
@@ -58,11 +37,11 @@ std::string AwsService::subject(std::string_view name) const {
 
 std::string AwsService::address_of(std::string_view name) const {
     std::string address;
-    if (destination_.kind == SinkKind::sns)
-        address = "arn:" + std::string(partition_of(destination_.region)) +
-                  ":sns:" + destination_.region + ':' + destination_.account + ':';
-    else if (!destination_.account.empty())
-        address = url_ + '/' + destination_.account + '/';
+    if (kind_ == AwsKind::sns)
+        address = "arn:" + std::string(partition_of(region_)) +
+                  ":sns:" + region_ + ':' + account_ + ':';
+    else if (!account_.empty())
+        address = url_ + '/' + account_ + '/';
     else
         return "";
     address += name;
@@ -97,7 +76,7 @@ void AwsService::sign(Exchange& exchange, const AwsKeys& keys, Micros unix_now,
 }
 
 AwsFailure AwsService::failure_in(std::string_view body) const {
-    return destination_.kind == SinkKind::sns ? parse_query_failure(body) : parse_sqs_failure(body);
+    return kind_ == AwsKind::sns ? parse_query_failure(body) : parse_sqs_failure(body);
 }
 
 std::string AwsService::describe(const Exchange& exchange, AwsFailure failure,

@@ -1,14 +1,13 @@
-// SQS or SNS in one region: where it is, what queues and topics are called there, and how requests
-// to it are signed.
+// SQS or SNS in one region: where it is, what requests call a queue or a topic there, and how requests
+// are signed.
 #pragma once
 
 #include <string>
 #include <string_view>
 
+#include "cloud/aws/aws_options.hpp"
 #include "cloud/aws/batch_answer.hpp"
 #include "cloud/aws/sigv4.hpp"
-#include "core/destination.hpp"
-#include "core/event.hpp"
 #include "net/exchange.hpp"
 
 namespace outbox {
@@ -25,16 +24,10 @@ struct AwsTraits {
 
 class AwsService {
   public:
-    explicit AwsService(const Destination& destination);
+    AwsService(AwsKind kind, const AwsOptions& options);
 
     const AwsTraits& traits() const noexcept { return traits_; }
     const std::string& url() const noexcept { return url_; }  // without a slash at its end
-    bool fifo() const noexcept { return fifo_; }
-
-    // Appends the name that the template makes, `made`, as the service can have it: characters that
-    // no queue or topic can have in its name become "-".
-    void append_name(std::string& out, std::string_view made) const;
-    void append_name(std::string& out, const Event& event) const;
     // "queue "orders"", at the beginning of an error: a destination may have many.
     std::string subject(std::string_view name) const;
     // What requests call it: a URL, or an ARN. Empty: only the service knows.
@@ -51,9 +44,9 @@ class AwsService {
     static std::string describe(const Exchange& exchange, AwsFailure failure, const AwsKeys& keys);
 
   private:
-    const Destination& destination_;
+    const AwsKind kind_;
     const AwsTraits& traits_;
-    const bool fifo_;
+    const std::string region_, account_;
     std::string url_;
     std::string host_;
     Sigv4 signature_;

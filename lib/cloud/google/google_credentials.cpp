@@ -221,18 +221,16 @@ const char* environment(const char* name) {
 
 }  // namespace
 
-std::unique_ptr<GoogleCredentials> google_credentials(const Destination& destination,
+std::unique_ptr<GoogleCredentials> google_credentials(const GoogleOptions& options,
                                                       const Clock& clock) {
-    if (destination.emulated)
-        return nullptr;
-    if (!destination.token.empty())
-        return FixedCredentials::token(destination.token);
-    if (!destination.key.empty())
-        return std::make_unique<KeyCredentials>(clock, "option \"key\"", destination.key, "");
-    if (!destination.key_file.empty())
+    if (!options.token.empty())
+        return FixedCredentials::token(options.token);
+    if (!options.key.empty())
+        return std::make_unique<KeyCredentials>(clock, "option \"key\"", options.key, "");
+    if (!options.key_file.empty())
         return std::make_unique<KeyCredentials>(clock, "the file of option \"key_file\"", "",
-                                                destination.key_file);
-    if (destination.password_required)
+                                                options.key_file);
+    if (!options.may_use_platform_identity)
         return FixedCredentials::none(
             "credentials are required in the user mapping: the owner of the foreign server is not "
             "a superuser");

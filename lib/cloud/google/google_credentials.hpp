@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "cloud/google/google_options.hpp"
 #include "core/clock.hpp"
-#include "core/destination.hpp"
 #include "net/credentials.hpp"
 
 namespace outbox {
@@ -27,8 +27,8 @@ class GoogleCredentials : public Credentials {
     std::string error_;
 };
 
-// nullptr: an emulator wants none. May throw std::bad_alloc.
-std::unique_ptr<GoogleCredentials> google_credentials(const Destination& destination,
+// May throw std::bad_alloc.
+std::unique_ptr<GoogleCredentials> google_credentials(const GoogleOptions& options,
                                                       const Clock& clock);
 
 }  // namespace outbox

@@ -7,6 +7,8 @@
 #include "cloud/aws/aws_service.hpp"
 #include "cloud/aws/sns_protocol.hpp"
 #include "cloud/aws/sqs_protocol.hpp"
+#include "sinks/aws/options.hpp"
+#include "sinks/aws/target_names.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/request_check.hpp"
 
@@ -17,23 +19,28 @@ namespace {
 class AwsCheck final : public RequestCheck {
   public:
     explicit AwsCheck(const CheckContext& context)
-        : destination_(context.destination),
-          clock_(context.clock),
-          service_(context.destination) {
-        for (const std::string& target : context.targets)
-            add_name(target);
-        auto credentials = std::make_unique<AwsCredentials>(destination_, context.clock);
-        credentials_ = credentials.get();
-        use(transport_config(destination_, context.clock, service_.url(), 1),
-            std::move(credentials));
-    }
+        : AwsCheck(aws_sink_options(context.destination), context) {}
 
   private:
     enum Step { look_up, look };
 
-    void add_name(const std::string& target) {
+    AwsCheck(const AwsSinkOptions& options, const CheckContext& context)
+        : is_sns_(options.kind == AwsKind::sns),
+          clock_(context.clock),
+          service_(options.kind, options.aws) {
+        const TargetNames names(options.target, options.source);
+        for (const std::string& target : context.targets)
+            add_name(names, target);
+        auto credentials = std::make_unique<AwsCredentials>(
+            options.aws, options.transport.request_timeout, context.clock);
+        credentials_ = credentials.get();
+        use(transport_config(options.transport, context.clock, service_.url(), 1),
+            std::move(credentials));
+    }
+
+    void add_name(const TargetNames& names, const std::string& target) {
         std::string name;
-        service_.append_name(name, target);
+        names.append(name, target);
         if (std::find(names_.begin(), names_.end(), name) == names_.end())
             names_.push_back(std::move(name));
     }
@@ -48,7 +55,7 @@ class AwsCheck final : public RequestCheck {
         if (address_.empty()) {
             body = sqs_queue_url_request(names_[next_]);
             sign(exchange, "GetQueueUrl");
-        } else if (destination_.kind == SinkKind::sns) {
+        } else if (is_sns_) {
             body = sns_attributes_request(address_);
             sign(exchange, "");
         } else {
@@ -85,12 +92,12 @@ class AwsCheck final : public RequestCheck {
                             failure.code == "AuthorizationError";
         if (denied && exchange.step == look)
             text += std::string(" (to look is another permission than to send: ") +
-                    (destination_.kind == SinkKind::sns ? "sns:GetTopicAttributes)"
+                    (is_sns_ ? "sns:GetTopicAttributes)"
                                                         : "sqs:GetQueueAttributes)");
         return text;
     }
 
-    const Destination& destination_;
+    const bool is_sns_;
     const Clock& clock_;
     AwsService service_;
     AwsCredentials* credentials_ = nullptr;  // the base class owns them

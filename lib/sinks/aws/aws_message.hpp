@@ -20,9 +20,9 @@
 #include <string>
 #include <string_view>
 
-#include "core/destination.hpp"
 #include "core/event.hpp"
 #include "net/exchange.hpp"
+#include "sinks/event_format.hpp"
 
 namespace outbox {
 

@@ -8,8 +8,10 @@
 #include "cloud/aws/sns_protocol.hpp"
 #include "cloud/aws/sqs_protocol.hpp"
 #include "sinks/aws/aws_message.hpp"
+#include "sinks/aws/options.hpp"
 #include "sinks/aws/sns_batch.hpp"
 #include "sinks/aws/sqs_batch.hpp"
+#include "sinks/aws/target_names.hpp"
 #include "sinks/cloudevents.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/request_sink.hpp"
@@ -18,21 +20,18 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t default_connections = 16;
 constexpr std::size_t most_entries = 10;
 
 class AwsSink : public RequestSink {
   public:
     Capabilities capabilities() const noexcept final {
-        return {.max_batch_events = destination_.batch_size > 0
-                                        ? std::min(destination_.batch_size, most_entries)
-                                        : most_entries,
+        return {.max_batch_events = batch_size_,
                 .max_batch_bytes = service_.traits().most_bytes,
                 .max_batches = connections(),
                 .more_batches = more_connections(),
                 // An entry of a group may be taken though the one before it was not.
                 .keys = style_.fifo ? KeyPolicy::one_each : KeyPolicy::mixed,
-                .lanes = !destination_.target.is_constant()};
+                .lanes = !names_.is_constant()};
     }
 
     std::size_t size_of(const Event& event) const noexcept final {
@@ -40,16 +39,19 @@ class AwsSink : public RequestSink {
     }
 
     void lane_of(const Event& event, std::string& lane) const final {
-        service_.append_name(lane, event);
+        names_.append(lane, event);
     }
 
   protected:
-    explicit AwsSink(const SinkContext& context)
-        : RequestSink(context, default_connections),
-          destination_(context.destination),
-          service_(context.destination),
-          style_{destination_.format, service_.fifo(), source_prefix(destination_.source)} {
-        auto credentials = std::make_unique<AwsCredentials>(destination_, context.clock);
+    AwsSink(const AwsSinkOptions& options, const Clock& clock)
+        : RequestSink(clock, options.transport),
+          names_(options.target, options.source),
+          service_(options.kind, options.aws),
+          style_{options.format, names_.fifo(), source_prefix(options.source)},
+          batch_size_(std::min(options.batch_size, most_entries)),
+          receipts_(options.receipts) {
+        auto credentials = std::make_unique<AwsCredentials>(
+            options.aws, options.transport.request_timeout, clock);
         credentials_ = credentials.get();
         use(service_.url(), std::move(credentials));
     }
@@ -58,7 +60,7 @@ class AwsSink : public RequestSink {
 
     std::string name_of(const Exchange& exchange) const {
         std::string name;
-        service_.append_name(name, *exchange.batch->events.front());
+        names_.append(name, *exchange.batch->events.front());
         return name;
     }
 
@@ -128,7 +130,7 @@ class AwsSink : public RequestSink {
                     subject(exchange) + ": HTTP 200, but the answer is malformed"};
         Outcome outcome{.batch = exchange.batch};
         for (EntryAnswer& entry : *answer) {
-            if (destination_.receipts)
+            if (receipts_)
                 outcome.message_ids.push_back(std::move(entry.message_id));
             outcome.of_events.push_back(judge_entry(exchange, entry));
             if (outcome.of_events.back().fate != Fate::confirmed && outcome.error.empty()) {
@@ -158,7 +160,7 @@ class AwsSink : public RequestSink {
             refused(exchange, subject(exchange) + ": the name has " + std::to_string(name.size()) +
                                   " characters, at most " +
                                   std::to_string(service_.traits().longest_name) + " are allowed");
-        if (destination_.target.is_constant()) {  // no event has a part in it
+        if (names_.is_constant()) {  // no event has a part in it
             outcome.fate = Fate::unavailable;
             outcome.permanent = false;
         }
@@ -183,9 +185,11 @@ class AwsSink : public RequestSink {
                 verdict.scope};
     }
 
-    const Destination& destination_;
+    const TargetNames names_;
     AwsService service_;
     const MessageStyle style_;
+    const std::size_t batch_size_;
+    const bool receipts_;
     AwsCredentials* credentials_;  // RequestSink has them
     AwsMessage message_;           // scratch
 };
@@ -198,7 +202,7 @@ class AwsSink : public RequestSink {
 // it first, within the same exchange.
 class SqsSink final : public AwsSink {
   public:
-    explicit SqsSink(const SinkContext& context) : AwsSink(context) {}
+    SqsSink(const AwsSinkOptions& options, const Clock& clock) : AwsSink(options, clock) {}
 
   private:
     enum Step { send, look_up };
@@ -297,7 +301,7 @@ class SqsSink final : public AwsSink {
 
 class SnsSink final : public AwsSink {
   public:
-    explicit SnsSink(const SinkContext& context) : AwsSink(context) {}
+    SnsSink(const AwsSinkOptions& options, const Clock& clock) : AwsSink(options, clock) {}
 
   private:
     std::optional<Outcome> encode(Exchange& exchange) override {
@@ -333,8 +337,9 @@ OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& 
     return outbox::made_by([&]() -> outbox::Sink* {
         if (!outbox::initialize_curl())
             return nullptr;
-        if (context.destination.kind == outbox::SinkKind::sns)
-            return new outbox::SnsSink(context);
-        return new outbox::SqsSink(context);
+        const outbox::AwsSinkOptions options = outbox::aws_sink_options(context.destination);
+        if (options.kind == outbox::AwsKind::sns)
+            return new outbox::SnsSink(options, context.clock);
+        return new outbox::SqsSink(options, context.clock);
     });
 }

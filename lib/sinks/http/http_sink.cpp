@@ -3,6 +3,7 @@
 #include "core/base64.hpp"
 #include "sinks/cloudevents.hpp"
 #include "sinks/connection_check.hpp"
+#include "sinks/http/options.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/request_sink.hpp"
 
@@ -10,16 +11,13 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t default_connections = 16;
-constexpr std::size_t default_batch = 100;
-
-std::string authorization_of(const Destination& destination) {
-    if (!destination.token.empty())
-        return "Bearer " + destination.token;
-    if (destination.user.empty() && destination.password.empty())
+std::string authorization_of(const HttpOptions& options) {
+    if (!options.token.empty())
+        return "Bearer " + options.token;
+    if (options.user.empty() && options.password.empty())
         return "";
     std::string value = "Basic ";
-    append_base64(value, destination.user + ":" + destination.password);
+    append_base64(value, options.user + ":" + options.password);
     return value;
 }
 
@@ -68,26 +66,26 @@ Verdict verdict_of(const Exchange& exchange) {
 
 class HttpSink final : public RequestSink {
   public:
-    explicit HttpSink(const SinkContext& context)
-        : RequestSink(context, default_connections),
-          destination_(context.destination),
-          source_prefix_(source_prefix(context.destination.source)) {
-        use(destination_.url_text, nullptr, authorization_of(destination_));
+    HttpSink(const HttpOptions& options, const Clock& clock)
+        : RequestSink(clock, options.transport),
+          format_(options.format),
+          batch_size_(options.batch_size),
+          source_prefix_(source_prefix(options.source)) {
+        use(options.url, nullptr, authorization_of(options));
     }
 
     Capabilities capabilities() const noexcept override {
         Capabilities capabilities{.max_batches = connections(),
                                   .more_batches = more_connections()};
-        if (destination_.format == EventFormat::batched)
-            capabilities.max_batch_events =
-                destination_.batch_size > 0 ? destination_.batch_size : default_batch;
+        if (format_ == EventFormat::batched)
+            capabilities.max_batch_events = batch_size_;
         return capabilities;
     }
 
   private:
     std::optional<Outcome> encode(Exchange& exchange) override {
         const std::vector<Event*>& events = exchange.batch->events;
-        switch (destination_.format) {
+        switch (format_) {
             case EventFormat::structured:
                 encode_structured(*events.front(), source_prefix_, exchange.content);
                 break;
@@ -112,7 +110,8 @@ class HttpSink final : public RequestSink {
         return outcome;
     }
 
-    const Destination& destination_;
+    const EventFormat format_;
+    const std::size_t batch_size_;
     const std::string source_prefix_;
 };
 
@@ -125,9 +124,9 @@ OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
     return outbox::made_by([&]() -> outbox::Check* {
         if (!outbox::initialize_curl())
             return nullptr;
-        const outbox::Destination& destination = context.destination;
+        const outbox::HttpOptions options = outbox::http_options(context.destination);
         return new outbox::ConnectionCheck(
-            outbox::transport_config(destination, context.clock, destination.url_text, 1));
+            outbox::transport_config(options.transport, context.clock, options.url, 1));
     });
 }
 
@@ -135,6 +134,6 @@ OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& 
     return outbox::made_by([&]() -> outbox::Sink* {
         if (!outbox::initialize_curl())
             return nullptr;
-        return new outbox::HttpSink(context);
+        return new outbox::HttpSink(outbox::http_options(context.destination), context.clock);
     });
 }

@@ -19,8 +19,8 @@
 
 namespace outbox {
 
-PostgresqlConnection::PostgresqlConnection(const Destination& destination, const Clock& clock)
-    : destination_(destination), clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+PostgresqlConnection::PostgresqlConnection(const PostgresqlOptions& options, const Clock& clock)
+    : options_(options), clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 PostgresqlConnection::~PostgresqlConnection() {
     close();
@@ -29,29 +29,27 @@ PostgresqlConnection::~PostgresqlConnection() {
 }
 
 void PostgresqlConnection::start() {
-    deadline_ = clock_.now() + destination_.connect_timeout;
+    deadline_ = clock_.now() + options_.limits.connect;
     stage_ = Stage::login;
     if (LoginStep::one_is_left_over()) {
         failure_ = "the destination asked for a computation that takes too long, and has not ended";
         return;
     }
-    if (destination_.password_required && destination_.password.empty()) {
+    if (options_.password_required && options_.password.empty()) {
         failure_ = "password is required: the owner of the foreign server is not a superuser";
         return;
     }
     stage_ = Stage::address;
-    const Url& url = destination_.url;
-    const std::string* host = url_parameter("host");
-    host_ = host != nullptr ? *host : url.host.empty() ? destination_.local_host : url.host;
-    const bool is_socket = host_.starts_with('/') || host_.starts_with('@');
+    const std::string& host = options_.host;
+    const bool is_socket = host.starts_with('/') || host.starts_with('@');
     if (is_socket) {
-        if (destination_.allowed_hosts.empty() || destination_.allowed_hosts.allows("localhost"))
+        if (options_.allowed_hosts.empty() || options_.allowed_hosts.allows("localhost"))
             start_connection("");
         else
-            failure_ = "Unix socket \"" + host_ + "\" is not allowed (outbox.allowed_hosts)";
+            failure_ = "Unix socket \"" + host + "\" is not allowed (outbox.allowed_hosts)";
         return;
     }
-    resolver_ = std::make_unique<Resolver>(host_);
+    resolver_ = std::make_unique<Resolver>(host);
     watch(resolver_->descriptor(), EPOLLIN);
 }
 
@@ -85,18 +83,6 @@ void PostgresqlConnection::close() noexcept {
 // Connecting
 // -------------------------------------------------------------------------------------------------
 
-const std::string* PostgresqlConnection::url_parameter(std::string_view name) const {
-    for (const auto& [key, value] : destination_.url.query)
-        if (key == name)
-            return &value;
-    return nullptr;
-}
-
-std::string PostgresqlConnection::database() const {
-    const std::string_view segment = std::string_view(destination_.url.path).substr(1);
-    return percent_decoded(segment).value_or(std::string(segment));
-}
-
 void PostgresqlConnection::resolve() {
     if (!ready_now())
         return;
@@ -112,17 +98,17 @@ void PostgresqlConnection::resolve() {
 
 // Both separated by commas. When none is left, failure_ says why.
 std::string PostgresqlConnection::allowed_among(std::string_view addresses) {
-    if (destination_.allowed_hosts.empty())
+    if (options_.allowed_hosts.empty())
         return std::string(addresses);
     std::string allowed;
     while (!addresses.empty()) {
         const std::string_view text = addresses.substr(0, addresses.find(','));
         addresses.remove_prefix(std::min(addresses.size(), text.size() + 1));
         const std::optional<Address> address = Address::parse(text);
-        if (address && destination_.allowed_hosts.allows(host_, *address))
+        if (address && options_.allowed_hosts.allows(options_.host, *address))
             allowed.append(allowed.empty() ? "" : ",").append(text);
         else if (address)
-            failure_ = not_allowed(*address, host_);
+            failure_ = not_allowed(*address, options_.host);
     }
     if (!allowed.empty())
         failure_.clear();
@@ -138,34 +124,26 @@ void PostgresqlConnection::start_connection(const std::string& addresses) {
         return;
     }
     stage_ = Stage::connection;
-    const Url& url = destination_.url;
-    const std::string* port = url_parameter("port");
-    const bool local = url.host.empty() && url_parameter("host") == nullptr;
-    std::string hosts = host_;  // as many as there are addresses
+    std::string hosts = options_.host;  // as many as there are addresses
     for (const char c : addresses)
         if (c == ',')
-            hosts += ',' + host_;
+            hosts += ',' + options_.host;
     std::vector<std::pair<const char*, std::string>> parameters = {
         {"host", hosts},
-        {"port", port != nullptr     ? *port
-                 : !url.port.empty() ? url.port
-                 : local             ? destination_.local_port
-                                     : "5432"},
-        {"dbname", database()},
-        {"user", !destination_.user.empty() ? destination_.user
-                 : url.user                 ? *url.user
-                                            : destination_.default_user},
+        {"port", options_.port},
+        {"dbname", options_.database},
+        {"user", options_.role},
         {"client_encoding", "UTF8"},
-        {"fallback_application_name", "pg_outbox " + destination_.name},
+        {"fallback_application_name", "pg_outbox " + options_.destination},
     };
     auto add = [&](const char* name, const std::string& value) {
         if (!value.empty())
             parameters.emplace_back(name, value);
     };
     add("hostaddr", addresses);
-    add("password", destination_.password);
-    add("sslcert", destination_.ssl_cert);
-    add("sslkey", destination_.ssl_key);
+    add("password", options_.password);
+    add("sslcert", options_.ssl_cert);
+    add("sslkey", options_.ssl_key);
     for (const auto& [name, value] : url.query)
         if (name != "host" && name != "port")
             add(name.c_str(), value);
@@ -190,7 +168,7 @@ void PostgresqlConnection::start_connection(const std::string& addresses) {
 
 // libpq takes names of files and opens them itself: it would wait for a pipe.
 std::optional<std::string> PostgresqlConnection::unusable_file() const {
-    for (const std::string& path : destination_.libpq_files())
+    for (const std::string& path : options_.files())
         if (const std::optional<Error> error = check_file(path))
             return error->message;
     return std::nullopt;
@@ -246,7 +224,7 @@ void PostgresqlConnection::take_login_step() {
 
 void PostgresqlConnection::logged_in() {
     stage_ = Stage::login;
-    if (destination_.password_required && !PQconnectionUsedPassword(connection_)) {
+    if (options_.password_required && !PQconnectionUsedPassword(connection_)) {
         failure_ =
             "the destination asked for no password, and the owner of the foreign server is not "
             "a superuser";

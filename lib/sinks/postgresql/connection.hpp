@@ -15,8 +15,8 @@
 #include <string_view>
 
 #include "core/clock.hpp"
-#include "core/destination.hpp"
 #include "sinks/postgresql/login_step.hpp"
+#include "sinks/postgresql/options.hpp"
 #include "sinks/postgresql/resolver.hpp"
 
 namespace outbox {
@@ -27,7 +27,8 @@ class PostgresqlConnection {
     // What it is at; after a failure, what it failed at.
     enum class Stage { closed, address, connection, tls, login, open };
 
-    PostgresqlConnection(const Destination& destination, const Clock& clock);
+    // `options` must outlive it.
+    PostgresqlConnection(const PostgresqlOptions& options, const Clock& clock);
     ~PostgresqlConnection();
     PostgresqlConnection(const PostgresqlConnection&) = delete;
     PostgresqlConnection& operator=(const PostgresqlConnection&) = delete;
@@ -67,8 +68,6 @@ class PostgresqlConnection {
     static constexpr std::uint64_t max_answer = 1280 * 1024;
     static constexpr std::uint64_t max_received = 512 * 1024;
 
-    const std::string* url_parameter(std::string_view name) const;
-    std::string database() const;
     void resolve();
     std::string allowed_among(std::string_view addresses);
     void start_connection(const std::string& addresses);
@@ -85,7 +84,7 @@ class PostgresqlConnection {
     void unwatch() noexcept;
     bool ready_now() const;
 
-    const Destination& destination_;
+    const PostgresqlOptions& options_;
     const Clock& clock_;
     const int epoll_;
     int watched_ = -1;
@@ -95,7 +94,6 @@ class PostgresqlConnection {
     bool asked_ = false;  // whether it is dangerous to go on
     std::uint64_t received_ = 0;
     std::uint64_t counted_to_ = 0;
-    std::string host_;
     std::unique_ptr<Resolver> resolver_;
     PGconn* connection_ = nullptr;
     std::unique_ptr<LoginStep> login_step_;

@@ -21,9 +21,9 @@ constexpr const char* question =
 class PostgresqlCheck final : public Check {
   public:
     explicit PostgresqlCheck(const CheckContext& context)
-        : destination_(context.destination),
+        : options_(postgresql_options(context.destination)),
           clock_(context.clock),
-          connection_(context.destination, context.clock) {}
+          connection_(options_, context.clock) {}
 
     int descriptor() const noexcept override { return connection_.descriptor(); }
 
@@ -104,7 +104,7 @@ class PostgresqlCheck final : public Check {
     }
 
     void sent(int worked) {
-        deadline_ = clock_.now() + destination_.request_timeout;
+        deadline_ = clock_.now() + options_.limits.request;
         if (worked)
             connection_.flush();
         else
@@ -159,7 +159,7 @@ class PostgresqlCheck final : public Check {
             findings.push_back({"inbox", true, "it is there, and may be sent to"});
     }
 
-    const Destination& destination_;
+    const PostgresqlOptions options_;
     const Clock& clock_;
     PostgresqlConnection connection_;
     State state_ = State::begin;

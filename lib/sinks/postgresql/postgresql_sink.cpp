@@ -23,7 +23,6 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t default_batch = 1000;
 constexpr std::size_t batches_in_flight = 4;
 constexpr int statements_per_batch = 3;
 
@@ -109,13 +108,12 @@ class ReceiveParameters {
 class PostgresqlSink final : public Sink {
   public:
     explicit PostgresqlSink(const SinkContext& context)
-        : destination_(context.destination),
+        : options_(postgresql_options(context.destination)),
           clock_(context.clock),
-          connection_(context.destination, context.clock) {}
+          connection_(options_, context.clock) {}
 
     Capabilities capabilities() const noexcept override {
-        return {.max_batch_events =
-                    destination_.batch_size > 0 ? destination_.batch_size : default_batch,
+        return {.max_batch_events = options_.batch_size,
                 .max_batch_bytes = 8 * 1024 * 1024,
                 .max_batches = batches_in_flight,
                 .ordered = true};
@@ -221,8 +219,8 @@ class PostgresqlSink final : public Sink {
         constexpr std::size_t count = 2 + ReceiveParameters::array_count;
         std::array<const char*, count> values{};
         std::array<int, count> lengths{}, formats{};
-        values[0] = destination_.consumer.empty() ? nullptr : destination_.consumer.c_str();
-        values[1] = destination_.source.c_str();
+        values[0] = options_.consumer.empty() ? nullptr : options_.consumer.c_str();
+        values[1] = options_.source.c_str();
         const auto arrays = parameters_.bytes();
         for (std::size_t i = 0; i < arrays.size(); i++) {
             values[2 + i] = arrays[i].data();
@@ -242,7 +240,7 @@ class PostgresqlSink final : public Sink {
         }
         sent_++;
         if (deadline_ == never)
-            deadline_ = clock_.now() + destination_.request_timeout;
+            deadline_ = clock_.now() + options_.limits.request;
         connection_.flush();
     }
 
@@ -275,7 +273,7 @@ class PostgresqlSink final : public Sink {
                 batches_.pop_front();
                 sent_--;
                 connection_.answered();
-                deadline_ = sent_ == 0 ? never : clock_.now() + destination_.request_timeout;
+                deadline_ = sent_ == 0 ? never : clock_.now() + options_.limits.request;
             }
         }
         if (sent_ == 0 && connection_.is_worn_out())
@@ -310,7 +308,7 @@ class PostgresqlSink final : public Sink {
         disconnect();
     }
 
-    const Destination& destination_;
+    const PostgresqlOptions options_;
     const Clock& clock_;
     PostgresqlConnection connection_;
 

@@ -6,6 +6,7 @@
 #include "net/json.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/pubsub/answer.hpp"
+#include "sinks/pubsub/options.hpp"
 #include "sinks/pubsub/resource.hpp"
 #include "sinks/request_check.hpp"
 
@@ -18,10 +19,12 @@ constexpr std::string_view permission = "pubsub.topics.publish";
 class PubsubCheck final : public RequestCheck {
   public:
     explicit PubsubCheck(const CheckContext& context)
-        : destination_(context.destination), topics_(context.targets) {
-        auto credentials = google_credentials(destination_, context.clock);
+        : options_(pubsub_options(context.destination)), topics_(context.targets) {
+        std::unique_ptr<GoogleCredentials> credentials;
+        if (!options_.emulated)
+            credentials = google_credentials(options_.google, context.clock);
         credentials_ = credentials.get();
-        use(transport_config(destination_, context.clock, service_url(destination_), 1),
+        use(transport_config(options_.transport, context.clock, options_.service_url, 1),
             std::move(credentials));
     }
 
@@ -34,7 +37,7 @@ class PubsubCheck final : public RequestCheck {
         if (next_ == topics_.size())
             return false;
         exchange.step = step_;
-        exchange.target = topic_path(destination_.project, topics_[next_]);
+        exchange.target = topic_path(options_.project, topics_[next_]);
         if (step_ == look) {
             exchange.method = "GET";
         } else {
@@ -75,13 +78,13 @@ class PubsubCheck final : public RequestCheck {
         const ServiceError error = ServiceError::of(exchange);
         hidden_.clear();
         if (exchange.status == 404 && error.status == "NOT_FOUND")
-            return destination_.create_topics
+            return options_.create_topics
                        ? Finding{subject(), true,
                                  "it does not exist yet; the first event creates it"}
                        : Finding{subject(), false,
                                  error.explain(exchange) +
                                      " (create it, or set the option \"create_topics\")"};
-        if (exchange.status == 200 && destination_.emulated)
+        if (exchange.status == 200 && options_.emulated)
             return Finding{subject(), true, "it exists"};
         if (exchange.status == 403 && error.status == "PERMISSION_DENIED")
             hidden_ = error.explain(exchange);
@@ -118,7 +121,7 @@ class PubsubCheck final : public RequestCheck {
 
     std::string subject() const { return "topic \"" + topics_[next_] + '"'; }
 
-    const Destination& destination_;
+    const PubsubOptions options_;
     const std::vector<std::string>& topics_;
     GoogleCredentials* credentials_ = nullptr;  // the base class owns them
     std::size_t next_ = 0;

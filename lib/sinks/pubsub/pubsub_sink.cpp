@@ -8,6 +8,7 @@
 #include "cloud/google/google_credentials.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/pubsub/answer.hpp"
+#include "sinks/pubsub/options.hpp"
 #include "sinks/pubsub/publish_request.hpp"
 #include "sinks/pubsub/resource.hpp"
 #include "sinks/request_sink.hpp"
@@ -16,31 +17,30 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t default_connections = 32;
 constexpr std::size_t most_messages = 1'000;  // the service's own limit
 // A request may have ten times as much, but what has to go again should not be large.
 constexpr std::size_t usual_request = 1024 * 1024;
 
 class PubsubSink final : public RequestSink {
   public:
-    explicit PubsubSink(const SinkContext& context)
-        : RequestSink(context, default_connections),
-          destination_(context.destination),
-          encoder_(destination_.format, destination_.source) {
-        auto credentials = google_credentials(destination_, context.clock);
+    PubsubSink(PubsubOptions options, const Clock& clock)
+        : RequestSink(clock, options.transport),
+          options_(std::move(options)),
+          encoder_(options_.format, options_.source) {
+        std::unique_ptr<GoogleCredentials> credentials;
+        if (!options_.emulated)
+            credentials = google_credentials(options_.google, clock);
         credentials_ = credentials.get();
-        use(service_url(destination_), std::move(credentials));
+        use(options_.service_url, std::move(credentials));
     }
 
     Capabilities capabilities() const noexcept override {
-        return {.max_batch_events = destination_.batch_size > 0
-                                        ? std::min(destination_.batch_size, most_messages)
-                                        : most_messages,
+        return {.max_batch_events = std::min(options_.batch_size, most_messages),
                 .max_batch_bytes = usual_request,
                 .max_batches = connections(),
                 .more_batches = more_connections(),
                 .keys = KeyPolicy::alone,
-                .lanes = !destination_.target.is_constant()};
+                .lanes = !options_.topic.is_constant()};
     }
 
     std::size_t size_of(const Event& event) const noexcept override {
@@ -48,7 +48,7 @@ class PubsubSink final : public RequestSink {
     }
 
     void lane_of(const Event& event, std::string& lane) const override {
-        destination_.target.append_to(lane, event, destination_.source);
+        options_.topic.append_to(lane, event, options_.source);
     }
 
   private:
@@ -65,7 +65,7 @@ class PubsubSink final : public RequestSink {
         const std::string topic = topic_of(exchange);
         if (std::optional<std::string> why = invalid_topic_id(topic)) {
             // A name that no event has a part in is everybody's.
-            const bool own = !destination_.target.is_constant();
+            const bool own = !options_.topic.is_constant();
             return Outcome{exchange.batch, own ? Fate::refused : Fate::unavailable, std::move(*why),
                            0, own};
         }
@@ -83,17 +83,17 @@ class PubsubSink final : public RequestSink {
 
     void make_publish(Exchange& exchange, const std::string& topic) const {
         exchange.method = "POST";
-        exchange.target = topic_path(destination_.project, topic) + ":publish";
+        exchange.target = topic_path(options_.project, topic) + ":publish";
         exchange.content.body = exchange.content.buffer;
     }
 
     bool next_request(Exchange& exchange) override {
-        if (exchange.step == publish && destination_.create_topics && exchange.status == 404) {
+        if (exchange.step == publish && options_.create_topics && exchange.status == 404) {
             if (ServiceError::of(exchange).status != "NOT_FOUND")
                 return false;
             exchange.step = create_topic;
             exchange.method = "PUT";
-            exchange.target = topic_path(destination_.project, topic_of(exchange));
+            exchange.target = topic_path(options_.project, topic_of(exchange));
             exchange.content.body = "{}";
             return true;
         }
@@ -125,7 +125,7 @@ class PubsubSink final : public RequestSink {
                            retry_after},
                           exchange.status == 0 ? exchange.scope : Scope::lane);
         const Verdict verdict =
-            verdict_on(exchange, error, "projects/" + destination_.project + "/topics/" + topic);
+            verdict_on(exchange, error, "projects/" + options_.project + "/topics/" + topic);
         const std::string which = error.status.empty() ? "" : "topic \"" + topic + "\": ";
         return scoped({exchange.batch, verdict.fate, which + error.explain(exchange), retry_after,
                        verdict.permanent},
@@ -147,12 +147,12 @@ class PubsubSink final : public RequestSink {
                     "the answer has " + std::to_string(ids->size()) + " message ids for " +
                         std::to_string(sent) + " messages"};
         Outcome outcome{.batch = exchange.batch};
-        if (destination_.receipts)
+        if (options_.receipts)
             outcome.message_ids = std::move(*ids);
         return outcome;
     }
 
-    const Destination& destination_;
+    const PubsubOptions options_;
     PublishEncoder encoder_;
     GoogleCredentials* credentials_ = nullptr;  // the base class owns them
 };
@@ -165,6 +165,6 @@ OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& 
     return outbox::made_by([&]() -> outbox::Sink* {
         if (!outbox::initialize_curl())
             return nullptr;
-        return new outbox::PubsubSink(context);
+        return new outbox::PubsubSink(outbox::pubsub_options(context.destination), context.clock);
     });
 }

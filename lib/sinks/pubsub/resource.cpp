@@ -6,15 +6,6 @@
 
 namespace outbox {
 
-std::string service_url(const Destination& destination) {
-    if (!destination.endpoint_text.empty())
-        return destination.endpoint_text;
-    // The general address leads to the nearest region, which may change, and the order of a key
-    // with it.
-    return destination.region.empty() ? "https://pubsub.googleapis.com"
-                                      : "https://" + destination.region + "-pubsub.googleapis.com";
-}
-
 static bool is_letter(char c) {
     return ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z';
 }

@@ -1,16 +1,11 @@
-// Where Pub/Sub is, and what it calls a topic.
+// What Pub/Sub calls a topic.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "core/destination.hpp"
-
 namespace outbox {
-
-// The URL of the service: of its region, or what the destination has in its place.
-std::string service_url(const Destination& destination);
 
 // Why it cannot be the id of a topic; nothing: it can.
 std::optional<std::string> invalid_topic_id(std::string_view id);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/destination.hpp"
+#include "sinks/registry.hpp"
 #include "core/snapshot.hpp"
 #include "core/topic_filter.hpp"
 #include "core/url.hpp"
@@ -82,7 +82,7 @@ TEST(RandomInput, OptionsAreRefusedWithAReasonOrUsable) {
             EXPECT_FALSE(error->message.empty());
             continue;
         }
-        const Result<Destination> destination = Destination::parse("d", options, {}, {});
+        const Result<Destination> destination = parse_destination("d", options, {}, {});
         EXPECT_TRUE(destination);
     }
 }

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "core/destination.hpp"
+#include "sinks/registry.hpp"
 
 namespace outbox {
 namespace {
@@ -27,17 +27,21 @@ TEST(Secrets, AreTakenOutInEveryForm) {
 }
 
 TEST(Secrets, OfADestinationAreAllItHas) {
-    Destination destination;
-    destination.user = "bob";
-    destination.password = "password-1";
-    destination.token = "token-12";
-    destination.secret_access_key = "secret-access-key";
-    destination.session_token = "session-token";
-    const Secrets secrets(destination);
-    EXPECT_EQ(concealed(secrets, "password-1 token-12 secret-access-key session-token"),
-              "*** *** *** ***");
+    const Secrets secrets(parse_destination(
+                              "d", {{"url", "http://h/"}},
+                              {{"user", "bob"}, {"password", "password-1"}, {"token", "token-12"}}, {})
+                              .value());
+    EXPECT_EQ(concealed(secrets, "password-1 token-12"), "*** ***");
     EXPECT_EQ(concealed(secrets, "Basic Ym9iOnBhc3N3b3JkLTE="), "Basic ***=");
     EXPECT_EQ(concealed(secrets, "no bob"), "no bob");
+    const Secrets keys(parse_destination("d", {{"url", "sqs://r"}},
+                                         {{"access_key_id", "access-key-id"},
+                                          {"secret_access_key", "secret-access-key"},
+                                          {"session_token", "session-token"}},
+                                         {})
+                           .value());
+    EXPECT_EQ(concealed(keys, "access-key-id secret-access-key session-token"),
+              "access-key-id *** ***");
 }
 
 TEST(Secrets, ThatAreShortConcealNoWords) {

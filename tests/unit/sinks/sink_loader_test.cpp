@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "sinks/registry.hpp"
+
 namespace outbox {
 namespace {
 
@@ -14,7 +16,7 @@ TEST(SinkLoader, AModuleOfAnotherBuildIsNotEntered) {
     DestinationDefaults defaults;
     defaults.allowed_hosts = "127.0.0.1";
     Result<Destination> destination =
-        Destination::parse("d", {{"url", "http://127.0.0.1:1/"}}, {}, defaults);
+        parse_destination("d", {{"url", "http://127.0.0.1:1/"}}, {}, defaults);
     ASSERT_TRUE(destination) << destination.error().message;
     const SystemClock clock;
 

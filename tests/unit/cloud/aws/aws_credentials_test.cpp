@@ -65,8 +65,7 @@ class AwsCredentialsTest : public testing::Test {
   protected:
     AwsCredentialsTest() {
         initialize_curl();
-        destination_.region = "eu-west-1";
-        destination_.connect_timeout = destination_.request_timeout = seconds(10);
+        options_.region = "eu-west-1";
         environment_["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = peer_url();
     }
 
@@ -76,7 +75,7 @@ class AwsCredentialsTest : public testing::Test {
     }
 
     AwsCredentials& create() {
-        credentials_.emplace(destination_, clock_, [this](const char* name) {
+        credentials_.emplace(options_, seconds(10), clock_, [this](const char* name) {
             const auto found = environment_.find(name);
             return found != environment_.end() ? found->second : "";
         });
@@ -116,7 +115,7 @@ class AwsCredentialsTest : public testing::Test {
 
     FakeClock clock_;
     ScriptedPeer peer_;
-    Destination destination_;
+    AwsOptions options_;
     std::map<std::string, std::string> environment_;
     std::optional<AwsCredentials> credentials_;
 };
@@ -128,10 +127,10 @@ class AwsCredentialsTest : public testing::Test {
 TEST_F(AwsCredentialsTest, TheUserMappingComesFirst) {
     environment_["AWS_ACCESS_KEY_ID"] = "from the environment";
     environment_["AWS_SECRET_ACCESS_KEY"] = "secret";
-    destination_.access_key_id = "AKIA";
-    destination_.secret_access_key = "secret";
-    destination_.session_token = "token";
-    destination_.password_required = true;
+    options_.access_key_id = "AKIA";
+    options_.secret_access_key = "secret";
+    options_.session_token = "token";
+    options_.may_use_platform_keys = false;
     ASSERT_EQ(create().need(clock_.now()), State::ready);
     EXPECT_EQ(credentials_->keys().access_key_id, "AKIA");
     EXPECT_EQ(credentials_->keys().session_token, "token");
@@ -140,7 +139,7 @@ TEST_F(AwsCredentialsTest, TheUserMappingComesFirst) {
 }
 
 TEST_F(AwsCredentialsTest, HalfAUserMappingIsNone) {
-    destination_.access_key_id = "AKIA";
+    options_.access_key_id = "AKIA";
     ASSERT_EQ(create().need(clock_.now()), State::failed);
     EXPECT_THAT(credentials_->error(), HasSubstr("both access_key_id and secret_access_key"));
 }
@@ -150,7 +149,7 @@ TEST_F(AwsCredentialsTest, NobodyBorrowsTheIdentityOfTheServer) {
     environment_["AWS_ACCESS_KEY_ID"] = "AKIA";
     environment_["AWS_SECRET_ACCESS_KEY"] = "secret";
     environment_["AWS_SHARED_CREDENTIALS_FILE"] = file.path();
-    destination_.password_required = true;
+    options_.may_use_platform_keys = false;
     EXPECT_EQ(create().need(clock_.now()), State::failed);
     EXPECT_THAT(credentials_->error(), HasSubstr("user mapping"));
     EXPECT_EQ(peer_.connections(), 0);
@@ -242,11 +241,11 @@ TEST_F(AwsCredentialsTest, AProfileThatIsNamedMustBeThere) {
     // The user mapping names one: the file, and nothing else.
     environment_["AWS_ACCESS_KEY_ID"] = "from the environment";
     environment_["AWS_SECRET_ACCESS_KEY"] = "secret";
-    destination_.password_required = true;
-    destination_.profile = "a";
+    options_.may_use_platform_keys = false;
+    options_.profile = "a";
     EXPECT_EQ(create().need(clock_.now()), State::ready);
     EXPECT_EQ(credentials_->keys().access_key_id, "A");
-    destination_.profile = "b";
+    options_.profile = "b";
     EXPECT_EQ(create().need(clock_.now()), State::failed);
     EXPECT_THAT(credentials_->error(), HasSubstr("profile \"b\" has no access key"));
     environment_["AWS_SHARED_CREDENTIALS_FILE"] = "/there/is/no/such/file";

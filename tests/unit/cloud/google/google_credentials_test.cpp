@@ -131,7 +131,7 @@ class GoogleCredentialsTest : public testing::Test {
     }
 
     GoogleCredentials* create() {
-        credentials_ = google_credentials(destination_, clock_);
+        credentials_ = google_credentials(options_, clock_);
         return credentials_.get();
     }
 
@@ -166,20 +166,14 @@ class GoogleCredentialsTest : public testing::Test {
         return taken_apart(value.substr(7));
     }
 
-    Destination destination_;
+    GoogleOptions options_;
     FakeClock clock_;
     std::unique_ptr<GoogleCredentials> credentials_;
 };
 
-TEST_F(GoogleCredentialsTest, AnEmulatorWantsNone) {
-    destination_.token = "abc";
-    destination_.emulated = true;
-    EXPECT_EQ(create(), nullptr);
-}
-
 TEST_F(GoogleCredentialsTest, ATokenIsTakenAsItIs) {
-    destination_.token = "abc";
-    destination_.password_required = true;
+    options_.token = "abc";
+    options_.may_use_platform_identity = false;
     create();
     EXPECT_EQ(need(), State::ready);
     EXPECT_EQ(credentials_->authorization(), "Bearer abc");
@@ -191,14 +185,14 @@ TEST_F(GoogleCredentialsTest, NobodyButASuperuserBorrowsTheServersIdentity) {
     ScriptedPeer metadata;
     setenv("GCE_METADATA_HOST", metadata.url().substr(7, metadata.url().rfind('/') - 7).c_str(), 1);
     setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere", 1);
-    destination_.password_required = true;
+    options_.may_use_platform_identity = false;
     create();
     EXPECT_EQ(need(), State::failed);
     EXPECT_EQ(credentials_->error(),
               "credentials are required in the user mapping: the owner of the foreign server is "
               "not a superuser");
     EXPECT_EQ(metadata.connections(), 0);
-    destination_.key = key_file();
+    options_.key = key_file();
     create();
     EXPECT_EQ(need(), State::ready);
 }
@@ -206,7 +200,7 @@ TEST_F(GoogleCredentialsTest, NobodyButASuperuserBorrowsTheServersIdentity) {
 // -- a key ------------------------------------------------------------------------------------
 
 TEST_F(GoogleCredentialsTest, AKeySignsATokenThatIsUsedUntilItIsAboutToExpire) {
-    destination_.key = key_file();
+    options_.key = key_file();
     create();
     ASSERT_EQ(need(), State::ready);
     const std::string first = credentials_->authorization();
@@ -225,7 +219,7 @@ TEST_F(GoogleCredentialsTest, AKeySignsATokenThatIsUsedUntilItIsAboutToExpire) {
 }
 
 TEST_F(GoogleCredentialsTest, ARejectedTokenIsReplaced) {
-    destination_.key = key_file();
+    options_.key = key_file();
     create();
     ASSERT_EQ(need(), State::ready);
     clock_.advance(seconds(1));
@@ -235,7 +229,7 @@ TEST_F(GoogleCredentialsTest, ARejectedTokenIsReplaced) {
 }
 
 TEST_F(GoogleCredentialsTest, WhatIsWrongWithAKeyIsSaidWithoutTheKey) {
-    destination_.key = key_file_with("top secret");
+    options_.key = key_file_with("top secret");
     create();
     EXPECT_EQ(need(), State::failed);
     EXPECT_EQ(credentials_->error(),
@@ -259,7 +253,7 @@ class KeyFile : public GoogleCredentialsTest {
 };
 
 TEST_F(KeyFile, IsReadWhenItIsNeeded) {
-    destination_.key_file = path_;
+    options_.key_file = path_;
     create();
     EXPECT_EQ(need(), State::failed);
     EXPECT_EQ(credentials_->error(),

@@ -1,9 +1,15 @@
-#include "core/destination.hpp"
+#include "sinks/registry.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+
+#include "sinks/aws/options.hpp"
+#include "sinks/http/options.hpp"
+#include "sinks/postgresql/options.hpp"
+#include "sinks/pubsub/options.hpp"
 
 namespace outbox {
 namespace {
@@ -22,7 +28,7 @@ const DestinationDefaults defaults{.connect_timeout = seconds(7),
                                    .allowed_hosts = "db.example.com"};
 
 Result<Destination> parse(const Options& server, const Options& mapping = {}) {
-    return Destination::parse("bus", server, mapping, defaults);
+    return parse_destination("bus", server, mapping, defaults);
 }
 
 Destination destination(const Options& server, const Options& mapping = {}) {
@@ -42,21 +48,21 @@ std::string text_of(const Error& error) {
 TEST(Destination, OfSchemeNullNeedsNothingElse) {
     const Destination d = destination({{"url", "null:"}});
     EXPECT_EQ(d.name, "bus");
-    EXPECT_EQ(d.kind, SinkKind::null);
+    EXPECT_EQ(d.sink->name, "null");
     EXPECT_TRUE(d.topics.matches_everything());
-    EXPECT_EQ(d.start, Start::beginning);
 }
 
 TEST(Destination, FallsBackToTheDefaultsOfTheServer) {
     const Destination d = destination({{"url", "postgresql:///catalog"}});
-    EXPECT_EQ(d.connect_timeout, seconds(7));
-    EXPECT_EQ(d.request_timeout, seconds(8));
-    EXPECT_EQ(d.default_user, "relay");
-    EXPECT_EQ(d.local_host, "/run/postgresql");
-    EXPECT_EQ(d.local_port, "5433");
+    EXPECT_FALSE(d.receipts);
     EXPECT_TRUE(d.allowed_hosts.allows("db.example.com"));
-    EXPECT_EQ(d.batch_size, 0u) << "the sink's own";
-    EXPECT_EQ(d.max_connections, 0u) << "the sink's own";
+    const PostgresqlOptions o = postgresql_options(d);
+    EXPECT_EQ(o.limits.connect, seconds(7));
+    EXPECT_EQ(o.limits.request, seconds(8));
+    EXPECT_EQ(o.role, "relay");
+    EXPECT_EQ(o.host, "/run/postgresql");
+    EXPECT_EQ(o.port, "5433");
+    EXPECT_EQ(o.batch_size, 1'000u);
 }
 
 TEST(Destination, OfSchemeHttpTakesItsOptions) {
@@ -68,62 +74,95 @@ TEST(Destination, OfSchemeHttpTakesItsOptions) {
                                        {"request_timeout", "2min"},
                                        {"ca_file", "/etc/ca.pem"},
                                        {"start", "end"},
+                                       {"receipts", "on"},
                                        {"url", "https://example.com/events?a=1"}},
                                       {{"user", "alice"}, {"password", "pw"}, {"token", "t"}});
-    EXPECT_EQ(d.kind, SinkKind::http);
-    EXPECT_EQ(d.url_text, "https://example.com/events?a=1");
+    EXPECT_EQ(d.sink->name, "http");
     EXPECT_EQ(d.url.host, "example.com");
     EXPECT_TRUE(d.topics.matches("video.events"));
     EXPECT_FALSE(d.topics.matches("user.events"));
-    EXPECT_EQ(d.format, EventFormat::batched);
-    EXPECT_EQ(d.batch_size, 50u);
-    EXPECT_EQ(d.max_connections, 4u);
-    EXPECT_EQ(d.connect_timeout, milliseconds(500));
-    EXPECT_EQ(d.request_timeout, seconds(120));
-    EXPECT_EQ(d.ca_file, "/etc/ca.pem");
-    EXPECT_EQ(d.start, Start::end);
-    EXPECT_EQ(d.user, "alice");
-    EXPECT_EQ(d.password, "pw");
-    EXPECT_EQ(d.token, "t");
+    EXPECT_TRUE(d.receipts);
+    const HttpOptions o = http_options(d);
+    EXPECT_EQ(o.url, "https://example.com/events?a=1");
+    EXPECT_EQ(o.format, EventFormat::batched);
+    EXPECT_EQ(o.batch_size, 50u);
+    EXPECT_EQ(o.transport.max_connections, 4u);
+    EXPECT_EQ(o.transport.more_connections, 0u);
+    EXPECT_EQ(o.transport.connect_timeout, milliseconds(500));
+    EXPECT_EQ(o.transport.request_timeout, seconds(120));
+    EXPECT_EQ(o.transport.ca_file, "/etc/ca.pem");
+    EXPECT_EQ(o.user, "alice");
+    EXPECT_EQ(o.password, "pw");
+    EXPECT_EQ(o.token, "t");
+}
+
+TEST(Destination, UsesMoreConnectionsUnlessTheirNumberIsGiven) {
+    const TransportOptions o = http_options(destination({{"url", "http://h/"}})).transport;
+    EXPECT_EQ(o.max_connections, 16u);
+    EXPECT_EQ(o.more_connections, 48u);
 }
 
 TEST(Destination, OfSchemePostgresqlTakesItsOptions) {
     const Destination d = destination(
-        {{"url", "postgresql://alice@db.example.com:5433/catalog?sslmode=verify-full"},
+        {{"url", "postgresql://alice@db.example.com:5434/c%41talog?sslmode=verify-full"},
          {"consumer", "catalog"},
          {"batch_size", "10000"}},
-        {{"user", "bob"}, {"password", "pw"}, {"sslcert", "c.pem"}, {"sslkey", "k.pem"}});
-    EXPECT_EQ(d.kind, SinkKind::postgresql);
-    EXPECT_EQ(d.url.user, "alice");
-    EXPECT_EQ(d.url.port, "5433");
-    EXPECT_EQ(d.url.path, "/catalog");
-    EXPECT_EQ(d.consumer, "catalog");
-    EXPECT_EQ(d.batch_size, 10'000u);
-    EXPECT_EQ(d.user, "bob");
-    EXPECT_EQ(d.password, "pw");
-    EXPECT_EQ(d.ssl_cert, "c.pem");
-    EXPECT_EQ(d.ssl_key, "k.pem");
+        {{"password", "pw"}, {"sslcert", "c.pem"}, {"sslkey", "k.pem"}});
+    EXPECT_EQ(d.sink->name, "postgresql");
+    const PostgresqlOptions o = postgresql_options(d);
+    EXPECT_EQ(o.role, "alice");
+    EXPECT_EQ(o.host, "db.example.com");
+    EXPECT_EQ(o.port, "5434");
+    EXPECT_EQ(o.database, "cAtalog");
+    EXPECT_EQ(o.consumer, "catalog");
+    EXPECT_EQ(o.batch_size, 10'000u);
+    EXPECT_EQ(o.password, "pw");
+    EXPECT_EQ(o.parameters,
+              (std::vector<std::pair<std::string, std::string>>{{"sslmode", "verify-full"}}));
+    EXPECT_THAT(o.files(), testing::ElementsAre("c.pem", "k.pem"));
+    EXPECT_EQ(
+        postgresql_options(destination({{"url", "postgresql://alice@h/db"}}, {{"user", "bob"}}))
+            .role,
+        "bob");
+}
+
+TEST(Destination, OfSchemePostgresqlTakesHostAndPortAsParameters) {
+    const PostgresqlOptions o = postgresql_options(destination(
+        {{"url", "postgresql:///db?host=/tmp&port=1&sslrootcert=system&sslcrl=crl.pem"}}));
+    EXPECT_EQ(o.host, "/tmp");
+    EXPECT_EQ(o.port, "1");
+    EXPECT_THAT(o.files(), testing::ElementsAre("crl.pem"));
+    EXPECT_EQ(postgresql_options(destination({{"url", "postgresql:///db?host=h"}})).port, "5432");
 }
 
 TEST(Destination, SchemesHaveTheirSinks) {
-    EXPECT_EQ(destination({{"url", "http://h/"}}).kind, SinkKind::http);
-    EXPECT_EQ(destination({{"url", "HTTPS://h/"}}).kind, SinkKind::http);
-    EXPECT_EQ(destination({{"url", "postgres://h/db"}}).kind, SinkKind::postgresql);
-    EXPECT_EQ(destination({{"url", "null:"}}).kind, SinkKind::null);
-    EXPECT_EQ(destination({{"url", "pull:"}, {"lanes", "1024"}}).kind, SinkKind::pull);
+    const auto sink_of = [](const Options& options) { return destination(options).sink->name; };
+    EXPECT_EQ(sink_of({{"url", "http://h/"}}), "http");
+    EXPECT_EQ(sink_of({{"url", "HTTPS://h/"}}), "http");
+    EXPECT_EQ(sink_of({{"url", "postgres://h/db"}}), "postgresql");
+    EXPECT_EQ(sink_of({{"url", "null:"}}), "null");
+    EXPECT_EQ(sink_of({{"url", "pull:"}, {"lanes", "1024"}}), "pull");
+    EXPECT_TRUE(sink_of_url("pull:")->is_fetched());
+    EXPECT_FALSE(sink_of_url("null:")->is_fetched());
+    EXPECT_EQ(sink_of_url(""), nullptr);
 }
 
 TEST(Destination, FormatsHaveTheirNames) {
+    const auto format_of = [](const Options& options) {
+        return http_options(destination(options)).format;
+    };
     const Option url{"url", "http://h/"};
-    EXPECT_EQ(destination({url}).format, EventFormat::binary);
-    EXPECT_EQ(destination({url, {"format", "binary"}}).format, EventFormat::binary);
-    EXPECT_EQ(destination({url, {"format", "structured"}}).format, EventFormat::structured);
+    EXPECT_EQ(format_of({url}), EventFormat::binary);
+    EXPECT_EQ(format_of({url, {"format", "binary"}}), EventFormat::binary);
+    EXPECT_EQ(format_of({url, {"format", "structured"}}), EventFormat::structured);
+    EXPECT_EQ(pubsub_options(destination({{"url", "pubsub://p"}, {"format", "binary"}})).format,
+              EventFormat::binary);
 }
 
 TEST(Destination, AMessageOfAwsHasTooFewAttributesForACloudEvent) {
     for (const char* url : {"sqs://eu-west-1", "sns://eu-west-1/123456789012"}) {
-        EXPECT_EQ(destination({{"url", url}}).format, EventFormat::attributes);
-        EXPECT_EQ(destination({{"url", url}, {"format", "structured"}}).format,
+        EXPECT_EQ(aws_sink_options(destination({{"url", url}})).format, EventFormat::attributes);
+        EXPECT_EQ(aws_sink_options(destination({{"url", url}, {"format", "structured"}})).format,
                   EventFormat::structured);
         for (const char* format : {"binary", "batched", "nonsense"}) {
             const Result<Destination> parsed = parse({{"url", url}, {"format", format}});
@@ -131,56 +170,119 @@ TEST(Destination, AMessageOfAwsHasTooFewAttributesForACloudEvent) {
             EXPECT_EQ(parsed.error().hint, "Write \"attributes\" or \"structured\".");
         }
     }
-    EXPECT_EQ(destination({{"url", "pubsub://p"}, {"format", "binary"}}).format,
-              EventFormat::binary);
 }
 
 TEST(Destination, OfPubsubHasAProjectAndPerhapsARegion) {
-    const Destination plain = destination({{"url", "pubsub://my-project"}});
-    EXPECT_EQ(plain.kind, SinkKind::pubsub);
+    const PubsubOptions plain = pubsub_options(destination({{"url", "pubsub://my-project"}}));
     EXPECT_EQ(plain.project, "my-project");
-    EXPECT_EQ(plain.region, "");
-    EXPECT_EQ(plain.endpoint_text, "");
+    EXPECT_EQ(plain.service_url, "https://pubsub.googleapis.com");
     EXPECT_FALSE(plain.emulated || plain.create_topics);
     EXPECT_EQ(plain.format, EventFormat::attributes);
+    EXPECT_TRUE(plain.topic.needs_only_topic());
+    EXPECT_EQ(pubsub_options(destination({{"url", "pubsub://p?region=europe-west1"}})).service_url,
+              "https://europe-west1-pubsub.googleapis.com");
 
-    const Destination other =
+    const PubsubOptions other = pubsub_options(
         destination({{"url", "pubsub://p?region=europe-west1&endpoint=https://x.example.com"},
                      {"create_topics", "on"},
                      {"topic", "{database}.{topic}"}},
-                    {{"key", "{\n}"}});
-    EXPECT_EQ(other.region, "europe-west1");
-    EXPECT_EQ(other.endpoint_text, "https://x.example.com");
-    EXPECT_EQ(other.endpoint.host, "x.example.com");
+                    {{"key", "{\n}"}}));
+    EXPECT_EQ(other.service_url, "https://x.example.com");
     EXPECT_TRUE(other.create_topics);
-    EXPECT_EQ(other.key, "{\n}");
+    EXPECT_EQ(other.google.key, "{\n}");
 }
 
 TEST(Destination, AnEmulatorGoesByItsHost) {
-    const Destination d = destination({{"url", "pubsub://p"}, {"emulator_host", "127.0.0.1:8085"}});
-    EXPECT_TRUE(d.emulated);
-    EXPECT_EQ(d.endpoint_text, "http://127.0.0.1:8085");
-    EXPECT_EQ(d.endpoint.port, "8085");
+    const PubsubOptions o = pubsub_options(destination(
+        {{"url", "pubsub://p?endpoint=http://x"}, {"emulator_host", "127.0.0.1:8085"}}));
+    EXPECT_TRUE(o.emulated);
+    EXPECT_EQ(o.service_url, "http://127.0.0.1:8085");
 }
 
 TEST(Destination, OfAwsHasARegionAndAnAccount) {
-    const Destination queue =
+    const AwsSinkOptions queue = aws_sink_options(
         destination({{"url", "sqs://eu-west-1"}, {"queue", "{topic}.fifo"}},
-                    {{"access_key_id", "A"}, {"secret_access_key", "S"}, {"session_token", "T"}});
-    EXPECT_EQ(queue.kind, SinkKind::sqs);
-    EXPECT_EQ(queue.region, "eu-west-1");
-    EXPECT_EQ(queue.account, "");
+                    {{"access_key_id", "A"}, {"secret_access_key", "S"}, {"session_token", "T"}}));
+    EXPECT_EQ(queue.kind, AwsKind::sqs);
+    EXPECT_EQ(queue.aws.region, "eu-west-1");
+    EXPECT_EQ(queue.aws.account, "");
     EXPECT_TRUE(queue.target.ends_with(".fifo"));
-    EXPECT_EQ(queue.access_key_id + queue.secret_access_key + queue.session_token, "AST");
-    const Destination topic =
-        destination({{"url", "sns://cn-north-1/123456789012?endpoint=http://h:1/"}});
-    EXPECT_EQ(topic.kind, SinkKind::sns);
-    EXPECT_EQ(topic.account, "123456789012");
-    EXPECT_EQ(topic.endpoint_text, "http://h:1/");
+    EXPECT_EQ(queue.aws.access_key_id + queue.aws.secret_access_key + queue.aws.session_token,
+              "AST");
+    EXPECT_TRUE(queue.aws.may_use_platform_keys);
+    const AwsSinkOptions topic = aws_sink_options(
+        destination({{"url", "sns://cn-north-1/123456789012?endpoint=http://h:1/"}}));
+    EXPECT_EQ(topic.kind, AwsKind::sns);
+    EXPECT_EQ(topic.aws.account, "123456789012");
+    EXPECT_EQ(topic.aws.endpoint, "http://h:1/");
 }
 
 TEST(Destination, ABatchOfOneNeedsNoBatchedFormat) {
-    EXPECT_EQ(destination({{"url", "http://h/"}, {"batch_size", "1"}}).batch_size, 1u);
+    EXPECT_EQ(http_options(destination({{"url", "http://h/"}, {"batch_size", "1"}})).batch_size,
+              1u);
+}
+
+// ---------------------------------------------------------------------------------------------
+// What is declared
+// ---------------------------------------------------------------------------------------------
+
+// They are shown in databases of any encoding.
+bool is_ascii(std::string_view text) {
+    return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7f; });
+}
+
+TEST(Declarations, AreComplete) {
+    std::set<std::string_view> schemes, names;
+    for (const SinkDeclaration* sink : all_sinks()) {
+        SCOPED_TRACE(sink->name);
+        EXPECT_TRUE(names.insert(sink->name).second);
+        for (std::string_view scheme : sink->schemes)
+            EXPECT_TRUE(schemes.insert(scheme).second) << scheme;
+        EXPECT_FALSE(sink->url.empty() || sink->title.empty() || sink->order.empty() ||
+                     sink->check.empty());
+        EXPECT_TRUE(is_ascii(sink->url) && is_ascii(sink->name) && is_ascii(sink->check));
+        EXPECT_NE(sink->check_url, nullptr);
+        EXPECT_FALSE(!sink->module.empty() && sink->create != nullptr);
+        EXPECT_EQ(sink->target != nullptr, sink->lanes);
+    }
+}
+
+std::vector<const OptionSpec*> options_of(const SinkDeclaration& sink) {
+    std::vector<const OptionSpec*> all;
+    for (const OptionSpec& spec : common_options)
+        all.push_back(&spec);
+    for (const OptionSpec& spec : sink.options)
+        all.push_back(&spec);
+    return all;
+}
+
+TEST(Declarations, OfOptionsSayWhatTheyAreAndHaveValidDefaults) {
+    for (const SinkDeclaration* sink : all_sinks()) {
+        std::set<std::string_view> names;
+        for (const OptionSpec* spec : options_of(*sink)) {
+            SCOPED_TRACE(std::string(sink->name) + " " + std::string(spec->name));
+            EXPECT_TRUE(names.insert(spec->name).second) << "twice";
+            EXPECT_NE(spec->description, "");
+            EXPECT_TRUE(is_ascii(spec->description) && is_ascii(spec->range));
+            EXPECT_NE(spec->place, OptionPlace::url);
+            EXPECT_TRUE(!spec->secret || spec->place == OptionPlace::user_mapping);
+            if (!spec->default_value.empty() && !spec->default_value.starts_with("outbox."))
+                EXPECT_EQ(check_value(*spec, spec->default_value), std::nullopt);
+        }
+        for (const OptionSpec& spec : sink->parameters)
+            EXPECT_EQ(spec.place, OptionPlace::url) << spec.name;
+    }
+}
+
+TEST(Declarations, SayWhichOptionsNameFilesOfTheServer) {
+    for (const char* option : {"sslcert", "sslkey", "key_file", "profile"})
+        EXPECT_TRUE(names_server_keys(option)) << option;
+    for (const char* option : {"ca_file", "password", "key", ""})
+        EXPECT_FALSE(names_server_keys(option)) << option;
+    EXPECT_EQ(file_option(destination({{"url", "https://h/"}, {"ca_file", "a"}})), "ca_file");
+    EXPECT_EQ(file_option(destination({{"url", "postgresql:///d?sslcrl=a"}})), "sslcrl");
+    EXPECT_EQ(file_option(destination({{"url", "postgresql:///d?sslrootcert=system"}})), "");
+    EXPECT_EQ(file_option(destination({{"url", "null:"}})), "");
 }
 
 TEST(DestinationValidation, AgreesWithParsing) {

@@ -1,0 +1,112 @@
+// Options of destinations: how they are declared, checked and read.
+//
+// An option is declared once, as a constant: sinks declare theirs in lib/sinks/<name>/options.hpp,
+// groups that several sinks share have a header of their own. What the validator accepts and advises,
+// the rows of outbox.destination_options(), the tables in the docs, and the values that a sink reads
+// all come from these constants.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/clock.hpp"
+#include "core/result.hpp"
+#include "core/text_template.hpp"
+
+namespace outbox {
+
+// As it stands in a catalog.
+struct Option {
+    std::string name;
+    std::string value;
+
+    bool operator==(const Option&) const = default;
+};
+
+enum class OptionPlace {
+    server,        // CREATE SERVER
+    user_mapping,  // CREATE USER MAPPING
+    url,           // a parameter of the URL
+};
+
+enum class OptionType {
+    text,      // not empty, no control characters
+    number,    // from 1 to `max`
+    duration,  // see parse_duration()
+    choice,    // one of `choices`
+    toggle,    // on, off
+    name,      // a template for names, such as "{topic}"
+    topics,    // patterns of topics
+    url,       // the URL of the destination; its sink checks it
+};
+
+// Whether the value names a file that the server process reads.
+enum class NamesFile { no, yes, unless_system };  // unless_system: the value "system" does not
+
+struct OptionSpec;
+using CheckValue = std::optional<Error> (*)(const OptionSpec& spec, std::string_view value);
+
+struct OptionSpec {
+    std::string_view name;
+    OptionPlace place = OptionPlace::server;
+    OptionType type = OptionType::text;
+    std::int64_t max = 0;                           // of a number
+    std::array<std::string_view, 4> choices{};      // of a choice; the rest is empty
+    std::string_view unit{};                        // of a number: what it counts
+    std::string_view range{};                       // what the type does not say about valid values
+    // A value, or the name of the setting that is the default ("outbox.…"). Empty: without the option
+    // the destination does without.
+    std::string_view default_value{};
+    std::string_view description{};
+    bool secret = false;                      // concealed in whatever a destination says
+    NamesFile names_file = NamesFile::no;
+    CheckValue check = nullptr;               // in place of the check that the type has
+};
+
+// Returns std::nullopt if the option can have this value.
+std::optional<Error> check_value(const OptionSpec& spec, std::string_view value);
+// For a `check` that knows more than the type.
+std::optional<Error> check_choice(const OptionSpec& spec, std::string_view value);
+
+bool names_file(const OptionSpec& spec, std::string_view value) noexcept;
+
+// "invalid value for option ...", with this hint.
+Error invalid_option_value(std::string_view option, std::string hint);
+
+// The options that a destination has, all of which have been checked. They cross the border to the
+// module of the sink as text, and the module reads them by its own declarations. An option that is
+// not set, or whose text is not a value of its type, reads as its default.
+class OptionValues {
+  public:
+    OptionValues() = default;
+    explicit OptionValues(std::vector<Option> options) : options_(std::move(options)) {}
+
+    const std::string* find(std::string_view name) const noexcept;  // nullptr if it is not set
+    bool has(const OptionSpec& spec) const noexcept { return find(spec.name) != nullptr; }
+
+    std::string text(const OptionSpec& spec) const;
+    std::size_t number(const OptionSpec& spec) const noexcept;
+    bool toggle(const OptionSpec& spec) const noexcept;
+    TextTemplate name(const OptionSpec& spec) const;
+    // For options whose default is a setting.
+    Micros duration(const OptionSpec& spec, Micros otherwise) const;
+    bool toggle(const OptionSpec& spec, bool otherwise) const noexcept;
+
+  private:
+    std::string_view given_or_default(const OptionSpec& spec) const noexcept;
+
+    std::vector<Option> options_;
+};
+
+// "500", "500ms", "10s", "2min", "1h": at least a millisecond, at most a day.
+Result<Micros> parse_duration(std::string_view text);
+
+// "a, b, c"
+std::string comma_separated(const std::vector<std::string_view>& names);
+
+}  // namespace outbox

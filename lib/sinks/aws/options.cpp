@@ -1,0 +1,100 @@
+#include "sinks/aws/options.hpp"
+
+namespace outbox {
+
+static constexpr OptionSpec batch_size =
+    batch_size_option("10", "most messages of a request; the service takes 10");
+
+// CloudEvents have more attributes than a message can.
+static std::optional<Error> check_format(const OptionSpec& spec, std::string_view value) {
+    std::optional<Error> error = check_choice(spec, value);
+    if (error && value == "binary")
+        error->detail =
+            "A message of SQS and SNS has at most 10 attributes, a CloudEvent has more.";
+    return error;
+}
+static constexpr OptionSpec format{
+    .name = "format",
+    .type = OptionType::choice,
+    .choices = {"attributes", "structured"},
+    .default_value = "attributes",
+    .description = "the payload with attributes of our own, or a CloudEvents document",
+    .check = check_format};
+static constexpr OptionSpec max_connections = max_connections_option("16");
+static constexpr std::string_view template_fields =
+    "{topic}, {aggregate_type}, {event_type}, {database} and text";
+static constexpr OptionSpec queue{
+    .name = "queue",
+    .type = OptionType::name,
+    .range = template_fields,
+    .default_value = "{topic}",
+    .description =
+        "name of the queue that an event goes to; one that ends with .fifo is a FIFO queue"};
+static constexpr OptionSpec topic{
+    .name = "topic",
+    .type = OptionType::name,
+    .range = template_fields,
+    .default_value = "{topic}",
+    .description =
+        "name of the topic that an event goes to; one that ends with .fifo is a FIFO topic"};
+
+static constexpr std::array<OptionSpec, 11> options_with(const OptionSpec& target) {
+    return {connect_timeout_option,   request_timeout_option, batch_size,    format,
+            max_connections,          ca_file_option,         target,        access_key_id_option,
+            secret_access_key_option, session_token_option,   profile_option};
+}
+static constexpr std::array sqs_options = options_with(queue);
+static constexpr std::array sns_options = options_with(topic);
+
+static std::optional<Error> check_sqs_url(const Url& url, std::string_view) {
+    return check_aws_url(url, "sqs://eu-west-1", false);
+}
+
+static std::optional<Error> check_sns_url(const Url& url, std::string_view) {
+    return check_aws_url(url, "sns://eu-west-1/123456789012", true);
+}
+
+static constexpr std::array<std::string_view, 1> sqs_schemes{"sqs"};
+constinit const SinkDeclaration sqs_declaration{
+    .name = "sqs",
+    .schemes = sqs_schemes,
+    .url = "sqs://<region>",
+    .title = "Amazon SQS",
+    .order = "per ordering key in a FIFO queue",
+    .options = sqs_options,
+    .parameters = aws_url_parameters,
+    .target = &queue,
+    .lanes = true,
+    .check = "address, connection, certificate, credentials, and whether each queue exists",
+    .check_url = check_sqs_url,
+    .module = "pg_outbox_aws.so"};
+
+static constexpr std::array<std::string_view, 1> sns_schemes{"sns"};
+constinit const SinkDeclaration sns_declaration{
+    .name = "sns",
+    .schemes = sns_schemes,
+    .url = "sns://<region>/<account>",
+    .title = "Amazon SNS",
+    .order = "per ordering key to a FIFO topic",
+    .options = sns_options,
+    .parameters = aws_url_parameters,
+    .target = &topic,
+    .lanes = true,
+    .check = "address, connection, certificate, credentials, and whether each topic exists",
+    .check_url = check_sns_url,
+    .module = "pg_outbox_aws.so"};
+
+AwsSinkOptions aws_sink_options(const Destination& destination) {
+    const OptionValues& values = destination.options;
+    const bool is_sns = destination.url.scheme == sns_schemes.front();
+    return {.kind = is_sns ? AwsKind::sns : AwsKind::sqs,
+            .source = destination.source,
+            .target = values.name(is_sns ? topic : queue),
+            .receipts = destination.receipts,
+            .format = event_format(values, format),
+            .batch_size = values.number(batch_size),
+            .transport = transport_options(destination, max_connections),
+            .aws = aws_options(destination)};
+}
+
+}  // namespace outbox

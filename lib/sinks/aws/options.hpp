@@ -1,0 +1,29 @@
+// Options of destinations that are Amazon SQS or SNS.
+#pragma once
+
+#include <string>
+
+#include "cloud/aws/aws_options.hpp"
+#include "core/destination.hpp"
+#include "net/transport_options.hpp"
+#include "sinks/event_format.hpp"
+
+namespace outbox {
+
+struct AwsSinkOptions {
+    AwsKind kind = AwsKind::sqs;
+    std::string source;  // the database events come from
+    TextTemplate target;  // name of the queue or topic
+    bool receipts = false;
+    EventFormat format = EventFormat::attributes;
+    std::size_t batch_size = 0;
+    TransportOptions transport;
+    AwsOptions aws;
+};
+
+AwsSinkOptions aws_sink_options(const Destination& destination);
+
+extern const SinkDeclaration sqs_declaration;
+extern const SinkDeclaration sns_declaration;
+
+}  // namespace outbox

@@ -1,0 +1,78 @@
+#include "sinks/http/options.hpp"
+
+namespace outbox {
+
+static constexpr OptionSpec batch_size =
+    batch_size_option("100", "most events of a request, in the format \"batched\"");
+static constexpr OptionSpec format{
+    .name = "format",
+    .type = OptionType::choice,
+    .choices = {"binary", "structured", "batched"},
+    .default_value = "binary",
+    .description = "CloudEvents: in headers, as a JSON document, or as an array of those"};
+static constexpr OptionSpec max_connections = max_connections_option("16");
+static constexpr OptionSpec user{.name = "user",
+                                 .place = OptionPlace::user_mapping,
+                                 .description = "user of basic authentication"};
+static constexpr OptionSpec password{.name = "password",
+                                     .place = OptionPlace::user_mapping,
+                                     .description = "password of basic authentication",
+                                     .secret = true};
+static constexpr OptionSpec token{.name = "token",
+                                  .place = OptionPlace::user_mapping,
+                                  .description = "sent as Authorization: Bearer",
+                                  .secret = true};
+static constexpr std::array options{connect_timeout_option,
+                                    request_timeout_option,
+                                    batch_size,
+                                    format,
+                                    max_connections,
+                                    ca_file_option,
+                                    user,
+                                    password,
+                                    token};
+
+static std::optional<Error> check_url(const Url& url, std::string_view) {
+    if (url.host.empty())
+        return Error{ErrorKind::invalid_value, "URL has no host", "",
+                     "Write for example \"https://example.com/events\"."};
+    if (url.user)
+        return Error{ErrorKind::invalid_value, "URL must not contain a user or password", "",
+                     "Set \"user\" and \"password\", or \"token\", in CREATE USER MAPPING."};
+    return std::nullopt;
+}
+
+static std::optional<Error> check_options(const OptionValues& values) {
+    if (!values.has(batch_size) || values.number(batch_size) == 1 ||
+        event_format(values, format) == EventFormat::batched)
+        return std::nullopt;
+    return Error{ErrorKind::invalid_value, "option \"batch_size\" has no effect here", "",
+                 "It needs the format \"batched\"."};
+}
+
+static constexpr std::array<std::string_view, 2> schemes{"http", "https"};
+constinit const SinkDeclaration http_declaration{
+    .name = "http",
+    .schemes = schemes,
+    .url = "https://<host>/<path>",
+    .title = "a web server",
+    .order = "per ordering key",
+    .options = options,
+    .check = "address, connection and, with https, the certificate",
+    .check_url = check_url,
+    .check_options = check_options,
+    .module = "pg_outbox_http.so"};
+
+HttpOptions http_options(const Destination& destination) {
+    const OptionValues& values = destination.options;
+    return {.url = destination.url_text,
+            .source = destination.source,
+            .format = event_format(values, format),
+            .batch_size = values.number(batch_size),
+            .transport = transport_options(destination, max_connections),
+            .token = values.text(token),
+            .user = values.text(user),
+            .password = values.text(password)};
+}
+
+}  // namespace outbox

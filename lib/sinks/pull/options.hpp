@@ -1,0 +1,10 @@
+// Options of a destination whose events are fetched. Its code is SQL: sql/pg_outbox/pull.sql.
+#pragma once
+
+#include "core/sink_declaration.hpp"
+
+namespace outbox {
+
+extern const SinkDeclaration pull_declaration;
+
+}  // namespace outbox
