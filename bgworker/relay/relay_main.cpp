@@ -308,12 +308,12 @@ static void show_progress() {
     slot.lanes_down.store(pipeline.lanes_down(), std::memory_order_relaxed);
     slot.request_limit.store(pipeline.request_limit(), std::memory_order_relaxed);
     const Condition::Kind kind = relay.condition();
+    show_failures(kind);  // before the state, so that a state has its reason
     set_my_state(pipeline.paused()                      ? WorkerState::paused
                  : kind == Condition::Kind::failing     ? WorkerState::backing_off
                  : kind == Condition::Kind::throttled   ? WorkerState::throttled
                  : pipeline.unsettled() > 0             ? WorkerState::delivering
                                                         : WorkerState::idle);
-    show_failures(kind);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ UPDATE app_outbox o
 RETURNING o.*
 """
         )
-    assert "publisher out of service" in (refusal.value.diag.message_hint or "")
+    assert "Turn off the application's own publisher" in (refusal.value.diag.message_hint or "")
     assert lifecycle(db, event_id)["locked_at"] is None
 
 

@@ -60,7 +60,7 @@ SUBTRANSACTIONS = """
     END $$
 """
 # What a destination with this number takes of these topics.
-SELECTED = "topic LIKE ANY (outbox.topic_patterns({topics})) AND (only_to IS NULL OR only_to = {number})"
+SELECTED = "topic LIKE ANY (outbox_internal.topic_patterns({topics})) AND (only_to IS NULL OR only_to = {number})"
 WINDOW = f"""
     SELECT xid::text, position
       FROM outbox_internal.window_events(%s::pg_snapshot, %s::pg_snapshot, %s, %s, %s::pg_snapshot, %s)
@@ -143,7 +143,7 @@ def look_with_own_events(connection: psycopg.Connection, start: str, dice: rando
 
 def deal_out(connection: psycopg.Connection, destination: str) -> list[Place]:
     """Has a pull destination read on as far as it gets, and compares its batches with the windows of a relay."""
-    topics = connection.execute("SELECT outbox.destination_option(%s, 'topics')", (destination,)).fetchall()[0][0]
+    topics = connection.execute("SELECT outbox_internal.destination_option(%s, 'topics')", (destination,)).fetchall()[0][0]
     dealt: list[Place] = []
     more = True
     while more:
@@ -349,7 +349,7 @@ class Reading:
 
     def finish(self) -> None:
         """When nothing is in progress any more: nothing is lost, nothing comes twice."""
-        selected_by_d = SELECTED.format(topics="outbox.destination_option('d', 'topics')", number="%s")
+        selected_by_d = SELECTED.format(topics="outbox_internal.destination_option('d', 'topics')", number="%s")
         log = self.database.execute(
             f"SELECT xid::text, position, only_to IS NULL, {selected_by_d} FROM outbox.event WHERE position > %s "
             "ORDER BY position",

@@ -129,7 +129,7 @@ def test_a_failing_event_holds_back_its_key_only(target: Target, consume: Consum
     "type, sqlstate, error",
     [
         ("throw", "P0001", "no? good"),
-        ("throw_int", "P0001", "no std::exception"),
+        ("throw_int", "P0001", "not a std::exception"),
         ("swallow", "22012", "division by zero"),
     ],
 )

@@ -266,8 +266,9 @@ TEST(Declarations, OfOptionsSayWhatTheyAreAndHaveValidDefaults) {
             EXPECT_TRUE(is_ascii(spec->description) && is_ascii(spec->range));
             EXPECT_NE(spec->place, OptionPlace::url);
             EXPECT_TRUE(!spec->secret || spec->place == OptionPlace::user_mapping);
-            if (!spec->default_value.empty() && !spec->default_value.starts_with("outbox."))
+            if (!spec->default_value.empty() && !spec->default_value.starts_with("outbox.")) {
                 EXPECT_EQ(check_value(*spec, spec->default_value), std::nullopt);
+            }
         }
         for (const OptionSpec& spec : sink->parameters)
             EXPECT_EQ(spec.place, OptionPlace::url) << spec.name;
