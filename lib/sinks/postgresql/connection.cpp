@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/percent.hpp"
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
@@ -144,9 +143,8 @@ void PostgresqlConnection::start_connection(const std::string& addresses) {
     add("password", options_.password);
     add("sslcert", options_.ssl_cert);
     add("sslkey", options_.ssl_key);
-    for (const auto& [name, value] : url.query)
-        if (name != "host" && name != "port")
-            add(name.c_str(), value);
+    for (const auto& [name, value] : options_.parameters)
+        add(name.c_str(), value);
 
     std::vector<const char*> names, values;
     for (const auto& [name, value] : parameters) {
