@@ -1,12 +1,21 @@
 #!/usr/bin/env bash
 # pg_regress and isolation tests against a private server that has the extension preloaded.
 #
-#   regress/run.sh [test ...]      names as in regress/sql or regress/specs; default: all
+#   regress/run.sh [--discard-caches] [test ...]    names as in regress/sql or regress/specs; default: all
+#
+# --discard-caches sets debug_discard_caches = 1: each look-up in a catalog forgets all that was looked up
+# before. The server must be built with assertions (docs/architecture.md), and each test takes hours.
 #
 # Every file in sql/ and specs/ is run: the schedules are made from what is there. Differences are
 # printed, and left in $OUTBOX_BUILD/regress.
 
 source "$(dirname "$0")/../scripts/common.sh"
+
+discard_caches=0
+if [ "${1:-}" = --discard-caches ]; then
+    discard_caches=1
+    shift
+fi
 
 need() { [ -x "$1" ] || die "$1 is missing: install the server package that brings it"; }
 pgxs_test=$(dirname "$("$pg_config" --pgxs)")/../test
@@ -36,6 +45,7 @@ mkdir -p "$directory/stage"
     echo "max_prepared_transactions = 10"
     echo "max_worker_processes = 32"
     echo "fsync = off"
+    [ $discard_caches -eq 0 ] || echo "debug_discard_caches = 1"
 } >"$directory/settings"
 start_server "$directory" <"$directory/settings"
 

@@ -30,7 +30,7 @@ build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev 
 
 # Builds what the arguments (for cmake) ask for.
 build_project() {
-    cmake -S "$repository" -B "$build" -G Ninja "$@" >/dev/null
+    cmake -S "$repository" -B "$build" -G Ninja ${PG_CONFIG:+-D "PG_CONFIG=$PG_CONFIG"} "$@" >/dev/null
     cmake --build "$build" | tail -n 1 >&2
 }
 
@@ -38,8 +38,8 @@ pg_config=${PG_CONFIG:-pg_config}
 pg_bin() { "$pg_config" --bindir; }
 
 as_server_user() {
-    if [ "$(id -u)" -eq 0 ]; then
-        setpriv --reuid=postgres --regid=postgres --init-groups -- "$@"
+    if [ "$(id -u)" -eq 0 ]; then # who may not reach the directory we are in
+        (cd / && exec setpriv --reuid=postgres --regid=postgres --init-groups -- "$@")
     else
         "$@"
     fi

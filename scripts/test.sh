@@ -4,7 +4,12 @@
 #   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [security] [drills]     default: all but threads
 #   scripts/test.sh --long [minutes]       the drill of random kills for so long; default: 60
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for so long, two at a time; default: 60
+#   scripts/test.sh --stress NAME [times]  one test again and again beside a load on all processors; default: 50 times
 #
+# NAME is a file of pytest (test_log.py), a test of it (test_log.py::test_x), what -k of pytest selects, or, if it
+# begins with a capital letter, a regular expression for names of CTest. The first failure ends the runs and is shown.
+#
+# After every suite its ten slowest tests are printed.
 # A drill or fuzzer prints its seed; with OUTBOX_TEST_SEED=<seed> it is repeated.
 # With REQUIRE_ALL_TESTS=1 a test that cannot run here is a failure, not a skip.
 
@@ -20,13 +25,20 @@ if [ "${suites[0]}" = --long ] || [ "${suites[0]}" = --fuzz ]; then
         --fuzz) suites=(fuzzers) ;;
     esac
     export OUTBOX_DRILL_MINUTES=$minutes OUTBOX_FUZZ_MINUTES=$minutes
+elif [ "${suites[0]}" = --stress ]; then
+    name=${suites[1]:-}
+    times=${suites[2]:-50}
+    [ -n "$name" ] || die "usage: scripts/test.sh --stress NAME [times]"
+    [[ $times =~ ^[1-9][0-9]*$ ]] || die "times is a number above 0, not \"$times\""
+    suites=(stress)
 fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
     python3-pytest python3-pytest-xdist python3-psycopg procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler
 
 results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
+beside=() # processes of ours
+trap '[ ${#beside[@]} -eq 0 ] || kill "${beside[@]}" 2>/dev/null || true; rm -rf "$results"' EXIT
 passed=0
 failed=0
 count() { # count PASSED FAILED SUITE
@@ -35,10 +47,11 @@ count() { # count PASSED FAILED SUITE
     say "== $3: $1 passed, $2 failed"
 }
 
-# The numbers of a junit file; none: the suite did not get that far, which is a failure.
+# The numbers of a junit file, and on standard error its slowest tests, with their setup and teardown.
+# No numbers: the suite did not get that far, which is a failure.
 count_junit() { # count_junit FILE SUITE
     local numbers
-    numbers=$(python3 - "$1" "$results/failures" <<'END'
+    numbers=$(python3 - "$1" "$results/failures" "$2" <<'END'
 import sys, xml.etree.ElementTree as tree
 try:
     suites = [s for s in tree.parse(sys.argv[1]).iter("testsuite") if s.get("tests")]
@@ -46,10 +59,15 @@ try:
     bad = sum(int(s.get("failures", 0)) + int(s.get("errors", 0)) for s in suites)
     skipped = sum(int(s.get("skipped", 0)) + int(s.get("disabled", 0)) for s in suites)
     print(total - bad - skipped, bad)
+    times = []
     for case in tree.parse(sys.argv[1]).iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        times.append((float(case.get("time") or 0), name))
         for problem in [*case.findall("failure"), *case.findall("error")]:
-            name = f"{case.get('classname')}.{case.get('name')}"
             print(name, (problem.get("message") or "").split("\n")[0][:500], file=open(sys.argv[2], "a"))
+    print(f"-- {sys.argv[3]}: the ten slowest of {sum(time for time, _ in times):.0f} s of tests", file=sys.stderr)
+    for time, name in sorted(times, reverse=True)[:10]:
+        print(f"{time:8.2f} s  {name}", file=sys.stderr)
 except (OSError, tree.ParseError):
     print(0, 1)
 END
@@ -58,8 +76,15 @@ END
     count $numbers "$2"
 }
 
+# What all suites test, once.
+built=
+build_tests() {
+    [ -n "$built" ] || build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
+    built=1
+}
+
 run_unit() {
-    build_project -D OUTBOX_TESTS=ON
+    build_tests
     (cd "$build" && ctest --output-on-failure -j2 --output-junit "$results/unit.xml" >"$results/unit.log" 2>&1) ||
         tail -n 60 "$results/unit.log" >&2
     count_junit "$results/unit.xml" unit
@@ -79,8 +104,8 @@ run_sanitized() {
 # A report ends the process, so its test fails. gRPC itself is not instrumented.
 run_threads() {
     local threads=$build-threads tests=$repository/tests/system/client
-    build_project -D OUTBOX_TESTS=ON # the server's part
-    install_servers
+    build_tests # the server's part
+    servers_installed
     cmake -S "$repository" -B "$threads" -G Ninja -D OUTBOX_SANITIZE=thread -D CMAKE_BUILD_TYPE=Debug >/dev/null
     cmake --build "$threads" | tail -n 1 >&2
     (cd "$threads" && ctest --output-on-failure -j2 --output-junit "$results/threads.xml" >"$results/threads.log" 2>&1) ||
@@ -95,13 +120,16 @@ run_threads() {
 }
 
 run_regress() {
-    build_project -D OUTBOX_TESTS=ON
+    build_tests
     local status=0 ok bad
     "$repository/regress/run.sh" >"$results/regress.log" 2>&1 || status=1
     [ $status -eq 0 ] || tail -n 100 "$results/regress.log" >&2
     ok=$(grep -Ec '^test .*\.\.\. ok|^ok +[0-9]' "$results/regress.log" || true)
     bad=$(grep -Ec '^test .*\.\.\. FAILED|^not ok' "$results/regress.log" || true)
     [ $status -eq 0 ] || [ "$bad" -gt 0 ] || bad=1 # it did not get that far
+    say "-- regress: the ten slowest"
+    grep -E '^(test|ok|not ok) .* ms$' "$results/regress.log" | sed -E 's/^(test|(not )?ok +[0-9]+ +[-+]) +//' |
+        awk '{ printf "%8.2f s  %s\n", $(NF - 1) / 1000, $1 }' | sort -rn | sed -n 1,10p >&2
     count "$ok" "$bad" regress
 }
 
@@ -127,6 +155,18 @@ install_servers() {
 }
 installed() { cmp -s "$repository/tests/$1" "$build/servers/$1"; }
 
+# That waits for the network, so it goes on while others build.
+installing=
+begin_to_install() {
+    install_servers &
+    installing=$!
+    beside+=("$installing")
+}
+servers_installed() {
+    [ -z "$installing" ] || wait "$installing"
+    installing=
+}
+
 install_python() {
     /usr/bin/python3 -m venv --clear "$build/servers/python" &&
         "$build/servers/python/bin/pip" install -q -r "$repository/tests/requirements.txt" &&
@@ -150,45 +190,107 @@ install_debezium() {
 
 # Most of the time tests wait, so more of them run side by side than there are processors. The tests of a file share servers.
 run_pytest() { # run_pytest SUITE
-    install_servers
+    servers_installed
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/$1" -p no:cacheprovider \
         -n 3 --dist loadfile --junitxml="$results/$1.xml" >&2 || true
     count_junit "$results/$1.xml" "$1"
 }
 
 run_system() {
-    build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
+    build_tests
     run_pytest system
 }
 
 run_drills() {
-    build_project -D OUTBOX_TESTS=ON
+    build_tests
     run_pytest drills
 }
 
 run_security() {
-    build_project -D OUTBOX_TESTS=ON
+    build_tests
     run_pytest security
 }
 
 run_fuzzers() {
-    build_project -D OUTBOX_TESTS=ON
+    build_tests
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository"/tests/security/fuzz -p no:cacheprovider \
         -n 2 --dist loadfile -o faulthandler_timeout=0 --junitxml="$results/fuzzers.xml" >&2 || true
     count_junit "$results/fuzzers.xml" fuzzers
 }
 
 run_random_kills() { # shows what it does
-    build_project -D OUTBOX_TESTS=ON
+    build_tests
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q -s "$repository/tests/drills/test_random_kills.py" \
         -p no:cacheprovider --junitxml="$results/random_kills.xml" >&2 || true
     count_junit "$results/random_kills.xml" "random kills"
 }
 
+one_by_one() { # one_by_one ARGUMENT...: pytest
+    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q -x -p no:cacheprovider "$@"
+}
+
+# What $name is; fails if there is no such test. `of` becomes the file, or the suites that have some.
+find_tests() {
+    local suite
+    of=()
+    case $name in
+        [A-Z]*)
+            kind=ctest
+            (cd "$build" && ctest -N -R "$name") | grep -q '^Total Tests: [1-9]'
+            ;;
+        *.py | *.py::*)
+            kind=file
+            mapfile -t of < <(find "$repository"/tests/{system,security,drills} -name "$(basename "${name%%::*}")")
+            [ ${#of[@]} -eq 1 ] && of=("${of[0]}${name#"${name%%::*}"}")
+            ;;
+        *)
+            kind=selection
+            for suite in system security drills; do
+                ! one_by_one "$repository/tests/$suite" -k "$name" --collect-only >/dev/null || of+=("$suite")
+            done
+            [ ${#of[@]} -gt 0 ]
+            ;;
+    esac
+}
+
+run_tests_found() {
+    local suite
+    case $kind in
+        ctest) (cd "$build" && ctest --output-on-failure -R "$name") ;;
+        file) one_by_one "${of[0]}" ;;
+        selection) for suite in "${of[@]}"; do one_by_one "$repository/tests/$suite" -k "$name" || return; done ;;
+    esac
+}
+
+# Beside a load a test gets half a processor at most, and at times that nobody foresees.
+run_stress() {
+    local n kind of seed=${OUTBOX_TEST_SEED:-}
+    export REQUIRE_ALL_TESTS=1 OUTBOX_TEST_SLOWNESS=${OUTBOX_TEST_SLOWNESS:-3}
+    build_tests
+    find_tests || die "no test is named $name"
+    [ $kind = ctest ] || install_servers
+    for ((n = 0; n < $(nproc); n++)); do
+        setpriv --pdeathsig KILL bash -c 'while :; do :; done' &
+        beside+=($!)
+    done
+    for ((n = 1; n <= times; n++)); do
+        # Unit tests have the same seeds in every run, and more than one.
+        [ -n "$seed" ] || [ $kind = ctest ] || export OUTBOX_TEST_SEED=$((SRANDOM % 1000000))
+        run_tests_found >"$results/stress.log" 2>&1 || break
+    done
+    if [ "$n" -le "$times" ]; then
+        cat "$results/stress.log" >&2
+        say "run $n of $name failed${OUTBOX_TEST_SEED:+; OUTBOX_TEST_SEED=$OUTBOX_TEST_SEED}"
+    fi
+    say "$((n - 1)) of $times passed"
+    count $((n - 1)) $((n <= times)) "$name beside a load"
+}
+
 for suite in "${suites[@]}"; do
     declare -F "run_$suite" >/dev/null || die "no such suite: $suite"
-    "run_$suite"
 done
+[[ ! " ${suites[*]} " =~ \ (threads|system|security|drills)\  ]] || begin_to_install
+for suite in "${suites[@]}"; do "run_$suite"; done
 [ ! -s "$results/failures" ] || sed 's/^/failed: /' "$results/failures" >&2
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

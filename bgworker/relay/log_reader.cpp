@@ -55,7 +55,8 @@ static uint64 widen(TransactionId xid, FullTransactionId next) {
     return (epoch << 32) | xid;
 }
 
-static void copy_snapshot(Snapshot& to, const SnapshotData* from) {
+void copy_active_snapshot(Snapshot& to) {
+    const SnapshotData* from = GetActiveSnapshot();
     const FullTransactionId next = ReadNextFullTransactionId();
     const CoreError error = call_core([&] {
         to.xmin = widen(from->xmin, next);
@@ -158,6 +159,12 @@ static Relation open_order_index(Relation segment) {
     pg_unreachable();
 }
 
+// Keeps the keeper from emptying segments that we know places in. A session has no slot, but locks.
+static void note_reading(uint32 segments) {
+    if (my_slot >= 0)
+        shared->slots[my_slot].reading = segments;
+}
+
 // Adds the entries of one segment. False: the log is gone.
 static bool scan_segment(LogReader* reader, int number, const Snapshot& from,
                          const Settled& settled, const Snapshot& to) {
@@ -175,17 +182,17 @@ static bool scan_segment(LogReader* reader, int number, const Snapshot& from,
         index_close(segment.index, AccessShareLock);
     }
     // Before the lock is released, under which the keeper looks.
-    shared->slots[my_slot].reading = reader->segments;
+    note_reading(reader->segments);
     table_close(table, AccessShareLock);
     return true;
 }
 
 void forget_window() {
-    shared->slots[my_slot].reading = 0;
+    note_reading(0);
 }
 
-int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to) {
-    copy_snapshot(to, GetActiveSnapshot());
+int64 collect_window(LogReader* reader, const Snapshot& from, const Settled& settled,
+                     const Snapshot& to) {
     reset_spool(reader->spool);
     reader->commits = 0;
     reader->commits_end = InvalidXLogRecPtr;
@@ -193,10 +200,15 @@ int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settle
     for (int i = 0; i < segment_count; i++)
         if (!scan_segment(reader, i, from, settled, to))
             return -1;
-    const uint64 count = sort_spool(reader->spool);
+    return static_cast<int64>(sort_spool(reader->spool));
+}
+
+int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to) {
+    copy_active_snapshot(to);
+    const int64 count = collect_window(reader, from, settled, to);
     if (count > 0)
         flush_commits(reader);
-    return static_cast<int64>(count);
+    return count;
 }
 
 // ---------------------------------------------------------------------------------------------

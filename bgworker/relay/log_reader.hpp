@@ -15,6 +15,9 @@
 // was rolled back shows only then. Until all of a window is read the keeper leaves its segments alone
 // (bgworker/keeper/segments.hpp): the keeper does not count rolled-back rows, but the spool still holds
 // their TIDs.
+//
+// The same rule stands in sql/pg_outbox/window.sql, for pull destinations.
+// tests/system/test_windows.py compares the two.
 #pragma once
 
 #include <vector>
@@ -32,9 +35,18 @@ LogReader* create_log_reader();
 // The next window may begin anywhere.
 void restart_reading(LogReader* reader);
 
-// Both in one transaction of begin_work().
+// All of these in a transaction of begin_work(), or in that of a session.
 
-// Scans the window from `from` to the active snapshot, of which `to` becomes a copy, and makes sure
+// The active snapshot.
+void copy_active_snapshot(Snapshot& to);
+
+// Scans the window from `from` to `to`, which is not later than the active snapshot. Returns the
+// number of events it may have, or -1 if the log is gone. In a session (outbox_internal.read_window()) the
+// caller keeps the segments locked until it has read the window.
+int64 collect_window(LogReader* reader, const Snapshot& from, const Settled& settled,
+                     const Snapshot& to);
+
+// The same from `from` to the active snapshot, of which `to` becomes a copy. Also makes sure
 // that its transactions are on disk: an event must not outrun the durability of its transaction.
 // Returns how many events it may have, or -1: the log is gone.
 int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to);

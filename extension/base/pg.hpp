@@ -43,6 +43,7 @@ extern "C" {
 #include "commands/tablespace.h"
 #include "commands/trigger.h"
 #include "common/hashfn.h"
+#include "common/int.h"
 #include "common/ip.h"
 #include "executor/executor.h"
 #include "executor/spi.h"

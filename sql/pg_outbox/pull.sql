@@ -173,8 +173,7 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.topic_patterns(text) IS 'the option `topics` as patterns of LIKE';
 
--- Deals out the events that are not in `from_snapshot`, are in `to_snapshot`, and lie above `after`
--- and not above `upto`; without those up to `settled_position` that were settled in another cluster.
+-- Deals out a part of a window: see window.sql. `settled` is of another cluster.
 CREATE FUNCTION outbox_internal.make_batches(
     destination      name,
     from_snapshot    pg_snapshot,
@@ -196,22 +195,8 @@ DECLARE
     patterns   CONSTANT text[]  := outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics'));
     own_number CONSTANT integer := (SELECT c.number FROM outbox.cursor AS c WHERE c.destination = $1);
 BEGIN
-    WITH event AS (
-        SELECT e.xid, e.position, e.topic, e.ordering_key, e.occurred_at, octet_length(e.payload) AS bytes,
-               e.only_to
-          FROM outbox.event AS e
-         WHERE e.xid >= pg_snapshot_xmax(from_snapshot) AND e.xid < pg_snapshot_xmax(to_snapshot)
-           AND e.position > after AND e.position <= $5
-        UNION ALL
-        SELECT e.xid, e.position, e.topic, e.ordering_key, e.occurred_at, octet_length(e.payload), e.only_to
-          FROM pg_snapshot_xip(from_snapshot) AS late(xid)
-         CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
-                              WHERE e.xid = late.xid AND e.position > after AND e.position <= $5
-                             OFFSET 0) AS e -- one by one, through the index
-    ), found AS (
-        SELECT * FROM event
-         WHERE pg_visible_in_snapshot(xid, to_snapshot)
-           AND NOT (position <= settled_position AND pg_visible_in_snapshot(xid, settled))
+    WITH found AS (
+        SELECT * FROM outbox_internal.window_events(from_snapshot, to_snapshot, after, $5, settled, settled_position)
     ), dealt AS (
         -- Unordered events go to a lane by the hundred, so that they share batches.
         SELECT xid, position, occurred_at, bytes,
@@ -269,17 +254,7 @@ RETURNS bigint
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT min(position)
-      FROM (SELECT e.xid, e.position
-              FROM outbox.event AS e
-             WHERE e.xid >= pg_snapshot_xmax(from_snapshot) AND e.xid < pg_snapshot_xmax(to_snapshot)
-               AND e.position > after
-            UNION ALL
-            SELECT e.xid, e.position
-              FROM pg_snapshot_xip(from_snapshot) AS late(xid)
-             CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
-                                  WHERE e.xid = late.xid AND e.position > after OFFSET 0) AS e) AS event
-     WHERE pg_visible_in_snapshot(xid, to_snapshot);
+    SELECT min(w.position) FROM outbox_internal.window_events(from_snapshot, to_snapshot, after) AS w;
 END;
 COMMENT ON FUNCTION outbox_internal.next_position(pg_snapshot, pg_snapshot, bigint) IS
     'where the next event of a window is';

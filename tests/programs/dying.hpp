@@ -33,14 +33,13 @@ class Death {
 class MortalSource final : public inbox::Source {
   public:
     MortalSource(std::unique_ptr<inbox::Source> source, Death& death)
-        : source_(std::move(source)), death_(death) {}
+        : source_(std::move(source)), death_(death) {
+        source_->set_log([this](inbox::Level l, const std::string& m) { log(l, m); });
+    }
 
     std::string subscription() const override { return source_->subscription(); }
     std::string describe() const override { return source_->describe(); }
-    void open() override {
-        source_->set_log([this](inbox::Level l, const std::string& m) { log(l, m); });
-        source_->open();
-    }
+    void open() override { source_->open(); }
     std::vector<inbox::Delivery> receive(std::size_t max_messages,
                                          std::chrono::milliseconds wait) override {
         std::vector<inbox::Delivery> deliveries = source_->receive(max_messages, wait);

@@ -241,7 +241,9 @@ def make_backlog(database: Database, ahead: Receiver, behind: Receiver) -> Backl
         database.enqueue("p", 10)
         wait_unsettled(database, "ahead", 0)
         wait_unsettled(database, "behind", 7)
+        # Before what is late can be sent: it would be confirmed, though not settled yet.
         ahead.refuse_connections()
+        behind.refuse_connections()
     database.move_to_segment(1)
     database.enqueue("p", 4, first=11)
     unsettled = {
@@ -250,7 +252,6 @@ def make_backlog(database: Database, ahead: Receiver, behind: Receiver) -> Backl
     }
     assert database.value("SELECT count(*) FROM outbox.event_1") == 4
     assert database.value("SELECT upto IS NOT NULL FROM outbox.cursor WHERE destination = 'behind'")
-    behind.refuse_connections()
     return Backlog(
         database, ahead, behind, unsettled,
         rows(database, "delivery"), rows(database, "source_event"),

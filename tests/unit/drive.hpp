@@ -17,6 +17,10 @@ extern "C" outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) 
 
 namespace outbox {
 
+// Only a test that fails takes so long; ThreadSanitizer on a loaded machine takes half a minute for
+// a large body.
+constexpr Micros patience = seconds(120);
+
 // A sink of the program's module and its destination; for the fixtures of the sinks' tests.
 class DrivenSink : public testing::Test {
   protected:
@@ -28,7 +32,7 @@ class DrivenSink : public testing::Test {
         for (long n = 0;; n++) {
             make_sink();
             std::vector<Outcome> all;
-            const Micros give_up = clock_.now() + seconds(20);
+            const Micros give_up = clock_.now() + patience;
             bool thrown = false;
             until_failure = n;
             try {
@@ -75,7 +79,7 @@ class DrivenSink : public testing::Test {
     // Steps until there are so many outcomes.
     std::vector<Outcome> outcomes(std::size_t count) {
         std::vector<Outcome> all;
-        const Micros give_up = clock_.now() + seconds(20);
+        const Micros give_up = clock_.now() + patience;
         while (all.size() < count && clock_.now() < give_up) {
             sink_->step(clock_.now(), all);
             if (all.size() >= count)

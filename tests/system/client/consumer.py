@@ -150,7 +150,7 @@ class Consumer:
             self.command("deliver", id, key, type, version, payload)
         return ids
 
-    def wait_for(self, what: str, *, timeout: float = 20, **values: int) -> dict[str, Any]:
+    def wait_for(self, what: str, *, timeout: float = 60, **values: int) -> dict[str, Any]:
         """Waits until these figures are at least so much; lists count by their length."""
 
         def reached(state: dict[str, Any]) -> bool:

@@ -52,7 +52,7 @@ class PubSubSource:
         messages: list[Message] = self.command("receive", max_messages, int(wait * 1000))
         return messages
 
-    def wait_for(self, count: int, *, timeout: float = 20) -> list[Message]:
+    def wait_for(self, count: int, *, timeout: float = 60) -> list[Message]:
         """Exactly so many."""
         messages: list[Message] = []
 
@@ -81,7 +81,7 @@ class PubSubSource:
         stats: dict[str, int] = self.command("stats")
         return stats
 
-    def wait_stats(self, *, timeout: float = 20, **figures: int) -> dict[str, int]:
+    def wait_stats(self, *, timeout: float = 60, **figures: int) -> dict[str, int]:
         """Waits until the figures are exactly these."""
 
         def reached(stats: dict[str, int]) -> bool:

@@ -18,7 +18,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from receiver import Behaviour, Exchange, Gate, Receiver, Request, Rule, answer, everything, reset
@@ -44,6 +44,7 @@ class FaultProxy(Receiver):
         self.carries = carries
         self.taken: list[Request] = []  # those the server has answered
         self._threads = ThreadPoolExecutor(64)
+        self._asked: set[Future[Answer]] = set()  # of the server, which has not answered
         super().__init__()
 
     def rule_for(self, request: Request) -> Rule:
@@ -55,11 +56,17 @@ class FaultProxy(Receiver):
 
     async def ask(self, request: Request) -> Answer:
         """What the server answers."""
-        answered = await asyncio.get_running_loop().run_in_executor(
-            self._threads, ask, self.server_port, request
-        )
+        asked = self._threads.submit(ask, self.server_port, request)
+        self._asked.add(asked)
+        asked.add_done_callback(self._asked.discard)
+        answered = await asyncio.wrap_future(asked)
         self.taken.append(request)
         return answered
+
+    def refuse_connections(self) -> None:
+        """The server has answered what it was asked before, though nobody hears of it."""
+        super().refuse_connections()
+        wait(list(self._asked))
 
     # ---- faults that every sink must survive ------------------------------------------------------
 

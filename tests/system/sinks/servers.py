@@ -75,7 +75,7 @@ def start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
         )  # fmt: skip
     try:
         wait_until(
-            lambda: answers(process, port, log), timeout=60, what=f"{Path(command[0]).name} to answer"
+            lambda: answers(process, port, log), timeout=180, what=f"{Path(command[0]).name} to answer"
         )
         return process
     except BaseException:
