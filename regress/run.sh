@@ -4,7 +4,8 @@
 #   regress/run.sh [--discard-caches] [test ...]    names as in regress/sql or regress/specs; default: all
 #
 # --discard-caches sets debug_discard_caches = 1: each look-up in a catalog forgets all that was looked up
-# before. The server must be built with assertions (docs/architecture.md), and each test takes hours.
+# before. The server must be built with assertions (docs/architecture/tests.md), and is slower by
+# orders of magnitude: name the tests.
 #
 # Every file in sql/ and specs/ is run: the schedules are made from what is there. Differences are
 # printed, and left in $OUTBOX_BUILD/regress.
