@@ -63,7 +63,7 @@ def test_find_package(installation: Installation, tmp_path: Path, component: str
     (tmp_path / "main.cpp").write_text(program)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.22)\nproject(example CXX)\n"
-        f"find_package(pg_inbox 0.1 REQUIRED COMPONENTS {component})\n"
+        f"find_package(pg_inbox 0.2 REQUIRED COMPONENTS {component})\n"
         "add_executable(main main.cpp)\n"
         f"target_link_libraries(main PRIVATE pg_inbox::{component} pg_inbox::inbox)\n"
     )
