@@ -6,8 +6,9 @@
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for so long, two at a time; default: 60
 #   scripts/test.sh --stress NAME [times]  one test again and again beside a load on all processors; default: 50 times
 #
-# NAME is a file of pytest (test_log.py), a test of it (test_log.py::test_x), what -k of pytest selects, or, if it
-# begins with a capital letter, a regular expression for names of CTest. The first failure ends the runs and is shown.
+# NAME is a file of pytest (test_log.py, security/test_workers.py), a test of it (test_log.py::test_x), what -k of pytest
+# selects, or, if it begins with a capital letter, a regular expression for names of CTest. The first failure ends the
+# runs and is shown.
 #
 # After every suite its ten slowest tests are printed.
 # A drill or fuzzer prints its seed; with OUTBOX_TEST_SEED=<seed> it is repeated.
@@ -240,7 +241,8 @@ find_tests() {
             ;;
         *.py | *.py::*)
             kind=file
-            mapfile -t of < <(find "$repository"/tests/{system,security,drills} -name "$(basename "${name%%::*}")")
+            mapfile -t of < <(find "$repository"/tests/{system,security,drills} -path "*/${name%%::*}")
+            [ ${#of[@]} -le 1 ] || die "which of them? ${of[*]}"
             [ ${#of[@]} -eq 1 ] && of=("${of[0]}${name#"${name%%::*}"}")
             ;;
         *)

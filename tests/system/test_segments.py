@@ -128,7 +128,7 @@ def test_segments_are_kept_for_the_retention_time(new_database: NewDatabase) -> 
     enqueue(database)
     wait_for_turn(database, 0)
     wait_until(lambda: held_by(database), lambda held: held == {0: []}, what="it to be settled")
-    stays(lambda: count(database), ENOUGH, seconds=2, what="events in the log")
+    stays(lambda: count(database), ENOUGH, seconds=1, what="events in the log")
     database.cluster.configure({"outbox.retention": "0"})
     wait_empty(database)
 
@@ -148,7 +148,7 @@ def test_without_a_destination_everything_is_kept(make_cluster: MakeCluster) -> 
     for number in range(4):
         assert database.value("SELECT outbox_internal.segment_is_free(%s)", (number,)) is False
     restart(cluster)  # the keeper looks at the log when it starts
-    stays(lambda: count(database), ENOUGH, seconds=2, what="events in the log")
+    stays(lambda: count(database), ENOUGH, seconds=1, what="events in the log")
     database.add_destination("d", "null:")
     database.wait_published(ENOUGH)
     wait_empty(database)
@@ -171,7 +171,7 @@ def test_a_log_that_outgrows_its_limit_is_in_the_server_log_once(new_database: N
         enqueue(database, 1 + number * ENOUGH)
         database.wait_settled()
     wait_until(warnings, what="a warning")
-    stays(warnings, 1, seconds=2, what="warnings")
+    stays(warnings, 1, seconds=1, what="warnings")
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])
@@ -263,7 +263,7 @@ def test_a_segment_is_not_emptied_while_its_window_is_read(
     before = size()
     assert before > 0
     database.cluster.configure({"outbox.retention": "0"})
-    stays(size, before, seconds=2, what="size of the segment")
+    stays(size, before, seconds=1, what="size of the segment")
     gate.open()
     database.wait_settled()
     assert receiver.ids() == ids
