@@ -123,6 +123,17 @@ def settled_at(attempts: list[Attempt], dead: set[str], max_attempts: int) -> di
     return settled
 
 
+def history(attempt: Attempt, before: str, attempts: list[Attempt], dead: set[str]) -> str:
+    """What became of the version below, in seconds before the attempt."""
+    answers = [
+        f"{earlier.status} {earlier.began - attempt.began:+.3f} to "
+        + ("never" if earlier.ended is None else f"{earlier.ended - attempt.began:+.3f}")
+        for earlier in attempts
+        if earlier.event_id == before
+    ]
+    return ", ".join(answers) + (", a dead letter" if before in dead else "")
+
+
 def balance(
     ledger: list[Entry],
     attempts: list[Attempt],
@@ -150,7 +161,7 @@ def balance(
         if before is not None and settled.get(before, float("inf")) > attempt.began:
             account.out_of_order.append(
                 f"key {attempt.key}: version {attempt.version} was sent when the one below it "
-                f"was not settled"
+                f"was not settled: {history(attempt, before, attempts, dead)}"
             )
         if attempt.version < last[attempt.key]:
             account.steps_back[attempt.key] += 1

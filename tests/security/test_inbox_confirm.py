@@ -161,7 +161,7 @@ def test_a_restored_consumer_is_processed_when_its_role_confirms_it(
     assert restored.value("SELECT state FROM inbox.status") == "not confirmed"
     hint = restored.value("SELECT hint FROM inbox.health() WHERE what = 'not confirmed'")
     assert "inbox.confirm('c')" in hint
-    with pytest.raises(errors.UndefinedObject, match="Only the role of a consumer itself"):
+    with pytest.raises(errors.UndefinedObject, match="Only the role of the consumer itself"):
         restored.execute("SELECT * FROM inbox.confirm('c')")
     with database.cluster.connect(restored.name, reader.role) as connection:
         shown = connection.execute("SELECT consumer, event_type, handler, confirmed FROM inbox.own_subscriptions()").fetchall()
