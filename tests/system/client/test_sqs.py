@@ -439,7 +439,8 @@ def test_sqs_cannot_go_back(queue: Queue, make_source: MakeSource) -> None:
     [
         ({"queue": ""}, "no queue is given"),
         ({"region": ""}, "no region is given"),
-        ({"region": "a b"}, "URL"),
+        ({"region": "a b"}, "region is not a valid name"),
+        ({"account": "1234"}, "account must be twelve digits"),
         ({"queue": "http://127.0.0.1/"}, "is not the URL of a queue"),
         ({"pollers": 0}, "pollers must be 1 to 100"),
         ({"visibility": 1}, "visibility must be"),
