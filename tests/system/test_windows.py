@@ -409,8 +409,15 @@ def test_both_rules_find_the_same_after_a_restart(make_cluster: MakeCluster, mod
     cluster: Cluster = make_cluster()
     database = create_database(cluster)
     set_up(database, "a.*")
+
+    def restart() -> None:
+        # A crash takes back xids of which nothing is on disk, and gives them out again. Snapshots that are kept for
+        # later must not know them as finished. Cursors are kept in the database, by a transaction that comes after.
+        database.execute("SELECT pg_logical_emit_message(true, 'test', 'flushes all WAL so far')")
+        cluster.restart(mode)
+
     for seed in seeds(2):
-        run_round(database, seed, in_the_middle=lambda: cluster.restart(mode))
+        run_round(database, seed, in_the_middle=restart)
 
 
 def test_both_rules_find_the_same_beside_writers(database: Database) -> None:
