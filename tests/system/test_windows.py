@@ -129,7 +129,9 @@ def look(connection: psycopg.Connection, start: str) -> tuple[str, list[Place]]:
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         window = Window(start, current_snapshot(connection))
-        return window.end, compare(window, window.by_sql(connection), window.by_relay(connection, end_is_now=True))
+        # First: a query marks index entries of rolled back rows, and nobody meets these any more.
+        by_relay = window.by_relay(connection, end_is_now=True)
+        return window.end, compare(window, window.by_sql(connection), by_relay)
 
 
 def look_with_own_events(connection: psycopg.Connection, start: str, dice: random.Random) -> tuple[str, list[Place]]:
@@ -407,8 +409,15 @@ def test_both_rules_find_the_same_after_a_restart(make_cluster: MakeCluster, mod
     cluster: Cluster = make_cluster()
     database = create_database(cluster)
     set_up(database, "a.*")
+
+    def restart() -> None:
+        # A crash takes back xids of which nothing is on disk, and gives them out again. Snapshots that are kept for
+        # later must not know them as finished. Cursors are kept in the database, by a transaction that comes after.
+        database.execute("SELECT pg_logical_emit_message(true, 'test', 'flushes all WAL so far')")
+        cluster.restart(mode)
+
     for seed in seeds(2):
-        run_round(database, seed, in_the_middle=lambda: cluster.restart(mode))
+        run_round(database, seed, in_the_middle=restart)
 
 
 def test_both_rules_find_the_same_beside_writers(database: Database) -> None:
