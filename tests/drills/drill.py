@@ -113,14 +113,22 @@ class Drill(Writing):
         self.suffering.close()
         self.calm.close()
 
-    def wait_for_arrivals(self, more: int, *, at: Receiver | None = None) -> None:
+    def wait_for_arrivals(self, more: int, *, at: Receiver | None = None, timeout: float = 60) -> None:
         """Lets so many more requests arrive."""
         receiver = at or self.suffering
         goal = len(receiver.requests) + more
         wait_until(
-            lambda: len(receiver.requests), lambda seen: seen >= goal, timeout=60,
+            lambda: len(receiver.requests), lambda seen: seen >= goal, timeout=timeout,
             what=f"{more} more requests",
         )  # fmt: skip
+
+    def arrive_soon(self, more: int) -> bool:
+        """Whether so many more requests arrive, as far as a few seconds tell."""
+        try:
+            self.wait_for_arrivals(more, timeout=2 * SLOWNESS)
+        except AssertionError:
+            return False
+        return True
 
     # ---- killing --------------------------------------------------------------------------------
 

@@ -283,7 +283,7 @@ class Pipeline {
                  Micros now);
     void failed(Tracked& event, const EventOutcome& why, bool alone, Micros now);
     Micros pause_after(unsigned failures) noexcept;
-    bool is_at_fault(const Tracked& event, Fate fate) const noexcept;
+    bool is_at_fault(const Tracked& event, const EventOutcome& why) const noexcept;
     void suspect_after(Tracked& event, Micros pause, Micros now);
     void refuse(Tracked& event, const std::string& error, bool permanent);
 

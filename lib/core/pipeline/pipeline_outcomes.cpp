@@ -317,14 +317,17 @@ void Pipeline::failed(Tracked& event, const EventOutcome& why, bool alone, Micro
     }
     if (event.failures == 0)
         event.works_before = event.lane->health.successes();
-    if (event.failures < UINT8_MAX)
-        event.failures++;
+    // What was never sent says nothing of the event. Others may still have their connections.
+    const bool unsent = why.fate == Fate::unavailable && why.scope == Scope::connection;
+    std::uint8_t& count = unsent ? event.unsent : event.failures;
+    if (count < UINT8_MAX)
+        count++;
     event.blamed = why.fate == Fate::failed &&
                    event.lane->health.successes() > event.works_before;
-    if (alone && is_at_fault(event, why.fate))
+    if (alone && !unsent && is_at_fault(event, why))
         refuse(event, why.error, false);
     else
-        suspect_after(event, pause_after(event.failures), now);
+        suspect_after(event, pause_after(event.failures + event.unsent), now);
 }
 
 // Most attempts that fail for the first time fail by chance, and are soon made again.
@@ -334,14 +337,15 @@ Micros Pipeline::pause_after(unsigned failures) noexcept {
 }
 
 // It fails while its lane works for others.
-bool Pipeline::is_at_fault(const Tracked& event, Fate fate) const noexcept {
+bool Pipeline::is_at_fault(const Tracked& event, const EventOutcome& why) const noexcept {
     const LaneHealth& health = event.lane->health;
     if (destination_.is_down() || health.circuit.is_down())
         return false;
-    if (event.event->has_failed && fate == Fate::failed)
-        return true;  // as was found out before
+    // Found at fault before. One answer that was lost may still be due to a receiver that went down.
+    if (event.event->has_failed && why.fate == Fate::failed)
+        return why.scope != Scope::connection || event.failures > 1;
     return health.successes() > event.works_before &&
-           event.failures >= (fate == Fate::failed ? failures_of_event : unavailable_to_event);
+           event.failures >= (why.fate == Fate::failed ? failures_of_event : unavailable_to_event);
 }
 
 void Pipeline::suspect_after(Tracked& event, Micros pause, Micros now) {

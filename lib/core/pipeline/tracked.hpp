@@ -32,7 +32,8 @@ struct Tracked {
     Micros again_at = 0;             // pausing: until then
     std::uint64_t works_before = 0;  // successes of the lane when it failed first
     std::uint32_t batch_limit = 0;   // travels with fewer events than the batch that failed; 0: any
-    std::uint8_t failures = 0;       // in a row
+    std::uint8_t failures = 0;       // in a row, of attempts that were sent
+    std::uint8_t unsent = 0;         // attempts that found no connection
     Place place = Place::behind;
     bool suspect = false;  // it has failed, or hangs: its key is on its own
     bool blamed = false;   // its last failure may be its own

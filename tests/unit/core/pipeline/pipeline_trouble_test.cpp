@@ -300,6 +300,39 @@ TEST_F(PipelineTrouble, AnEventThatFailsWhileOthersSucceedIsAtFault) {
     EXPECT_THAT(records(), ElementsAre(std::pair(1, Kind::refused), std::pair(2, Kind::parked)));
 }
 
+// As when a receiver takes no new connections, and answers on those it has.
+TEST_F(PipelineTrouble, AnEventThatFindsNoConnectionIsNotAtFault) {
+    start(single_events);
+    window({{1, "a"}});
+    for (unsigned i = 1; i <= 2 * Pipeline::unavailable_to_event; i++) {
+        sink->fail_in(1, Fate::unavailable, Scope::connection);
+        step();
+        window({{100 + i}});
+        while (sink->in_flight().empty())
+            wait();
+        confirm(100 + i);
+        while (sink->in_flight().empty())
+            wait();
+        EXPECT_EQ(sink->in_flight(), (Batches{{1}}));
+        ASSERT_THAT(records(), IsEmpty()) << i;
+    }
+}
+
+TEST_F(PipelineTrouble, OneLostAnswerIsNotHeldAgainstARetry) {
+    start(single_events);
+    EventBlock* block = block_of({{1, "a"}});
+    block->events().front().has_failed = true;
+    pipeline->admit_retries(block);
+    step();
+    sink->fail_in(1, Fate::failed, Scope::connection);
+    step();
+    EXPECT_THAT(records(), IsEmpty());
+    wait();
+    sink->fail_in(1, Fate::failed, Scope::connection);
+    step();
+    EXPECT_THAT(records(), ElementsAre(std::pair(1, Kind::refused)));
+}
+
 TEST_F(PipelineTrouble, TheProbeIsNotTheEventThatFailed) {
     start({.max_batches = 1});
     window({{1}, {2}, {3}});
