@@ -46,7 +46,7 @@ COMMENT ON FUNCTION outbox_internal.window_events(pg_snapshot, pg_snapshot, bigi
     'the events of a window, or of a part of it';
 
 -- The same window as a relay reads it: its code, through the same index and the same fetch of rows. It selects
--- what the destination with the given number takes (0: what is for all) of the given topics. Without
+-- what the destination with the number `only_to` takes (0: what is for all) of the given topics. Without
 -- `to_snapshot` the window ends with the snapshot of the statement, which is how a relay ends one.
 --
 -- Tests compare it with outbox_internal.window_events(). It also shows what a relay would find between two snapshots of
@@ -56,7 +56,7 @@ CREATE FUNCTION outbox_internal.read_window(
     to_snapshot      pg_snapshot DEFAULT NULL,
     settled          pg_snapshot DEFAULT '1:1:',
     settled_position bigint DEFAULT 0,
-    destination      integer DEFAULT 0,
+    only_to          integer DEFAULT 0,
     topics           text DEFAULT '*',
     OUT xid        xid8,
     OUT "position" bigint)

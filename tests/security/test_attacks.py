@@ -121,6 +121,7 @@ ATTACKS = {
     "outbox.lease": "tokens, with which others' events could be acknowledged",
     "outbox.health": "events and keys",
     "outbox.metrics": "events and keys",
+    "outbox.destination_options": "nothing: what the library says of every destination",
     "outbox.absent_workers": "workers of other databases, errors that quote events",
     "outbox.workers": "workers of other databases",
     "outbox.oldest_after": "events",

@@ -42,6 +42,7 @@ NEEDS_NO_CALLER = {
     "outbox.check_destination(text,text)": "it does what the relay of the destination does all the time",
     "outbox.health()": NO_EVENT,
     "outbox.metrics()": NO_EVENT,
+    "outbox.destination_options()": HARMLESS,
     "outbox.workers()": NO_EVENT,
     "outbox.absent_workers()": NO_EVENT,
     "outbox.oldest_after(pg_snapshot)": NO_EVENT,
