@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
+from processes import process_exists, stop_process
 from waiting import wait_until
 
 from .replica import MakeReplicaDrill, ReplicaDrill
@@ -23,13 +24,24 @@ def kill_both_consumers(drill: ReplicaDrill) -> None:
         kill_consumer(drill)
 
 
+def stopped_backend(drill: ReplicaDrill) -> int | None:
+    """That of a consumer that was killed just now may be leaving; one that is stopped does not."""
+    backends = drill.target.backends()
+    if not backends:
+        return None
+    pid = drill.random.choice(backends)
+    stop_process(pid)
+    return pid if process_exists(pid) else None
+
+
 def kill_backend(drill: ReplicaDrill) -> None:
     """And with it the server, which recovers."""
-    backends = wait_until(
-        drill.target.backends, what="a backend of a consumer", ignoring=(psycopg.OperationalError,)
-    )
+    backend = wait_until(
+        lambda: stopped_backend(drill), what="a backend of a consumer",
+        ignoring=(psycopg.OperationalError, ProcessLookupError),
+    )  # fmt: skip
     drill.kills["backend"] += 1
-    drill.replica.kill_and_recover(drill.random.choice(backends))
+    drill.replica.kill_and_recover(backend)
 
 
 def take_broker_away(drill: ReplicaDrill) -> None:
