@@ -343,7 +343,7 @@ TEST_F(RelayTest, WhileAnOperatorHasTheLockNothingIsWrittenAndDeliveryGoesOn) {
     EXPECT_TRUE(home.saved.has_passed(home.log.rows()[0]));
 }
 
-TEST_F(RelayTest, TroubleIsRecordedAtOnceAndThenAFewTimesASecond) {
+TEST_F(RelayTest, TroubleIsRecordedAtOnceAndThenAfterAPause) {
     commit({"a", "b"});
     settle_down();
     home.sink->fail(1, "no", 0, Fate::refused);
