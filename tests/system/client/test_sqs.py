@@ -464,9 +464,8 @@ def test_options_that_make_no_sense(
 
 @pytest.mark.parametrize("is_fifo", [True, False], ids=["fifo", "standard"])
 def test_from_the_outbox(
-    make_queue: MakeQueue, database: Database, target: Target, installation: Installation,
-    request: pytest.FixtureRequest, is_fifo: bool,
-) -> None:  # fmt: skip
+    make_queue: MakeQueue, database: Database, target: Target, installation: Installation, is_fifo: bool
+) -> None:
     queue = make_queue(fifo=is_fifo)
     endpoint = f"http://127.0.0.1:{queue.server.port}"
     database.add_destination("d", f"sqs://{REGION}?endpoint={endpoint}", queue=queue.name)
@@ -475,12 +474,9 @@ def test_from_the_outbox(
     )
     ids = database.enqueue("a", 20) + database.enqueue("b", 20)
     program = str(installation.programs / "sqs_source")
-    # moto gives a group to two that ask at the same time.
-    pollers = 1 if is_fifo and "moto" in request.node.name else 2
     consumer = subprocess.Popen(
         [program, f"conninfo={target.conninfo}", f"queue={queue.name}", f"region={REGION}",
-         f"endpoint={endpoint}", "access_key_id=any", "secret_access_key=any", "poll=1",
-         f"pollers={pollers}"],
+         f"endpoint={endpoint}", "access_key_id=any", "secret_access_key=any", "poll=1"],
         stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
