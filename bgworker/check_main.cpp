@@ -29,13 +29,6 @@ struct DestinationCheck {
 static DestinationCheck* work = nullptr;
 static shm_mq_handle* answers = nullptr;
 
-template <class Body>
-static void core(Body body) {
-    const CoreError error = call_core(body);
-    if (error.failed)
-        raise(error);
-}
-
 static void answer(Size size, const char* message) {
     if (shm_mq_send(answers, size, message, false, true) != SHM_MQ_SUCCESS)
         proc_exit(0);  // nobody wants to know any more
@@ -119,7 +112,7 @@ static std::string_view text_column(uint64 row, int column) {
 // The names that the template makes of events like those that may come.
 static void find_targets(const char* topic) {
     if (work->target.is_constant()) {
-        core([] { add_target(Event{}); });
+        run_core([] { add_target(Event{}); });
         return;
     }
     auto* name = static_cast<Name>(palloc(sizeof(NameData)));
@@ -137,7 +130,7 @@ static void find_targets(const char* topic) {
         event.topic = text_column(row, 1);
         event.aggregate_type = text_column(row, 2);
         event.event_type = text_column(row, 3);
-        core([&] { add_target(event); });
+        run_core([&] { add_target(event); });
     }
 }
 
@@ -146,7 +139,7 @@ static void read_destination(Oid server, const char* topic) {
         proc_exit(0);
     const bool exists = load_config(server, work->config);
     const Bytes utf8 = utf8_of(CStringGetTextDatum(topic != nullptr ? topic : ""));
-    core([&] { read_options(exists, {utf8.data, utf8.size}); });
+    run_core([&] { read_options(exists, {utf8.data, utf8.size}); });
     if (!work->done && has_targets())
         find_targets(topic);
     end_sql_work();
@@ -188,7 +181,7 @@ static void wait_for_something() {
 static void run_check() {
     while (!work->done) {
         leave_when_asked();
-        core([] { work->done = work->check->step(work->clock.now(), work->findings); });
+        run_core([] { work->done = work->check->step(work->clock.now(), work->findings); });
         send_findings();
         if (!work->done)
             wait_for_something();
@@ -216,13 +209,13 @@ extern "C" PGDLLEXPORT void outbox_check_main(Datum argument) {
     const CheckRequest request = *request_in(segment);
     become_worker_without_slot(request.database);
 
-    core([] { work = new DestinationCheck; });
+    run_core([] { work = new DestinationCheck; });
     read_destination(request.server, request.has_topic ? topic_in(segment) : nullptr);
     if (!work->done)
-        core(load_module);
+        run_core(load_module);
     send_findings();
     run_check();
-    core(note_missing_targets);
+    run_core(note_missing_targets);
     send_findings();
     answer(0, nullptr);
 }

@@ -15,11 +15,6 @@ static constexpr int64 max_retry_bytes = 1024 * 1024;
 // For the next of them, in milliseconds; then we look again.
 static constexpr long longest_wait = 3'600'000;
 
-static void core_or_raise(CoreError error) {
-    if (error.failed)
-        raise(error);
-}
-
 // ---------------------------------------------------------------------------------------------
 // Calling functions of SQL
 // ---------------------------------------------------------------------------------------------
@@ -102,10 +97,10 @@ void begin_deliveries(const char* destination, const Cursor& cursor,
         "AND ($2 IS NULL OR NOT pg_visible_in_snapshot(xid, $2::pg_snapshot)) ORDER BY position",
         lengthof(types), types, values, nulls);
     check_result("delivery", {INT8OID});
-    core_or_raise(call_core([&] {
+    run_core([&] {
         recorded.clear();
         recorded.reserve(SPI_processed);
-    }));
+    });
     bool is_null;
     for (uint64 i = 0; i < SPI_processed; i++)
         recorded.push_back(DatumGetInt64(result_value(i, 1, &is_null)));  // within what is reserved
@@ -121,13 +116,13 @@ void load_held_keys(const char* destination, Pipeline& pipeline) {
     const uint64 count = SPI_processed;
     for (uint64 i = 0; i < count; i++)
         keys[i] = utf8_of(required_value("held_keys", i, 1));
-    core_or_raise(call_core([&] {
+    run_core([&] {
         std::vector<std::string> held;
         held.reserve(count);
         for (uint64 i = 0; i < count; i++)
             held.emplace_back(keys[i].data, keys[i].size);
         pipeline.hold_keys(std::move(held));
-    }));
+    });
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -280,7 +275,7 @@ void record_events(const char* destination, Pipeline& pipeline) {
     check_result("promote", {TEXTOID});
     for (uint64 i = 0; i < SPI_processed; i++) {
         const Bytes key = utf8_of(required_value("promote", i, 1));
-        core_or_raise(call_core([&] { pipeline.free_key({key.data, key.size}); }));
+        run_core([&] { pipeline.free_key({key.data, key.size}); });
     }
 }
 
@@ -311,12 +306,12 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
     for (uint64 i = 0; i < count; i++) {
         ExecStoreHeapTuple(rows->vals[i], slot, false);
         if (block == nullptr)
-            core_or_raise(call_core([&] { block = pipeline.take_block(); }));
+            run_core([&] { block = pipeline.take_block(); });
         if (!copy_event(slot, *block)) {
-            core_or_raise(call_core([&] {
+            run_core([&] {
                 pipeline.admit_retries(block);
                 block = nullptr;
-            }));
+            });
             i--;  // into the next one
             continue;
         }
@@ -326,7 +321,7 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
         event.key_failed = DatumGetBool(slot_getattr(slot, key_failed, &is_null));
     }
     if (block != nullptr)
-        core_or_raise(call_core([&] { pipeline.admit_retries(block); }));
+        run_core([&] { pipeline.admit_retries(block); });
     ExecDropSingleTupleTableSlot(slot);
     return count;
 }

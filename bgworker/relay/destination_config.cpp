@@ -65,7 +65,7 @@ bool load_config(Oid server, DestinationConfig& config) {
     const bool password_required = !superuser_arg(owner);
     const bool reads_files = may_read_files(owner);
 
-    const CoreError error = call_core([&] {
+    run_core([&] {
         config.name = name;
         config.source = database;
         config.server_options = to_options(server_texts);
@@ -81,8 +81,6 @@ bool load_config(Oid server, DestinationConfig& config) {
         config.may_read_files = reads_files;
         config.limits = settings::pipeline_limits();
     });
-    if (error.failed)
-        raise(error);
     return true;
 }
 

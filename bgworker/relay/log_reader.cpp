@@ -58,7 +58,7 @@ static uint64 widen(TransactionId xid, FullTransactionId next) {
 void copy_active_snapshot(Snapshot& to) {
     const SnapshotData* from = GetActiveSnapshot();
     const FullTransactionId next = ReadNextFullTransactionId();
-    const CoreError error = call_core([&] {
+    run_core([&] {
         to.xmin = widen(from->xmin, next);
         to.xmax = widen(from->xmax, next);
         to.xip.resize(from->xcnt);
@@ -66,8 +66,6 @@ void copy_active_snapshot(Snapshot& to) {
             to.xip[i] = widen(from->xip[i], next);
         to.order_xip();
     });
-    if (error.failed)
-        raise(error);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ static const char* text_of_snapshot(Datum snapshot) {
 
 static void make_request(const char* from, const char* settled, int64 settled_position,
                          const char* topics) {
-    const CoreError error = call_core([=]() -> std::optional<Error> {
+    run_core([=]() -> std::optional<Error> {
         if (request == nullptr)
             request = new WindowRequest;
         request->from = Snapshot::parse(from).value();
@@ -39,14 +39,10 @@ static void make_request(const char* from, const char* settled, int64 settled_po
         request->topics = std::move(filter.value());
         return std::nullopt;
     });
-    if (error.failed)
-        raise(error);
 }
 
 static void set_end(const char* to) {
-    const CoreError error = call_core([=] { request->to = Snapshot::parse(to).value(); });
-    if (error.failed)
-        raise(error);
+    run_core([=] { request->to = Snapshot::parse(to).value(); });
 }
 
 // The keeper must not empty a segment between the scan of its index and the fetch of its rows.

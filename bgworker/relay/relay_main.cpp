@@ -62,14 +62,6 @@ static const char* my_name() {
     return NameStr(shared->slots[my_slot].name);
 }
 
-template <class Body>
-static void core(Body body) {
-    static_assert(std::is_trivially_destructible_v<Body>);
-    const CoreError error = call_core(body);
-    if (error.failed)
-        raise(error);
-}
-
 // ---------------------------------------------------------------------------------------------
 // Configuration
 // ---------------------------------------------------------------------------------------------
@@ -176,7 +168,7 @@ static bool look_for_window() {
     }
     if (count == 0)
         return false;
-    core([count] { home->relay.window_found(home->look, count > 1); });
+    run_core([count] { home->relay.window_found(home->look, count > 1); });
     tell_keeper_of_progress();
     return true;
 }
@@ -188,11 +180,11 @@ static void read() {
     begin_work("reading the log");
     if (!relay.in_window() && !look_for_window()) {
         end_work();
-        core([] { home->relay.nothing_found(home->look); });
+        run_core([] { home->relay.nothing_found(home->look); });
         return;
     }
     EventBlock* block = nullptr;
-    core([&block] { block = &home->relay.block(); });
+    run_core([&block] { block = &home->relay.block(); });
     const ReadResult result = read_events(reader, relay.cursor().number, home->destination.topics,
                                           home->recorded, *block);
     end_work();
@@ -201,7 +193,7 @@ static void read() {
     const bool end_of_window = result == ReadResult::end_of_window;
     if (end_of_window)
         forget_window();
-    core([end_of_window] {
+    run_core([end_of_window] {
         home->relay.block_read(end_of_window, last_position_read(reader));
     });
 }
@@ -243,7 +235,7 @@ static void record() {
     record_events(my_name(), home->relay.pipeline());
     const Micros due = next_retry(my_name(), home->clock);
     end_sql_work();
-    core([due] { home->relay.recorded(due); });
+    run_core([due] { home->relay.recorded(due); });
 }
 
 static void take_retries() {
@@ -290,7 +282,7 @@ static void show_failures(Condition::Kind kind) {
     }
     home->failed_attempts_shown = failed_attempts;
     bool line_is_due = false;
-    core([&line_is_due] { line_is_due = home->relay.line_is_due(); });
+    run_core([&line_is_due] { line_is_due = home->relay.line_is_due(); });
     if (line_is_due)
         log_condition(kind);
 }
@@ -368,7 +360,7 @@ static void turn() {
     Relay::Wish wish = Relay::Wish::wait;
     do {
         const bool committed = work_is_due();
-        core([&wish, committed] { wish = home->relay.next(committed); });
+        run_core([&wish, committed] { wish = home->relay.next(committed); });
         switch (wish) {
             case Relay::Wish::read:
                 read();
@@ -390,7 +382,7 @@ static void turn() {
 
 static void start() {
     reader = create_log_reader();
-    core([] { home = new Home(my_stats()); });
+    run_core([] { home = new Home(my_stats()); });
     SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
 }
 

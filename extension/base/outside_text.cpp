@@ -7,9 +7,7 @@ namespace outbox {
 
 char* line_from_outside(std::string_view utf8) {
     auto* line = static_cast<char*>(palloc0(longest_printable + 1));
-    const CoreError error = call_core([&] { printable(utf8).copy(line, longest_printable); });
-    if (error.failed)
-        raise(error);
+    run_core([&] { printable(utf8).copy(line, longest_printable); });
     if (GetDatabaseEncoding() == PG_UTF8)
         return line;
     // A character that this encoding does not have would be an error.

@@ -28,7 +28,7 @@ OUTBOX_FUNCTION(outbox_validate_options) {
         check_may_name_keys(texts);
 
     const bool reads_files = may_read_files(GetUserId());
-    const CoreError error = call_core([&] {
+    run_core([&] {
         const std::vector<Option> options = to_options(texts);
         switch (catalog) {
             case ForeignServerRelationId:
@@ -39,7 +39,5 @@ OUTBOX_FUNCTION(outbox_validate_options) {
                 return validate_no_options(options);
         }
     });
-    if (error.failed)
-        raise(error);
     PG_RETURN_VOID();
 }
