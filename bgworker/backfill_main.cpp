@@ -1,8 +1,8 @@
 // The worker of one backfill: batch after batch, each in a transaction of its own, with none open
 // while it waits.
 //
-// What is done in each is up to outbox_internal.backfill_step() (sql/pg_outbox/backfill.sql); here is only
-// when. It ends when the backfill does; after an error in the functions themselves the keeper
+// outbox_internal.backfill_step() (sql/pg_outbox/backfill.sql) does the work of a batch; this file decides
+// when. The worker ends when the backfill does; after an error in the functions themselves the keeper
 // starts another.
 #include <algorithm>
 
@@ -13,7 +13,7 @@
 
 namespace outbox {
 
-// What a step came to; see outbox_internal.backfill_step().
+// Result of one step; see outbox_internal.backfill_step().
 enum class Next { more, behind, later, over };
 
 struct Step {

@@ -109,7 +109,7 @@ static Locked lock_row(Walk& walk, LockWaitPolicy policy, uint8 flags) {
     }
 }
 
-// What a batch came to. Columns of outbox_internal.write_snapshots().
+// Result of one batch: columns of outbox_internal.write_snapshots().
 enum BatchColumn { BatchColumnsOfKey, BatchRows, BatchLastKey, BatchLocked, BatchColumns };
 
 struct Batch {

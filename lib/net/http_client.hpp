@@ -24,7 +24,7 @@ class HttpClient {
 
     // `credentials`: nullptr if requests need none that change.
     void use(TransportConfig config, std::unique_ptr<Credentials> credentials);
-    // Whoever owns the descriptor may have this client wait for it as well.
+    // Makes descriptor() readable when this one is; its owner closes it.
     void watch(int descriptor) noexcept;
 
     int descriptor() const noexcept { return epoll_; }

@@ -32,7 +32,7 @@ struct ReceiveRequest {
     std::string_view attempt_id;  // of FIFO queues; empty: none
 };
 std::string receive_request(const ReceiveRequest& request);
-// None: it is no answer to that.
+// std::nullopt: not an answer to this request.
 std::optional<std::vector<Message>> parse_messages(std::string_view body);
 
 // The id of an entry is its index, as outbox::parse_sqs_answer() has it.

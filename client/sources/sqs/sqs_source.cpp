@@ -79,7 +79,7 @@ outbox::Micros time_limit(const outbox::OptionSpec& spec, milliseconds time) {
 
 outbox::TransportOptions transport_of(const SqsOptions& options) {
     check_given(outbox::ca_file_option, options.ca_file);
-    return {.allowed_hosts = std::nullopt,  // whoever runs this process says where it connects to
+    return {.allowed_hosts = std::nullopt,  // the process may connect anywhere
             .connect_timeout = time_limit(outbox::connect_timeout_option, options.connect_timeout),
             .request_timeout = time_limit(outbox::request_timeout_option, options.request_timeout),
             .ca_file = options.ca_file,

@@ -9,7 +9,7 @@
 
 namespace outbox {
 
-// What became of the entries of a PublishBatch. Nothing: it is no answer to that.
+// Returns the result of each entry of a PublishBatch; std::nullopt: not an answer to this request.
 std::optional<BatchAnswer> parse_sns_answer(std::string_view body, std::size_t entries);
 
 // GetTopicAttributes.

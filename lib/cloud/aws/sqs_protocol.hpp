@@ -10,7 +10,7 @@
 
 namespace outbox {
 
-// What became of the entries of a batch. Nothing: it is no answer to that.
+// Returns the result of each entry of a batch; std::nullopt: not an answer to this request.
 std::optional<BatchAnswer> parse_sqs_answer(std::string_view body, std::size_t entries);
 
 // GetQueueUrl.
