@@ -53,7 +53,8 @@ static Step take_step() {
     limit_waits_for_locks(true);
     if (plan == nullptr) {
         Oid types[] = {INT8OID};
-        plan = SPI_prepare("SELECT outcome, rows, rate FROM outbox_internal.backfill_step($1)", 1, types);
+        plan = SPI_prepare("SELECT outcome, rows, rate FROM outbox_internal.backfill_step($1)", 1,
+                           types);
         if (plan == nullptr || SPI_keepplan(plan) != 0)
             elog(ERROR, "could not prepare a step of a backfill");
     }

@@ -120,8 +120,8 @@ static void find_targets(const char* topic) {
     Oid types[] = {NAMEOID, TEXTOID};
     Datum values[] = {NameGetDatum(name), topic != nullptr ? CStringGetTextDatum(topic) : Datum{0}};
     const char nulls[] = {' ', topic != nullptr ? ' ' : 'n'};
-    const int code = SPI_execute_with_args("SELECT * FROM outbox_internal.events_to_check($1, $2)", 2, types,
-                                           values, nulls, true, 0);
+    const int code = SPI_execute_with_args("SELECT * FROM outbox_internal.events_to_check($1, $2)",
+                                           2, types, values, nulls, true, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not look for topics: %s", SPI_result_code_string(code));
     check_result("events_to_check", {TEXTOID, TEXTOID, TEXTOID});

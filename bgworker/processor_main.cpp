@@ -103,8 +103,9 @@ static void look_for_messages() {
     if (!begin_sql_work("looking for messages", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
-        plan = plan_of("SELECT seq, occurred_at, received_at FROM inbox_internal.next_messages($1, $2)",
-                       {INT4OID, INT4OID});
+        plan = plan_of(
+            "SELECT seq, occurred_at, received_at FROM inbox_internal.next_messages($1, $2)",
+            {INT4OID, INT4OID});
     Datum values[] = {consumer(), Int32GetDatum(messages_at_once)};
     execute(plan, values, nullptr, {INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}, messages_at_once);
     message_count = static_cast<int>(Min(SPI_processed, uint64{messages_at_once}));
@@ -137,7 +138,8 @@ static void process(const Message& message) {
     if (!begin_sql_work("processing a message", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
-        plan = plan_of("SELECT inbox_internal.process($1, $2, $3)", {INT4OID, INT8OID, TEXTARRAYOID});
+        plan =
+            plan_of("SELECT inbox_internal.process($1, $2, $3)", {INT4OID, INT8OID, TEXTARRAYOID});
     Datum values[] = {consumer(), Int64GetDatum(message.seq), confirmed};
     execute_for_row(plan, values, nullptr, BOOLOID);
     bool held;
@@ -271,8 +273,9 @@ static void process_messages() {
     const ErrorData* const error = CopyErrorData();
     FlushErrorState();
     HOLD_INTERRUPTS();
-    ereport(LOG, (errmsg("the processor ends because its role may no longer process these messages"),
-                  errdetail_log("%s", error->message)));
+    ereport(LOG,
+            (errmsg("the processor ends because its role may no longer process these messages"),
+             errdetail_log("%s", error->message)));
     proc_exit(1);
 }
 
@@ -287,9 +290,7 @@ extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
     // inbox.apply() is to see what was committed meanwhile.
     SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_SESSION);
     PG_TRY();
-    {
-        process_messages();
-    }
+    { process_messages(); }
     PG_CATCH();
     {
         if (geterrcode() != ERRCODE_INSUFFICIENT_PRIVILEGE)

@@ -54,7 +54,9 @@ class Connection {
 
     PGconn* get() const { return connection_; }
 
-    Rows execute(const char* statement) { return checked(PQexec(connection_, statement), statement); }
+    Rows execute(const char* statement) {
+        return checked(PQexec(connection_, statement), statement);
+    }
 
     void prepare(const char* name, const char* statement) {
         checked(PQprepare(connection_, name, statement, 0, nullptr), statement);

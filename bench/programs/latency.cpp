@@ -45,7 +45,7 @@ struct Run {
 
     std::vector<Event> events;
     bool refuses;
-    std::size_t wanted;  // events that can arrive
+    std::size_t wanted;                     // events that can arrive
     std::atomic<std::size_t> arrivals = 0;  // of events that had not arrived before
     std::atomic<std::size_t> repeated = 0;
 };
@@ -182,9 +182,9 @@ static void produce(Run& run, const char* conninfo, Time start, double rate, boo
     for (std::size_t number = first; number < run.events.size(); number += step) {
         const std::string id = std::to_string(number % 10'000 + 1);
         const std::string payload = payload_of(number);
-        std::this_thread::sleep_until(
-            start + std::chrono::duration_cast<Clock::duration>(
-                        duration<double>(static_cast<double>(number) / rate)));
+        std::this_thread::sleep_until(start +
+                                      std::chrono::duration_cast<Clock::duration>(
+                                          duration<double>(static_cast<double>(number) / rate)));
         connection.execute("BEGIN");
         connection.execute_prepared(
             bare ? "enqueue" : "change",
@@ -204,8 +204,9 @@ static void print_percentiles(const char* name, std::vector<double>& values) {
     const auto at = [&](double fraction) {
         return values[static_cast<std::size_t>(fraction * static_cast<double>(values.size() - 1))];
     };
-    std::printf("\"%s\": {\"p50\": %.1f, \"p90\": %.1f, \"p99\": %.1f, \"p999\": %.1f, \"max\": %.1f}, ",
-                name, at(0.5), at(0.9), at(0.99), at(0.999), at(1.0));
+    std::printf(
+        "\"%s\": {\"p50\": %.1f, \"p90\": %.1f, \"p99\": %.1f, \"p999\": %.1f, \"max\": %.1f}, ",
+        name, at(0.5), at(0.9), at(0.99), at(0.999), at(1.0));
 }
 
 static void print(const Run& run, Time start) {

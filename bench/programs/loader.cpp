@@ -24,10 +24,12 @@ static constexpr int columns = 14;
 
 static constexpr const char* insert_statement =
     "INSERT INTO inbox.message (consumer_id, source, event_id, occurred_at, position, version, "
-    "schema_version, source_event_id, topic, aggregate_type, aggregate_id, event_type, ordering_key, "
+    "schema_version, source_event_id, topic, aggregate_type, aggregate_id, event_type, "
+    "ordering_key, "
     "content_type, headers, payload) "
     "SELECT (SELECT id FROM inbox.consumer WHERE name = 'loader'), 'bench', e.* "
-    "FROM unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::bigint[], $5::integer[], $6::uuid[], "
+    "FROM unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::bigint[], $5::integer[], "
+    "$6::uuid[], "
     "$7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::jsonb[], "
     "$14::bytea[]) AS e ON CONFLICT DO NOTHING";
 
@@ -41,7 +43,8 @@ struct Batch {
 static std::string array_of(const Rows& rows, int column) {
     std::string array;
     const auto count = static_cast<std::uint64_t>(PQntuples(rows.get()));
-    for (const std::uint64_t number :  // dimensions, whether there are nulls, type, size, first index
+    for (const std::uint64_t
+             number :  // dimensions, whether there are nulls, type, size, first index
          {std::uint64_t{1}, std::uint64_t{1}, std::uint64_t{PQftype(rows.get(), column)}, count,
           std::uint64_t{1}})
         append_number(array, number, 4);

@@ -81,5 +81,6 @@ static void relay(const char* conninfo, bool by_row, double limit, bool follow) 
 int main(int argc, char** argv) {
     if (argc != 4 && argc != 5)
         outbox::bench::die("usage", "seed_relay CONNINFO row|batch SECONDS [follow]");
-    outbox::bench::relay(argv[1], std::string_view(argv[2]) == "row", std::atof(argv[3]), argc == 5);
+    outbox::bench::relay(argv[1], std::string_view(argv[2]) == "row", std::atof(argv[3]),
+                         argc == 5);
 }

@@ -6,20 +6,18 @@ namespace outbox {
 
 void check_result(const char* source, std::initializer_list<Oid> types) {
     if (SPI_tuptable == nullptr)
-        ereport(ERROR,
-                (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                 errmsg("\"%s\" of extension \"pg_outbox\" was altered", source),
-                 errdetail("It returns nothing.")));
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("\"%s\" of extension \"pg_outbox\" was altered", source),
+                        errdetail("It returns nothing.")));
     check_attributes(source, SPI_tuptable->tupdesc, {types.begin(), types.size()});
 }
 
 void check_result_row(const char* source, std::initializer_list<Oid> types) {
     check_result(source, types);
     if (SPI_processed == 0)
-        ereport(ERROR,
-                (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                 errmsg("\"%s\" of extension \"pg_outbox\" was altered", source),
-                 errdetail("It returns no row.")));
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("\"%s\" of extension \"pg_outbox\" was altered", source),
+                        errdetail("It returns no row.")));
 }
 
 int result_column(const char* source, const char* name, Oid type) {

@@ -136,8 +136,7 @@ static bool has_confirmed(Oid role, Datum name) {
         reinterpret_cast<const bytea*>(DatumGetPointer(DirectFunctionCall1(sha256_bytea, name)));
     char beginning[34];
     for (int i = 0; i < 16; i++)
-        snprintf(beginning + 2 * i, 3, "%02x",
-                 static_cast<unsigned char>(VARDATA_ANY(hash)[i]));
+        snprintf(beginning + 2 * i, 3, "%02x", static_cast<unsigned char>(VARDATA_ANY(hash)[i]));
     beginning[32] = ':';
     beginning[33] = '\0';
     return strstr(tokens, beginning) != nullptr;

@@ -248,8 +248,7 @@ static void tend_receipts(TimestampTz now) {
     if (now < due)
         return;
     execute("SELECT outbox_internal.turn_receipts()", SPI_OK_SELECT);
-    const int64 pause =
-        is_true("turn_receipts") ? memory_milliseconds : locked_milliseconds;
+    const int64 pause = is_true("turn_receipts") ? memory_milliseconds : locked_milliseconds;
     due = later(now, Min(pause, settings::receipt_retention * INT64CONST(1000)));
 }
 

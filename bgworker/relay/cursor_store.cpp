@@ -79,8 +79,8 @@ static void make_new(Oid server, const char* name) {
     namestrcpy(&destination, name);
     Oid types[] = {NAMEOID, OIDOID};
     Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server)};
-    const int code = SPI_execute_with_args("SELECT outbox_internal.make_cursor($1, $2)", lengthof(types),
-                                           types, values, nullptr, false, 0);
+    const int code = SPI_execute_with_args("SELECT outbox_internal.make_cursor($1, $2)",
+                                           lengthof(types), types, values, nullptr, false, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not make a cursor: %s", SPI_result_code_string(code));
 }

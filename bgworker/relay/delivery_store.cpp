@@ -141,10 +141,9 @@ struct RecordArrays {
 static RecordArrays arrays_of(const std::vector<Record>& records) {
     const size_t n = records.size();
     RecordArrays arrays = {
-        array_of(XID8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n),
-        array_of(BOOLOID, n), array_of(XID8OID, n), array_of(INT8OID, n),
-        array_of(TEXTOID, n), array_of(INT4OID, n), array_of(XID8OID, n),
-        array_of(INT8OID, n), array_of(XID8OID, n), array_of(INT8OID, n),
+        array_of(XID8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n), array_of(BOOLOID, n),
+        array_of(XID8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n), array_of(INT4OID, n),
+        array_of(XID8OID, n), array_of(INT8OID, n), array_of(XID8OID, n), array_of(INT8OID, n),
         array_of(INT8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n),
     };
     for (const Record& record : records) {
@@ -208,14 +207,14 @@ static void log_refusal(const char* destination, const Record& record, bool dead
         ereport(WARNING,
                 (errmsg("event %s is a dead letter of destination \"%s\": %s", id_text, destination,
                         error),
-                 errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.", attempts,
-                           key, left_out),
+                 errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.",
+                           attempts, key, left_out),
                  errhint("outbox.redrive() delivers it again, outbox.discard() gives it up.")));
     else
         ereport(LOG,
                 (errmsg("destination \"%s\" refused event %s: %s", destination, id_text, error),
-                 errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.", attempts,
-                           key, left_out)));
+                 errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.",
+                           attempts, key, left_out)));
 }
 
 static void record_refused(const char* destination, const RecordArrays& arrays,
@@ -224,7 +223,8 @@ static void record_refused(const char* destination, const RecordArrays& arrays,
     const Datum values[] = {name_datum(destination), arrays.refused_xids.datum(),
                             arrays.refused_positions.datum(), arrays.errors.datum(),
                             arrays.permanent.datum()};
-    run("SELECT position, state = 'DEAD', attempts FROM outbox_internal.fail_events($1, $2, $3, $4, $5)",
+    run("SELECT position, state = 'DEAD', attempts FROM outbox_internal.fail_events($1, $2, $3, "
+        "$4, $5)",
         lengthof(types), types, values);
     check_result("fail_events", {INT8OID, BOOLOID, INT4OID});
     bool is_null;
@@ -250,7 +250,8 @@ void record_events(const char* destination, Pipeline& pipeline) {
         const Datum values[] = {name_datum(destination), arrays.released_xids.datum(),
                                 arrays.released_positions.datum(), arrays.released_errors.datum(),
                                 arrays.steps.datum()};
-        run("SELECT outbox_internal.release_events($1, $2, $3, $4, $5)", lengthof(types), types, values);
+        run("SELECT outbox_internal.release_events($1, $2, $3, $4, $5)", lengthof(types), types,
+            values);
     }
     if (arrays.refused_positions.count > 0)
         record_refused(destination, arrays, pipeline.records());
@@ -263,11 +264,13 @@ void record_events(const char* destination, Pipeline& pipeline) {
     const Oid retry_types[] = {NAMEOID, UUIDOID, INT8ARRAYOID};
     if (arrays.confirmed.count > 0) {
         const Datum values[] = {name_datum(destination), my_token(), arrays.confirmed.datum()};
-        run("SELECT outbox_internal.settle_events($1, $2, $3)", lengthof(retry_types), retry_types, values);
+        run("SELECT outbox_internal.settle_events($1, $2, $3)", lengthof(retry_types), retry_types,
+            values);
     }
     if (arrays.unsent.count > 0) {
         const Datum values[] = {name_datum(destination), my_token(), arrays.unsent.datum()};
-        run("SELECT outbox_internal.unlock_events($1, $2, $3)", lengthof(retry_types), retry_types, values);
+        run("SELECT outbox_internal.unlock_events($1, $2, $3)", lengthof(retry_types), retry_types,
+            values);
     }
     const Oid types[] = {NAMEOID, TEXTARRAYOID};
     const Datum values[] = {name_datum(destination), arrays.keys.datum()};
@@ -291,7 +294,8 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
         "           (SELECT before.attempts > 0 FROM outbox.delivery AS before"
         "             WHERE before.destination = $1 AND before.ordering_key = d.ordering_key"
         "               AND before.ordering_key <> '' AND before.state <> 'DISCARDED'"
-        "               AND before.position < d.position ORDER BY before.position DESC LIMIT 1), false)"
+        "               AND before.position < d.position ORDER BY before.position DESC LIMIT 1), "
+        "false)"
         "           AS key_failed"
         "  FROM outbox_internal.claim_due($1, $2, NULL, $3, $4) AS d ORDER BY d.position",
         lengthof(types), types, values);

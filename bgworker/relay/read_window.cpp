@@ -82,7 +82,8 @@ static void read_window(std::int32_t destination, ReturnSetInfo* result) {
 
 OUTBOX_FUNCTION(outbox_read_window) {
     using namespace outbox;
-    PreventCommandDuringRecovery("outbox_internal.read_window()");  // snapshots list no transactions there
+    PreventCommandDuringRecovery(
+        "outbox_internal.read_window()");  // snapshots list no transactions there
     InitMaterializedSRF(fcinfo, 0);
     const bool open_end = PG_ARGISNULL(1);
     for (int i = 0; i < PG_NARGS(); i++)

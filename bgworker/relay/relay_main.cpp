@@ -193,9 +193,8 @@ static void read() {
     const bool end_of_window = result == ReadResult::end_of_window;
     if (end_of_window)
         forget_window();
-    run_core([end_of_window] {
-        home->relay.block_read(end_of_window, last_position_read(reader));
-    });
+    run_core(
+        [end_of_window] { home->relay.block_read(end_of_window, last_position_read(reader)); });
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -260,16 +259,15 @@ static void log_condition(Condition::Kind kind) {
     home->failed_attempts_logged = my_stats().failures;
     const char* name = my_name();
     char* why = line_from_outside(home->relay.reason());
-    ereport(LOG,
-            (kind == Condition::Kind::works ? errmsg("destination \"%s\" works again", name)
-             : kind == Condition::Kind::throttled
-                 ? errmsg("destination \"%s\" asks for fewer requests: %s", name, why)
-             : kind == Condition::Kind::partly
-                 ? errmsg("destination \"%s\" failed in part: %s", name, why)
-                 : errmsg("destination \"%s\" failed: %s", name, why),
-             errdetail("Attempts that failed since the last line: %llu; changes: %llu.",
-                       static_cast<unsigned long long>(attempts),
-                       static_cast<unsigned long long>(changes))));
+    ereport(LOG, (kind == Condition::Kind::works ? errmsg("destination \"%s\" works again", name)
+                  : kind == Condition::Kind::throttled
+                      ? errmsg("destination \"%s\" asks for fewer requests: %s", name, why)
+                  : kind == Condition::Kind::partly
+                      ? errmsg("destination \"%s\" failed in part: %s", name, why)
+                      : errmsg("destination \"%s\" failed: %s", name, why),
+                  errdetail("Attempts that failed since the last line: %llu; changes: %llu.",
+                            static_cast<unsigned long long>(attempts),
+                            static_cast<unsigned long long>(changes))));
     pfree(why);
 }
 
@@ -301,11 +299,11 @@ static void show_progress() {
     slot.request_limit.store(pipeline.request_limit(), std::memory_order_relaxed);
     const Condition::Kind kind = relay.condition();
     show_failures(kind);  // before the state, so that a state has its reason
-    set_my_state(pipeline.paused()                      ? WorkerState::paused
-                 : kind == Condition::Kind::failing     ? WorkerState::backing_off
-                 : kind == Condition::Kind::throttled   ? WorkerState::throttled
-                 : pipeline.unsettled() > 0             ? WorkerState::delivering
-                                                        : WorkerState::idle);
+    set_my_state(pipeline.paused()                    ? WorkerState::paused
+                 : kind == Condition::Kind::failing   ? WorkerState::backing_off
+                 : kind == Condition::Kind::throttled ? WorkerState::throttled
+                 : pipeline.unsettled() > 0           ? WorkerState::delivering
+                                                      : WorkerState::idle);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -345,11 +343,11 @@ static void wait_for_something() {
     const Micros due =
         reload_is_due() || home->cursor_lost ? 0 : home->relay.deadline(work_is_due());
     WaitEvent events[3];
-    const int count = WaitEventSetWait(
-        wait_set, timeout_until(due), events, lengthof(events),
-        compat::wait_event(pipeline.idle()          ? "OutboxRelayIdle"
-                           : pipeline.backing_off() ? "OutboxRelayBackoff"
-                                                    : "OutboxRelayNetwork"));
+    const int count =
+        WaitEventSetWait(wait_set, timeout_until(due), events, lengthof(events),
+                         compat::wait_event(pipeline.idle()          ? "OutboxRelayIdle"
+                                            : pipeline.backing_off() ? "OutboxRelayBackoff"
+                                                                     : "OutboxRelayNetwork"));
     for (int i = 0; i < count; i++)
         if (events[i].events & WL_LATCH_SET)
             ResetLatch(MyLatch);

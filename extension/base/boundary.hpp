@@ -78,7 +78,8 @@ template <class Body>
 // Runs `body` as call_core() does, and raises what went wrong in it.
 template <class Body>
 void run_core(const Body& body) {
-    static_assert(std::is_trivially_destructible_v<std::decay_t<Body>>, "an ereport() jumps over it");
+    static_assert(std::is_trivially_destructible_v<std::decay_t<Body>>,
+                  "an ereport() jumps over it");
     const CoreError error = call_core(body);
     if (error.failed)
         raise(error);

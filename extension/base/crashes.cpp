@@ -20,8 +20,8 @@ static constexpr int longest_pause = 3600;  // seconds
 static constexpr int healthy_after = 600;  // seconds
 
 static int pause_after(const CrashNote& note) {
-    const int harmless = note.identity.kind == WorkerKind::none ? harmless_crashes_of_database
-                                                                : harmless_crashes;
+    const int harmless =
+        note.identity.kind == WorkerKind::none ? harmless_crashes_of_database : harmless_crashes;
     if (note.count <= harmless)
         return 0;
     return std::min(1 << std::min(note.count - harmless - 1, 16), longest_pause);
@@ -102,8 +102,8 @@ static bool note_crashes(bool marked) {
 
 // Without a word when it fails: it is for servers that do not start over by themselves.
 static void write_file() {
-    const int file = open(file_name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
-                          S_IRUSR | S_IWUSR);
+    const int file =
+        open(file_name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
     if (file < 0)
         return;
     static CrashFile content;
@@ -214,9 +214,9 @@ TimestampTz held_back_until(const CrashNote& note) {
 
 TimestampTz held_back_until(const WorkerIdentity& identity, const CrashNote** why) {
     // With its keeper a database has no worker at all.
-    const WorkerIdentity all = {identity.kind == WorkerKind::keeper ? WorkerKind::none
-                                                                    : identity.kind,
-                                identity.database, identity.object, identity.role};
+    const WorkerIdentity all = {
+        identity.kind == WorkerKind::keeper ? WorkerKind::none : identity.kind, identity.database,
+        identity.object, identity.role};
     TimestampTz until = 0;
     for (const CrashNote& note : notes) {
         if (note.count == 0 || !(note.identity == identity || note.identity == all))

@@ -101,8 +101,8 @@ void define(bool preloading) {
                    &backoff_max, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.backoff_min",
                    "First pause after a destination failed. It doubles with each further failure.",
-                   "Each pause is random, between zero and this length.", &backoff_min, 1,
-                   INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+                   "Each pause is random, between zero and this length.", &backoff_min, 1, INT_MAX,
+                   PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.connect_timeout", "Longest wait for a connection to a destination.",
                    nullptr, &connect_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.cursor_flush_interval", "Time between saves of a relay's cursor.",
@@ -115,8 +115,8 @@ void define(bool preloading) {
         check_default_destination, nullptr, nullptr);
     define_integer("outbox.max_attempts",
                    "Number of attempts after which a refused event becomes a dead letter.",
-                   "Attempts that fail because of the destination do not count.",
-                   &max_attempts, 1, 1'000'000, PGC_SIGHUP, 0);
+                   "Attempts that fail because of the destination do not count.", &max_attempts, 1,
+                   1'000'000, PGC_SIGHUP, 0);
     define_integer("outbox.max_in_flight",
                    "Highest number of events of one destination that are read and not yet "
                    "settled.",
@@ -130,8 +130,7 @@ void define(bool preloading) {
                    "Size of the log above which the server log has a warning.",
                    "0 turns the warning off.", &max_log_size, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MB);
     define_integer("outbox.max_payload_size", "Size of the largest payload that can be enqueued.",
-                   nullptr,
-                   &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
+                   nullptr, &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
     define_integer("outbox.max_workers_per_database",
                    "Highest number of relays, processors and backfills in one database.",
                    "0: no limit.", &max_workers_per_database, 0, 1024, PGC_SIGHUP, 0);
@@ -148,7 +147,8 @@ void define(bool preloading) {
                              nullptr, nullptr, nullptr);
     DefineCustomEnumVariable(
         "outbox.on_full_log", "What happens when the log outgrows outbox.max_log_size.",
-        "warn writes a warning to the server log; detach also pauses a destination whose own events "
+        "warn writes a warning to the server log; detach also pauses a destination whose own "
+        "events "
         "hold much of the log, and that destination loses them.",
         &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     define_integer("outbox.poll_max",
@@ -160,16 +160,17 @@ void define(bool preloading) {
                    "Each pause is random, between zero and this length.", &poll_min, 10, INT_MAX,
                    PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.receipt_retention", "Shortest time that receipts are kept.",
-                   "They are kept for at most twice this time.", &receipt_retention, 1, INT_MAX, PGC_SIGHUP,
-                   GUC_UNIT_S);
-    DefineCustomBoolVariable(
-        "outbox.receipts", "Whether destinations keep a receipt of each event they confirmed.",
-        "This costs a row per event.", &receipts, receipts, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
-    define_integer("outbox.request_timeout", "Longest wait for the answer to a request.",
-                   nullptr, &request_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
-    define_integer("outbox.retention", "Shortest time that a segment of the log is kept.",
-                   "The time starts when enqueues move on to the next segment.", &retention, 0, INT_MAX,
+                   "They are kept for at most twice this time.", &receipt_retention, 1, INT_MAX,
                    PGC_SIGHUP, GUC_UNIT_S);
+    DefineCustomBoolVariable("outbox.receipts",
+                             "Whether destinations keep a receipt of each event they confirmed.",
+                             "This costs a row per event.", &receipts, receipts, PGC_SIGHUP, 0,
+                             nullptr, nullptr, nullptr);
+    define_integer("outbox.request_timeout", "Longest wait for the answer to a request.", nullptr,
+                   &request_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+    define_integer("outbox.retention", "Shortest time that a segment of the log is kept.",
+                   "The time starts when enqueues move on to the next segment.", &retention, 0,
+                   INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
     define_integer("outbox.retry_base",
                    "First pause before the next attempt of a refused event. It doubles with each "
                    "attempt.",
@@ -185,23 +186,24 @@ void define(bool preloading) {
     define_integer("outbox.source_event_retention",
                    "Time for which pg_outbox remembers the events enqueued for a source event.",
                    "A source event that is handled again after this time enqueues its events "
-                   "again.", &source_event_retention,
-                   1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
+                   "again.",
+                   &source_event_retention, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
     DefineCustomStringVariable("inbox.wake", "Set by pg_inbox to have its workers look at commit.",
                                nullptr, &inbox_wake, "", PGC_USERSET,
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
                                assign_inbox_wake, nullptr);
-    DefineCustomStringVariable(
-        "inbox.confirmed", "Handlers that may run with the rights of this role; see "
-                           "inbox.confirm().",
-        nullptr, &inbox_confirmed, "", PGC_USERSET,
-        GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr, nullptr, nullptr);
+    DefineCustomStringVariable("inbox.confirmed",
+                               "Handlers that may run with the rights of this role; see "
+                               "inbox.confirm().",
+                               nullptr, &inbox_confirmed, "", PGC_USERSET,
+                               GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
+                               nullptr, nullptr);
     if (preloading)
         define_integer("outbox.max_workers",
                        "Highest number of keepers, relays, processors and backfills in all "
                        "databases.",
-                       "Each of them also needs one of max_worker_processes.", &max_workers, 1, 1024,
-                       PGC_POSTMASTER, 0);
+                       "Each of them also needs one of max_worker_processes.", &max_workers, 1,
+                       1024, PGC_POSTMASTER, 0);
     MarkGUCPrefixReserved("outbox");
 }
 

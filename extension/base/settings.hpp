@@ -22,10 +22,10 @@ extern int max_payload_size;    // bytes
 extern int max_workers;
 extern int max_workers_per_database;  // 0: no limit
 extern int max_workers_per_role;      // 0: no limit
-extern int on_dead_letter;  // release, block
-extern int on_full_log;     // an OnFullLog
-extern int poll_max;        // ms
-extern int poll_min;        // ms
+extern int on_dead_letter;            // release, block
+extern int on_full_log;               // an OnFullLog
+extern int poll_max;                  // ms
+extern int poll_min;                  // ms
 extern bool receipts;
 extern int receipt_retention;       // s
 extern int request_timeout;         // ms

@@ -54,10 +54,10 @@ struct WorkerSlot {
     WorkerKind kind;
     bool attached;
     Oid database;
-    Oid object;  // a relay's foreign server (invalid: the default destination), a processor's
-                 // consumer, the id of a backfill
-    Oid role;    // as whom a processor runs
-    Oid account;           // the role whose worker it is: outbox.max_workers_per_role
+    Oid object;   // a relay's foreign server (invalid: the default destination), a processor's
+                  // consumer, the id of a backfill
+    Oid role;     // as whom a processor runs
+    Oid account;  // the role whose worker it is: outbox.max_workers_per_role
     std::uint32_t ticket;  // of this use of the slot
     int exit_code;         // of its last worker, for the parent; -1: it has not exited
     pid_t pid;
@@ -76,9 +76,9 @@ struct WorkerSlot {
     std::atomic<std::uint64_t> held_keys;  // by events in trouble
     std::atomic<std::uint64_t> suspects;   // events that failed, or hang, in memory
     std::atomic<std::uint64_t> lanes_down;
-    std::atomic<double> request_limit;  // a second, of the lane that is throttled most; 0: none
-    std::atomic<std::uint64_t> read_to;    // a relay looked for events of transactions below
-    std::atomic<std::uint32_t> reading;    // segments a relay knows places in, a bit for each
+    std::atomic<double> request_limit;   // a second, of the lane that is throttled most; 0: none
+    std::atomic<std::uint64_t> read_to;  // a relay looked for events of transactions below
+    std::atomic<std::uint32_t> reading;  // segments a relay knows places in, a bit for each
     DeliveryStats stats;
 };
 
@@ -96,8 +96,8 @@ struct AbsentWorker {
     WorkerIdentity identity;  // kind none: the entry is free
     NameData name;
     Oid account;
-    Refusal refusal;       // none: it ends again and again
-    std::int32_t deaths;   // in a row
+    Refusal refusal;      // none: it ends again and again
+    std::int32_t deaths;  // in a row
     TimestampTz since;
     TimestampTz next_try;  // at the latest
 };

@@ -256,8 +256,8 @@ OUTBOX_FUNCTION(outbox_absent_workers) {
         const AbsentWorker worker = entry;
         LWLockRelease(shared->lock);
         const CrashNote* why = nullptr;
-        if (worker.identity.kind != WorkerKind::none &&
-            worker.identity.database == MyDatabaseId && held_back_until(worker.identity, &why) == 0)
+        if (worker.identity.kind != WorkerKind::none && worker.identity.database == MyDatabaseId &&
+            held_back_until(worker.identity, &why) == 0)
             put_absent(result, worker, 0);
     }
     return Datum{0};

@@ -3,15 +3,16 @@
 namespace outbox {
 
 [[noreturn]] static void refuse_form(const char* name, TupleDesc form, int column) {
-    const Form_pg_attribute attribute = column < form->natts ? TupleDescAttr(form, column) : nullptr;
+    const Form_pg_attribute attribute =
+        column < form->natts ? TupleDescAttr(form, column) : nullptr;
     ereport(ERROR,
             (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
              errmsg("\"%s\" of extension \"pg_outbox\" was altered", name),
-             attribute == nullptr      ? errdetail("Column %d is missing.", column + 1)
-             : attribute->attisdropped ? errdetail("Column %d was dropped.", column + 1)
-                                       : errdetail("Column %d, \"%s\" of type %s, is not its own.",
-                                                   column + 1, NameStr(attribute->attname),
-                                                   format_type_be(attribute->atttypid)),
+             attribute == nullptr ? errdetail("Column %d is missing.", column + 1)
+             : attribute->attisdropped
+                 ? errdetail("Column %d was dropped.", column + 1)
+                 : errdetail("Column %d, \"%s\" of type %s, is not its own.", column + 1,
+                             NameStr(attribute->attname), format_type_be(attribute->atttypid)),
              errhint("Give it back the columns that CREATE EXTENSION gave it.")));
 }
 

@@ -355,9 +355,9 @@ static List* add_parents(List* relations, Oid relation) {
 // What the rest counts on. Who owns the extension can alter its tables.
 static void check_captured_table(Relation table) {
     static constexpr Oid types[] = {
-        REGCLASSOID,  TEXTOID, NAMEARRAYOID, NAMEARRAYOID, NAMEOID, TEXTOID, NAMEOID,
+        REGCLASSOID,  TEXTOID,  NAMEARRAYOID, NAMEARRAYOID, NAMEOID, TEXTOID, NAMEOID,
         NAMEARRAYOID, JSONBOID, NAMEARRAYOID, NAMEARRAYOID, TEXTOID, BOOLOID, TEXTOID,
-        BOOLOID,      TEXTOID, TEXTOID,      TEXTOID,      TEXTOID, TEXTOID,
+        BOOLOID,      TEXTOID,  TEXTOID,      TEXTOID,      TEXTOID, TEXTOID,
     };
     static_assert(lengthof(types) == CapturedSnapshotType + 1);
     check_columns(table, types, true);

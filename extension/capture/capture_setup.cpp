@@ -28,7 +28,8 @@ static Node* parse_expression(const char* text) {
     auto* select = reinterpret_cast<SelectStmt*>(linitial_node(RawStmt, statements)->stmt);
     if (list_length(select->targetList) != 1 || select->fromClause != NIL ||
         select->whereClause != nullptr)
-        ereport(ERROR, (errcode(ERRCODE_SYNTAX_ERROR), errmsg("condition is not a single expression")));
+        ereport(ERROR,
+                (errcode(ERRCODE_SYNTAX_ERROR), errmsg("condition is not a single expression")));
     return static_cast<ResTarget*>(linitial(select->targetList))->val;
 }
 
@@ -41,8 +42,8 @@ static Node* analyze_condition(Relation table, const char* condition) {
     ParseNamespaceItem* item =
         addRangeTableEntryForRelation(state, table, AccessShareLock, nullptr, false, true);
     addNSItemToQuery(state, item, false, true, true);
-    Node* expression = transformWhereClause(state, parse_expression(text), EXPR_KIND_TRIGGER_WHEN,
-                                            "condition");
+    Node* expression =
+        transformWhereClause(state, parse_expression(text), EXPR_KIND_TRIGGER_WHEN, "condition");
     assign_expr_collations(state, expression);
     error_context_stack = context.previous;
     return expression;
@@ -87,9 +88,8 @@ static void visit_capturing(Relation table, Visit&& visit) {
 
 static bool has_trigger(Relation table, const TriggerKind& kind) {
     bool found = false;
-    visit_capturing(table, [&](const Trigger& trigger) {
-        found |= strcmp(trigger.tgname, kind.name) == 0;
-    });
+    visit_capturing(
+        table, [&](const Trigger& trigger) { found |= strcmp(trigger.tgname, kind.name) == 0; });
     return found;
 }
 
@@ -97,7 +97,8 @@ static void create_trigger(Relation table, const TriggerKind& kind, Node* condit
     const char* schema = get_namespace_name(RelationGetNamespace(table));
     auto* statement = makeNode(CreateTrigStmt);
     statement->trigname = pstrdup(kind.name);
-    statement->relation = makeRangeVar(pstrdup(schema), pstrdup(RelationGetRelationName(table)), -1);
+    statement->relation =
+        makeRangeVar(pstrdup(schema), pstrdup(RelationGetRelationName(table)), -1);
     statement->funcname =
         list_make2(makeString(pstrdup("outbox")), makeString(pstrdup(kind.function)));
     statement->row = kind.event != TRIGGER_TYPE_TRUNCATE;
@@ -169,8 +170,7 @@ OUTBOX_FUNCTION(outbox_add_capture_triggers) {
     const OwnersRights rights(check_owns_table(PG_GETARG_OID(0)));
     Relation table = table_open(PG_GETARG_OID(0), ShareRowExclusiveLock);
     Node* condition =
-        PG_ARGISNULL(1) ? nullptr
-                        : analyze_condition(table, text_to_cstring(PG_GETARG_TEXT_PP(1)));
+        PG_ARGISNULL(1) ? nullptr : analyze_condition(table, text_to_cstring(PG_GETARG_TEXT_PP(1)));
     create_triggers(table, condition, text_to_cstring(PG_GETARG_TEXT_PP(2)));
     table_close(table, NoLock);
     rights.give_back();

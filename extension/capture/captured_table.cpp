@@ -9,9 +9,9 @@ namespace outbox {
 Oid find_captured_table() {
     const Oid table = get_relname_relid("captured", get_namespace_oid("outbox", false));
     if (!OidIsValid(table))
-        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE),
-                        errmsg("table outbox.captured does not exist"),
-                        errhint("If it was renamed, rename it back.")));
+        ereport(ERROR,
+                (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("table outbox.captured does not exist"),
+                 errhint("If it was renamed, rename it back.")));
     return table;
 }
 
@@ -48,9 +48,10 @@ OUTBOX_FUNCTION(outbox_save_captured) {
     run_as_owner("DELETE FROM outbox.captured WHERE relation = $1", REGCLASSOID, table);
     run_as_owner("INSERT INTO outbox.captured SELECT ($1).*", HeapTupleHeaderGetTypeId(row),
                  PG_GETARG_DATUM(0));
-    const char* sign = psprintf("UPDATE outbox.captured SET captured_by = %s, "
-                                "captured_at = clock_timestamp() WHERE relation = $1",
-                                quote_literal_cstr(GetUserNameFromId(GetUserId(), false)));
+    const char* sign = psprintf(
+        "UPDATE outbox.captured SET captured_by = %s, "
+        "captured_at = clock_timestamp() WHERE relation = $1",
+        quote_literal_cstr(GetUserNameFromId(GetUserId(), false)));
     run_as_owner(sign, REGCLASSOID, table);
     PG_RETURN_VOID();
 }

@@ -62,14 +62,17 @@ TableKey open_key(Relation table, ArrayType* columns) {
     if (best.index != nullptr)
         return best;
     if (columns != nullptr)
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("the unique index by which table \"%s\" was scanned does not exist any more",
-                               RelationGetRelationName(table)),
-                        errhint("Create it again, or start a new backfill.")));
-    ereport(ERROR,
+        ereport(
+            ERROR,
             (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-             errmsg("table \"%s\" has no unique index to scan it by", RelationGetRelationName(table)),
-             errhint("Create a primary key, or a unique index on columns that are NOT NULL.")));
+             errmsg("the unique index by which table \"%s\" was scanned does not exist any more",
+                    RelationGetRelationName(table)),
+             errhint("Create it again, or start a new backfill.")));
+    ereport(
+        ERROR,
+        (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+         errmsg("table \"%s\" has no unique index to scan it by", RelationGetRelationName(table)),
+         errhint("Create a primary key, or a unique index on columns that are NOT NULL.")));
 }
 
 void close_key(TableKey& key) {

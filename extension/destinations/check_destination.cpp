@@ -71,9 +71,12 @@ static BackgroundWorkerHandle* start_check(dsm_segment* segment) {
     const bool registered = RegisterDynamicBackgroundWorker(&worker, &handle);
     MemoryContextSwitchTo(before);
     if (!registered)
-        ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-                        errmsg("could not check the destination: out of background worker slots"),
-                        errhint("Increase max_worker_processes, or try again when fewer workers are running.")));
+        ereport(
+            ERROR,
+            (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+             errmsg("could not check the destination: out of background worker slots"),
+             errhint(
+                 "Increase max_worker_processes, or try again when fewer workers are running.")));
     return handle;
 }
 

@@ -7,7 +7,8 @@ namespace outbox {
 
 static const char* option_of_server(const char* destination, const char* option) {
     const ForeignServer* server = GetForeignServerByName(destination, true);
-    if (server == nullptr || strcmp(GetForeignDataWrapper(server->fdwid)->fdwname, "pg_outbox") != 0)
+    if (server == nullptr ||
+        strcmp(GetForeignDataWrapper(server->fdwid)->fdwname, "pg_outbox") != 0)
         return nullptr;
     ListCell* cell;
     foreach (cell, server->options) {

@@ -72,9 +72,8 @@ const LogRelations* find_log_relations() {
     return &relations;
 }
 
-static constexpr Oid log_types[] = {INT8OID, XID8OID,  TIMESTAMPTZOID, UUIDOID,
-                                    INT8OID, INT4OID,  UUIDOID,        TEXTOID,
-                                    TEXTOID, TEXTOID,  TEXTOID,        TEXTOID,
+static constexpr Oid log_types[] = {INT8OID, XID8OID,  TIMESTAMPTZOID, UUIDOID, INT8OID, INT4OID,
+                                    UUIDOID, TEXTOID,  TEXTOID,        TEXTOID, TEXTOID, TEXTOID,
                                     TEXTOID, JSONBOID, BYTEAOID,       INT4OID};
 static_assert(lengthof(log_types) == LogColumns);
 

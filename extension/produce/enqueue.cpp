@@ -86,9 +86,9 @@ enum NewEventAttribute {
 };
 
 static TupleDesc descriptor_of(HeapTupleHeader event) {
-    static constexpr Oid types[] = {TEXTOID,  TEXTOID, TEXTOID, JSONBOID,       INT8OID,
-                                    TEXTOID,  TEXTOID, JSONBOID, INT4OID,       UUIDOID,
-                                    UUIDOID,  TIMESTAMPTZOID, TEXTOID, BYTEAOID};
+    static constexpr Oid types[] = {TEXTOID, TEXTOID,        TEXTOID,  JSONBOID, INT8OID,
+                                    TEXTOID, TEXTOID,        JSONBOID, INT4OID,  UUIDOID,
+                                    UUIDOID, TIMESTAMPTZOID, TEXTOID,  BYTEAOID};
     static_assert(lengthof(types) == NewEventAttributes);
     TupleDesc descriptor = lookup_rowtype_tupdesc_copy(HeapTupleHeaderGetTypeId(event),
                                                        HeapTupleHeaderGetTypMod(event));

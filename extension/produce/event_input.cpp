@@ -340,6 +340,5 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
 }  // namespace outbox
 
 OUTBOX_FUNCTION(outbox_is_content_type) {
-    PG_RETURN_BOOL(
-        outbox::ContentType::parse(outbox::view(PG_GETARG_TEXT_PP(0))).has_value());
+    PG_RETURN_BOOL(outbox::ContentType::parse(outbox::view(PG_GETARG_TEXT_PP(0))).has_value());
 }

@@ -75,8 +75,7 @@ static bool concerns(const TupleTableSlot* row, Oid role, Produces produces) {
 static const char* topics_granted(Oid role, Produces produces) {
     producer_table = get_relname_relid("producer", get_namespace_oid("outbox", false));
     Relation table = table_open(producer_table, AccessShareLock);
-    static constexpr Oid types[] = {REGROLEOID, TEXTOID, NAMEOID, TIMESTAMPTZOID,
-                                    TEXTOID};
+    static constexpr Oid types[] = {REGROLEOID, TEXTOID, NAMEOID, TIMESTAMPTZOID, TEXTOID};
     check_columns(table, types, true);
     StringInfoData topics;
     initStringInfo(&topics);
@@ -126,8 +125,7 @@ static const Producer& producer_of(Oid role, Produces produces) {
         }
         if (const auto found = known.find(role); found != known.end())
             return found->second;
-        const CoreError error =
-            remember_producer(role, produces, topics_granted(role, produces));
+        const CoreError error = remember_producer(role, produces, topics_granted(role, produces));
         if (error.failed)
             raise(error);
     }

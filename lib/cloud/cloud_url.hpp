@@ -31,7 +31,8 @@ inline constexpr OptionSpec region_parameter{
     .description = "region whose address is used, instead of the nearest one"};
 
 // Whether the host is a name, of a `what` ("region", "project"), and the query has `parameters` only.
-std::optional<Error> check_cloud_url(const Url& url, std::string_view what, std::string_view example,
+std::optional<Error> check_cloud_url(const Url& url, std::string_view what,
+                                     std::string_view example,
                                      std::span<const OptionSpec> parameters);
 
 // The value of a parameter; empty if the URL does not have it.

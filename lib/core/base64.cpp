@@ -20,8 +20,7 @@ void append_base64(std::string& out, std::string_view bytes) {
     const std::size_t left = bytes.size() % 3;
     if (left == 0)
         return;
-    const unsigned group =
-        static_cast<unsigned>(from[0] << 16 | (left == 2 ? from[1] << 8 : 0));
+    const unsigned group = static_cast<unsigned>(from[0] << 16 | (left == 2 ? from[1] << 8 : 0));
     to[0] = digits[group >> 18];
     to[1] = digits[group >> 12 & 63];
     if (left == 2)

@@ -38,11 +38,11 @@ class LatencyHistogram {
 };
 
 struct DeliveryStats {
-    std::atomic<std::uint64_t> delivered{0};  // events settled
-    std::atomic<std::uint64_t> bytes{0};      // their payloads
-    std::atomic<std::uint64_t> failures{0};   // failed batches or handlers
+    std::atomic<std::uint64_t> delivered{0};          // events settled
+    std::atomic<std::uint64_t> bytes{0};              // their payloads
+    std::atomic<std::uint64_t> failures{0};           // failed batches or handlers
     std::atomic<std::uint64_t> throttled_answers{0};  // of them: the destination asked for less
-    LatencyHistogram latency;                 // from occurred_at to settled
+    LatencyHistogram latency;                         // from occurred_at to settled
 
     // By the one writer.
     void settled(Micros latency_of_event, std::uint64_t payload_bytes, Micros now) noexcept;

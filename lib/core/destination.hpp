@@ -59,11 +59,10 @@ TimeLimits time_limits(const Destination& destination);
 
 // The options of every destination. Those that are not members of Destination are read in SQL, by
 // outbox_internal.destination_option().
-inline constexpr OptionSpec url_option{
-    .name = "url",
-    .type = OptionType::url,
-    .default_value = "",
-    .description = "where events go; required"};
+inline constexpr OptionSpec url_option{.name = "url",
+                                       .type = OptionType::url,
+                                       .default_value = "",
+                                       .description = "where events go; required"};
 inline constexpr OptionSpec topics_option{
     .name = "topics",
     .type = OptionType::topics,
@@ -75,8 +74,9 @@ inline constexpr OptionSpec start_option{
     .type = OptionType::choice,
     .choices = {"beginning", "end"},
     .default_value = "beginning",
-    .description = "what a new destination gets: all events in the log, or those that commit after "
-                   "CREATE SERVER"};
+    .description =
+        "what a new destination gets: all events in the log, or those that commit after "
+        "CREATE SERVER"};
 inline constexpr OptionSpec max_attempts_option{
     .name = "max_attempts",
     .type = OptionType::number,
@@ -88,42 +88,43 @@ inline constexpr OptionSpec retry_base_option{
     .name = "retry_base",
     .type = OptionType::duration,
     .default_value = "outbox.retry_base",
-    .description = "pause before the second attempt to deliver an event; it doubles with each attempt"};
-inline constexpr OptionSpec retry_max_option{
-    .name = "retry_max",
-    .type = OptionType::duration,
-    .default_value = "outbox.retry_max",
-    .description = "longest pause between two attempts"};
+    .description =
+        "pause before the second attempt to deliver an event; it doubles with each attempt"};
+inline constexpr OptionSpec retry_max_option{.name = "retry_max",
+                                             .type = OptionType::duration,
+                                             .default_value = "outbox.retry_max",
+                                             .description = "longest pause between two attempts"};
 inline constexpr OptionSpec on_dead_letter_option{
     .name = "on_dead_letter",
     .type = OptionType::choice,
     .choices = {"release", "block"},
     .default_value = "outbox.on_dead_letter",
-    .description = "what a dead letter does to later events of its ordering key: they go, or wait for "
-                   "an operator"};
+    .description =
+        "what a dead letter does to later events of its ordering key: they go, or wait for "
+        "an operator"};
 inline constexpr OptionSpec receipts_option{
     .name = "receipts",
     .type = OptionType::toggle,
     .default_value = "outbox.receipts",
-    .description = "whether a receipt of each confirmed event is kept, which costs a row per event"};
-inline constexpr std::array common_options{url_option,        topics_option,    start_option,
-                                    max_attempts_option, retry_base_option, retry_max_option,
-                                    on_dead_letter_option, receipts_option};
+    .description =
+        "whether a receipt of each confirmed event is kept, which costs a row per event"};
+inline constexpr std::array common_options{
+    url_option,        topics_option,    start_option,          max_attempts_option,
+    retry_base_option, retry_max_option, on_dead_letter_option, receipts_option};
 
 // The options of destinations that the server connects to.
-inline constexpr OptionSpec connect_timeout_option{
-    .name = "connect_timeout",
-    .type = OptionType::duration,
-    .default_value = "outbox.connect_timeout",
-    .description = "longest wait for a connection"};
-inline constexpr OptionSpec request_timeout_option{
-    .name = "request_timeout",
-    .type = OptionType::duration,
-    .default_value = "outbox.request_timeout",
-    .description = "longest wait for an answer"};
+inline constexpr OptionSpec connect_timeout_option{.name = "connect_timeout",
+                                                   .type = OptionType::duration,
+                                                   .default_value = "outbox.connect_timeout",
+                                                   .description = "longest wait for a connection"};
+inline constexpr OptionSpec request_timeout_option{.name = "request_timeout",
+                                                   .type = OptionType::duration,
+                                                   .default_value = "outbox.request_timeout",
+                                                   .description = "longest wait for an answer"};
 
 // Each sink has its own default, and its own word for what a batch is.
-constexpr OptionSpec batch_size_option(std::string_view default_value, std::string_view description) {
+constexpr OptionSpec batch_size_option(std::string_view default_value,
+                                       std::string_view description) {
     return {.name = "batch_size",
             .type = OptionType::number,
             .max = 10'000,

@@ -134,8 +134,7 @@ class Scanner {
                 return false;
             const auto c = static_cast<unsigned char>(*at_);
             if (c >= 0x80) {
-                const std::size_t length =
-                    utf8_length({at_, static_cast<std::size_t>(end_ - at_)});
+                const std::size_t length = utf8_length({at_, static_cast<std::size_t>(end_ - at_)});
                 if (length == 0)
                     return false;
                 at_ += length;

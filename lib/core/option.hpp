@@ -55,17 +55,17 @@ struct OptionSpec {
     std::string_view name;
     OptionPlace place = OptionPlace::server;
     OptionType type = OptionType::text;
-    std::int64_t max = 0;                           // of a number
-    std::array<std::string_view, 4> choices{};      // of a choice; the rest is empty
-    std::string_view unit{};                        // of a number: what it counts
-    std::string_view range{};                       // what the type does not say about valid values
+    std::int64_t max = 0;                       // of a number
+    std::array<std::string_view, 4> choices{};  // of a choice; the rest is empty
+    std::string_view unit{};                    // of a number: what it counts
+    std::string_view range{};                   // what the type does not say about valid values
     // A value, or the name of the setting that is the default ("outbox.…"). Empty: without the option
     // the destination does without.
     std::string_view default_value{};
     std::string_view description{};
-    bool secret = false;                      // concealed in whatever a destination says
+    bool secret = false;  // concealed in whatever a destination says
     NamesFile names_file = NamesFile::no;
-    CheckValue check = nullptr;               // in place of the check that the type has
+    CheckValue check = nullptr;  // in place of the check that the type has
 };
 
 // Returns std::nullopt if the option can have this value.

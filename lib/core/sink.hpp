@@ -76,7 +76,7 @@ enum class KeyPolicy {
 struct Capabilities {
     std::size_t max_batch_events = 1;
     std::size_t max_batch_bytes = 1024 * 1024;
-    std::size_t max_batches = 1;  // in flight at the same time,
+    std::size_t max_batches = 1;   // in flight at the same time,
     std::size_t more_batches = 0;  // and so many more while others hang
     // Batches take effect strictly in the order of submission, and after one has failed no later
     // one does. Without it the pipeline keeps the order: per key one batch at a time.

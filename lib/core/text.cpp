@@ -103,8 +103,7 @@ void append_utf8(std::string& out, std::uint32_t character) {
 
 // Of a valid character of two to four bytes.
 static std::uint32_t code_of(std::string_view character) noexcept {
-    std::uint32_t code =
-        static_cast<unsigned char>(character[0]) & (0x7fu >> character.size());
+    std::uint32_t code = static_cast<unsigned char>(character[0]) & (0x7fu >> character.size());
     for (const char c : character.substr(1))
         code = code << 6 | (static_cast<unsigned char>(c) & 0x3fu);
     return code;
@@ -127,12 +126,12 @@ std::string printable(std::string_view text, std::size_t max_size) {
     for (std::size_t i = 0; i < text.size();) {
         const std::size_t length = utf8_length(text.substr(i));
         const std::string_view character = text.substr(i, std::max<std::size_t>(length, 1));
-        const bool is_control = length == 1 && (static_cast<unsigned char>(text[i]) < ' ' ||
-                                                text[i] == 0x7f);
-        const std::string_view shown = length == 0 ? "?"
-                                       : is_control || (length > 1 && is_invisible(code_of(character)))
-                                           ? " "
-                                           : character;
+        const bool is_control =
+            length == 1 && (static_cast<unsigned char>(text[i]) < ' ' || text[i] == 0x7f);
+        const std::string_view shown =
+            length == 0                                                      ? "?"
+            : is_control || (length > 1 && is_invisible(code_of(character))) ? " "
+                                                                             : character;
         if (line.size() + shown.size() > max_size)
             break;
         line += shown;

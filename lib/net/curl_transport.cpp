@@ -56,7 +56,7 @@ bool count_header(Transfer& transfer, std::string_view line) noexcept {
 std::size_t on_header(char* line, std::size_t, std::size_t size, void* self) noexcept {
     auto* transfer = static_cast<Transfer*>(self);
     if (!count_header(*transfer, {line, size}))
-        return 0;  // the transfer fails
+        return 0;                        // the transfer fails
     if (size == 2 && line[0] == '\r') {  // the last line
         long status = 0;
         curl_off_t sent = 0;

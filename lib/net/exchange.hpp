@@ -30,7 +30,7 @@ struct Exchange {
 
     // The answer. status 0: there was none, and `error` says why.
     int status = 0;
-    bool reached = false;  // without an answer: the request may have got there
+    bool reached = false;             // without an answer: the request may have got there
     Scope scope = Scope::connection;  // without an answer, and not reached: what is to blame
     std::string error;
     std::string retry_after;  // as the header has it; empty: none

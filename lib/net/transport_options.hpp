@@ -18,8 +18,8 @@ struct TransportOptions {
     std::optional<AllowedHosts> allowed_hosts;
     Micros connect_timeout = seconds(10);
     Micros request_timeout = seconds(30);
-    std::string ca_file;              // empty: the system's
-    std::size_t max_connections = 1;  // requests side by side
+    std::string ca_file;               // empty: the system's
+    std::size_t max_connections = 1;   // requests side by side
     std::size_t more_connections = 0;  // and further ones while some of these hang
 };
 
@@ -35,8 +35,9 @@ constexpr OptionSpec max_connections_option(std::string_view default_value) {
             .max = 256,
             .unit = "requests",
             .default_value = default_value,
-            .description = "requests under way at the same time. If the option is not set, up to three "
-                           "times as many more are started while requests hang"};
+            .description =
+                "requests under way at the same time. If the option is not set, up to three "
+                "times as many more are started while requests hang"};
 }
 
 // Those of a destination, with `max_connections` as its sink declares it.

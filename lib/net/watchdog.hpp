@@ -37,7 +37,7 @@ class Watchdog {
 
     const std::chrono::milliseconds limit_;
     const std::function<void()> bark_;
-    clockid_t clock_;  // of the time that the watched thread has used
+    clockid_t clock_;                      // of the time that the watched thread has used
     std::atomic<std::uint64_t> work_ = 0;  // odd: going on
     std::atomic<bool> sleeps_ = false;
     bool over_ = false;

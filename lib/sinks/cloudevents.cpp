@@ -46,11 +46,21 @@ std::string source_prefix(std::string_view database) {
 
 // Filled from the event, or about the data. enqueue refuses headers of these names.
 static bool is_own_attribute(std::string_view name) {
-    static constexpr std::string_view own[] = {
-        "aggregateversion", "data",      "datacontenttype", "dataschema",
-        "id",               "partitionkey", "schemaversion",   "sequence",
-        "source",           "sourceeventid", "specversion",     "subject",
-        "time",             "topic",     "type"};
+    static constexpr std::string_view own[] = {"aggregateversion",
+                                               "data",
+                                               "datacontenttype",
+                                               "dataschema",
+                                               "id",
+                                               "partitionkey",
+                                               "schemaversion",
+                                               "sequence",
+                                               "source",
+                                               "sourceeventid",
+                                               "specversion",
+                                               "subject",
+                                               "time",
+                                               "topic",
+                                               "type"};
     static_assert(std::is_sorted(std::begin(own), std::end(own)));
     return std::binary_search(std::begin(own), std::end(own), name);
 }

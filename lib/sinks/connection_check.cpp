@@ -80,9 +80,9 @@ std::vector<Finding> ConnectionCheck::conclude(CURLcode result) const {
                                                                  : "80")});
     if (result != CURLE_OK) {
         const char* subject = result == CURLE_SSL_CACERT_BADFILE ? "tls"
-                              : findings.empty()       ? "address"
-                              : findings.size() == 1 ? "connection"
-                                                     : "tls";
+                              : findings.empty()                 ? "address"
+                              : findings.size() == 1             ? "connection"
+                                                                 : "tls";
         findings.push_back({subject, false, address_check_.explain(result, error_)});
     } else if (https) {
         findings.push_back({"tls", true, "the certificate is valid for " + host});

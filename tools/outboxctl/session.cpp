@@ -35,8 +35,9 @@ static Refused refusal(const PGresult* result, const char* message) {
     if (!field(PG_DIAG_MESSAGE_DETAIL).empty())
         text += "\nDETAIL:  " + field(PG_DIAG_MESSAGE_DETAIL);
     if (state == "3F000" || state == "42P01" || state == "42883")  // no schema, view, function
-        text += "\nHINT:  Is the extension (pg_inbox, pg_outbox) in this database, and as new as "
-                "outboxctl? See outboxctl inbox install --help.";
+        text +=
+            "\nHINT:  Is the extension (pg_inbox, pg_outbox) in this database, and as new as "
+            "outboxctl? See outboxctl inbox install --help.";
     else if (!field(PG_DIAG_MESSAGE_HINT).empty())
         text += "\nHINT:  " + field(PG_DIAG_MESSAGE_HINT);
     return Refused(text);

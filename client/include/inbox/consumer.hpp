@@ -81,19 +81,19 @@ struct ConsumerOptions {
 
 // Counters since the consumer was made, and percentiles of the last thousand batches.
 struct ConsumerMetrics {
-    std::uint64_t received = 0;           // deliveries, repetitions included
-    std::uint64_t applied = 0;            // events handled and committed
-    std::uint64_t duplicates = 0;         // deliveries of events that were applied before
-    std::uint64_t failures = 0;           // attempts of the handler that failed
-    std::uint64_t dead = 0;               // events that became dead letters (inbox.dead_letter)
-    std::uint64_t acked = 0;              // deliveries given to Source::ack()
-    std::uint64_t nacked = 0;             // deliveries given to Source::nack()
-    std::uint64_t transactions = 0;       // committed
-    std::uint64_t in_doubt = 0;           // commits whose answer was lost, and was looked up later
+    std::uint64_t received = 0;      // deliveries, repetitions included
+    std::uint64_t applied = 0;       // events handled and committed
+    std::uint64_t duplicates = 0;    // deliveries of events that were applied before
+    std::uint64_t failures = 0;      // attempts of the handler that failed
+    std::uint64_t dead = 0;          // events that became dead letters (inbox.dead_letter)
+    std::uint64_t acked = 0;         // deliveries given to Source::ack()
+    std::uint64_t nacked = 0;        // deliveries given to Source::nack()
+    std::uint64_t transactions = 0;  // committed
+    std::uint64_t in_doubt = 0;      // commits whose answer was lost, and was looked up later
     std::uint64_t database_reconnects = 0;
     std::uint64_t source_reconnects = 0;
-    std::size_t outstanding_messages = 0;  // now: received and not settled
-    std::size_t outstanding_bytes = 0;     // now: their size
+    std::size_t outstanding_messages = 0;    // now: received and not settled
+    std::size_t outstanding_bytes = 0;       // now: their size
     std::chrono::microseconds apply_p50{0};  // of a batch, from its first statement to its commit
     std::chrono::microseconds apply_p99{0};
     std::chrono::milliseconds lag{0};  // of the last event, from published_at to its commit

@@ -22,11 +22,11 @@ struct Event {
     std::optional<std::int64_t> version;  // of the aggregate; grows with each change
     std::int32_t schema_version = 1;      // of the payload's format
     std::string ordering_key;             // events of one key arrive in order; empty: no order
-    std::string content_type = "application/json";       // media type of the payload
-    std::map<std::string, std::string> headers;          // names as the sender wrote them
-    std::optional<std::string> payload;                  // may hold binary data
-    Time occurred_at{};                                  // when the sender wrote the event
-    std::optional<std::string> source_event_id;          // UUID of the event that caused this one
+    std::string content_type = "application/json";  // media type of the payload
+    std::map<std::string, std::string> headers;     // names as the sender wrote them
+    std::optional<std::string> payload;             // may hold binary data
+    Time occurred_at{};                             // when the sender wrote the event
+    std::optional<std::string> source_event_id;     // UUID of the event that caused this one
 };
 
 // An event that a source has handed out and that is not settled yet.

@@ -100,7 +100,7 @@ class Session {
     bool suspended_ = false;  // no other is opened
     SteadyTime stream_since_{};
     SteadyTime heartbeat_at_{};
-    Backoff pauses_;  // between streams that fail in a row
+    Backoff pauses_;       // between streams that fail in a row
     bool paused_ = false;  // nothing is read
     bool to_resume_ = false;
 

@@ -28,8 +28,9 @@ static std::string unwrap(Message& message) {
         attributes != nullptr && attributes->isObject())
         for (auto at = attributes->begin(); at != attributes->end(); ++at) {
             const std::string value = json_text(*at, "Value");
-            message.attributes[at.name()] =
-                json_text(*at, "Type") == "Binary" ? outbox::base64_decoded(value).value_or(value) : value;
+            message.attributes[at.name()] = json_text(*at, "Type") == "Binary"
+                                                ? outbox::base64_decoded(value).value_or(value)
+                                                : value;
         }
     message.body = text->asString();
     return topic.substr(topic.rfind(':') + 1);

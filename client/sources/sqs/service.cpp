@@ -58,9 +58,9 @@ outbox::Transport& Service::transport_for(Request::Kind kind) {
     const bool is_poll = kind == Request::Kind::poll;
     auto& transport = is_poll ? polls_ : others_;
     if (transport == nullptr) {
-        outbox::TransportConfig config = outbox::transport_config(
-            options_, clock_, service_.url(),
-            is_poll ? options_.max_connections : most_other_connections);
+        outbox::TransportConfig config =
+            outbox::transport_config(options_, clock_, service_.url(),
+                                     is_poll ? options_.max_connections : most_other_connections);
         if (is_poll)
             config.request_timeout += poll_;
         transport = outbox::create_transport(std::move(config));

@@ -71,8 +71,7 @@ Credentials::State AwsCredentials::step(Micros now) {
 
 void AwsCredentials::fetch(Micros now) {
     renew_at_ = now + renew_every;
-    const bool has_keys = !options_.access_key_id.empty() ||
-                          !options_.secret_access_key.empty() ||
+    const bool has_keys = !options_.access_key_id.empty() || !options_.secret_access_key.empty() ||
                           !options_.session_token.empty();
     if (has_keys)
         fetch_from_mapping();
@@ -88,19 +87,17 @@ void AwsCredentials::fetch_from_mapping() {
     if (options_.access_key_id.empty() || options_.secret_access_key.empty())
         fail("the user mapping must have both access_key_id and secret_access_key");
     else
-        take({options_.access_key_id, options_.secret_access_key,
-              options_.session_token});
+        take({options_.access_key_id, options_.secret_access_key, options_.session_token});
 }
 
 // The first that is meant counts, whether it works or not.
 void AwsCredentials::fetch_from_platform() {
     const std::string profile = environment_("AWS_PROFILE");
-    const bool found = fetch_from_environment() ||
-                       fetch_from(web_identity_source(environment_, options_.region,
-                                                      request_timeout_)) ||
-                       fetch_from_file(profile.empty() ? "default" : profile, !profile.empty()) ||
-                       fetch_from(container_source(environment_)) ||
-                       fetch_from(instance_source(environment_));
+    const bool found =
+        fetch_from_environment() ||
+        fetch_from(web_identity_source(environment_, options_.region, request_timeout_)) ||
+        fetch_from_file(profile.empty() ? "default" : profile, !profile.empty()) ||
+        fetch_from(container_source(environment_)) || fetch_from(instance_source(environment_));
     if (!found)
         fail("there are none, neither in the user mapping nor from the server's platform");
 }

@@ -23,16 +23,17 @@ struct AwsOptions {
 };
 
 inline constexpr OptionSpec access_key_id_option{.name = "access_key_id",
-                                          .place = OptionPlace::user_mapping,
-                                          .description = "id of an access key"};
+                                                 .place = OptionPlace::user_mapping,
+                                                 .description = "id of an access key"};
 inline constexpr OptionSpec secret_access_key_option{.name = "secret_access_key",
-                                              .place = OptionPlace::user_mapping,
-                                              .description = "the secret of that key",
-                                              .secret = true};
-inline constexpr OptionSpec session_token_option{.name = "session_token",
-                                          .place = OptionPlace::user_mapping,
-                                          .description = "session token, if the key is temporary",
-                                          .secret = true};
+                                                     .place = OptionPlace::user_mapping,
+                                                     .description = "the secret of that key",
+                                                     .secret = true};
+inline constexpr OptionSpec session_token_option{
+    .name = "session_token",
+    .place = OptionPlace::user_mapping,
+    .description = "session token, if the key is temporary",
+    .secret = true};
 inline constexpr OptionSpec profile_option{
     .name = "profile",
     .place = OptionPlace::user_mapping,
@@ -40,7 +41,7 @@ inline constexpr OptionSpec profile_option{
     .description = "profile in the shared credentials file of the server",
     .names_file = NamesFile::yes};
 inline constexpr std::array aws_key_options{access_key_id_option, secret_access_key_option,
-                                     session_token_option, profile_option};
+                                            session_token_option, profile_option};
 inline constexpr std::array aws_url_parameters{endpoint_parameter};
 
 bool is_aws_account(std::string_view text) noexcept;

@@ -38,8 +38,8 @@ std::string AwsService::subject(std::string_view name) const {
 std::string AwsService::address_of(std::string_view name) const {
     std::string address;
     if (kind_ == AwsKind::sns)
-        address = "arn:" + std::string(partition_of(region_)) +
-                  ":sns:" + region_ + ':' + account_ + ':';
+        address =
+            "arn:" + std::string(partition_of(region_)) + ":sns:" + region_ + ':' + account_ + ':';
     else if (!account_.empty())
         address = url_ + '/' + account_ + '/';
     else

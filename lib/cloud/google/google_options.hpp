@@ -24,12 +24,13 @@ inline constexpr OptionSpec google_token_option{
     .place = OptionPlace::user_mapping,
     .description = "access token, sent as it is; replace it before it expires",
     .secret = true};
-inline constexpr OptionSpec google_key_option{.name = "key",
-                                       .place = OptionPlace::user_mapping,
-                                       .range = "JSON",
-                                       .description = "text of the key file of a service account",
-                                       .secret = true,
-                                       .check = check_google_key};
+inline constexpr OptionSpec google_key_option{
+    .name = "key",
+    .place = OptionPlace::user_mapping,
+    .range = "JSON",
+    .description = "text of the key file of a service account",
+    .secret = true,
+    .check = check_google_key};
 inline constexpr OptionSpec google_key_file_option{
     .name = "key_file",
     .place = OptionPlace::user_mapping,
@@ -37,7 +38,7 @@ inline constexpr OptionSpec google_key_file_option{
     .description = "file of the server with that text",
     .names_file = NamesFile::yes};
 inline constexpr std::array google_key_options{google_token_option, google_key_option,
-                                        google_key_file_option};
+                                               google_key_file_option};
 
 // Those of a destination.
 GoogleOptions google_options(const Destination& destination);

@@ -38,9 +38,9 @@ bool FlowLimit::is_sample(Micros now) const noexcept {
 }
 
 void FlowLimit::take_sample(Micros now) noexcept {
-    const double share =
-        recent_ > most ? recent_ : static_cast<double>(throttled_) / answers_;
-    const double rate = answers_ * 1e6 / static_cast<double>(std::max<Micros>(now - began_at_, 1000));
+    const double share = recent_ > most ? recent_ : static_cast<double>(throttled_) / answers_;
+    const double rate =
+        answers_ * 1e6 / static_cast<double>(std::max<Micros>(now - began_at_, 1000));
     calm_ = throttled_ == 0 ? calm_ + 1 : 0;
     answers_ = throttled_ = 0;
     recent_ = std::min(recent_, 0.5);

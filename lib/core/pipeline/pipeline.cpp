@@ -39,9 +39,7 @@ bool Pipeline::has_memory() const noexcept {
 
 // There is a quarter more for what must not wait until the log has nothing to read.
 bool Pipeline::has_spare_memory() const noexcept {
-    const auto more = [](std::size_t usual) {
-        return usual + std::max<std::size_t>(usual / 4, 1);
-    };
+    const auto more = [](std::size_t usual) { return usual + std::max<std::size_t>(usual / 4, 1); };
     return unsettled_ < more(limits_.max_events) && held_bytes_ < more(limits_.max_bytes);
 }
 
@@ -49,8 +47,8 @@ bool Pipeline::has_spare_memory() const noexcept {
 bool Pipeline::has_room() const noexcept {
     const bool looks_for_fresh = limits_.moves_waiting && !lanes_.any_fresh() &&
                                  (destination_.is_down() || all_lanes_down());
-    return (has_memory() || (looks_for_fresh && has_spare_memory())) && ledger_.span() < limits_.max_events * max_span_factor &&
-           chains_.held() < max_held_keys;
+    return (has_memory() || (looks_for_fresh && has_spare_memory())) &&
+           ledger_.span() < limits_.max_events * max_span_factor && chains_.held() < max_held_keys;
 }
 
 // Blocks are kept by single events, too.
@@ -359,9 +357,8 @@ std::uint64_t Pipeline::failures() const noexcept {
     if (!all_lanes_down())
         return 0;
     std::uint64_t failures = 0;
-    lanes_.for_each([&](const Lane& lane) {
-        failures = std::max(failures, lane.health.circuit.failures());
-    });
+    lanes_.for_each(
+        [&](const Lane& lane) { failures = std::max(failures, lane.health.circuit.failures()); });
     return failures;
 }
 

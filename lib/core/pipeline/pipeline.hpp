@@ -173,9 +173,7 @@ class Pipeline {
     std::int64_t highest_settled() const noexcept { return ledger_.highest_settled(); }
     // Of the front window: everything up to this position is settled. Nothing when no event of it
     // was.
-    std::optional<std::int64_t> front_position() const noexcept {
-        return ledger_.front_position();
-    }
+    std::optional<std::int64_t> front_position() const noexcept { return ledger_.front_position(); }
 
     bool idle() const noexcept { return unsettled_ == 0 && ledger_.empty(); }
     std::size_t unsettled() const noexcept { return unsettled_; }

@@ -90,8 +90,8 @@ void Pipeline::release_behind_suspects(Micros now) {
 }
 
 void Pipeline::release_lane(Lane& lane) {
-    const auto steps = static_cast<unsigned>(
-        std::min<std::uint64_t>(lane.health.circuit.failures(), 20));
+    const auto steps =
+        static_cast<unsigned>(std::min<std::uint64_t>(lane.health.circuit.failures(), 20));
     const std::size_t kept = starves() ? 1 : kept_for_probes;  // each with what waits behind it
     while (lane.fresh.size() > kept) {
         Tracked& event = *lane.fresh.front();

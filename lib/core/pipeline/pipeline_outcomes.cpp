@@ -47,14 +47,13 @@ void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, 
     Lane& lane = *request.lane;
     LaneHealth& health = lane.health;
     const Micros took = now - request.sent_at;
-    const bool current = request.period == destination_.period() &&
-                         request.lane_period == health.circuit.period();
+    const bool current =
+        request.period == destination_.period() && request.lane_period == health.circuit.period();
     const bool probes = destination_.is_down() || health.circuit.is_down();
     // What becomes of a suspect is evidence about the suspect, unless nothing else can be had.
     const bool hung = request.hangs && lane.is_overtaken(request.number);
     const bool counts =
-        current &&
-        (probes || (request.fresh && !hung && !request.events.front()->key_failed));
+        current && (probes || (request.fresh && !hung && !request.events.front()->key_failed));
     if (fate != Fate::confirmed) {
         lane.last_error = outcome.error;
         last_error_ = outcome.error;
@@ -322,8 +321,7 @@ void Pipeline::failed(Tracked& event, const EventOutcome& why, bool alone, Micro
     std::uint8_t& count = unsent ? event.unsent : event.failures;
     if (count < UINT8_MAX)
         count++;
-    event.blamed = why.fate == Fate::failed &&
-                   event.lane->health.successes() > event.works_before;
+    event.blamed = why.fate == Fate::failed && event.lane->health.successes() > event.works_before;
     if (alone && !unsent && is_at_fault(event, why))
         refuse(event, why.error, false);
     else

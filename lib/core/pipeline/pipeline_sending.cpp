@@ -55,8 +55,8 @@ bool Pipeline::send_fresh(Micros now, bool probe) {
             Lane* lane = lanes_.turn();
             if (lane == nullptr)
                 return false;
-            const bool may = probe ? pass > 0 || !lane->health.circuit.is_down()
-                                   : may_take_fresh(*lane, now);
+            const bool may =
+                probe ? pass > 0 || !lane->health.circuit.is_down() : may_take_fresh(*lane, now);
             if (may && !waits_for_more(*lane))
                 fill(request, *lane);
             lanes_.end_turn();
@@ -217,9 +217,9 @@ bool Pipeline::take(Request& request, Tracked& event, std::size_t& limit) {
     const std::size_t limit_with =
         event.batch_limit > 0 ? std::min<std::size_t>(limit, event.batch_limit) : limit;
     const std::size_t size = sink_->size_of(*event.event);
-    const bool fits = request.events.empty() ||
-                      (request.events.size() < limit_with &&
-                       request.bytes + size <= capabilities_.max_batch_bytes);
+    const bool fits =
+        request.events.empty() || (request.events.size() < limit_with &&
+                                   request.bytes + size <= capabilities_.max_batch_bytes);
     if (fits) {
         request.events.push_back(event.event);
         request.bytes += size;
@@ -292,7 +292,8 @@ bool Pipeline::explores() const noexcept {
     const auto tried = std::count_if(in_flight_.begin(), in_flight_.end(), [](const Request* r) {
         return r->hangs && !r->lane->is_overtaken(r->number);
     });
-    return static_cast<std::size_t>(tried) < std::max<std::size_t>(1, capabilities_.more_batches / 4);
+    return static_cast<std::size_t>(tried) <
+           std::max<std::size_t>(1, capabilities_.more_batches / 4);
 }
 
 void Pipeline::mark_hanging(Micros now) {

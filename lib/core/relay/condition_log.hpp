@@ -37,7 +37,7 @@ class ConditionLog {
     };
     static std::string gist_of(std::string_view reason);
 
-    Seen shown_;    // by the last line
+    Seen shown_;  // by the last line
     Seen current_;
     Micros since_ = 0;
     Micros line_at_ = 0;

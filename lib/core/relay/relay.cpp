@@ -246,7 +246,8 @@ Condition::Kind Relay::condition() const noexcept {
 }
 
 const std::string& Relay::reason() const noexcept {
-    return condition() == Condition::Kind::partly ? pipeline_->lane_error() : pipeline_->last_error();
+    return condition() == Condition::Kind::partly ? pipeline_->lane_error()
+                                                  : pipeline_->last_error();
 }
 
 bool Relay::line_is_due() {

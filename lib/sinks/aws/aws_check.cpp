@@ -92,8 +92,7 @@ class AwsCheck final : public RequestCheck {
                             failure.code == "AuthorizationError";
         if (denied && exchange.step == look)
             text += std::string(" (to look is another permission than to send: ") +
-                    (is_sns_ ? "sns:GetTopicAttributes)"
-                                                        : "sqs:GetQueueAttributes)");
+                    (is_sns_ ? "sns:GetTopicAttributes)" : "sqs:GetQueueAttributes)");
         return text;
     }
 

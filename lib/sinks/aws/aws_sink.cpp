@@ -38,9 +38,7 @@ class AwsSink : public RequestSink {
         return message_size_bound(event, style_);
     }
 
-    void lane_of(const Event& event, std::string& lane) const final {
-        names_.append(lane, event);
-    }
+    void lane_of(const Event& event, std::string& lane) const final { names_.append(lane, event); }
 
   protected:
     AwsSink(const AwsSinkOptions& options, const Clock& clock)
@@ -50,8 +48,8 @@ class AwsSink : public RequestSink {
           style_{options.format, names_.fifo(), source_prefix(options.source)},
           batch_size_(std::min(options.batch_size, most_entries)),
           receipts_(options.receipts) {
-        auto credentials = std::make_unique<AwsCredentials>(
-            options.aws, options.transport.request_timeout, clock);
+        auto credentials =
+            std::make_unique<AwsCredentials>(options.aws, options.transport.request_timeout, clock);
         credentials_ = credentials.get();
         use(service_.url(), std::move(credentials));
     }

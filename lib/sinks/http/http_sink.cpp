@@ -75,8 +75,7 @@ class HttpSink final : public RequestSink {
     }
 
     Capabilities capabilities() const noexcept override {
-        Capabilities capabilities{.max_batches = connections(),
-                                  .more_batches = more_connections()};
+        Capabilities capabilities{.max_batches = connections(), .more_batches = more_connections()};
         if (format_ == EventFormat::batched)
             capabilities.max_batch_events = batch_size_;
         return capabilities;

@@ -160,7 +160,8 @@ void PostgresqlConnection::start_connection(const std::string& addresses) {
         return;
     }
     // libpq would write notices to stderr, which is the server log.
-    PQsetNoticeReceiver(connection_, [](void*, const PGresult*) {}, nullptr);
+    PQsetNoticeReceiver(
+        connection_, [](void*, const PGresult*) {}, nullptr);
     watch(PQsocket(connection_), EPOLLOUT);
 }
 

@@ -172,9 +172,8 @@ class PostgresqlCheck final : public Check {
 
 OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
     const outbox::CheckContext& context) noexcept {
-    return outbox::made_by(
-        [&]() -> outbox::Check* {
-            outbox::prepare_process_for_libpq();
-            return new outbox::PostgresqlCheck(context);
-        });
+    return outbox::made_by([&]() -> outbox::Check* {
+        outbox::prepare_process_for_libpq();
+        return new outbox::PostgresqlCheck(context);
+    });
 }

@@ -120,10 +120,11 @@ class PubsubSink final : public RequestSink {
         const Micros retry_after = retry_after_of(exchange.retry_after, clock().unix_now());
         const std::string topic = topic_of(exchange);
         if (exchange.step == create_topic)  // nothing has been published
-            return scoped({exchange.batch, Fate::unavailable,
-                           "topic \"" + topic + "\" could not be created: " + error.explain(exchange),
-                           retry_after},
-                          exchange.status == 0 ? exchange.scope : Scope::lane);
+            return scoped(
+                {exchange.batch, Fate::unavailable,
+                 "topic \"" + topic + "\" could not be created: " + error.explain(exchange),
+                 retry_after},
+                exchange.status == 0 ? exchange.scope : Scope::lane);
         const Verdict verdict =
             verdict_on(exchange, error, "projects/" + options_.project + "/topics/" + topic);
         const std::string which = error.status.empty() ? "" : "topic \"" + topic + "\": ";

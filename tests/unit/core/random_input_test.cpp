@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "sinks/registry.hpp"
 #include "core/snapshot.hpp"
 #include "core/topic_filter.hpp"
 #include "core/url.hpp"
+#include "sinks/registry.hpp"
 #include "unit/mutations.hpp"
 
 namespace outbox {

@@ -18,19 +18,19 @@ std::string concealed(const Secrets& secrets, std::string text) {
 TEST(Secrets, AreTakenOutInEveryForm) {
     Secrets secrets;
     secrets.add("p\"ss/w rd+1?>");
-    for (const char* form : {"p\"ss/w rd+1?>", "cCJzcy93IHJkKzE/Pg", "cCJzcy93IHJkKzE_Pg",
-                             "p%22ss%2Fw%20rd%2B1%3F%3E", "p%22ss%2fw%20rd%2b1%3f%3e",
-                             "p\\\"ss/w rd+1?>"}) {
+    for (const char* form :
+         {"p\"ss/w rd+1?>", "cCJzcy93IHJkKzE/Pg", "cCJzcy93IHJkKzE_Pg", "p%22ss%2Fw%20rd%2B1%3F%3E",
+          "p%22ss%2fw%20rd%2b1%3f%3e", "p\\\"ss/w rd+1?>"}) {
         EXPECT_EQ(concealed(secrets, std::string("not <") + form + ">!"), "not <***>!") << form;
         EXPECT_EQ(concealed(secrets, form), "***") << form;
     }
 }
 
 TEST(Secrets, OfADestinationAreAllItHas) {
-    const Secrets secrets(parse_destination(
-                              "d", {{"url", "http://h/"}},
-                              {{"user", "bob"}, {"password", "password-1"}, {"token", "token-12"}}, {})
-                              .value());
+    const Secrets secrets(
+        parse_destination("d", {{"url", "http://h/"}},
+                          {{"user", "bob"}, {"password", "password-1"}, {"token", "token-12"}}, {})
+            .value());
     EXPECT_EQ(concealed(secrets, "password-1 token-12"), "*** ***");
     EXPECT_EQ(concealed(secrets, "Basic Ym9iOnBhc3N3b3JkLTE="), "Basic ***=");
     EXPECT_EQ(concealed(secrets, "no bob"), "no bob");

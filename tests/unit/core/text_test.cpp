@@ -144,9 +144,17 @@ TEST(Text, MadePrintableIsOneLineOfWhatCanBeSeen) {
     EXPECT_EQ(printable(""), "");
     EXPECT_EQ(printable(" \r\n plain text \n"), "plain text");
     EXPECT_EQ(printable("a\nb\rc\td\x1b[2J\x7f."), "a b c d [2J .");
-    EXPECT_EQ(printable("caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"), "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80");
-    EXPECT_EQ(printable("a\xc2\x9b" "31m\xe2\x80\xae\xe2\x81\xa6\xe2\x80\xa8\xef\xbb\xbfz"), "a 31m    z");
-    EXPECT_EQ(printable("\xff\xc3(\xed\xa0\x80"), "?" "?(" "?" "?" "?");
+    EXPECT_EQ(printable("caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"),
+              "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80");
+    EXPECT_EQ(printable("a\xc2\x9b"
+                        "31m\xe2\x80\xae\xe2\x81\xa6\xe2\x80\xa8\xef\xbb\xbfz"),
+              "a 31m    z");
+    EXPECT_EQ(printable("\xff\xc3(\xed\xa0\x80"),
+              "?"
+              "?("
+              "?"
+              "?"
+              "?");
     EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a b");
     EXPECT_EQ(printable(std::string(5000, 'x')).size(), longest_printable);
     EXPECT_EQ(printable("abc\xe2\x82\xac", 5), "abc") << "no half of a character";

@@ -160,7 +160,8 @@ TEST(Http1Response, KeepsLittleAndTakesNoMoreThanItsLimits) {
     EXPECT_FALSE(parsed.keep_alive);
     EXPECT_EQ(parsed.body.size(), usual_kept_body);
 
-    const std::string head = "HTTP/1.1 200 OK\r\nX: " + std::string(Http1Response::max_around_body, 'x');
+    const std::string head =
+        "HTTP/1.1 200 OK\r\nX: " + std::string(Http1Response::max_around_body, 'x');
     EXPECT_EQ(parse(head).state, State::malformed);
     EXPECT_EQ(parse(head + "\r\n\r\n").state, State::malformed);
     EXPECT_EQ(parse("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + head).state,
@@ -194,8 +195,9 @@ TEST(Http1Response, TakesOnlySomeInterimResponses) {
         interim += "HTTP/1.1 103 x\r\n\r\n";
     EXPECT_EQ(parse(interim + final).state, State::complete);
     EXPECT_EQ(parse(interim + "HTTP/1.1 100 x\r\n\r\n" + final).state, State::malformed);
-    const std::string big = "HTTP/1.1 103 x\r\nLink: " +
-                            std::string(Http1Response::max_around_body / 2, 'x') + "\r\n\r\n";
+    const std::string big =
+        "HTTP/1.1 103 x\r\nLink: " + std::string(Http1Response::max_around_body / 2, 'x') +
+        "\r\n\r\n";
     EXPECT_EQ(parse(big + final).state, State::complete);
     EXPECT_EQ(parse(big + big + final).state, State::malformed);
 }

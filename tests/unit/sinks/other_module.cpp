@@ -2,8 +2,10 @@
 // those of some other one. Entering it would be a crash.
 #include <cstdlib>
 
-#define ENTRY(name) \
-    extern "C" __attribute__((visibility("default"))) void* name(const void*) { std::abort(); }
+#define ENTRY(name)                                                             \
+    extern "C" __attribute__((visibility("default"))) void* name(const void*) { \
+        std::abort();                                                           \
+    }
 
 ENTRY(outbox_create_sink)
 ENTRY(outbox_create_check)

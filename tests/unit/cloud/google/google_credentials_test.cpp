@@ -232,9 +232,10 @@ TEST_F(GoogleCredentialsTest, WhatIsWrongWithAKeyIsSaidWithoutTheKey) {
     options_.key = key_file_with("top secret");
     create();
     EXPECT_EQ(need(), State::failed);
-    EXPECT_EQ(credentials_->error(),
-              "option \"key\" is not the key of a service account: its private_key is not an RSA key in "
-              "PEM");
+    EXPECT_EQ(
+        credentials_->error(),
+        "option \"key\" is not the key of a service account: its private_key is not an RSA key in "
+        "PEM");
 }
 
 class KeyFile : public GoogleCredentialsTest {

@@ -95,7 +95,8 @@ class DeliveryModel {
     void expect_everything_delivered() const {
         for (const Entry& entry : events_) {
             EXPECT_TRUE(entry.settled) << "event " << entry.spec.position;
-            EXPECT_GE(entry.deliveries + static_cast<int>(recorded_), 1) << "event " << entry.spec.position;
+            EXPECT_GE(entry.deliveries + static_cast<int>(recorded_), 1)
+                << "event " << entry.spec.position;
         }
         EXPECT_EQ(batches_in_flight_, 0u);
     }

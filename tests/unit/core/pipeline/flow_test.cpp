@@ -75,7 +75,8 @@ TEST(FlowLimit, RefusalsAtRandomDoNotStopALane) {
             flow.answered(now, 100, random() % 100 < percent);
             sent++;
         }
-        EXPECT_GT(sent, percent <= 5 ? 1'150'000 : 1'000'000) << "of 1,200,000, " << percent << " %";
+        EXPECT_GT(sent, percent <= 5 ? 1'150'000 : 1'000'000)
+            << "of 1,200,000, " << percent << " %";
     }
 }
 

@@ -32,12 +32,11 @@ class World {
         auto sink = std::make_unique<ScriptedSink>(capabilities);
         sink_ = sink.get();
         sink_->on_submit = [this](const Batch& batch) { sent(batch); };
-        pipeline = std::make_unique<Pipeline>(
-            std::move(sink),
-            Pipeline::Limits{.max_events = max_events,
-                             .backoff_base = milliseconds(100),
-                             .backoff_cap = seconds(5)},
-            clock, stats, seed);
+        pipeline = std::make_unique<Pipeline>(std::move(sink),
+                                              Pipeline::Limits{.max_events = max_events,
+                                                               .backoff_base = milliseconds(100),
+                                                               .backoff_cap = seconds(5)},
+                                              clock, stats, seed);
     }
 
     // Wanted: key and topic of each event, in order.
@@ -261,7 +260,8 @@ class World {
         EventBlock* block = nullptr;
         std::vector<EventSpec> claimed;
         for (auto& [position, row] : table_)
-            if (!row.locked && row.due <= clock.now() && is_first(position) && claimed.size() < 50) {
+            if (!row.locked && row.due <= clock.now() && is_first(position) &&
+                claimed.size() < 50) {
                 claimed.push_back(specs_.at(position));
                 row.locked = true;
             }
@@ -379,7 +379,8 @@ TEST(PipelineLiveness, HoldsForRandomSetsOfFailingKeysLanesAndPeriods) {
         ASSERT_TRUE(world.run_until([&] { return world.all_good_confirmed(); }, seconds(180)))
             << world.confirmed.size() << " confirmed; suspects " << world.pipeline->suspects()
             << ", unsettled " << world.pipeline->unsettled() << ", failures "
-            << world.pipeline->failures() << world.where() << ", max_batches " << capabilities.max_batches;
+            << world.pipeline->failures() << world.where() << ", max_batches "
+            << capabilities.max_batches;
     }
 }
 

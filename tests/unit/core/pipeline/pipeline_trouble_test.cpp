@@ -605,9 +605,9 @@ class TroubledRun {
                 fate = Fate::refused;
             else if (trouble && below(3) == 0)
                 fate = std::array{Fate::failed, Fate::unavailable, Fate::throttled}[below(3)];
-            of_events.push_back({fate, "no", fate == Fate::refused && below(8) == 0,
-                                 std::array{Scope::lane, Scope::connection,
-                                            Scope::destination}[below(3)]});
+            of_events.push_back(
+                {fate, "no", fate == Fate::refused && below(8) == 0,
+                 std::array{Scope::lane, Scope::connection, Scope::destination}[below(3)]});
             end({position}, fate == Fate::confirmed);
         }
         sink_->divide(positions.front(), std::move(of_events));

@@ -113,9 +113,9 @@ class DeliveryTable {
             rows_.erase(position);
             return;
         }
-        const auto [row, is_new] = rows_.try_emplace(
-            position, Row{.key = std::string(record.event->ordering_key),
-                          .topic = std::string(record.event->topic)});
+        const auto [row, is_new] =
+            rows_.try_emplace(position, Row{.key = std::string(record.event->ordering_key),
+                                            .topic = std::string(record.event->topic)});
         change(row->second, record, now);
     }
     void change(Row& row, const Record& record, Micros now) const {
@@ -130,7 +130,8 @@ class DeliveryTable {
         } else if (record.kind == Record::Kind::refused) {
             row.failed = true;
             row.dead = record.permanent || ++row.attempts >= rules_.max_attempts;
-            row.due = row.dead ? std::nullopt : std::optional(now + (rules_.retry_base << row.attempts));
+            row.due =
+                row.dead ? std::nullopt : std::optional(now + (rules_.retry_base << row.attempts));
         }
     }
     std::vector<std::string> promote(const std::set<std::string>& keys, Micros now) {

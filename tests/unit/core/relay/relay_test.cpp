@@ -92,10 +92,11 @@ struct Saved {
 // Does for a relay what it wants.
 class FakeHome {
   public:
-    FakeHome(const Capabilities& capabilities, const DeliveryTable::Rules& rules, std::size_t max_events,
-             std::uint64_t seed)
+    FakeHome(const Capabilities& capabilities, const DeliveryTable::Rules& rules,
+             std::size_t max_events, std::uint64_t seed)
         : saved{{}, DeliveryTable(rules)}, capabilities_(capabilities), seed_(seed) {
-        limits_ = {.max_events = max_events, .backoff_base = milliseconds(10), .backoff_cap = seconds(1)};
+        limits_ = {
+            .max_events = max_events, .backoff_base = milliseconds(10), .backoff_cap = seconds(1)};
         flushed = saved;
         start();
     }
@@ -204,8 +205,7 @@ class FakeHome {
     void record() {
         if (!has_lock())
             return;
-        for (const std::string& key :
-             saved.table.record(relay->pipeline().records(), clock.now()))
+        for (const std::string& key : saved.table.record(relay->pipeline().records(), clock.now()))
             relay->pipeline().free_key(key);
         relay->recorded(saved.table.next_due());
     }
@@ -220,7 +220,9 @@ class FakeHome {
         if (!claimed.empty()) {
             EventBlock* block = relay->pipeline().take_block();
             for (const DeliveryTable::Claimed& row : claimed) {
-                append(*block, {.position = row.position, .key = row.row.key, .topic = row.row.topic,
+                append(*block, {.position = row.position,
+                                .key = row.row.key,
+                                .topic = row.row.topic,
                                 .key_failed = row.key_failed});
                 block->events().back().has_failed = row.row.attempts > 0;
             }
@@ -375,7 +377,9 @@ TEST_F(RelayTest, AStoppedRelayForgetsWhatItWasReading) {
 class RandomRun {
   public:
     explicit RandomRun(std::uint64_t seed)
-        : random_(seed), ordered_(below(4) == 0), blocks_(below(3) == 0),
+        : random_(seed),
+          ordered_(below(4) == 0),
+          blocks_(below(3) == 0),
           home_(capabilities(), {.blocks = blocks_}, 20 + below(200), seed) {
         home_.on_submit = [this](const Batch& batch) { check(batch); };
         home_.rows_in_block = 1 + below(8);
@@ -395,17 +399,19 @@ class RandomRun {
         EXPECT_TRUE(done()) << home_.saved.table.rows().size() << " rows, "
                             << home_.relay->pipeline().unsettled() << " unsettled";
         for (const FakeLog::Row& row : home_.log.rows())
-            EXPECT_TRUE(row.rolled_back || is_finished(row)) << "event " << row.position << " is lost";
+            EXPECT_TRUE(row.rolled_back || is_finished(row))
+                << "event " << row.position << " is lost";
     }
 
   private:
     std::size_t below(std::size_t n) { return random_() % n; }
 
     Capabilities capabilities() {
-        Capabilities result{.max_batch_events = 1 + below(4), .max_batches = 1 + below(6),
-                            .ordered = ordered_};
+        Capabilities result{
+            .max_batch_events = 1 + below(4), .max_batches = 1 + below(6), .ordered = ordered_};
         if (!ordered_) {
-            result.keys = std::array{KeyPolicy::mixed, KeyPolicy::one_each, KeyPolicy::alone}[below(3)];
+            result.keys =
+                std::array{KeyPolicy::mixed, KeyPolicy::one_each, KeyPolicy::alone}[below(3)];
             result.lanes = below(2) == 0;
         }
         return result;
@@ -414,10 +420,14 @@ class RandomRun {
     // What the world does.
     void act() {
         switch (below(14)) {
-            case 0: case 1: case 2: case 3:
+            case 0:
+            case 1:
+            case 2:
+            case 3:
                 produce();
                 break;
-            case 4: case 5:
+            case 4:
+            case 5:
                 finish_some_transaction();
                 break;
             case 6:
@@ -529,14 +539,17 @@ class RandomRun {
             const bool before = std::find(own.begin(), own.end(), earlier.position) != own.end() ||
                                 (ordered_ && is_in_flight(earlier.position));
             EXPECT_TRUE(before) << "event " << row.position << " overtakes " << earlier.position
-                                << (home_.saved.table.rows().contains(earlier.position) ? ", in the table" : "")
+                                << (home_.saved.table.rows().contains(earlier.position)
+                                        ? ", in the table"
+                                        : "")
                                 << (is_in_flight(earlier.position) ? ", in flight" : "");
         }
     }
 
     // What the destination answers.
     void answer() {
-        const Batch& batch = *home_.sink->batches()[ordered_ ? 0 : below(home_.sink->batches().size())];
+        const Batch& batch =
+            *home_.sink->batches()[ordered_ ? 0 : below(home_.sink->batches().size())];
         const Positions positions = positions_of(batch);
         const bool poison = std::any_of(positions.begin(), positions.end(),
                                         [](std::int64_t position) { return position % 11 == 5; });
@@ -545,8 +558,9 @@ class RandomRun {
         } else if (trouble_ && below(5) == 0) {
             if (!ordered_ && below(3) == 0)
                 arrived(positions);  // and the answer was lost
-            home_.sink->fail(positions.front(), "down", 0,
-                             std::array{Fate::failed, Fate::unavailable, Fate::throttled}[below(3)]);
+            home_.sink->fail(
+                positions.front(), "down", 0,
+                std::array{Fate::failed, Fate::unavailable, Fate::throttled}[below(3)]);
         } else {
             arrived(positions);
             home_.sink->confirm(positions.front());
@@ -583,7 +597,8 @@ class RandomRun {
                                return row.rolled_back || home_.saved.has_passed(row);
                            }) &&
                std::all_of(rows.begin(), rows.end(), [&](const auto& row) {
-                   return is_finished(row_at(row.first)) && (row.second.dead || !row.second.due || blocks_);
+                   return is_finished(row_at(row.first)) &&
+                          (row.second.dead || !row.second.due || blocks_);
                });
     }
     const FakeLog::Row& row_at(std::int64_t position) const {

@@ -16,7 +16,10 @@ TEST_F(PostgresqlSink, MemoryThatRunsOutIsTheCallersConcern) {
     Batch batch;
     batch.events = {&event};
     const Outcome outcome = send_without_memory(
-        batch, [&] { make({{"url", "postgresql://127.0.0.1:1/nowhere"}}, {}); },
+        batch,
+        [&] {
+            make({{"url", "postgresql://127.0.0.1:1/nowhere"}}, {});
+        },
         allocations_until_failure, allocation_failed);
     EXPECT_EQ(outcome.fate, Fate::unavailable);
     EXPECT_EQ(outcome.batch, &batch);

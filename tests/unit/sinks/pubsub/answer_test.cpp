@@ -65,7 +65,7 @@ TEST(PubsubAnswer, GoesByTheStatusOfHttpWhenTheBodyDoesNotSay) {
                  {403, Fate::unavailable}, {404, Fate::unavailable}, {405, Fate::unavailable},
                  {408, Fate::failed},      {409, Fate::unavailable}, {429, Fate::throttled},
                  {499, Fate::failed},      {500, Fate::failed},      {502, Fate::failed},
-                 {503, Fate::throttled}, {504, Fate::failed},      {599, Fate::failed}};
+                 {503, Fate::throttled},   {504, Fate::failed},      {599, Fate::failed}};
     for (const auto& [http, fate] : table)
         for (const std::string& body : {std::string(), std::string("<html>no</html>"),
                                         error_body("NOT_HEARD_OF"), std::string("[[")})
