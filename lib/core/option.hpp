@@ -56,7 +56,7 @@ struct OptionSpec {
     OptionPlace place = OptionPlace::server;
     OptionType type = OptionType::text;
     std::int64_t max = 0;                       // of a number
-    std::array<std::string_view, 4> choices{};  // of a choice; the rest is empty
+    std::array<std::string_view, 5> choices{};  // of a choice; the rest is empty
     std::string_view unit{};                    // of a number: what it counts
     std::string_view range{};                   // what the type does not say about valid values
     // A value, or the name of the setting that is the default ("outbox.…"). Empty: without the option

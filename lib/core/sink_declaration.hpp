@@ -29,6 +29,7 @@ struct SinkDeclaration {
     std::span<const OptionSpec> options;
     // Parameters of the URL, where these are options. Their place is OptionPlace::url.
     std::span<const OptionSpec> parameters{};
+    Url::Hosts hosts = Url::Hosts::one;  // of its URLs
     // The option that names the topic or queue of an event, which the check looks for. nullptr if all
     // events go to the same place.
     const OptionSpec* target = nullptr;

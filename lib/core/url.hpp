@@ -17,11 +17,15 @@ struct Url {
     bool has_password = false;        // the password itself is never kept
     std::string host;                 // percent-decoded; an IPv6 address without its brackets
     std::string port;                 // digits; empty: none given
+    // Hosts and ports that follow the first one, where the scheme takes a list.
+    std::vector<std::pair<std::string, std::string>> further_hosts;
     std::string path;                 // as written, with its leading slash; empty: none
     std::vector<std::pair<std::string, std::string>> query;  // percent-decoded
 
+    enum class Hosts { one, list };  // list: "host:port,host:port"
+
     // Refuses what is no URL, and characters that could break out of a request line.
-    static Result<Url> parse(std::string_view text);
+    static Result<Url> parse(std::string_view text, Hosts hosts = Hosts::one);
 };
 
 }  // namespace outbox

@@ -8,6 +8,7 @@
 
 #include "sinks/aws/options.hpp"
 #include "sinks/http/options.hpp"
+#include "sinks/kafka/options.hpp"
 #include "sinks/postgresql/options.hpp"
 #include "sinks/pubsub/options.hpp"
 
@@ -336,7 +337,8 @@ const Refused refusals[] = {
      {},
      value,
      "\"ftp\" is not supported",
-     "Supported schemes are: null, http, https, postgresql, postgres, pubsub, sqs, sns, pull."},
+     "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, pubsub, sqs, "
+     "sns, pull."},
     {"PubsubWithoutProject",
      {{"url", "pubsub://"}},
      {},
