@@ -43,17 +43,22 @@ bool Pipeline::has_spare_memory() const noexcept {
     return unsettled_ < more(limits_.max_events) && held_bytes_ < more(limits_.max_bytes);
 }
 
+// What a crash would repeat is bounded.
+bool Pipeline::has_span() const noexcept {
+    return ledger_.span() < limits_.max_events * max_span_factor;
+}
+
 // When all there is has failed, only something else can tell an outage from a few bad keys.
 bool Pipeline::has_room() const noexcept {
     const bool looks_for_fresh = limits_.moves_waiting && !lanes_.any_fresh() &&
                                  (destination_.is_down() || all_lanes_down());
     return (has_memory() || (looks_for_fresh && has_spare_memory())) &&
-           ledger_.span() < limits_.max_events * max_span_factor && chains_.held() < max_held_keys;
+           has_span() && chains_.held() < max_held_keys;
 }
 
 // Blocks are kept by single events, too.
 bool Pipeline::starves() const noexcept {
-    return !has_memory() && !lanes_.any([](const Lane& lane) {
+    return !(has_memory() && has_span()) && !lanes_.any([](const Lane& lane) {
         return !lane.fresh.empty() && !lane.health.circuit.is_down();
     });
 }
@@ -261,7 +266,7 @@ Micros Pipeline::deadline() const noexcept {
         if (when > stepped_at_)  // else it waits for an answer, or has been done
             next = std::min(next, when);
     };
-    if (may_move() && (is_crowded() || any_lane_blocks()))
+    if (may_move() && (is_crowded() || is_stretched() || any_lane_blocks()))
         at(next_room_at_);
     const bool any = lanes_.any_fresh() || lanes_.suspects() > 0;
     if (!any)

@@ -212,6 +212,7 @@ class Pipeline {
 
     bool has_memory() const noexcept;
     bool has_spare_memory() const noexcept;
+    bool has_span() const noexcept;
     void take_in(TrackedBlock& block);
     void join_lane(Tracked& event);
     void enqueue(Tracked& event);
@@ -288,6 +289,7 @@ class Pipeline {
     // What waits leaves memory.
     std::size_t most_waiting() const noexcept;
     bool is_crowded() const noexcept;
+    bool is_stretched() const noexcept;
     bool blocks(const Lane& lane) const noexcept;
     bool any_lane_blocks() const noexcept;
     bool is_outage() const noexcept;
@@ -295,7 +297,7 @@ class Pipeline {
     void make_room(Micros now);
     void release_behind_suspects(Micros now);
     void release_lane(Lane& lane);
-    void release_front();
+    void release_front(Micros now);
     void release(Tracked& event, unsigned steps);
     void move(Request& request);
 

@@ -22,6 +22,11 @@ bool Pipeline::is_crowded() const noexcept {
     return chains_.held_back() > most_waiting() || (suspects() > 0 && starves());
 }
 
+// A crash would repeat much, because events in front are not settled.
+bool Pipeline::is_stretched() const noexcept {
+    return ledger_.span() > unsettled_ + limits_.max_events * max_span_factor / 2;
+}
+
 // Too much of what is in memory waits for a lane that is down.
 bool Pipeline::blocks(const Lane& lane) const noexcept {
     return (lanes_.count() > 1 || capabilities_.lanes) && lane.health.circuit.is_down() &&
@@ -59,8 +64,8 @@ void Pipeline::make_room(Micros now) {
         if (blocks(lane))
             release_lane(lane);
     });
-    if (ledger_.span() > unsettled_ + limits_.max_events * max_span_factor / 2)
-        release_front();
+    if (is_stretched())
+        release_front(now);
     next_room_at_ = now + (records_.empty() ? room_long_pause : room_pause);
 }
 
@@ -102,19 +107,19 @@ void Pipeline::release_lane(Lane& lane) {
         release(**lane.suspects.begin(), steps);
 }
 
-// One event must not keep the log: a crash would repeat all that overtook it.
-void Pipeline::release_front() {
+// One event must not keep the log: a crash would repeat all that overtook it. Requests that hang for
+// long would be in front one after the other, so all of them leave.
+void Pipeline::release_front(Micros now) {
     Tracked* first = ledger_.first_unsettled();
     if (first == nullptr)
         return;
-    if (first->place == Tracked::Place::pausing) {
+    if (first->place == Tracked::Place::pausing)
         release(*first, first->failures);
-    } else if (first->place == Tracked::Place::sent) {
-        for (Request* request : in_flight_)
-            if (std::find(request->events.begin(), request->events.end(), first->event) !=
+    for (Request* request : in_flight_)
+        if ((request->hangs && now - request->sent_at >= lasting_request) ||
+            std::find(request->events.begin(), request->events.end(), first->event) !=
                 request->events.end())
-                move(*request);
-    }
+            move(*request);
 }
 
 // Into outbox.delivery, and what waits behind it. What is its own fault is an attempt.

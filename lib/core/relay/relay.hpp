@@ -53,9 +53,9 @@ class Relay {
     // more of them.
     static constexpr std::uint64_t max_unsaved_events = 100'000;
     // While there is trouble all the time, it is recorded this often, and retries are taken.
-    static constexpr Micros trouble_pause = milliseconds(50);
+    static constexpr Micros trouble_pause = milliseconds(200);
     // This many of either do not wait for the pause.
-    static constexpr std::size_t many_records = 100;
+    static constexpr std::size_t many_records = 500;
     static constexpr std::size_t many_retries = 100;
     // Pause after retries that were due but could not be claimed.
     static constexpr Micros retry_pause = seconds(1);

@@ -62,6 +62,10 @@ OPTIONS = [
 ]  # fmt: skip
 
 
+def extension_of(schema: str) -> str:
+    return f"pg_{schema.removesuffix('_internal')}"
+
+
 class Chaos:
     def __init__(self, fuzz: Fuzz, database: Database, schemas: list[str]) -> None:
         self.fuzz = fuzz
@@ -129,7 +133,7 @@ class Chaos:
             [f"CREATE TRIGGER odd BEFORE INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION evil.skip()"], [f"CREATE RULE odd AS ON INSERT TO {table} DO INSTEAD NOTHING"],
             [f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"], [self.without_constraints(table)], [f"ALTER TABLE {table} OWNER TO victim"],
             [f"INSERT INTO {table} SELECT * FROM {table}"], [self.without_constraints(table), f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT t.* FROM {table} AS t, generate_series(1, 100)"],
-            [f"ALTER TABLE {table} SET SCHEMA evil"], [f"DO $d$ BEGIN EXECUTE 'ALTER EXTENSION pg_{schema} DROP TABLE {table}'; EXECUTE 'DROP TABLE {table} CASCADE'; END $d$"],
+            [f"ALTER TABLE {table} SET SCHEMA evil"], [f"DO $d$ BEGIN EXECUTE 'ALTER EXTENSION {extension_of(schema)} DROP TABLE {table}'; EXECUTE 'DROP TABLE {table} CASCADE'; END $d$"],
             [f"REVOKE ALL ON {table} FROM PUBLIC, CURRENT_USER"], [f"ALTER TABLE {table} SET (fillfactor = 10)"], [f"CREATE INDEX ON {table} ((evil.boom({column}::text)))"], [f"CLUSTER {table}"], [f"VACUUM FULL {table}"],
         ])  # fmt: skip
 
@@ -137,7 +141,7 @@ class Chaos:
         signature, name, arguments, result = self.fuzz.random.choice(self.functions)
         schema = name.split(".")[0]
         replace = f"CREATE OR REPLACE FUNCTION {name}({arguments}) RETURNS {result} LANGUAGE plpgsql AS $f$ BEGIN "
-        out = f"DO $d$ BEGIN EXECUTE $x$ALTER EXTENSION pg_{schema} DROP FUNCTION {signature}$x$; EXECUTE $x$DROP FUNCTION {signature} CASCADE$x$; END $d$"
+        out = f"DO $d$ BEGIN EXECUTE $x$ALTER EXTENSION {extension_of(schema)} DROP FUNCTION {signature}$x$; EXECUTE $x$DROP FUNCTION {signature} CASCADE$x$; END $d$"
         return self.fuzz.random.choice([
             [f"{replace} RAISE EXCEPTION 'replaced'; END $f$"], [f"{replace} RETURN NULL; END $f$"], [f"{replace} RETURN; END $f$"], [f"{replace} PERFORM pg_sleep(1); RAISE EXCEPTION 'slow'; END $f$"],
             [f"ALTER FUNCTION {signature} RENAME TO gone"], [out], [out, f"CREATE FUNCTION {name}({arguments}) RETURNS text LANGUAGE sql AS $f$ SELECT NULL::text $f$"],
@@ -149,7 +153,7 @@ class Chaos:
     def hurt_other(self) -> list[str]:
         kind, name = self.fuzz.random.choice(self.others).split(" ", 1)
         schema = name.split(".")[0]
-        out = [f"ALTER EXTENSION pg_{schema} DROP {kind} {name}", f"DROP {kind} {name} CASCADE"]
+        out = [f"ALTER EXTENSION {extension_of(schema)} DROP {kind} {name}", f"DROP {kind} {name} CASCADE"]
         if kind == "SEQUENCE":
             return self.fuzz.random.choice([out, [f"SELECT setval('{name}', 9223372036854775807)"], [f"SELECT setval('{name}', 1)"], [f"ALTER SEQUENCE {name} MINVALUE -5 START -5 RESTART -5"], [f"ALTER SEQUENCE {name} INCREMENT -1"], [f"ALTER SEQUENCE {name} CACHE 1000000"]])  # fmt: skip
         return self.fuzz.random.choice([out, [*out, f"CREATE VIEW {name} AS SELECT NULL::text AS x"], [f"ALTER VIEW {name} RENAME TO gone"], [f"ALTER VIEW {name} OWNER TO victim"]])
@@ -172,8 +176,8 @@ class Chaos:
     def drop(self) -> list[str]:
         schema = self.fuzz.random.choice(self.schemas)
         return self.fuzz.random.choice([
-            [f"DROP EXTENSION pg_{schema} CASCADE"], [f"DROP EXTENSION pg_{schema} CASCADE", f"CREATE EXTENSION pg_{schema}"], [f"DROP SCHEMA {schema} CASCADE"], [f"ALTER SCHEMA {schema} RENAME TO gone"],
-            [f"ALTER SCHEMA {schema} RENAME TO gone", f"CREATE SCHEMA {schema}"], [f"BEGIN; DROP EXTENSION pg_{schema} CASCADE; ROLLBACK"], [f"ALTER SCHEMA {schema} OWNER TO victim"], [f"REVOKE ALL ON SCHEMA {schema} FROM PUBLIC, CURRENT_USER"],
+            [f"DROP EXTENSION {extension_of(schema)} CASCADE"], [f"DROP EXTENSION {extension_of(schema)} CASCADE", f"CREATE EXTENSION {extension_of(schema)}"], [f"DROP SCHEMA {schema} CASCADE"], [f"ALTER SCHEMA {schema} RENAME TO gone"],
+            [f"ALTER SCHEMA {schema} RENAME TO gone", f"CREATE SCHEMA {schema}"], [f"BEGIN; DROP EXTENSION {extension_of(schema)} CASCADE; ROLLBACK"], [f"ALTER SCHEMA {schema} OWNER TO victim"], [f"REVOKE ALL ON SCHEMA {schema} FROM PUBLIC, CURRENT_USER"],
         ])  # fmt: skip
 
     def use(self) -> list[str]:
@@ -259,7 +263,7 @@ def recover(fuzz: Fuzz, user: str, schemas: list[str]) -> None:
     if fuzz.cluster.execute("SELECT rolsuper FROM pg_roles WHERE rolname = 'dbo'") != [(False,)]:
         raise Failure("the owner of the database is superuser")
     with fuzz.connect("fuzz", statement_timeout=f"{int(30 * SLOWNESS)}s", lock_timeout=f"{int(30 * SLOWNESS)}s") as session:
-        extensions = [f"pg_{schema}" for schema in schemas if not schema.endswith("_internal")]
+        extensions = sorted({extension_of(schema) for schema in schemas})
         drops = [f"DROP EXTENSION IF EXISTS {', '.join(extensions)} CASCADE", "DROP SCHEMA IF EXISTS gone CASCADE", *(f"DROP SCHEMA IF EXISTS {schema} CASCADE" for schema in schemas), "DROP TABLE IF EXISTS own CASCADE", "DROP FUNCTION IF EXISTS handler CASCADE"]
         for statement in drops:
             if fuzz.run(session, statement) is None:

@@ -357,6 +357,38 @@ TEST_F(RelayTest, TroubleIsRecordedAtOnceAndThenAfterAPause) {
     EXPECT_EQ(home.saved.table.rows().size(), 2u);
 }
 
+// A request that hangs leaves for outbox.delivery before what a crash would repeat becomes too much, and
+// the log goes on to be read: eight requests of 2 ms at a time, 10,000 events in 2.5 s.
+TEST(RelayUnderLoad, RequestsThatHangDoNotStopTheLog) {
+    std::multimap<Micros, std::int64_t> answers;
+    FakeHome home{{.max_batches = 8, .more_batches = 24}, {}, 100, 1};
+    home.on_submit = [&](const Batch& batch) {
+        const std::int64_t position = batch.events.front()->position;
+        const Micros takes = position % 500 == 0 ? seconds(5) : milliseconds(2);
+        answers.emplace(home.clock.now() + takes, position);
+    };
+    home.rows_in_block = 50;
+    home.start();
+    const std::uint64_t xid = home.log.begin();
+    for (int i = 0; i < 10'000; i++)
+        home.log.write(xid, "key " + std::to_string(i), "t");
+    home.log.end(xid, true);
+    home.committed = true;
+
+    const Micros begin = home.clock.now();
+    while (home.stats.delivered < 9980 && home.clock.now() < begin + seconds(30)) {
+        if (home.turn() != Wish::wait)
+            continue;
+        const Micros answered = answers.empty() ? never : answers.begin()->first;
+        home.clock.advance_to(std::min(answered, home.relay->deadline(home.committed)));
+        for (; !answers.empty() && answers.begin()->first <= home.clock.now();
+             answers.erase(answers.begin()))
+            home.sink->confirm(answers.begin()->second);
+    }
+    EXPECT_LT(home.clock.now() - begin, milliseconds(3500))
+        << home.stats.delivered << " delivered, " << home.saved.table.rows().size() << " rows";
+}
+
 TEST_F(RelayTest, AStoppedRelayForgetsWhatItWasReading) {
     commit({"a", "b", "c", "d", "e"});
     EXPECT_EQ(home.turn(), Wish::read);
