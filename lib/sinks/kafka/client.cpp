@@ -25,6 +25,7 @@ static constexpr int most_given_up = 8;
 
 struct KafkaClient::Shared {
     AllowedHosts allowed_hosts;
+    bool logs_in_by_scram = false;
     int throttle = 0;  // in milliseconds; of the thread that reads the queue
 
     // Written by threads of the library.
@@ -181,6 +182,7 @@ static std::string incomplete(const KafkaOptions& options) {
 KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
     : shared_(std::make_shared<Shared>()), failure_(incomplete(options)) {
     shared_->allowed_hosts = options.allowed_hosts;
+    shared_->logs_in_by_scram = options.mechanism.starts_with("SCRAM");
     if (!failure_.empty())
         return;
     if (given_up >= most_given_up) {
@@ -242,7 +244,14 @@ std::string KafkaClient::explain(rd_kafka_resp_err_t code, const char* error) co
     const std::lock_guard lock(shared_->mutex);
     if (code == RD_KAFKA_RESP_ERR__RESOLVE && !shared_->refused.empty())
         return shared_->refused;
-    return printable(error != nullptr ? error : rd_kafka_err2str(code));
+    std::string text = printable(error != nullptr ? error : rd_kafka_err2str(code));
+    // It sends a wrong nonce (librdkafka issue 4895).
+    constexpr int first_version_with_scram = 0x020601ff;
+    if (code == RD_KAFKA_RESP_ERR__AUTHENTICATION && shared_->logs_in_by_scram &&
+        rd_kafka_version() < first_version_with_scram)
+        text += std::string(" (Kafka 4 takes SCRAM from librdkafka 2.6.1 or later; this is ") +
+                rd_kafka_version_str() + ')';
+    return text;
 }
 
 void prepare_process_for_kafka() {

@@ -8,7 +8,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -149,19 +151,23 @@ class KafkaSink final : public Sink {
         sending.sent_at = clock_.now();
         sending.left = batch.events.size();
         sending.deliveries.resize(batch.events.size());
-        std::set<std::string_view> held;  // keys of which an event could not be sent
+        std::map<std::string_view, rd_kafka_resp_err_t> held;  // keys of which one was not sent
         for (std::size_t i = 0; i < batch.events.size(); i++) {
             const Event& event = *batch.events[i];
             Delivery& delivery = sending.deliveries[i];
             delivery.owner = &sending;
-            const bool is_held = !held.empty() && held.contains(event.ordering_key);
-            delivery.error = is_held ? RD_KAFKA_RESP_ERR__PURGE_QUEUE : produce(sending, event, delivery);
+            const auto behind = held.find(event.ordering_key);
+            delivery.error =
+                behind != held.end() ? behind->second : produce(sending, event, delivery);
             if (delivery.error == RD_KAFKA_RESP_ERR_NO_ERROR)
                 continue;
             delivery.reported = true;
             sending.left--;
-            if (!event.ordering_key.empty())
-                held.insert(event.ordering_key);
+            // What is wrong with an event is not wrong with those behind it.
+            const bool own = delivery.error == RD_KAFKA_RESP_ERR__INVALID_ARG ||
+                             verdict_on(delivery.error).fate == Fate::refused;
+            if (!event.ordering_key.empty() && behind == held.end())
+                held[event.ordering_key] = own ? RD_KAFKA_RESP_ERR__PURGE_QUEUE : delivery.error;
         }
         if (sending.left == 0)
             finish(sending);
@@ -272,15 +278,18 @@ class KafkaSink final : public Sink {
     void report(const Sending& sending, Fate unreported, const std::string& why) {
         Outcome outcome{.batch = sending.batch};
         outcome.of_events.reserve(sending.deliveries.size());
-        std::size_t confirmed = 0, like_the_first = 0;
+        std::size_t confirmed = 0;
         for (const Delivery& delivery : sending.deliveries) {
             outcome.of_events.push_back(outcome_of(delivery, sending, unreported, why));
             const EventOutcome& own = outcome.of_events.back();
             confirmed += own.fate == Fate::confirmed;
-            like_the_first += own.fate == outcome.of_events.front().fate;
         }
+        blame_the_topic(outcome);
         const EventOutcome& first = outcome.of_events.front();
-        if (like_the_first == sending.deliveries.size() && first.fate != Fate::refused) {
+        const bool all_alike =
+            std::all_of(outcome.of_events.begin(), outcome.of_events.end(),
+                        [&](const EventOutcome& own) { return own.fate == first.fate; });
+        if (all_alike && first.fate != Fate::refused) {
             outcome.fate = first.fate;
             outcome.error = first.error;
             outcome.scope = first.scope;
@@ -293,6 +302,20 @@ class KafkaSink final : public Sink {
         if (confirmed > 0)
             outcome.retry_after = std::max<Micros>(0, throttled_until_ - clock_.now());
         outcomes_.push_back(std::move(outcome));
+    }
+
+    // What the topic, or the destination, did to one event of a batch holds for those that were given
+    // up because of it.
+    static void blame_the_topic(Outcome& outcome) {
+        const auto blamed = std::find_if(
+            outcome.of_events.begin(), outcome.of_events.end(),
+            [](const EventOutcome& own) { return own.fate == Fate::unavailable; });
+        if (blamed == outcome.of_events.end())
+            return;
+        const EventOutcome verdict = *blamed;
+        for (EventOutcome& own : outcome.of_events)
+            if (own.fate == Fate::undone)
+                own = verdict;
     }
 
     EventOutcome outcome_of(const Delivery& delivery, const Sending& sending, Fate unreported,

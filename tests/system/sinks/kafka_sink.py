@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from database import Database
+from waiting import wait_until
 
 from .fault_proxy import KafkaProxy
 from .kafka_server import KafkaServer
@@ -38,7 +39,7 @@ class KafkaSink(Sink):
         super().__init__(database)
         self.broker = server
         self.proxy = server.proxy
-        address = {"bootstrap.servers": server.address}
+        address = {"bootstrap.servers": server.address, "log_level": 0}
         self.admin = AdminClient(address)
         self._consumer = Consumer(
             {**address, "group.id": self.place, "enable.auto.commit": False, "fetch.wait.max.ms": 20,
@@ -64,10 +65,7 @@ class KafkaSink(Sink):
         """What has arrived since the last call: the end of each partition is asked for first."""
         from confluent_kafka import TopicPartition
 
-        ends = {}
-        for topic, partition in self._next:
-            place = TopicPartition(topic, partition)
-            ends[topic, partition] = self._consumer.get_watermark_offsets(place, timeout=20)[1]
+        ends = {place: self.end_of(*place) for place in self._next}
         behind = {place for place, end in ends.items() if end > self._next[place]}
         self._consumer.assign([TopicPartition(*place, self._next[place]) for place in behind])
         received = []
@@ -79,16 +77,23 @@ class KafkaSink(Sink):
                 received.append(record)
         return received
 
+    def end_of(self, topic: str, partition: int) -> int:
+        """A partition that is new, or whose broker was killed, has no leader for a moment."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        place = TopicPartition(topic, partition)
+        _, end = wait_until(
+            lambda: self._consumer.get_watermark_offsets(place, timeout=20),
+            what=f"the end of {topic}/{partition}", ignoring=(KafkaException,),
+        )  # fmt: skip
+        return end
+
     def receive(self) -> list[Message]:
         return [message_of_record(record) for record in self.records()]
 
     def close(self) -> None:
         self.proxy.forget_rules()
         self._consumer.close()
-
-    def as_carried(self, message: Message) -> Message:
-        """An empty value is not a missing one."""
-        return message
 
     def size_limit(self) -> int:
         return 1_000_000
@@ -111,4 +116,4 @@ def message_of_record(record: Any) -> Message:
         assert attributes.get("partitionkey", "") == key
         return message_of_cloud_event(attributes, content_type, record.value())
     others = {name: value for name, value in headers.items() if name not in OF_THE_EVENT}
-    return message_of(headers, ordering_key=key, headers=others, payload=record.value())
+    return message_of(headers, ordering_key=key, headers=others, payload=record.value() or None)
