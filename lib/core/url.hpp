@@ -19,7 +19,7 @@ struct Url {
     std::string port;                 // digits; empty: none given
     // Hosts and ports that follow the first one, where the scheme takes a list.
     std::vector<std::pair<std::string, std::string>> further_hosts;
-    std::string path;                 // as written, with its leading slash; empty: none
+    std::string path;  // as written, with its leading slash; empty: none
     std::vector<std::pair<std::string, std::string>> query;  // percent-decoded
 
     enum class Hosts { one, list };  // list: "host:port,host:port"

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "core/signals.hpp"
@@ -22,6 +23,8 @@ static std::atomic<int> alive = 0;
 static std::atomic<int> given_up = 0;
 // One may be caught in a name server that does not answer. There must not be ever more of them.
 static constexpr int most_given_up = 8;
+// Also of the library that is found when the module is loaded: all of 1.x has the same file name.
+static constexpr int oldest_version = 0x02000000;
 
 struct KafkaClient::Shared {
     AllowedHosts allowed_hosts;
@@ -111,8 +114,8 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) 
     rd_kafka_conf_set_log_cb(conf, nullptr);  // what matters comes as an error as well
     rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR);
 
-    const std::string security = std::string(options.mechanism.empty() ? "" : "sasl_") +
-                                 (options.tls ? "ssl" : "plaintext");
+    const std::string security =
+        std::string(options.mechanism.empty() ? "" : "sasl_") + (options.tls ? "ssl" : "plaintext");
     const std::string max_size = std::to_string(options.max_request_size);
     bool done =
         set(conf, "bootstrap.servers", options.brokers) && set(conf, "client.id", "pg_outbox") &&
@@ -134,9 +137,10 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) 
         set(conf, "partitioner", options.partitioner) &&
         // A topic that is missing is said to be at once; the lane waits for it.
         set(conf, "topic.metadata.propagation.max.ms", "0");
-    done = done && (options.compression.empty()
-                        ? set(conf, "compression.codec", "zstd") || set(conf, "compression.codec", "lz4")
-                        : set(conf, "compression.codec", options.compression));
+    done = done &&
+           (options.compression.empty()
+                ? set(conf, "compression.codec", "zstd") || set(conf, "compression.codec", "lz4")
+                : set(conf, "compression.codec", options.compression));
     if (done)
         failure_.clear();
     if (done && options.tls) {
@@ -185,6 +189,11 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
     shared_->logs_in_by_scram = options.mechanism.starts_with("SCRAM");
     if (!failure_.empty())
         return;
+    if (rd_kafka_version() < oldest_version) {
+        failure_ =
+            std::string("librdkafka ") + rd_kafka_version_str() + " is too old; use 2.0 or later";
+        return;
+    }
     if (given_up >= most_given_up) {
         failure_ = "connections that were given up have not ended";
         return;

@@ -52,7 +52,8 @@ class Questions {
     bool has_no_memory() const noexcept { return failed_; }
 
   private:
-    using Metadata = std::unique_ptr<const rd_kafka_metadata_t, decltype(&rd_kafka_metadata_destroy)>;
+    using Metadata =
+        std::unique_ptr<const rd_kafka_metadata_t, decltype(&rd_kafka_metadata_destroy)>;
 
     static constexpr int at_a_time = 200;  // milliseconds; then errors are looked at
 
@@ -64,7 +65,8 @@ class Questions {
         }
         const Metadata cluster = metadata(client, nullptr, options_.limits.connect);
         if (cluster == nullptr) {
-            findings.push_back({subject_, false, error_.empty() ? "no connection in time" : error_});
+            findings.push_back(
+                {subject_, false, error_.empty() ? "no connection in time" : error_});
             return;
         }
         findings.push_back({"connection", true,
@@ -74,7 +76,8 @@ class Questions {
         if (options_.tls)
             findings.push_back({"tls", true, "the certificate is valid for the broker"});
         if (!options_.mechanism.empty())
-            findings.push_back({"login", true, options_.mechanism + " as \"" + options_.user + '"'});
+            findings.push_back(
+                {"login", true, options_.mechanism + " as \"" + options_.user + '"'});
         for (const std::string& topic : topics_)
             findings.push_back(look_at(client, topic));
     }
@@ -107,8 +110,8 @@ class Questions {
         while (answer == nullptr) {
             const rd_kafka_resp_err_t error =
                 rd_kafka_metadata(client.get(), 0, topic, &answer, at_a_time);
-            const bool is_final = error != RD_KAFKA_RESP_ERR__TIMED_OUT &&
-                                  error != RD_KAFKA_RESP_ERR__TRANSPORT;
+            const bool is_final =
+                error != RD_KAFKA_RESP_ERR__TIMED_OUT && error != RD_KAFKA_RESP_ERR__TRANSPORT;
             if (error != RD_KAFKA_RESP_ERR_NO_ERROR && is_final && error_.empty())
                 error_ = printable(rd_kafka_err2str(error));
             const bool is_down = take_errors(client);

@@ -207,7 +207,8 @@ class KafkaSink final : public Sink {
         bool blamed = false, together = false;
         for (Delivery* delivery : reported_) {
             auto& sending = *static_cast<Sending*>(delivery->owner);
-            blamed |= delivery->error != RD_KAFKA_RESP_ERR_NO_ERROR && !is_given_up(delivery->error);
+            blamed |=
+                delivery->error != RD_KAFKA_RESP_ERR_NO_ERROR && !is_given_up(delivery->error);
             together |= is_refused_together(*delivery);
             if (--sending.left == 0)
                 finish(sending);
@@ -307,9 +308,9 @@ class KafkaSink final : public Sink {
     // What the topic, or the destination, did to one event of a batch holds for those that were given
     // up because of it.
     static void blame_the_topic(Outcome& outcome) {
-        const auto blamed = std::find_if(
-            outcome.of_events.begin(), outcome.of_events.end(),
-            [](const EventOutcome& own) { return own.fate == Fate::unavailable; });
+        const auto blamed =
+            std::find_if(outcome.of_events.begin(), outcome.of_events.end(),
+                         [](const EventOutcome& own) { return own.fate == Fate::unavailable; });
         if (blamed == outcome.of_events.end())
             return;
         const EventOutcome verdict = *blamed;
@@ -338,10 +339,10 @@ class KafkaSink final : public Sink {
     RecordEncoder encoder_;
     const int wake_;
 
-    std::deque<Waiting> waiting_;                     // for a producer
-    std::deque<std::unique_ptr<Sending>> sendings_;   // in the order they were sent
+    std::deque<Waiting> waiting_;                    // for a producer
+    std::deque<std::unique_ptr<Sending>> sendings_;  // in the order they were sent
     std::set<const Sending*> late_;
-    std::unique_ptr<Producer> producer_;              // must go before what it was given
+    std::unique_ptr<Producer> producer_;  // must go before what it was given
     Micros broken_at_ = never;
     Micros disconnected_at_ = 0;
     Micros throttled_until_ = 0;

@@ -10,13 +10,13 @@ static constexpr std::string_view default_port = "9092";
 static constexpr std::size_t least_request_size = 1000;  // of the library
 
 static constexpr OptionSpec batch_size = batch_size_option("1000", "most events of a batch");
-static constexpr OptionSpec format{
-    .name = "format",
-    .type = OptionType::choice,
-    .choices = {"attributes", "binary", "structured"},
-    .default_value = "attributes",
-    .description =
-        "the payload with headers of our own, with those of CloudEvents, or a CloudEvents document"};
+static constexpr OptionSpec format{.name = "format",
+                                   .type = OptionType::choice,
+                                   .choices = {"attributes", "binary", "structured"},
+                                   .default_value = "attributes",
+                                   .description =
+                                       "the payload with headers of our own, with those of "
+                                       "CloudEvents, or a CloudEvents document"};
 static constexpr OptionSpec topic{
     .name = "topic",
     .type = OptionType::name,
@@ -33,7 +33,8 @@ static constexpr OptionSpec partitioner{
         "by default"};
 static constexpr OptionSpec partition_header{
     .name = "partition_header",
-    .description = "header of the event with the number of its partition, instead of a partitioner"};
+    .description =
+        "header of the event with the number of its partition, instead of a partitioner"};
 static constexpr OptionSpec compression{
     .name = "compression",
     .type = OptionType::choice,
@@ -81,11 +82,21 @@ static constexpr OptionSpec private_key{.name = "private_key",
                                         .description = "its key",
                                         .secret = true,
                                         .check = check_pem};
-static constexpr std::array options{
-    connect_timeout_option, request_timeout_option, batch_size,       format,
-    topic,                  partitioner,            partition_header, compression,
-    max_request_size,       ca_file,                sasl_mechanism,   user,
-    password,               certificate,            private_key};
+static constexpr std::array options{connect_timeout_option,
+                                    request_timeout_option,
+                                    batch_size,
+                                    format,
+                                    topic,
+                                    partitioner,
+                                    partition_header,
+                                    compression,
+                                    max_request_size,
+                                    ca_file,
+                                    sasl_mechanism,
+                                    user,
+                                    password,
+                                    certificate,
+                                    private_key};
 
 static Error invalid(std::string message, std::string hint) {
     return {ErrorKind::invalid_value, std::move(message), "", std::move(hint)};

@@ -13,8 +13,8 @@ struct KafkaOptions {
     std::string brokers;  // "host:port,host:port", to begin with
     bool tls = false;
     std::string ca_file;
-    std::string certificate, private_key;    // of the client, as PEM; empty: none
-    std::string mechanism, user, password;   // empty: nobody logs in
+    std::string certificate, private_key;   // of the client, as PEM; empty: none
+    std::string mechanism, user, password;  // empty: nobody logs in
     TextTemplate topic;
     EventFormat format = EventFormat::attributes;
     std::string partitioner;

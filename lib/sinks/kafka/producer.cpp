@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <stdexcept>
 
 namespace outbox {
 
@@ -73,10 +72,8 @@ rd_kafka_resp_err_t Producer::produce(const std::string& topic_name, const Event
                                       Delivery& delivery) {
     rd_kafka_topic_t* handle = topic(topic_name);
     Headers headers;
-    const std::optional<std::string_view> value =
-        encoder.encode(event, [&](std::string_view name, std::string_view text) {
-            headers.add(name, text);
-        });
+    const std::optional<std::string_view> value = encoder.encode(
+        event, [&](std::string_view name, std::string_view text) { headers.add(name, text); });
     // No pointer is no value: an empty one needs some.
     const auto pointer_to = [](std::string_view text) {
         return const_cast<char*>(text.data() != nullptr ? text.data() : "");
@@ -101,8 +98,8 @@ rd_kafka_resp_err_t Producer::produce(const std::string& topic_name, const Event
 
 void Producer::poll(std::vector<Delivery*>& reported) {
     while (rd_kafka_event_t* event = client_.next_event()) {
-        const auto owned =
-            std::unique_ptr<rd_kafka_event_t, decltype(&rd_kafka_event_destroy)>(event, rd_kafka_event_destroy);
+        const auto owned = std::unique_ptr<rd_kafka_event_t, decltype(&rd_kafka_event_destroy)>(
+            event, rd_kafka_event_destroy);
         if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_DR)
             take_reports(event, reported);
         else if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_ERROR)

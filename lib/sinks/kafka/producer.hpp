@@ -41,8 +41,7 @@ class Producer {
 
     // Starts to send, or says why not. `partition`: RD_KAFKA_PARTITION_UA: the partitioner says.
     rd_kafka_resp_err_t produce(const std::string& topic, const Event& event,
-                                std::int32_t partition, RecordEncoder& encoder,
-                                Delivery& delivery);
+                                std::int32_t partition, RecordEncoder& encoder, Delivery& delivery);
 
     // Takes in what there is, and appends the deliveries that were reported.
     void poll(std::vector<Delivery*>& reported);

@@ -71,7 +71,8 @@ class KafkaServer:
         if not libraries.exists():
             raise NotInstalled(f"there is no {libraries}")
         self.directory = directory
-        self.java = [java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*"]
+        options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        self.java = [java(), *options, "-cp", f"{libraries}/*"]
         self.log = directory / "log"
         self.certificates: Certificates = make_certificates(directory)
         pem = Path(self.certificates.key).read_text() + Path(self.certificates.certificate).read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections import Counter
@@ -78,7 +79,8 @@ def test_key_timestamp_and_trace_of_a_record(kafka: KafkaSink, db: Database) -> 
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     for format, prefix in (("attributes", ""), ("binary", "ce_"), ("structured", "")):
         kafka.create(format=format, start="end")
-        enqueue_record(db, b"x", occurred_at=occurred_at, ordering_key="k ä", headers=f'{{"traceparent": "{trace}"}}')
+        headers_in = json.dumps({"traceparent": trace})
+        enqueue_record(db, b"x", occurred_at=occurred_at, ordering_key="k ä", headers=headers_in)
         record = receive_one(kafka)
         assert record.key() == "k ä".encode()
         assert record.timestamp()[1] == int(occurred_at.timestamp() * 1000)
@@ -197,7 +199,7 @@ def test_a_topic_that_may_not_be_written_to(kafka: KafkaSink, db: Database) -> N
 
     def enqueue(type: str, first: int) -> list[str]:
         return [
-            str(db.value("SELECT outbox.enqueue(%s, 'x', 'changed', '{}', version => %s)", (type, n)))
+            str(db.value("SELECT outbox.enqueue(%s, %s, 'changed', '{}', version => %s)", (type, type, n)))
             for n in range(first, first + 3)
         ]
 

@@ -206,8 +206,7 @@ TEST_F(KafkaSink, ATopicThatIsMissingIsItsLanesFailure) {
     cluster_.add_topic("video.events");
     create();
     EXPECT_EQ(send(batch()).fate, Fate::confirmed);
-    rd_kafka_mock_topic_set_error(cluster_.get(), "other",
-                                  RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+    rd_kafka_mock_topic_set_error(cluster_.get(), "other", RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
     Batch& missing = batch(2);
     for (Event* event : missing.events)
         event->topic = "other";
@@ -221,8 +220,8 @@ TEST_F(KafkaSink, ATopicThatIsMissingIsItsLanesFailure) {
 TEST_F(KafkaSink, WhatTheLibraryCanRepeatIsNoFailure) {
     cluster_.add_topic("video.events");
     create();
-    cluster_.fail({RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION, RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
-                   RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT});
+    cluster_.fail({RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
+                   RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS, RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT});
     EXPECT_EQ(send(numbered(200, 20)).fate, Fate::confirmed);
     EXPECT_EQ(cluster_.records("video.events").size(), 200u);
     expect_in_order(200);
@@ -332,8 +331,7 @@ TEST_F(KafkaSink, ASinkThatGoesWaitsForNothing) {
 
 TEST_F(KafkaSink, TheCheckLooksAtTheClusterAndAtTopics) {
     cluster_.add_topic("video.events");
-    rd_kafka_mock_topic_set_error(cluster_.get(), "other",
-                                  RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+    rd_kafka_mock_topic_set_error(cluster_.get(), "other", RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
     create();
     const std::vector<std::string> topics{"video.events", "other", "a b"};
     const std::unique_ptr<Check> check(OUTBOX_CREATE_CHECK({destination_, clock_, topics}));

@@ -90,13 +90,14 @@ class MockCluster {
 
   private:
     static MockRecord record_of(const rd_kafka_message_t& message) {
-        MockRecord record{.topic = rd_kafka_topic_name(message.rkt),
-                          .partition = message.partition,
-                          .offset = message.offset,
-                          .key = std::string(static_cast<const char*>(message.key), message.key_len),
-                          .value = {},
-                          .headers = {},
-                          .timestamp = rd_kafka_message_timestamp(&message, nullptr)};
+        MockRecord record{
+            .topic = rd_kafka_topic_name(message.rkt),
+            .partition = message.partition,
+            .offset = message.offset,
+            .key = std::string(static_cast<const char*>(message.key), message.key_len),
+            .value = {},
+            .headers = {},
+            .timestamp = rd_kafka_message_timestamp(&message, nullptr)};
         if (message.payload != nullptr)
             record.value.emplace(static_cast<const char*>(message.payload), message.len);
         rd_kafka_headers_t* headers = nullptr;

@@ -43,13 +43,13 @@ TEST(Record, HasTheAttributesUnderTheirNames) {
     sample.add("event_id", "another");
     const Encoded record = encoded(EventFormat::attributes, sample.event);
     EXPECT_EQ(record.value, R"({"title": "Cats"})");
-    EXPECT_THAT(record.headers,
-                ElementsAre(Pair("event_id", "00112233-4455-6677-8899-aabbccddeeff"),
-                            Pair("event_type", "VideoUpdated"), Pair("aggregate_type", "video"),
-                            Pair("aggregate_id", "v1"), Pair("version", "7"),
-                            Pair("schema_version", "1"),
-                            Pair("occurred_at", "2023-11-14T22:13:20.123456Z"),
-                            Pair("content_type", "application/json"), Pair("tenant", "t1")));
+    EXPECT_THAT(
+        record.headers,
+        ElementsAre(Pair("event_id", "00112233-4455-6677-8899-aabbccddeeff"),
+                    Pair("event_type", "VideoUpdated"), Pair("aggregate_type", "video"),
+                    Pair("aggregate_id", "v1"), Pair("version", "7"), Pair("schema_version", "1"),
+                    Pair("occurred_at", "2023-11-14T22:13:20.123456Z"),
+                    Pair("content_type", "application/json"), Pair("tenant", "t1")));
 }
 
 TEST(Record, FollowsTheBindingOfCloudEventsInBinaryMode) {
@@ -98,9 +98,9 @@ TEST(TopicName, IsOneThatBrokersTake) {
     for (const std::string& good : {std::string("a"), std::string("video.events"),
                                     std::string("A-b_c.9"), std::string(249, 't')})
         EXPECT_EQ(invalid_topic_name(good), std::nullopt) << good;
-    for (const std::string& bad : {std::string(), std::string("."), std::string(".."),
-                                   std::string("a b"), std::string("a/b"), std::string("\xc3\xbc"),
-                                   std::string(250, 't')})
+    for (const std::string& bad :
+         {std::string(), std::string("."), std::string(".."), std::string("a b"),
+          std::string("a/b"), std::string("\xc3\xbc"), std::string(250, 't')})
         EXPECT_NE(invalid_topic_name(bad), std::nullopt) << bad;
 }
 
