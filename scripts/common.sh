@@ -28,10 +28,16 @@ need_packages() {
 build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev libjsoncpp-dev libssl-dev libcli11-dev
     postgresql-15 postgresql-server-dev-15)
 
-# Builds what the arguments (for cmake) ask for.
+# Builds what the arguments ask for: options for cmake, and after -- the targets, if not all.
 build_project() {
-    cmake -S "$repository" -B "$build" -G Ninja ${PG_CONFIG:+-D "PG_CONFIG=$PG_CONFIG"} "$@" >/dev/null
-    cmake --build "$build" | tail -n 1 >&2
+    local options=()
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        options+=("$1")
+        shift
+    done
+    [ $# -eq 0 ] || shift
+    cmake -S "$repository" -B "$build" -G Ninja ${PG_CONFIG:+-D "PG_CONFIG=$PG_CONFIG"} "${options[@]}" >/dev/null
+    cmake --build "$build" ${1:+--target "$@"} | tail -n 1 >&2
 }
 
 pg_config=${PG_CONFIG:-pg_config}

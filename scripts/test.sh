@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [security] [drills]     default: all but threads
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [security] [drills]
+#                                          default: all but unit, which sanitized runs too, and threads
 #   scripts/test.sh --long [minutes]       the drill of random kills for so long; default: 60
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for so long, two at a time; default: 60
 #   scripts/test.sh --stress NAME [times]  one test again and again beside a load on all processors; default: 50 times
@@ -17,7 +18,7 @@
 source "$(dirname "$0")/common.sh"
 
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(unit sanitized regress system security drills)
+[ ${#suites[@]} -gt 0 ] || suites=(sanitized regress system security drills)
 if [ "${suites[0]}" = --long ] || [ "${suites[0]}" = --fuzz ]; then
     minutes=${2:-60}
     [[ $minutes =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$minutes\""
@@ -77,15 +78,16 @@ END
     count $numbers "$2"
 }
 
-# What all suites test, once.
+# What all suites test, once: everything but the unit tests.
 built=
 build_tests() {
-    [ -n "$built" ] || build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
+    [ -n "$built" ] || build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON \
+        -- {lib,sql,client,tools,extension,examples,tests/programs}/all
     built=1
 }
 
 run_unit() {
-    build_tests
+    build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
     (cd "$build" && ctest --output-on-failure -j2 --output-junit "$results/unit.xml" >"$results/unit.log" 2>&1) ||
         tail -n 60 "$results/unit.log" >&2
     count_junit "$results/unit.xml" unit
