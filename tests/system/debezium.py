@@ -97,7 +97,7 @@ class Debezium:
     def start(self) -> "Debezium":
         """Returns when it reads."""
         assert self.process is None
-        command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{LIBRARIES}:{LIBRARIES}/*",
+        command = [*java(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{LIBRARIES}:{LIBRARIES}/*",
                    "Reader", str(self.properties)]  # fmt: skip
         with self.output.open("ab") as output, self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -128,7 +128,7 @@ def pub_sub_emulator() -> Iterator[Server]:
     jar = emulator_jar()
     if jar is None:
         raise NotInstalled("Google's emulator of Pub/Sub is not installed")
-    command = [java(), "-Xmx512m", "-jar", jar, "--host=127.0.0.1"]
+    command = [*java(), "-Xmx512m", "-jar", jar, "--host=127.0.0.1"]
     with log_file() as log, running(lambda port: [*command, f"--port={port}"], log) as port:
         yield Server(port, port)
 
@@ -173,7 +173,7 @@ def elasticmq() -> Iterator[Server]:
     with log_file() as log:
         configuration = log.with_name("elasticmq.conf")
         command = [
-            java(), "-Xmx256m", f"-Dconfig.file={configuration}", "-cp", f"{libraries}/*",
+            *java(), "-Xmx256m", f"-Dconfig.file={configuration}", "-cp", f"{libraries}/*",
             "org.elasticmq.server.Main",
         ]  # fmt: skip
 
@@ -185,8 +185,9 @@ def elasticmq() -> Iterator[Server]:
             yield Server(port)
 
 
-def java() -> str:
+def java() -> list[str]:
+    """Servers of tests live for minutes: the second compiler takes more than it gives."""
     path = shutil.which("java")
     if path is None:
         raise NotInstalled("there is no java")
-    return path
+    return [path, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]

@@ -549,8 +549,8 @@ def test_one_of_several_topics_is_throttled(sink: Sink, db: Database) -> None:
 def test_requests_that_are_throttled_at_random(sink: Sink, db: Database) -> None:
     dice = random.Random(1)
     sink.add_topic()
-    rule = sink.proxy.on(lambda r: sink.proxy.carries(r) and dice.random() < 0.1, sink.throttle(0))
-    ids = enqueue_keys(db, [f"k{n}" for n in range(100)], 5)
+    rule = sink.proxy.on(lambda r: sink.proxy.carries(r) and dice.random() < 0.2, sink.throttle(0))
+    ids = enqueue_keys(db, [f"k{n}" for n in range(50)], 5)
     sink.create()
     assert_arrived(sink, ids)
     assert len(rule.met) == 0 or db.status()["throttled"] > 0
@@ -562,8 +562,8 @@ def test_requests_that_are_lost_at_random(sink: Sink, db: Database) -> None:
     """Nobody knows why, so an event that is unlucky three times may be charged; none dies of it."""
     dice = random.Random(1)
     sink.add_topic()
-    sink.proxy.on(lambda r: sink.proxy.carries(r) and dice.random() < 0.1, reset)
-    ids = enqueue_keys(db, [f"k{n}" for n in range(100)], 5)
+    sink.proxy.on(lambda r: sink.proxy.carries(r) and dice.random() < 0.2, reset)
+    ids = enqueue_keys(db, [f"k{n}" for n in range(50)], 5)
     sink.create(retry_base="50ms", retry_max="50ms")
     assert_arrived(sink, ids)
     wait_until(lambda: in_trouble(db), lambda seen: seen == [], what="nothing to be in trouble")
