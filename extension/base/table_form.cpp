@@ -31,7 +31,7 @@ void check_columns(Relation table, std::span<const Oid> types, bool others) {
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("\"%s\" of extension \"pg_outbox\" was altered",
                                RelationGetRelationName(table)),
-                        errdetail("It is not a table any more.")));
+                        errdetail("It is no longer a table.")));
     check_attributes(RelationGetRelationName(table), RelationGetDescr(table), types, others);
 }
 
