@@ -151,7 +151,7 @@ def test_errors_have_the_servers_hint(tool: Tool) -> None:
     tool.database.execute("DROP EXTENSION pg_inbox")
     error = tool.refused("status")
     assert 'relation "inbox.status" does not exist' in error
-    assert "HINT:  Is the extension (pg_inbox, pg_outbox) in this database" in error
+    assert "HINT:  The extension (pg_inbox, pg_outbox) may be missing in this database" in error
 
 
 def test_no_database(tool: Tool) -> None:
@@ -172,7 +172,7 @@ def test_rights_come_and_go(tool: Tool) -> None:
     tool.database.execute(f"CREATE ROLE {quoted}")
     may = "SELECT has_table_privilege(%s, 'inbox.status', 'SELECT')"
     try:
-        assert tool.inbox("grant", "monitor", role) == f"right to monitor given to {role}\n"
+        assert tool.inbox("grant", "monitor", role) == f"right to monitor granted to {role}\n"
         assert tool.database.value(may, (role,))
         assert tool.json("revoke", "monitor", role) == {"right": "monitor", "role": role}
         assert not tool.database.value(may, (role,))
