@@ -1,4 +1,4 @@
-"""outbox.health() and outbox.metrics(): what a person and a monitoring system are told."""
+"""outbox.health() and outbox.metrics(): reports for people and for a monitoring system."""
 
 from __future__ import annotations
 

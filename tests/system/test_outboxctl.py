@@ -1,4 +1,4 @@
-"""outboxctl: what it says, in which form, and how it ends. What it asks for is tested elsewhere."""
+"""outboxctl: its output, formats and exit codes. The SQL functions are tested elsewhere."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Tool:
         )  # fmt: skip
 
     def inbox(self, *arguments: str) -> str:
-        """What a command that works prints."""
+        """Returns the output of a successful command."""
         done = self.run("-d", self.cluster.conninfo(self.database.name), "inbox", *arguments)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
         return done.stdout
 
     def refused(self, *arguments: str) -> str:
-        """What a command that the database refuses prints."""
+        """Returns the output of a command that the database refuses."""
         done = self.run("-d", self.cluster.conninfo(self.database.name), "inbox", *arguments)
         assert (done.returncode, done.stdout) == (1, ""), done
         return done.stderr
@@ -140,7 +140,7 @@ def test_json_has_all_columns(tool: Tool) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# What the database refuses
+# Errors of the database
 # -------------------------------------------------------------------------------------------------
 
 
