@@ -85,7 +85,8 @@ static void read_options(bool exists, std::string_view topic) {
         work->target = work->destination.options.name(*work->destination.sink->target);
     find("options", true, work->destination.url_text);
     if (!topic.empty() && !work->destination.topics.matches(topic))
-        find("topics", false, "the option \"topics\" leaves out \"" + std::string(topic) + "\"");
+        find("topics", false,
+             "the option \"topics\" does not select \"" + std::string(topic) + "\"");
 }
 
 static void add_target(const Event& event) {

@@ -13,7 +13,7 @@ static ReturnSetInfo* begin_rows(FunctionCallInfo fcinfo, int columns) {
     auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
     if (result->setDesc->natts != columns)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("extension \"pg_outbox\" has another version than its library"),
+                        errmsg("version of extension \"pg_outbox\" does not match its library"),
                         errhint("Run ALTER EXTENSION pg_outbox UPDATE.")));
     return result;
 }

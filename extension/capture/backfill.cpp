@@ -65,7 +65,7 @@ static OwnersRights look_for_capture(Walk& walk) {
     if (walk.capture == nullptr)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("table \"%s\" is not captured", RelationGetRelationName(walk.table)),
-                        errhint("outbox.capture() says how its rows become events.")));
+                        errhint("Call outbox.capture() for the table first.")));
     check_owners(*walk.capture, walk.table);
     return OwnersRights(role_of_code(*walk.capture));
 }

@@ -14,7 +14,7 @@ static void check_may_name_keys(const OptionTexts& texts) {
         if (names_server_keys(texts.names[i]) && !superuser())
             ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
                             errmsg("permission denied to set option \"%s\"", texts.names[i]),
-                            errhint("Only superusers may say which keys of the server are used; "
+                            errhint("Only superusers may set options that name keys of the server; "
                                     "others set the secret itself.")));
 }
 

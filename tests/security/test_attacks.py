@@ -256,7 +256,7 @@ class Function:
     signature: str
     arguments: list[tuple[str, str]]  # name, type
     allowed: bool
-    defaults: int  # so many of the last arguments can be left out
+    defaults: int  # number of last arguments that can be left out
 
 
 FUNCTIONS = """

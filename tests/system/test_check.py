@@ -212,7 +212,7 @@ def test_destinations_that_connect_to_nothing(database: Database) -> None:
 def test_a_topic_that_the_destination_does_not_take(database: Database) -> None:
     database.add_destination("d", "null:", topics="video.*, user.events")
     assert check(database, topic="video.events")["connection"][0]
-    assert check(database, topic="audio")["topics"] == (False, 'the option "topics" leaves out "audio"')
+    assert check(database, topic="audio")["topics"] == (False, 'the option "topics" does not select "audio"')
 
 
 def test_the_default_destination(new_database: NewDatabase) -> None:

@@ -287,7 +287,7 @@ def test_the_owner_of_the_inbox_cannot_run_handlers_as_a_superuser(
                 lambda: connection.execute("SELECT state FROM inbox.status").fetchone(),
                 lambda row: row == ("idle",), what="the processor of the owner",
             )  # fmt: skip
-            # Extensions belong to whoever created them; an owner without superuser rights cannot
+            # Extensions belong to the role that created them; an owner without superuser rights cannot
             # write to its tables, unless the script gave them away. This does whatever the owner may do.
             owns = connection.execute(
                 "SELECT pg_get_userbyid(relowner) = current_user FROM pg_class WHERE oid = 'inbox.consumer'::regclass"

@@ -97,7 +97,7 @@ def test_a_handler_applies_whatever_isolation_the_database_prefers(inbox: Reader
 
 
 class Old:
-    """An event that was applied so long ago that its bucket can be emptied, and its bucket."""
+    """An event whose bucket can be emptied because it was applied long ago, and that bucket."""
 
     def __init__(self, inbox: Reader) -> None:
         self.inbox = inbox
