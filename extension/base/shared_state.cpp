@@ -186,7 +186,7 @@ int reserve_slot(const WorkerIdentity& identity, const char* name, Oid account, 
         slot.read_to = 0;
         slot.reading = 0;
         slot.stats.reset();
-        if (chosen == shared->slots_used)
+        if (chosen == shared->slots_used)  // after its fields, for readers without the lock
             shared->slots_used = chosen + 1;
     }
     LWLockRelease(shared->lock);
@@ -278,6 +278,7 @@ int terminate_workers(Oid database, WorkerKind kind) {
 }
 
 void terminate_worker(int i) {
+    // The worker needs the lock to free its slot, so its pid cannot be that of another process.
     LWLockAcquire(shared->lock, LW_SHARED);
     if (shared->slots[i].attached)
         kill(shared->slots[i].pid, SIGTERM);
@@ -308,7 +309,8 @@ Datum slot_argument(int slot) {
     return Int64GetDatum((static_cast<int64>(shared->slots[slot].ticket) << 32) | slot);
 }
 
-// Wakes the keeper of the database, which started this worker or will start the next.
+// Wakes the keeper of the database, which started this worker or will start the next. Reads without
+// the lock: if the keeper leaves meanwhile, another process may be woken, which is harmless.
 static void wake_keeper(Oid database) {
     for (int i = 0; i < shared->slots_used; i++) {
         const Wakeup& wakeup = shared->wakeups[i];
@@ -393,7 +395,7 @@ void attach_to_slot(Datum argument, WakeTarget wake_target) {
     wakeup.reload = false;
     wakeup.process = compat::my_proc_number();
     wakeup.kind = wake_target;
-    wakeup.database = slot.database;
+    wakeup.database = slot.database;  // last: commits find this entry from here on
 }
 
 void set_my_state(WorkerState state) {

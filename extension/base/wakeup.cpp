@@ -36,6 +36,8 @@ static bool replace_prepared(std::uint64_t from, std::uint64_t to) noexcept {
     return false;
 }
 
+// The commit of a prepared transaction may run in another session. So PREPARE leaves a hash of the
+// name in shared memory, and the commit takes it back.
 void note_prepare(const char* name) noexcept {
     being_prepared = hash_of(name) | changes_all;
 }
