@@ -29,19 +29,19 @@ PYTHON = INSTALLED / "python/bin/python"
 
 
 class NotInstalled(Exception):
-    """Its text says what is missing."""
+    """A server cannot run; the text says what is missing."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where it listens, on 127.0.0.1."""
+    """Ports of a server on 127.0.0.1."""
 
     port: int  # REST
     grpc_port: int = 0
 
 
 def add_clients_to_path() -> None:
-    """Amazon's and Google's libraries, before those of the distribution."""
+    """Puts Amazon's and Google's libraries before those of the distribution."""
     libraries = [str(path) for path in INSTALLED.glob("python/lib/python3*/site-packages")]
     begin = next((n for n, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path))
     sys.path[begin:begin] = libraries
@@ -53,7 +53,7 @@ class Ended(Exception):
 
 @contextmanager
 def running(command_for: Callable[[int], list[str]], log: Path) -> Iterator[int]:
-    """A process that answers HTTP requests on a port; that is told to `command_for`, and yielded."""
+    """Runs a process that answers HTTP requests on a port, which `command_for` gets and this yields."""
     for again in (True, True, False):  # somebody may take the port between our choice and its use
         port = free_port()
         try:
@@ -115,7 +115,7 @@ def log_file() -> Iterator[Path]:
 
 
 def emulator_jar() -> str | None:
-    """Of the package google-cloud-cli-pubsub-emulator."""
+    """Google's emulator, from the package google-cloud-cli-pubsub-emulator."""
     if shutil.which("dpkg") is None:
         return None
     command = ["dpkg", "-L", "google-cloud-cli-pubsub-emulator"]
