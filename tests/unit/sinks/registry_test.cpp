@@ -463,7 +463,7 @@ const Refused refusals[] = {
      {},
      value,
      "no database",
-     "A database name follows the host, and nothing else."},
+     "Only the name of a database may follow the host."},
     {"SomethingBehindNull", {{"url", "null:x"}}, {}, value, "null:", ""},
     {"SeveralHosts",
      {{"url", "postgresql://a,b/db"}},
@@ -527,13 +527,13 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"password\"",
-     "It belongs into CREATE USER MAPPING"},
+     "Set it in CREATE USER MAPPING"},
     {"TokenInTheServer",
      {http_url, {"token", "hunter2"}},
      {},
      option,
      "invalid option \"token\"",
-     "It belongs into CREATE USER MAPPING"},
+     "Set it in CREATE USER MAPPING"},
     {"UnknownMappingOption",
      {http_url},
      {{"pasword", "hunter2"}},
@@ -552,13 +552,13 @@ const Refused refusals[] = {
      {{"format", "binary"}},
      option,
      "invalid option \"format\"",
-     "It belongs into CREATE SERVER."},
+     "Set it in CREATE SERVER."},
     {"MappingOfNull",
      {null_url},
      {{"user", "alice"}},
      option,
      "invalid option \"user\"",
-     "There are no valid options here.",
+     "There are no valid options in this context.",
      true},
 
     // Values.
@@ -664,7 +664,7 @@ TEST(DestinationValidation, ObjectsWithoutOptionsSaySo) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind, ErrorKind::invalid_option);
     EXPECT_EQ(error->message, "invalid option \"url\"");
-    EXPECT_EQ(error->hint, "There are no valid options here.");
+    EXPECT_EQ(error->hint, "There are no valid options in this context.");
 }
 
 TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {

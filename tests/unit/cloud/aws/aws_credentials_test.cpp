@@ -236,7 +236,7 @@ TEST_F(AwsCredentialsTest, AProfileThatIsNamedMustBeThere) {
     EXPECT_EQ(credentials_->keys().access_key_id, "A");
     environment_["AWS_PROFILE"] = "c";
     EXPECT_EQ(create().need(clock_.now()), State::failed);
-    EXPECT_THAT(credentials_->error(), HasSubstr("there is no profile \"c\" in \"/tmp/"));
+    EXPECT_THAT(credentials_->error(), HasSubstr("profile \"c\" does not exist in \"/tmp/"));
 
     // The user mapping names one: the file, and nothing else.
     environment_["AWS_ACCESS_KEY_ID"] = "from the environment";
@@ -340,7 +340,7 @@ TEST_F(AwsCredentialsTest, SaysWhenThereAreNone) {
     environment_["AWS_EC2_METADATA_DISABLED"] = "TRUE";
     EXPECT_EQ(create().need(clock_.now()), State::failed);
     EXPECT_EQ(credentials_->error(),
-              "no AWS credentials: there are none, neither in the user mapping nor from the "
+              "no AWS credentials: none in the user mapping, and none from the platform of the "
               "server's platform");
 }
 

@@ -383,13 +383,13 @@ TEST_F(MetadataServer, WhatItSaysInsteadIsTheError) {
         std::string answer, error;
     } table[] = {
         {"HTTP/1.1 404 x\r\nContent-Length: 9\r\n\r\nno secret", "HTTP 404: no secret"},
-        {token_answer("secret", 0), "its answer is not what it should be"},
-        {http_ok("what?"), "its answer is not what it should be"},
-        {http_ok(R"({"access_token":"secret"})"), "its answer is not what it should be"},
-        {token_answer("", 3600), "its answer is not what it should be"},
-        {token_answer("secret", -1), "its answer is not what it should be"},
-        {token_answer("secret\\r\\nx: y", 3600), "its answer is not what it should be"},
-        {token_answer(std::string(20'000, 'x'), 3600), "its answer is not what it should be"},
+        {token_answer("secret", 0), "its answer is malformed"},
+        {http_ok("what?"), "its answer is malformed"},
+        {http_ok(R"({"access_token":"secret"})"), "its answer is malformed"},
+        {token_answer("", 3600), "its answer is malformed"},
+        {token_answer("secret", -1), "its answer is malformed"},
+        {token_answer("secret\\r\\nx: y", 3600), "its answer is malformed"},
+        {token_answer(std::string(20'000, 'x'), 3600), "its answer is malformed"},
     };
     for (const auto& [answer, error] : table) {
         peer_.then({.bytes = answer});
