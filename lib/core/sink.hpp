@@ -36,7 +36,7 @@ enum class Fate {
     undone,   // rolled back with another batch that failed
 };
 
-// What is unavailable: the smallest thing that explains the answer.
+// The thing that is unavailable: the smallest one that explains the answer.
 enum class Scope : std::uint8_t {
     lane,         // the topic, queue or path; other lanes may work
     connection,   // this connection could not be made; the next one may

@@ -37,7 +37,7 @@ struct SinkDeclaration {
     bool ordered = false;
     bool lanes = false;  // unless the target is the same for all events
 
-    // What outbox.check_destination() tests. If there is no module, the text that it shows instead.
+    // The tests of outbox.check_destination(), in words. Without a module, it shows this text.
     std::string_view check;
 
     // Checks whether the URL is valid for this sink. `text` is the URL as it was written.
