@@ -42,7 +42,7 @@ std::string text_of(const Error& error) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// What is accepted
+// Accepted options
 // ---------------------------------------------------------------------------------------------
 
 TEST(Destination, OfSchemeNullNeedsNothingElse) {
@@ -223,10 +223,10 @@ TEST(Destination, ABatchOfOneNeedsNoBatchedFormat) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// What is declared
+// Declarations
 // ---------------------------------------------------------------------------------------------
 
-// They are shown in databases of any encoding.
+// Declarations are shown in databases of any encoding.
 bool is_ascii(std::string_view text) {
     return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7f; });
 }
@@ -293,14 +293,14 @@ TEST(DestinationValidation, AgreesWithParsing) {
     EXPECT_EQ(validate_no_options({}), std::nullopt);
 }
 
-TEST(DestinationValidation, OfAMappingDoesNotKnowItsServersSink) {
+TEST(DestinationValidation, AMappingIsCheckedWithoutTheSinkOfItsServer) {
     const Options token{{"token", "t"}};
     EXPECT_EQ(validate_mapping_options(token), std::nullopt);
     EXPECT_FALSE(parse({{"url", "postgresql:///db"}}, token)) << "only the whole shows the mistake";
 }
 
 // ---------------------------------------------------------------------------------------------
-// What is refused: each case with a part of what the message, and the detail or hint, must say
+// Refused options: each case has a part of the message, and of the detail or hint
 // ---------------------------------------------------------------------------------------------
 
 struct Refused {
@@ -310,7 +310,7 @@ struct Refused {
     ErrorKind kind;
     const char* message;
     const char* advice;
-    bool only_together = false;  // each catalogue's options are valid without the other's
+    bool only_together = false;  // the options of each catalog are valid without those of the other
 };
 
 void PrintTo(const Refused& refused, std::ostream* out) {
@@ -486,7 +486,7 @@ const Refused refusals[] = {
 
     {"BadlyEncodedDatabase", {{"url", "postgresql:///d%zz"}}, {}, value, "badly encoded", ""},
 
-    // Options that do not exist, or not here.
+    // Options that do not exist, or not in this place.
     {"UnknownHttpOption",
      {http_url, {"fromat", "binary"}},
      {},
@@ -639,7 +639,7 @@ const Refused refusals[] = {
 INSTANTIATE_TEST_SUITE_P(, Refusal, testing::ValuesIn(refusals),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(Refusal, SaysWhatIsWrongAndWhatWouldBeRight) {
+TEST_P(Refusal, NamesTheMistakeAndAValidValue) {
     const Result<Destination> result = parse(GetParam().server, GetParam().mapping);
     ASSERT_FALSE(result) << "it was accepted";
     const Error& error = result.error();
@@ -651,7 +651,7 @@ TEST_P(Refusal, SaysWhatIsWrongAndWhatWouldBeRight) {
     EXPECT_THAT(text_of(error), Not(HasSubstr("hunter2"))) << "a secret is repeated";
 }
 
-TEST(DestinationValidation, RefusesWhatParsingRefusesIfOneCatalogueShowsIt) {
+TEST(DestinationValidation, RefusesEveryMistakeThatOneCatalogShows) {
     for (const Refused& each : refusals) {
         const bool refused = validate_server_options(each.server).has_value() ||
                              validate_mapping_options(each.mapping).has_value();
