@@ -75,7 +75,8 @@ TEST(SqsDelivery, TakesCloudEvents) {
 
 TEST(SqsDelivery, OpensTheEnvelopeOfSns) {
     const Event event = event_of(message(R"({
-        "Type": "Notification", "MessageId": "1", "TopicArn": "arn:aws:sns:eu-west-1:123456789012:items",
+        "Type": "Notification", "MessageId": "1",
+         "TopicArn": "arn:aws:sns:eu-west-1:123456789012:items",
         "Message": "AP8=", "Timestamp": "2026-01-31T10:20:30.123Z", "MessageAttributes": {
           "event_type": {"Type": "String", "Value": "Changed"},
           "content_type": {"Type": "String", "Value": "a/b"},

@@ -1,5 +1,5 @@
-// Simulates the table outbox.delivery: the rules of sql/pg_outbox/delivery.sql, with a clock that the
-// test sets. It is a value, so that a copy is a backup.
+// Simulates the table outbox.delivery: the rules of sql/pg_outbox/delivery.sql, with a clock that
+// the test sets. It is a value, so that a copy is a backup.
 #pragma once
 
 #include <algorithm>
