@@ -7,14 +7,14 @@
 //
 // * a header that is removed, such as "Expect:" in curl_transport.cpp, is signed but not sent
 //   (8.3.0)
-// * a port in Host is signed wrongly (7.86.0)
 // * a query that is not sorted (8.3.0), or that has a name without a value (8.5.0)
 // * a path with percent-encoded characters (8.9.0)
 // * headers where one name is the beginning of another (8.10.0)
 //
-// Requests to SQS and SNS meet only the first two: they are POSTs to "/" without a query. So this
+// Requests to SQS and SNS meet only the first one: they are POSTs to "/" without a query. So this
 // code can be dropped when the oldest supported libcurl is 8.3 (8.10 for other services) and all
-// requests go through libcurl's multi interface.
+// requests go through libcurl's multi interface. Today the oldest one is 7.85, which also signs a
+// port in Host wrongly (7.86.0).
 #pragma once
 
 #include <array>
