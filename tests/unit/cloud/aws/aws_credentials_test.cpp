@@ -341,7 +341,7 @@ TEST_F(AwsCredentialsTest, ReportsMissingCredentials) {
     EXPECT_EQ(create().need(clock_.now()), State::failed);
     EXPECT_EQ(credentials_->error(),
               "no AWS credentials: none in the user mapping, and none from the platform of the "
-              "server's platform");
+              "server");
 }
 
 TEST_F(AwsCredentialsTest, AFailedFetchIsTriedAgain) {
