@@ -135,7 +135,7 @@ def test_an_inbox_that_can_be_used(database: Database, target: Database) -> None
         "address": (True, "127.0.0.1 is 127.0.0.1"),
         "connection": (True, f"port {database.cluster.port}"),
         "login": (True, f'as role "postgres", to database "{target.name}"'),
-        "inbox": (True, "it is there, and may be sent to"),
+        "inbox": (True, "it exists, and may be sent to"),
     }
     assert check(database, "local")["address"] == (True, str(database.cluster.directory))
     assert target.value("SELECT count(*) FROM inbox.consumer") == 0

@@ -210,7 +210,7 @@ def test_install_refuses_a_database_with_the_extension(site: Site) -> None:
 
 def test_install_refuses_a_schema_of_another_purpose(site: Site) -> None:
     site.alter("CREATE SCHEMA inbox AUTHORIZATION {role}; CREATE TABLE inbox.letter ()")
-    assert 'schema "inbox" exists, and is not that of pg_inbox' in site.install()
+    assert 'schema "inbox" exists, and does not belong to pg_inbox' in site.install()
     assert site.database.value("SELECT count(*) FROM pg_class WHERE relnamespace = 'inbox'::regnamespace") == 1
 
 
@@ -325,5 +325,5 @@ def test_what_is_newer_stays(site: Site, there: str) -> None:
 def test_an_upgrade_without_a_path_is_refused(site: Site) -> None:
     site.install_scripts("0.1", made("0.1"))
     said = site.install_scripts("2.0", made("2.0"), *UPGRADES)
-    assert said.startswith("55000 version 0.1 of pg_inbox is installed here, from which there is no way to 2.0")
+    assert said.startswith("55000 version 0.1 of pg_inbox is installed here, which cannot be upgraded to 2.0")
     assert history(site) == ["0.1"]

@@ -426,7 +426,7 @@ def test_without_keys(queue: Queue, make_source: MakeSource, monkeypatch: pytest
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     source = make_source(queue, opened=False, access_key_id="", secret_access_key="")
     failed = source.command("open")
-    assert failed["transient"] and "no AWS credentials: there are none" in failed["error"]
+    assert failed["transient"] and "no AWS credentials: none in the user mapping" in failed["error"]
 
 
 def test_sqs_cannot_go_back(queue: Queue, make_source: MakeSource) -> None:
