@@ -167,25 +167,29 @@ void Worker::run() {
     service_.reset();
 }
 
+// Closing: whether nothing is left to be settled, or no time.
+bool Worker::may_end(Micros now) {
+    service_->drop_polls();
+    if (!claims_.is_settled() && now < close_by_)
+        return false;
+    if (!claims_.is_settled())
+        note(Level::warning, std::to_string(claims_.unsettled()) +
+                                 " messages could not be settled before the end");
+    return true;
+}
+
 bool Worker::turn() {
-    Micros until;
+    std::optional<Micros> until;
     {
         const std::lock_guard lock(mutex_);
         const Micros now = clock_.now();
-        if (phase_ == Phase::closing) {
-            service_->drop_polls();
-            if (claims_.is_settled() || now >= close_by_) {
-                if (!claims_.is_settled())
-                    note(Level::warning, std::to_string(claims_.unsettled()) +
-                                             " messages could not be settled before the end");
-                tell();
-                return false;
-            }
-        }
-        until = std::min({send_changes(now), send_polls(now), close_by_});
+        if (phase_ != Phase::closing || !may_end(now))
+            until = std::min({send_changes(now), send_polls(now), close_by_});
     }
     tell();
-    wait(until);
+    if (!until)
+        return false;
+    wait(*until);
     for (const auto& request : service_->step(clock_.now())) {
         const std::lock_guard lock(mutex_);
         finish(*request, clock_.now());
@@ -431,7 +435,7 @@ void Worker::note(Level level, std::string message) {
     notes_.emplace_back(level, std::move(message));
 }
 
-// Not called under the mutex, except at the very end: the log is foreign code.
+// Not called under the mutex: the log is foreign code.
 void Worker::tell() {
     for (const auto& [level, message] : std::exchange(notes_, {}))
         if (log_)

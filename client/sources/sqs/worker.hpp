@@ -69,6 +69,7 @@ class Worker {
     [[noreturn]] void raise();
 
     void run();
+    bool may_end(outbox::Micros now);
     bool turn();
     void wait(outbox::Micros until);
     outbox::Micros send_changes(outbox::Micros now);
