@@ -24,7 +24,7 @@ SETTINGS = {
     "max_worker_processes": "32",
     "outbox.allowed_hosts": "127.0.0.1, localhost",
     "shared_buffers": "1GB",
-    # Neither a checkpoint nor a vacuum of one figure may fall into a slice of another.
+    # A checkpoint or vacuum of one figure must not run during a slice of another.
     "max_wal_size": "32GB",
     "min_wal_size": "2GB",
     "checkpoint_timeout": "1h",
@@ -60,7 +60,7 @@ class Cluster:
         return psycopg.connect(self.conninfo(database), autocommit=True)
 
     def libraries(self) -> Path:
-        """Where the modules of the extensions are staged."""
+        """Directory of the staged modules of the extensions."""
         return Path(f"{self.root}/stage{self._pg_config('--pkglibdir')}")
 
     def _pg_config(self, option: str) -> str:
@@ -103,6 +103,6 @@ class Cluster:
 
     def _stop(self) -> None:
         if self._server is not None:
-            self._server.send_signal(signal.SIGQUIT)  # nothing of it is needed any more
+            self._server.send_signal(signal.SIGQUIT)  # its data is not needed any more
             self._server.wait()
         shutil.rmtree(self.root, ignore_errors=True)

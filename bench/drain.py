@@ -1,4 +1,4 @@
-"""Draining a backlog, and how fast it went."""
+"""Drains a backlog and measures the rate."""
 
 import time
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from workload import Bench
 class Drain:
     """One backlog, from CREATE SERVER on."""
 
-    start_up: float  # seconds until the first events were seen to be delivered
+    start_up: float  # seconds until the first look with delivered events
     rate: float      # events per second from then on
     overall: float   # events per second since CREATE SERVER
-    most_seen: float = 0  # of what `look` returned
+    most_seen: float = 0  # highest value that `look` returned
 
 
 def drain(bench: Bench, events: int, url: str, limit: float = 300, pause: float = 0.01, look=None,
           **options: str) -> Drain:
-    """Makes a destination for `events` events that wait in the log, and times its relay.
+    """Creates a destination for `events` events that wait in the log, and times its relay.
 
     The relay's own counter says what was delivered; the clock is ours. The rate is taken between two
     looks at which events were still left, so that it does not depend on how often we look.

@@ -1,4 +1,4 @@
-"""How much of the machine others used while something was measured.
+"""Share of the machine that other processes used during a measurement.
 
 On a shared machine a slice in which somebody else computed says nothing. What this process, the server
 it started and all other descendants used is taken from what the machine used in total; the rest, and
@@ -20,7 +20,7 @@ def _machine_seconds() -> float:
 
 
 def _processes() -> tuple[dict[int, list[int]], dict[int, float]]:
-    """Children by parent, and seconds used by process, with those of the children it outlived."""
+    """Returns children by parent, and seconds used by each process and its ended children."""
     children: dict[int, list[int]] = defaultdict(list)
     used: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -29,7 +29,7 @@ def _processes() -> tuple[dict[int, list[int]], dict[int, float]]:
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
+            continue  # the process has ended
         children[int(fields[1])].append(int(entry.name))
         used[int(entry.name)] = sum(map(int, fields[11:15])) / TICK
     return children, used
@@ -46,13 +46,13 @@ def _own_seconds() -> float:
 
 
 class Watch:
-    """From its making on, the share of all cores that others used."""
+    """Measures the share of all cores that others used since its creation."""
 
     def __init__(self) -> None:
         self._start = (time.monotonic(), _machine_seconds(), _own_seconds())
 
     def own(self) -> float:
-        """Seconds of processor time that we used."""
+        """Returns the processor seconds of this process and its descendants."""
         return _own_seconds() - self._start[2]
 
     def others(self) -> float:

@@ -40,7 +40,7 @@ http {{
 
 @contextmanager
 def recorder(bench: Bench, server: int) -> Iterator[int]:
-    """An nginx in front of the server at this port; requests end up in the file `requests`."""
+    """Runs an nginx in front of the server at this port, which writes requests into the file `requests`."""
     (bench.cluster.root / "requests").unlink(missing_ok=True)
     with run_nginx(bench, "record", NGINX, server=server) as port:
         yield port
@@ -81,7 +81,7 @@ class Contest:
         return drain(self.bench, self.events, pause=0.05, look=look, **self.destination(port))
 
     def record(self, server: int) -> None:
-        """`server`: the port it listens on."""
+        """`server` is the port that it listens on."""
         with recorder(self.bench, server) as port:
             run = self._drain(port, lambda: connections_to(port))
         self.connections = int(run.most_seen)
@@ -89,12 +89,12 @@ class Contest:
         self.requests = self.recorded.read_bytes().count(b"\n")
 
     def warm_up(self, server: int) -> None:
-        """A server in Java gets faster for a long time."""
+        """Warms up the server, because one in Java gets faster for a long time."""
         for _ in range(WARM_UPS):
             self._post(server)
 
     def round(self, server: int) -> None:
-        """Who begins has the colder server, so they take turns with that too."""
+        """The first one has the colder server, so they take turns in being first."""
         steps = [lambda: self._measure_relay(server), lambda: self._measure_loop(server)]
         for step in steps if len(self.relay) % 2 == 0 else reversed(steps):
             step()

@@ -1,4 +1,4 @@
-"""What a figure consists of, and how it is shown: a table, JSON, and a plot."""
+"""Figures, and their output as a table, JSON, and a plot."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -84,7 +84,7 @@ def write_json(figures: list[Figure], path: Path, about: dict) -> None:
 
 
 def plot(figures: list[Figure], path: Path) -> None:
-    """One panel a figure, with the rows in the unit of its first row."""
+    """Draws one panel per figure, with the rows in the unit of its first row."""
     import matplotlib
 
     matplotlib.use("Agg")

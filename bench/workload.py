@@ -1,4 +1,4 @@
-"""What all figures share: the event that is enqueued, filling the log, and watching the relay."""
+"""Shared parts of all figures: the event, filling the log, and watching the relay."""
 
 import json
 import os
@@ -21,7 +21,7 @@ T = TypeVar("T")
 ACCOUNTS = 100_000
 KEYS = 10_000
 
-# While others use more of the machine than that, slices wait or are measured again.
+# While others use more of the machine than this, slices wait or are measured again.
 MOST_FOR_OTHERS = 0.03
 QUIET = 1.0  # seconds without others before a slice begins: they come in bursts
 
@@ -50,7 +50,7 @@ END $$;
 
 
 def payload(size: int = 512) -> str:
-    """A JSON object of exactly that many bytes."""
+    """Returns a JSON object of exactly this size in bytes."""
     event = {"account_id": "a_123456", "balance": 1234567, "owner": ""}
     event["owner"] = "x" * (size - len(json.dumps(event)))
     return json.dumps(event)
@@ -66,12 +66,12 @@ def wait_until(reached: Callable[[], bool], seconds: float, what: str,
 
 
 class Unavailable(Exception):
-    """What a figure measures is not there."""
+    """The program or server that a figure measures is missing."""
 
 
 @dataclass
 class Bench:
-    """What a figure is measured with."""
+    """Tools that a figure uses."""
 
     cluster: Cluster
     programs: Path
@@ -90,14 +90,14 @@ class Bench:
         print(f"    {text}", flush=True)
 
     def program(self, name: str, *arguments: str) -> dict:
-        """Runs a helper program to its end; its output is JSON."""
+        """Runs a helper program to its end, and returns its output, parsed as JSON."""
         output = subprocess.check_output([self.programs / name, *arguments], text=True)
         return json.loads(output)
 
     def undisturbed(self, measure: Callable[[], T]) -> T:
-        """What `measure` returns, once others left the machine alone while it ran.
+        """Returns the result of a `measure` during which others left the machine alone.
 
-        Waits and measures again for that, until the patience for this figure is used up.
+        Waits and repeats it until then, or until the patience for this figure is used up.
         """
         self.slices += 1
         while True:
@@ -118,7 +118,7 @@ class Bench:
                 f"{self.disturbed} of {self.slices} slices")
 
     def pgbench(self, arguments: list, environment: dict | None = None) -> str:
-        """Runs pgbench to its end; returns its report and what it says on its way."""
+        """Runs pgbench to its end; returns its report and its progress messages."""
         run = subprocess.run([self.cluster.bin / "pgbench", "-n", *arguments,
                               self.cluster.conninfo(self.database)], capture_output=True, text=True, env=environment)
         if run.returncode != 0:
@@ -129,7 +129,7 @@ class Bench:
         """Uses every buffer once and leaves WAL segments to reuse.
 
         A page of shared memory costs a page fault at its first use, and a new WAL segment is written
-        twice: both would be charged to whatever inserts first.
+        twice: both would count for the first insert.
         """
         pages = self.sql.execute("SELECT setting::int FROM pg_settings WHERE name = 'shared_buffers'")
         self.sql.execute("CREATE TABLE filler (page text)")
@@ -154,7 +154,7 @@ class Bench:
                           f"{'NULL' if ordered else chr(39) * 2});\n")
         environment = os.environ | {"PGOPTIONS": "-c synchronous_commit=off"}
         self.pgbench(["-t", "1", "-c", str(sessions), "-j", str(sessions), "-f", script], environment)
-        # A relay waits until what it reads is on disk; that is not what is measured.
+        # A relay waits until the events are on disk, which is not to be measured.
         self.sql.execute("SELECT pg_logical_emit_message(true, 'bench', 'flush')")
 
     def clear_log(self) -> None:
@@ -164,7 +164,7 @@ class Bench:
 
     @contextmanager
     def destination(self, url: str, called: str = "sink", **options: str):
-        """A destination, for as long as the block lasts."""
+        """Creates a destination for the duration of the block."""
         def listed(options: dict[str, str]) -> str:
             return ", ".join(f"{name} '{value}'" for name, value in options.items())
 

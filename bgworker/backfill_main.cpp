@@ -1,9 +1,9 @@
-// The worker of one backfill: batch after batch, each in a transaction of its own, with none open
-// while it waits.
+// The worker of one backfill. It runs batch after batch, each in a transaction of its own, and has
+// no transaction open while it waits.
 //
-// outbox_internal.backfill_step() (sql/pg_outbox/backfill.sql) does the work of a batch; this file decides
-// when. The worker ends when the backfill does; after an error in the functions themselves the keeper
-// starts another.
+// outbox_internal.backfill_step() (sql/pg_outbox/backfill.sql) does the work of a batch; this file
+// decides when. The worker ends when the backfill does. An error in the functions themselves ends
+// the process, and the keeper starts another.
 #include <algorithm>
 
 #include "bgworker/base/query_result.hpp"
@@ -19,7 +19,7 @@ enum class Next { more, behind, later, over };
 struct Step {
     Next next;
     int rows;
-    int rate;  // rows per second; 0: no limit
+    int rate;  // rows per second; 0 for no limit
 };
 
 static Next next_called(const char* name) {
@@ -46,7 +46,8 @@ static void limit_waits_for_locks(bool limited) {
 
 static Step take_step() {
     static SPIPlanPtr plan = nullptr;
-    // DROP EXTENSION may be under way; we have no lock yet that it could wait for.
+    // DROP EXTENSION may be under way. This worker holds no lock yet that it could wait for, so
+    // there can be no deadlock.
     limit_waits_for_locks(false);
     if (!begin_sql_work("backfilling a table", "pg_outbox"))
         return {Next::over, 0, 0};
@@ -69,8 +70,8 @@ static Step take_step() {
     return step;
 }
 
-// Milliseconds to wait after a batch, so that there are no more rows per second than allowed. Time
-// that was lost with other things is made up for, but not more than a second of it.
+// Returns the milliseconds to wait after a batch, so that no more rows per second are read than
+// allowed. Up to a second of lost time is made up for.
 static long pause_after(const Step& step) {
     static TimestampTz due = GetCurrentTimestamp();
     if (step.rate == 0)
@@ -80,7 +81,7 @@ static long pause_after(const Step& step) {
     return due > now ? static_cast<long>((due - now) / 1000) : 0;
 }
 
-// The latch may be set for anything.
+// Waits for the whole pause, because the latch may be set for other reasons.
 static void wait_milliseconds(long pause) {
     const TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), pause);
     while (pause > 0 && !reload_is_due()) {
@@ -96,7 +97,7 @@ extern "C" PGDLLEXPORT void outbox_backfill_main(Datum argument) {
     using namespace outbox;
 
     become_worker(argument, WakeBackfills);
-    // What is lost in a crash is lost together with the note that it was done, and done again.
+    // A crash loses a batch together with the note that it was done, so it is done again.
     SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
     Backoff poll(milliseconds(settings::poll_min), milliseconds(settings::poll_max), random_seed());
     Backoff locked(milliseconds(100), seconds(2), random_seed());

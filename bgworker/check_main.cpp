@@ -1,5 +1,5 @@
-// The worker of a destination's check (extension/destinations/check_destination.cpp): it knows the destination as
-// its relay does, and has no transaction while it talks to it.
+// The worker of outbox.check_destination() (extension/destinations/check_destination.cpp). It knows
+// the destination as its relay does, and has no transaction while it talks to it.
 #include <algorithm>
 
 #include "bgworker/base/query_result.hpp"
@@ -22,7 +22,7 @@ struct DestinationCheck {
     TextTemplate target;  // the name of the topic or queue of an event
     std::vector<std::string> targets;
     std::unique_ptr<Check> check;
-    std::vector<Finding> findings;  // that the session does not know yet
+    std::vector<Finding> findings;  // not yet sent to the session
     bool done = false;
 };
 
@@ -31,7 +31,7 @@ static shm_mq_handle* answers = nullptr;
 
 static void answer(Size size, const char* message) {
     if (shm_mq_send(answers, size, message, false, true) != SHM_MQ_SUCCESS)
-        proc_exit(0);  // nobody wants to know any more
+        proc_exit(0);  // the session has gone
 }
 
 static void send_findings() {
@@ -59,7 +59,7 @@ static std::string in_one_line(const Error& error) {
 
 // ---- the destination ------------------------------------------------------------------------
 
-// Findings that need no connection. When one of them is bad, there is none.
+// Reports a finding that needs no connection. If one of these is bad, no connection is made.
 static void find(const char* subject, bool ok, std::string detail) {
     work->findings.push_back({subject, ok, std::move(detail)});
     work->done = work->done || !ok;
@@ -85,7 +85,8 @@ static void read_options(bool exists, std::string_view topic) {
         work->target = work->destination.options.name(*work->destination.sink->target);
     find("options", true, work->destination.url_text);
     if (!topic.empty() && !work->destination.topics.matches(topic))
-        find("topics", false, "the option \"topics\" leaves out \"" + std::string(topic) + "\"");
+        find("topics", false,
+             "the option \"topics\" does not select \"" + std::string(topic) + "\"");
 }
 
 static void add_target(const Event& event) {
@@ -109,7 +110,7 @@ static std::string_view text_column(uint64 row, int column) {
     return {bytes.data, bytes.size};
 }
 
-// The names that the template makes of events like those that may come.
+// Makes the names of topics or queues that the template gives to events like those that may come.
 static void find_targets(const char* topic) {
     if (work->target.is_constant()) {
         run_core([] { add_target(Event{}); });

@@ -1,33 +1,34 @@
 
 #include "bgworker/base/worker.hpp"
 
-// The shared catalogs do not tell which databases have an extension of ours. So the launcher starts
-// a keeper wherever it does not know; a keeper that finds nothing to look after leaves with exit
-// code 0. The database is then quiet, until something in it changes (hooks.cpp) or a keeper dies
-// (exit code other than 0), which both mark it as changed. New databases, and at the start all, are
-// to be checked.
+// The shared catalogs do not show which databases have an extension of ours. So the launcher starts
+// a keeper in every database it does not know. A keeper that finds nothing to look after leaves
+// with exit code 0, and the database is then left alone. It is marked as changed when something in
+// it changes (hooks.cpp), or when its keeper dies with another exit code. New databases are looked
+// at once, and at the start all databases are.
 //
-// Lists of cases:
-//   CREATE EXTENSION commits          the hook marks the database, wakes us: a keeper starts
-//   ... rolls back                    nothing was marked
+// Case by case:
+//   CREATE EXTENSION commits          the hook marks the database and wakes the launcher, which
+//                                     starts a keeper
+//   CREATE EXTENSION rolls back       nothing was marked
 //   DROP EXTENSION commits            the hook wakes the keeper, which leaves
 //   DROP / RENAME / copy of database  the hook holds the database: keepers leave, none starts; when
-//                                     the statement ends, whatever way, the database is marked
-//   keeper is terminated or fails     its launcher sees it, or it marks the database; a new one
-//                                     starts after a pause
+//                                     the statement ends, in whatever way, the database is marked
+//   keeper is terminated or fails     its launcher sees it, or the keeper marks the database;
+//                                     another starts after a pause
 //   launcher is terminated or fails   the postmaster starts another; it finds living keepers in
 //                                     their slots and leaves them alone
-//   a process is killed by force      the server starts over, and so do we
+//   a process is killed by force      the server starts over, and the launcher with it
 
 namespace outbox {
 
-// A cluster with many databases that have nothing of ours must not fill the server with keepers
-// that look and leave.
+// Many databases may have nothing of ours. Keepers that only look and leave must not fill the
+// server.
 static constexpr int keepers_looking_at_once = 4;
-// But one that looks for longer than this waits for something in its database, and the others must
-// not wait for that.
+// A keeper that looks for longer than this waits for something in its database. The other databases
+// must not wait for it.
 static constexpr int milliseconds_to_look = 5'000;
-// Anybody can have us look for databases; not more often than this.
+// Any role can make the launcher look for databases, but not more often than this.
 static constexpr int milliseconds_between_scans = 100;
 
 struct DatabaseEntry {
@@ -64,7 +65,7 @@ static void note_database(const FormData_pg_database* row) {
     entry->exists = true;
 }
 
-// Brings the table in line with pg_database.
+// Updates the table of databases from pg_database.
 static void scan_databases() {
     for_each_database([](DatabaseEntry* entry) { entry->exists = false; });
 
@@ -73,7 +74,7 @@ static void scan_databases() {
     TableScanDesc scan = table_beginscan_catalog(catalog, 0, nullptr);
     while (HeapTuple tuple = heap_getnext(scan, ForwardScanDirection)) {
         const auto* row = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple));
-        // Templates are there to be copied, which needs that nobody is connected to them.
+        // Templates are copied, and a connected worker would prevent that.
         if (row->datallowconn && !row->datistemplate)
             note_database(row);
     }
@@ -99,7 +100,7 @@ static void check_database(Oid database) {
     entry->keeper.not_before = 0;
 }
 
-// Takes note of a keeper that has ended with an error.
+// Notices the end of a keeper. One that ended with an error is started again.
 static bool keeper_lives(DatabaseEntry* entry) {
     const bool lives = child_lives(&entry->keeper);
     entry->check |= entry->keeper.failed;
@@ -107,7 +108,7 @@ static bool keeper_lives(DatabaseEntry* entry) {
     return lives;
 }
 
-// Returns whether there were any, so that the list of databases may have changed.
+// Returns whether there were changes, so that the list of databases may have changed.
 static bool take_changes() {
     bool any = false;
     for (std::atomic<Oid>& changed : shared->changed)
@@ -122,7 +123,7 @@ static bool take_changes() {
     return any;
 }
 
-// Starts the keepers that are wanted. Returns after how many milliseconds to come back, or -1.
+// Starts the keepers that are wanted. Returns the milliseconds after which to come back, or -1.
 static long tend_keepers() {
     int looking = 0;
     long timeout = -1;
@@ -145,7 +146,7 @@ static long tend_keepers() {
         const std::uint32_t before = entry->keeper.ticket;
         timeout = shorter_timeout(timeout, start_child(&entry->keeper, keeper_of(entry->database),
                                                        NameStr(entry->name), InvalidOid));
-        // Only a new keeper will do: one that lives may be on its way out.
+        // Only a keeper started now sees the change: one that lives may be about to leave.
         if (entry->keeper.ticket != before) {
             entry->check = false;
             looking++;

@@ -1,13 +1,12 @@
 // The processor runs the handlers of one consumer, written in SQL, as the role that subscribed
 // them.
 //
-// All of its work is done by functions of pg_inbox (sql/pg_inbox/process.sql), which anybody could
-// call; this is only the loop around them: look for the next messages, process each in a
-// transaction of its own, sleep until a commit wakes us or a message that failed is due again.
+// Functions of pg_inbox do all of its work (sql/pg_inbox/process.sql), and other clients may call
+// them too. This file has only the loop: look for the next messages, process each in a transaction
+// of its own, sleep until a commit wakes it or a failed message is due again.
 //
-// It connects as the role of the consumer, and so has no more rights than the role has: handlers
-// are somebody's code. An error in the functions themselves ends the process; the keeper starts
-// another.
+// It connects as the role of the consumer, so handlers have only the rights of that role. An error
+// in the functions themselves ends the process; the keeper starts another.
 #include <algorithm>
 
 #include "bgworker/base/worker.hpp"
@@ -26,13 +25,13 @@ struct Message {
     TimestampTz received_at;
 };
 
-// Plain memory of the process: the lists of one look.
+// Memory of the process for the messages of one look.
 static Message messages[messages_at_once];
 static int message_count = 0;
-// The subscriptions that may run, from the same look; a text[].
+// The subscriptions that may run, as of the same look; a text[].
 static Datum confirmed = 0;
 
-// From received to processed; what others can see of the rest is in shared memory.
+// Times from receipt to processing. The other figures are in shared memory.
 static LatencyHistogram waits;
 
 static SPIPlanPtr plan_of(const char* statement, std::initializer_list<Oid> types) {
@@ -43,7 +42,7 @@ static SPIPlanPtr plan_of(const char* statement, std::initializer_list<Oid> type
     return plan;
 }
 
-// The functions may belong to somebody who has replaced them: what they return must be what we read.
+// The owner of the functions may have replaced them, so the types of their results are checked.
 static void check_result(std::initializer_list<Oid> types) {
     const TupleDesc row = SPI_tuptable->tupdesc;
     bool fits = row->natts == static_cast<int>(types.size());
@@ -78,7 +77,7 @@ static Datum result_value(uint64 row, int column, bool* is_null) {
     return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, is_null);
 }
 
-// False: there are none, or some are not confirmed, and nothing may run.
+// Returns false if there are no subscriptions, or some are not confirmed, so that none may run.
 static bool look_for_subscriptions() {
     static SPIPlanPtr plan = nullptr;
     if (plan == nullptr)
@@ -115,19 +114,20 @@ static void look_for_messages() {
                        DatumGetTimestampTz(result_value(i, 2, &is_null)),
                        DatumGetTimestampTz(result_value(i, 3, &is_null))};
     }
-    // After the messages: a message must not miss a subscription that was there before it.
+    // Read after the messages, so that a message does not miss a subscription that existed before
+    // it.
     if (message_count > 0 && !look_for_subscriptions())
         message_count = 0;
     end_sql_work();
 }
 
-// A handler may have left another role than that of the consumer (SET ROLE).
+// A handler may have changed the role (SET ROLE).
 static void become_own_role() {
     if (GetUserId() != GetSessionUserId())
         SetConfigOption("role", "none", PGC_USERSET, PGC_S_SESSION);
 }
 
-// Times may be anything that a timestamp can be.
+// Times may be any timestamp, infinity included.
 static Micros time_between(TimestampTz from, TimestampTz to) {
     int64 difference;
     return pg_sub_s64_overflow(to, from, &difference) ? 0 : difference;
@@ -158,7 +158,7 @@ static void process(const Message& message) {
     }
 }
 
-// Milliseconds until a message that failed is due; -1: there is none.
+// Returns the milliseconds until a failed message is due; -1 if there is none.
 static long until_next_attempt() {
     static SPIPlanPtr plan = nullptr;
     if (!begin_sql_work("looking for messages", "pg_inbox"))
@@ -182,7 +182,7 @@ static Datum interval_of(std::optional<Micros> micros, char* null) {
     return IntervalPGetDatum(interval);
 }
 
-// Adds what was counted since the last time to inbox.progress, for those who look without us.
+// Adds what was counted since the last call to inbox.progress, which other sessions read.
 static void save_progress(bool at_once) {
     static SPIPlanPtr plan = nullptr;
     static uint64 saved_done = 0, saved_failed = 0;
@@ -215,8 +215,7 @@ static void save_progress(bool at_once) {
     saved_at = now;
 }
 
-// Forgets what is older than the deduplication window; whichever processor of the database comes
-// first.
+// Removes rows older than the deduplication window. Any processor of the database may do it.
 static void prune_now_and_then() {
     static SPIPlanPtr plan = nullptr;
     static TimestampTz pruned_at = 0;
@@ -266,8 +265,8 @@ static void process_messages() {
     }
 }
 
-// Errors of handlers do not come here. So the consumer was given away, or a right was taken back:
-// people do that, and it is no error. The keeper starts another when there is something to process.
+// Errors of handlers do not come here. So the consumer was given away or a right was revoked, which
+// is not an error. The keeper starts another processor when there is something to process.
 [[noreturn]] static void end_without_right() {
     MemoryContextSwitchTo(TopMemoryContext);
     const ErrorData* const error = CopyErrorData();
@@ -285,9 +284,9 @@ extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
     using namespace outbox;
 
     become_worker(argument, WakeProcessors);
-    // What is lost in a crash is lost together with the note that it was done, and done again.
+    // A crash loses the effect of a message together with its record, so it is processed again.
     SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
-    // inbox.apply() is to see what was committed meanwhile.
+    // inbox.apply() must see what was committed in the meantime.
     SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_SESSION);
     PG_TRY();
     { process_messages(); }

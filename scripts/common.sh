@@ -1,7 +1,7 @@
-# What demo.sh, test.sh and others share: packages, the build, a private server. To be sourced.
+# Shared by demo.sh, test.sh and others: packages, the build, a private server. To be sourced.
 #
 # A server refuses to run as root. A script run by root runs it as the user `postgres`, which comes
-# with the package; any other user runs it as himself.
+# with the package; any other user runs it with their own account.
 
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -10,7 +10,7 @@ build=${OUTBOX_BUILD:-$repository/build}
 say() { printf '%s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-# Installs those of the packages that are missing.
+# Installs missing packages.
 need_packages() {
     local missing=()
     for package; do
@@ -28,24 +28,30 @@ need_packages() {
 build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev libjsoncpp-dev libssl-dev libcli11-dev
     postgresql-15 postgresql-server-dev-15)
 
-# Builds what the arguments (for cmake) ask for.
+# Configures and builds. Arguments: options for cmake and, after --, the targets if not all.
 build_project() {
-    cmake -S "$repository" -B "$build" -G Ninja ${PG_CONFIG:+-D "PG_CONFIG=$PG_CONFIG"} "$@" >/dev/null
-    cmake --build "$build" | tail -n 1 >&2
+    local options=()
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        options+=("$1")
+        shift
+    done
+    [ $# -eq 0 ] || shift
+    cmake -S "$repository" -B "$build" -G Ninja ${PG_CONFIG:+-D "PG_CONFIG=$PG_CONFIG"} "${options[@]}" >/dev/null
+    cmake --build "$build" ${1:+--target "$@"} | tail -n 1 >&2
 }
 
 pg_config=${PG_CONFIG:-pg_config}
 pg_bin() { "$pg_config" --bindir; }
 
 as_server_user() {
-    if [ "$(id -u)" -eq 0 ]; then # who may not reach the directory we are in
+    if [ "$(id -u)" -eq 0 ]; then # which may not be able to read the current directory
         (cd / && exec setpriv --reuid=postgres --regid=postgres --init-groups -- "$@")
     else
         "$@"
     fi
 }
 
-# A new directory that belongs to the server's user. Not in the checkout, which he may not reach.
+# Creates a directory for the server's user, outside the checkout, which that user may not be able to read.
 server_directory() {
     local directory
     directory=$(mktemp -d "${TMPDIR:-/tmp}/$1.XXXXXX")
@@ -73,7 +79,7 @@ stage_build() {
     fi
 }
 
-# A server of our own: initdb, settings from standard input, start. Prints nothing.
+# Starts a private server: initdb, settings from standard input, start. Prints nothing.
 start_server() {
     local directory=$1
     as_server_user "$(pg_bin)/initdb" -D "$directory/data" -U postgres --auth=trust \

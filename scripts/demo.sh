@@ -35,7 +35,7 @@ mkdir -p "$directory/stage"
     stage_build "$directory/stage"
     echo "listen_addresses = ''"
     echo "unix_socket_directories = '$directory'"
-    echo "max_worker_processes = 32" # room for what you try with --keep
+    echo "max_worker_processes = 32" # room for experiments with --keep
 } >"$directory/settings"
 start_server "$directory" <"$directory/settings"
 export PGHOST=$directory PGUSER=postgres PGOPTIONS='-c client_min_messages=warning'
@@ -46,7 +46,7 @@ sql postgres -c 'CREATE DATABASE shop' -c 'CREATE DATABASE catalog'
 sql catalog -f "$repository/scripts/demo/catalog.sql" >/dev/null
 sql shop -f "$repository/scripts/demo/shop.sql"
 
-# One line that is written over again and again; on something that is no terminal, a line each time.
+# Overwrites one line on a terminal; elsewhere prints a new line each time.
 show_progress() {
     local line
     line=$(printf '%4d s   committed %6d   received %6d   applied %6d   %s' "$SECONDS" \
@@ -83,7 +83,7 @@ done
 show_progress 'done'
 [ -t 2 ] && say ''
 
-# Counted from the tables of both sides; neither the log nor the inbox is asked.
+# Counted from the tables of both sides, not from the log or the inbox.
 sql shop -c 'SELECT event_id FROM ledger ORDER BY event_id' >"$directory/committed"
 sql catalog -c 'SELECT DISTINCT event_id FROM applied ORDER BY event_id' >"$directory/applied"
 lost=$(LC_ALL=C comm -23 <(LC_ALL=C sort "$directory/committed") <(LC_ALL=C sort "$directory/applied") | wc -l)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [security] [drills]     default: all but threads
-#   scripts/test.sh --long [minutes]       the drill of random kills for so long; default: 60
-#   scripts/test.sh --fuzz [minutes]       each of the fuzzers for so long, two at a time; default: 60
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [security] [drills]
+#                                          default: all but unit, whose tests `sanitized` runs too, and threads
+#   scripts/test.sh --long [minutes]       the drill of random kills for this time; default: 60
+#   scripts/test.sh --fuzz [minutes]       each of the fuzzers for this time, two at a time; default: 60
 #   scripts/test.sh --stress NAME [times]  one test again and again beside a load on all processors; default: 50 times
 #
 # NAME is a file of pytest (test_log.py, security/test_workers.py), a test of it (test_log.py::test_x), what -k of pytest
@@ -17,7 +18,7 @@
 source "$(dirname "$0")/common.sh"
 
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(unit sanitized regress system security drills)
+[ ${#suites[@]} -gt 0 ] || suites=(sanitized regress system security drills)
 if [ "${suites[0]}" = --long ] || [ "${suites[0]}" = --fuzz ]; then
     minutes=${2:-60}
     [[ $minutes =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$minutes\""
@@ -39,7 +40,7 @@ need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client
     librdkafka-dev
 
 results=$(mktemp -d)
-beside=() # processes of ours
+beside=() # background processes
 trap '[ ${#beside[@]} -eq 0 ] || kill "${beside[@]}" 2>/dev/null || true; rm -rf "$results"' EXIT
 passed=0
 failed=0
@@ -49,8 +50,8 @@ count() { # count PASSED FAILED SUITE
     say "== $3: $1 passed, $2 failed"
 }
 
-# The numbers of a junit file, and on standard error its slowest tests, with their setup and teardown.
-# No numbers: the suite did not get that far, which is a failure.
+# Counts the results of a junit file, and prints its slowest tests, with setup and teardown, on standard error.
+# A file without results means that the suite stopped early, which is a failure.
 count_junit() { # count_junit FILE SUITE
     local numbers
     numbers=$(python3 - "$1" "$results/failures" "$2" <<'END'
@@ -78,15 +79,16 @@ END
     count $numbers "$2"
 }
 
-# What all suites test, once.
+# Builds once for all suites: everything but the unit tests.
 built=
 build_tests() {
-    [ -n "$built" ] || build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
+    [ -n "$built" ] || build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON \
+        -- {lib,sql,client,tools,extension,examples,tests/programs}/all
     built=1
 }
 
 run_unit() {
-    build_tests
+    build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
     (cd "$build" && ctest --output-on-failure -j2 --output-junit "$results/unit.xml" >"$results/unit.log" 2>&1) ||
         tail -n 60 "$results/unit.log" >&2
     count_junit "$results/unit.xml" unit
@@ -106,7 +108,7 @@ run_sanitized() {
 # A report ends the process, so its test fails. gRPC itself is not instrumented.
 run_threads() {
     local threads=$build-threads tests=$repository/tests/system/client
-    build_tests # the server's part
+    build_tests # the part for the server
     servers_installed
     cmake -S "$repository" -B "$threads" -G Ninja -D OUTBOX_SANITIZE=thread -D CMAKE_BUILD_TYPE=Debug >/dev/null
     cmake --build "$threads" | tail -n 1 >&2
@@ -128,16 +130,16 @@ run_regress() {
     [ $status -eq 0 ] || tail -n 100 "$results/regress.log" >&2
     ok=$(grep -Ec '^test .*\.\.\. ok|^ok +[0-9]' "$results/regress.log" || true)
     bad=$(grep -Ec '^test .*\.\.\. FAILED|^not ok' "$results/regress.log" || true)
-    [ $status -eq 0 ] || [ "$bad" -gt 0 ] || bad=1 # it did not get that far
+    [ $status -eq 0 ] || [ "$bad" -gt 0 ] || bad=1 # it stopped before the tests
     say "-- regress: the ten slowest"
     grep -E '^(test|ok|not ok) .* ms$' "$results/regress.log" | sed -E 's/^(test|(not )?ok +[0-9]+ +[-+]) +//' |
         awk '{ printf "%8.2f s  %s\n", $(NF - 1) / 1000, $1 }' | sort -rn | sed -n 1,10p >&2
     count "$ok" "$bad" regress
 }
 
-# What sinks and sources are tested against, below the build directory; tests/system/sinks/servers.py runs it.
-# Google's emulator of Pub/Sub is no package of the distribution; it is used where it is installed.
-# What cannot be installed the tests that need it will miss.
+# Installs servers for tests of sinks and sources below the build directory; tests/system/sinks/servers.py runs them.
+# Google's emulator of Pub/Sub is not a package of the distribution; it is used where it is installed.
+# If a server cannot be installed, the tests that need it report that.
 install_servers() {
     local servers packages=(python3-venv)
     servers=$(realpath -m "$build")/servers
@@ -158,7 +160,7 @@ install_servers() {
 }
 installed() { cmp -s "$repository/tests/$1" "$build/servers/$1"; }
 
-# That waits for the network, so it goes on while others build.
+# This waits for the network, so it runs during the build.
 installing=
 begin_to_install() {
     install_servers &
@@ -198,7 +200,7 @@ install_debezium() {
         cp "$repository/tests/debezium/pom.xml" "$repository/tests/debezium/Reader.java" "$target"
 }
 
-# Most of the time tests wait, so more of them run side by side than there are processors. The tests of a file share servers.
+# Tests mostly wait, so more of them run in parallel than there are processors. The tests of a file share servers.
 run_pytest() { # run_pytest SUITE
     servers_installed
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/$1" -p no:cacheprovider \
@@ -228,7 +230,7 @@ run_fuzzers() {
     count_junit "$results/fuzzers.xml" fuzzers
 }
 
-run_random_kills() { # shows what it does
+run_random_kills() { # shows its output
     build_tests
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q -s "$repository/tests/drills/test_random_kills.py" \
         -p no:cacheprovider --junitxml="$results/random_kills.xml" >&2 || true
@@ -239,7 +241,7 @@ one_by_one() { # one_by_one ARGUMENT...: pytest
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q -x -p no:cacheprovider "$@"
 }
 
-# What $name is; fails if there is no such test. `of` becomes the file, or the suites that have some.
+# Finds the tests that $name means, or fails. `of` becomes the file, or the suites that have some.
 find_tests() {
     local suite
     of=()
@@ -251,7 +253,7 @@ find_tests() {
         *.py | *.py::*)
             kind=file
             mapfile -t of < <(find "$repository"/tests/{system,security,drills} -path "*/${name%%::*}")
-            [ ${#of[@]} -le 1 ] || die "which of them? ${of[*]}"
+            [ ${#of[@]} -le 1 ] || die "\"$name\" is in several suites: ${of[*]}"
             [ ${#of[@]} -eq 1 ] && of=("${of[0]}${name#"${name%%::*}"}")
             ;;
         *)
@@ -273,7 +275,7 @@ run_tests_found() {
     esac
 }
 
-# Beside a load a test gets half a processor at most, and at times that nobody foresees.
+# Beside a load a test gets at most half a processor, at unpredictable times.
 run_stress() {
     local n kind of seed=${OUTBOX_TEST_SEED:-}
     export REQUIRE_ALL_TESTS=1 OUTBOX_TEST_SLOWNESS=${OUTBOX_TEST_SLOWNESS:-3}
@@ -285,7 +287,7 @@ run_stress() {
         beside+=($!)
     done
     for ((n = 1; n <= times; n++)); do
-        # Unit tests have the same seeds in every run, and more than one.
+        # Unit tests use the same several seeds in every run.
         [ -n "$seed" ] || [ $kind = ctest ] || export OUTBOX_TEST_SEED=$((SRANDOM % 1000000))
         run_tests_found >"$results/stress.log" 2>&1 || break
     done
@@ -298,7 +300,7 @@ run_stress() {
 }
 
 for suite in "${suites[@]}"; do
-    declare -F "run_$suite" >/dev/null || die "no such suite: $suite"
+    declare -F "run_$suite" >/dev/null || die "suite \"$suite\" does not exist"
 done
 [[ ! " ${suites[*]} " =~ \ (threads|system|security|drills)\  ]] || begin_to_install
 for suite in "${suites[@]}"; do "run_$suite"; done

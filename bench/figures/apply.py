@@ -1,4 +1,4 @@
-"""How fast the client's consumer applies events, against a program without an inbox.
+"""Rate at which the client's consumer applies events, against a program without an inbox.
 
 Both do the same insert and upsert for each event, in batches of one transaction on as many connections. The
 program has no source: its events are in memory, and so are the consumer's.

@@ -1,4 +1,4 @@
-"""How fast a backfill is, to null:, and what it leaves to those who work with the table meanwhile."""
+"""Rate of a backfill to null:, and of a workload on the same table meanwhile."""
 
 import time
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ def start(bench: Bench, rate: int | None = None) -> int:
 
 
 def progress(bench: Bench, task: int) -> tuple[str, int]:
-    """State, and rows done."""
+    """Returns the state and the number of rows done."""
     state, rows, error = bench.sql.execute(
         "SELECT state, rows_done, last_error FROM outbox.backfill_progress WHERE id = %s", [task]).fetchone()
     if state == "failed":
@@ -27,7 +27,7 @@ def progress(bench: Bench, task: int) -> tuple[str, int]:
 
 @contextmanager
 def prepared(bench: Bench):
-    """An empty log, and a destination that is done with all events at once."""
+    """Prepares an empty log and a destination that confirms all events at once."""
     bench.clear_log()
     bench.sql.execute("VACUUM item")
     bench.sql.execute("CHECKPOINT")
@@ -37,7 +37,7 @@ def prepared(bench: Bench):
 
 
 def rows_per_second(bench: Bench, rows: int) -> float:
-    """From the call until the last event is delivered."""
+    """Measures the time from the call until the last event is delivered."""
     with prepared(bench):
         began = time.monotonic()
         task = start(bench)
@@ -52,7 +52,7 @@ def workload(bench: Bench, seconds: int) -> Slice:
 
 
 def workload_beside(bench: Bench, seconds: int) -> tuple[Slice, float]:
-    """Beside a backfill of as many rows per second as it must do; and how many it did."""
+    """Measures the workload beside a backfill with the required rate; returns also the rate it reached."""
     with prepared(bench):
         task = start(bench, MUST)
         wait_until(lambda: progress(bench, task)[1] >= MUST, 30, "the burst it begins with is over")

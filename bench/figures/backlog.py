@@ -1,4 +1,4 @@
-"""Whether an event costs more when more wait: a backlog of 10 million against 10 thousand.
+"""Cost of an event in a backlog of 10 million, against a backlog of 10 thousand.
 
 The relay is held (SIGSTOP) while the backlog is made and let go then, so that both sizes are measured
 in the same way and without the start of a worker. Small backlogs are measured many times before and
@@ -24,7 +24,7 @@ PER = 100
 
 @dataclass
 class Cost:
-    """Per event, in nanoseconds."""
+    """Returns nanoseconds per event."""
 
     elapsed: float
     processor: float
@@ -52,13 +52,13 @@ def cost_of_backlog(bench: Bench, events: int) -> Cost:
         used = processor_time(relay)
         start = time.monotonic_ns()
     while bench.delivered() < before + events:
-        pass  # looking costs a tenth of a millisecond, the small backlog some ten
+        pass  # a look takes 0.1 ms, the small backlog about 10 ms
     elapsed = time.monotonic_ns() - start
     return Cost(elapsed / events, (processor_time(relay) - used) / events)
 
 
 def costs_of_backlog(bench: Bench, events: int, runs: int) -> list[Cost]:
-    """With an empty log to start from, and one run that is not counted: the log is another file now."""
+    """Starts with an empty log, and does not count the first run: the log is a new file."""
     bench.wait_until_idle()
     bench.sql.execute("TRUNCATE outbox.event")
     cost_of_backlog(bench, SMALL)

@@ -1,4 +1,4 @@
-"""What capture costs who changes one row, against the same without, and with a trigger in PL/pgSQL.
+"""Cost of capture for a change of one row, against no capture and a trigger in PL/pgSQL.
 
 Each way has a table of its own with the same rows. Slices of the baseline stand between all others, and each
 is divided by the mean of its two neighbours, as in enqueue.

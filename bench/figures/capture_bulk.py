@@ -1,4 +1,4 @@
-"""What capture costs a statement that changes 100,000 rows, and what its backend holds in memory."""
+"""Cost of capture for a statement that changes 100,000 rows, and the memory of its backend."""
 
 import time
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ ROWS = 100_000
 @dataclass
 class Run:
     seconds: float
-    memory: float  # MiB, the most the backend ever had, without shared memory
+    memory: float  # MiB, highest of the backend, without shared memory
 
 
 def update(bench: Bench, table: str, rows: int) -> Run:
-    """In a session of its own, whose memory nobody has used before; the table has no dead rows."""
+    """Uses a new session, so that its memory is fresh; the table has no dead rows."""
     bench.sql.execute(f"VACUUM {table}")
     bench.clear_log()
     bench.sql.execute("CHECKPOINT")

@@ -1,6 +1,6 @@
-"""What it costs to ask about an event when many ids are remembered, and while old ones are forgotten.
+"""Cost of a check for duplicates with many remembered ids, and while old ids are removed.
 
-Commits do not wait for the disk here: that would hide what is measured.
+Commits do not wait for the disk here, because that would hide the cost.
 """
 
 import os
@@ -11,7 +11,7 @@ from workload import Bench
 CHECK = "SELECT inbox.begin_event('catalog', $1)"
 SMALL = 50_000
 
-# Ids of version 7 spread over the last seven days, in the order of their times, as they would have come.
+# Ids of version 7, spread over the last seven days in the order of their times.
 FILL = """
     INSERT INTO inbox.processed (consumer_id, event_id, bucket, processed_at)
     SELECT c.id, e.id, inbox_internal.bucket(e.id), e.at
@@ -71,7 +71,7 @@ def measure(bench: Bench) -> Figure:
 
 
 def sustain(bench: Bench, seconds: int) -> float:
-    """Ids without a time are pruned row by row: the hard case."""
+    """Uses ids without a time, which are pruned row by row: the expensive case."""
     import threading
 
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""How fast events reach an HTTP server, one request each: nginx, against wrk with as many connections.
+"""Rate of requests to nginx, one per event, against wrk with as many connections.
 
 wrk sends the same request all the time, with the same headers and body as an event has. The number of
 connections of the relay is counted, not assumed. wrk runs with one and with two threads; the one that
@@ -66,7 +66,7 @@ def answers(port: int) -> bool:
 
 @contextmanager
 def run_nginx(bench: Bench, name: str, configuration: str, **values: object) -> Iterator[int]:
-    """An nginx; of its configuration {root}, {port}, {user} and `values` are filled in."""
+    """Runs an nginx; {root}, {port}, {user} and `values` are filled into its configuration."""
     root, port = bench.cluster.root, free_port()
     conf = root / f"{name}.conf"
     conf.write_text(configuration.format(
@@ -84,7 +84,7 @@ def nginx(bench: Bench, access: str = "off"):
 
 
 def connections_to(port: int) -> int:
-    """Established connections, seen from the side that opened them."""
+    """Counts established connections, on the side that opened them."""
     remote = f"0100007F:{port:04X}"
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return sum(fields[2] == remote and fields[3] == "01" for fields in map(str.split, lines))
@@ -109,7 +109,7 @@ def drain_log(bench: Bench, port: int, events: int, **options: str) -> Drain:
 
 
 class Contest:
-    """The relay with so many connections, and wrk with as many."""
+    """Compares the relay with this number of connections to wrk with as many."""
 
     def __init__(self, bench: Bench, port: int, **options: str):
         self.bench, self.port, self.options = bench, port, options

@@ -1,4 +1,4 @@
-"""How fast events reach the inbox of another database, against a bare loader of the same rows.
+"""Rate of events into the inbox of another database, against a bare loader of the same rows.
 
 The loader has read the rows into memory and made its batches before the clock runs. It inserts into the
 same table, in batches of the same size, one transaction each, with as many of them under way.
@@ -20,7 +20,7 @@ def setup(bench: Bench) -> None:
 
 
 def empty_inbox(bench: Bench) -> int:
-    """Returns how many messages there were."""
+    """Returns the number of messages."""
     with bench.cluster.connect("target") as target:
         count = target.execute("SELECT count(*) FROM inbox.message").fetchone()[0]
         target.execute("TRUNCATE inbox.message")
@@ -28,7 +28,7 @@ def empty_inbox(bench: Bench) -> int:
 
 
 def largest_batch(bench: Bench) -> int:
-    """Of the messages in the inbox: rows of one transaction."""
+    """Returns the number of rows per transaction among the messages in the inbox."""
     with bench.cluster.connect("target") as target:
         return target.execute("SELECT max(n) FROM (SELECT count(*) AS n FROM inbox.message "
                               "GROUP BY xmin) AS batches").fetchone()[0]

@@ -1,4 +1,4 @@
-"""How fast the log is read and settled: a backlog to a destination that confirms at once.
+"""Rate at which the log is read and settled: a backlog to a destination that confirms at once.
 
 The destination is made when the events wait. Compared with the relay of the usual outbox table and a
 consumer of PgQ, both in C++, which publish nowhere either. The outbox table's relay is stopped after

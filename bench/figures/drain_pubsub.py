@@ -1,4 +1,4 @@
-"""How fast events reach Google's Pub/Sub emulator, against a bare libcurl loop with the same requests."""
+"""Rate of events to Google's Pub/Sub emulator, against a bare libcurl loop with the same requests."""
 
 import subprocess
 import urllib.request
@@ -29,7 +29,7 @@ def create_topic(port: int, name: str) -> None:
 
 @contextmanager
 def emulator(bench: Bench) -> Iterator[int]:
-    """With the topic `account`. For one round: it gives no memory back that messages took, in buffers least of all."""
+    """Runs an emulator with the topic `account` for one round, because it never frees the memory of messages."""
     port = free_port()
     command = ["java", "-Xmx4g", "-XX:MaxDirectMemorySize=8g", "-jar", emulator_jar(), "--host=127.0.0.1", f"--port={port}"]
     with (bench.cluster.root / "emulator.log").open("w") as log, \

@@ -1,4 +1,4 @@
-"""How fast events reach a standard queue of ElasticMQ, against a bare libcurl loop of SendMessageBatch.
+"""Rate of events to a standard queue of ElasticMQ, against a bare libcurl loop of SendMessageBatch.
 
 `scripts/test.sh system` installs ElasticMQ into the build directory. It checks no signatures: the relay
 signs its requests, the loop repeats recorded signatures.
@@ -35,7 +35,7 @@ def ask(port: int, action: str, **arguments: str) -> None:
 
 @contextmanager
 def elasticmq(bench: Bench) -> Iterator[int]:
-    """With the queue. For one round: messages stay in memory."""
+    """Runs a server with the queue for one round, because messages stay in memory."""
     libraries = bench.programs.parent / "servers/elasticmq"
     if not libraries.exists():
         raise Unavailable("ElasticMQ is not there; scripts/test.sh system installs it")

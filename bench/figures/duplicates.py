@@ -1,4 +1,4 @@
-"""How many events arrive twice when the relay is killed at full speed, once.
+"""Number of events that arrive twice when the relay is killed once at full speed.
 
 The server takes the death of a worker for a crash and restarts. For HTTP the receiver's log is counted;
 for null:, which is faster, what the relay had counted before and what it counts afterwards. That is a
@@ -29,7 +29,7 @@ def has_relay_other_than(bench: Bench, process: int) -> bool:
 
 
 def kill_when_delivered(bench: Bench, events: int) -> int:
-    """Returns how many were."""
+    """Returns the number of duplicates."""
     wait_until(lambda: bench.relay_pid() is not None, 10, "the relay runs")
     process = bench.relay_pid()
     wait_until(lambda: bench.delivered() >= events, 120, f"{events} events are delivered", pause=0.005)

@@ -1,6 +1,6 @@
-"""From a commit in one database to a row that is visible in another, at a thousand events per second.
+"""Time from a commit in one database to a visible row in another, at a thousand events per second.
 
-The way is: outbox.enqueue, relay, postgresql sink, inbox.receive, processor, a handler in SQL that keeps a
+The path is outbox.enqueue, relay, postgresql sink, inbox.receive, processor, a handler in SQL that keeps a
 projection with inbox.apply. Both ends are the server's own commit timestamps (track_commit_timestamp), of
 the transaction that enqueued and of the one that wrote the row; the first is taken before that commit
 waits for the disk, which is therefore part of the figure.
@@ -35,7 +35,7 @@ READ_MODEL = """
 
 
 def run(bench: Bench, seconds: int) -> list[float]:
-    """Sorted times in milliseconds."""
+    """Returns the sorted times in milliseconds."""
     script = bench.cluster.root / "change.sql"
     script.write_text(CHANGE)
     with bench.cluster.connect("target") as target, bench.destination("postgresql:///target"):

@@ -1,4 +1,4 @@
-"""What an event costs the transaction that commits it.
+"""Cost of an event for the transaction that commits it.
 
 A transaction changes one row and does one more thing; the other thing is what is compared. Slices of
 a few seconds alternate with slices of the baseline, in which that thing is an empty SELECT, and each
@@ -95,7 +95,7 @@ def listening(bench: Bench) -> Iterator[None]:
 
 
 def truncate_events(bench: Bench) -> None:
-    """Every slice writes into empty tables: none has to extend or search a larger one."""
+    """Empties the tables, so that no slice extends or searches larger ones than another."""
     queue_tables = bench.sql.execute(
         "SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables "
         "WHERE schemaname = 'pgq' AND tablename ~ '^event_\\d+_\\d+$'").fetchone()[0]
@@ -116,7 +116,7 @@ def run_clients(bench: Bench, variant: Variant, seconds: int) -> Slice:
 
 
 def run_script(bench: Bench, text: str, seconds: int, body: str = "-") -> Slice:
-    """The transactions of the text by all clients; it has :id, of an account, and :payload, the body."""
+    """Runs the transaction by all clients; its variables are :id of an account, and :payload."""
     script = bench.cluster.root / "enqueue.sql"
     script.write_text(f"\\set id random(1, {ACCOUNTS})\n{text}")
     watch = Watch()
@@ -150,7 +150,7 @@ def check_all_delivered(bench: Bench) -> None:
 
 
 def share(variant: Variant, cost: float, baseline: float) -> float:
-    """Of the baseline's rate, what is left, had the transaction one of the variant's events only."""
+    """Returns the rate relative to the baseline, for a transaction with only one of the variant's events."""
     return baseline / (baseline + (cost - baseline) / variant.events)
 
 

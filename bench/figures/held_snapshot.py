@@ -1,4 +1,4 @@
-"""What a snapshot that somebody holds for ten minutes costs, at a steady rate of events.
+"""Cost of a snapshot that is held for ten minutes, at a steady rate of events.
 
 Without for three minutes, with for ten, without for three: slices cannot take turns when it must be held for
 so long. In --quick it is held for ten seconds. The usual outbox table (marked per batch, the kinder of its relays) and PgQ
@@ -42,7 +42,7 @@ def held_snapshot(bench: Bench) -> Iterator[None]:
 
 
 def dead_tuples(bench: Bench, schema: str, table: str = "%") -> int:
-    """With those of values stored apart."""
+    """Includes dead tuples of the TOAST table."""
     return bench.sql.execute(
         "SELECT sum((pgstattuple(coalesce(t.oid, c.oid))).dead_tuple_count)::bigint FROM pg_class AS c "
         "CROSS JOIN LATERAL (VALUES (c.oid), (nullif(c.reltoastrelid, 0))) AS t(oid) "
@@ -51,7 +51,7 @@ def dead_tuples(bench: Bench, schema: str, table: str = "%") -> int:
 
 
 def log(bench: Bench, seconds: int) -> Run:
-    """p99 is that from sending COMMIT to the request at an HTTP receiver."""
+    """Measures p99 from sending COMMIT to the request at an HTTP receiver."""
     bench.clear_log()
     with subprocess.Popen([bench.programs / "latency", bench.cluster.conninfo(), str(RATE), str(seconds),
                            str(SESSIONS), "bare"],
@@ -68,7 +68,7 @@ def log(bench: Bench, seconds: int) -> Run:
 
 
 def insert(bench: Bench, statement: str, seconds: int) -> float:
-    """Returns the p99 of the transactions, in milliseconds, from when each was due."""
+    """Returns the p99 of the transactions in milliseconds, each from the time it was due."""
     script = bench.cluster.root / "insert.sql"
     script.write_text(f"\\set id random(1, {ACCOUNTS})\n{statement}\n")
     bench.pgbench(["-M", "prepared", "-c", str(SESSIONS), "-j", "2", "-R", str(RATE), "-T", str(seconds),
@@ -82,7 +82,7 @@ def insert(bench: Bench, statement: str, seconds: int) -> float:
 
 
 def beside(bench: Bench, statement: str, seconds: int, *consumer: str) -> tuple[float, float]:
-    """The rate of the consumer and the p99 of the transactions."""
+    """Returns the rate of the consumer and the p99 of the transactions."""
     with ThreadPoolExecutor() as pool:
         consumed = pool.submit(bench.program, *consumer)
         p99 = insert(bench, statement, seconds)

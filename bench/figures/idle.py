@@ -1,4 +1,4 @@
-"""What an idle system does: one database, one destination, nothing to deliver, for a minute.
+"""Activity of an idle system: one database, one destination, nothing to deliver, for a minute.
 
 The minute begins when the last event is delivered, while the relay still looks for more at short
 intervals. Wake-ups are voluntary context switches of launcher, keeper and relay.
@@ -48,7 +48,7 @@ def measure(bench: Bench) -> Figure:
             bench.wait_until_idle()
             bench.sql.execute("SELECT outbox.enqueue('account', 'a1', 'AccountChanged', %s)", [payload()])
             wait_until(lambda: bench.delivered() == 1, 10, "the event is delivered")
-            time.sleep(2)  # until the cursor is saved and everybody's statistics are written
+            time.sleep(2)  # until the cursor is saved and all statistics are written
             before = read_counters(observer)
             time.sleep(seconds)
             after = read_counters(observer)

@@ -1,6 +1,6 @@
-"""What a receiver that fails in part costs: the same drain with an impaired and with a clean receiver, in turns.
+"""Cost of a receiver that fails in part: the same drain to an impaired and to a clean receiver, in turns.
 
-nginx plays all receivers, each at a path of its own. Which request or key it fails for is not the relay's to know: requests
+nginx plays all receivers, each at a path of its own. The relay cannot know which request or key will fail: requests
 are chosen at random, keys by their name. What counts is the goodput of those it would accept.
 """
 
@@ -16,7 +16,7 @@ from report import Figure, Goal
 from workload import Bench, payload, wait_until
 
 KEYS = 5_000
-SHED = 2_000  # requests a second that a receiver takes which sheds load
+SHED = 2_000  # requests per second that a load-shedding receiver accepts
 
 NGINX = """
 daemon off; pid {root}/impaired.pid; error_log {root}/impaired.log crit; {user}
@@ -101,7 +101,7 @@ class Run:
 
 
 def drain(bench: Bench, url: str, events: int, share: float, options: dict[str, str], lanes: int = 1) -> Run:
-    """Events a second, from the first confirmation to the last one of those that can arrive."""
+    """Returns events per second, from the first to the last confirmation of events that can arrive."""
     fill(bench, events, lanes)
     wanted = int(events * share)
     log_before, began = bench.cluster.log.read_bytes().count(b"\n"), time.monotonic()
@@ -117,7 +117,7 @@ def drain(bench: Bench, url: str, events: int, share: float, options: dict[str, 
 
 
 def tail(bench: Bench, impaired: bool) -> float:
-    """99 of 100 events that the receiver takes arrive within so many microseconds."""
+    """Returns the microseconds within which 99 of 100 accepted events arrive."""
     bench.clear_log()
     bench.sql.execute("TRUNCATE outbox.delivery")
     seconds = 5 if bench.quick else 20

@@ -1,4 +1,4 @@
-"""What a topic or queue that does not exist costs nine others: drains to the nine with events for it and without, in turns."""
+"""Cost of a missing topic or queue for nine others: drains to these with and without events for it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

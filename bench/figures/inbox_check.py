@@ -1,4 +1,4 @@
-"""What it costs to learn that an event is new, against remembering its id in a table of one's own.
+"""Cost of the check that an event is new, against an INSERT of its id into a plain table.
 
 Both are one statement in a transaction of its own, which waits for the disk.
 """

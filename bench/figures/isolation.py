@@ -1,6 +1,6 @@
-"""Whether a destination notices that another one hangs: the same drain with and without.
+"""Effect of a hanging destination on another one: the same drain with and without it.
 
-The other one takes connections and never answers, with as much in flight as it may have.
+The hanging one accepts connections and never answers, with its limit of events in flight.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""From commit to arrival at an HTTP receiver, at a thousand events per second.
+"""Time from commit to arrival at an HTTP receiver, at a thousand events per second.
 
 Measured from the moment COMMIT is sent. From the moment it returned, which is later than the moment
 the event became visible, is shown as well: it can be negative.

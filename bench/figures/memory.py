@@ -1,4 +1,4 @@
-"""What the relay holds in memory while it drains ten million events out of one transaction."""
+"""Memory of the relay while it drains ten million events of one transaction."""
 
 import re
 import time
@@ -14,12 +14,12 @@ AT_ONCE = 1000
 
 @dataclass
 class Memory:
-    """MiB, without the shared memory of the server."""
+    """In MiB, without the shared memory of the server."""
 
     resident: float  # anonymous and file pages
     anonymous: float
     proportional: float
-    peak: float  # the most that was ever resident, less the shared memory by then
+    peak: float  # highest resident memory, less the shared memory at that time
 
 
 def memory_of(process: int) -> Memory:

@@ -1,4 +1,4 @@
-"""Whether those who enqueue notice that a destination is down and events pile up: 5 million of them.
+"""Effect of 5 million events for a destination that is down on the rate of enqueues.
 
 Three databases of one server take turns: in one the destination is down, in one it is healthy and keeps
 up, and in one there is none and the log is empty. The last is what events cost with nobody around.
@@ -30,7 +30,7 @@ def measure(bench: Bench) -> Figure:
     bench.touch_memory()
     down.fill(backlog, 100)
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        refused = probe.getsockname()[1]  # nobody listens there any more
+        refused = probe.getsockname()[1]  # no process listens there any more
 
     def slice_of(where: Bench) -> Slice:
         if where is empty:

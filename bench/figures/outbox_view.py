@@ -1,4 +1,4 @@
-"""What an INSERT into a view of the log costs, against the outbox table whose columns it has."""
+"""Cost of an INSERT into a view of the log, against the outbox table with the same columns."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ UPDATE = "UPDATE account SET version = version + 1 WHERE id = :id;"
 @dataclass(frozen=True)
 class Transaction:
     label: str
-    text: str  # of it {insert} is what differs
+    text: str  # variants differ in {insert}
     goal: Goal | None = None
 
 

@@ -1,4 +1,4 @@
-"""How fast four relays outside the server fetch and acknowledge, against that of the usual outbox table.
+"""Rate of four relays outside the server, against the relay of the usual outbox table.
 
 Both find the same number of events waiting and publish nowhere. The latter is stopped after some
 seconds; it would not see the end of the backlog. There is one of it: several claim the same rows from

@@ -48,7 +48,7 @@ def changes_of_ring(bench: Bench) -> set[float]:
 
 
 def read_waits(bench: Bench, start: float) -> list[Wait]:
-    """Of pgbench's log: client, number, microseconds since it was due, script, end, and delay."""
+    """Reads pgbench's log: client, number, microseconds since it was due, script, end, and delay."""
     waits = []
     for file in bench.cluster.root.glob("waits.*"):
         for line in file.read_text().splitlines():

@@ -24,7 +24,7 @@ def position_of_wal(bench: Bench) -> int:
 
 
 def is_settled(bench: Bench) -> bool:
-    """By the cursor that is saved; and the segments that were left have been emptied."""
+    """Waits until the saved cursor has passed all events and old segments are empty."""
     return bench.sql.execute(
         "SELECT (SELECT position FROM outbox.cursor) = (SELECT last_value FROM outbox.event_position) "
         "AND bool_and(current OR pg_relation_size('outbox.event_' || number) = 0) "

@@ -1,12 +1,12 @@
-// How fast events are applied: by the client's consumer, or by a program that knows nothing of an
-// inbox and does the same insert and upsert for each event, in batches of one transaction, on as
-// many connections.
+// Measures how fast events are applied: by the client's consumer, or by a program without an inbox.
+// The latter does the same insert and upsert for each event, in batches of one transaction, on the
+// same number of connections.
 //
 //   apply bare|consumer queue|execute CONNINFO EVENTS CONNECTIONS BATCH
 //
-// queue: statements of a batch are sent together; execute: each waits for its answer. The events
-// are made before the clock starts: 10,000 keys in turns, versions going up. Prints {"events": ...,
-// "seconds": ...}.
+// With `queue` the statements of a batch are sent together; with `execute` each waits for its
+// answer. The events are made before the clock starts: 10,000 keys in turns, with rising versions.
+// Prints {"events": ..., "seconds": ...}.
 #include <inbox/consumer.hpp>
 
 #include <atomic>
@@ -68,7 +68,7 @@ static std::vector<inbox::Delivery> make_deliveries(int events) {
     return deliveries;
 }
 
-// Hands out what is in memory, and ends the consumer when all of it is acknowledged.
+// Hands out events in memory, and ends the consumer when all of them are acknowledged.
 class MemorySource : public inbox::Source {
   public:
     explicit MemorySource(std::vector<inbox::Delivery>& deliveries) : deliveries_(deliveries) {}
@@ -142,7 +142,7 @@ static double consume(const Arguments& arguments, std::vector<inbox::Delivery> d
     inbox::Consumer consumer(
         options, std::move(owned), [&] { return PQconnectdb(arguments.conninfo); }, handler);
     source.run_until_acked(consumer);
-    // Kept alive until the time is read: the consumer owns the source.
+    // Lives until the time is read, because the consumer owns the source.
     const Clock::time_point start = Clock::now();
     consumer.run();
     return std::chrono::duration<double>(source.finished() - start).count();
@@ -205,7 +205,7 @@ class Writer {
     Connection connection_;
 };
 
-// Keys are dealt out to the connections, so that those of a key are written in order.
+// Each key belongs to one connection, so that its events are written in order.
 static double write_bare(const Arguments& arguments,
                          const std::vector<inbox::Delivery>& deliveries) {
     const auto connections = static_cast<std::size_t>(arguments.connections);

@@ -1,13 +1,14 @@
-// How many statements about a new event id a server does, one after the other in each session.
+// Measures how many statements about a new event id a server executes, one after the other in each
+// session.
 //
 //   checker CONNINFO STATEMENT SESSIONS SECONDS PER-TRANSACTION [RATE]
 //
-// STATEMENT has one parameter, a uuid: of version 7 with the present time, or with RANDOM_IDS in
-// the environment of version 4. With PER-TRANSACTION > 1 so many are sent at once, in one
-// transaction. RATE: statements per second of all sessions together, at most.
+// STATEMENT has one parameter, a uuid: of version 7 with the present time, or of version 4 if
+// RANDOM_IDS is in the environment. With PER-TRANSACTION > 1 this number is sent at once, in one
+// transaction. RATE limits the statements per second of all sessions together.
 //
-// Prints {"statements": ..., "seconds": ..., "first": ..., "last": ...}: seconds that a session
-// waited for the server per statement, in the first and in the last tenth of the time.
+// Prints {"statements": ..., "seconds": ..., "first": ..., "last": ...}: the seconds per statement
+// that a session waited for the server, in the first and in the last tenth of the time.
 #include <atomic>
 #include <chrono>
 #include <random>
@@ -58,7 +59,7 @@ class Ids {
     std::mt19937_64 generator_;
 };
 
-// Part of the time, and what was waited in it.
+// A part of the time, and the waits in it.
 struct Share {
     long statements = 0;
     double waited = 0;
@@ -75,7 +76,7 @@ static void send(PGconn* connection, const std::string& id) {
         die("check", PQerrorMessage(connection));
 }
 
-// Statements of one pipeline are one transaction.
+// The statements of one pipeline are one transaction.
 static void run_transaction(PGconn* connection, Ids& ids, int statements) {
     for (int i = 0; i < statements; i++)
         send(connection, ids.next());
@@ -128,7 +129,7 @@ static void run(const Arguments& arguments) {
     std::atomic<bool> go = false;
     for (Counts& mine : counts)
         threads.emplace_back([&] { mine = run_session(arguments, go); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // they connect
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // time to connect
     go = true;
     for (std::thread& thread : threads)
         thread.join();

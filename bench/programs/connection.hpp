@@ -1,5 +1,5 @@
-// A libpq connection for the programs of the benchmarks. They measure, they do not serve: whatever
-// fails ends the program with a message, and the figure with it.
+// A libpq connection for the programs of the benchmarks. Any error ends the program with a message,
+// because a figure with errors means nothing.
 #pragma once
 
 #include <libpq-fe.h>
@@ -62,7 +62,7 @@ class Connection {
         checked(PQprepare(connection_, name, statement, 0, nullptr), statement);
     }
 
-    // Results come in binary.
+    // Results are in binary format.
     Rows execute_prepared(const char* name, std::initializer_list<Parameter> parameters) {
         unpack(parameters);
         return checked(PQexecPrepared(connection_, name, static_cast<int>(parameters.size()),
@@ -94,7 +94,7 @@ class Connection {
     std::vector<int> sizes_, formats_;
 };
 
-// Big-endian integers, as the binary forms of PostgreSQL's types have them.
+// Big-endian integers, as in the binary format of PostgreSQL's types.
 template <class Buffer>
 void append_number(Buffer& to, std::uint64_t value, int bytes) {
     for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8)

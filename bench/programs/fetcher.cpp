@@ -1,9 +1,9 @@
-// Relays outside the server that publish nowhere: they fetch from a pull destination, and
+// Relays outside the server that publish nothing: they fetch from a pull destination and
 // acknowledge.
 //
 //   fetcher CONNINFO DESTINATION FETCHERS EVENTS
 //
-// Stops when so many events are acknowledged, and prints {"events": ..., "seconds": ...}.
+// Stops when EVENTS events are acknowledged, and prints {"events": ..., "seconds": ...}.
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -15,7 +15,7 @@ namespace outbox::bench {
 
 using Clock = std::chrono::steady_clock;
 
-// When another fetcher has all lanes in which something waits.
+// Pause when other fetchers have all lanes that have events.
 static constexpr auto pause = std::chrono::milliseconds(1);
 
 static void fetch(const char* conninfo, const char* destination, long limit,

@@ -1,14 +1,15 @@
-// From commit to arrival: a paced producer and an HTTP receiver in one process, on one clock.
+// Measures the time from commit to arrival: a paced producer and an HTTP receiver in one process,
+// on one clock.
 //
 //   latency CONNINFO RATE SECONDS SESSIONS [bare|refuses]
 //
-// Prints the port it listens on, waits for a line on the standard input (the destination can be made
-// meanwhile), and then commits RATE transactions per second in SESSIONS sessions. Each changes a row
-// and enqueues an event that carries its number. For each it keeps when COMMIT was sent, when COMMIT
-// returned, and when the request with the event had been read to its end. Prints the differences as
-// JSON, in microseconds; those of the first second, in which caches fill, are left out. `bare`: the
-// transactions change no row. `refuses`: the receiver answers 400 to one key in a hundred, and what
-// is shown is of the others.
+// Prints the port it listens on, waits for a line on the standard input (meanwhile the destination
+// can be created), and then commits RATE transactions per second in SESSIONS sessions. Each changes
+// a row and enqueues an event with its number. For each it records when COMMIT was sent, when
+// COMMIT returned, and when the request with the event had been read to its end. Prints the
+// differences as JSON, in microseconds, without those of the first second, in which caches fill.
+// With `bare` the transactions change no row. With `refuses` the receiver answers 400 to one key in
+// a hundred, and the figures are those of the other keys.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -39,7 +40,7 @@ struct Run {
     Run(std::size_t count, bool some_refused)
         : events(count), refuses(some_refused), wanted(refuses ? count - count / keys : count) {}
 
-    // Of the keys in their order, one in so many.
+    // One key in this number of keys, in their order.
     static constexpr std::size_t keys = 100;
     bool is_refused(std::size_t number) const { return refuses && number % keys == keys - 1; }
 
@@ -54,7 +55,7 @@ struct Run {
 // The receiver
 // ---------------------------------------------------------------------------------------------
 
-// The event's number, which the payload carries as "number".
+// Returns the event's number, the member "number" of the payload.
 static std::size_t number_in(std::string_view body) {
     static constexpr std::string_view name = "\"number\":";
     const std::size_t at = body.find(name);
@@ -82,7 +83,7 @@ static void note_arrival(Run& run, std::size_t number, Time now) {
         run.repeated++;
 }
 
-// Takes the requests that are complete out of `buffer` and answers them.
+// Takes complete requests out of `buffer` and answers them.
 static void serve(Run& run, int socket, std::string& buffer) {
     static constexpr std::string_view taken = "HTTP/1.1 204 No Content\r\n\r\n";
     static constexpr std::string_view refused =
@@ -101,7 +102,7 @@ static void serve(Run& run, int socket, std::string& buffer) {
         if (!run.is_refused(number))
             note_arrival(run, number, now);
         if (send(socket, answer.data(), answer.size(), MSG_NOSIGNAL) < 0)
-            return;  // the sender went away; it will come again
+            return;  // the sender closed the connection, and will open another
         buffer.erase(0, body + length);
     }
 }
@@ -116,7 +117,7 @@ static void watch(int epoll, int descriptor) {
 static void receive(Run& run, int listener) {
     const int epoll = epoll_create1(0);
     watch(epoll, listener);
-    std::vector<std::string> buffers;  // by descriptor
+    std::vector<std::string> buffers;  // indexed by descriptor
     while (true) {
         epoll_event events[64];
         const int count = epoll_wait(epoll, events, 64, -1);
@@ -168,7 +169,8 @@ static std::string payload_of(std::size_t number) {
     return payload + "\"}";
 }
 
-// Commits events first, first + step, ... Each has its time; one that is late does not delay others.
+// Commits events first, first + step, and so on. Each has its time; a late one does not delay
+// others.
 static void produce(Run& run, const char* conninfo, Time start, double rate, bool bare,
                     std::size_t first, std::size_t step) {
     Connection connection(conninfo);
@@ -250,7 +252,7 @@ static void measure(const char* conninfo, double rate, double seconds, std::size
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     print(run, start);
     std::fflush(stdout);
-    std::_Exit(0);  // the receiver still waits for more
+    std::_Exit(0);  // the receiver thread still waits for requests
 }
 
 }  // namespace outbox::bench

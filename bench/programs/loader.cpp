@@ -1,9 +1,10 @@
-// What a program without any of this would do to copy events into the inbox of another database: read
-// the rows, then insert them in batches, one transaction each, some of them under way at any time.
+// The baseline of a program without pg_outbox that copies events into the inbox of another
+// database: it reads the rows, then inserts them in batches, one transaction each, with several
+// batches under way at any time.
 //
-//   loader CONNINFO-OF-LOG CONNINFO-OF-INBOX ROWS-PER-BATCH BATCHES-UNDER-WAY
+//     loader CONNINFO-OF-LOG CONNINFO-OF-INBOX ROWS-PER-BATCH BATCHES-UNDER-WAY
 //
-// All parameters are made before the clock starts, so that what is measured is libpq and the server.
+// All parameters are made before the clock starts, so that only libpq and the server are measured.
 // Prints {"events": ..., "seconds": ...}.
 #include <array>
 #include <chrono>
@@ -33,13 +34,13 @@ static constexpr const char* insert_statement =
     "$7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::jsonb[], "
     "$14::bytea[]) AS e ON CONFLICT DO NOTHING";
 
-// One array a column, in binary.
+// One array per column, in binary format.
 struct Batch {
     int rows;
     std::array<std::string, columns> arrays;
 };
 
-// The binary form of a value is the same in a row and in an array.
+// The binary format of a value is the same in a row and in an array.
 static std::string array_of(const Rows& rows, int column) {
     std::string array;
     const auto count = static_cast<std::uint64_t>(PQntuples(rows.get()));
@@ -85,14 +86,14 @@ static void send(PGconn* connection, const Batch& batch) {
         sizes[column] = static_cast<int>(batch.arrays[column].size());
         formats[column] = 1;
     }
-    // The synchronisation point ends the transaction.
+    // The synchronization point ends the transaction.
     if (!PQsendQueryPrepared(connection, "insert", columns, values.data(), sizes.data(),
                              formats.data(), 1) ||
         !PQpipelineSync(connection))
         die("insert", PQerrorMessage(connection));
 }
 
-// The result of the insert, the null behind it, and the synchronisation point.
+// Reads the result of the insert, the null behind it, and the synchronization point.
 static void await(PGconn* connection) {
     for (const ExecStatusType expected : {PGRES_COMMAND_OK, PGRES_PIPELINE_SYNC}) {
         const Rows result(PQgetResult(connection));

@@ -1,9 +1,10 @@
-// A consumer of PgQ that does nothing with the events: batch after batch until there is none.
+// A consumer of PgQ that does nothing with the events: it reads batch after batch until none is
+// left.
 //
 //   pgq_consumer CONNINFO QUEUE CONSUMER [SECONDS]
 //
-// Prints {"events": ..., "batches": ..., "seconds": ...}. With SECONDS it goes on until they are
-// over: it looks ten times a second, and is the ticker as well.
+// Prints {"events": ..., "batches": ..., "seconds": ...}. With SECONDS it runs for that time: it
+// polls ten times a second, and is the ticker as well.
 #include <chrono>
 #include <thread>
 

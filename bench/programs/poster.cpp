@@ -1,10 +1,11 @@
 // A bare libcurl loop: posts recorded requests over a number of connections, each as soon as the
-// one before on its connection is answered, and does nothing else.
+// previous one on its connection is answered, and does nothing else.
 //
 //   poster <base URL> <connections> <file> [header ...]
 //
-// A line of the file is a request: path, value of the header Authorization (or nothing), body, with
-// tabs in between. The headers of the arguments go with all. Prints {"requests": n, "seconds": s}.
+// A line of the file is a request: path, value of the header Authorization (or nothing), body,
+// separated by tabs. All requests have the headers of the arguments. Prints {"requests": n,
+// "seconds": s}.
 #include <curl/curl.h>
 
 #include <chrono>

@@ -1,11 +1,12 @@
-// The relay of the usual outbox table, as it is written in many places: claim rows with SKIP LOCKED
-// under a token, publish them, mark each as published.
+// The relay of the usual outbox table: it claims rows with SKIP LOCKED under a token, publishes
+// them, and marks them as published.
 //
 //   seed_relay CONNINFO row|batch SECONDS [follow]
 //
-// `row` marks one row per statement and transaction; `batch` is kinder and marks all rows of a claim
-// in one. Publishing costs nothing here. Stops when the table is drained or the time is up, and prints
-// {"events": ..., "seconds": ...}. With `follow` it looks again, ten times a second, until the time is up.
+// `row` marks one row per statement and transaction; `batch` is faster and marks all rows of a
+// claim in one. Publishing costs nothing here. Stops when the table is drained or the time is over,
+// and prints {"events": ..., "seconds": ...}. With `follow` it polls ten times a second until the
+// time is over.
 #include <chrono>
 #include <string>
 #include <thread>

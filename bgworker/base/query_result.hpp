@@ -1,5 +1,5 @@
-// What statements on our own tables and functions return, and workers read with SPI. Their owner may
-// have altered them, and what is taken for a value of another type ends the server.
+// Checks the results of SPI statements on our own tables and functions. Their owner may have
+// altered them, and a value taken for another type crashes the server.
 #pragma once
 
 #include <initializer_list>
@@ -8,20 +8,21 @@
 
 namespace outbox {
 
-// Raises an error unless the last statement returned columns of these types. `source`: what was
-// asked, for the message.
+// Raises an error unless the last statement returned columns of these types. `source` names the
+// table or function in the message.
 void check_result(const char* source, std::initializer_list<Oid> types);
 
-// The same, and there is at least one row.
+// Does the same, and raises an error if there is no row.
 void check_result_row(const char* source, std::initializer_list<Oid> types);
 
-// The number of the column of this name; raises an error unless there is one of this type.
+// Returns the number of the column with this name; raises an error unless there is one of this
+// type.
 int result_column(const char* source, const char* name, Oid type);
 
-// Rows from 0, columns from 1.
+// Rows count from 0, columns from 1.
 Datum result_value(uint64 row, int column, bool* is_null);
 
-// Raises an error if it is null.
+// Raises an error if the value is null.
 Datum required_value(const char* source, uint64 row, int column);
 
 }  // namespace outbox

@@ -4,14 +4,16 @@
 
 namespace outbox {
 
-// A worker that lived this long was healthy: its next start needs no pause.
+// A worker that lived for this long is healthy: it is started again without a pause.
 static constexpr int healthy_milliseconds = 60'000;
 static constexpr int first_pause = 1'000;
 static constexpr int longest_pause = 60'000;
-// Whatever the pauses, no more than this many starts at once, and one in so many milliseconds.
+// However short the pauses are, at most starts_at_once starts in a row, then one per
+// milliseconds_per_start.
 static constexpr int starts_at_once = 4;
 static constexpr int milliseconds_per_start = 2'000;
-// A worker for which there is no room is told when there may be; and looks by itself.
+// A worker without a free slot is told when there may be one. It also looks by itself after this
+// time.
 static constexpr int wait_for_room = 10'000;
 
 // ---------------------------------------------------------------------------------------------
@@ -31,7 +33,7 @@ bool child_lives(Child* child) {
     if (GetBackgroundWorkerPid(child->handle, &pid) != BGWH_STOPPED)
         return true;
 
-    release_reserved_slot(child->slot, child->ticket);  // if it died before it took it
+    release_reserved_slot(child->slot, child->ticket);  // if the worker died before it attached
     child->failed = !ended_well(child->slot, child->ticket);
     pfree(child->handle);
     child->handle = nullptr;
@@ -50,7 +52,7 @@ bool child_lives(Child* child) {
     return false;
 }
 
-// How each kind is started and shown.
+// How each kind of worker is started and shown.
 struct KindOfWorker {
     const char* entry_point;
     const char* type;
@@ -137,7 +139,8 @@ void forget_child(Child* child, const WorkerIdentity& identity) {
     child->absent = false;
 }
 
-// A database that crashes the server again and again does so no more than this allows.
+// Returns until when workers of a database that keeps crashing the server are held back; see
+// crashes.hpp.
 static TimestampTz until_crashes_are_forgotten(Child* child, const WorkerIdentity& identity,
                                                const char* name) {
     const CrashNote* note = nullptr;
@@ -154,8 +157,8 @@ static TimestampTz until_crashes_are_forgotten(Child* child, const WorkerIdentit
                      : errdetail("It has crashed %d times in a row, and the server with it; the "
                                  "last time with signal %d.",
                                  note->count, note->signal),
-                 errhint("Find out what crashes from the server log or a core dump. A restart of "
-                         "the server has it start at once.")));
+                 errhint("See the server log or a core dump. A restart of the server starts it at "
+                         "once.")));
     }
     return until;
 }
@@ -165,7 +168,7 @@ static long milliseconds_until(TimestampTz time, TimestampTz now) {
 }
 
 long start_child(Child* child, const WorkerIdentity& identity, const char* name, Oid account) {
-    // A worker that an earlier parent started wakes us when it ends.
+    // An existing worker that an earlier parent started wakes this process when it ends.
     if (child_lives(child) || find_slot(identity) >= 0) {
         forget_child(child, identity);
         return -1;
@@ -189,7 +192,7 @@ long start_child(Child* child, const WorkerIdentity& identity, const char* name,
                 TimestampTzPlusMilliseconds(Max(child->paid_until, now), milliseconds_per_start);
             forget_child(child, identity);
             return -1;
-        case Refusal::database_is_held:  // we are woken when that ends
+        case Refusal::database_is_held:  // the end of the hold wakes this process
             return wait_for_room;
         case Refusal::no_slot:
             child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
@@ -211,7 +214,7 @@ long shorter_timeout(long a, long b) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Being one
+// Being a worker
 // ---------------------------------------------------------------------------------------------
 
 static void connect(Oid database, Oid role) {
@@ -220,8 +223,8 @@ static void connect(Oid database, Oid role) {
     pgstat_report_appname(MyBgworkerEntry->bgw_name);
     if (OidIsValid(role))
         return;
-    // Whoever may create objects must not have a superuser find them; and what the database has as
-    // defaults is meant for applications.
+    // Roles that may create objects must not make a superuser find them by name. The defaults of
+    // the database are meant for applications.
     SetConfigOption("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_OVERRIDE);
     SetConfigOption("default_transaction_isolation", "read committed", PGC_SUSET, PGC_S_OVERRIDE);
     SetConfigOption("default_transaction_read_only", "off", PGC_SUSET, PGC_S_OVERRIDE);
@@ -230,8 +233,8 @@ static void connect(Oid database, Oid role) {
 void become_worker(Datum argument, WakeTarget wake_target) {
     pqsignal(SIGHUP, SignalHandlerForConfigReload);
     pqsignal(SIGTERM, die);
-    // Before connecting: exit callbacks run last in, first out, so that the slot is given back when
-    // locks are gone already.
+    // This comes before connecting. Exit callbacks run last in, first out, so the slot is given
+    // back after the locks.
     attach_to_slot(argument, wake_target);
     connect(shared->slots[my_slot].database, shared->slots[my_slot].role);
 }

@@ -1,5 +1,5 @@
-// What the background workers of pg_outbox have in common: becoming one, looking after one that was
-// started, a transaction.
+// Functions that all background workers use: to become one, to look after one, to run a
+// transaction.
 #pragma once
 
 #include "extension/base/pg.hpp"
@@ -9,71 +9,73 @@ namespace outbox {
 
 // ---- looking after workers --------------------------------------------------------------------
 
-// A worker that its parent wants to live. It is started again when it ended, after a pause that
-// grows as long as it does not stay alive. A change may be what it needed, and ends the pause; but
-// anybody can make changes, so starts are also limited in number (`paid_until`).
+// A worker that its parent wants to live. If it ends, it is started again after a pause, which
+// grows until it stays alive. A change of configuration ends the pause, because it may be the
+// repair. Any role can make changes, so the number of starts is limited as well (`paid_until`).
 struct Child {
-    int slot;  // -1: not running as far as we started it
+    int slot;  // -1 if this parent has started none
     std::uint32_t ticket;
     BackgroundWorkerHandle* handle;
     TimestampTz started_at;
     TimestampTz not_before;
     int pause;   // ms
-    int deaths;  // in a row, of a worker that had not lived for long
+    int deaths;  // in a row, each after a short life
     TimestampTz paid_until;
-    TimestampTz held_back_until;  // of the last time the log said so
+    TimestampTz held_back_until;  // as last reported in the server log
     bool failed;                  // it ended with an error; for its parent, which clears this
-    bool absent;                  // the shared state says that it does not live
+    bool absent;                  // recorded in the shared state as not living
 };
 
 void init_child(Child* child);
 
-// Takes note of its end. Returns whether it lives.
+// Notices its end. Returns whether it lives.
 bool child_lives(Child* child);
 
-// Starts it when it does not live, also by the hand of an earlier parent, and is not to be waited
-// for: because it has crashed, or ends again and again. What cannot be started because there is no
-// room, or its account has no more, is tried again later. Returns the milliseconds after which it
-// should be called again; -1: no need.
+// Starts the worker, unless it lives (an earlier parent may have started it) or is held back
+// because it crashed or ends again and again. If there is no free slot, or its account may have no
+// more, it is tried again later. Returns the milliseconds after which to call this again, or -1 if
+// there is no need.
 long start_child(Child* child, const WorkerIdentity& identity, const char* name, Oid account);
 
-// It is not wanted any more.
+// To be called when the worker is not wanted any more.
 void forget_child(Child* child, const WorkerIdentity& identity);
 
-// The shorter of two timeouts in milliseconds, where -1 is none.
+// Returns the shorter of two timeouts in milliseconds, where -1 is no timeout.
 long shorter_timeout(long a, long b);
 
-// ---- being one ----------------------------------------------------------------------------------
+// ---- for workers ------------------------------------------------------------------------------
 
-// At the beginning of a worker's main function: signals, slot, database. It runs as the role of its
-// slot, or without one as the bootstrap superuser, then with a safe search_path and the server's
-// own defaults for transactions.
+// Begins the main function of a worker: signals, slot, database. The worker runs as the role of its
+// slot, or else as the bootstrap superuser with a safe search_path and the server's own defaults
+// for transactions.
 void become_worker(Datum argument, WakeTarget wake_target);
-// One that nobody looks after, as the bootstrap superuser.
+// Does the same for a worker without a parent, as the bootstrap superuser.
 void become_worker_without_slot(Oid database);
 
-// A transaction of the worker's own, shown in pg_stat_activity as `activity`.
+// Begins a transaction of the worker's own. pg_stat_activity shows `activity`.
 void begin_work(const char* activity);
 void end_work();
 
-// The same for work that looks at what a commit has changed in the catalogs. Commits wake us before
-// they send their invalidations; so nothing that is cached can be believed.
+// Does the same for work that reads what a commit has changed in the catalogs. Commits wake workers
+// before they send their invalidations, so cached catalog data may be stale.
 void begin_work_on_changes(const char* activity);
 
-// Whether an extension is there; if so, it stays until the transaction ends. DROP EXTENSION waits
-// for us then, and not we for it, only to find the tables gone.
+// Returns whether an extension is installed; if so, keeps it until the transaction ends. DROP
+// EXTENSION then waits for this worker. Otherwise the worker might wait for DROP EXTENSION, and
+// then find the tables gone.
 bool lock_extension(const char* name);
 
-// begin_work(), lock_extension() and SPI in one. False: the extension is gone, nothing has begun.
+// Calls begin_work(), lock_extension() and SPI_connect(). Returns false, with no transaction open,
+// if the extension is gone.
 bool begin_sql_work(const char* activity, const char* extension);
 void end_sql_work();
 
-// Does what signals asked for: ends the process, or reads the configuration again. Returns whether
-// it did the latter.
+// Acts on signals: ends the process, or reads the configuration files again. Returns true in the
+// second case.
 bool handle_signals();
 
-// Sleeps until the latch is set or the time (milliseconds; -1: for ever) is over; not at all when a
-// reload is due.
+// Sleeps until the latch is set or the timeout (milliseconds, -1 for none) is over. Does not sleep
+// if a reload is due.
 void wait_for_latch(long timeout, const char* wait_event_name);
 
 }  // namespace outbox

@@ -2,19 +2,19 @@
 
 namespace outbox {
 
-// There cannot be more workers (outbox.max_workers).
+// outbox.max_workers allows no more workers than this.
 static constexpr int max_runnable_consumers = 1024;
-// inbox_internal.consumer_id() takes 249 bytes.
+// inbox_internal.consumer_id() accepts names of up to 249 bytes; the table may hold others.
 static constexpr Size max_consumer_name = 1024;
-// Room for the confirmed handlers of a role, 66 bytes each, and whatever else it has set.
+// Enough for the confirmed handlers of a role, 66 bytes each, and its other settings.
 static constexpr Size max_role_settings = 4 * 1024 * 1024;
 
 // ---------------------------------------------------------------------------------------------
 // The log
 // ---------------------------------------------------------------------------------------------
 
-// A refusal is logged once. The role that writes inbox.consumer decides how many there are,
-// and can change them all the time.
+// Each refusal is logged once, and their number is bounded. The role that writes inbox.consumer can
+// make any number of rows, and change them all the time.
 struct Refusal {
     uint32 hash;
     bool current;
@@ -60,7 +60,7 @@ static void forget_old_refusals() {
     refusal_count = kept;
 }
 
-// One line of at most `max` bytes, whatever somebody has called a consumer.
+// Returns one line of at most `max` bytes for a name that another role has chosen.
 static char* for_log(const char* text, int max = NAMEDATALEN - 1) {
     char* line = pnstrdup(text, pg_mbcliplen(text, static_cast<int>(strlen(text)), max));
     for (char* c = line; *c != '\0'; c++)
@@ -83,7 +83,7 @@ static void refuse(int32 id, const char* name, const char* role, const char* why
 // Confirmations of a role
 // ---------------------------------------------------------------------------------------------
 
-// The settings of a role in this database. nullptr: it has none, or more than we read.
+// Returns the settings of a role in this database; nullptr if it has none, or more than are read.
 static ArrayType* settings_of(Oid role) {
     ScanKeyData keys[2];
     ScanKeyInit(&keys[0], Anum_pg_db_role_setting_setdatabase, BTEqualStrategyNumber, F_OIDEQ,
@@ -107,7 +107,7 @@ static ArrayType* settings_of(Oid role) {
     return settings;
 }
 
-// The value of inbox.confirmed for a role in this database; nullptr: none.
+// Returns the value of inbox.confirmed for a role in this database; nullptr if it is not set.
 static const char* confirmed_by(Oid role) {
     static constexpr char name[] = "inbox.confirmed=";
     ArrayType* settings = settings_of(role);
@@ -126,8 +126,8 @@ static const char* confirmed_by(Oid role) {
     return nullptr;
 }
 
-// Whether the role has confirmed handlers of a consumer of this name: a token of
-// inbox_internal.confirmation begins with the hash of it. Its processor looks which handlers.
+// Returns whether the role has confirmed handlers of a consumer with this name. Tokens of
+// inbox_internal.confirmation begin with the hash of the name. The processor checks each handler.
 static bool has_confirmed(Oid role, Datum name) {
     const char* tokens = confirmed_by(role);
     if (tokens == nullptr)
@@ -146,7 +146,7 @@ static bool has_confirmed(Oid role, Datum name) {
 // inbox.consumer
 // ---------------------------------------------------------------------------------------------
 
-// The columns that we know, of the types we expect.
+// The columns that this file reads, of the types it expects.
 struct ConsumerColumns {
     AttrNumber id, name, role, subscriptions;
 };
@@ -164,7 +164,7 @@ static bool find_columns(Relation consumers, ConsumerColumns& columns) {
            columns.role && columns.subscriptions;
 }
 
-// Returns whether the row is a consumer that is to be processed.
+// Returns true if the row is a consumer that the server should process.
 static bool read_consumer(Relation consumers, const ConsumerColumns& columns, TupleTableSlot* row,
                           RunnableConsumer& consumer) {
     const auto is_null = [&](AttrNumber n) { return row->tts_isnull[n - 1]; };
@@ -174,7 +174,7 @@ static bool read_consumer(Relation consumers, const ConsumerColumns& columns, Tu
         return false;
     consumer.id = DatumGetInt32(value(columns.id));
     const char* role = pstrdup(NameStr(*DatumGetName(value(columns.role))));
-    // Before anything is read of it: it may be a gigabyte.
+    // Checked before any other use of the value, which may be a gigabyte long.
     if (toast_raw_datum_size(value(columns.name)) > max_consumer_name + VARHDRSZ) {
         refuse(consumer.id, "", role, "the name of the consumer is too long",
                "Drop it from inbox.consumer.");
@@ -184,7 +184,7 @@ static bool read_consumer(Relation consumers, const ConsumerColumns& columns, Tu
     consumer.role = get_role_oid(role, true);
     if (!OidIsValid(consumer.role) ||
         !is_member_of_role(consumers->rd_rel->relowner, consumer.role)) {
-        // It could write any role there.
+        // The owner could write any role into the table.
         refuse(consumer.id, consumer.name, role,
                "the owner of inbox.consumer is not a member of it",
                "See inbox.give_consumer(), or GRANT the role to the owner.");

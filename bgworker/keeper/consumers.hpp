@@ -1,4 +1,4 @@
-// What the keeper reads of pg_inbox: the consumers that are to be processed in the server.
+// Reads the consumers of pg_inbox that processors of this server run.
 #pragma once
 
 #include "extension/base/pg.hpp"
@@ -7,13 +7,13 @@ namespace outbox {
 
 struct RunnableConsumer {
     int32 id;
-    Oid role;  // whose rights its handlers have
+    Oid role;  // the role that its handlers run as
     const char* name;
 };
 
-// Calls `visit` for each, in a transaction of the caller's. The tables of pg_inbox may belong to
-// somebody who need not be trusted and can have made anything of them: it runs nobody's code, and
-// nothing that it finds there may end the process. Consumers that are refused are in the log once.
+// Calls `visit` for each of them, in a transaction of the caller. The tables of pg_inbox may belong
+// to a role that need not be trusted and may have altered them. So this runs no code of that role,
+// and nothing in the tables may end the process. Each refused consumer is logged once.
 void visit_runnable_consumers(void (*visit)(const RunnableConsumer& consumer));
 
 }  // namespace outbox

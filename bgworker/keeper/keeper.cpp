@@ -1,9 +1,9 @@
 // The keeper looks after one database: a relay for each destination, a processor for each consumer,
 // a worker for each backfill, and the segments of the log (segments.cpp).
 //
-// It works when it is woken: a destination, subscription or extension changed (hooks.cpp,
-// inbox.wake), a worker of it ended, a relay came on, or the configuration was reloaded. It runs
-// nobody's code: what it reads from tables of pg_inbox, whose owner need not be trusted, it reads
+// It sleeps until it is woken: a destination, subscription or extension changed (hooks.cpp,
+// inbox.wake), one of its workers ended, a relay made progress, or the configuration was reloaded.
+// It runs no code of other roles: it reads the tables of pg_inbox, whose owner need not be trusted,
 // row by row without SQL.
 #include <algorithm>
 
@@ -21,17 +21,17 @@ namespace outbox {
 struct Ward {
     WorkerIdentity identity;  // hash key
     NameData name;
-    Oid account;   // the role whose worker it is; invalid: nobody's that has a limit
-    uint64 since;  // in the order in which they were first wanted
+    Oid account;   // the role it counts for; invalid if none has a limit
+    uint64 since;  // number in the order in which they were first wanted
     bool wanted;
     Child worker;
 };
 
 static HTAB* wards = nullptr;
 
-// Anybody can have us look (inbox.wake); not more often than this.
+// Any role can make the keeper look (inbox.wake), but not more often than this.
 static constexpr int milliseconds_between_looks = 100;
-// For what others have locked we wait no longer than this, and come back after that.
+// Longest wait for a lock on the tables of pg_inbox. After that the keeper comes back later.
 static constexpr const char* lock_timeout_for_consumers = "500ms";
 static constexpr int milliseconds_to_trouble = 5'000;
 
@@ -43,7 +43,7 @@ static void for_each_ward(Visit visit) {
         visit(ward);
 }
 
-// `owner`: on whose account it is, if that is not the role as whom it runs.
+// `owner` is the role it counts for, if that is not the role that it runs as.
 static void want(WorkerKind kind, Oid object, Oid role, const char* name, Oid owner = InvalidOid) {
     static uint64 wanted_so_far = 0;
     const WorkerIdentity identity = {kind, MyDatabaseId, object, role};
@@ -57,14 +57,14 @@ static void want(WorkerKind kind, Oid object, Oid role, const char* name, Oid ow
     const Oid account = OidIsValid(owner) ? owner : role;
     ward->account = OidIsValid(account) && !superuser_arg(account) ? account : InvalidOid;
     ward->wanted = true;
-    ward->worker.not_before = 0;  // something changed: perhaps what was wrong with it
+    ward->worker.not_before = 0;  // the change may have repaired it
 }
 
 // ---------------------------------------------------------------------------------------------
-// What there is to look after
+// Objects to look after
 // ---------------------------------------------------------------------------------------------
 
-// Events of a pull destination are fetched: outbox.fetch().
+// Pull destinations have no relay: outbox.fetch() returns their events.
 static bool is_fetched(const char* url) {
     const SinkDeclaration* sink = sink_of_url(url);
     return sink != nullptr && sink->is_fetched();
@@ -129,7 +129,7 @@ static void want_backfills() {
     SPI_finish();
 }
 
-// The log is left alone while its SQL objects are of a version that is not ours.
+// False while the SQL objects are of a version that does not fit. The log is then left alone.
 static bool log_fits = true;
 
 static void look_at_version() {
@@ -139,14 +139,14 @@ static void look_at_version() {
     if (log_fits)
         return;
     set_my_error(problem.message);
-    if (fitted)  // once
+    if (fitted)  // logged once
         ereport(LOG, (errmsg("events of this database are not delivered"),
                       errdetail("%s.", problem.message), errhint("%s", problem.hint)));
 }
 
-// The tables of pg_inbox may belong to somebody who locks them, or does worse. The rest of the
-// database must not suffer from it: what was known of consumers then stays true for now. Returns
-// whether there was trouble.
+// Reads the consumers in a transaction of its own. The tables of pg_inbox may belong to a role that
+// locks or alters them, which must not hurt the rest of the database. So an error is caught, and
+// the consumers known before stay wanted. Returns whether there was an error.
 static bool look_for_consumers() {
     for_each_ward([](Ward* ward) {
         if (ward->identity.kind == WorkerKind::processor)
@@ -182,7 +182,7 @@ static bool look_for_consumers() {
     return trouble;
 }
 
-// Consumers could not be read; the cause may pass.
+// True after consumers could not be read: the cause may pass.
 static bool look_again = false;
 
 // Returns false when nothing is installed that needs a keeper.
@@ -213,10 +213,10 @@ static bool look_around() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Looking after it
+// Looking after them
 // ---------------------------------------------------------------------------------------------
 
-// Workers whose object is gone end; those that an earlier keeper started are found in their slots.
+// Ends workers whose object is gone. Those that an earlier keeper started are found by their slots.
 static void end_unwanted() {
     const int used = shared->slots_used;
     for (int i = 0; i < used; i++) {
@@ -243,7 +243,7 @@ static bool wanted_first(const Ward* a, const Ward* b) {
     return a->since < b->since;
 }
 
-// The one that has waited longest has the first chance of what room there is.
+// The worker that has waited longest gets the first chance of a free slot.
 static long start_wanted() {
     const long count = hash_get_num_entries(wards);
     auto** queue = static_cast<Ward**>(palloc(sizeof(Ward*) * Max(1, count)));
@@ -261,14 +261,14 @@ static long start_wanted() {
     return timeout;
 }
 
-// Also while a reload is due, for which it may be too early.
+// Waits also while a reload is due, because it may be too early to look again.
 static void wait(long timeout, const char* wait_event_name) {
     WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout >= 0 ? WL_TIMEOUT : 0),
               timeout, compat::wait_event(wait_event_name));
     ResetLatch(MyLatch);
 }
 
-// DROP EXTENSION: all workers of the database end, and then so does the keeper.
+// After DROP EXTENSION: ends all workers of the database, and then the keeper.
 static void leave() {
     while (terminate_workers(MyDatabaseId, WorkerKind::relay) +
                terminate_workers(MyDatabaseId, WorkerKind::processor) +
@@ -281,10 +281,10 @@ static void leave() {
     proc_exit(0);
 }
 
-// Relays say when the log has grown or was settled, and are not listened to again for this long.
+// Relays tell the keeper of progress. It tends the log at most once in this time.
 static constexpr int milliseconds_between_tending = 1'000;
 
-// Returns after how many milliseconds to come back, or -1.
+// Returns the milliseconds after which to come back, or -1.
 static long tend_segments_when_due(bool at_once) {
     static TimestampTz tended_at = 0;
     static TimestampTz due = DT_NOEND;
@@ -299,7 +299,8 @@ static long tend_segments_when_due(bool at_once) {
     return due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, due));
 }
 
-// Between looks for what nobody told of: it was prepared before a restart, or more than are noted.
+// Time between looks for changes of which nobody told: they were prepared before a restart, or did
+// not fit into the shared state.
 static long milliseconds_between_polls() {
     return Min(10L * settings::poll_max, INT_MAX);
 }
@@ -338,7 +339,7 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
                 tell_workers_to_look();
             looked_at = GetCurrentTimestamp();
             set_my_state(log_fits ? WorkerState::idle : WorkerState::misconfigured);
-            wake_launcher();  // it may be waiting to have fewer keepers looking
+            wake_launcher();  // it may wait until fewer keepers are looking
         }
         end_unwanted();
         long timeout = start_wanted();

@@ -7,8 +7,8 @@
 
 namespace outbox {
 
-// When to come back though nothing is known to change: while relays are busy, which includes those
-// that cannot deliver; and when somebody else had a lock.
+// Pauses before the next look if no change is known: while relays are busy, which includes those
+// that cannot deliver; after another session had a lock; and for receipts and source events.
 static constexpr int busy_milliseconds = 30'000;
 static constexpr int locked_milliseconds = 5'000;
 static constexpr int memory_milliseconds = 3'600'000;
@@ -17,7 +17,7 @@ struct Segment {
     Oid table;
     bool current;
     bool empty;
-    int64 size;  // with its index, and values stored apart
+    int64 size;  // with its index and TOAST table
     TimestampTz since;
 };
 
@@ -41,8 +41,8 @@ static bool is_true(const char* function) {
 
 // Result of one round.
 struct Round {
-    bool changed = false;          // so that there may be more to do
-    TimestampTz again = DT_NOEND;  // else: when to come back
+    bool changed = false;          // there may be more to do
+    TimestampTz again = DT_NOEND;  // if not changed, when to come back
 };
 
 static void come_back_at(Round& round, TimestampTz time) {
@@ -50,7 +50,7 @@ static void come_back_at(Round& round, TimestampTz time) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Looking
+// Reading the ring
 // ---------------------------------------------------------------------------------------------
 
 static void measure(Segment& segment) {
@@ -69,7 +69,7 @@ static void read_ring() {
         ereport(ERROR,
                 (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                  errmsg("outbox.ring must have a row for each of %d segments", segment_count)));
-    bool is_null;  // then false, or long ago
+    bool is_null;  // null counts as false, or as long ago
     for (int i = 0; i < segment_count; i++) {
         segments[i].table = log.segments[i];
         segments[i].current = DatumGetBool(result_value(i, RingCurrent + 1, &is_null));
@@ -78,9 +78,8 @@ static void read_ring() {
     }
 }
 
-// One destination lets go of the log, or what others keep in it is set aside. That is done again
-// only when there was time to see what it has helped, and for the others to save how far they have
-// come.
+// Detaches one destination from the log, or moves what others keep in it to outbox.delivery.
+// Repeats that only after the effect can be seen, and after the others could save their cursors.
 static void detach_last(Round& round, TimestampTz now) {
     static TimestampTz not_before = 0;
     if (now < not_before) {
@@ -98,10 +97,10 @@ static void detach_last(Round& round, TimestampTz now) {
                 (errmsg("destination \"%s\" is detached: the log has outgrown outbox.max_log_size",
                         NameStr(*DatumGetName(name))),
                  errdetail("It is paused, and events that it has not settled will be removed."),
-                 errhint("outbox.resume() goes on with what the log still has.")));
+                 errhint("outbox.resume() continues with the events still in the log.")));
 }
 
-// The log gets a line when it outgrows its limit, not one each time it is found to be so.
+// Logs once when the log outgrows its limit, not on each look.
 static void watch_size(Round& round, TimestampTz now) {
     static bool warned = false;
     int64 total = 0;
@@ -130,7 +129,7 @@ static int current_segment() {
     return 0;
 }
 
-// The next one that is empty; -1: none is, and the current one goes on growing.
+// Returns the next empty segment; -1 if none is empty, so that the current one goes on growing.
 static int next_segment(int current) {
     for (int i = 1; i < segment_count; i++)
         if (const int next = (current + i) % segment_count; segments[next].empty)
@@ -158,16 +157,16 @@ static void move_on_when_due(Round& round, TimestampTz now) {
                      "WHERE number IN (%d, %d)",
                      next, current, next),
             SPI_OK_UPDATE);
-    CacheInvalidateRelcacheByRelid(log_relations().ring);  // so that enqueues hear of it
+    CacheInvalidateRelcacheByRelid(log_relations().ring);  // tells sessions to read the ring again
     round.changed = true;
 }
 
 // ---------------------------------------------------------------------------------------------
-// Emptying
+// Emptying segments
 // ---------------------------------------------------------------------------------------------
 
-// Whether a destination selects any event that it has not settled shows only by reading the segment.
-// If it does, the next look waits for twenty times as long as this one took.
+// Only a scan of the segment shows whether a destination selects an event in it that is not
+// settled. If so, the next scan waits for twenty times the duration of this one.
 static TimestampTz look_not_before[segment_count];
 
 static bool is_free(int number) {
@@ -180,6 +179,7 @@ static bool is_free(int number) {
 }
 
 // While a relay reads a window it holds TIDs of the segment, including those of rolled-back rows.
+// The caller holds the lock on the segment, so a relay that scanned it has set its bit before.
 static bool is_being_read(int number) {
     for (int i = 0; i < shared->slots_used; i++) {
         const WorkerSlot& slot = shared->slots[i];
@@ -195,14 +195,15 @@ static void use_new_snapshot() {
     PushActiveSnapshot(GetTransactionSnapshot());
 }
 
-// In a transaction of its own, because a late enqueue could wait for the lock.
+// Runs in a transaction of its own and commits at once, because a late enqueue may wait for the
+// lock.
 static void empty_segment(int number, Round& round, TimestampTz now) {
     if (!begin_sql_work("emptying a segment", "pg_outbox"))
         return;
     if (is_free(number)) {
         SPI_finish();
         const bool locked = ConditionalLockRelationOid(segments[number].table, AccessExclusiveLock);
-        // Every transaction that wrote to it has ended, and a new snapshot sees its rows.
+        // Every transaction that wrote to the segment has ended, and a new snapshot sees its rows.
         use_new_snapshot();
         SPI_connect();
         if (!locked) {
@@ -242,7 +243,7 @@ static bool relays_are_busy() {
     return false;
 }
 
-// Receipts are forgotten after a while. Where nothing happens there is nothing to forget.
+// Drops old receipts now and then. An idle database has none to drop.
 static void tend_receipts(TimestampTz now) {
     static TimestampTz due = 0;
     if (now < due)
@@ -252,7 +253,7 @@ static void tend_receipts(TimestampTz now) {
     due = later(now, Min(pause, settings::receipt_retention * INT64CONST(1000)));
 }
 
-// So is for which source events something was enqueued.
+// Drops old source events now and then.
 static void tend_source_events(Round& round, TimestampTz now) {
     static TimestampTz due = 0;
     if (now < due)
@@ -277,7 +278,7 @@ static Round tend_once() {
     watch_size(round, now);
     move_on_when_due(round, now);
     end_sql_work();
-    if (round.changed)  // what was read of the ring is not true any more
+    if (round.changed)  // `segments` is out of date
         return round;
     for (int i = 0; i < segment_count; i++)
         empty_when_due(i, round, now);
@@ -286,7 +287,7 @@ static Round tend_once() {
     return round;
 }
 
-// Leaving a segment may allow to empty it, and emptying one to move on.
+// After a move the old segment may be emptied, and after that another move may be possible.
 TimestampTz tend_segments() {
     Round round;
     do {

@@ -6,7 +6,7 @@
 
 namespace outbox {
 
-// Where our row is, and the token under which we may change it.
+// Place of this relay's row, and the token under which it may change the row.
 static ItemPointerData row_place;
 static int64 lease = -1;
 
@@ -18,7 +18,8 @@ static Datum text_of(const Snapshot& snapshot) {
 
 static constexpr const char* table = "cursor";
 
-// Runs a statement that yields (ctid, ...) of these types; true when it yielded a row, which is in SPI_tuptable.
+// Runs a statement that returns (ctid, ...) of these types. Returns true if it returned a row,
+// which is then in SPI_tuptable.
 static bool execute_for_row(const char* statement, int count, Oid* types, Datum* values,
                             const char* nulls, std::initializer_list<Oid> result) {
     const int code = SPI_execute_with_args(statement, count, types, values, nulls, false, 1);
@@ -31,8 +32,8 @@ static bool execute_for_row(const char* statement, int count, Oid* types, Datum*
     return true;
 }
 
-// The name of the destination, which does not change before the transaction ends; nullptr: it is
-// gone.
+// Returns the name of the destination, which cannot change before the transaction ends; nullptr if
+// it is gone.
 static const char* lock_name(Oid server) {
     if (!OidIsValid(server))
         return "default";

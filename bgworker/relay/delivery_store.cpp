@@ -12,14 +12,14 @@ namespace outbox {
 // Retries taken from the table at a time.
 static constexpr int max_retries = 256;
 static constexpr int64 max_retry_bytes = 1024 * 1024;
-// For the next of them, in milliseconds; then we look again.
+// Longest pause before the relay asks again for the next retry, in milliseconds.
 static constexpr long longest_wait = 3'600'000;
 
 // ---------------------------------------------------------------------------------------------
 // Calling functions of SQL
 // ---------------------------------------------------------------------------------------------
 
-// Under which this process has retries under way.
+// The token under which this process has retries in flight.
 static Datum my_token() {
     static pg_uuid_t token;
     static bool made = false;
@@ -43,7 +43,7 @@ static void run(const char* statement, int count, const Oid* types, const Datum*
         elog(ERROR, "could not access outbox.delivery: %s", SPI_result_code_string(code));
 }
 
-// An array that is filled from records: room for all of them.
+// An array that is filled from records, with room for all of them.
 struct ArrayBuilder {
     Oid type;
     int16 length;
@@ -82,7 +82,7 @@ static Datum uuid_datum(const Uuid& uuid) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Beginning
+// Start
 // ---------------------------------------------------------------------------------------------
 
 void begin_deliveries(const char* destination, const Cursor& cursor,
@@ -103,7 +103,7 @@ void begin_deliveries(const char* destination, const Cursor& cursor,
     });
     bool is_null;
     for (uint64 i = 0; i < SPI_processed; i++)
-        recorded.push_back(DatumGetInt64(result_value(i, 1, &is_null)));  // within what is reserved
+        recorded.push_back(DatumGetInt64(result_value(i, 1, &is_null)));  // does not allocate
 }
 
 void load_held_keys(const char* destination, Pipeline& pipeline) {
@@ -191,7 +191,7 @@ static const Record* refused_at(const std::vector<Record>& records, int64 positi
     return nullptr;
 }
 
-// Of many refused events a few have a line: outbox.delivery has them all.
+// Logs only some of many refused events; outbox.delivery has them all.
 static void log_refusal(const char* destination, const Record& record, bool dead, int attempts) {
     static LineBudget of_refusals, of_dead_letters;
     LineBudget& budget = dead ? of_dead_letters : of_refusals;
@@ -238,7 +238,7 @@ static void record_refused(const char* destination, const RecordArrays& arrays,
 
 void record_events(const char* destination, Pipeline& pipeline) {
     const RecordArrays arrays = arrays_of(pipeline.records());
-    // First those that may have ended since, and stand here once more.
+    // First those that may have ended meanwhile and were read from the log once more.
     if (arrays.moved_positions.count > 0) {
         const Oid types[] = {NAMEOID, UUIDOID, XID8ARRAYOID, INT8ARRAYOID};
         const Datum values[] = {name_datum(destination), my_token(), arrays.moved_xids.datum(),
@@ -305,7 +305,7 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
     const int attempts = result_column("claim_due", "attempts", INT4OID);
     const int key_failed = result_column("claim_due", "key_failed", BOOLOID);
     TupleTableSlot* slot = MakeSingleTupleTableSlot(rows->tupdesc, &TTSOpsHeapTuple);
-    // Its own until it is admitted; an error ends the process.
+    // The process owns the block until it is admitted; an error ends the process.
     EventBlock* block = nullptr;
     for (uint64 i = 0; i < count; i++) {
         ExecStoreHeapTuple(rows->vals[i], slot, false);
@@ -316,7 +316,7 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
                 pipeline.admit_retries(block);
                 block = nullptr;
             });
-            i--;  // into the next one
+            i--;  // repeat this row with the next block
             continue;
         }
         bool is_null;
@@ -368,7 +368,7 @@ Micros next_retry(const char* destination, const Clock& clock) {
     const Datum due = result_value(0, 1, &is_null);
     if (is_null)
         return never;
-    // It may be infinity, or its opposite.
+    // The time may be infinity or -infinity.
     const long wait =
         TimestampDifferenceMilliseconds(GetCurrentTimestamp(), DatumGetTimestampTz(due));
     return clock.now() + milliseconds(Min(wait, longest_wait));

@@ -1,7 +1,8 @@
-// Events in trouble, in outbox.delivery: what the relay writes there and gets from there.
-// sql/pg_outbox/delivery.sql says what the rows mean; its functions do the work.
+// Reads and writes events in trouble in outbox.delivery. sql/pg_outbox/delivery.sql defines the
+// rows; its functions do the work.
 //
-// All in a transaction of begin_sql_work(). What changes rows needs the lock of the cursor.
+// All functions need a transaction of begin_sql_work(). Those that change rows also need the lock
+// of the cursor.
 #pragma once
 
 #include <vector>
@@ -12,29 +13,30 @@
 
 namespace outbox {
 
-// Before the log is read from the cursor: retries that an earlier relay had under way are free
-// again, `recorded` gets the positions of events that stand in outbox.delivery and will be met in
-// the log once more.
+// To be called before the log is read from the cursor. Frees retries that an earlier relay had in
+// flight. `recorded` gets the positions of events in outbox.delivery that will be read from the log
+// once more.
 void begin_deliveries(const char* destination, const Cursor& cursor,
                       std::vector<std::int64_t>& recorded);
 
-// Tells the pipeline which keys are held, as the table has it.
+// Tells the pipeline which keys the table holds.
 void load_held_keys(const char* destination, Pipeline& pipeline);
 
-// Writes what the pipeline wants recorded, and frees the keys that nothing holds any more. The
-// pipeline may be told that it is recorded once the transaction has committed.
+// Writes the events that the pipeline wants recorded, and frees keys that no event holds any more.
+// Tell the pipeline that they are recorded only after the transaction has committed.
 void record_events(const char* destination, Pipeline& pipeline);
 
-// Hands retries that are due to the pipeline. Returns how many.
+// Gives due retries to the pipeline. Returns how many.
 std::size_t load_retries(const char* destination, Pipeline& pipeline);
 
-// Makes at most so many events due that waited for what was down. Returns how many.
+// Makes at most this many events due that waited for a failed destination or lane. Returns how
+// many.
 std::size_t hurry_retries(const char* destination, int at_most);
 
-// Keeps receipts in outbox.receipt.
+// Writes receipts into outbox.receipt.
 void save_receipts(const char* destination, const std::vector<Receipt>& receipts);
 
-// When the next retry is due; `never`: there is none.
+// Returns when the next retry is due; `never` if there is none.
 Micros next_retry(const char* destination, const Clock& clock);
 
 }  // namespace outbox

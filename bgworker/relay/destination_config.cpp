@@ -12,7 +12,8 @@ Result<Destination> DestinationConfig::destination() const {
         parse_destination(name, server_options, mapping_options, defaults);
     if (!destination)
         return destination;
-    // The owner may be another one than when the option was set, or have lost the right.
+    // Options are checked again for the present owner: it may not be the role that set them, or may
+    // have lost the privilege.
     if (const std::string option = file_option(destination.value());
         !may_read_files && !option.empty())
         return may_not_name_file(option);
@@ -21,7 +22,7 @@ Result<Destination> DestinationConfig::destination() const {
     return destination;
 }
 
-// The mapping of the server's owner, else the one for everybody, else nothing.
+// Returns the mapping of the server's owner, or else the public one, or else nothing.
 static List* mapping_of(Oid owner, Oid server) {
     for (const Oid user : {owner, static_cast<Oid>(ACL_ID_PUBLIC)})
         if (SearchSysCacheExists2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(user),
@@ -30,7 +31,8 @@ static List* mapping_of(Oid owner, Oid server) {
     return NIL;
 }
 
-// Where this server itself listens, for a postgresql:/// URL: a socket directory before TCP.
+// Returns where this server itself listens, for a postgresql:/// URL: a socket directory before
+// TCP.
 static const char* local_host() {
     char* directories = pstrdup(Unix_socket_directories);
     const char* first = strtok(directories, ", ");

@@ -19,12 +19,12 @@ struct DestinationConfig {
 
     bool operator==(const DestinationConfig&) const = default;
 
-    // The destination it describes.
+    // Returns the destination that this configuration describes.
     Result<Destination> destination() const;
 };
 
-// In a transaction. `server` invalid: the destination of outbox.default_destination.
-// False: there is none.
+// Needs a transaction. An invalid `server` means the destination of outbox.default_destination.
+// Returns false if there is none.
 bool load_config(Oid server, DestinationConfig& config);
 
 }  // namespace outbox

@@ -16,7 +16,7 @@ Bytes utf8_of(Datum value) {
     return converted == text.data ? text : Bytes{converted, strlen(converted)};
 }
 
-// The headers of an event, taken apart: names and values one after the other.
+// The headers of an event as a flat list: names and values in turn.
 struct FlatHeaders {
     int count;
     Bytes names[64];
@@ -76,7 +76,7 @@ static Uuid uuid_of(Datum value) {
     return uuid;
 }
 
-// Their owner may have dropped the constraints.
+// The owner of the table may have dropped its constraints.
 static void check_not_null(const bool* nulls) {
     static constexpr struct {
         LogColumn column;
@@ -99,7 +99,7 @@ static void check_not_null(const bool* nulls) {
                             errhint("Give the row a value, or delete it.")));
 }
 
-// Names the place of an event that cannot be read, so that it can be found and repaired.
+// Adds the position of an unreadable event to the error, so that it can be found and repaired.
 static void describe_event(void* argument) {
     const auto* slot = static_cast<const TupleTableSlot*>(argument);
     const char* segment = segment_name(slot->tts_tableOid);

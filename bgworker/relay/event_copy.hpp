@@ -1,4 +1,5 @@
-// Rows of the log, or of outbox.delivery, whose first columns are the same, as events.
+// Copies rows of the log into events, and rows of outbox.delivery, which begin with the same
+// columns.
 #pragma once
 
 #include "core/event.hpp"
@@ -6,16 +7,16 @@
 
 namespace outbox {
 
-// Bytes of a text or bytea as they lie in the row, detoasted or converted.
+// Bytes of a text or bytea: as they are stored, or detoasted or converted.
 struct Bytes {
     const char* data;
     size_t size;
 };
 
-// In the encoding that the core and all destinations know.
+// Converts the text to UTF-8, which the core and all destinations use.
 Bytes utf8_of(Datum text);
 
-// Copies a row into the block; false when the block has no room for it.
+// Copies a row into the block. Returns false if the block has no room for it.
 bool copy_event(TupleTableSlot* slot, EventBlock& block);
 
 }  // namespace outbox

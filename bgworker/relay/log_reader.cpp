@@ -11,22 +11,23 @@
 
 namespace outbox {
 
-// Up to so many transactions the WAL position of each is looked up; beyond, all WAL is flushed.
+// For up to this many transactions the WAL position of each commit is looked up; for more, all WAL
+// is flushed.
 static constexpr int max_looked_up_commits = 64;
 
-// Rows looked at in one transaction, even if no topic matches.
+// Rows read in one transaction, even if no topic matches.
 static constexpr int max_rows_at_once = 10'000;
 
 struct LogReader {
     WindowSpool* spool;
     RowFetcher fetcher;
     bool scanned_before;
-    // Of the scan under way.
+    // State of the scan under way.
     uint64 last_xid;
     bool last_xid_finished;
     int commits;
     XLogRecPtr commits_end;
-    std::uint32_t segments;  // that have some of it, a bit for each
+    std::uint32_t segments;  // that have rows of the window, a bit each
     int64 last_position;
 };
 
@@ -47,7 +48,7 @@ void restart_reading(LogReader* reader) {
 // Snapshots
 // ---------------------------------------------------------------------------------------------
 
-// An xid of the last two billion as 64 bits.
+// Extends an xid of the last two billion to 64 bits.
 static uint64 widen(TransactionId xid, FullTransactionId next) {
     uint64 epoch = EpochFromFullTransactionId(next);
     if (xid > XidFromFullTransactionId(next))
@@ -72,9 +73,9 @@ void copy_active_snapshot(Snapshot& to) {
 // Scanning a window
 // ---------------------------------------------------------------------------------------------
 
-// A commit with synchronous_commit = off is visible before it is on disk. The commit log knows up
-// to which WAL position the transactions of this neighbourhood need it; for synchronous ones, no
-// further than they flushed themselves.
+// A commit with synchronous_commit = off is visible before it is on disk. The commit log knows a
+// WAL position up to which the commits of a group of transactions are complete. For synchronous
+// commits it lies no further than they have flushed themselves.
 static void note_commit(LogReader* reader, uint64 xid) {
     if (reader->scanned_before && ++reader->commits <= max_looked_up_commits) {
         const XLogRecPtr end = TransactionIdGetCommitLSN(static_cast<TransactionId>(xid));
@@ -82,8 +83,8 @@ static void note_commit(LogReader* reader, uint64 xid) {
     }
 }
 
-// What GetXLogInsertRecPtr() returns at the start of a page lies behind the page's header: no
-// record ends there, and it cannot be flushed to.
+// At the start of a page GetXLogInsertRecPtr() returns the position behind the page's header. No
+// record ends there, so XLogFlush() would fail.
 static XLogRecPtr end_of_wal() {
     const XLogRecPtr next = GetXLogInsertRecPtr();
     const bool starts_segment = XLogSegmentOffset(next, wal_segment_size) < XLOG_BLCKSZ;
@@ -92,8 +93,8 @@ static XLogRecPtr end_of_wal() {
 }
 
 static void flush_commits(LogReader* reader) {
-    // The first window, or the first after a seek, may hold transactions so old that the commit log
-    // has forgotten them.
+    // In the first window, or the first after a seek, transactions may be so old that the commit
+    // log has forgotten their positions.
     const bool look_ups_suffice =
         reader->scanned_before && reader->commits <= max_looked_up_commits;
     XLogFlush(look_ups_suffice ? reader->commits_end : end_of_wal());
@@ -110,7 +111,7 @@ struct OpenSegment {
     Relation index;
 };
 
-// Adds the entries from (xid >= first) to (xid < end) that `to` sees.
+// Adds those entries with first <= xid < end that `to` sees.
 static void scan_range(LogReader* reader, const OpenSegment& segment, uint64 first, uint64 end,
                        const Settled& settled, const Snapshot& to) {
     ScanKeyData keys[2];
@@ -157,13 +158,14 @@ static Relation open_order_index(Relation segment) {
     pg_unreachable();
 }
 
-// Keeps the keeper from emptying segments that we know places in. A session has no slot, but locks.
+// Keeps the keeper from emptying segments of which this reader holds TIDs. A session has no slot,
+// but locks the segments.
 static void note_reading(uint32 segments) {
     if (my_slot >= 0)
         shared->slots[my_slot].reading = segments;
 }
 
-// Adds the entries of one segment. False: the log is gone.
+// Adds the entries of one segment. Returns false if the log is gone.
 static bool scan_segment(LogReader* reader, int number, const Snapshot& from,
                          const Settled& settled, const Snapshot& to) {
     Relation table = try_open_segment(number);
@@ -172,14 +174,14 @@ static bool scan_segment(LogReader* reader, int number, const Snapshot& from,
     if (RelationGetNumberOfBlocks(table) > 0) {
         const OpenSegment segment = {static_cast<uint16>(number), table, open_order_index(table)};
         reader->last_xid = 0;
-        for (uint64 xid : from.xip)  // in progress then
+        for (uint64 xid : from.xip)  // in progress in `from`
             if (to.finished(xid))
                 scan_range(reader, segment, xid, xid + 1, settled, to);
         if (from.xmax < to.xmax)
             scan_range(reader, segment, from.xmax, to.xmax, settled, to);
         index_close(segment.index, AccessShareLock);
     }
-    // Before the lock is released, under which the keeper looks.
+    // Before the lock is released: the keeper reads these bits after it has locked the segment.
     note_reading(reader->segments);
     table_close(table, AccessShareLock);
     return true;
@@ -210,7 +212,7 @@ int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settle
 }
 
 // ---------------------------------------------------------------------------------------------
-// Reading its events
+// Reading the events of a window
 // ---------------------------------------------------------------------------------------------
 
 static bool is_for(std::int32_t destination, TupleTableSlot* slot) {
@@ -224,7 +226,7 @@ static bool topic_matches(const TopicFilter& topics, TupleTableSlot* slot) {
         return true;
     bool is_null;
     const Datum value = slot_getattr(slot, LogTopic + 1, &is_null);
-    if (is_null)  // copy_event() refuses it
+    if (is_null)  // copy_event() raises an error
         return true;
     const Bytes topic = utf8_of(value);
     return topics.matches({topic.data, topic.size});

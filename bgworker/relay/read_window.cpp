@@ -1,5 +1,6 @@
-// outbox_internal.read_window(): the events of a window as a relay reads them (sql/pg_outbox/window.sql). It
-// calls the relay's reader, so that a test can compare it with the rule in SQL, window by window.
+// outbox_internal.read_window() returns the events of a window as a relay reads them
+// (sql/pg_outbox/window.sql). It calls the relay's reader, so that a test can compare it with the
+// rule in SQL.
 #include "bgworker/relay/log_reader.hpp"
 #include "extension/base/boundary.hpp"
 #include "extension/base/pg.hpp"
@@ -13,12 +14,12 @@ struct WindowRequest {
     Snapshot to;
     Settled settled;
     TopicFilter topics;
-    std::vector<std::int64_t> recorded;  // none: events in trouble belong to their window as well
+    std::vector<std::int64_t> recorded;  // empty: events in trouble belong to the window too
     EventBlock block;
 };
 }  // namespace
 
-// An error jumps over it: the next call of the session uses what the last one has left.
+// An error jumps over the owners in it, so it belongs to the process; the next call uses it again.
 static WindowRequest* request = nullptr;
 static LogReader* reader = nullptr;
 
@@ -72,7 +73,7 @@ static void read_window(std::int32_t destination, ReturnSetInfo* result) {
         read = read_events(reader, destination, request->topics, request->recorded, request->block);
         put_places(result);
     }
-    // A large window leaves much memory, or a file.
+    // Frees the memory, or the file, of a large window.
     restart_reading(reader);
     delete request;
     request = nullptr;

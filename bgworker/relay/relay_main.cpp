@@ -1,4 +1,4 @@
-// The worker of one destination: the home of a relay (core/relay/relay.hpp) inside the server.
+// The worker of one destination. It runs a relay (core/relay/relay.hpp) inside the server:
 //
 //   read          a short transaction: scan the next window, read a block of its events
 //   take retries  a short transaction: rows of outbox.delivery that are due
@@ -6,13 +6,13 @@
 //   save          a short transaction, now and then: the cursor and receipts
 //   wait          no transaction: for the network, a commit, a deadline
 //
-// The relay says which of these is next. The network is its business alone, and is never served
-// inside a transaction.
+// The relay decides which of these is next. Only the relay uses the network, and never inside a
+// transaction.
 //
-// Whatever fails inside the server ends the process; the keeper starts another, which goes on from
-// the saved cursor. That costs duplicates, which are promised to be bounded, and never an event.
+// Any error inside the server ends the process. The keeper starts another, which goes on from the
+// saved cursor. That may deliver some events twice, within the documented bound, and loses none.
 //
-// All C++ objects belong to the process (`home`), so that an error that jumps skips none of them.
+// All C++ objects belong to the process (`home`), so that an error that jumps skips no destructor.
 #include <memory>
 
 #include "bgworker/base/worker.hpp"
@@ -30,9 +30,9 @@
 
 namespace outbox {
 
-// For saving on the way out. What is not saved by then is delivered again.
+// Time to save the cursor at exit. Events settled after the saved cursor are delivered again.
 static constexpr int milliseconds_to_leave = 500;
-// This many rows are made due in one transaction.
+// Rows made due in one transaction.
 static constexpr int hurried_at_once = 1000;
 
 struct Home {
@@ -41,9 +41,9 @@ struct Home {
     DestinationConfig new_config;
     Destination destination;  // outlives the relay's sink, which refers to it
     Relay relay;
-    Snapshot look;                       // of the last look for a window
-    std::vector<std::int64_t> recorded;  // positions of the log that stand in outbox.delivery
-    bool cursor_lost = false;            // somebody moved it, or took it
+    Snapshot look;                       // of the last scan for a window
+    std::vector<std::int64_t> recorded;  // positions of events that are in outbox.delivery
+    bool cursor_lost = false;            // an operator moved it, or another relay took it
     std::uint64_t failed_attempts_shown = 0;
     std::uint64_t failed_attempts_logged = 0;
 
@@ -77,7 +77,7 @@ static void make_wait_set() {
         AddWaitEventToSet(wait_set, WL_SOCKET_READABLE, descriptor, nullptr, nullptr);
 }
 
-// Starts over from the cursor, with a new sink: what is in flight is given up and sent again.
+// Starts over from the cursor with a new sink. What is in flight is given up and sent again.
 static std::optional<Error> restart_relay() {
     home->relay.stop();
     home->config = home->new_config;
@@ -94,14 +94,14 @@ static std::optional<Error> restart_relay() {
     return std::nullopt;
 }
 
-// In a transaction, which frees the text.
+// Needs a transaction, which frees the text.
 static void show_error(const char* error) {
     const char* line = line_from_outside(error);
     set_my_error(line);
     ereport(LOG, (errmsg("destination \"%s\": %s", my_name(), line)));
 }
 
-// From the cursor as it is now, which somebody may have moved.
+// Starts over from the cursor in the table, which an operator may have moved.
 static void start_over() {
     restart_reading(reader);
     forget_window();
@@ -113,15 +113,15 @@ static void start_over() {
     make_wait_set();
 }
 
-// What operators decide takes effect here: the position of the cursor, whether the destination is
-// paused, which keys are held.
+// Applies decisions of operators: the position of the cursor, whether the destination is paused,
+// which keys are held.
 static void follow_operators(const CursorState& state) {
     home->relay.follow_operator(state.paused);
     load_held_keys(my_name(), home->relay.pipeline());
 }
 
-// Reads the configuration, and starts over when it or the cursor changed. Ends the process when
-// there is no such destination.
+// Reads the configuration, and starts over if it or the cursor changed. Ends the process if the
+// destination does not exist.
 static void configure() {
     begin_work_on_changes("reading the configuration");
     const Oid server = shared->slots[my_slot].object;
@@ -158,11 +158,11 @@ static void configure() {
 // Reading
 // ---------------------------------------------------------------------------------------------
 
-// In a transaction. Returns whether there is a window to read.
+// Needs a transaction. Returns whether there is a window to read.
 static bool look_for_window() {
     Relay& relay = home->relay;
     const int64 count = scan_window(reader, relay.frontier(), relay.settled_before(), home->look);
-    if (count < 0) {  // DROP EXTENSION; the keeper is on its way as well
+    if (count < 0) {  // DROP EXTENSION; the keeper will leave too
         end_work();
         proc_exit(0);
     }
@@ -201,8 +201,8 @@ static void read() {
 // Writing
 // ---------------------------------------------------------------------------------------------
 
-// Begins a transaction under the lock of the cursor. Returns false, with no transaction begun, if
-// the lock cannot be had now.
+// Begins a transaction and locks the cursor. Returns false, with no transaction open, if the lock
+// is not free.
 static bool begin_settling(const char* activity) {
     if (!begin_sql_work(activity, "pg_outbox"))
         proc_exit(0);
@@ -218,7 +218,7 @@ static void save() {
     if (!begin_settling("saving the cursor"))
         return;
     Relay& relay = home->relay;
-    // Before the cursor passes an event, its receipt is there.
+    // The receipt of an event must be there before the cursor passes the event.
     save_receipts(my_name(), relay.pipeline().receipts());
     if (relay.may_save_cursor())
         save_cursor(relay.cursor());
@@ -250,7 +250,7 @@ static void take_retries() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Showing
+// State and statistics
 // ---------------------------------------------------------------------------------------------
 
 static void log_condition(Condition::Kind kind) {
@@ -298,7 +298,7 @@ static void show_progress() {
     slot.lanes_down.store(pipeline.lanes_down(), std::memory_order_relaxed);
     slot.request_limit.store(pipeline.request_limit(), std::memory_order_relaxed);
     const Condition::Kind kind = relay.condition();
-    show_failures(kind);  // before the state, so that a state has its reason
+    show_failures(kind);  // before the state, so that readers find its reason
     set_my_state(pipeline.paused()                    ? WorkerState::paused
                  : kind == Condition::Kind::failing   ? WorkerState::backing_off
                  : kind == Condition::Kind::throttled ? WorkerState::throttled
@@ -311,7 +311,7 @@ static void show_progress() {
 // ---------------------------------------------------------------------------------------------
 
 // SIGTERM is left to die(), so that it also ends a wait for a lock. Between transactions there is
-// time for one more: it saves the cursor, unless somebody is in the way.
+// time to save the cursor once more, unless an operator has locked it.
 static void leave_when_asked() {
     if (!ProcDiePending)
         return;
@@ -353,7 +353,7 @@ static void wait_for_something() {
             ResetLatch(MyLatch);
 }
 
-// Until the relay wants to wait.
+// Runs until the relay wants to wait.
 static void turn() {
     Relay::Wish wish = Relay::Wish::wait;
     do {

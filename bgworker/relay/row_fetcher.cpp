@@ -26,7 +26,7 @@ void end_fetching(RowFetcher& fetcher) {
         ReleaseBuffer(fetcher.page);
 }
 
-// False: the log is gone.
+// Returns false if the log is gone.
 static bool open_segment(RowFetcher& fetcher, int number) {
     if (fetcher.tables[number] != nullptr)
         return true;
@@ -38,7 +38,7 @@ static bool open_segment(RowFetcher& fetcher, int number) {
     return fetcher.tables[number] != nullptr;
 }
 
-// Rows of one transaction come one after the other, and in order of their places.
+// Keeps the last page pinned: rows of one transaction follow each other in order of TID.
 static void pin_page(RowFetcher& fetcher, Relation table, BlockNumber block) {
     if (fetcher.page_table == table && BufferGetBlockNumber(fetcher.page) == block)
         return;
@@ -71,7 +71,7 @@ static bool fetch_from_heap(RowFetcher& fetcher, Relation table, ItemPointerData
     const OffsetNumber offset = ItemPointerGetOffsetNumber(&place);
     ItemId item = offset <= PageGetMaxOffsetNumber(page) ? PageGetItemId(page, offset) : nullptr;
     const bool there = item != nullptr && ItemIdIsNormal(item);
-    // What is stored in a slot is not copied, so it must live there.
+    // A slot does not copy what is stored in it, so the row's header must live in the slot.
     HeapTupleData& row = reinterpret_cast<BufferHeapTupleTableSlot*>(slot)->base.tupdata;
     bool visible = false;
     if (there) {
@@ -79,17 +79,18 @@ static bool fetch_from_heap(RowFetcher& fetcher, Relation table, ItemPointerData
         row.t_len = ItemIdGetLength(item);
         row.t_self = place;
         row.t_tableOid = RelationGetRelid(table);
-        // Nobody deletes rows of the log; if somebody has all the same, the usual rules hold.
+        // Rows of the log are not deleted. If somebody deletes them anyway, the usual visibility
+        // rules apply.
         visible = row.t_data->t_infomask & HEAP_XMAX_INVALID
                       ? has_committed(fetcher, row.t_data)
                       : HeapTupleSatisfiesVisibility(&row, GetActiveSnapshot(), fetcher.page);
     }
-    // A row that somebody has updated may have its new version only behind the old one.
+    // If somebody has updated the row, the visible version may come later in its update chain.
     if (!visible && item != nullptr &&
         (ItemIdIsRedirected(item) || (there && HeapTupleHeaderIsHotUpdated(row.t_data))))
         visible = heap_hot_search_buffer(&place, table, fetcher.page, GetActiveSnapshot(), &row,
                                          nullptr, true);
-    // The pin is enough from here on: rows do not change, and do not move while somebody has one.
+    // The pin is enough from here on: rows do not change, and a pinned page is not compacted.
     LockBuffer(fetcher.page, BUFFER_LOCK_UNLOCK);
     if (visible)
         ExecStoreBufferHeapTuple(&row, slot, fetcher.page);

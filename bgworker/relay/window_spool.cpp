@@ -11,10 +11,10 @@ static constexpr size_t smallest_buffer = 64;            // entries
 
 static_assert(sizeof(WindowEntry) == 16);
 
-// A sorted piece of the file, and the part of it that is in memory.
+// A sorted part of the file, and the piece of it that is in memory.
 struct Run {
     size_t left_in_file;
-    int file_number;  // where the part in the file begins
+    int file_number;  // where the part that is still in the file begins
     off_t offset;
     WindowEntry* buffer;
     size_t next;
@@ -22,12 +22,12 @@ struct Run {
 };
 
 struct WindowSpool {
-    MemoryContext context;  // what lives as long as one window
-    WindowEntry* entries;   // the run being collected, or all there is
+    MemoryContext context;  // lives as long as one window
+    WindowEntry* entries;   // the run being collected, or all entries
     size_t capacity;
     size_t count;
     size_t next;
-    BufFile* file;  // nullptr: everything is in memory
+    BufFile* file;  // nullptr if everything is in memory
     Run* runs;      // while reading, a heap by the position at their front
     size_t run_count;
     size_t run_slots;
@@ -38,7 +38,7 @@ static bool by_position(const WindowEntry& a, const WindowEntry& b) {
     return a.position < b.position;
 }
 
-// For std::*_heap, which put the greatest first: the run with the lowest position is wanted there.
+// Order for std::*_heap, which put the greatest first: here the run with the lowest position.
 static bool by_front(const Run& a, const Run& b) {
     return a.buffer[a.next].position > b.buffer[b.next].position;
 }
@@ -67,7 +67,7 @@ void reset_spool(WindowSpool* spool) {
 }
 
 static void sort_entries(WindowSpool* spool) {
-    // Events of one transaction, and nearly those of any, come in order already.
+    // Entries of one transaction come in order, and nearly always those of several.
     WindowEntry* end = spool->entries + spool->count;
     if (!std::is_sorted(spool->entries, end, by_position))
         std::sort(spool->entries, end, by_position);

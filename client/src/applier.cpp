@@ -11,23 +11,23 @@ namespace inbox {
 
 using std::chrono::milliseconds;
 
-// More than 64 subtransactions do not fit into a cache that all sessions share, and make the whole
-// server slower.
+// With more than 64 subtransactions a transaction no longer fits into the cache that all sessions
+// share, and the whole server becomes slower.
 static constexpr std::size_t max_savepoints = 50;
-// An event that gets into conflicts alone, so often in a row, is to blame for it.
+// After this many conflicts in a row, an event that was applied alone is at fault.
 static constexpr unsigned max_conflicts = 10;
 
 // ------------------------------------------------------------------------------------------------
-// What a failure means
+// Failures
 // ------------------------------------------------------------------------------------------------
 
-// Transactions got in each other's way: one of them has to begin again.
+// Transactions blocked each other, and one of them must begin again.
 static bool is_conflict(const StatementError& error) {
     return error.sqlstate() == "40001" || error.sqlstate() == "40P01";
 }
 
-// The server is in trouble, whatever the event: disk full, too many connections, cannot read its
-// files, no longer the primary.
+// The server is in trouble, whatever the event: the disk is full, there are too many connections,
+// files cannot be read, it is no longer the primary.
 static bool is_trouble(const StatementError& error) {
     const std::string& state = error.sqlstate();
     return state == "53100" || state == "53300" || state == "58030" || state == "25006";
@@ -97,8 +97,8 @@ Connection& Applier::connection() {
     return *connection_;
 }
 
-// Such an event cannot be remembered under its id, nor would it ever be handled: it gets one, and
-// goes to the dead letters.
+// Such an event cannot be recorded under its id, and no later version could handle it. It gets
+// another id and becomes a dead letter.
 static void refuse_malformed(Item& item) {
     Delivery& delivery = item.delivery;
     if (is_uuid(delivery.event.id))
@@ -109,7 +109,7 @@ static void refuse_malformed(Item& item) {
     delivery.event.id = made_uuid(delivery.source, delivery.message_id);
 }
 
-// Items of a line are next to each other.
+// Items of one line are next to each other.
 static bool is_behind_failure(std::span<Item> items, const Item& item) {
     if (&item == items.data())
         return false;
@@ -147,7 +147,7 @@ void Applier::apply(std::span<Item> items) {
                     error.sqlstate(),
                     std::string(error.what()) +
                         "\nHINT: The database needs pg_inbox, and the role inbox.grant_consume().");
-            shared_.log(Level::warning, std::string("the database cannot go on: ") + error.what() +
+            shared_.log(Level::warning, std::string("the database failed: ") + error.what() +
                                             " (SQLSTATE " + error.sqlstate() + ")");
         }
         connection_.reset();
@@ -156,8 +156,8 @@ void Applier::apply(std::span<Item> items) {
     }
 }
 
-// What was committed is found when the batch is done again: begin_events() waits for a transaction
-// that has not ended yet, and then knows.
+// Repeating the batch shows whether it was committed: begin_events() waits until the old
+// transaction has ended, and then finds its events.
 void Applier::count_doubt() {
     if (std::exchange(committing_, false)) {
         in_doubt_ = true;
@@ -185,9 +185,9 @@ bool Applier::try_at_once(Items items) {
         return true;
     } catch (const StatementError& error) {
         if (!is_conflict(error))
-            failure_of_event();  // throws if it is none
+            failure_of_event();  // throws if it is not a failure of the event
         connection().roll_back();
-        // A prepared statement that a pooler or a change of a table has made useless.
+        // A pooler, or a change of a table, made a prepared statement unusable.
         if (error.sqlstate() == "26000" || error.sqlstate() == "0A000")
             connection().forget_statements();
     } catch (...) {
@@ -206,7 +206,8 @@ void Applier::apply_at_once(Items items) {
         try {
             handle(shared_, connection(), items[i]->delivery.event);
         } catch (...) {
-            // If the handler has committed, it has done so for the ids of those behind it as well.
+            // If the handler has committed, it has committed the ids of the events behind it as
+            // well.
             if (connection().is_idle())
                 for (std::size_t behind = i + 1; behind < items.size(); behind++)
                     items[behind]->owed = is_new[behind];
@@ -244,7 +245,7 @@ void Applier::commit(Items items) {
                               "SELECT inbox.save_offset($1, $2, $3, $4::timestamptz, $5)",
                               {shared_.options.name, shared_.subscription,
                                clean_utf8((*newest)->delivery.message_id), published, name_});
-    // What can fail at COMMIT is what handlers left to be checked then.
+    // COMMIT can fail only because of constraints that handlers deferred.
     connection().send(Whose::handler, "COMMIT");
     committing_ = true;
     try {
@@ -274,11 +275,11 @@ void Applier::note_committed(Items items, Clock::time_point began) {
 }
 
 // ------------------------------------------------------------------------------------------------
-// Carefully
+// One by one
 // ------------------------------------------------------------------------------------------------
 
-// A piece that does not commit, though each of its events did well, is done again event by event.
-// So is one that gets into conflicts with others, sooner or later.
+// A piece is done again event by event if it does not commit although each event succeeded. The
+// same happens, sooner or later, to a piece with conflicts.
 void Applier::apply_carefully(std::span<Item> items) {
     std::size_t limit = max_savepoints;
     unsigned conflicts = 0;
@@ -342,7 +343,7 @@ void Applier::apply_under_savepoint(Item& item) {
         return;
     }
     if (std::optional<Failure> failure = try_handler(item.delivery.event)) {
-        // As the handler's: it may have left no transaction to go back in.
+        // Counts as a statement of the handler, which may have ended the transaction.
         connection().discard();
         connection().run(Whose::handler, "ROLLBACK TO SAVEPOINT inbox_event");
         connection().send(Whose::own, "RELEASE SAVEPOINT inbox_event");
@@ -387,7 +388,7 @@ static Parameter number(std::optional<std::int64_t> value) {
     return value ? Parameter(std::to_string(*value)) : std::nullopt;
 }
 
-// What inbox.fail_event() stores when it gives an event up.
+// The parameters of inbox.fail_event(), which stores them when the event becomes a dead letter.
 static std::vector<Parameter> parameters_of_failure(const ConsumerOptions& options,
                                                     const Item& item) {
     const Delivery& delivery = item.delivery;
@@ -437,7 +438,8 @@ void Applier::report_failure(Item& item) {
         item.pause = pauses_.after(shared_.failed.add(id) - 1);
     }
     shared_.log(Level::warning,
-                "event " + id + (item.outcome == Outcome::dead ? " is given up: " : " failed: ") +
+                "event " + id +
+                    (item.outcome == Outcome::dead ? " becomes a dead letter: " : " failed: ") +
                     item.failure.error + " (SQLSTATE " + item.failure.sqlstate + ")");
 }
 

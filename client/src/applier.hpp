@@ -1,16 +1,17 @@
 // Applies batches over a connection of its own.
 //
-// First all at once, on the assumption that nothing fails: one transaction, and as few waits for the
-// server as the handlers allow. If anything fails the transaction is rolled back and done again with a
-// savepoint per event, so that the failure finds its event and the others go on.
+// First it applies the whole batch at once, assuming that nothing fails: in one transaction, and
+// with as few waits for the server as the handlers allow. If anything fails, it rolls back and
+// applies the batch again with a savepoint per event. So the failure is tied to its event, and the
+// others go on.
 //
-// An applier, its connection and its items belong to one worker thread. It shares with others only
-// `Shared`, whose members have locks or are atomic, and rows of the database: it saves offsets in a row
-// of its own name, and begin_events() waits in the server for a transaction that applies the same
-// event.
+// An applier, its connection and its items belong to one worker thread. It shares two things with
+// other threads: `Shared`, whose members have locks or are atomic, and rows of the database. It
+// saves offsets in a row of its own name, so appliers do not wait for each other there.
+// begin_events() waits in the server for a transaction that applies the same event.
 //
-// If the connection is lost during COMMIT the result is not guessed. The batch runs again, and
-// begin_events() finds the events applied or not, after the old transaction has ended.
+// If the connection is lost during COMMIT, the result is unknown. The batch runs again, and
+// begin_events() finds its events applied or not, after the old transaction has ended.
 #pragma once
 
 #include <optional>
@@ -27,11 +28,12 @@ namespace inbox {
 
 class Applier {
   public:
-    // `name`: the row that offsets are saved in. Appliers of one name would wait for each other.
+    // `name` is the row in which offsets are saved. Appliers with the same name would wait for each
+    // other.
     Applier(Shared& shared, std::string name);
 
-    // Gives each item an outcome, unless the consumer stops. Throws DatabaseError for what waiting
-    // cannot repair.
+    // Gives each item an outcome, unless the consumer stops. Throws DatabaseError if waiting cannot
+    // help.
     void apply(std::span<Item> items);
 
   private:
@@ -58,20 +60,21 @@ class Applier {
     const std::string name_;
     std::optional<Connection> connection_;
     bool connected_before_ = false;
-    bool committing_ = false;  // COMMIT is sent, and its answer not there
-    bool in_doubt_ = false;    // something of the batch may be committed
+    bool committing_ = false;  // COMMIT was sent and not answered
+    bool in_doubt_ = false;    // a part of the batch may be committed
     Backoff pauses_;
     Backoff conflict_pauses_;
 };
 
 // Connects if there is no connection. Throws ConnectionLost.
 Connection& connect(const Shared& shared, std::optional<Connection>& connection);
-// Runs the handler in the transaction there is; throws what it does.
+// Runs the handler in the open transaction. Throws what the handler throws.
 void handle(const Shared& shared, Connection& connection, const Event& event);
-// What is being thrown, as a failure of the event. Throws on what is none: the connection is lost,
-// transactions got in each other's way, the server is in trouble, a statement of our own failed.
+// Turns the current exception into a failure of the event. Rethrows it if the event is not at
+// fault: the connection is lost, there was a conflict, the server is in trouble, or a statement of
+// the library failed.
 Failure failure_of_event();
-// pg_inbox is not there, or not for us: no waiting mends that.
+// pg_inbox is missing, or the role may not use it. Waiting cannot help.
 bool is_fatal(const StatementError& error);
 
 }  // namespace inbox

@@ -1,5 +1,5 @@
-// outbox::Backoff in the units of the client: exponential back-off with full jitter. The n-th pause is a
-// random part of base * 2^n, at most of max.
+// outbox::Backoff in the units of the client: exponential back-off with full jitter. Pause number n
+// is a random part of base * 2^n, and at most `max`.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class Backoff {
         : backoff_(micros(base), micros(max), outbox::random_seed()) {}
 
     milliseconds next() { return rounded(backoff_.next()); }
-    // The pause after this number of steps; does not count as one.
+    // Returns the pause after this number of steps, without counting a step.
     milliseconds after(unsigned steps) { return rounded(backoff_.after(steps)); }
     void reset() { backoff_.reset(); }
     unsigned steps() const { return backoff_.steps(); }

@@ -8,8 +8,8 @@
 
 namespace inbox {
 
-// So many statements are prepared per connection. A handler that writes values into its statements
-// would fill the server's memory without a limit.
+// At most this many statements are prepared per connection. A handler that writes values into its
+// statements would otherwise fill the server's memory.
 static constexpr std::size_t max_prepared = 200;
 
 static std::string trimmed(const char* message) {
@@ -30,7 +30,8 @@ Connection::Connection(PGconn* connection, bool prepare, const Flag& give_up, Lo
       give_up_(give_up),
       log_(std::move(log)) {
     if (PQstatus(connection) != CONNECTION_OK)
-        lost(connection ? trimmed(PQerrorMessage(connection)) : "the connection factory made none");
+        lost(connection ? trimmed(PQerrorMessage(connection))
+                        : "the connection factory returned no connection");
     PQsetNoticeReceiver(connection, pass_on_notice, &log_);
     run(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false)");
 }
@@ -45,8 +46,7 @@ void Connection::enter_pipeline() {
     const bool entered =
         PQsetnonblocking(connection_.get(), 1) == 0 && PQenterPipelineMode(connection_.get());
     if (!entered && PQstatus(connection_.get()) == CONNECTION_OK)
-        throw StatementError(Whose::handler, "55000",
-                             "the connection was left with something under way");
+        throw StatementError(Whose::handler, "55000", "the connection has a statement under way");
 }
 
 void Connection::send(Whose whose, const std::string& statement,
@@ -60,7 +60,7 @@ void Connection::send(Whose whose, const std::string& statement,
     enter_pipeline();
     const auto count = static_cast<int>(values.size());
     const int format = results == Format::binary;
-    // Those without parameters are short: BEGIN, COMMIT.
+    // Statements without parameters, such as BEGIN and COMMIT, are not worth preparing.
     if (prepares_ && count > 0 && !names_.contains(statement) && names_.size() < max_prepared)
         prepare(whose, statement);
     if (const auto known = names_.find(statement); known != names_.end())
@@ -90,7 +90,7 @@ void Connection::sent(int accepted, Whose whose, std::string prepares) {
 // Answers
 // ------------------------------------------------------------------------------------------------
 
-// What a server says that ends: the connection is as good as lost.
+// The server ends the session, so the connection is as good as lost.
 static bool server_leaves(const std::string& sqlstate) {
     return sqlstate == "57P01" || sqlstate == "57P02" || sqlstate == "57P03" ||
            sqlstate == "57P05" || sqlstate.starts_with("08");
@@ -121,9 +121,9 @@ Result Connection::finish() {
     Result last(nullptr);
     for (;;) {
         PGresult* answer = next_result();
-        if (answer == nullptr) {  // the end of what one statement returns
+        if (answer == nullptr) {  // the end of the results of one statement
             if (sent_.empty())
-                lost("the server answers what it was not asked");
+                lost("the server sent an answer without a request");
             sent_.pop_front();
             continue;
         }
@@ -142,7 +142,8 @@ Result Connection::finish() {
         if (status == PGRES_PIPELINE_ABORTED)
             continue;
         if (status != PGRES_FATAL_ERROR)
-            lost("COPY is for Transaction::native() only");  // there is no way back to the pipeline
+            // A connection in this state cannot return to the pipeline.
+            lost("COPY is for Transaction::native() only");
         std::string sqlstate = sqlstate_of(answer);
         if (server_leaves(sqlstate))
             lost(message_of(answer));
@@ -193,7 +194,7 @@ void Connection::lost(const std::string& why) {
 
 PGconn* Connection::plain() {
     finish();
-    // Handlers expect the connection that they know.
+    // Handlers expect a blocking connection outside pipeline mode.
     if (!PQexitPipelineMode(connection_.get()) || PQsetnonblocking(connection_.get(), 0) != 0)
         lost(trimmed(PQerrorMessage(connection_.get())));
     return connection_.get();
@@ -202,18 +203,17 @@ PGconn* Connection::plain() {
 void Connection::check_plain() const {
     if (PQstatus(connection_.get()) != CONNECTION_OK)
         throw ConnectionLost(trimmed(PQerrorMessage(connection_.get())));
-    // In the pipeline again nobody knows, until the next finish().
+    // In pipeline mode the state of the transaction is not known before the next finish().
     if (PQpipelineStatus(connection_.get()) == PQ_PIPELINE_OFF && !in_transaction())
-        throw StatementError(
-            Whose::handler, "25000",
-            "the handler has left the connection without a transaction that can go on");
+        throw StatementError(Whose::handler, "25000",
+                             "the handler left the connection without a usable transaction");
 }
 
 void Connection::discard() {
     try {
         finish();
     } catch (const StatementError&) {
-        // What follows is done because of it, or of an earlier one.
+        // Later failures follow from this one or an earlier one.
     }
 }
 
@@ -222,7 +222,7 @@ void Connection::roll_back() {
     try {
         run(Whose::own, "ROLLBACK");
     } catch (const StatementError& error) {
-        lost(error.what());  // a handler has left it in some state
+        lost(error.what());  // a handler left it in an unusable state
     }
 }
 

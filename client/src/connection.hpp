@@ -1,4 +1,4 @@
-// A connection in pipeline mode: statements are sent without waiting, and their answers read
+// A connection in pipeline mode: statements are sent without waiting, and their answers are read
 // together.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace inbox {
 
 enum class Whose { own, handler };
 
-// Which statement failed: one of the library's own, whose failure says nothing about any event, or
+// A statement that failed: one of the library's own, whose failure says nothing about any event, or
 // one of the handler's.
 class StatementError : public DatabaseError {
   public:
@@ -35,44 +35,45 @@ enum class Format { text, binary };
 
 class Connection {
   public:
-    // Takes over what a ConnectionFactory has made. Throws ConnectionLost if that is no connection.
-    // Whoever waits for the server gets ConnectionLost when `give_up` is raised.
+    // Takes over the connection of a ConnectionFactory. Throws ConnectionLost if it has failed.
+    // When `give_up` is raised, functions that wait for the server throw ConnectionLost.
     Connection(PGconn* connection, bool prepare, const Flag& give_up, Log log);
-    Connection(const Connection&) = delete;  // libpq knows where log_ is
+    Connection(const Connection&) = delete;  // libpq refers to log_
     Connection& operator=(const Connection&) = delete;
 
-    // Sends a statement; what it returns is in the next finish().
+    // Sends a statement. Its result is part of the next finish().
     void send(Whose whose, const std::string& statement,
               const std::vector<Parameter>& parameters = {}, Format results = Format::text);
-    // Waits for the answers to all that was sent. Returns the last; throws the first failure,
-    // behind which nothing was executed. Outside a transaction all that was sent is one.
+    // Waits for the answers to all statements that were sent. Returns the last result. Throws the
+    // first failure; no statement after it was executed. Outside a transaction, all statements
+    // since the last finish() form one.
     Result finish();
-    // The same, and nothing is sent behind a failure: for those who look at each result.
+    // Calls send() and finish(), for callers that need each result.
     Result run(Whose whose, const std::string& statement,
                const std::vector<Parameter>& parameters = {}, Format results = Format::text) {
         send(whose, statement, parameters, results);
         return finish();
     }
 
-    // Not in pipeline mode, with nothing under way.
+    // Ends pipeline mode. Nothing is under way then.
     PGconn* plain();
-    // Throws unless a handler that was given plain() has left a transaction that can go on.
+    // Throws unless the handler that used plain() left a usable transaction.
     void check_plain() const;
-    // Like finish(), but does not mind failures.
+    // Like finish(), but ignores failures.
     void discard();
-    // Ends the transaction, whatever state it is in. Throws ConnectionLost if that is impossible.
+    // Ends the transaction in whatever state it is. Throws ConnectionLost if that is impossible.
     void roll_back();
     bool in_transaction() const {
         return PQtransactionStatus(connection_.get()) == PQTRANS_INTRANS;
     }
     bool is_idle() const { return PQtransactionStatus(connection_.get()) == PQTRANS_IDLE; }
-    // Prepares everything anew: plans and poolers can make prepared statements useless.
+    // Prepares all statements again: changed tables and poolers can make prepared ones unusable.
     void forget_statements();
 
   private:
     struct Sent {
         Whose whose;
-        std::string prepares;  // the statement; empty: it was executed
+        std::string prepares;  // the statement, or empty if it was executed and not prepared
     };
 
     void enter_pipeline();
@@ -87,7 +88,7 @@ class Connection {
     const Flag& give_up_;
     Log log_;
     std::deque<Sent> sent_;
-    std::unordered_map<std::string, std::string> names_;  // of prepared statements
+    std::unordered_map<std::string, std::string> names_;  // names of prepared statements
     unsigned last_name_ = 0;
 };
 

@@ -21,9 +21,9 @@ namespace inbox {
 
 using std::chrono::milliseconds;
 
-// For a source to send its last acknowledgements.
+// Time for a source to send its last acknowledgements.
 static constexpr milliseconds close_limit{5000};
-// Between looks at whether something that was begun has come about.
+// Pause between checks of a condition that has no notification.
 static constexpr milliseconds short_interval{100};
 
 static void check_options(const ConsumerOptions& options) {
@@ -91,7 +91,7 @@ Consumer::Impl::Impl(ConsumerOptions options, std::unique_ptr<Source> source,
     source_->set_log(shared_.options.log);
 }
 
-// What a thread ends with ends the consumer.
+// An exception in any thread ends the consumer.
 template <typename Task>
 void Consumer::Impl::start(Task task) {
     {
@@ -131,7 +131,7 @@ void Consumer::Impl::start_all() {
 void Consumer::Impl::run() {
     try {
         start_all();
-    } catch (...) {  // the system has no more threads: those that there are end
+    } catch (...) {  // the system has no more threads: end those that run
         shared_.stop.raise();
         finish();
         throw;
@@ -155,7 +155,7 @@ void Consumer::Impl::work(unsigned number) {
     for (;;) {
         std::vector<Item> items = dispatcher_.take(shared_.options.batch_size);
         if (items.empty() || shared_.stop.raised())
-            return;  // what was taken is not begun: the source gives it back
+            return;  // take() has not begun these deliveries, so the source gives them back
         applier.apply(items);
         settle(dispatcher_.finish(std::move(items)));
     }
@@ -168,12 +168,12 @@ void Consumer::Impl::settle(std::vector<Delivery> done) {
         source_->ack(done);
         shared_.counters.acked += done.size();
     } catch (const std::exception& error) {
-        // They come again, and are found to be applied.
+        // The deliveries come again, and are then recognized as duplicates.
         shared_.log(Level::warning, source_->describe() + " cannot acknowledge: " + error.what());
     }
 }
 
-// What was begun has until the limit; what was not, the source gives back when it is closed.
+// Batches that have begun get until the limit. The source gives the rest back when it is closed.
 void Consumer::Impl::finish() {
     dispatcher_.stop();
     {

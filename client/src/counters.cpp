@@ -27,7 +27,7 @@ void RecentTimes::percentiles(std::chrono::microseconds& p50,
 
 ConsumerMetrics Counters::snapshot() const {
     ConsumerMetrics metrics;
-    // What comes of something is read before it, so that nobody sees a result without its cause.
+    // Results are read before their causes, so that no snapshot has a result without its cause.
     metrics.acked = acked;
     metrics.nacked = nacked;
     metrics.dead = dead;
@@ -115,12 +115,12 @@ std::string open_metrics(const ConsumerMetrics& m, const std::string& consumer) 
     out.counter("nacked", "Deliveries given back to the source.", m.nacked);
     out.counter("transactions", "Transactions committed.", m.transactions);
     out.counter("in_doubt", "Commits whose answer was lost.", m.in_doubt);
-    out.counter("database_reconnects", "Connections to the database made anew.",
-                m.database_reconnects);
-    out.counter("source_reconnects", "Times the source was opened anew.", m.source_reconnects);
+    out.counter("database_reconnects", "Reconnections to the database.", m.database_reconnects);
+    out.counter("source_reconnects", "Reopenings of the source.", m.source_reconnects);
     out.gauge("outstanding_messages", "Deliveries received and not settled.",
               std::to_string(m.outstanding_messages));
-    out.gauge("outstanding_bytes", "Their size.", std::to_string(m.outstanding_bytes));
+    out.gauge("outstanding_bytes", "Bytes of deliveries received and not settled.",
+              std::to_string(m.outstanding_bytes));
     out.gauge("lag_seconds", "From published to committed, of the last event.",
               OpenMetrics::seconds(m.lag));
     out.quantiles("apply_seconds", "Time of a batch, from its start to its commit.", m.apply_p50,

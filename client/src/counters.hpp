@@ -1,4 +1,4 @@
-// What a consumer counts.
+// The counters of a consumer.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ class RecentTimes {
   private:
     mutable std::mutex mutex_;
     std::array<std::chrono::microseconds, 1000> times_{};
-    std::size_t count_ = 0;  // ever
+    std::size_t count_ = 0;  // since the beginning
 };
 
 struct Counters {

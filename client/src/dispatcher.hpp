@@ -1,19 +1,19 @@
-// Deliveries that were received and not settled: who may work at which, and in what order.
+// Deliveries that were received and not settled: which worker may take which, and in what order.
 //
-// Deliveries of one ordering key wait in one line; each without a key is a line of its own. A line is
-// always in exactly one place:
+// Deliveries of one ordering key form a line; each delivery without a key is a line of its own. A
+// line is always in exactly one place:
 //
 //   ready_   some deliveries wait, and any worker may take them
-//   taken    a worker has its front; add() appends behind it, and nobody else takes from it
-//   held_    an event of it failed; after a pause the receiving thread gives all of it back to the
-//            source
+//   taken    one worker has its front; add() appends behind it, and no other worker takes from it
+//   held_    one of its events failed; after a pause the receiving thread gives all of it back to
+//            the source
 //
-// finish() moves a taken line to ready_, to held_ or, if it is empty, away. So at most one worker has
-// events of a key, and a failed event keeps the later ones of its key behind it.
+// finish() moves a taken line to ready_, or to held_, or removes it if it is empty. So at most one
+// worker has events of a key, and a failed event keeps the later ones of its key behind it.
 //
-// Threads: one thread receives (room, add, take_held, take_all), several apply (take, finish), and any
-// thread may call the rest. All state is under mutex_, which is never held during I/O. work_ is
-// signalled when a line becomes ready, finished_ when a worker finishes.
+// Threads: one thread receives (room, add, take_held, take_all), several apply (take, finish), and
+// any thread may call the rest. All state is under mutex_, which is never held during I/O. work_ is
+// notified when a line becomes ready, finished_ when a worker finishes.
 #pragma once
 
 #include <chrono>
@@ -39,14 +39,14 @@ struct Line {
 };
 
 enum class Outcome {
-    open,       // not known yet, or never: the consumer stops
+    open,       // not known yet, or the consumer stopped before it was
     applied,    // committed
     duplicate,  // was applied before
-    dead,       // is in the dead letters
-    failed,     // comes again
-    behind,     // an earlier one of its key has failed: comes again after it
+    dead,       // became a dead letter
+    failed,     // will come again
+    behind,     // an earlier event of its key failed, and it will come again after that one
 };
-// The source need not deliver it again.
+// True if the source need not deliver the event again.
 inline bool is_done(Outcome outcome) {
     return outcome == Outcome::applied || outcome == Outcome::duplicate || outcome == Outcome::dead;
 }
@@ -60,10 +60,10 @@ struct Item {
     Delivery delivery;
     std::shared_ptr<Line> line;
     Outcome outcome = Outcome::open;
-    Failure failure{};                   // if it failed
-    bool owed = false;                   // its id is committed, though it was not handled
-    bool reported = false;               // and the database knows
-    std::chrono::milliseconds pause{0};  // before it is given back
+    Failure failure{};                   // only if it failed
+    bool owed = false;                   // its id is committed although it was not handled
+    bool reported = false;               // the failure is in the database
+    std::chrono::milliseconds pause{0};  // pause before it is given back
 };
 
 class Dispatcher {
@@ -71,21 +71,23 @@ class Dispatcher {
     Dispatcher(std::size_t max_messages, std::size_t max_bytes)
         : max_messages_(max_messages), max_bytes_(max_bytes) {}
 
-    // By the thread that receives. Returns how many more may come; waits for at most `wait` until it is
-    // more than 0. Once full, there is room again only below 80 %.
+    // For the receiving thread. Returns the number of deliveries that may be added; waits for at
+    // most `wait` until it is more than 0. Once full, there is no room before usage falls below 80
+    // %.
     std::size_t room(std::chrono::milliseconds wait);
     void add(std::vector<Delivery> deliveries);
 
-    // By workers. Waits for deliveries and returns them, those of a key together and in their order.
+    // For workers. Waits for deliveries and returns them, those of a key together and in order.
     // Returns none after stop().
     std::vector<Item> take(std::size_t max);
-    // Ends what take() began. Returns the deliveries to acknowledge.
+    // Ends the work on items of take(). Returns the deliveries to acknowledge.
     std::vector<Delivery> finish(std::vector<Item> items);
 
-    // Returns the deliveries whose pause is over, which are to be given back.
+    // Returns the deliveries whose pause is over. They must be given back to the source.
     std::vector<Delivery> take_held(Clock::time_point now);
-    // Takes everything. Waits for at most `wait` until all workers have finished; meanwhile they get
-    // nothing more. Returns false, and takes nothing, if one has not finished by then.
+    // Takes all deliveries. Waits for at most `wait` until all workers have finished; meanwhile
+    // take() returns nothing. Returns false, and takes nothing, if a worker has not finished by
+    // then.
     bool take_all(std::chrono::milliseconds wait, std::vector<Delivery>& all);
 
     void stop();
@@ -101,12 +103,12 @@ class Dispatcher {
     const std::size_t max_bytes_;
     mutable std::mutex mutex_;
     std::condition_variable work_, finished_;
-    std::unordered_map<std::string, std::shared_ptr<Line>> keys_;  // lines that have a key
+    std::unordered_map<std::string, std::shared_ptr<Line>> keys_;  // lines with a key
     std::deque<std::shared_ptr<Line>> ready_;
     std::vector<std::shared_ptr<Line>> held_;
     std::size_t messages_ = 0;
     std::size_t bytes_ = 0;
-    unsigned busy_ = 0;  // workers that have something
+    unsigned busy_ = 0;  // workers that have items
     bool full_ = false;
     bool paused_ = false;
     bool stopped_ = false;

@@ -19,7 +19,7 @@ static std::int64_t integer(std::string_view bytes) {
     return bytes.size() == 4 ? static_cast<std::int32_t>(value) : static_cast<std::int64_t>(value);
 }
 
-// Microseconds since 2000.
+// Converts microseconds since 2000.
 static Time timestamp(std::string_view bytes) {
     using namespace std::chrono;
     return Time{sys_days{2000y / January / 1}.time_since_epoch() + microseconds{integer(bytes)}};
@@ -90,7 +90,8 @@ Event EventRows::event(int row) const {
     event.content_type = value(row, content_type_);
     if (!is_null(headers_))
         event.headers =
-            headers_from_json(value(row, headers_).substr(1));  // behind jsonb's version
+            // After the version of the jsonb format.
+            headers_from_json(value(row, headers_).substr(1));
     if (!is_null(payload_))
         event.payload = value(row, payload_);
     event.occurred_at = timestamp(value(row, occurred_at_));

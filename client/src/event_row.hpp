@@ -1,5 +1,5 @@
-// Events in the rows of outbox.fetch() and inbox.claim(), whose columns have the same names.
-// Binary.
+// Reads events from the rows of outbox.fetch() and inbox.claim(), whose columns have the same
+// names. Results are in binary format.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class EventRows {
     Event event(int row) const;
     std::size_t size(int row) const;  // in bytes, of all columns
     std::string uuid(int row, const char* column) const;
-    std::int64_t position(int row) const;  // 0: there is none
+    std::int64_t position(int row) const;  // 0 if there is none
 
   private:
     int column(const char* name) const;

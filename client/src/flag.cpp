@@ -25,7 +25,7 @@ void Flag::raise() noexcept {
     const int saved = errno;
     raised_ = true;
     const std::uint64_t one = 1;
-    // Fails only when the counter is full, and then it is readable.
+    // Fails only if the counter is at its limit, and then the descriptor is readable.
     [[maybe_unused]] const ssize_t written = write(descriptor_, &one, sizeof one);
     errno = saved;
 }

@@ -1,4 +1,4 @@
-// A flag that is raised once and stays so. Can be waited for, with others in poll() as well.
+// A flag that is raised once and stays raised. Threads can wait for it, also in poll() with others.
 #pragma once
 
 #include <atomic>
@@ -13,13 +13,13 @@ class Flag {
     Flag(const Flag&) = delete;
     Flag& operator=(const Flag&) = delete;
 
-    // Also from a signal handler.
+    // Safe in a signal handler.
     void raise() noexcept;
     bool raised() const noexcept { return raised_; }
-    // Waits until it is raised, at most so long; returns whether it is.
+    // Waits for at most `limit`. Returns whether the flag is raised.
     bool wait(std::chrono::milliseconds limit) const noexcept;
     void wait() const noexcept;
-    // Readable when it is raised.
+    // Readable once the flag is raised.
     int descriptor() const noexcept { return descriptor_; }
 
   private:

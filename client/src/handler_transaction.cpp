@@ -4,7 +4,7 @@ namespace inbox {
 
 static void check_open(bool in_transaction) {
     if (!in_transaction)
-        throw StatementError(Whose::handler, "25P01", "the handler has ended the transaction");
+        throw StatementError(Whose::handler, "25P01", "the handler ended the transaction");
 }
 
 Result HandlerTransaction::execute(const std::string& statement,

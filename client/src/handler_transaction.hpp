@@ -15,7 +15,8 @@ class HandlerTransaction final : public Transaction {
     void queue(const std::string& statement, const std::vector<Parameter>& parameters) override;
     PGconn* native() override;
 
-    // Throws what a handler was told and did not let pass, and when it has ended the transaction.
+    // Throws an exception that the handler caught and did not rethrow. Throws if the handler ended
+    // the transaction.
     void check() const;
 
   private:

@@ -53,7 +53,7 @@ void Housekeeper::look_for_reset() {
                      {shared_.options.name, shared_.subscription, std::string(found.text(0, 0)),
                       shared_.instance});
     resetting_ = false;
-    shared_.log(Level::info, "the offset was reset, and the source has gone there");
+    shared_.log(Level::info, "the offset was reset, and the source moved to it");
 }
 
 void Housekeeper::prune() {
@@ -93,7 +93,7 @@ void Housekeeper::try_redriven(const std::string& token, const Event& event) {
         return;
     } catch (const StatementError& error) {
         if (error.sqlstate() ==
-            "IL001") {  // others have it now, or an earlier one of its key failed
+            "IL001") {  // another consumer has it now, or an earlier event of its key failed
             connection_->roll_back();
             return;
         }

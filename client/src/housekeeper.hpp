@@ -1,5 +1,5 @@
-// What a consumer does besides applying deliveries: carries out resets of its offset, prunes the
-// deduplication window, applies messages that people have redriven.
+// The periodic work of a consumer: carries out resets of its offset, prunes the deduplication
+// window, and applies messages that operators have redriven.
 #pragma once
 
 #include <optional>
@@ -17,9 +17,9 @@ class Housekeeper {
   public:
     Housekeeper(Shared& shared, Receiver& receiver) : shared_(shared), receiver_(receiver) {}
 
-    // One round. Whatever fails is logged, and tried again in the next.
+    // Does one round. Failures are logged, and tried again in the next round.
     void turn();
-    // There is something that should not wait for the next round in its time.
+    // True if the next round should not wait for the interval.
     bool in_a_hurry() const { return resetting_; }
 
   private:
@@ -34,7 +34,7 @@ class Housekeeper {
     Receiver& receiver_;
     std::optional<Connection> connection_;
     bool resetting_ = false;
-    std::set<std::string> failing_;  // tasks, so that each is logged once
+    std::set<std::string> failing_;  // names of failing tasks, so that each is logged once
 };
 
 }  // namespace inbox

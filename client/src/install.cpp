@@ -11,8 +11,8 @@ namespace inbox {
 
 namespace {
 
-// Everything as in CREATE EXTENSION, whose scripts these are. The lock is for those who install at
-// the same time; its number is any that nobody else has.
+// Runs the scripts of CREATE EXTENSION under the same settings. The lock makes processes that
+// install at the same time wait; its number is arbitrary.
 constexpr const char* prepare = R"(
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = warning;
@@ -25,11 +25,14 @@ constexpr const char* look = R"(
 SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_inbox'),
        other.nspname, pg_get_userbyid(other.nspowner),
        n.oid IS NULL,
-       NOT EXISTS (SELECT FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = n.oid),
-       EXISTS (SELECT FROM pg_proc WHERE pronamespace = n.oid AND proname = 'version' AND pronargs = 0)
+       NOT EXISTS (SELECT FROM pg_depend
+                    WHERE refclassid = 'pg_namespace'::regclass AND refobjid = n.oid),
+       EXISTS (SELECT FROM pg_proc
+                WHERE pronamespace = n.oid AND proname = 'version' AND pronargs = 0)
   FROM (VALUES (1)) AS one LEFT JOIN pg_namespace AS n ON n.nspname = 'inbox'
   LEFT JOIN pg_namespace AS other
-    ON other.nspname IN ('inbox', 'inbox_internal') AND pg_get_userbyid(other.nspowner) <> current_user
+    ON other.nspname IN ('inbox', 'inbox_internal')
+   AND pg_get_userbyid(other.nspowner) <> current_user
  ORDER BY other.nspname LIMIT 1
 )";
 
@@ -37,7 +40,7 @@ DatabaseError refusal(std::string sqlstate, const std::string& message, const st
     return {std::move(sqlstate), message + "\nHINT:  " + hint};
 }
 
-// Undone unless it is committed.
+// Rolls back unless it is committed.
 class Installation {
   public:
     Installation(PGconn* connection, const Scripts& scripts)
@@ -79,8 +82,8 @@ class Installation {
         throw DatabaseError(state, PQresultErrorMessage(result.native()));
     }
 
-    // Empty: it is not there, and nothing is in its place. A schema of somebody else is not looked
-    // into: what is in it would run with our rights.
+    // Returns an empty version if pg_inbox is not installed and the schemas are free. Does not call
+    // functions in a schema of another role: they would run with our privileges.
     std::string find_version() {
         const Result found = execute(look);
         const auto is = [&](int column) { return found.text(0, column) == "t"; };
@@ -95,7 +98,7 @@ class Installation {
         if (is(4))
             return "";
         if (!is(5))
-            throw refusal("42P06", "schema \"inbox\" exists, and is not that of pg_inbox",
+            throw refusal("42P06", "schema \"inbox\" exists, and does not belong to pg_inbox",
                           "Rename it, or install pg_inbox in another database.");
         return std::string(execute("SELECT inbox.version()").text(0, 0));
     }
@@ -114,7 +117,7 @@ class Installation {
             throw refusal("55000", there + "which is newer than " + ours + " of this library",
                           "Use a library of that version, or a newer one.");
         if (!path)
-            throw refusal("55000", there + "from which there is no way to " + ours,
+            throw refusal("55000", there + "which cannot be upgraded to " + ours,
                           "Upgrade to a version between them first, with the library of that "
                           "version.");
         for (const UpgradeScript* script : *path)

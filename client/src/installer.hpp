@@ -1,4 +1,4 @@
-// inbox::install() with other scripts than those of this library.
+// inbox::install() with other scripts than those of this library, for tests.
 #pragma once
 
 #include "inbox/install.hpp"

@@ -1,4 +1,4 @@
-// What a PullSource holds: leases of outbox.fetch(), and what is to be said about them.
+// The leases of outbox.fetch() that a PullSource has, and the settlements to send about them.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +12,23 @@
 
 namespace inbox {
 
-// To be told to the database, in this order.
+// A settlement to send to the database. The order of settlements matters.
 struct Settlement {
     std::string token;
-    // Refused, those of a key in their order. None: everything under the lease that was not refused
-    // is settled, and the lease ends.
+    // Ids of nacked events, those of a key in order. If it is empty, the lease ends, and all events
+    // under it that were not nacked are settled.
     std::vector<std::string> nacked;
 };
 
-// Not for several threads at once.
+// Not thread-safe.
 class Leases {
   public:
     void add(const std::string& token, std::size_t events) { open_[token] += events; }
-    // Others have what was under it.
+    // Forgets a lease that was lost: other consumers have its events now.
     void forget(const std::string& token) { open_.erase(token); }
     void forget_all();
 
-    // Handles that are not known are passed over: their leases were lost.
+    // Ignores handles that are not known, because their leases were lost.
     void ack(std::span<const Delivery> deliveries);
     void nack(std::span<const Delivery> deliveries);
 
@@ -38,7 +38,7 @@ class Leases {
   private:
     void settle(const std::string& token, std::size_t events);
 
-    std::unordered_map<std::string, std::size_t> open_;  // events not settled, by token
+    std::unordered_map<std::string, std::size_t> open_;  // by token: number of events not settled
     std::deque<Settlement> settlements_;
 };
 

@@ -27,8 +27,14 @@ static std::string interval(milliseconds time) {
     return std::to_string(time.count()) + " ms";
 }
 
-// Over one connection receive() fetches; over the other a thread settles and extends. So neither
-// waits for the other, and the worker that has committed waits for neither.
+// Uses two connections, so that neither side waits for the other, and workers wait for neither.
+//
+// Over `fetching_` the thread that calls receive() or seek() fetches, under fetching_mutex_. Over
+// `settling_` the housekeeper sends settlements and extends leases; only that thread uses it.
+// Workers only change `leases_` under mutex_ and notify the housekeeper. mutex_ is never held while
+// a server answers; fetching_mutex_ is, and is always locked first. The housekeeper sends the
+// settlement at the front of the queue without a lock, and removes it afterwards only if it is
+// still at the front, because a seek may have cleared the queue meanwhile.
 class PullSource::Impl {
   public:
     Impl(ConnectionFactory connect, std::string destination, PullOptions options, Log log);
@@ -49,7 +55,7 @@ class PullSource::Impl {
     auto ask(Task task);
     std::vector<Delivery> fetch(std::size_t max_messages);
 
-    void keep();
+    void keep_house();
     void settle_and_extend(std::unique_lock<std::mutex>& lock);
     void settle(const Settlement& settlement);
     void extend_all(std::unique_lock<std::mutex>& lock);
@@ -61,20 +67,20 @@ class PullSource::Impl {
     const std::string destination_;
     const std::string source_;
     const PullOptions options_;
-    const Log log_;  // every thread calls it
+    const Log log_;  // called from all threads
     Flag give_up_;
 
-    std::mutex fetching_mutex_;  // taken before mutex_, and held while the server answers
+    std::mutex fetching_mutex_;  // locked before mutex_, and held while the server answers
     std::optional<Connection> fetching_;
     milliseconds pause_ = poll_min;
 
-    std::mutex mutex_;  // of all below
+    std::mutex mutex_;  // for the following members
     std::condition_variable changed_;
     Leases leases_;
     bool closing_ = false;
-    bool keeping_ = false;  // the thread is at work
-    std::thread keeper_;
-    std::optional<Connection> settling_;  // the thread's own
+    bool keeping_ = false;  // the housekeeper is running
+    std::thread housekeeper_;
+    std::optional<Connection> settling_;  // for the housekeeper only
     Clock::time_point extend_at_;
 };
 
@@ -104,14 +110,15 @@ void PullSource::Impl::connect(std::optional<Connection>& connection) {
 // Fetching
 // ------------------------------------------------------------------------------------------------
 
-// There is no such destination, no right to it, no pg_outbox, or a default of the role forbids it.
+// The destination or pg_outbox does not exist, a privilege is missing, or a default of the role
+// forbids it.
 static bool is_for_good(const DatabaseError& error) {
     const std::string& state = error.sqlstate();
     return state == "42704" || state == "42501" || state == "42883" || state == "3F000" ||
            state == "0A000";
 }
 
-// Runs the task over the connection that fetches. The caller has locked fetching_mutex_.
+// Runs the task over the fetching connection. The caller has locked fetching_mutex_.
 template <typename Task>
 auto PullSource::Impl::ask(Task task) {
     try {
@@ -135,7 +142,7 @@ void PullSource::Impl::open() {
         return;
     keeping_ = true;
     const outbox::SignalsBlocked blocked;
-    keeper_ = std::thread([this] { keep(); });
+    housekeeper_ = std::thread([this] { keep_house(); });
 }
 
 std::vector<Delivery> PullSource::Impl::receive(std::size_t max_messages, milliseconds wait) {
@@ -157,7 +164,8 @@ std::vector<Delivery> PullSource::Impl::receive(std::size_t max_messages, millis
 
 std::vector<Delivery> PullSource::Impl::fetch(std::size_t max_messages) {
     const std::size_t max = std::min<std::size_t>(max_messages, options_.max_events);
-    // Until the lease is known: a seek in between would leave it one that nobody extends.
+    // Held until leases_ has the lease. After a seek in between, it would have a lease that is
+    // never extended.
     const std::lock_guard fetching(fetching_mutex_);
     const EventRows rows = ask([&](Connection& connection) {
         return EventRows(connection.run(
@@ -182,7 +190,7 @@ std::vector<Delivery> PullSource::Impl::fetch(std::size_t max_messages) {
     return deliveries;
 }
 
-// Leases end with it: so there is nothing to be said about them any more.
+// A seek ends all leases, so nothing is left to settle.
 void PullSource::Impl::seek(Time to) {
     const std::lock_guard fetching(fetching_mutex_);
     ask([&](Connection& connection) {
@@ -210,7 +218,7 @@ void PullSource::Impl::nack(std::span<const Delivery> deliveries) {
     changed_.notify_all();
 }
 
-void PullSource::Impl::keep() {
+void PullSource::Impl::keep_house() {
     Backoff pauses(milliseconds{100}, milliseconds{5000});
     std::unique_lock lock(mutex_);
     extend_at_ = Clock::now() + options_.lease / 3;
@@ -234,7 +242,7 @@ void PullSource::Impl::keep() {
     changed_.notify_all();
 }
 
-// Says what there is to say. Waits if there is nothing.
+// Sends all settlements. Waits if there are none.
 void PullSource::Impl::settle_and_extend(std::unique_lock<std::mutex>& lock) {
     changed_.wait_until(lock, extend_at_,
                         [this] { return closing_ || !leases_.settlements().empty(); });
@@ -245,7 +253,7 @@ void PullSource::Impl::settle_and_extend(std::unique_lock<std::mutex>& lock) {
         lock.unlock();
         settle(next);
         lock.lock();
-        // A seek may have cleared them meanwhile.
+        // A seek may have cleared the settlements meanwhile.
         if (std::deque<Settlement>& left = leases_.settlements();
             !left.empty() && left.front().token == next.token)
             left.pop_front();
@@ -262,7 +270,7 @@ void PullSource::Impl::settle(const Settlement& settlement) {
     std::unordered_set<std::string> behind;
     for (const std::string& id : settlement.nacked) {
         Result waits(nullptr);
-        // Those that wait behind another are not under the lease any more.
+        // Events behind a nacked one are no longer under the lease.
         if (behind.contains(id) ||
             !tell("SELECT outbox.nack($1::uuid, $2::uuid, 'the consumer could not apply it')",
                   {settlement.token, id}, &waits))
@@ -294,12 +302,12 @@ void PullSource::Impl::release_all(std::unique_lock<std::mutex>& lock) {
     }
 }
 
-// False: the lease is lost, or what is said of it is no news.
+// Returns false if the lease is lost, or if the server already knows.
 bool PullSource::Impl::tell(const std::string& statement, const std::vector<Parameter>& parameters,
                             Result* result) {
     const bool is_new = !settling_;
     connect(settling_);
-    // What a crash of the server then forgets is fetched again, and found to be applied.
+    // After a crash of the server, lost settlements make events come again as duplicates.
     if (is_new)
         settling_->run(Whose::own, "SET synchronous_commit = off");
     try {
@@ -321,8 +329,8 @@ void PullSource::Impl::close(milliseconds limit) noexcept {
     changed_.wait_for(lock, limit, [this] { return !keeping_; });
     give_up_.raise();
     lock.unlock();
-    if (keeper_.joinable())
-        keeper_.join();
+    if (housekeeper_.joinable())
+        housekeeper_.join();
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ namespace inbox {
 
 using std::chrono::milliseconds;
 
-// How late things may be done that are done between two calls of the source.
+// Longest delay of tasks that are done between two calls of the source.
 static constexpr milliseconds longest_wait{200};
 static constexpr milliseconds longest_wait_for_workers{1000};
 
@@ -77,7 +77,7 @@ void Receiver::seek_if_asked() {
             throw;
         shared_.log(Level::error, source_.describe() + " cannot seek: " + error.what());
         const std::lock_guard lock(mutex_);
-        to_seek_ = {};  // until the next round of housekeeping
+        to_seek_ = {};  // wait for the next round of housekeeping
         return;
     }
     give_back(left);

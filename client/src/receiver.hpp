@@ -1,4 +1,4 @@
-// The thread that has the source to itself: receives, gives back what failed, seeks.
+// The thread that calls the source: receives, gives back deliveries that failed, seeks.
 #pragma once
 
 #include <atomic>
@@ -16,11 +16,11 @@ class Receiver {
   public:
     Receiver(Shared& shared, Source& source, Dispatcher& dispatcher);
 
-    // Until the consumer stops. Throws SourceError for what no waiting mends.
+    // Runs until the consumer stops. Throws SourceError if waiting cannot help.
     void run();
 
-    // Has the source go to another time, when no worker has anything left of before. To be asked
-    // again until it returns true: it is done.
+    // Asks the source to move to another time, once no worker has deliveries from before. Call it
+    // again until it returns true: the move is done.
     bool seek(Time to);
 
   private:

@@ -8,7 +8,7 @@ namespace inbox {
 
 std::optional<std::vector<const UpgradeScript*>> upgrade_path(
     std::span<const UpgradeScript> scripts, std::string_view from, std::string_view to) {
-    // Breadth first: which script leads to each version on the shortest way from the first.
+    // Searches breadth first, so the first script found for a version is on the shortest way.
     std::map<std::string_view, const UpgradeScript*> reached{{from, nullptr}};
     std::vector<std::string_view> next{from};
     for (std::size_t i = 0; i < next.size() && !reached.contains(to); i++)

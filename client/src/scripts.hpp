@@ -1,4 +1,4 @@
-// The scripts that make pg_inbox, and those that bring it from one version to another.
+// The scripts that create pg_inbox and that upgrade it.
 #pragma once
 
 #include <optional>
@@ -14,20 +14,20 @@ struct UpgradeScript {
 };
 
 struct Scripts {
-    std::string_view version;  // what `create` makes
+    std::string_view version;  // version that `create` installs
     const char* create;
     std::span<const UpgradeScript> upgrades;
 };
 
-// Those of this library, made by cmake/EmbedSql.cmake.
+// The scripts of this library, made by cmake/EmbedSql.cmake.
 const Scripts& embedded_scripts();
 
-// The shortest way from one version to another, as PostgreSQL finds it for extensions; empty when
-// they are the same. Nothing: there is none.
+// Returns the shortest way from one version to another, as PostgreSQL finds it for extensions. It
+// is empty if both are the same, and std::nullopt if there is no way.
 std::optional<std::vector<const UpgradeScript*>> upgrade_path(
     std::span<const UpgradeScript> scripts, std::string_view from, std::string_view to);
 
-// Is version `a` newer than `b`? Numbers with dots between them.
+// Whether version `a` is newer than `b`. Versions are numbers separated by dots.
 bool is_newer(std::string_view a, std::string_view b);
 
 }  // namespace inbox

@@ -1,4 +1,4 @@
-// What the threads of a consumer share.
+// The state that the threads of a consumer share.
 #pragma once
 
 #include <mutex>
@@ -11,11 +11,11 @@
 
 namespace inbox {
 
-// Events that failed here and were given back: their next success is to be told to the database,
-// and nobody else's, which would cost each event a statement.
+// Events that failed here and were given back. When one succeeds, the database must be told; for
+// all other events this would be a wasted statement.
 class FailedEvents {
   public:
-    // Returns how often it has failed, as far as is known here.
+    // Returns how many of its failures are known here.
     unsigned add(const std::string& event_id) {
         const std::lock_guard lock(mutex_);
         if (attempts_.size() >= max_events && !attempts_.contains(event_id))
@@ -46,8 +46,8 @@ struct Shared {
 
     Counters counters{};
     FailedEvents failed{};
-    Flag stop{};     // nothing more is to be begun
-    Flag give_up{};  // what was begun is to be left
+    Flag stop{};     // nothing more may begin
+    Flag give_up{};  // work that has begun must be abandoned
 
     void log(Level level, const std::string& message) const {
         if (options.log)

@@ -27,7 +27,7 @@ bool is_uuid(std::string_view text) {
     return true;
 }
 
-// FNV-1a: nobody attacks it, it only has to spread.
+// FNV-1a suffices: the input is not hostile, the values only need to be spread.
 static std::uint64_t hash(std::uint64_t state, std::string_view text) {
     for (const unsigned char byte : text)
         state = (state ^ byte) * 0x100000001b3;
@@ -99,7 +99,7 @@ std::optional<std::string> headers_to_json(const std::map<std::string, std::stri
     return json + "}";
 }
 
-// Reads what jsonb prints, and ends early at anything else.
+// Reads the text form of jsonb, and stops at anything else.
 class HeadersReader {
   public:
     explicit HeadersReader(std::string_view json) : rest_(json) {}
@@ -201,7 +201,7 @@ class HeadersReader {
         return value;
     }
 
-    // A number, a boolean, null; or something nested, whole.
+    // Reads a number, a boolean, null, or a whole nested value.
     std::string_view other() {
         const std::string_view begin = rest_;
         int depth = 0;

@@ -7,10 +7,10 @@
 //     --name NAME          the consumer; default: catalog
 //     --projection TABLE   default: catalog_read.video_projection
 //     --history            also writes catalog_read.video_history
-//     --publish TOPIC      also tells others, by an event in this database's own outbox
+//     --publish TOPIC      also publishes an event through the outbox of this database
 //
-// Works until SIGTERM or SIGINT; then finishes what it has begun and prints its metrics. With
-// PUBSUB_EMULATOR_HOST in the environment it goes there.
+// Runs until SIGTERM or SIGINT. Then it finishes what it has begun and prints its metrics. With
+// PUBSUB_EMULATOR_HOST in the environment it connects to that emulator.
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -99,8 +99,8 @@ class Catalog {
             {e.id, e.aggregate_id, version(e), e.type});
     }
 
-    // Committed with what was applied. Should this event be applied anew after inbox.forget(), the
-    // id of the source keeps others from hearing of it twice.
+    // Commits together with the applied event. If the event is applied again after inbox.forget(),
+    // the id of the source event keeps this from being published twice.
     void publish(inbox::Transaction& t, const inbox::Event& e) const {
         t.queue(
             "SELECT outbox.enqueue('catalog_entry', $1, 'CatalogEntryChanged', "

@@ -12,11 +12,11 @@ CREATE TABLE catalog_read.video_projection (
     version          bigint      NOT NULL
 );
 
--- What readers read: so that another table can take the place of that one.
+-- Readers use this view, so that another table can replace the projection.
 CREATE VIEW catalog_read.video AS TABLE catalog_read.video_projection;
 
--- What happened to each video. A second entry for an event would be wrong, and no version keeps it away:
--- that each is applied once is up to the inbox.
+-- History of each video. An event applied twice would have two entries here, because no version
+-- prevents that: only the inbox does.
 CREATE TABLE catalog_read.video_history (
     number     bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     event_id   uuid        NOT NULL,

@@ -18,8 +18,8 @@ BEGIN
 END $$;
 CREATE TRIGGER next_version BEFORE UPDATE ON video FOR EACH ROW EXECUTE FUNCTION next_version();
 
--- Events carry the whole row. So whoever gets one needs none of those before it, and a projection can be
--- filled from any of them; what a deleted video was, nobody needs.
+-- Events carry the whole row. So a consumer can fill its projection from any event without earlier
+-- ones. A delete carries no row, because no consumer needs it.
 CREATE FUNCTION enqueue_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN

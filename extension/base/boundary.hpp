@@ -1,12 +1,13 @@
-// Between server code, where errors jump, and the C++ core, where errors are values or exceptions.
+// The boundary between server code, where errors jump, and the C++ core, where errors are values or
+// exceptions.
 //
-// call_core() runs C++ code on behalf of server code. Whatever goes wrong in there is copied into a
-// plain struct; only after every C++ frame is gone does raise() turn it into an ereport(). An
-// exception must never leave into C frames (std::terminate takes the whole server down), and an
-// ereport() must never jump over C++ objects (their destructors would not run).
+// call_core() runs C++ code on behalf of server code. It copies any error into a plain struct, and
+// raise() turns that into an ereport() when no C++ frame is left. An exception must never leave
+// into C frames, because std::terminate takes the whole server down. An ereport() must never jump
+// over C++ objects, because their destructors would not run.
 //
-// The other direction does not exist: the core cannot call the server. A frame of ours that calls
-// the server holds no object with a destructor; objects that must live longer belong to the
+// The core never calls the server. A function of ours that calls the server holds no object with a
+// destructor; objects that must live longer belong to the process.
 // process.
 #pragma once
 
@@ -31,7 +32,7 @@ struct CoreError {
 };
 static_assert(std::is_trivially_destructible_v<CoreError>);
 
-// snprintf is a macro of the server's here.
+// Here snprintf is a macro of the server.
 template <std::size_t size>
 void copy_text(char (&to)[size], std::string_view from) noexcept {
     const std::size_t length = from.size() < size ? from.size() : size - 1;
@@ -47,7 +48,7 @@ inline void copy_error(CoreError& to, const Error& from) noexcept {
     copy_text(to.hint, from.hint);
 }
 
-// `body` returns nothing, or an std::optional<Error>.
+// `body` returns void or std::optional<Error>.
 template <class Body>
 [[nodiscard]] CoreError call_core(Body&& body) noexcept {
     CoreError result;
@@ -72,10 +73,10 @@ template <class Body>
     return result;
 }
 
-// ereport(ERROR) with the SQLSTATE that fits.
+// Calls ereport(ERROR) with the SQLSTATE of the error.
 [[noreturn]] void raise(const CoreError& error);
 
-// Runs `body` as call_core() does, and raises what went wrong in it.
+// Runs `body` as call_core() does, and raises its error if it has one.
 template <class Body>
 void run_core(const Body& body) {
     static_assert(std::is_trivially_destructible_v<std::decay_t<Body>>,

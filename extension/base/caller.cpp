@@ -1,5 +1,5 @@
-// Functions that act for their caller are not for code that runs because somebody else touches a
-// table: functions of its indexes in VACUUM or ANALYZE, for example.
+// PostgreSQL runs code of a table's owner for other roles, functions of indexes in VACUUM or
+// ANALYZE for example. Such code must not call functions that act for their caller.
 #include "extension/base/caller.hpp"
 
 #include "extension/base/boundary.hpp"

@@ -1,11 +1,11 @@
-// Whether somebody asks for what a function is called to do.
+// Keeps code of a table's owner from acting for the role that maintains the table.
 #pragma once
 
 #include "extension/base/pg.hpp"
 
 namespace outbox {
 
-// Raises an error in a security-restricted operation.
+// Raises an error within a security-restricted operation.
 void refuse_restricted();
 
 }  // namespace outbox

@@ -11,12 +11,12 @@
 
 namespace outbox {
 
-// The first crash costs nothing. From the second in a row on the pause doubles, from a second to an
-// hour; for a database as a whole from the fifth.
+// The first crash causes no pause. From the second in a row the pause doubles, from one second to
+// one hour; for a database as a whole it starts with the fifth.
 static constexpr int harmless_crashes = 1;
 static constexpr int harmless_crashes_of_database = 4;
 static constexpr int longest_pause = 3600;  // seconds
-// A crash counts as one more in a row until a worker has lived for this long.
+// A worker that lives for this long ends the row of crashes.
 static constexpr int healthy_after = 600;  // seconds
 
 static int pause_after(const CrashNote& note) {
@@ -45,7 +45,7 @@ struct CrashFile {
     CrashNote notes[max_crash_notes];
 };
 
-// Written by the postmaster only.
+// Only the postmaster writes this. Children inherit it by fork() and only read it.
 static CrashNote notes[max_crash_notes];
 static const WorkerSlot* watched_slots = nullptr;
 static int watched_count = 0;
@@ -77,7 +77,8 @@ static void note_crash(const WorkerIdentity& identity, const NameData& name, int
     note.at = now;
 }
 
-// Whether it ended by itself when the server did; a signal it could mark, or SIGKILL.
+// Returns whether the worker caused the crash: its slot has a signal as its mark, or with `marked`
+// false no mark, which means SIGKILL.
 static bool crashed(const WorkerSlot& slot, bool marked) {
     const int mark = slot.ended_by;
     return slot.attached && slot.kind > WorkerKind::none && slot.kind <= WorkerKind::backfill &&
@@ -100,7 +101,7 @@ static bool note_crashes(bool marked) {
     return any;
 }
 
-// Without a word when it fails: it is for servers that do not start over by themselves.
+// Reports no errors: the file only matters to servers that do not start over by themselves.
 static void write_file() {
     const int file =
         open(file_name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
@@ -133,8 +134,8 @@ static void read_file() {
     }
 }
 
-// The shared memory is about to be dropped, because the server starts over or ends. Whether it will
-// have started over is not known yet.
+// Runs in the postmaster before the shared memory is dropped, because the server starts over or
+// ends. Which of the two happens is not known yet. SIGKILL is only assumed if no slot has a signal.
 static void take_notes(int exit_code, Datum) {
     const bool any = note_crashes(true) || note_crashes(false);
     if (any && exit_code != 0)
@@ -158,7 +159,7 @@ static constexpr int told_to_quit = -1;
 static constexpr int crash_signals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
 static struct sigaction previous_actions[lengthof(crash_signals)];
 
-// Async-signal-safe: a store, and no more.
+// Async-signal-safe: it only stores a number.
 static void mark_my_slot(int mark) {
     if (my_slot >= 0)
         shared->slots[my_slot].ended_by.store(mark, std::memory_order_relaxed);
@@ -166,15 +167,15 @@ static void mark_my_slot(int mark) {
 
 static void on_quit(int) {
     mark_my_slot(told_to_quit);
-    _exit(2);  // as SignalHandlerForCrashExit()
+    _exit(2);  // like SignalHandlerForCrashExit()
 }
 
 static void on_crash(int signal, siginfo_t* info, void*) {
-    // Since 16 the server can tell workers to quit with SIGABRT.
+    // Since version 16 the server can send SIGABRT to tell workers to quit.
     const bool told = info->si_code == SI_USER && info->si_pid == PostmasterPid;
     mark_my_slot(told ? told_to_quit : signal);
-    // Then whatever would have happened without us: a fault happens again when we return, a signal
-    // that was sent is sent again.
+    // Let the signal take its usual course: a fault happens again when this returns, and a signal
+    // that was sent is raised again.
     for (size_t i = 0; i < lengthof(crash_signals); i++)
         if (crash_signals[i] == signal)
             sigaction(signal, &previous_actions[i], nullptr);
@@ -185,7 +186,7 @@ static void on_crash(int signal, siginfo_t* info, void*) {
 void mark_slot_on_crash() {
     pqsignal(SIGQUIT, on_quit);
 
-    static char stack[32 * 1024];  // the ordinary one may be what has overflowed
+    static char stack[32 * 1024];  // the ordinary stack may have overflowed
     stack_t alternative = {};
     alternative.ss_sp = stack;
     alternative.ss_size = sizeof stack;
@@ -200,7 +201,7 @@ void mark_slot_on_crash() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Who starts workers
+// Parents of workers
 // ---------------------------------------------------------------------------------------------
 
 TimestampTz held_back_until(const CrashNote& note) {
@@ -213,7 +214,7 @@ TimestampTz held_back_until(const CrashNote& note) {
 }
 
 TimestampTz held_back_until(const WorkerIdentity& identity, const CrashNote** why) {
-    // With its keeper a database has no worker at all.
+    // A pause of the whole database holds back its keeper, without which no other worker starts.
     const WorkerIdentity all = {
         identity.kind == WorkerKind::keeper ? WorkerKind::none : identity.kind, identity.database,
         identity.object, identity.role};

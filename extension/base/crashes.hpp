@@ -1,17 +1,18 @@
-// Which of our workers made the server start over, so that one that does so again and again is held
-// back, with a pause that doubles each time, and no database can keep the server in crash recovery.
+// Finds the worker whose crash made the server start over, and holds it back with a pause that
+// doubles each time. So no database can keep the server in crash recovery.
 //
-//   a worker crashes          its signal handler marks its slot; then the signal takes its course
-//   SIGKILL, from anybody     marks nothing: that slot is the only one without a mark, for all
-//                             other workers mark theirs when the server tells them to quit
+//   a worker crashes          its signal handler marks its slot, then the signal takes its course
+//   SIGKILL, from anywhere    marks nothing; the other workers mark their slots when the server
+//                             tells them to quit, so that slot is the only one without a mark
 //   the server starts over    the postmaster reads the marks in the shared memory that it is about
-//                             to drop, and notes them in memory of its own; all processes that it
-//                             starts from then on are born with the notes
-//   restart_after_crash=off,  the notes go by way of a file in the data directory; a server that is
-//   or it cannot recover      shut down without a crash starts with no notes
+//                             to drop, and notes them in its own memory, which processes inherit
+//   restart_after_crash=off,  the postmaster passes the notes on in a file in the data directory; a
+//   or recovery fails         shutdown without a crash leaves no file
+// Each mark is written only by its worker, each note only by the postmaster, and children read the
+// notes they were born with. So nothing here needs a lock.
 //
-// Of the old shared memory the postmaster believes nothing: it reads at addresses it knows, and
-// what it reads there decides over nothing but pauses.
+// The postmaster trusts nothing in the old shared memory. It reads at addresses that it knows, and
+// what it reads there only decides about pauses.
 #pragma once
 
 #include "extension/base/pg.hpp"
@@ -19,28 +20,28 @@
 
 namespace outbox {
 
-// Of one worker; with WorkerKind::none of all in a database together, so that many workers that
-// take turns are held back as well.
+// The crashes of one worker. With WorkerKind::none: the crashes of all workers of a database, so
+// that many workers that crash in turn are held back as well.
 struct CrashNote {
     WorkerIdentity identity;
     NameData name;
-    std::int32_t count;   // in a row; 0: the note is free
-    std::int32_t signal;  // of the last one
-    TimestampTz at;       // the last one
+    std::int32_t count;   // in a row; 0 if the note is free
+    std::int32_t signal;  // of the last crash
+    TimestampTz at;       // of the last crash
 };
 
 // The notes this process was born with; unused ones have count 0.
-inline constexpr int max_crash_notes = 64;  // the oldest makes room
+inline constexpr int max_crash_notes = 64;  // a new note replaces the oldest
 const CrashNote* crash_notes();
 
-// By the postmaster, when there is new shared memory.
+// The postmaster calls this when there is new shared memory.
 void watch_shared_state_for_crashes();
 
-// By a worker, before it attaches to its slot.
+// A worker calls this before it attaches to its slot.
 void mark_slot_on_crash();
 
-// Whether a worker is held back, because of itself or its database: until when, and the note that
-// says why. 0: it is not.
+// Returns until when a worker is held back, because of itself or its database, and the note that
+// says why; 0 if it is not held back.
 TimestampTz held_back_until(const WorkerIdentity& identity, const CrashNote** why);
 // The same for one note.
 TimestampTz held_back_until(const CrashNote& note);

@@ -9,7 +9,8 @@ namespace outbox {
 static object_access_hook_type previous_object_access_hook = nullptr;
 static ProcessUtility_hook_type previous_process_utility_hook = nullptr;
 
-// Extensions, destinations and their credentials that come, change or go.
+// Wakes workers when an extension, a destination or its credentials are created, changed or
+// dropped.
 static void on_object_access(ObjectAccessType access, Oid catalog, Oid object, int sub_object,
                              void* argument) {
     if (previous_object_access_hook)
@@ -32,7 +33,8 @@ static void on_object_access(ObjectAccessType access, Oid catalog, Oid object, i
     }
 }
 
-// The database that nobody may be connected to while the statement runs; invalid: none.
+// Returns the database to which nobody may be connected while the statement runs; InvalidOid if
+// none.
 static Oid database_in_the_way(const Node* statement) {
     const char* name = nullptr;
     switch (nodeTag(statement)) {
@@ -89,8 +91,8 @@ static bool is_template(Oid database) {
     return is;
 }
 
-// What the server will ask of the role before it does anything. Whoever it will refuse must not
-// disturb anybody.
+// Checks the privileges that the server will ask for. A role that the server will refuse must not
+// disturb the workers.
 static bool may_disturb(Oid database, const Node* statement) {
     const bool owns = compat::owns_database(database, GetUserId());
     if (IsA(statement, CreatedbStmt))
@@ -100,12 +102,12 @@ static bool may_disturb(Oid database, const Node* statement) {
     return owns;
 }
 
-// Inside a transaction block the server refuses all of them but a rename.
+// Inside a transaction block the server refuses all of these statements except a rename.
 static bool is_refused_in_block(const Node* statement) {
     return !IsA(statement, RenameStmt);
 }
 
-// DROP DATABASE ... WITH (FORCE).
+// Returns whether the statement is DROP DATABASE ... WITH (FORCE).
 static bool ends_sessions(const Node* statement) {
     if (!IsA(statement, DropdbStmt))
         return false;
@@ -116,9 +118,9 @@ static bool ends_sessions(const Node* statement) {
     return false;
 }
 
-// Returns how many are still there. A check ends with its session, which is in the way as well, so
-// that it has to leave only when sessions have to. These the server ends, but not for an owner who
-// is no superuser, as the worker is.
+// Returns how many workers are still there. A check is asked to leave only when sessions have to
+// leave, because it ends with its session. The server would end its worker too, but not for an
+// owner that is not a superuser, because the worker runs as one.
 static int ask_to_leave(Oid database, const Node* statement) {
     int count = terminate_workers(database, WorkerKind::none);
     if (ends_sessions(statement))
@@ -126,7 +128,7 @@ static int ask_to_leave(Oid database, const Node* statement) {
     return count;
 }
 
-// Workers are connected, and would make DROP DATABASE fail. They leave, and stay away until
+// Workers are connected, so DROP DATABASE would fail. They leave now, and none starts before
 // release_hold().
 static void clear_database(Oid database, const Node* statement) {
     hold_database(database);
@@ -156,9 +158,9 @@ static void execute(const Utility& utility) {
          utility.parameters, utility.environment, utility.receiver, utility.completion);
 }
 
-// The hold ends with the statement: at once when it fails, whatever becomes of the transaction, and
-// in a block, which the role could leave open. Else at the end of the transaction, which is the end
-// of the statement: a worker that came between the two would find the database dropped.
+// Decides when the hold ends. It ends at once when the statement fails, and after a statement in a
+// block, because the role could leave the block open. Otherwise it ends with the transaction: a
+// worker that started before the commit would find the database dropped.
 static void execute_without_workers(const Utility& utility, Oid database, bool in_block) {
     PG_TRY();
     {
@@ -175,7 +177,8 @@ static void execute_without_workers(const Utility& utility, Oid database, bool i
         release_hold();
 }
 
-// What ends a prepared transaction may fail: somebody else's, or one that does not exist.
+// COMMIT or ROLLBACK PREPARED may fail, for example for another role's transaction; only its
+// success is noted.
 static void execute_two_phase(const Utility& utility, const TransactionStmt* statement) {
     if (statement->kind == TRANS_STMT_PREPARE)
         note_prepare(statement->gid);
@@ -198,7 +201,7 @@ static void on_utility(PlannedStmt* statement, const char* query, bool read_only
         return;
     }
     const Oid database = database_in_the_way(parsed);
-    // The current one: the server will refuse.
+    // The server will refuse this for the current database.
     if (!OidIsValid(database) || database == MyDatabaseId || !may_disturb(database, parsed)) {
         execute(utility);
         return;

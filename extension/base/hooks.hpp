@@ -1,10 +1,9 @@
-// Where pg_outbox listens to statements: what concerns its workers, and what they are in the way
-// of.
+// Hooks on statements that concern the workers, or that the workers would block.
 #pragma once
 
 namespace outbox {
 
-// From _PG_init, when preloading.
+// Called from _PG_init when the library is preloaded.
 void install_hooks();
 
 }  // namespace outbox

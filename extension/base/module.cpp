@@ -1,6 +1,6 @@
-// Entry of the module: what happens when the library is loaded.
+// Entry point of the module: what happens when the library is loaded.
 //
-// Where to go from here:
+// Where to read on:
 //   extension/produce/enqueue.cpp   outbox.enqueue: from a SQL call into the log
 //   extension/base/wakeup.cpp       what a commit does for the workers
 //   bgworker/                       launcher, keeper, relay, processor

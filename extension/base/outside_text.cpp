@@ -10,7 +10,7 @@ char* line_from_outside(std::string_view utf8) {
     run_core([&] { printable(utf8).copy(line, longest_printable); });
     if (GetDatabaseEncoding() == PG_UTF8)
         return line;
-    // A character that this encoding does not have would be an error.
+    // A character that this encoding lacks would raise an error.
     for (char* c = line; *c != '\0'; c++)
         if (IS_HIGHBIT_SET(*c))
             *c = '?';

@@ -1,4 +1,4 @@
-// What peers and producers say, on its way into a column or the server log.
+// Makes text from peers and producers safe for a column or the server log.
 #pragma once
 
 #include <string_view>
@@ -7,8 +7,8 @@
 
 namespace outbox {
 
-// One printable line in the encoding of the database, whatever bytes it is; no longer than is worth
-// to keep.
+// Returns one printable line in the encoding of the database, whatever the bytes are, cut to a
+// length worth keeping.
 char* line_from_outside(std::string_view utf8);
 Datum text_from_outside(std::string_view utf8);
 

@@ -28,7 +28,7 @@ Oid check_owns_table(Oid table) {
     return owner;
 }
 
-// The values of the first row, as texts; nullptr: there is none.
+// Returns the values of the first row as texts; nullptr if there is no row.
 static ArrayType* first_row() {
     if (SPI_tuptable == nullptr || SPI_processed == 0)
         return nullptr;

@@ -1,10 +1,10 @@
 // Code that belongs to a table runs with the rights of the table's owner, never with more.
 //
-// Whoever reads, plans or merely alters a table can run code of its owner: functions of index
+// A role that only reads, plans or alters a table may run code of its owner: functions of index
 // expressions and predicates, partition keys, statistics, domains, casts, generated columns,
-// policies, triggers, conditions. So whatever of ours does that, does it in here: as the owner and
-// restricted, as VACUUM and REFRESH MATERIALIZED VIEW do it. Names are looked up in pg_catalog
-// only: the role that happens to be at work must not be able to lend the owner its functions.
+// policies, triggers, conditions. Where our code does that, it uses this class: it runs as the
+// owner and restricted, as VACUUM and REFRESH MATERIALIZED VIEW do. Names are looked up in
+// pg_catalog only, so that the calling role cannot make the owner run the caller's functions.
 //
 // docs/architecture/trust.md lists the places.
 #pragma once
@@ -13,18 +13,18 @@
 
 namespace outbox {
 
-// InvalidOid: there is no such table.
+// Returns InvalidOid if there is no such table.
 Oid owner_of(Oid table);
 
-// Of two roles the one whose rights the other has, too: code of either may run as that one.
-// InvalidOid: neither has the rights of the other.
+// Returns the one of two roles whose rights the other has too, so that code of either may run as
+// that role. Returns InvalidOid if neither role has the rights of the other.
 Oid weaker_of(Oid one, Oid other);
 
 // Raises an error unless the current user has the rights of the table's owner. Returns the owner.
 Oid check_owns_table(Oid table);
 
-// From construction until give_back(); an error gives them back by itself. No destructor, for
-// errors jump over it.
+// Holds the rights from construction until give_back(); an error also gives them back. There is no
+// destructor, because errors jump over it.
 class [[nodiscard]] OwnersRights {
   public:
     explicit OwnersRights(Oid owner) {

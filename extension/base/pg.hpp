@@ -1,4 +1,5 @@
-// The server's headers, in the one order that works from C++, for server code and boundary files.
+// Includes the server's headers in the one order that works from C++, for server code and boundary
+// files.
 //
 // Include standard and core headers first, this last: postgres.h turns snprintf, printf, ERROR, LOG
 // and others into macros.
@@ -111,12 +112,12 @@ extern "C" {
 #include "extension/base/pg_compat.hpp"
 
 namespace outbox {
-// From the Unix epoch, which the core counts from, to that of PostgreSQL, in microseconds.
+// Microseconds from the Unix epoch, which the core uses, to PostgreSQL's epoch.
 constexpr int64 epoch_difference =
     static_cast<int64>(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY * USECS_PER_SEC;
 }  // namespace outbox
 
-// A function PostgreSQL can call: exported, though everything else is hidden.
+// Declares a function that PostgreSQL can call. It is exported, though everything else is hidden.
 #define OUTBOX_FUNCTION(name)                            \
     extern "C" PGDLLEXPORT Datum name(PG_FUNCTION_ARGS); \
     extern "C" {                                         \

@@ -1,13 +1,13 @@
-// What differs between the supported majors (15 to 18), under names that say what is meant.
-// No other file asks for PG_VERSION_NUM.
+// Differences between the supported major versions (15 to 18), under names that say what is meant.
+// No other file uses PG_VERSION_NUM.
 #pragma once
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
 #error "pg_outbox supports PostgreSQL 15 to 18"
 #endif
 
-// 15 marks nothing for export on ELF systems, so that with hidden visibility the module would have
-// no entry points at all; 16 made it the default visibility (commit 089480c07705).
+// Version 15 exports nothing on ELF systems, so with hidden visibility the module would have no
+// entry points. Version 16 exports them (commit 089480c07705).
 #if PG_VERSION_NUM < 160000
 #undef PGDLLEXPORT
 #define PGDLLEXPORT __attribute__((visibility("default")))
@@ -16,8 +16,8 @@ extern "C" PGDLLEXPORT void _PG_init(void);
 
 namespace outbox::compat {
 
-// 17 lets a wait event set belong to a resource owner; without one it lives as long as the process,
-// which before was said by the memory context (commit 50c67c2019ab).
+// In 17 a wait event set belongs to a resource owner; without one it lives as long as the process.
+// Before 17 the memory context decides that (commit 50c67c2019ab).
 inline WaitEventSet* create_process_wait_event_set(int events) {
 #if PG_VERSION_NUM >= 170000
     return CreateWaitEventSet(nullptr, events);
@@ -83,7 +83,7 @@ inline bool is_virtual([[maybe_unused]] Form_pg_attribute attribute) {
 #endif
 }
 
-// Names of our own in pg_stat_activity.wait_event came with 17 (commit c9af05465307).
+// Extensions can name their own wait events since 17 (commit c9af05465307).
 inline uint32 wait_event([[maybe_unused]] const char* name) {
 #if PG_VERSION_NUM >= 170000
     return WaitEventExtensionNew(name);
@@ -92,9 +92,9 @@ inline uint32 wait_event([[maybe_unused]] const char* name) {
 #endif
 }
 
-// How a background worker names our module. 18 finds modules outside the library directory by
-// dynamic_library_path, and only if the name has no directory (commit 4f7f7b037585); the patch by
-// which Debian does so before that needs the directory.
+// Name by which a background worker finds this module. Version 18 looks for modules outside the
+// library directory only if the name has no directory (commit 4f7f7b037585). Debian's patch for
+// earlier versions needs the directory.
 #if PG_VERSION_NUM >= 180000
 constexpr const char* module_name = "pg_outbox";
 #else

@@ -43,11 +43,11 @@ static void define_integer(const char* name, const char* description, const char
                             flags, nullptr, nullptr, nullptr);
 }
 
-// Read by name, in SQL: outbox_internal.destination_option().
+// outbox_internal.destination_option() reads this setting by name.
 static const config_enum_entry on_dead_letter_values[] = {
     {"release", 0, false}, {"block", 1, false}, {nullptr, 0, false}};
 
-// For check hooks.
+// Reports the error of a check hook.
 static bool accepted(const CoreError& error) {
     if (!error.failed)
         return true;
@@ -68,8 +68,8 @@ static bool check_allowed_hosts(char** value, void**, GucSource) {
 static const config_enum_entry on_full_log_values[] = {
     {"warn", OnFullLogWarn, false}, {"detach", OnFullLogDetach, false}, {nullptr, 0, false}};
 
-// Same destination rules as CREATE SERVER has; checked when the setting is, not when the relay
-// starts.
+// Applies the rules of CREATE SERVER when the value is set, so that a wrong value does not wait for
+// the relay to start.
 static bool check_default_destination(char** value, void**, GucSource) {
     if (**value == '\0')
         return true;
@@ -77,8 +77,8 @@ static bool check_default_destination(char** value, void**, GucSource) {
     return accepted(call_core([url] { return validate_server_options({{"url", url}}); }));
 }
 
-// pg_inbox is plain SQL: setting this is how inbox_internal.wake() asks for a wake-up at commit, also
-// in databases without pg_outbox. Where this library is not loaded it is a setting nobody reads.
+// pg_inbox is plain SQL. inbox_internal.wake() sets this to ask for a wake-up at commit, also in
+// databases without pg_outbox. Where this library is not loaded, setting it has no effect.
 static char* inbox_wake = nullptr;
 static void assign_inbox_wake(const char* value, void*) {
     if (strcmp(value, "messages") == 0)
@@ -87,8 +87,9 @@ static void assign_inbox_wake(const char* value, void*) {
         wake_at_commit(WakeConsumers);
 }
 
-// Kept for each role and database: what may run with its rights (sql/pg_inbox/confirm.sql). It is
-// defined so that every role may set it for itself; the value that a session has is of no use.
+// Names what may run with the rights of a role; it is kept per role and database
+// (sql/pg_inbox/confirm.sql). It is defined here so that every role may set it for itself. The
+// value in a session is not used.
 static char* inbox_confirmed = nullptr;
 
 void define(bool preloading) {
@@ -111,7 +112,7 @@ void define(bool preloading) {
     DefineCustomStringVariable(
         "outbox.default_destination",
         "URL of the destination in databases that have no foreign server for one.",
-        "If empty, events wait in the log.", &default_destination, "", PGC_SIGHUP, 0,
+        "If empty, events remain in the log.", &default_destination, "", PGC_SIGHUP, 0,
         check_default_destination, nullptr, nullptr);
     define_integer("outbox.max_attempts",
                    "Number of attempts after which a refused event becomes a dead letter.",
@@ -127,7 +128,7 @@ void define(bool preloading) {
                    "A single event larger than this is delivered alone.", &max_in_flight_size, 1024,
                    1024 * 1024, PGC_SIGHUP, GUC_UNIT_KB);
     define_integer("outbox.max_log_size",
-                   "Size of the log above which the server log has a warning.",
+                   "Size of the log above which a warning is written to the server log.",
                    "0 turns the warning off.", &max_log_size, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MB);
     define_integer("outbox.max_payload_size", "Size of the largest payload that can be enqueued.",
                    nullptr, &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
@@ -152,7 +153,7 @@ void define(bool preloading) {
         "hold much of the log, and that destination loses them.",
         &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     define_integer("outbox.poll_max",
-                   "Longest pause between two looks of an idle relay at the log.",
+                   "Longest pause between two polls of the log by an idle relay.",
                    "Commits wake relays. Polling covers prepared transactions and crashes.",
                    &poll_max, 10, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.poll_min",
@@ -188,7 +189,7 @@ void define(bool preloading) {
                    "A source event that is handled again after this time enqueues its events "
                    "again.",
                    &source_event_retention, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
-    DefineCustomStringVariable("inbox.wake", "Set by pg_inbox to have its workers look at commit.",
+    DefineCustomStringVariable("inbox.wake", "Set by pg_inbox to wake its workers at commit.",
                                nullptr, &inbox_wake, "", PGC_USERSET,
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
                                assign_inbox_wake, nullptr);

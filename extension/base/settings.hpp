@@ -1,4 +1,4 @@
-// The settings (GUCs) of pg_outbox. docs/settings.md is generated from what is registered here.
+// Settings (GUCs) of pg_outbox. docs/settings.md is generated from the definitions in settings.cpp.
 #pragma once
 
 #include "core/pipeline/pipeline.hpp"
@@ -7,21 +7,21 @@ namespace outbox::settings {
 
 enum OnFullLog { OnFullLogWarn, OnFullLogDetach };
 
-// In alphabetical order; units as in the names of the accessors below or in the comments.
-extern char* allowed_hosts;        // list; empty: see docs/security.md
+// In alphabetical order. Units are in the comments.
+extern char* allowed_hosts;        // list; see docs/security.md for what an empty one allows
 extern int backoff_max;            // ms
 extern int backoff_min;            // ms
 extern int connect_timeout;        // ms
 extern int cursor_flush_interval;  // ms
-extern char* default_destination;  // URL; empty: none
+extern char* default_destination;  // URL; empty if none
 extern int max_attempts;
 extern int max_in_flight;       // events
 extern int max_in_flight_size;  // kB
-extern int max_log_size;        // MB; 0: no limit
+extern int max_log_size;        // MB; 0 for no limit
 extern int max_payload_size;    // bytes
 extern int max_workers;
-extern int max_workers_per_database;  // 0: no limit
-extern int max_workers_per_role;      // 0: no limit
+extern int max_workers_per_database;  // 0 for no limit
+extern int max_workers_per_role;      // 0 for no limit
 extern int on_dead_letter;            // release, block
 extern int on_full_log;               // an OnFullLog
 extern int poll_max;                  // ms
@@ -36,7 +36,7 @@ extern int segment_age;             // s
 extern int segment_size;            // kB
 extern int source_event_retention;  // s
 
-// Registers them. Those that shape shared memory exist only in the postmaster's configuration, and
+// Registers the settings. Those that shape shared memory can only be set at server start, and exist
 // only when the library is preloaded.
 void define(bool preloading);
 

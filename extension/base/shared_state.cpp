@@ -111,8 +111,8 @@ int find_slot(const WorkerIdentity& identity) {
     return slot;
 }
 
-// One role is not to take all there is, by whatever number of consumers or tables. Backfills take
-// no more than half, for they come in numbers, and can wait for each other.
+// Keeps one role from taking all workers with many consumers or tables. Backfills get at most half,
+// because one role may start many of them, and they can wait for each other.
 static bool role_has_most(Oid account, WorkerKind kind) {
     if (!OidIsValid(account) || settings::max_workers_per_role == 0)
         return false;
@@ -138,7 +138,8 @@ static bool database_has_most(Oid database, WorkerKind kind) {
     return count >= settings::max_workers_per_database;
 }
 
-// Looked at under the same lock as the slots: once a hold is set, no worker comes after it.
+// Runs under the same lock as the slots are written: after a hold is set, no worker starts in that
+// database.
 static Refusal find_refusal(const WorkerIdentity& identity, Oid account, int slot) {
     if (is_held_locked(identity.database))
         return Refusal::database_is_held;
@@ -185,7 +186,7 @@ int reserve_slot(const WorkerIdentity& identity, const char* name, Oid account, 
         slot.read_to = 0;
         slot.reading = 0;
         slot.stats.reset();
-        if (chosen == shared->slots_used)
+        if (chosen == shared->slots_used)  // after its fields, for readers without the lock
             shared->slots_used = chosen + 1;
     }
     LWLockRelease(shared->lock);
@@ -277,6 +278,7 @@ int terminate_workers(Oid database, WorkerKind kind) {
 }
 
 void terminate_worker(int i) {
+    // The worker needs the lock to free its slot, so its pid cannot be that of another process.
     LWLockAcquire(shared->lock, LW_SHARED);
     if (shared->slots[i].attached)
         kill(shared->slots[i].pid, SIGTERM);
@@ -290,7 +292,7 @@ int terminate_checks(Oid database) {
         const pid_t pid = process.pid;
         if (process.databaseId != database || pid == 0)
             continue;
-        const char* type = GetBackgroundWorkerTypeByPid(pid);  // nullptr as well when it has gone
+        const char* type = GetBackgroundWorkerTypeByPid(pid);  // nullptr also if it has ended
         if (type == nullptr || strcmp(type, check_worker_type) != 0)
             continue;
         count++;
@@ -307,7 +309,8 @@ Datum slot_argument(int slot) {
     return Int64GetDatum((static_cast<int64>(shared->slots[slot].ticket) << 32) | slot);
 }
 
-// Wakes the keeper of the database, which started this worker or will start the next.
+// Wakes the keeper of the database, which started this worker or will start the next. Reads without
+// the lock: if the keeper leaves meanwhile, another process may be woken, which is harmless.
 static void wake_keeper(Oid database) {
     for (int i = 0; i < shared->slots_used; i++) {
         const Wakeup& wakeup = shared->wakeups[i];
@@ -321,7 +324,8 @@ static pid_t launcher_pid() {
     return launcher >= 0 ? ProcGlobal->allProcs[launcher].pid : 0;
 }
 
-// A worker has ended, so that another one may start for which there was no room.
+// A worker has ended, so there may be room for one that waited. A stale list is harmless: keepers
+// look again by themselves.
 static void wake_keepers_that_wait(Oid account) {
     Oid databases[SharedState::max_absent];
     int count = 0;
@@ -339,7 +343,7 @@ static void wake_keepers_that_wait(Oid account) {
 static void detach_from_slot(int exit_code, Datum) {
     WorkerSlot& slot = shared->slots[my_slot];
     Wakeup& wakeup = shared->wakeups[my_slot];
-    wakeup.database = InvalidOid;  // first: see wake_for_change()
+    wakeup.database = InvalidOid;  // before reading `reload`: see wake_for_change()
     wakeup.wanted = false;
     wakeup.process = -1;
     wakeup.kind = 0;
@@ -359,9 +363,10 @@ static void detach_from_slot(int exit_code, Datum) {
         wake_keeper(database);
         return;
     }
-    // 0: there was nothing to look after. Unless that changed just now, the launcher need not come
-    // back. After an error it comes by itself, if it is the one that started this keeper; and then
-    // after a pause, which a change would end.
+    // Exit code 0 means that there was nothing to look after. The launcher need not come back,
+    // unless something changed just now. After an error, the launcher that started this keeper sees
+    // its end and waits for a pause, which mark_changed() would cut short. A launcher that did not
+    // start it has to be told.
     if (wakeup.reload || (exit_code != 0 && !parent_knows))
         mark_changed(database);
     wake_launcher();
@@ -390,7 +395,7 @@ void attach_to_slot(Datum argument, WakeTarget wake_target) {
     wakeup.reload = false;
     wakeup.process = compat::my_proc_number();
     wakeup.kind = wake_target;
-    wakeup.database = slot.database;
+    wakeup.database = slot.database;  // last: commits find this entry from here on
 }
 
 void set_my_state(WorkerState state) {
@@ -420,7 +425,8 @@ void set_my_name(const char* name) {
 
 void begin_looking() {
     shared->wakeups[my_slot].wanted.store(true, std::memory_order_relaxed);
-    // Before the snapshot we are about to take; pairs with the fence in wake_for_work().
+    // This write must come before the snapshot that the worker takes next. Pairs with the fence in
+    // wake_for_work().
     std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
@@ -440,7 +446,7 @@ bool reload_requested() {
 // Holds
 // ---------------------------------------------------------------------------------------------
 
-// Indexes into the holds; -1: none.
+// Indexes into the holds; -1 if none.
 static int my_hold = -1;          // until the transaction ends
 static int my_session_hold = -1;  // until the session ends
 

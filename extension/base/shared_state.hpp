@@ -1,19 +1,27 @@
-// What the processes of pg_outbox share: who works for which database, who wants to be woken, and
-// what each worker counts. Exists only when the library is preloaded.
+// The shared memory of pg_outbox: which worker works for which database, which wants to be woken,
+// and what each one counts. It exists only when the library is preloaded.
 //
 // A worker slot is free, then reserved by the parent that starts a worker, then attached while the
-// worker lives. Who writes what:
+// worker lives. A parent reserves it under the lock; the worker attaches and frees it under the
+// lock. A parent frees it only if the worker never attached.
 //
-//   under the lock   identity, ticket, name, pid and error of a slot; holds; absent workers
-//   Wakeup           atomics, close together, because every commit reads them: see wakeup.hpp.
-//                    The worker writes database, process and kind when it attaches, and clears
-//                    database when it leaves
-//   other atomics    of a slot: written by its worker only, read by anyone without the lock. Each is
-//                    true by itself; two of them may be of different moments
+// Who writes what:
 //
-// A slot may be used again between two looks of its parent. So a parent remembers the ticket, which is
-// another one for each use, and a worker that finds another ticket than it was started with exits.
-// A number in slots_used only grows: slots below it may be free, slots from there on never were used.
+//   under the lock   identity, ticket, name, pid and error of a slot; holds; absent workers.
+//                    bgworker/keeper/segments.cpp reads the identities of relays without the lock:
+//                    they do not change while the relays are attached
+//   Wakeup           atomics, close together because every commit reads them. The worker writes
+//                    process, kind and then database when it attaches, and clears database first
+//                    when it leaves. wakeup.hpp has the protocol of `wanted` and `reload`
+//   other atomics    of a slot: the parent resets them when it reserves the slot; then only its
+//                    worker writes them, and any process reads them without the lock. Each value is
+//                    correct by itself, but two of them may be from different moments
+//
+// A slot may be used again between two looks of its parent. So each use has a new ticket: the
+// parent remembers it, and a worker that finds another ticket than the one it was started with
+// exits.
+//
+// slots_used only grows. Slots below it may be free; slots from there on were never used.
 #pragma once
 
 #include <atomic>
@@ -29,8 +37,8 @@ enum class WorkerState : std::uint32_t {
     starting,
     idle,         // nothing to do
     delivering,   // or processing
-    backing_off,  // the destination failed; it is left alone for a while, then probed
-    throttled,    // it asks for fewer requests
+    backing_off,  // the destination failed; the relay waits, then probes it
+    throttled,    // the destination asks for fewer requests
     paused,       // by an operator
     misconfigured,
     stopped,
@@ -38,51 +46,53 @@ enum class WorkerState : std::uint32_t {
 
 const char* worker_state_name(WorkerState state);
 
-// What a commit needs to know of a worker: 16 bytes, so that four lie in a cache line.
+// What a commit reads of a worker. It takes 16 bytes, so that four lie in a cache line.
 struct Wakeup {
     std::atomic<Oid> database{InvalidOid};
     std::atomic<std::int32_t> process{-1};  // index into ProcGlobal->allProcs
     std::atomic<std::uint32_t> kind{0};     // a WakeTarget
-    // Set by the worker before it looks, so that either it sees a commit or the commit sees this.
+    // The worker sets this before it takes a snapshot; a commit that finds it true clears it and
+    // wakes the worker.
     std::atomic<bool> wanted{false};
-    // Something the worker is configured by may have changed; it clears this and reads it again.
+    // A commit sets this when configuration of the worker may have changed. The worker clears it
+    // and then reads its configuration again.
     std::atomic<bool> reload{false};
 };
 
 struct WorkerSlot {
-    // Under the lock.
+    // The following are written under the lock.
     WorkerKind kind;
     bool attached;
     Oid database;
     Oid object;   // a relay's foreign server (invalid: the default destination), a processor's
                   // consumer, the id of a backfill
-    Oid role;     // as whom a processor runs
-    Oid account;  // the role whose worker it is: outbox.max_workers_per_role
+    Oid role;     // the role that a processor runs as
+    Oid account;  // the role it counts for in outbox.max_workers_per_role
     std::uint32_t ticket;  // of this use of the slot
-    int exit_code;         // of its last worker, for the parent; -1: it has not exited
+    int exit_code;         // of its last worker, for the parent; -1 if it has not exited
     pid_t pid;
     pid_t parent;
     NameData name;  // of the destination or consumer
     TimestampTz last_error_at;
     char last_error[512];
 
-    // Written by the worker, read by anyone.
+    // The following are written by the worker, and read without the lock.
     std::atomic<std::int32_t> ended_by;  // see crashes.hpp
     std::atomic<WorkerState> state;
     std::atomic<TimestampTz> state_since;
     std::atomic<std::int64_t> settled_position;
-    std::atomic<std::int64_t> oldest;  // Unix micros of the first unsettled event; 0: none
+    std::atomic<std::int64_t> oldest;  // Unix micros of the first unsettled event; 0 if none
     std::atomic<std::uint64_t> unsettled;
     std::atomic<std::uint64_t> held_keys;  // by events in trouble
-    std::atomic<std::uint64_t> suspects;   // events that failed, or hang, in memory
+    std::atomic<std::uint64_t> suspects;   // failed or hanging events in memory
     std::atomic<std::uint64_t> lanes_down;
-    std::atomic<double> request_limit;   // a second, of the lane that is throttled most; 0: none
-    std::atomic<std::uint64_t> read_to;  // a relay looked for events of transactions below
-    std::atomic<std::uint32_t> reading;  // segments a relay knows places in, a bit for each
+    std::atomic<double> request_limit;   // per second, of the lane with the lowest; 0 if none
+    std::atomic<std::uint64_t> read_to;  // a relay looked for events of transactions below this xid
+    std::atomic<std::uint32_t> reading;  // segments of which a relay holds TIDs, a bit each
     DeliveryStats stats;
 };
 
-// Why there is no slot to be had.
+// Why a parent gets no slot.
 enum class Refusal : std::uint32_t {
     none,
     no_slot,
@@ -91,12 +101,12 @@ enum class Refusal : std::uint32_t {
     database_has_most,  // outbox.max_workers_per_database
 };
 
-// A worker that should live and does not: its parent waits before it starts it (again).
+// A worker that should live and does not. Its parent waits before it starts it again.
 struct AbsentWorker {
-    WorkerIdentity identity;  // kind none: the entry is free
+    WorkerIdentity identity;  // of kind none if the entry is free
     NameData name;
     Oid account;
-    Refusal refusal;      // none: it ends again and again
+    Refusal refusal;      // none if it was started, and ended again and again
     std::int32_t deaths;  // in a row
     TimestampTz since;
     TimestampTz next_try;  // at the latest
@@ -111,7 +121,8 @@ struct SharedState {
     std::atomic<Oid> changed[max_changed];
     std::atomic<bool> everything_changed;
 
-    // A DROP DATABASE and its like, or a restore: no worker may be in this database.
+    // No worker may be in this database, because of DROP DATABASE, a statement like it, or a
+    // restore.
     struct Hold {
         Oid database;
         int process;
@@ -119,18 +130,19 @@ struct SharedState {
     static constexpr int max_holds = 64;
     Hold holds[max_holds];  // under the lock
 
-    // Prepared transactions that change what workers are configured by, as hashes of their names; 0:
-    // none. What does not get in, or was prepared before a restart, the keeper's poll finds.
+    // Prepared transactions that change the configuration of workers, as hashes of their names; 0
+    // if free. The keeper's poll finds changes that did not fit, or that were prepared before a
+    // restart.
     static constexpr int max_prepared = 64;
     std::atomic<std::uint64_t> prepared_changes[max_prepared];
 
-    // Workers that should live and do not, by their parents. Where there are too many, those that
-    // are noted stand for the others.
+    // Workers that should live and do not, noted by their parents. If there are too many, not all
+    // are noted.
     static constexpr int max_absent = 256;
     static constexpr int max_absent_of_database = 64;
     AbsentWorker absent[max_absent];  // under the lock
 
-    std::atomic<int> checks;      // that run: outbox.check_destination()
+    std::atomic<int> checks;      // running now, of outbox.check_destination()
     std::uint32_t next_ticket;    // under the lock
     int slot_count;               // constant
     std::atomic<int> slots_used;  // slots from here on were never used
@@ -138,41 +150,44 @@ struct SharedState {
     WorkerSlot* slots;
 };
 
-// nullptr when the library is not preloaded.
+// nullptr if the library is not preloaded.
 extern SharedState* shared;
 
-// From _PG_init, when preloading.
+// Called from _PG_init when the library is preloaded.
 void request_shared_state();
 
-// ---- by parents -----------------------------------------------------------------------------
+// ---- for parents ----------------------------------------------------------------------------
 
-// Reserves a slot, on the account of a role (invalid: nobody's, without limit); or -1.
+// Reserves a slot and returns its index, or returns -1 and the refusal. `account` is the role it
+// counts for; workers of an invalid one have no limit.
 int reserve_slot(const WorkerIdentity& identity, const char* name, Oid account, Refusal& refusal);
 // Gives back a slot whose worker could not be started, or died before it attached.
 void release_reserved_slot(int slot, std::uint32_t ticket);
-// How the worker of a slot that a parent reserved has ended; false also when that is not known.
+// Returns whether the worker of a slot that this parent reserved exited with code 0; false also if
+// that is not known.
 bool ended_well(int slot, std::uint32_t ticket);
-// The slot of a worker, reserved or attached; -1: there is none.
+// Returns the slot of a worker, reserved or attached; -1 if it has none.
 int find_slot(const WorkerIdentity& identity);
-// Says for all to see that a worker does not live, and why; or that it does, or is not wanted.
+// Records for the views that a worker does not live, and why. forget_absent() removes that, when it
+// lives or is not wanted.
 void note_absent(const AbsentWorker& worker);
 void forget_absent(const WorkerIdentity& identity);
-// What another keeper has said of a database.
+// Removes what an earlier keeper has recorded about a database.
 void forget_absent_of(Oid database);
-// SIGTERM to the workers of a database: of one kind, or (WorkerKind::none) of all.
+// Sends SIGTERM to the workers of a database: of one kind, or of all kinds (WorkerKind::none).
 // Returns how many there still are, reserved slots included.
 int terminate_workers(Oid database, WorkerKind kind);
-// SIGTERM to one worker.
+// Sends SIGTERM to one worker.
 void terminate_worker(int slot);
-// The same for the workers of outbox.check_destination(), which have no slots. One that is not
-// connected yet is not found.
+// Does the same for the workers of outbox.check_destination(), which have no slots. It does not
+// find one that is not connected yet.
 int terminate_checks(Oid database);
 inline constexpr char check_worker_type[] = "pg_outbox check";
 
-// ---- by workers -----------------------------------------------------------------------------
+// ---- for workers ----------------------------------------------------------------------------
 
-// Takes the slot that the parent reserved, and gives it back at exit. Exits the process when the
-// slot is no longer meant for it. `argument` is bgw_main_arg.
+// Takes the slot that the parent reserved, and gives it back at exit. Exits the process if the slot
+// is meant for another worker by now. `argument` is bgw_main_arg.
 void attach_to_slot(Datum argument, WakeTarget wake_target);
 Datum slot_argument(int slot);
 extern int my_slot;
@@ -181,21 +196,22 @@ void set_my_state(WorkerState state);
 void set_my_error(const char* error);
 void set_my_name(const char* name);
 
-// Before a worker looks for work: from here on a commit wakes it.
+// To be called before the worker looks for work: from here on a commit wakes it.
 void begin_looking();
-// What the latch is set for. To be asked before every wait, for whoever waited for a lock meanwhile
-// has reset the latch.
-bool work_is_due();    // there was such a commit
-bool reload_is_due();  // what the worker is configured by may have changed
-// True once after such a change.
+// These say why the latch may be set. Ask them before every wait: a wait for a lock may have reset
+// the latch meanwhile.
+bool work_is_due();    // there was a commit with work
+bool reload_is_due();  // the worker's configuration may have changed
+// Returns true once after such a change.
 bool reload_requested();
 
 // ---- holds ------------------------------------------------------------------------------------
 
-// Until release_hold(), no worker is started in the database. At most one per process.
+// No worker starts in the database until release_hold(). A process has at most one such hold.
 void hold_database(Oid database);
 void release_hold();
-// Until the session ends, no worker is started in its database. Returns whether that is new.
+// No worker starts in the session's database until the session ends. Returns false if the session
+// held it already.
 bool hold_database_for_session(Oid database);
 bool is_held(Oid database);
 

@@ -1,5 +1,4 @@
-// outbox.workers(): what the workers of the current database say of themselves. Views are made of
-// it.
+// outbox.workers(): state and counters of the workers of the current database, for the views.
 #include "extension/base/crashes.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/base/shared_state.hpp"
@@ -7,18 +6,19 @@
 
 namespace outbox {
 
-// Rows are filled in by number, so the function must have been declared with as many columns.
+// Rows are filled in by column number, so the function must have been declared with as many
+// columns.
 static ReturnSetInfo* begin_rows(FunctionCallInfo fcinfo, int columns) {
     InitMaterializedSRF(fcinfo, 0);
     auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
     if (result->setDesc->natts != columns)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("extension \"pg_outbox\" has another version than its library"),
+                        errmsg("version of extension \"pg_outbox\" does not match its library"),
                         errhint("Run ALTER EXTENSION pg_outbox UPDATE.")));
     return result;
 }
 
-// Copied under the lock, so that nothing can raise while it is held.
+// Copied under the lock, because code that may raise errors must not run while it is held.
 struct WorkerRow {
     WorkerKind kind;
     Oid object;
@@ -32,7 +32,7 @@ struct WorkerRow {
     uint64 throttled, suspects, lanes_down;
     double request_limit;
     int64 settled_position, oldest;
-    int64 p50, p99;  // microseconds; -1: none
+    int64 p50, p99;  // microseconds; -1 if unknown
 };
 
 static const char* kind_name(WorkerKind kind) {
@@ -148,7 +148,7 @@ static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
 OUTBOX_FUNCTION(outbox_workers) {
     using namespace outbox;
     ReturnSetInfo* result = begin_rows(fcinfo, Columns);
-    if (shared == nullptr)  // not preloaded: there are no workers
+    if (shared == nullptr)  // there are no workers if not preloaded
         return Datum{0};
 
     auto* row = static_cast<WorkerRow*>(palloc(sizeof(WorkerRow)));
@@ -201,7 +201,7 @@ static const char* waits_for(Refusal refusal) {
     return nullptr;
 }
 
-// `crashes` of 0: it is absent for another reason.
+// `crashes` is 0 if the worker is absent for another reason.
 static void put_absent(ReturnSetInfo* result, const AbsentWorker& worker, int crashes) {
     const char* setting = waits_for(worker.refusal);
     const char* state = crashes > 0 ? "held back" : setting != nullptr ? "waiting" : "failing";
@@ -234,7 +234,7 @@ static void put_held_back(ReturnSetInfo* result) {
         worker.name = note.name;
         worker.since = note.at;
         worker.next_try = until;
-        if (note.identity.kind == WorkerKind::none) {  // which keeps its keeper from being started
+        if (note.identity.kind == WorkerKind::none) {  // this holds the keeper back
             worker.identity.kind = WorkerKind::keeper;
             namestrcpy(&worker.name, get_database_name(MyDatabaseId));
         }
@@ -263,7 +263,7 @@ OUTBOX_FUNCTION(outbox_absent_workers) {
     return Datum{0};
 }
 
-// What operators decide is seen at the end of their transaction.
+// Makes operators' decisions take effect at the end of their transaction.
 OUTBOX_FUNCTION(outbox_wake_relays) {
     outbox::wake_at_commit(outbox::WakeKeeper);
     PG_RETURN_VOID();

@@ -11,7 +11,7 @@ namespace outbox {
              attribute == nullptr ? errdetail("Column %d is missing.", column + 1)
              : attribute->attisdropped
                  ? errdetail("Column %d was dropped.", column + 1)
-                 : errdetail("Column %d, \"%s\" of type %s, is not its own.", column + 1,
+                 : errdetail("Column %d, \"%s\" of type %s, does not belong to it.", column + 1,
                              NameStr(attribute->attname), format_type_be(attribute->atttypid)),
              errhint("Give it back the columns that CREATE EXTENSION gave it.")));
 }
@@ -31,7 +31,7 @@ void check_columns(Relation table, std::span<const Oid> types, bool others) {
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("\"%s\" of extension \"pg_outbox\" was altered",
                                RelationGetRelationName(table)),
-                        errdetail("It is not a table any more.")));
+                        errdetail("It is no longer a table.")));
     check_attributes(RelationGetRelationName(table), RelationGetDescr(table), types, others);
 }
 

@@ -1,5 +1,5 @@
-// Tables of the extension's own, as C++ code finds them: columns by their places. Their owner may
-// have altered them, and what is taken for a value of another type ends the server.
+// Checks tables of the extension before C++ code reads their columns by place. Their owner may have
+// altered them, and a value taken for another type crashes the server.
 #pragma once
 
 #include <span>
@@ -8,17 +8,17 @@
 
 namespace outbox {
 
-// A session keeps what it has read of them until it is invalidated. Reading takes locks, and so may
-// hear that what was just read is old. Where that does not end (DDL that goes on and on,
-// debug_discard_caches) the last of these turns has to do: its answer was true when it was asked for,
-// and the next call asks again.
+// A session caches what it has read of them until that is invalidated. Reading takes locks, so a
+// session may learn during the read that the result is old already. With continuous DDL or
+// debug_discard_caches this may never end. So the result of the last turn is used: it was true when
+// it was asked for, and the next call asks again.
 constexpr int max_turns = 3;
 
-// Raises an error unless it is a table that begins with columns of these types, and has no others but
-// dropped ones; with `others`, whatever comes behind.
+// Raises an error unless the table begins with columns of these types. Other columns are allowed
+// only if they were dropped, or, with `others`, if they follow these.
 void check_columns(Relation table, std::span<const Oid> types, bool others = false);
 
-// The same for a composite type.
+// Does the same for a composite type.
 void check_attributes(const char* type, TupleDesc form, std::span<const Oid> types,
                       bool others = false);
 

@@ -4,7 +4,7 @@
 
 namespace outbox {
 
-// The version of the SQL objects; nullptr: the extension is not installed.
+// Returns the version of the SQL objects; nullptr if the extension is not installed.
 static const char* installed_version() {
     const char* version = nullptr;
     Relation catalog = table_open(ExtensionRelationId, AccessShareLock);
@@ -23,7 +23,7 @@ static const char* installed_version() {
     return version;
 }
 
-// The first two numbers as one that compares.
+// Returns the first two numbers of a version as one number that can be compared.
 static long generation(const char* version) {
     char* rest;
     const long major = strtol(version, &rest, 10);

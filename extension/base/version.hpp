@@ -1,8 +1,9 @@
-// The library and the SQL objects of a database are installed one after the other: the library with
-// the package, the objects by ALTER EXTENSION in each database. In between they may not fit.
+// Compares the version of the library with that of the SQL objects of a database. A package
+// installs the library; ALTER EXTENSION then updates the objects of each database. Until then the
+// two may not fit.
 //
-// They fit when the first two numbers of their versions are equal: whatever must change on both
-// sides together changes one of these.
+// They fit when the first two numbers of their versions are equal. A change that both sides must
+// make together changes one of these numbers.
 #pragma once
 
 namespace outbox {
@@ -12,7 +13,8 @@ struct VersionProblem {
     const char* hint;
 };
 
-// Looks at the extension in the current database. True: it is there, and there is a problem.
+// Looks at the extension in the current database. Returns true if it is installed and there is a
+// problem.
 bool find_version_problem(VersionProblem& problem);
 
 }  // namespace outbox

@@ -16,10 +16,10 @@ void tell_of_database_at_commit(Oid database) noexcept {
     new_database = database;
 }
 
-// What the last bits of a hash say; anybody can bring about the second.
+// Kinds of changes, in the last bits of a hash. Any role can cause changes of consumers.
 static constexpr std::uint64_t changes_all = 1, changes_consumers = 2;
 
-static std::uint64_t being_prepared = 0;  // 0: nothing
+static std::uint64_t being_prepared = 0;  // 0 if nothing
 
 static std::uint64_t hash_of(const char* name) noexcept {
     return hash_bytes_extended(reinterpret_cast<const unsigned char*>(name),
@@ -36,6 +36,8 @@ static bool replace_prepared(std::uint64_t from, std::uint64_t to) noexcept {
     return false;
 }
 
+// The commit of a prepared transaction may run in another session. So PREPARE leaves a hash of the
+// name in shared memory, and the commit takes it back.
 void note_prepare(const char* name) noexcept {
     being_prepared = hash_of(name) | changes_all;
 }
@@ -54,7 +56,8 @@ void note_prepared_end(const char* name, bool commits) noexcept {
 }
 
 static void wake_process(std::int32_t process) noexcept {
-    // A number of a process that is gone wakes whoever has it now, or nobody: harmless.
+    // If the process is gone, this wakes the process that has its number now, or none. Both are
+    // harmless.
     if (process >= 0)
         SetLatch(&ProcGlobal->allProcs[process].procLatch);
 }
@@ -64,7 +67,7 @@ void wake_launcher() noexcept {
         wake_process(shared->launcher.load(std::memory_order_relaxed));
 }
 
-// The launcher learns which database to look at, in case it has no keeper yet.
+// Tells the launcher which database to look at, in case it has no keeper yet.
 void mark_changed(Oid database) noexcept {
     for (std::atomic<Oid>& entry : shared->changed) {
         Oid expected = InvalidOid;
@@ -74,8 +77,8 @@ void mark_changed(Oid database) noexcept {
     shared->everything_changed.store(true);
 }
 
-// Who is configured by what changed reads it again, busy or not; of the kinds in `targets`, which
-// include the keeper.
+// Makes workers of the kinds in `targets`, which include the keeper, read their configuration
+// again, whether they are busy or not.
 static void wake_for_change(std::uint32_t targets) noexcept {
     bool has_keeper = false;
     const int used = shared->slots_used.load(std::memory_order_relaxed);
@@ -86,8 +89,8 @@ static void wake_for_change(std::uint32_t targets) noexcept {
         const bool is_keeper = wakeup.kind == WakeKeeper;
         wakeup.reload = true;
         wake_process(wakeup.process);
-        // A keeper that leaves clears `database` and then looks at `reload`; we do it the other way
-        // round, so that one of us sees the other.
+        // A keeper that leaves clears `database` and then reads `reload`. This side writes `reload`
+        // and then reads `database`. So at least one of the two sees the other.
         has_keeper |= is_keeper && wakeup.database == MyDatabaseId;
     }
     if (!has_keeper) {
@@ -101,13 +104,14 @@ void tell_workers_to_look() noexcept {
 }
 
 static void wake_for_work(std::uint32_t targets) noexcept {
-    // What we did must be visible before we read `wanted`: the worker writes it first and looks
-    // then. The fence pairs with the one in begin_looking().
+    // The commit must be visible before `wanted` is read: the worker writes `wanted` before it
+    // looks. Pairs with the fence in begin_looking().
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const int used = shared->slots_used.load(std::memory_order_relaxed);
     for (int i = 0; i < used; i++) {
         Wakeup& wakeup = shared->wakeups[i];
-        // The first test is the one that fails while workers are busy: no write, no shared line.
+        // While workers are busy the first test fails: no write, and no cache line that others
+        // write.
         if (wakeup.wanted.load(std::memory_order_relaxed) &&
             wakeup.database.load(std::memory_order_relaxed) == MyDatabaseId &&
             (wakeup.kind.load(std::memory_order_relaxed) & targets) != 0 &&
@@ -129,7 +133,7 @@ static void at_transaction_end(XactEvent event, void*) {
                 mark_changed(new_database);
                 wake_launcher();
             }
-            // Anybody can ask for the second, and relays have better things to do.
+            // Any role can ask for the second. So it does not interrupt relays.
             if (targets_at_commit & WakeKeeper)
                 wake_for_change(~0U);
             else if (targets_at_commit & WakeConsumers)
@@ -139,7 +143,7 @@ static void at_transaction_end(XactEvent event, void*) {
             if (targets_at_commit != 0)
                 wake_for_work(targets_at_commit);
             break;
-        case XACT_EVENT_PREPARE:  // COMMIT PREPARED wakes: see hooks.cpp
+        case XACT_EVENT_PREPARE:  // COMMIT PREPARED wakes them: see hooks.cpp
             if (shared == nullptr || being_prepared == 0)
                 break;
             if (targets_at_commit & WakeKeeper)
@@ -164,7 +168,8 @@ void register_transaction_callback() {
 
 }  // namespace outbox
 
-// For fetchers. It also loads the library, whose settings functions in SQL read by name.
+// For fetchers of pull destinations. The call also loads the library, whose settings SQL functions
+// read by name.
 OUTBOX_FUNCTION(outbox_wake_keeper) {
     outbox::wake_at_commit(outbox::WakeSegments);
     PG_RETURN_VOID();

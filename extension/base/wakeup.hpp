@@ -1,27 +1,31 @@
-// Waking workers when a transaction commits.
+// Wakes workers when a transaction commits.
 //
-// A session calls wake_at_commit(). One transaction callback per process acts on it after the commit,
-// when other snapshots can see the rows. The callback allocates nothing and cannot fail, because an
-// error there would be a PANIC. The only lock it may take is that of the shared state, for a moment,
-// if the transaction held a database (release_hold()).
+// A session calls wake_at_commit(). After the commit, when other snapshots can see the rows, one
+// transaction callback per process wakes the workers. The callback allocates nothing and cannot
+// fail, because an error there would be a PANIC. It takes no lock, except for a moment that of the
+// shared state if the transaction held a database (release_hold()).
 //
-// Protocol, without locks. For new work (an event, a message):
+// The protocol needs no locks. For new work (an event, a message):
 //
 //   worker    begin_looking(): writes wanted = true; full fence; takes a snapshot and looks
 //   session   commits; full fence; reads wanted; if it is true, exchanges it for false and sets the
 //             worker's latch
 //
-// The fences order both sides, so at least one of them sees the other: the snapshot has the commit, or
-// the session finds `wanted`. While a worker is busy `wanted` is false, and a commit only reads.
+// The fences order both sides, so that at least one of them sees the other: the worker's snapshot
+// has the commit, or the session finds `wanted` true. While a worker is busy, `wanted` is false and
+// a commit only reads it. Several sessions may find it true; the exchange lets only one of them set
+// the latch.
 //
-// For changed configuration (a destination, a subscription, the extension itself):
+// For changed configuration (a destination, a subscription, the extension itself), with
+// sequentially consistent reads and writes:
 //
 //   session   commits; writes reload = true; sets the latch; then reads `database` again
 //   worker    exchanges reload for false; then reads the catalogs
 //   keeper    when it leaves: clears `database`; then reads `reload`
 //
-// If a keeper leaves at that moment, either it sees `reload` and stays, or the session sees that the
-// database has no keeper, and tells the launcher, which starts one.
+// If a keeper leaves at that moment, it sees `reload` and marks the database as changed, or the
+// session sees that the database has no keeper and marks it itself. The launcher then starts
+// another keeper.
 #pragma once
 
 #include <cstdint>
@@ -31,37 +35,38 @@
 namespace outbox {
 
 enum WakeTarget : std::uint32_t {
-    WakeRelays = 1,      // of this database: there are events
-    WakeProcessors = 2,  // of this database: there are messages
-    WakeKeeper = 4,      // of this database: a destination, subscription or extension changed
+    WakeRelays = 1,      // relays of this database: there are events
+    WakeProcessors = 2,  // processors of this database: there are messages
+    WakeKeeper = 4,      // all of this database: a destination, subscription or extension changed
     WakeSegments = 8,    // the keeper: events were read or settled
-    WakeBackfills = 16,  // of this database: the same
+    WakeBackfills = 16,  // backfills of this database: the same
     WakeConsumers = 32,  // the keeper and processors of this database: a subscription changed
 };
 
 void wake_at_commit(std::uint32_t targets) noexcept;
 
-// Before PREPARE TRANSACTION, and after COMMIT or ROLLBACK PREPARED, of the transaction of this name:
-// the commit does what the first statement would have done had it been one.
+// To be called before PREPARE TRANSACTION, and after COMMIT or ROLLBACK PREPARED, with the name of
+// the transaction. The commit then wakes the workers that a commit without PREPARE would have
+// woken.
 void note_prepare(const char* name) noexcept;
 void note_prepared_end(const char* name, bool commits) noexcept;
 
-// At commit the launcher is told of a database that this transaction creates.
+// At commit, tells the launcher of a database that this transaction creates.
 void tell_of_database_at_commit(Oid database) noexcept;
 
-// Tells the launcher to look at a database, the next time it wakes.
+// Makes the launcher look at a database the next time it wakes.
 void mark_changed(Oid database) noexcept;
 void wake_launcher() noexcept;
 
-// By the keeper, now and then: the workers of this database look at their configuration, in case
-// something changed that nobody told them of.
+// The keeper calls this now and then: the workers of this database read their configuration again,
+// in case nobody told them of a change.
 void tell_workers_to_look() noexcept;
 
-// By a relay: events were read or settled, so that the log may need the keeper of this database,
-// and backfills may go on.
+// A relay calls this when it has read or settled events: the keeper may have to tend the log, and
+// backfills may go on.
 void tell_keeper_of_progress() noexcept;
 
-// From _PG_init.
+// Called from _PG_init.
 void register_transaction_callback();
 
 }  // namespace outbox

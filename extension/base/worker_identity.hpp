@@ -1,4 +1,4 @@
-// What kinds of workers there are, and whom each serves.
+// Kinds of workers, and the object that each one serves.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@ namespace outbox {
 
 enum class WorkerKind : std::uint32_t { none, keeper, relay, processor, backfill };
 
-// Whom a worker serves. The same one is never started twice.
+// What a worker serves. At most one worker runs for each identity.
 struct WorkerIdentity {
     WorkerKind kind;
     Oid database;
     Oid object;  // a relay's foreign server (invalid: the default destination), a processor's
                  // consumer, the id of a backfill
-    Oid role;    // as whom a processor runs
+    Oid role;    // the role that a processor runs as
 
     bool operator==(const WorkerIdentity&) const = default;
 };
-// It is a hash key, compared byte by byte: padding would be part of it.
+// This is a hash key that is compared byte by byte, so it must have no padding.
 static_assert(std::has_unique_object_representations_v<WorkerIdentity>);
 
 }  // namespace outbox

@@ -1,9 +1,9 @@
-// Snapshot events of rows that are there: outbox.backfill() in sql/pg_outbox/backfill.sql.
+// Snapshot events of existing rows: outbox.backfill() in sql/pg_outbox/backfill.sql.
 //
-// An event of a row is written while the row is locked, and of the version that is locked. Whoever
-// changes the row has to wait for the lock, or has committed before; so of events about one row the
-// order of positions is the order of what they tell. No lock is waited for that others may wait
-// for in turn: rows that somebody has locked, or has just changed, are named to the caller.
+// A row is locked before its event is written, and the event shows the locked version. A session
+// that changes the row waits for that lock, or has committed before. So the events of one row have
+// positions in the order of its versions. To avoid deadlocks this waits for no row lock: rows that
+// are locked or were changed just now are reported to the caller.
 #include <cmath>
 #include <initializer_list>
 
@@ -15,15 +15,15 @@
 
 namespace outbox {
 
-static constexpr int rows_at_once = 100;  // written to the log together; more would not be cheaper
+static constexpr int rows_at_once = 100;  // written together; more would not be cheaper
 
-// A table at work, and what goes with it.
+// A table during a backfill, with everything that the walk needs.
 struct Walk {
     Relation table;
     TableKey key;
     const Capture* capture;
     IndexScanDesc scan;
-    TupleTableSlot* found;   // as the index found it
+    TupleTableSlot* found;   // the row as the index found it
     TupleTableSlot* locked;  // the same row, locked
     int32 only_to;
     LogWriter writer;
@@ -39,7 +39,7 @@ static void describe_row(void* argument) {
                RelationGetRelationName(walk->table));
 }
 
-// Whoever looks at a failed backfill learns which row it was.
+// Adds the row to the context of errors, so that a failed backfill shows which row failed.
 static void write_locked_row(Walk& walk) {
     ErrorContextCallback context = {error_context_stack, describe_row, &walk};
     error_context_stack = &context;
@@ -47,7 +47,7 @@ static void write_locked_row(Walk& walk) {
     error_context_stack = context.previous;
 }
 
-// False: the table is gone.
+// Returns false if the table is gone.
 static bool open_table(Walk& walk, Oid table) {
     check_may_enqueue();
     walk.table = try_relation_open(table, RowShareLock);
@@ -58,14 +58,14 @@ static bool open_table(Walk& walk, Oid table) {
     return walk.table != nullptr;
 }
 
-// With the rights that all code may have that belongs to the table or its capture. Whoever owns the
-// table that is captured may own this part of it or not.
+// Looks with the rights that code of the table and code of its capture may both use. The captured
+// table and this part of it may have different owners.
 static OwnersRights look_for_capture(Walk& walk) {
     walk.capture = find_capture(walk.table);
     if (walk.capture == nullptr)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("table \"%s\" is not captured", RelationGetRelationName(walk.table)),
-                        errhint("outbox.capture() says how its rows become events.")));
+                        errhint("Call outbox.capture() for the table first.")));
     check_owners(*walk.capture, walk.table);
     return OwnersRights(role_of_code(*walk.capture));
 }
@@ -82,10 +82,10 @@ static void end_rows(Walk& walk) {
     ExecDropSingleTupleTableSlot(walk.locked);
     index_endscan(walk.scan);
     close_key(walk.key);
-    relation_close(walk.table, NoLock);  // the lock goes with the transaction
+    relation_close(walk.table, NoLock);  // the lock is held until the transaction ends
 }
 
-// Whether the row that was found could be locked; `gone`: it never will be.
+// Result of locking a row; `gone` if the row was deleted.
 enum class Locked { yes, gone, not_now };
 
 static Locked lock_row(Walk& walk, LockWaitPolicy policy, uint8 flags) {
@@ -99,7 +99,7 @@ static Locked lock_row(Walk& walk, LockWaitPolicy policy, uint8 flags) {
             return Locked::yes;
         case TM_Deleted:
             return Locked::gone;
-        case TM_Updated:  // committed just now; what it is now, another snapshot shows
+        case TM_Updated:  // committed just now; only a newer snapshot shows the new version
         case TM_WouldBlock:
             return Locked::not_now;
         default:
@@ -114,7 +114,7 @@ enum BatchColumn { BatchColumnsOfKey, BatchRows, BatchLastKey, BatchLocked, Batc
 
 struct Batch {
     int rows;
-    Datum last_key;  // 0: there were no rows
+    Datum last_key;  // 0 if there were no rows
     ArrayBuildState* locked;
 };
 
@@ -164,8 +164,8 @@ static void require(FunctionCallInfo fcinfo, std::initializer_list<int> argument
 
 }  // namespace outbox
 
-// (part regclass, columns name[], after text[], "limit" integer, only_to integer); NULL: it is
-// gone.
+// (part regclass, columns name[], after text[], "limit" integer, only_to integer); NULL if the
+// table is gone.
 OUTBOX_FUNCTION(outbox_write_snapshots) {
     using namespace outbox;
     require(fcinfo, {0, 3});
@@ -198,7 +198,7 @@ OUTBOX_FUNCTION(outbox_write_snapshot) {
     begin_rows(walk, 1);
     if (index_getnext_slot(walk.scan, ForwardScanDirection, walk.found)) {
         const Locked locked = lock_row(walk, LockWaitBlock, TUPLE_LOCK_FLAG_FIND_LAST_VERSION);
-        if (locked == Locked::not_now)  // or else nobody would come back to it
+        if (locked == Locked::not_now)  // no later batch would come back to this row
             ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
                             errmsg("a row of table \"%s\" cannot be locked now",
                                    RelationGetRelationName(walk.table))));

@@ -1,26 +1,27 @@
-// Conditions of captures. They live in the triggers, where PostgreSQL keeps them right when columns
-// are renamed.
+// Conditions of captures. They are stored in the triggers, so PostgreSQL keeps them correct when
+// columns are renamed.
 //
-// They call functions of the table's owner, which may do anything that their role may do: change
-// the same table, so that its condition is evaluated while it is being evaluated, capture it
+// They may call functions of the table's owner. Such a function may change the same table, which
+// evaluates the condition again, or capture the table anew, or raise an error. So each evaluation
+// owns the state that it works with.
 // otherwise, raise errors. So what an evaluation works with is its own for as long as it takes.
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture_event.hpp"
 
 namespace outbox {
 
-// Ready to be evaluated, in a memory context that has nothing else.
+// A condition ready to be evaluated, in a memory context of its own.
 struct Condition {
     MemoryContext memory;
     ExprState* state;
-    ExprContext* context;  // that of the row
+    ExprContext* context;  // the context of the row
 };
 
-// The condition of a DELETE trigger speaks of OLD, which is varno 1, and so of any row that is not
-// INNER or OUTER. Anything else that an owner calls by this name is not for us to evaluate.
+// Returns the text of the condition in our DELETE trigger, where the row is OLD, that is varno 1.
+// Conditions of other triggers with this name are ignored.
 static const char* condition_text(Relation relation) {
     const Oid function = capture_function("capture_row");
-    const TriggerDesc* triggers = relation->trigdesc;  // good until something is looked up
+    const TriggerDesc* triggers = relation->trigdesc;  // valid until the next catalog look-up
     for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++) {
         const Trigger& trigger = triggers->triggers[i];
         if (strcmp(trigger.tgname, delete_trigger_name) == 0 &&
@@ -31,7 +32,7 @@ static const char* condition_text(Relation relation) {
     return nullptr;
 }
 
-// For as long as the subtransaction, unless it is kept.
+// The result lives as long as the subtransaction, unless it is kept.
 static Condition* make_condition(const Capture& capture) {
     MemoryContext memory =
         AllocSetContextCreate(CurTransactionContext, "outbox condition", ALLOCSET_SMALL_SIZES);
@@ -46,7 +47,7 @@ static Condition* make_condition(const Capture& capture) {
     return condition;
 }
 
-// One is kept for the next evaluation.
+// Keeps one condition for the next evaluation.
 static void keep_condition(const Capture& capture, Condition* condition) {
     if (capture.idle_condition == nullptr) {
         MemoryContextSetParent(condition->memory, capture.memory);
@@ -57,8 +58,8 @@ static void keep_condition(const Capture& capture, Condition* condition) {
     }
 }
 
-// After an error nobody gives it back: it goes with the memory of the failed subtransaction, and
-// the next evaluation makes another.
+// Takes the kept condition away, or makes another. After an error it is not given back: it is freed
+// with the memory of the failed subtransaction, and the next evaluation makes another.
 static Condition* take_condition(const Capture& capture) {
     Condition* condition = capture.idle_condition;
     if (condition == nullptr)
@@ -77,7 +78,7 @@ void prepare_condition(Capture& capture, Relation relation) {
                         errhint("Call outbox.capture() again, with replace => true.")));
     check_owners(capture, relation);
     auto* clause = static_cast<Expr*>(stringToNode(text));
-    const OwnersRights rights(capture.code_runs_as);  // planning runs what is IMMUTABLE
+    const OwnersRights rights(capture.code_runs_as);  // planning runs IMMUTABLE functions
     capture.condition = make_ands_implicit(expression_planner(clause));
     rights.give_back();
     keep_condition(capture, make_condition(capture));

@@ -33,7 +33,7 @@ enum CapturedColumn {
     CapturedSnapshotType,
 };
 
-// What outbox.captured says of a table, and the relation whose rows are asked about.
+// A row of outbox.captured, and the relation whose rows are captured by it.
 struct Source {
     const Datum* values;
     const bool* nulls;
@@ -77,7 +77,7 @@ static FmgrInfo* output_function(Oid type) {
     return function;
 }
 
-// The place of a column among those that are used; it is one of them from here on.
+// Returns the place of a column among the used ones, and adds it if it is new.
 static int use_column(Capture& capture, const Source& source, const char* name) {
     Form_pg_attribute attribute = attribute_called(source, name);
     for (int i = 0; i < capture.column_count; i++)
@@ -111,7 +111,7 @@ static int use_column_if_any(Capture& capture, const Source& source, CapturedCol
                : use_column(capture, source, NameStr(*DatumGetName(source.values[name])));
 }
 
-// What identifies a row must be there in every row.
+// Columns of a key must not be null, because they identify a row.
 static void mark_key(Capture& capture, const Source& source, const ColumnList& list) {
     for (int i = 0; i < list.count; i++) {
         CaptureColumn& column = capture.columns[list.items[i]];
@@ -159,7 +159,7 @@ static bool contains(ArrayType* names, const char* name) {
     return false;
 }
 
-// A list of what is captured, or of what is not.
+// Reads a list of the columns that are captured, or of those that are not.
 static void mark_payload(Capture& capture, const Source& source) {
     if (!source.nulls[CapturedColumns]) {
         const ColumnList list = use_columns(capture, source, CapturedColumns);
@@ -209,8 +209,8 @@ static int by_number(const void* a, const void* b) {
            static_cast<const CaptureColumn*>(b)->json.number;
 }
 
-// All columns are collected and put into the order of the table first, for from then on they are
-// known by their places.
+// All columns are collected and sorted into the order of the table first, because later code knows
+// them by their places.
 static void use_all_columns(Capture& capture, const Source& source) {
     TupleDesc form = RelationGetDescr(source.relation);
     capture.columns =
@@ -274,7 +274,7 @@ Oid role_of_code(const Capture& capture) {
     return capture.code_runs_as;
 }
 
-// What outbox.enqueue() would refuse in each event is refused once, here.
+// Checks once, at capture, what outbox.enqueue() would refuse in each event.
 static void check_form(const Capture& capture) {
     EventInput input{};
     input.aggregate_type = capture.aggregate_type;
@@ -336,7 +336,7 @@ static Capture* make_capture(const Source& source) {
 
 static Oid captured_table = InvalidOid;
 
-// The parents, at the end of the list.
+// Adds the parents at the end of the list.
 static List* add_parents(List* relations, Oid relation) {
     Relation catalog = table_open(InheritsRelationId, AccessShareLock);
     ScanKeyData key;
@@ -352,7 +352,7 @@ static List* add_parents(List* relations, Oid relation) {
     return relations;
 }
 
-// What the rest counts on. Who owns the extension can alter its tables.
+// Checks what the functions below rely on. The owner of the extension can alter its tables.
 static void check_captured_table(Relation table) {
     static constexpr Oid types[] = {
         REGCLASSOID,  TEXTOID,  NAMEARRAYOID, NAMEARRAYOID, NAMEOID, TEXTOID, NAMEOID,
@@ -382,7 +382,7 @@ static bool find_row(TableScanDesc scan, Oid relation, TupleTableSlot* row) {
     return false;
 }
 
-// As outbox.captured is now, whatever the transaction at hand may see.
+// Reads outbox.captured as it is now, whatever the current transaction may see.
 static Capture* read_capture(Relation relation) {
     captured_table = find_captured_table();
     Relation table = table_open(captured_table, AccessShareLock);
@@ -415,12 +415,12 @@ static Capture* read_capture(Relation relation) {
 struct CacheEntry {
     Oid relation;
     bool valid;
-    bool has_parts;  // others count on it: captures of its partitions and children
+    bool has_parts;  // captures of its partitions and children depend on it
     Capture* capture;
 };
 
 static HTAB* cache = nullptr;
-static bool cache_valid = true;  // else none of its entries is
+static bool cache_valid = true;  // if false, no entry is valid
 
 static void invalidate_relation(Datum, Oid relation) {
     if (relation == InvalidOid || relation == captured_table) {
@@ -435,7 +435,8 @@ static void invalidate_relation(Datum, Oid relation) {
         cache_valid = false;
 }
 
-// Conditions may contain the body of a function.
+// A condition may contain the inlined body of a function, so a change of any function invalidates
+// it.
 static void invalidate_functions(Datum, int, uint32) {
     cache_valid = false;
 }
@@ -457,7 +458,7 @@ static void invalidate_all() {
     cache_valid = true;
 }
 
-// Whoever has it may still use it in this transaction.
+// A caller may still use the entry in this transaction.
 static void retire(CacheEntry& entry) {
     if (entry.capture != nullptr)
         MemoryContextSetParent(entry.capture->memory, TopTransactionContext);
@@ -475,7 +476,7 @@ static CacheEntry& entry_of(Oid relation) {
     return *entry;
 }
 
-// Planning a condition may run code of the table's owner, and so come here again.
+// Planning a condition may run code of the table's owner, which may call this function again.
 static void build(CacheEntry& entry, Relation relation) {
     MemoryContext memory =
         AllocSetContextCreate(CurrentMemoryContext, "outbox capture", ALLOCSET_SMALL_SIZES);
@@ -497,7 +498,7 @@ const Capture* find_capture(Relation table) {
     if (cache == nullptr)
         make_cache();
     CacheEntry& entry = entry_of(RelationGetRelid(table));
-    // Planning a condition may change something each time again.
+    // Planning a condition may invalidate the entry each time.
     for (int turn = 0; turn < max_turns; turn++) {
         if (!cache_valid)
             invalidate_all();

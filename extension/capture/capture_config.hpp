@@ -1,5 +1,5 @@
-// How the rows of a table become events: a row of outbox.captured, as seen from one relation. A
-// partition or child may have its columns in other places than the table that is captured.
+// How rows of a table become events: a row of outbox.captured, applied to one relation. A partition
+// or child may have its columns in other places than the captured table.
 #pragma once
 
 #include "extension/capture/capture.hpp"
@@ -9,7 +9,8 @@ namespace outbox {
 
 struct Condition;  // capture_condition.cpp
 
-// So that it comes before all others: what another trigger changes then comes later in the log.
+// The name sorts before those of other triggers, so events of changes that another trigger makes
+// come later in the log.
 constexpr const char* delete_trigger_name = "00_outbox_capture_delete";
 
 enum class CaptureUpdate { full, changed, diff };
@@ -19,7 +20,7 @@ struct CaptureColumn {
     JsonColumn json;
     FmgrInfo* output;
     bool in_payload;
-    bool in_key;  // identifies the row, or its aggregate
+    bool in_key;  // part of what identifies the row or its aggregate
     bool is_version;
 };
 
@@ -31,15 +32,15 @@ struct ColumnList {
 
 struct Capture {
     MemoryContext memory;
-    Oid table;         // the one that is captured
+    Oid table;         // the captured table
     Oid owner;         // of that table
-    Oid code_runs_as;  // its functions, and those of the relation's owner; InvalidOid: none may
+    Oid code_runs_as;  // runs functions of both owners; InvalidOid if no role may
     text* aggregate_type;
     ColumnList aggregate_id;
     bool has_ordering_key;  // of its own
     ColumnList ordering_key;
     text* topic;
-    int topic_column;  // -1: none
+    int topic_column;  // -1 if none
     text** header_names;
     ColumnList header_columns;
     text* insert_type;
@@ -50,18 +51,19 @@ struct Capture {
     CaptureUpdate on_update;
     bool old_values;
     bool old_row;  // in events of deletes
-    int version;   // column; -1: the position of the event is its version
+    int version;   // column; -1 if the version is the event's position
     CaptureColumn* columns;
     int column_count;
     AttrNumber last_column;
-    List* condition;                    // as planned; NIL: all rows are captured
-    mutable Condition* idle_condition;  // nullptr: those that there are are being evaluated
+    List* condition;                    // as planned; NIL if all rows are captured
+    mutable Condition* idle_condition;  // nullptr if none is free
 };
 
-// A trigger function of ours, by its name. Not everybody who comes here may look into the schema.
+// Returns a trigger function of ours by its name. It needs no privilege on the schema, which the
+// caller may lack.
 Oid capture_function(const char* name);
 
-// The condition that the triggers of the relation have.
+// Reads and plans the condition that the triggers of the relation have.
 void prepare_condition(Capture& capture, Relation relation);
 
 }  // namespace outbox

@@ -17,7 +17,8 @@ static bool is_null(TupleTableSlot* row, const CaptureColumn& column) {
 // Keys, headers and versions
 // ---------------------------------------------------------------------------------------------
 
-// Not null. Times do not depend on the session's time zone: keys must be the same for all.
+// The value is not null. Times do not depend on the session's time zone, because keys must be the
+// same for all sessions.
 static char* text_of(const CaptureColumn& column, Datum value) {
     if (column.json.form != JsonForm::date_time)
         return OutputFunctionCall(column.output, value);
@@ -30,7 +31,7 @@ static text* text_of_one(const CaptureColumn& column, TupleTableSlot* row) {
     return cstring_to_text(is_null(row, column) ? "" : text_of(column, value_of(row, column)));
 }
 
-// Several are joined by colons; those within a value are escaped.
+// Joins several values by colons, and escapes colons within a value.
 static text* text_of_all(const Capture& capture, const ColumnList& list, TupleTableSlot* row) {
     if (list.count == 1)
         return text_of_one(capture.columns[list.items[0]], row);
@@ -85,7 +86,7 @@ static void push_header(JsonbParseState*& state, const char* name, int length, J
     pushJsonbValue(&state, WJB_VALUE, &value);
 }
 
-// Columns that are null give no header.
+// Columns that are null add no header.
 static Jsonb* headers_of(const Capture& capture, TupleTableSlot* row, bool snapshot) {
     if (capture.header_columns.count == 0 && !snapshot)
         return nullptr;
@@ -190,7 +191,7 @@ static void write_alone(const Capture& capture, RowEvent& event) {
 // Payloads
 // ---------------------------------------------------------------------------------------------
 
-// Members of the columns that `selects`.
+// Adds members for the columns that `selects` accepts.
 template <class Selects>
 static void append_object(StringInfo to, const Capture& capture, TupleTableSlot* row,
                           Selects&& selects) {
@@ -271,10 +272,10 @@ static void append_deleted(StringInfo to, const Capture& capture, TupleTableSlot
 }
 
 // ---------------------------------------------------------------------------------------------
-// What happens to a row
+// Changes of rows
 // ---------------------------------------------------------------------------------------------
 
-// An unchanged value that is stored out of line is still in the same place.
+// An unchanged value that is stored out of line keeps its place, so its bytes need not be compared.
 static bool same_place(Datum a, Datum b) {
     const auto* one = DatumGetPointer(a);
     const auto* other = DatumGetPointer(b);
@@ -349,7 +350,7 @@ void capture_update(const Capture& capture, TupleTableSlot* old_row, TupleTableS
     }
 }
 
-// The event is about the table: that is its aggregate id.
+// The event is about the whole table, whose name is the aggregate id.
 void capture_truncate(const Capture& capture, Relation truncated) {
     const auto name_of = [](Oid table) {
         return quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),

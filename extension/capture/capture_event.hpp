@@ -5,7 +5,7 @@
 
 namespace outbox {
 
-// Whether rows like this one are captured.
+// Returns whether the condition of the capture accepts the row.
 bool is_captured(const Capture& capture, TupleTableSlot* row);
 
 void capture_insert(const Capture& capture, TupleTableSlot* row);

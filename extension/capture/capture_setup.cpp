@@ -1,9 +1,10 @@
-// The triggers of captured tables: outbox.capture() and event triggers give them to a table.
+// The triggers of captured tables. outbox.capture() and the event triggers call these functions to
+// create and drop them.
 //
-// All is done as the owner of the table (owners_rights.hpp): a trigger on a partitioned table has
-// PostgreSQL plan the expressions of its partition keys, and an event trigger comes here as a
+// Everything runs as the owner of the table (owners_rights.hpp): for a trigger on a partitioned
+// table PostgreSQL plans the expressions of its partition keys, and an event trigger may run as a
 // superuser. CREATE TRIGGER as a statement would need USAGE on our schema, which owners of tables
-// need not have.
+// may lack.
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture_config.hpp"
 
@@ -13,7 +14,7 @@ namespace outbox {
 // Conditions
 // ---------------------------------------------------------------------------------------------
 
-// The position of an error is one in the condition, not in the statement that captures the table.
+// Moves the error's position from the statement into the condition.
 static void place_in_condition(void* condition) {
     if (const int position = geterrposition(); position > 0) {
         errposition(0);
@@ -58,7 +59,7 @@ struct TriggerKind {
     const char* function;
     int16 when;
     int16 event;
-    const char* row;  // that the condition is about; nullptr: it has none
+    const char* row;  // the row in the condition; nullptr if there is none
 };
 
 static constexpr TriggerKind row_triggers[] = {
@@ -74,8 +75,8 @@ static constexpr TriggerKind announce_truncate = {"00_outbox_capture_truncate", 
                                                   TRIGGER_TYPE_AFTER, TRIGGER_TYPE_TRUNCATE,
                                                   nullptr};
 
-// Visits the triggers that capture the table. A look-up in a catalog may rebuild their descriptor: the
-// functions are looked up before, and `visit` looks up nothing.
+// Visits the triggers that capture the table. `visit` must not look up anything: a catalog look-up
+// may rebuild the list of triggers.
 template <class Visit>
 static void visit_capturing(Relation table, Visit&& visit) {
     const Oid row = capture_function("capture_row");
@@ -115,21 +116,21 @@ static void create_trigger(Relation table, const TriggerKind& kind, Node* condit
     CommandCounterIncrement();
 }
 
-// PostgreSQL itself gives row triggers to the partitions of a table, but to none of its other
-// children, and triggers of TRUNCATE to neither. Those that are there already stay as they are.
+// PostgreSQL itself creates row triggers on partitions of a table, but not on other children, and
+// creates TRUNCATE triggers on neither. Existing triggers stay as they are.
 static void create_triggers(Relation table, Node* condition, const char* on_truncate) {
     for (const TriggerKind& kind : row_triggers)
         if (!has_trigger(table, kind))
             create_trigger(table, kind, condition);
     if (table->rd_rel->relkind == RELKIND_FOREIGN_TABLE || has_trigger(table, refuse_truncate))
-        return;  // foreign tables have no triggers of TRUNCATE
+        return;  // foreign tables have no TRUNCATE triggers
     if (strcmp(on_truncate, "refuse") == 0)
         create_trigger(table, refuse_truncate, nullptr);
     else if (strcmp(on_truncate, "announce") == 0)
         create_trigger(table, announce_truncate, nullptr);
 }
 
-// The names of the triggers that capture the table, of those that `concerns` says.
+// Returns the names of the triggers that capture the table and that `concerns` accepts.
 template <class Concerns>
 static List* names_of_triggers(Relation table, Concerns&& concerns) {
     List* names = NIL;
@@ -145,7 +146,7 @@ static const char* name_of(Relation table) {
                                       RelationGetRelationName(table));
 }
 
-// A statement for each; %s is the name of the trigger.
+// Runs a statement for each trigger: its name between `before` and `after`.
 static void run_for_each(const List* triggers, const char* before, const char* after) {
     if (triggers == NIL)
         return;
@@ -182,7 +183,7 @@ OUTBOX_FUNCTION(outbox_drop_capture_triggers) {
     using namespace outbox;
     const OwnersRights rights(check_owns_table(PG_GETARG_OID(0)));
     Relation table = table_open(PG_GETARG_OID(0), AccessShareLock);
-    // Those of partitions go with that of the table they are a part of.
+    // Dropping the triggers of the partitioned table drops those of its partitions.
     const List* names =
         names_of_triggers(table, [](const Trigger& trigger) { return !trigger.tgisclone; });
     const char* after = psprintf(" ON %s", name_of(table));

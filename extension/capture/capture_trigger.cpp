@@ -16,7 +16,7 @@ static const Capture& capture_of(Relation table) {
 static const TriggerData& trigger_data(FunctionCallInfo fcinfo, const char* function) {
     if (!CALLED_AS_TRIGGER(fcinfo))
         ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-                        errmsg("outbox.%s() is a trigger", function)));
+                        errmsg("outbox.%s() must be called as a trigger", function)));
     return *reinterpret_cast<TriggerData*>(fcinfo->context);
 }
 
@@ -27,7 +27,7 @@ OUTBOX_FUNCTION(outbox_capture_row) {
     const TriggerData& trigger = trigger_data(fcinfo, "capture_row");
     if (!TRIGGER_FIRED_AFTER(trigger.tg_event) || !TRIGGER_FIRED_FOR_ROW(trigger.tg_event))
         ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-                        errmsg("outbox.capture_row() is a trigger AFTER, FOR EACH ROW")));
+                        errmsg("outbox.capture_row() must be fired AFTER and FOR EACH ROW")));
     check_may_enqueue();
     const Capture& capture = capture_of(trigger.tg_relation);
     if (TRIGGER_FIRED_BY_INSERT(trigger.tg_event))
@@ -44,7 +44,7 @@ OUTBOX_FUNCTION(outbox_capture_truncate) {
     const TriggerData& trigger = trigger_data(fcinfo, "capture_truncate");
     if (!TRIGGER_FIRED_BY_TRUNCATE(trigger.tg_event))
         ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-                        errmsg("outbox.capture_truncate() is a trigger of TRUNCATE")));
+                        errmsg("outbox.capture_truncate() must be fired by TRUNCATE")));
     if (TRIGGER_FIRED_BEFORE(trigger.tg_event))
         ereport(ERROR,
                 (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

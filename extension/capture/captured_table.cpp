@@ -1,5 +1,5 @@
-// What outbox.capture() (sql/pg_outbox/capture.sql) cannot do in SQL: to write outbox.captured on
-// behalf of the owner of a table.
+// Writes outbox.captured on behalf of the owner of a table: the part of outbox.capture()
+// (sql/pg_outbox/capture.sql) that SQL cannot do.
 #include "extension/base/caller.hpp"
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture.hpp"
@@ -35,8 +35,8 @@ static void run_as_owner(const char* statement, Oid type, Datum argument) {
 
 }  // namespace outbox
 
-// outbox.capture() is not the only one who may call it: what it says is checked again, and who
-// calls it is not for it to say.
+// Other code than outbox.capture() may call this. So it checks the arguments again, and takes the
+// calling role from the session.
 OUTBOX_FUNCTION(outbox_save_captured) {
     using namespace outbox;
     refuse_restricted();
@@ -65,10 +65,10 @@ OUTBOX_FUNCTION(outbox_forget_captured) {
     PG_RETURN_VOID();
 }
 
-// Raises an error if what outbox.captured says does not fit the table.
+// Raises an error if the row of outbox.captured does not fit the table.
 OUTBOX_FUNCTION(outbox_check_captured) {
     using namespace outbox;
-    check_owns_table(PG_GETARG_OID(0));  // before it is locked
+    check_owns_table(PG_GETARG_OID(0));  // before this locks it
     Relation table = table_open(PG_GETARG_OID(0), AccessShareLock);
     find_capture(table);
     table_close(table, NoLock);

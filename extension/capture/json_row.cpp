@@ -47,7 +47,7 @@ void append_json(StringInfo to, const char* text, int length) {
 // Columns
 // ---------------------------------------------------------------------------------------------
 
-// Whether to_json() would do more than call the output function.
+// Returns whether to_json() would do more than call the output function.
 static bool is_structured(Oid type) {
     if (OidIsValid(get_element_type(type)) || type_is_rowtype(type))
         return true;
@@ -87,7 +87,7 @@ static JsonForm form_of(Oid type) {
     }
 }
 
-// to_json() asks for the type of its argument.
+// to_json() reads the type of its argument from the call.
 static void set_argument_type(FmgrInfo* function, Oid type) {
     Const* argument = makeNullConst(type, -1, InvalidOid);
     FuncExpr* call = makeFuncExpr(F_TO_JSON, JSONOID, list_make1(argument), InvalidOid, InvalidOid,
@@ -206,7 +206,7 @@ void append_member(StringInfo to, const JsonColumn& column, Datum value, bool is
     append_value(to, column, value, is_null);
 }
 
-// The comma before the first member gives way to the brace.
+// The opening brace replaces the comma before the first member.
 void end_object(StringInfo to, int began) {
     if (to->len == began)
         appendStringInfoCharMacro(to, '{');

@@ -1,19 +1,19 @@
-// Rows as JSON, column by column, as to_jsonb() would give them, straight into a buffer.
+// Writes rows as JSON straight into a buffer, column by column, in the form that to_jsonb() gives.
 #pragma once
 
 #include "extension/base/pg.hpp"
 
 namespace outbox {
 
-// How values of a type are written.
+// Form in which values of a type are written.
 enum class JsonForm {
     boolean,
     int2,
     int4,
     int8,
-    number,     // by its output function; a string where that gives no number, as with NaN
+    number,     // by its output function; as a string if that is not a JSON number, such as NaN
     text,       // a varlena of characters
-    date_time,  // in the form of ISO 8601
+    date_time,  // in ISO 8601
     json,
     jsonb,
     output,  // by its output function, as a string
@@ -25,20 +25,21 @@ struct JsonColumn {
     int16 length;
     bool by_value;
     JsonForm form;
-    Oid type;           // what a domain is based on
+    Oid type;           // the base type of a domain
     const char* label;  // `,"name":`
     int label_length;
     FmgrInfo* function;  // output function, or to_json()
 };
 
-// What belongs to the column is allocated in the current context, which has to outlive it.
+// Allocates the column's state in the current context, which has to outlive the result.
 JsonColumn make_json_column(Form_pg_attribute attribute);
 
-// As a JSON string. The server's escape_json() needs a NUL behind the text before version 18.
+// Appends the text as a JSON string. Before version 18 the server's escape_json() needs a NUL
+// behind the text.
 void append_json(StringInfo to, const char* text, int length);
 void append_value(StringInfo to, const JsonColumn& column, Datum value, bool is_null);
 
-// Some columns of a row as an object. Between the two calls come append_member()s.
+// Appends some columns of a row as an object. append_member() is called between these two.
 int begin_object(StringInfo to);
 void append_member(StringInfo to, const JsonColumn& column, Datum value, bool is_null);
 void end_object(StringInfo to, int began);

@@ -136,7 +136,7 @@ static void values_of_key(const TableKey& key, Relation table, ArrayType* key_te
 // Scans
 // ---------------------------------------------------------------------------------------------
 
-// A comparison of one column, as the index makes it.
+// Fills in a comparison of one column, as the index makes it.
 static void init_scan_key(ScanKey entry, const TableKey& key, int column, StrategyNumber strategy,
                           Datum value) {
     const Oid type = key.index->rd_opcintype[column];
@@ -145,7 +145,7 @@ static void init_scan_key(ScanKey entry, const TableKey& key, int column, Strate
                            get_opcode(compare), value);
 }
 
-// One of the columns of a row that is compared as a whole.
+// Fills in one column of a row comparison.
 static void init_row_member(ScanKey entry, const TableKey& key, int column, Datum value) {
     const Oid type = key.index->rd_opcintype[column];
     const int flags = SK_ROW_MEMBER | (column == key.columns - 1 ? SK_ROW_END : 0);

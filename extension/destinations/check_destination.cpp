@@ -1,11 +1,10 @@
-// outbox.check_destination(): whether a destination can be used as it is configured.
+// outbox.check_destination(): tests whether a destination can be used as it is configured.
 //
-// What talks to destinations stays out of sessions, as libraries and as waiting that nobody can
-// interrupt. So a session starts a background worker for one check, and reads from a queue in
-// shared memory what it finds. The worker knows a destination as its relay does, and has no
-// transaction while it talks to it.
+// Code that talks to destinations does not run in sessions: its libraries stay out of them, and its
+// waits could not be interrupted. So a session starts a background worker for one check, and reads
+// the findings from a queue in shared memory. The worker knows a destination as its relay does, and
+// has no transaction while it talks to it.
 //
-//   all is found                      an empty message; the worker ends
 //   the session is cancelled, ends    the segment is detached, which terminates the worker
 //   the worker dies                   the queue is detached, which ends the session's waiting
 #include <algorithm>
@@ -17,8 +16,8 @@
 
 namespace outbox {
 
-// In all databases together: each has a background worker that others may need, and a peer may keep
-// it for as long as it likes.
+// Limit for all databases together: each check takes a background worker that others may need, and
+// a peer may keep it for any time.
 static constexpr int max_checks = 4;
 
 static void terminate_check(dsm_segment*, Datum worker) {
@@ -29,9 +28,9 @@ static void end_check(dsm_segment*, Datum) {
     shared->checks--;
 }
 
-// Until the segment is detached, which the end of the transaction does at the latest.
+// Counts the check until the segment is detached, at the latest at the end of the transaction.
 static void count_check(dsm_segment* segment) {
-    if (shared == nullptr)  // not preloaded
+    if (shared == nullptr)  // if not preloaded
         return;
     const bool too_many = ++shared->checks > max_checks;
     on_dsm_detach(segment, end_check, Datum{0});
@@ -52,7 +51,7 @@ static dsm_segment* make_request(Oid server, const char* topic) {
     return segment;
 }
 
-// The handle lives as long as the segment may: until the transaction has ended.
+// The handle is allocated for as long as the segment may live, until the transaction has ended.
 static BackgroundWorkerHandle* start_check(dsm_segment* segment) {
     BackgroundWorker worker;
     memset(&worker, 0, sizeof worker);
@@ -80,7 +79,7 @@ static BackgroundWorkerHandle* start_check(dsm_segment* segment) {
     return handle;
 }
 
-// A message is '+' or '-', the subject, a null, the detail.
+// A message consists of '+' or '-', the subject, a null byte, and the detail.
 static void put_finding(ReturnSetInfo* result, const char* message, Size size) {
     const char* end = message + size;
     const char* subject = message + 1;

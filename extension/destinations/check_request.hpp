@@ -1,5 +1,5 @@
-// What a session that checks a destination and the worker that does it share: a segment of shared
-// memory with the request, a queue for findings, and the topic.
+// Shared memory segment of a session that checks a destination and of its worker: the request, a
+// queue for findings, and the topic.
 #pragma once
 
 #include "extension/base/pg.hpp"
@@ -8,10 +8,10 @@ namespace outbox {
 
 constexpr Size queue_size = 16 * 1024;
 
-// In shared memory, in front of the queue.
+// Lies in the shared memory in front of the queue.
 struct CheckRequest {
     Oid database;
-    Oid server;  // invalid: the default destination
+    Oid server;  // invalid for the default destination
     bool has_topic;
 };
 

@@ -1,5 +1,5 @@
-// An option of a destination, or else the setting of the same name: outbox_internal.destination_option(). In C,
-// because it is asked for every event in trouble.
+// outbox_internal.destination_option(): an option of a destination, or else the setting of the same
+// name. It is written in C because it is called for every event in trouble.
 #include "extension/base/boundary.hpp"
 #include "extension/base/pg.hpp"
 

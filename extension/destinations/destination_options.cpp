@@ -1,5 +1,5 @@
-// outbox.destination_options(): what the sinks declare of their options. The declarations are constants of
-// this library, and ASCII.
+// outbox.destination_options(): the options that the sinks declare. The declarations are constants
+// of this library, in ASCII.
 #include "extension/base/pg.hpp"
 #include "sinks/registry.hpp"
 

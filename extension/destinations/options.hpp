@@ -1,4 +1,4 @@
-// Options of foreign servers and user mappings, on their way from the catalogs into the core.
+// Passes options of foreign servers and user mappings from the catalogs to the core.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace outbox {
 
-// Plain pointers into palloc'd memory: collected while the server may raise errors, when no C++
-// object may exist; turned into Options inside call_core().
+// Plain pointers into palloc'd memory. They are collected while the server may raise errors and no
+// C++ object may exist, and turned into Options inside call_core().
 struct OptionTexts {
     int count;
     const char** names;
@@ -19,8 +19,8 @@ struct OptionTexts {
 OptionTexts option_texts(List* options);
 std::vector<Option> to_options(const OptionTexts& texts);
 
-// Whether options of this role may name files of the server: superusers and members of
-// pg_read_server_files. In a transaction.
+// Returns whether options of this role may name files of the server: for superusers and members of
+// pg_read_server_files. Needs a transaction.
 bool may_read_files(Oid role);
 
 }  // namespace outbox

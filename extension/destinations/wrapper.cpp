@@ -1,5 +1,5 @@
-// The foreign-data wrapper pg_outbox: destinations are its servers. It has no handler, because
-// there is nothing to read; its validator checks options when the statement runs.
+// The foreign-data wrapper pg_outbox; destinations are its foreign servers. It has no handler,
+// because there is nothing to read. Its validator checks options when the statement runs.
 #include "extension/base/boundary.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/destinations/options.hpp"
@@ -7,14 +7,14 @@
 
 namespace outbox {
 
-// The server reads these files as itself: what they prove is its identity, not that of whoever
-// names them.
+// The server process reads these files with its own rights, and they prove the server's identity. A
+// role must not use that identity by naming a file.
 static void check_may_name_keys(const OptionTexts& texts) {
     for (int i = 0; i < texts.count; i++)
         if (names_server_keys(texts.names[i]) && !superuser())
             ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
                             errmsg("permission denied to set option \"%s\"", texts.names[i]),
-                            errhint("Only superusers may say which keys of the server are used; "
+                            errhint("Only superusers may set options that name keys of the server; "
                                     "others set the secret itself.")));
 }
 

@@ -7,7 +7,7 @@ namespace outbox {
 
 static LogRelations relations;
 static bool relations_valid = false;
-static bool checked[segment_count];  // has the columns of the log
+static bool checked[segment_count];  // whether the segment has the columns of the log
 
 static void invalidate(Datum, Oid relation) {
     if (relation == InvalidOid || relation == relations.ring || relation == relations.positions)
@@ -17,7 +17,7 @@ static void invalidate(Datum, Oid relation) {
             relations_valid = checked[i] = false;
 }
 
-// The ring as it is now, whatever the transaction at hand may see. It has a row per segment.
+// Reads the ring as it is now, whatever the current transaction may see. It has a row per segment.
 static int read_current_segment(Oid table) {
     int current = 0;
     Relation ring = table_open(table, AccessShareLock);

@@ -1,9 +1,9 @@
-// Where the log is in the current database.
+// Finds the log in the current database.
 //
 // The log is a ring of segments: tables of one form, children of outbox.event. Enqueues go to the
-// current one; the keeper moves them on to the next and empties those that every destination is
-// done with (bgworker/keeper/segments.cpp). Readers read all of them. An enqueue that does not know
-// yet that the ring has turned puts its event into the segment it knows, which is as good.
+// current segment. The keeper moves them on to the next, and empties segments that every
+// destination is done with (bgworker/keeper/segments.cpp). Readers read all segments. A session
+// that has not noticed the move yet writes into the segment it knows; no event is lost by that.
 #pragma once
 
 #include "extension/base/pg.hpp"
@@ -38,32 +38,33 @@ constexpr int segment_count = 4;
 
 struct LogRelations {
     Oid segments[segment_count];
-    int current;    // which of them enqueues go to
-    Oid ring;       // the table that says so
+    int current;    // index of the segment that enqueues go to
+    Oid ring;       // the table outbox.ring
     Oid positions;  // the sequence of positions
 };
 
 // Looked up once per session, and again after the ring turned or the extension was created anew.
-// Raises an error when the extension is not there, or of a version that does not fit.
+// Raises an error if the extension is missing or of a version that does not fit.
 const LogRelations& log_relations();
 
-// The same, or nullptr.
+// Does the same, but returns nullptr if the extension is missing.
 const LogRelations* find_log_relations();
 
-// Raises an error if somebody has given the segment, which is locked, other columns than the log
-// has. Dropped ones do not matter.
+// Raises an error if the segment, which must be locked, does not have the columns of the log.
+// Dropped columns are ignored.
 void check_segment(int number, Relation segment);
 
-// The same for rows that begin with the columns of the log.
+// Does the same for rows that begin with the columns of the log.
 void check_event_columns(const char* name, TupleDesc form);
 
-// Of a segment that was opened in this session; looks nothing up. nullptr: it is not a segment.
+// Returns the name of a segment that was opened in this session; nullptr if it is not a segment.
+// Looks nothing up.
 const char* segment_name(Oid segment);
 
-// The index that each segment comes with, on (xid, position).
+// Returns whether it is the index on (xid, position) that each segment comes with.
 bool is_order_index(Relation index);
 
-// A segment, to be read; nullptr: the log is gone.
+// Opens a segment for reading; nullptr if the log is gone.
 Relation try_open_segment(int number);
 
 }  // namespace outbox

@@ -20,7 +20,7 @@ void check_may_enqueue() {
                 (errcode(ERRCODE_INVALID_TRANSACTION_STATE),
                  errmsg("cannot enqueue events during a parallel operation"),
                  errhint("Declare the function that calls outbox.enqueue() as PARALLEL UNSAFE.")));
-    log_relations();  // before anything is done that counts on their form
+    log_relations();  // checks the form of the log before anything relies on it
 
     static bool warned = false;
     if (shared == nullptr && !warned) {
@@ -31,7 +31,7 @@ void check_may_enqueue() {
     }
 }
 
-// Setting up an executor costs as much as the insert itself; the index that each segment comes with
+// Setting up an executor costs as much as the insert itself. The index that each segment comes with
 // does not need one.
 static void open_indexes(LogWriter& writer) {
     List* indexes = RelationGetIndexList(writer.segment);
@@ -63,7 +63,7 @@ static void insert_into_indexes(LogWriter& writer, TupleTableSlot* row) {
 
 LogWriter open_log(int rows_at_once) {
     LogWriter writer{};
-    // The xid before any position: readers rely on it (see log_reader.cpp).
+    // The xid must be taken before any position: readers rely on that (see log_reader.hpp).
     writer.xid = GetTopFullTransactionId();
     writer.command = GetCurrentCommandId(true);
     const LogRelations& log = log_relations();
@@ -88,7 +88,7 @@ TupleTableSlot* next_row(LogWriter& writer) {
         MemoryContext outer = MemoryContextSwitchTo(GetMemoryChunkContext(writer.slots));
         slot = MakeSingleTupleTableSlot(RelationGetDescr(writer.segment), &TTSOpsVirtual);
         for (int i = LogColumns; i < slot->tts_tupleDescriptor->natts; i++)
-            slot->tts_isnull[i] = true;  // dropped
+            slot->tts_isnull[i] = true;  // a dropped column
         MemoryContextSwitchTo(outer);
     }
     return ExecClearTuple(slot);
@@ -134,7 +134,7 @@ void close_log(LogWriter& writer) {
     for (int i = 0; i < writer.capacity && writer.slots[i] != nullptr; i++)
         ExecDropSingleTupleTableSlot(writer.slots[i]);
     if (writer.index != nullptr) {
-        index_close(writer.index, NoLock);  // the lock goes with the transaction
+        index_close(writer.index, NoLock);  // the lock is held until the transaction ends
     } else {
         ExecCloseIndices(writer.target);
         FreeExecutorState(writer.executor);

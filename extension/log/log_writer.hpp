@@ -1,7 +1,7 @@
-// Writes events into the log, in the transaction at hand.
+// Writes events into the log, in the current transaction.
 //
-// The rows go straight through the table access method: no SPI, no plan, no trigger, and no
-// privilege on the log is needed. What a role may enqueue, callers check (producer.hpp).
+// The rows go straight through the table access method: without SPI, a plan or a trigger, and
+// without privileges on the log. Callers check what a role may enqueue (producer.hpp).
 #pragma once
 
 #include "extension/base/pg.hpp"
@@ -9,39 +9,39 @@
 
 namespace outbox {
 
-// The log, opened for the length of one call. Of several rows, those that fit are written together.
+// The log, opened for one call. If several rows are added, they are written together in groups.
 struct LogWriter {
     Relation segment;
-    Relation index;  // the only one it has,
+    Relation index;  // the only index of the segment,
     IndexInfo* index_info;
-    ResultRelInfo* target;  // or, where somebody has added some, all of them, with their executor
+    ResultRelInfo* target;  // or all of them with an executor, if somebody has added some
     EState* executor;
     FullTransactionId xid;
     CommandId command;
     BulkInsertState bulk;
-    MemoryContext memory;  // what the values of rows at hand lie in; reset when they are written
+    MemoryContext memory;  // for values of rows not written yet; reset when they are
     TupleTableSlot** slots;
     int capacity;
     int filled;
-    bool position_is_version;  // of rows that have none
+    bool position_is_version;  // for rows without a version
 };
 
-// Raises an error where events cannot be enqueued: on a standby, in a parallel worker, ...
-// To be called before anything is done that counts on the form of the log.
+// Raises an error where events cannot be enqueued, such as on a standby or in a parallel worker.
+// Call it before anything that relies on the form of the log.
 void check_may_enqueue();
 
 LogWriter open_log(int rows_at_once = 1);
 
-// Where the next row goes: LogColumns values and nulls, of which fill_event() fills all but
-// position and xid. What the values point to has to live in writer.memory; with one row at once it
-// may as well be the current context.
+// Returns the slot for the next row: LogColumns values and nulls, of which fill_event() fills all
+// but position and xid. What the values point to has to live in writer.memory, or with one row at a
+// time in the current context.
 TupleTableSlot* next_row(LogWriter& writer);
 
-// Gives the row its place in the order of events. True: rows were written, and writer.memory is
-// empty.
+// Gives the row its position in the log. Returns true if rows were written, so that writer.memory
+// is empty.
 bool write_row(LogWriter& writer);
 
-// Writes what is left.
+// Writes the remaining rows.
 void close_log(LogWriter& writer);
 
 }  // namespace outbox

@@ -1,6 +1,7 @@
-// outbox.enqueue: an event into the log, in the caller's transaction.
+// outbox.enqueue(): writes an event into the log, in the caller's transaction.
 //
-// EXECUTE on the function is all that it takes; which topics that includes, says outbox.producer.
+// EXECUTE on the function is the only privilege needed; outbox.producer has the topics that a role
+// may use.
 #include "extension/base/pg.hpp"
 #include "extension/base/table_form.hpp"
 #include "extension/log/log_writer.hpp"
@@ -10,11 +11,11 @@
 
 namespace outbox {
 
-// Rows of a batch that are written together.
+// Number of rows of a batch that are written together.
 static constexpr int rows_at_once = 500;
 
 // Returns the id of the event: the new one, or with a source event the one enqueued for it before.
-// Then nothing is written: it takes no xid and wakes nobody.
+// In the second case nothing is written: the call takes no xid and wakes no worker.
 static Datum enqueue_one(const EventInput& input) {
     Datum values[LogColumns];
     bool nulls[LogColumns];
@@ -43,8 +44,8 @@ static text* text_argument(FunctionCallInfo fcinfo, int n) {
     return PG_ARGISNULL(n) ? nullptr : PG_GETARG_TEXT_PP(n);
 }
 
-// The arguments both forms share, from `first` on: version, topic, ordering_key, headers,
-// schema_version, event_id, source_event_id, occurred_at.
+// Reads the arguments that both forms share, from `first` on: version, topic, ordering_key,
+// headers, schema_version, event_id, source_event_id, occurred_at.
 static void take_options(FunctionCallInfo fcinfo, int first, EventInput& input) {
     input.aggregate_type = text_argument(fcinfo, 0);
     input.aggregate_id = text_argument(fcinfo, 1);
@@ -102,7 +103,7 @@ static EventInput input_from_row(HeapTupleHeader row, TupleDesc descriptor) {
     ItemPointerSetInvalid(&tuple.t_self);
     tuple.t_tableOid = InvalidOid;
     tuple.t_data = row;
-    Datum v[MaxTupleAttributeNumber];  // attributes that were dropped are there, too
+    Datum v[MaxTupleAttributeNumber];  // includes dropped attributes
     bool n[MaxTupleAttributeNumber];
     heap_deform_tuple(&tuple, descriptor, v, n);
 
@@ -132,7 +133,7 @@ static EventInput input_from_row(HeapTupleHeader row, TupleDesc descriptor) {
     return input;
 }
 
-// Says which event of a batch an error is about.
+// Adds the number of the event in the batch to errors.
 static void name_event(void* number) {
     errcontext("event %d of the batch", *static_cast<int*>(number));
 }
@@ -165,7 +166,7 @@ static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* i
         MemoryContextSwitchTo(outer);
 
         if (earlier == nullptr && write_row(writer))
-            descriptor = nullptr;  // it lay in the memory of the rows
+            descriptor = nullptr;  // it was in the memory of the rows
     }
     error_context_stack = context.previous;
     close_log(writer);

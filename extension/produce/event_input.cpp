@@ -10,7 +10,7 @@
 
 namespace outbox {
 
-// Views and literals only: nothing here has a destructor, every check may raise.
+// Only views and literals: nothing here has a destructor, because every check may raise an error.
 
 static std::string_view view(const text* value) {
     return {VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value)};
@@ -20,7 +20,7 @@ static bool is_control(char c) {
     return static_cast<unsigned char>(c) < ' ' || c == 0x7f;
 }
 
-// RFC 9110: what a header name may consist of.
+// Characters of a header name (RFC 9110).
 static bool is_token_character(char c) {
     constexpr std::string_view others = "!#$%&'*+-.^_`|~";
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -34,7 +34,8 @@ static void check_length(std::string_view value, const char* argument, int limit
                  errdetail("It has %zu bytes; at most %d are allowed.", value.size(), limit)));
 }
 
-// Names travel as headers, subjects and routing keys, where control characters break the protocol.
+// Names are sent as headers, subjects and routing keys, where control characters break the
+// protocol.
 static void check_name(const text* value, const char* argument) {
     const std::string_view name = view(value);
     if (name.empty())
@@ -57,8 +58,8 @@ static void check_required_name(const text* value, const char* argument) {
 // Headers
 // ---------------------------------------------------------------------------------------------
 
-// Not for events to set: what frames the message, what authenticates its sender, and the names of
-// CloudEvents attributes that sinks fill from the event itself. Lower case, sorted.
+// Headers that events must not set: those that frame the message or authenticate its sender, and
+// names of CloudEvents attributes that sinks fill from the event. In lower case, sorted.
 static constexpr std::string_view reserved_headers[] = {
     "aggregateversion",
     "authorization",
@@ -188,7 +189,7 @@ static void check_payload_size(size_t size) {
                  errhint("Store large data elsewhere and put a reference to it into the event.")));
 }
 
-// JSON payloads are kept as UTF-8 text, whatever the encoding of the database.
+// JSON payloads are stored as UTF-8 text in any encoding of the database.
 static Datum json_payload(text* json) {
     char* start = VARDATA_ANY(json);
     const int length = static_cast<int>(VARSIZE_ANY_EXHDR(json));
@@ -206,7 +207,7 @@ static text* text_of(Jsonb* json) {
     return reinterpret_cast<text*>(buffer.data);
 }
 
-// Bytes that are called JSON must be JSON: sinks embed them in documents of their own.
+// Bytes of a JSON type must be JSON, because sinks embed them in documents of their own.
 static void check_json_bytes(const bytea* bytes) {
     const int length = static_cast<int>(VARSIZE_ANY_EXHDR(bytes));
     if (!pg_verify_mbstr(PG_UTF8, VARDATA_ANY(bytes), length, true))
@@ -237,7 +238,7 @@ static ContentType check_content_type(const text* content_type) {
 // The row
 // ---------------------------------------------------------------------------------------------
 
-// What RFC 3339 can write, and so what destinations can read: 0001-01-01 to 9999-12-31.
+// Times that RFC 3339 can write, so that all destinations can read them: 0001-01-01 to 9999-12-31.
 static constexpr TimestampTz first_timestamp =
     static_cast<TimestampTz>(1721426 - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY;
 static constexpr TimestampTz last_timestamp =

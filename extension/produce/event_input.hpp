@@ -1,4 +1,4 @@
-// What a caller gives for one event, and the check that nothing in it can hurt a destination.
+// Arguments of one event, and checks that none of them can harm a destination.
 #pragma once
 
 #include "extension/base/pg.hpp"
@@ -6,14 +6,14 @@
 
 namespace outbox {
 
-// As given; nullptr for NULL. Texts and bytes may have short headers.
+// Arguments as given, nullptr for NULL. Texts and bytes may have short headers.
 struct EventInput {
     text* aggregate_type;
     text* aggregate_id;
     text* event_type;
-    Jsonb* json;      // either a JSON payload,
-    text* json_text;  // or one as text that is known to be JSON,
-    bytea* bytes;     // or any bytes with a content type, or none of them: an event without data
+    Jsonb* json;      // a JSON payload,
+    text* json_text;  // or a payload as text that is known to be JSON,
+    bytea* bytes;     // or bytes with a content type; all nullptr for an event without data
     text* content_type;
     bool has_version;
     int64 version;
@@ -28,15 +28,15 @@ struct EventInput {
     TimestampTz occurred_at;
 };
 
-// Limits in bytes. The smallest of what brokers take: Pub/Sub keys 1,024, Kafka topics 249, AMQP
-// short strings 255 (reference: the brokers' documentation).
+// Limits in bytes, the smallest of brokers' limits: Pub/Sub keys 1,024, Kafka topics 249, AMQP
+// short strings 255 (from the brokers' documentation).
 constexpr int max_name_length = 249;  // topic, aggregate type, event type, content type
 constexpr int max_key_length = 1024;  // aggregate id, ordering key
 constexpr int max_headers = 64;
 constexpr int max_headers_size = 8192;
 constexpr int max_header_name_length = 128;
 
-// Raises an error on bad input; else fills the row of the log but for position and xid.
+// Raises an error on invalid input. Otherwise fills the row of the log, except position and xid.
 void fill_event(const EventInput& input, Datum* values, bool* nulls);
 
 }  // namespace outbox

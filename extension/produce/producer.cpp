@@ -1,13 +1,13 @@
-// The topics that outbox.producer limits a role to.
+// Checks the topics to which outbox.producer limits a role.
 //
-// Asked about is for outbox.enqueue() the current user, as for EXECUTE on it (after SET ROLE that
-// role, in a SECURITY DEFINER function its owner); for what is captured the owner of the table, and
-// for what is inserted into a view of the log the owner of the view. To the topics of a role, those
-// of the roles whose rights it has are added; those of grant_capture() for what is captured only. A
-// role without any may produce nothing. A role with the rights of the owner of outbox.producer, who
-// could change it anyway, is not limited.
+// The role is, for outbox.enqueue(), the current user, as for EXECUTE on it: the role of SET ROLE,
+// or the owner of a SECURITY DEFINER function. For captured tables it is the owner of the table,
+// and for a view of the log the owner of the view. A role also has the topics of the roles whose
+// rights it has; topics of grant_capture() are for captured tables only. A role without topics may
+// produce nothing. A role with the rights of the owner of outbox.producer is not limited, because
+// it could change the table.
 //
-// What is found is kept for the session, until outbox.producer or any role changes.
+// The result is cached for the session, until outbox.producer or any role changes.
 #include "extension/produce/producer.hpp"
 
 #include <string>
@@ -30,12 +30,12 @@ enum ProducerColumn {
 };
 
 struct Producer {
-    TopicFilter filter;  // everything, unless limited
+    TopicFilter filter;  // matches everything unless the role is limited
     std::string topics;  // as granted
     bool has_none = false;
 };
 
-static std::unordered_map<Oid, Producer> producers[2];  // by the way of producing, and by role
+static std::unordered_map<Oid, Producer> producers[2];  // by Produces, then by role
 static bool producers_valid = false;
 static Oid producer_table = InvalidOid;
 
@@ -53,13 +53,13 @@ static void register_callbacks() {
     if (registered)
         return;
     CacheRegisterRelcacheCallback(invalidate_table, 0);
-    // What has_privs_of_role() reads.
+    // Catalog caches that has_privs_of_role() reads.
     for (const auto cache : {AUTHMEMROLEMEM, AUTHOID, DATABASEOID})
         CacheRegisterSyscacheCallback(cache, invalidate_roles, 0);
     registered = true;
 }
 
-// The values are not trusted: constraints can be dropped.
+// The values are not trusted, because constraints can be dropped.
 static bool concerns(const TupleTableSlot* row, Oid role, Produces produces) {
     if (row->tts_isnull[ProducerRole] || row->tts_isnull[ProducerTopics] ||
         row->tts_isnull[ProducerRightTo])
@@ -70,7 +70,7 @@ static bool concerns(const TupleTableSlot* row, Oid role, Produces produces) {
     return has_privs_of_role(role, DatumGetObjectId(row->tts_values[ProducerRole]));
 }
 
-// The lists of all rows that concern the role, put together, which may be empty; nullptr: the role
+// Returns the lists of all rows that apply to the role, joined, possibly empty; nullptr if the role
 // is not limited.
 static const char* topics_granted(Oid role, Produces produces) {
     producer_table = get_relname_relid("producer", get_namespace_oid("outbox", false));
@@ -81,7 +81,7 @@ static const char* topics_granted(Oid role, Produces produces) {
     initStringInfo(&topics);
     const bool limited = !has_privs_of_role(role, table->rd_rel->relowner);
     if (limited) {
-        // As it is now, whatever the transaction at hand may see.
+        // Reads the table as it is now, whatever the current transaction may see.
         ::Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
         TableScanDesc scan = table_beginscan(table, snapshot, 0, nullptr);
         TupleTableSlot* row = table_slot_create(table, nullptr);
@@ -146,14 +146,14 @@ void check_may_produce(Datum topic, Oid role, Produces produces) {
                             : errdetail("Role \"%s\" may produce events of the topics \"%s\".",
                                         GetUserNameFromId(role, false), producer.topics.c_str()),
                         produces == Produces::by_enqueue
-                            ? errhint("outbox.grant_produce() says which topics a role may use.")
-                            : errhint("outbox.grant_capture() and outbox.grant_produce() say which "
-                                      "topics the owner of a captured table may use.")));
+                            ? errhint("Topics are granted by outbox.grant_produce().")
+                            : errhint("Topics of captured tables are granted to their owners by "
+                                      "outbox.grant_capture() and outbox.grant_produce().")));
 }
 
 }  // namespace outbox
 
-// For the constraint of outbox.producer.
+// Checks the constraint of outbox.producer.
 OUTBOX_FUNCTION(outbox_check_topics) {
     using namespace outbox;
     const char* topics = text_to_cstring(PG_GETARG_TEXT_PP(0));
@@ -167,7 +167,7 @@ OUTBOX_FUNCTION(outbox_check_topics) {
 OUTBOX_FUNCTION(outbox_table_changed) {
     if (!CALLED_AS_TRIGGER(fcinfo))
         ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-                        errmsg("outbox_internal.table_changed() is a trigger")));
+                        errmsg("outbox_internal.table_changed() must be called as a trigger")));
     CacheInvalidateRelcache(reinterpret_cast<TriggerData*>(fcinfo->context)->tg_relation);
     return PointerGetDatum(nullptr);
 }

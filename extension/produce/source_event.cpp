@@ -3,8 +3,8 @@
 namespace outbox {
 
 const pg_uuid_t* claim_source_event(const Datum* values) {
-    // A SECURITY DEFINER function in SQL: the caller has no privilege on the table behind it, nor on
-    // the schema of the function, so it is not looked up by LookupFuncName().
+    // This is a SECURITY DEFINER function in SQL. The caller has no privilege on the table behind
+    // it, nor on the schema of the function, so LookupFuncName() would fail.
     Oid types[] = {UUIDOID, TEXTOID, TEXTOID, TEXTOID, UUIDOID};
     const Oid claim =
         GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum("claim_source_event"),
@@ -16,7 +16,7 @@ const pg_uuid_t* claim_source_event(const Datum* values) {
     if (get_func_rettype(claim) != UUIDOID || get_func_retset(claim))
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("\"claim_source_event\" of extension \"pg_outbox\" was altered"),
-                        errdetail("It does not return an uuid.")));
+                        errdetail("It does not return a uuid.")));
     FmgrInfo function;
     fmgr_info(claim, &function);
 

@@ -1,4 +1,4 @@
-// Enqueueing once per source event: a consumer that publishes onward may handle a message again.
+// Enqueues once per source event: a consumer that publishes events may handle a message again.
 #pragma once
 
 #include "extension/base/pg.hpp"
@@ -7,9 +7,9 @@
 namespace outbox {
 
 // `values` is a row of the log with a source event id. Returns the id of the event that was
-// enqueued before for the same (source event, aggregate type, aggregate id, event type), or
-// nullptr: this is the first, and it is remembered in this transaction. Waits for a transaction
-// that does the same with the same source event, because only its outcome tells.
+// enqueued before for the same (source event, aggregate type, aggregate id, event type). Returns
+// nullptr if this is the first, and remembers it in this transaction. Waits for another transaction
+// that does the same for this source event, because the result depends on its outcome.
 const pg_uuid_t* claim_source_event(const Datum* values);
 
 }  // namespace outbox

@@ -4,8 +4,8 @@
 
 namespace outbox {
 
-// Random bytes come in portions: the generator costs more per call than per byte. The portion is
-// filled in the session itself, never in the postmaster, so that no two sessions share one.
+// Random bytes are generated in portions, because a call costs more than a byte. Each session fills
+// its own portion after the fork, so that no two sessions share one.
 static void take_random(void* to, size_t size) {
     static uint8 portion[512];
     static size_t left = 0;

@@ -1,5 +1,5 @@
-// While a dump is restored, workers stay away: sql/pg_outbox/restore.sql says why. There is no way
-// to see when a restore is complete but that its session ends.
+// Keeps workers away while a dump is restored; sql/pg_outbox/restore.sql says why. Only the end of
+// the session shows that a restore is complete.
 #include "extension/base/shared_state.hpp"
 #include "extension/log/log.hpp"
 
@@ -18,11 +18,11 @@ static void clear_of_workers() {
 
 }  // namespace outbox
 
-// Called for every row; does something for the first.
+// Called for every row; acts only on the first.
 OUTBOX_FUNCTION(outbox_begin_restore) {
     using namespace outbox;
     LockRelationOid(log_relations().ring, ShareRowExclusiveLock);
-    // Not preloaded: there are no workers.
+    // Without preloading there are no workers.
     if (shared != nullptr && hold_database_for_session(MyDatabaseId))
         clear_of_workers();
     PG_RETURN_VOID();

@@ -1,4 +1,4 @@
-// Views that look like the outbox table of an application (sql/pg_outbox/outbox_view.sql): what is
+// Views that look like the outbox table of an application (sql/pg_outbox/outbox_view.sql): a row
 // inserted into one becomes an event of the log.
 #include <cstring>
 #include <span>
@@ -15,10 +15,10 @@ namespace outbox {
 // Layouts
 // ---------------------------------------------------------------------------------------------
 
-// What a column of a view is for.
+// Meaning of a column of a view.
 enum class Use {
     event_id,
-    position,  // given by us
+    position,  // assigned here
     aggregate_type,
     aggregate_id,
     event_type,
@@ -27,7 +27,7 @@ enum class Use {
     schema_version,
     payload,
     occurred_at,
-    null,     // this one and the next two say what became of the event; nothing has yet
+    null,     // this and the next two are state of the event, which is not delivered yet
     zero,     // 0
     pending,  // 'pending'
 };
@@ -103,7 +103,7 @@ static constexpr Layout layouts[] = {
     {"cqrs", cqrs},
 };
 
-// Anybody who may use the trigger can put it on a view of his own.
+// Any role that may use the trigger can put it on a view of its own.
 static const Layout& layout_of(const TriggerData& trigger) {
     TupleDesc view = RelationGetDescr(trigger.tg_relation);
     for (const Layout& layout : layouts) {
@@ -225,7 +225,7 @@ static void take_value(EventInput& input, Relation view, int i, const Column& co
     }
 }
 
-// The template with the fields filled in.
+// Fills the fields of the template in.
 static text* expand_topic(const char* topic, const EventInput& input) {
     const struct {
         std::string_view name;
@@ -248,7 +248,7 @@ static text* expand_topic(const char* topic, const EventInput& input) {
     return cstring_to_text_with_len(result.data, result.len);
 }
 
-// Writes the row into the log; returns its position.
+// Writes the row into the log and returns its position.
 static int64 write_event(const TriggerData& trigger, const Layout& layout, TupleTableSlot* row) {
     EventInput input{};
     for (int i = 0; i < static_cast<int>(layout.columns.size()); i++) {
@@ -290,13 +290,14 @@ OUTBOX_FUNCTION(outbox_insert_event) {
     using namespace outbox;
     if (!CALLED_AS_TRIGGER(fcinfo))
         ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-                        errmsg("outbox.insert_event() is a trigger")));
+                        errmsg("outbox.insert_event() must be called as a trigger")));
     const auto& trigger = *reinterpret_cast<TriggerData*>(fcinfo->context);
     if (!TRIGGER_FIRED_INSTEAD(trigger.tg_event) || !TRIGGER_FIRED_BY_INSERT(trigger.tg_event) ||
         trigger.tg_trigger->tgnargs != 3)
-        ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-                        errmsg("outbox.insert_event() is for INSTEAD OF INSERT, and takes a "
-                               "layout, a content type and a topic")));
+        ereport(ERROR,
+                (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+                 errmsg("outbox.insert_event() must be fired INSTEAD OF INSERT, with a layout, "
+                        "a content type and a topic as arguments")));
     check_may_enqueue();
     const Layout& layout = layout_of(trigger);
     slot_getallattrs(trigger.tg_trigslot);

@@ -1,4 +1,4 @@
-// JSON payloads as views of the log show them (sql/pg_outbox/outbox_view.sql).
+// Shows JSON payloads in views of the log (sql/pg_outbox/outbox_view.sql).
 #include "extension/base/pg.hpp"
 
 namespace outbox {
@@ -11,13 +11,13 @@ static Datum parse(const bytea* payload) {
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
 }
 
-// Of the value, and of how much of it there is: numbers, code points, depth, lengths.
+// Returns whether the error is about the value or its size: numbers, code points, depth, lengths.
 static bool is_about_value(int sqlstate) {
     return ERRCODE_TO_CATEGORY(sqlstate) == ERRCODE_DATA_EXCEPTION ||
            ERRCODE_TO_CATEGORY(sqlstate) == ERRCODE_TO_CATEGORY(ERRCODE_PROGRAM_LIMIT_EXCEEDED);
 }
 
-// No subtransaction: parsing does nothing but allocate memory.
+// Needs no subtransaction, because parsing only allocates memory.
 static bool try_parse(const bytea* payload, Datum* json) {
     MemoryContext memory = CurrentMemoryContext;
     volatile bool done = false;

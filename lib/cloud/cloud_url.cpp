@@ -50,7 +50,7 @@ std::optional<Error> check_cloud_url(const Url& url, std::string_view what,
                                      std::string_view example,
                                      std::span<const OptionSpec> parameters) {
     if (url.user || !url.port.empty() || !is_cloud_name(url.host, "-."))
-        return Error{ErrorKind::invalid_value, "URL names no " + std::string(what), "",
+        return Error{ErrorKind::invalid_value, "URL does not name a " + std::string(what), "",
                      "Write for example \"" + std::string(example) + "\"."};
     for (const auto& [name, value] : url.query)
         if (std::optional<Error> error = check_parameter(name, value, parameters))

@@ -1,4 +1,4 @@
-// URLs of services in a cloud: "<scheme>://<project or region>[/...][?endpoint=<URL>]".
+// Checks URLs of cloud services: "<scheme>://<project or region>[/...][?endpoint=<URL>]".
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace outbox {
 
-// Letters, digits and `others`; not empty.
+// True if the text is not empty and has only letters, digits and `others`.
 bool is_cloud_name(std::string_view text, std::string_view others) noexcept;
 
-// Whether it is an address to use in place of the service's own: a scheme, a host and perhaps a port.
-// `what` says in an error where it stands, such as "URL parameter "endpoint"".
+// Checks an address that replaces the one of the service: a scheme, a host and perhaps a port.
+// `what` names its place in errors, such as "URL parameter "endpoint"".
 std::optional<Error> check_endpoint(std::string_view what, std::string_view value);
 
 inline constexpr OptionSpec endpoint_parameter{
@@ -22,7 +22,7 @@ inline constexpr OptionSpec endpoint_parameter{
     .place = OptionPlace::url,
     .type = OptionType::text,
     .range = "scheme, host and port",
-    .description = "address to use in place of the service's own"};
+    .description = "address to use instead of the service's own"};
 inline constexpr OptionSpec region_parameter{
     .name = "region",
     .place = OptionPlace::url,
@@ -30,12 +30,13 @@ inline constexpr OptionSpec region_parameter{
     .range = "such as europe-west1",
     .description = "region whose address is used, instead of the nearest one"};
 
-// Whether the host is a name, of a `what` ("region", "project"), and the query has `parameters` only.
+// Checks that the host is a name of a `what` ("region", "project"), and that the query has only
+// `parameters`.
 std::optional<Error> check_cloud_url(const Url& url, std::string_view what,
                                      std::string_view example,
                                      std::span<const OptionSpec> parameters);
 
-// The value of a parameter; empty if the URL does not have it.
+// Returns the value of a parameter, or an empty string.
 std::string url_parameter(const Url& url, const OptionSpec& parameter);
 
 }  // namespace outbox

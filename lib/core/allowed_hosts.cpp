@@ -66,7 +66,8 @@ static bool bit(const Address& address, int number) noexcept {
     return address.bytes[static_cast<std::size_t>(number / 8)] >> (7 - number % 8) & 1;
 }
 
-// Like the type cidr: nothing is set behind the prefix, for that is more often a mistake.
+// Like the type cidr, refuses an address with bits set behind the prefix: it is more often a
+// mistake.
 std::optional<Network> Network::parse(std::string_view text) noexcept {
     const std::size_t slash = text.find('/');
     const std::string_view first = text.substr(0, slash);
@@ -87,7 +88,7 @@ std::optional<Network> Network::parse(std::string_view text) noexcept {
     return network;
 }
 
-// "::/0" is about IPv6 only, though we keep IPv4 addresses inside of it.
+// "::/0" covers IPv6 only, although IPv4 addresses are kept in IPv6 form.
 bool Network::contains(const Address& address) const noexcept {
     if (address.is_ipv4() != first.is_ipv4())
         return false;
@@ -105,15 +106,15 @@ bool is_reserved(const Address& address) noexcept {
         *Network::parse("::"),
         *Network::parse("::1"),
         *Network::parse("fe80::/10"),
-        // Metadata and host services of clouds, where they are not link-local: Alibaba, Azure,
-        // Oracle, Amazon, Google.
+        // Metadata and host services of clouds that are not link-local: Alibaba, Azure, Oracle,
+        // Amazon, Google.
         *Network::parse("100.100.100.200"),
         *Network::parse("168.63.129.16"),
         *Network::parse("192.0.0.192"),
         *Network::parse("fd00:ec2::254"),
         *Network::parse("fd20:ce::254"),
     };
-    // In their last four bytes stands an IPv4 address: IPv4-compatible, NAT64.
+    // These networks carry an IPv4 address in the last four bytes: IPv4-compatible, NAT64.
     static const std::array embedding{*Network::parse("::/96"), *Network::parse("64:ff9b::/96")};
 
     auto contains = [](const Address& one) {
@@ -133,7 +134,7 @@ static std::string_view without_last_dot(std::string_view host) noexcept {
     return host.ends_with('.') ? host.substr(0, host.size() - 1) : host;
 }
 
-// What a resolver may take for (a part of) an IPv4 address.
+// True for a label that a resolver may read as (a part of) an IPv4 address.
 static bool is_number(std::string_view label) noexcept {
     const bool hex = label.starts_with("0x") || label.starts_with("0X");
     return label.find_first_not_of(hex ? "0123456789abcdefABCDEFxX" : "0123456789") ==

@@ -1,5 +1,5 @@
-// What the server may connect to: the setting outbox.allowed_hosts, a list such as
-// "example.com, *.example.org, 10.0.0.0/8, ::1".
+// The hosts and networks that the server may connect to: the setting outbox.allowed_hosts, a list
+// such as "example.com, *.example.org, 10.0.0.0/8, ::1".
 #pragma once
 
 #include <array>
@@ -15,13 +15,13 @@ struct sockaddr;
 
 namespace outbox {
 
-// An IPv4 address is kept as the IPv6 address that means the same to the kernel: ::ffff:a.b.c.d.
+// An IPv4 address is kept in the IPv6 form that means the same to the kernel: ::ffff:a.b.c.d.
 struct Address {
     std::array<std::uint8_t, 16> bytes{};
 
-    // As inet_pton() takes it: four decimal numbers, or IPv6. A zone ("%eth0") is left out.
+    // Reads what inet_pton() reads: four decimal numbers, or IPv6. Drops a zone ("%eth0").
     static std::optional<Address> parse(std::string_view text) noexcept;
-    // Nothing: neither IPv4 nor IPv6.
+    // Returns std::nullopt if the address is neither IPv4 nor IPv6.
     static std::optional<Address> of(const sockaddr& address) noexcept;
 
     bool is_ipv4() const noexcept;
@@ -32,36 +32,37 @@ struct Address {
 
 struct Network {
     Address first;
-    int bits = 0;  // of Address, also for IPv4
+    int bits = 0;  // length of the prefix in `first`, of 128 bits also for IPv4
 
-    // "10.0.0.0/8"; an address is a network of one.
+    // Reads "10.0.0.0/8". A single address is a network of one.
     static std::optional<Network> parse(std::string_view text) noexcept;
     bool contains(const Address& address) const noexcept;
 };
 
-// Loopback, link-local and unspecified addresses, and those where clouds hand out credentials; also
-// as an IPv6 address that stands for such an IPv4 address. Who may create destinations shall not
-// reach by http what trusts the machine itself.
+// True for loopback, link-local and unspecified addresses, and for those where clouds hand out
+// credentials, also when an IPv6 address embeds one of them. A role that may create destinations
+// must not reach services over http that trust every client on the same machine.
 bool is_reserved(const Address& address) noexcept;
 
 class AllowedHosts {
   public:
-    // Names, `*.` and a name for all names below it, addresses, networks; separated by commas.
+    // The list has names, "*." before a name for all names below it, addresses and networks,
+    // separated by commas.
     static Result<AllowedHosts> parse(std::string_view list);
 
-    // Nothing is said; what that means the sinks know.
+    // The list is empty. Each sink decides what it allows then.
     bool empty() const noexcept { return names_.empty() && networks_.empty(); }
 
-    // `host` as the URL has it.
+    // `host` is written as in the URL.
     bool allows(std::string_view host) const noexcept;
     bool allows(std::string_view host, const Address& address) const noexcept;
 
   private:
-    std::vector<std::string> names_;  // without a dot at the end; with one in front: those below it
+    std::vector<std::string> names_;  // without a dot at the end; a leading dot stands for "*."
     std::vector<Network> networks_;
 };
 
-// For the status view and the log.
+// Text for the status view and the log.
 std::string not_allowed(const Address& address, std::string_view host);
 
 }  // namespace outbox

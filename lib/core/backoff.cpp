@@ -22,7 +22,7 @@ Micros Backoff::ceiling(unsigned steps) const noexcept {
 }
 
 Micros Backoff::jittered(Micros ceiling) noexcept {
-    // xorshift64: jitter wants to be spread out, not to be unpredictable.
+    // xorshift64 is enough: delays must be spread out, not unpredictable.
     random_ ^= random_ << 13;
     random_ ^= random_ >> 7;
     random_ ^= random_ << 17;

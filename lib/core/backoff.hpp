@@ -15,15 +15,15 @@ class Backoff {
     Backoff(Micros base, Micros cap, std::uint64_t seed) noexcept
         : base_(base), cap_(cap), random_(seed | 1) {}
 
-    // Change the limits, as a reload of the configuration may; the count of steps stays.
+    // Changes the limits, as after a reload of the configuration. The number of steps stays.
     void set_limits(Micros base, Micros cap) noexcept {
         base_ = base;
         cap_ = cap;
     }
 
-    // The next delay, in microseconds; each call is one step further.
+    // Returns the next delay in microseconds, and counts a step.
     Micros next() noexcept;
-    // The delay after so many steps; counts none.
+    // Returns a delay as after `steps` steps, without counting one.
     Micros after(unsigned steps) noexcept { return jittered(ceiling(steps)); }
 
     void reset() noexcept { steps_ = 0; }
@@ -39,7 +39,7 @@ class Backoff {
     unsigned steps_ = 0;
 };
 
-// A seed that differs between processes and between starts.
+// Returns a seed that differs between processes and between starts.
 std::uint64_t random_seed() noexcept;
 
 }  // namespace outbox

@@ -7,9 +7,10 @@
 
 namespace outbox {
 
-// With padding.
+// Appends the encoded bytes, with padding.
 void append_base64(std::string& out, std::string_view bytes);
-// Either alphabet, with or without padding; std::nullopt if the text is not base64.
+// Reads both alphabets (sections 4 and 5), with or without padding. Returns std::nullopt if the
+// text is not base64.
 std::optional<std::string> base64_decoded(std::string_view text);
 
 }  // namespace outbox

@@ -1,7 +1,7 @@
-// What tells whether a destination can be used, without giving it an event: for
-// outbox.check_destination().
+// The interface of a check: it tests whether a destination can be used, without sending it an
+// event. outbox.check_destination() runs checks.
 //
-// A check is driven as a sink is: it never blocks, never calls the server.
+// A check is driven as a sink is: it never blocks and never calls the server.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@
 namespace outbox {
 
 struct Finding {
-    std::string subject;  // what was looked at: address, connection, tls, ...
+    std::string subject;  // what was tested: address, connection, tls, ...
     bool ok = false;
-    std::string detail{};  // what is there, or why not and what to do; one line, no secrets
+    std::string detail{};  // what was found, or why it failed and what to do; one line, no secrets
 };
 
 class Check {
@@ -24,22 +24,21 @@ class Check {
 
     // Becomes readable when step() has something to do.
     virtual int descriptor() const noexcept = 0;
-    // When step() has something to do though the descriptor is quiet.
+    // Time at which step() has something to do even if the descriptor is quiet.
     virtual Micros deadline() const noexcept = 0;
-    // Moves everything that can move, and appends what was found. True: that was all. May throw
-    // std::bad_alloc.
+    // Does whatever can be done now, and appends the findings. Returns true when the check is
+    // complete. May throw std::bad_alloc.
     virtual bool step(Micros now, std::vector<Finding>& findings) = 0;
 };
 
-// What a check is made from.
+// Input of a check.
 struct CheckContext {
     const Destination& destination;
     const Clock& clock;
-    const std::vector<std::string>& targets;  // topics or queues to look for, as the template
-                                              // makes them
+    const std::vector<std::string>& targets;  // names of topics or queues to look for
 };
 
-// The other symbol a sink module exports. Returns nullptr when memory ran out.
+// The other symbol that a sink module exports. Returns nullptr when out of memory.
 using CheckModuleEntry = Check* (*)(const CheckContext&);
 
 }  // namespace outbox

@@ -20,9 +20,9 @@ constexpr Micros seconds(std::int64_t n) {
 class Clock {
   public:
     virtual ~Clock() = default;
-    // Monotonic; for deadlines.
+    // Monotonic time, for deadlines.
     virtual Micros now() const noexcept = 0;
-    // Since the Unix epoch; for ages of events.
+    // Time since the Unix epoch, for ages of events.
     virtual Micros unix_now() const noexcept = 0;
 };
 

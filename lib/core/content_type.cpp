@@ -10,7 +10,7 @@ static bool is_token_character(char c) noexcept {
            others.find(c) != std::string_view::npos;
 }
 
-// Each takes something off the front of `text`.
+// Each of these takes a piece off the front of `text`.
 
 static std::string_view take_token(std::string_view& text) noexcept {
     std::size_t length = 0;
@@ -33,7 +33,7 @@ static void take_blanks(std::string_view& text) noexcept {
     }
 }
 
-// Behind the opening quote.
+// `text` begins after the opening quote.
 static bool take_quoted(std::string_view& text) noexcept {
     while (!text.empty()) {
         const char c = text.front();

@@ -1,7 +1,8 @@
-// Content types (RFC 9110, section 8.3): the one place that says what is one, and what is JSON.
+// Content types (RFC 9110, section 8.3). This is the one place that decides whether a text is a
+// content type, and whether it promises JSON.
 //
-// enqueue(), views of the log and the encoders of the sinks all ask here. If two of them disagreed,
-// bytes that nobody has checked would become a part of a JSON document.
+// enqueue(), the views of the log and the encoders of the sinks all use it. If two of them
+// disagreed, bytes that have not been checked would become a part of a JSON document.
 #pragma once
 
 #include <optional>
@@ -10,15 +11,16 @@
 namespace outbox {
 
 struct ContentType {
-    // Both without parameters, in the letters they were written in.
+    // Both exclude parameters and keep the case in which they were written.
     std::string_view type;
     std::string_view subtype;
 
-    // Does it promise JSON: application/json, or a type that ends with "+json"?
+    // True if the type promises JSON: application/json, or a subtype that ends with "+json".
     bool is_json() const noexcept;
 
-    // std::nullopt if the text is not a media type: blanks around it, a type without a subtype,
-    // parameters without a name, a quoted text that does not end. Parameters may be there.
+    // Returns std::nullopt if the text is not a media type: it has blanks around it, a type without
+    // a subtype, a parameter without a name, or a quoted text that does not end. Parameters are
+    // allowed.
     static std::optional<ContentType> parse(std::string_view text) noexcept;
 };
 

@@ -4,7 +4,7 @@
 
 namespace outbox {
 
-// One writer only: a relaxed load and store is an increment, without a locked instruction.
+// There is one writer only, so a relaxed load and store increments without a locked instruction.
 static void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by) noexcept {
     counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
 }

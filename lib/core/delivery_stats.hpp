@@ -1,5 +1,5 @@
-// What a worker counts about its deliveries. Lies in shared memory: one writer, any number of
-// readers who may see figures a moment apart, and nobody waits.
+// Counters of a worker's deliveries, in shared memory. There is one writer and any number of
+// readers. Nobody waits: a reader may see counters that were written at slightly different moments.
 #pragma once
 
 #include <array>
@@ -11,19 +11,20 @@
 
 namespace outbox {
 
-// Latencies in buckets of a quarter of a power of two: a percentile is never too low, and at most
+// Latencies in buckets of a quarter of a power of two. A percentile is never too low, and at most
 // 25 % too high.
 //
-// Two generations, each of `generation_length`, so that a percentile speaks of the last minutes and
-// not of the life of the server.
+// There are two generations of `generation_length` each, so that a percentile covers the last
+// minutes and not the whole life of the server.
 class LatencyHistogram {
   public:
     static constexpr std::size_t buckets = 160;  // up to 2^40 µs, twelve days
     static constexpr Micros generation_length = seconds(60);
 
-    // By the one writer. `now` is any clock that only moves forward.
+    // For the writer only. `now` is the time of any clock that only moves forward.
     void add(Micros latency, Micros now, std::uint64_t count = 1) noexcept;
-    // The latency that `fraction` (0..1) of the recent ones did not exceed; nothing without any.
+    // Returns the latency that `fraction` (0..1) of the recent ones did not exceed, or std::nullopt
+    // if there are none.
     std::optional<Micros> percentile(double fraction) const noexcept;
     void reset() noexcept;
 
@@ -38,13 +39,14 @@ class LatencyHistogram {
 };
 
 struct DeliveryStats {
-    std::atomic<std::uint64_t> delivered{0};          // events settled
-    std::atomic<std::uint64_t> bytes{0};              // their payloads
-    std::atomic<std::uint64_t> failures{0};           // failed batches or handlers
-    std::atomic<std::uint64_t> throttled_answers{0};  // of them: the destination asked for less
-    LatencyHistogram latency;                         // from occurred_at to settled
+    std::atomic<std::uint64_t> delivered{0};  // events settled
+    std::atomic<std::uint64_t> bytes{0};      // of their payloads
+    std::atomic<std::uint64_t> failures{0};   // failed batches or handlers
+    // Of `failures`: the destination asked for less.
+    std::atomic<std::uint64_t> throttled_answers{0};
+    LatencyHistogram latency;  // from occurred_at to settled
 
-    // By the one writer.
+    // For the writer only.
     void settled(Micros latency_of_event, std::uint64_t payload_bytes, Micros now) noexcept;
     void failed() noexcept;
     void throttled() noexcept;

@@ -1,7 +1,7 @@
-// A destination: what all of them have in common, and the options that its sink reads.
+// A destination: the values that all destinations have, and the options that its sink reads.
 //
 // The same code validates an option when the statement that sets it runs, and reads it when the
-// relay starts, so that the two cannot disagree: lib/sinks/registry.hpp.
+// relay starts, so that the two cannot disagree. See lib/sinks/registry.hpp.
 #pragma once
 
 #include <string>
@@ -15,13 +15,13 @@
 
 namespace outbox {
 
-// Fallbacks of options: the settings of the server process.
+// Defaults of options: settings of the server process.
 struct DestinationDefaults {
     Micros connect_timeout = seconds(10);
     Micros request_timeout = seconds(30);
     bool receipts = false;
-    // For a URL that names neither a role nor a host: the role to connect as, and where this server
-    // listens.
+    // Used if the URL names neither a role nor a host: the role to connect as, and the address at
+    // which this server listens.
     std::string user;
     std::string local_host;
     std::string local_port;
@@ -30,20 +30,21 @@ struct DestinationDefaults {
     bool operator==(const DestinationDefaults&) const = default;
 };
 
-// Crosses the border to the module of a sink.
+// The parsed options of a server and its user mapping. It is handed to the module of the sink.
 struct Destination {
     std::string name;
     std::string source;                     // the database events come from
-    const SinkDeclaration* sink = nullptr;  // for pg_outbox.so; a module has its own
+    const SinkDeclaration* sink = nullptr;  // of pg_outbox.so; a module has its own
     Url url;
     std::string url_text;
     TopicFilter topics;
     bool receipts = false;
     AllowedHosts allowed_hosts;
-    OptionValues options;  // of server and user mapping. They are never shown and never logged.
+    OptionValues options;  // of server and user mapping; never shown and never logged
     DestinationDefaults defaults;
-    // The owner of the server is not a superuser. The destination must be shown credentials of the
-    // user mapping, so that nobody borrows the identity of the server process (as in postgres_fdw).
+    // True if the owner of the foreign server is not a superuser. Then the user mapping must have
+    // credentials, so that the owner cannot borrow those of the server process (as in
+    // postgres_fdw).
     bool password_required = false;
 };
 
@@ -57,12 +58,12 @@ TimeLimits time_limits(const Destination& destination);
 // Declarations
 // -------------------------------------------------------------------------------------------------
 
-// The options of every destination. Those that are not members of Destination are read in SQL, by
+// Options of every destination. Those without a member in Destination are read in SQL, by
 // outbox_internal.destination_option().
 inline constexpr OptionSpec url_option{.name = "url",
                                        .type = OptionType::url,
                                        .default_value = "",
-                                       .description = "where events go; required"};
+                                       .description = "URL of the destination; required"};
 inline constexpr OptionSpec topics_option{
     .name = "topics",
     .type = OptionType::topics,
@@ -75,15 +76,15 @@ inline constexpr OptionSpec start_option{
     .choices = {"beginning", "end"},
     .default_value = "beginning",
     .description =
-        "what a new destination gets: all events in the log, or those that commit after "
-        "CREATE SERVER"};
+        "first events of a new destination: all in the log, or those that commit after CREATE "
+        "SERVER"};
 inline constexpr OptionSpec max_attempts_option{
     .name = "max_attempts",
     .type = OptionType::number,
     .max = 1'000'000,
     .unit = "attempts",
     .default_value = "outbox.max_attempts",
-    .description = "attempts after which an event that is refused becomes a dead letter"};
+    .description = "failed attempts after which an event becomes a dead letter"};
 inline constexpr OptionSpec retry_base_option{
     .name = "retry_base",
     .type = OptionType::duration,
@@ -100,19 +101,19 @@ inline constexpr OptionSpec on_dead_letter_option{
     .choices = {"release", "block"},
     .default_value = "outbox.on_dead_letter",
     .description =
-        "what a dead letter does to later events of its ordering key: they go, or wait for "
-        "an operator"};
+        "whether later events of the ordering key of a dead letter are sent, or wait for an "
+        "operator"};
 inline constexpr OptionSpec receipts_option{
     .name = "receipts",
     .type = OptionType::toggle,
     .default_value = "outbox.receipts",
     .description =
-        "whether a receipt of each confirmed event is kept, which costs a row per event"};
+        "whether a receipt of each confirmed event is kept, at the cost of a row per event"};
 inline constexpr std::array common_options{
     url_option,        topics_option,    start_option,          max_attempts_option,
     retry_base_option, retry_max_option, on_dead_letter_option, receipts_option};
 
-// The options of destinations that the server connects to.
+// Options of destinations that the server connects to.
 inline constexpr OptionSpec connect_timeout_option{.name = "connect_timeout",
                                                    .type = OptionType::duration,
                                                    .default_value = "outbox.connect_timeout",
@@ -122,7 +123,7 @@ inline constexpr OptionSpec request_timeout_option{.name = "request_timeout",
                                                    .default_value = "outbox.request_timeout",
                                                    .description = "longest wait for an answer"};
 
-// Each sink has its own default, and its own word for what a batch is.
+// Each sink has a default and a description of its own.
 constexpr OptionSpec batch_size_option(std::string_view default_value,
                                        std::string_view description) {
     return {.name = "batch_size",

@@ -28,7 +28,7 @@ Event* EventBlock::append(std::size_t bytes) noexcept {
         buffer_ = buffer;
         capacity_ = wanted;
     }
-    return &events_.emplace_back();  // within what is reserved: cannot throw
+    return &events_.emplace_back();  // within the reserved capacity: cannot throw
 }
 
 std::string_view EventBlock::copy(const char* data, std::size_t size) noexcept {
@@ -51,7 +51,7 @@ Header* EventBlock::headers(std::size_t n) noexcept {
 void EventBlock::clear() noexcept {
     events_.clear();
     used_ = 0;
-    if (capacity_ > usual_bytes) {  // do not keep the room of one huge event for ever
+    if (capacity_ > usual_bytes) {  // do not keep the memory of one huge event for ever
         std::free(buffer_);
         buffer_ = nullptr;
         capacity_ = 0;

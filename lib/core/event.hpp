@@ -1,8 +1,8 @@
-// An event on its way to a destination, and the block of memory that holds a run of them.
+// An event on its way to a destination, and the block of memory that holds many of them.
 //
-// The log reader fills blocks, in order of position; the pipeline hands their events to a sink and
-// frees a block when all of it is settled. Nothing here allocates per event: texts, payloads and
-// headers lie in the block's one buffer, and an Event only points into it.
+// The log reader fills blocks in order of position. The pipeline hands their events to a sink, and
+// frees a block when all its events are settled. Nothing here allocates per event: texts, payloads
+// and headers lie in the one buffer of the block, and an Event only points into it.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,10 @@
 
 namespace outbox {
 
-struct Tracked;  // what the pipeline knows of an event
+struct Tracked;  // the state of an event in the pipeline
 
-// One member of an event's `headers`. Only scalars get there; see extension/produce/event_input.cpp.
+// One member of an event's `headers`. Values are scalars only; extension/produce/event_input.cpp
+// enforces it.
 struct Header {
     enum class Kind : std::uint8_t { string, literal /* number or boolean */, null };
     std::string_view name;
@@ -29,7 +30,7 @@ struct Header {
 struct Event {
     std::int64_t position = 0;
     std::uint64_t xid = 0;
-    Micros occurred_at = 0;  // since the Unix epoch
+    Micros occurred_at = 0;  // microseconds since the Unix epoch
     Uuid event_id{};
     Uuid source_event_id{};
     std::int64_t version = 0;
@@ -37,14 +38,15 @@ struct Event {
     bool has_version = false;
     bool has_source_event_id = false;
     bool has_payload = false;
-    bool retry = false;       // it stands in outbox.delivery
-    bool has_failed = false;  // so often that it is at fault; only of retries
-    bool key_failed = false;  // or the event of its key before it has, and is a dead letter
+    bool retry = false;       // it comes from outbox.delivery
+    bool has_failed = false;  // retries only: it has failed often enough to be at fault
+    // Retries only: has_failed, or the event of its key before it has failed and is a dead letter.
+    bool key_failed = false;
     std::string_view topic;
     std::string_view aggregate_type;
     std::string_view aggregate_id;
     std::string_view event_type;
-    std::string_view ordering_key;  // empty: unordered
+    std::string_view ordering_key;  // empty if it has none
     std::string_view content_type;
     std::string_view payload;
     std::span<const Header> headers;
@@ -63,13 +65,14 @@ class EventBlock {
     EventBlock& operator=(const EventBlock&) = delete;
     ~EventBlock();
 
-    // Room for one more event with `bytes` of texts, payload and headers? An empty block grows to
-    // whatever its first event needs; nullptr then means that memory ran out (see `empty()`).
+    // Returns room for one more event with `bytes` of texts, payload and headers, or nullptr if the
+    // block is full. An empty block grows to the size of its first event; if it is still empty()
+    // after nullptr, memory ran out.
     Event* append(std::size_t bytes) noexcept;
 
-    // Copies into the room asked for with append(). In all no more than was asked for.
+    // Copies into the room that append() reserved, and must not exceed it in total.
     std::string_view copy(const char* data, std::size_t size) noexcept;
-    // Aligned room for headers; count this many bytes of it: headers_bytes(n).
+    // Returns aligned room for headers. Each call takes headers_bytes(n) of the reserved room.
     Header* headers(std::size_t n) noexcept;
     static constexpr std::size_t headers_bytes(std::size_t n) {
         return n * sizeof(Header) + alignof(Header);
@@ -77,7 +80,7 @@ class EventBlock {
 
     bool empty() const noexcept { return events_.empty(); }
     std::span<Event> events() noexcept { return events_; }
-    // What the block takes from the memory limit, with what the pipeline knows of its events.
+    // Memory that counts towards the limit: the buffer, and the pipeline's state of the events.
     std::size_t bytes() const noexcept { return capacity_ + max_events * bytes_per_event; }
     void clear() noexcept;
 
@@ -85,7 +88,7 @@ class EventBlock {
     char* buffer_ = nullptr;
     std::size_t capacity_ = 0;
     std::size_t used_ = 0;
-    std::vector<Event> events_;  // reserved once: events never move
+    std::vector<Event> events_;  // reserved once, so events never move
 };
 
 }  // namespace outbox

@@ -38,8 +38,8 @@ class Scanner {
         return true;
     }
 
-    // A value, and all that closes behind it. Where more must follow, depth_ is not 0 and the
-    // scanner is in front of the next value.
+    // Reads a value and all brackets that close after it. If more must follow, depth_ is not 0 and
+    // the scanner stands before the next value.
     bool value() {
         if (take('{'))
             return open(true);
@@ -60,7 +60,7 @@ class Scanner {
         return !is_object || name();
     }
 
-    // Behind a value.
+    // Called after a value.
     bool close() {
         while (depth_ > 0) {
             const bool is_object = objects_[depth_ - 1];
@@ -125,7 +125,7 @@ class Scanner {
         return true;
     }
 
-    // Behind the opening quote.
+    // Called after the opening quote.
     bool string() {
         while (true) {
             while (at_ != end_ && is_plain(*at_))
@@ -148,7 +148,7 @@ class Scanner {
         }
     }
 
-    // Of a string, and nothing to look at.
+    // A character of a string that needs no further check.
     static bool is_plain(char c) {
         return static_cast<signed char>(c) >= ' ' && c != '"' && c != '\\';
     }
@@ -171,7 +171,7 @@ class Scanner {
     const char* at_;
     const char* end_;
     std::size_t depth_ = 0;
-    std::bitset<max_depth> objects_;  // which of the open ones are objects
+    std::bitset<max_depth> objects_;  // whether each open value is an object
 };
 
 }  // namespace

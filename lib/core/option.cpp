@@ -25,7 +25,7 @@ static std::optional<Error> check_text(const OptionSpec& spec, std::string_view 
     return Error{
         ErrorKind::invalid_value,
         "option \"" + std::string(spec.name) + "\" must not be empty or contain control characters",
-        "", "Leave the option out to have none."};
+        "", "Omit the option if you do not need it."};
 }
 
 static std::optional<Error> check_number(const OptionSpec& spec, std::string_view value) {
@@ -124,7 +124,7 @@ Result<Micros> parse_duration(std::string_view text) {
         break;
     }
     return Error{
-        ErrorKind::invalid_value, "\"" + std::string(text) + "\" is no duration.", "",
+        ErrorKind::invalid_value, "Invalid duration \"" + std::string(text) + "\".", "",
         "Write a number of milliseconds, or a number with the unit ms, s, min or h; at least "
         "1 ms and at most a day."};
 }

@@ -1,9 +1,9 @@
 // Options of destinations: how they are declared, checked and read.
 //
-// An option is declared once, as a constant: sinks declare theirs in lib/sinks/<name>/options.hpp,
-// groups that several sinks share have a header of their own. What the validator accepts and advises,
-// the rows of outbox.destination_options(), the tables in the docs, and the values that a sink reads
-// all come from these constants.
+// An option is declared once, as a constant. Sinks declare theirs in lib/sinks/<name>/options.hpp;
+// groups that several sinks share have a header of their own. The validator and its hints, the rows
+// of outbox.destination_options(), the tables in the docs and the values that a sink reads all come
+// from these constants.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace outbox {
 
-// As it stands in a catalog.
+// An option as it is stored in a catalog.
 struct Option {
     std::string name;
     std::string value;
@@ -46,7 +46,7 @@ enum class OptionType {
 };
 
 // Whether the value names a file that the server process reads.
-enum class NamesFile { no, yes, unless_system };  // unless_system: the value "system" does not
+enum class NamesFile { no, yes, unless_system };  // unless_system: not if the value is "system"
 
 struct OptionSpec;
 using CheckValue = std::optional<Error> (*)(const OptionSpec& spec, std::string_view value);
@@ -55,32 +55,32 @@ struct OptionSpec {
     std::string_view name;
     OptionPlace place = OptionPlace::server;
     OptionType type = OptionType::text;
-    std::int64_t max = 0;                       // of a number
-    std::array<std::string_view, 5> choices{};  // of a choice; the rest is empty
-    std::string_view unit{};                    // of a number: what it counts
-    std::string_view range{};                   // what the type does not say about valid values
-    // A value, or the name of the setting that is the default ("outbox.…"). Empty: without the option
-    // the destination does without.
+    std::int64_t max = 0;                       // largest valid number
+    std::array<std::string_view, 5> choices{};  // valid choices; unused elements are empty
+    std::string_view unit{};                    // of a number
+    std::string_view range{};                   // valid values, as far as the type does not say
+    // A value, or the name of the setting that is the default, such as "outbox.max_attempts". Empty
+    // if the option has no default.
     std::string_view default_value{};
     std::string_view description{};
-    bool secret = false;  // concealed in whatever a destination says
+    bool secret = false;  // concealed in all text about the destination
     NamesFile names_file = NamesFile::no;
-    CheckValue check = nullptr;  // in place of the check that the type has
+    CheckValue check = nullptr;  // replaces the check of the type
 };
 
-// Returns std::nullopt if the option can have this value.
+// Returns std::nullopt if the value is valid for the option.
 std::optional<Error> check_value(const OptionSpec& spec, std::string_view value);
-// For a `check` that knows more than the type.
+// The check of OptionType::choice, for use in a `check` that extends it.
 std::optional<Error> check_choice(const OptionSpec& spec, std::string_view value);
 
 bool names_file(const OptionSpec& spec, std::string_view value) noexcept;
 
-// "invalid value for option ...", with this hint.
+// Returns "invalid value for option ..." with this hint.
 Error invalid_option_value(std::string_view option, std::string hint);
 
-// The options that a destination has, all of which have been checked. They cross the border to the
-// module of the sink as text, and the module reads them by its own declarations. An option that is
-// not set, or whose text is not a value of its type, reads as its default.
+// The options of a destination, all checked. They reach the module of the sink as text, and the
+// module reads them by its own declarations. An option that is not set, or whose text is not a
+// value of its type, reads as its default.
 class OptionValues {
   public:
     OptionValues() = default;
@@ -93,7 +93,7 @@ class OptionValues {
     std::size_t number(const OptionSpec& spec) const noexcept;
     bool toggle(const OptionSpec& spec) const noexcept;
     TextTemplate name(const OptionSpec& spec) const;
-    // For options whose default is a setting.
+    // For options whose default is a setting: `otherwise` is its value.
     Micros duration(const OptionSpec& spec, Micros otherwise) const;
     bool toggle(const OptionSpec& spec, bool otherwise) const noexcept;
 
@@ -103,10 +103,11 @@ class OptionValues {
     std::vector<Option> options_;
 };
 
-// "500", "500ms", "10s", "2min", "1h": at least a millisecond, at most a day.
+// Reads "500" (milliseconds), "500ms", "10s", "2min" or "1h": at least a millisecond, at most a
+// day.
 Result<Micros> parse_duration(std::string_view text);
 
-// "a, b, c"
+// Returns "a, b, c".
 std::string comma_separated(const std::vector<std::string_view>& names);
 
 }  // namespace outbox

@@ -7,7 +7,7 @@
 
 namespace outbox {
 
-// One byte: "%2F".
+// Appends one byte as "%2F".
 inline void append_percent(std::string& out, char c) {
     static constexpr char hex[] = "0123456789ABCDEF";
     const auto byte = static_cast<unsigned char>(c);
@@ -16,13 +16,13 @@ inline void append_percent(std::string& out, char c) {
     out += hex[byte & 0xf];
 }
 
-// All but letters, digits and "-._~", as signatures and forms of AWS want it, too.
+// Encodes all bytes except letters, digits and "-._~", as signatures and forms of AWS require.
 void append_percent_encoded(std::string& out, std::string_view text);
 
-// The byte that "%2F" stands for; std::nullopt if `text` does not begin with an encoded byte.
+// Decodes the byte at the start of `text` ("%2F"). Returns std::nullopt if it is not encoded.
 std::optional<char> percent_byte(std::string_view text) noexcept;
 
-// std::nullopt if the encoding is broken, or hides a zero byte.
+// Returns std::nullopt if the encoding is malformed or contains a zero byte.
 std::optional<std::string> percent_decoded(std::string_view text);
 
 }  // namespace outbox

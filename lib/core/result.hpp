@@ -1,4 +1,4 @@
-// Errors as values: what the core and the sinks return instead of throwing.
+// Errors as values: the core and the sinks return them instead of throwing.
 #pragma once
 
 #include <cassert>
@@ -10,14 +10,14 @@
 namespace outbox {
 
 enum class ErrorKind {
-    invalid_option,  // an option that does not exist here
-    invalid_value,   // an option that does, with a value it cannot have
-    not_allowed,     // a role has not the right to ask for this
+    invalid_option,  // the option does not exist here
+    invalid_value,   // the option exists, but cannot have this value
+    not_allowed,     // the role lacks the privilege
     unavailable,     // the destination cannot be reached, or refuses for now
     internal,        // out of memory and the like
 };
 
-// In PostgreSQL's style: `message` says what happened, `detail` gives facts, `hint` advice.
+// In PostgreSQL's style: `message` says what happened, `detail` gives facts, `hint` gives advice.
 struct Error {
     ErrorKind kind = ErrorKind::internal;
     std::string message;

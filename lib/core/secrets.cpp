@@ -10,14 +10,14 @@
 namespace outbox {
 
 static constexpr std::size_t shortest_secret = 4;
-static constexpr std::size_t telling = 8;  // fewer characters of a secret give nothing away
+static constexpr std::size_t telling = 8;  // fewer characters of a secret reveal nothing
 
 void conceal(std::string& text, std::string_view secret) noexcept {
     static constexpr std::string_view instead = "***";
     if (secret.size() < shortest_secret)
         return;
     for (std::size_t at = 0; (at = text.find(secret, at)) != std::string::npos;)
-        text.replace(at, secret.size(), instead);  // not longer than what was there
+        text.replace(at, secret.size(), instead);  // not longer than the secret, so it cannot throw
     std::size_t cut = std::min(secret.size(), text.size());
     while (cut >= telling && text.compare(text.size() - cut, cut, secret, 0, cut) != 0)
         cut--;
@@ -60,7 +60,7 @@ Secrets::Secrets(const Destination& destination) {
             add(options.text(spec));
     const std::string* user = options.find("user");
     const std::string* password = options.find("password");
-    if (user != nullptr && password != nullptr)  // as in basic authentication
+    if (user != nullptr && password != nullptr)  // basic authentication encodes the two together
         add(*user + ":" + *password);
 }
 
@@ -73,7 +73,7 @@ void Secrets::add(std::string_view secret) {
     add_form(percent_encoded(secret, true));
     add_form(percent_encoded(secret, false));
     add_form(in_json(secret));
-    add_form(printable(secret));  // as it looks when the whole text was made printable
+    add_form(printable(secret));  // its form after the whole text was made printable
 }
 
 void Secrets::add_form(std::string form) {

@@ -1,5 +1,5 @@
-// Credentials in what a peer says. A receiver that is shown a password may quote it in its answer,
-// and answers are shown to monitors and written into the server log.
+// Removes credentials from the text of a peer. A receiver may quote a password in its answer, and
+// answers are shown to monitors and written into the server log.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@ namespace outbox {
 
 struct Destination;
 
-// Takes a text out of another, also where the latter ends in the middle of it. Texts of fewer than
-// 4 bytes are left alone, and so are ends of fewer than 8.
+// Replaces each occurrence of a secret, and a part of it that is cut off at the end of the text.
+// Secrets of fewer than 4 bytes are left, and so are cut parts of fewer than 8.
 void conceal(std::string& text, std::string_view secret) noexcept;
 
-// The credentials of a destination, in the forms they may come back in: as they are, in base64,
-// percent-encoded, and as a JSON string.
+// The credentials of a destination, in the forms in which a peer may return them: unchanged, in
+// base64, percent-encoded, and as a JSON string.
 class Secrets {
   public:
     Secrets() = default;
@@ -26,7 +26,7 @@ class Secrets {
 
   private:
     void add_form(std::string form);
-    std::vector<std::string> forms_;  // longer ones first: they may hold shorter ones
+    std::vector<std::string> forms_;  // longer ones first, because they may contain shorter ones
 };
 
 }  // namespace outbox

@@ -1,6 +1,6 @@
-// Threads that libraries start inherit the signal mask of whoever starts them. A thread that
-// handled a signal of the server would corrupt its state, and those of the program that the client
-// is part of are for its own threads; so all signals are blocked around whatever may start one.
+// Blocks all signals around calls that may start a thread. A thread that a library starts inherits
+// the signal mask of its creator. If it handled a signal of the server it would corrupt the
+// server's state; in a client's program, signals are for the program's own threads.
 #pragma once
 
 #include <csignal>

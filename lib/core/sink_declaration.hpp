@@ -1,8 +1,8 @@
-// What is known of a sink without its code, and without the library it needs.
+// The declaration of a sink: facts that are known without its code and the library it needs.
 //
-// lib/sinks/<name>/options.cpp has the declaration of one; lib/sinks/sink_list.cpp names them all.
-// pg_outbox.so contains the declarations. It checks options with them when the statement runs, and loads
-// the sink's module when a relay or a check first needs it.
+// lib/sinks/<name>/options.cpp declares a sink; lib/sinks/sink_list.cpp lists all of them.
+// pg_outbox.so contains the declarations, checks options with them when the statement runs, and
+// loads the sink's module when a relay or a check first needs it.
 #pragma once
 
 #include <memory>
@@ -23,31 +23,32 @@ struct SinkDeclaration {
     std::span<const std::string_view> schemes;  // of its URLs, in lower case
     std::string_view url;                       // the form of its URL
     std::string_view title;                     // where events go
-    std::string_view order;                     // which order events arrive in
+    std::string_view order;                     // the order in which events arrive
 
-    // Beside those that every destination has (core/destination.hpp). Hints list them in this order.
+    // Options besides those of every destination (core/destination.hpp), in the order of hints.
     std::span<const OptionSpec> options;
-    // Parameters of the URL, where these are options. Their place is OptionPlace::url.
+    // Parameters of the URL that are options. Their place is OptionPlace::url.
     std::span<const OptionSpec> parameters{};
-    Url::Hosts hosts = Url::Hosts::one;  // of its URLs
-    // The option that names the topic or queue of an event, which the check looks for. nullptr if all
-    // events go to the same place.
+    Url::Hosts hosts = Url::Hosts::one;  // whether its URLs may name several
+    // The option that names the topic or queue of an event, for the check. nullptr if all events go
+    // to the same place.
     const OptionSpec* target = nullptr;
 
-    // What Sink::capabilities() says of every destination of this sink.
+    // Equal to Sink::capabilities() for every destination of this sink.
     bool ordered = false;
     bool lanes = false;  // unless the target is the same for all events
 
-    // What outbox.check_destination() tests. Where there is no module, what it says.
+    // The tests of outbox.check_destination(), in words. Without a module, it shows this text.
     std::string_view check;
 
-    // Whether the URL can be one of this sink. `text` is the URL as it was written.
+    // Checks whether the URL is valid for this sink. `text` is the URL as it was written.
     std::optional<Error> (*check_url)(const Url& url, std::string_view text);
-    // Rules between options, each of which is valid; nullptr if there are none.
+    // Checks rules between options that are valid on their own; nullptr if there are none.
     std::optional<Error> (*check_options)(const OptionValues& options) = nullptr;
 
-    // The module has the sink, and its check. One without a module is made by `create`; one that has
-    // neither has no relay: its events are fetched by outbox.fetch().
+    // The library that contains the sink and its check. A sink without a module is made by
+    // `create`. A destination with neither has no relay: its events are fetched with
+    // outbox.fetch().
     std::string_view module{};
     std::unique_ptr<Sink> (*create)() = nullptr;
 

@@ -9,7 +9,7 @@
 
 namespace outbox {
 
-// Reads to the end; false: errno says why not.
+// Reads to the end. If it returns false, errno has the reason.
 static bool read_all(int descriptor, std::size_t max_size, std::string& text) {
     char buffer[4096];
     while (true) {
@@ -28,7 +28,7 @@ static bool read_all(int descriptor, std::size_t max_size, std::string& text) {
     }
 }
 
-// -1: errno says why not. Links are followed: certificates are kept behind them.
+// Returns -1 and sets errno on failure. Follows links, because certificates are often links.
 static int open_regular(const std::string& path) {
     const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat status {};

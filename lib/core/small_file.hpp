@@ -1,8 +1,8 @@
-// Files of the server that an option names: credentials and certificates. The one way they are
-// read.
+// Reads files of the server that an option names: credentials and certificates. All such files are
+// read here.
 //
-// Nothing here waits: a name may stand for a pipe that nobody writes to, or for a device. Only
-// regular files are read, and only so much of them.
+// Reading never waits: a name may stand for a pipe without a writer, or for a device. So only
+// regular files are read, and only up to a limit.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,11 @@ namespace outbox {
 
 constexpr std::size_t usual_file_size = 64 * 1024;
 
-// The whole of a regular file. The detail of an error is the reason alone, without the path.
+// Reads a whole regular file. The detail of an error is the reason without the path.
 Result<std::string> read_small_file(const std::string& path,
                                     std::size_t max_size = usual_file_size);
 
-// For files that a library opens itself: std::nullopt if the file is regular and can be read.
+// Checks a file that a library opens itself. Returns std::nullopt if it is regular and readable.
 std::optional<Error> check_file(const std::string& path);
 
 }  // namespace outbox

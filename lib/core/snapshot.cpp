@@ -29,7 +29,7 @@ void Snapshot::write_text(char* to) const noexcept {
     for (std::uint64_t xid : xip)
         put(xid, ',');
     if (!xip.empty())
-        to--;  // no comma behind the last
+        to--;  // no comma after the last one
     *to = '\0';
 }
 
@@ -40,7 +40,7 @@ std::string Snapshot::to_string() const {
     return text;
 }
 
-// Takes a number and the separator behind it off the front of `text`.
+// Takes a number and the separator after it off the front of `text`.
 static std::optional<std::uint64_t> take_number(std::string_view& text, char separator) {
     std::uint64_t number = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -48,7 +48,7 @@ static std::optional<std::uint64_t> take_number(std::string_view& text, char sep
         return std::nullopt;
     text.remove_prefix(static_cast<std::size_t>(end - text.data()));
     if (text.empty())
-        return separator == ',' ? std::optional(number) : std::nullopt;  // the last may stand alone
+        return separator == ',' ? std::optional(number) : std::nullopt;
     if (text.front() != separator)
         return std::nullopt;
     text.remove_prefix(1);

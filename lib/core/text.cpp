@@ -101,7 +101,7 @@ void append_utf8(std::string& out, std::uint32_t character) {
     }
 }
 
-// Of a valid character of two to four bytes.
+// The code point of a valid character of two to four bytes.
 static std::uint32_t code_of(std::string_view character) noexcept {
     std::uint32_t code = static_cast<unsigned char>(character[0]) & (0x7fu >> character.size());
     for (const char c : character.substr(1))
@@ -109,7 +109,7 @@ static std::uint32_t code_of(std::string_view character) noexcept {
     return code;
 }
 
-// What a terminal or a viewer would act on instead of showing it.
+// True for characters that a terminal or a viewer interprets instead of showing.
 static bool is_invisible(std::uint32_t code) noexcept {
     return (code >= 0x80 && code <= 0x9f)         // C1
            || code == 0x61c                       // Arabic letter mark

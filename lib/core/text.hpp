@@ -1,4 +1,4 @@
-// Small helpers for text that several parts of the core share.
+// Helpers for text that several parts of the library share.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ inline bool equal_ignoring_case(std::string_view a, std::string_view b) noexcept
     return true;
 }
 
-// The whole text as a number; nothing else may stand in it.
+// Reads the whole text as a number; std::nullopt if it contains anything else.
 inline std::optional<std::int64_t> parse_integer(std::string_view text) noexcept {
     std::int64_t value = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -49,28 +49,29 @@ inline void append_integer(std::string& out, std::int64_t value) {
 
 using Uuid = std::array<std::uint8_t, 16>;
 
-// 8-4-4-4-12 lower-case hex digits, as PostgreSQL prints a uuid.
+// Appends 8-4-4-4-12 lower-case hex digits, as PostgreSQL prints a uuid.
 void append_uuid(std::string& out, const Uuid& uuid);
 
-// RFC 3339 in UTC with microseconds: 2026-01-31T10:20:30.123456Z. The years are 1 to 9999, which
-// enqueue sees to.
+// Appends RFC 3339 in UTC with microseconds: 2026-01-31T10:20:30.123456Z. The year is 1 to 9999,
+// which enqueue() checks.
 void append_timestamp(std::string& out, std::int64_t unix_micros);
 
-// A JSON string with its quotes. UTF-8 goes through as it is, but for quotes, backslashes and
-// control characters; a byte that is not part of a character becomes U+FFFD, since a reader might
-// take a quote behind it for its rest.
+// Appends a JSON string with its quotes. UTF-8 is copied, except that quotes, backslashes and
+// control characters are escaped. A byte that is not part of a character becomes U+FFFD: a reader
+// might otherwise take the closing quote as the rest of that character.
 void append_json_string(std::string& out, std::string_view text);
-// Two of them as a member of an object: "name":"text".
+// Appends both as a member of an object: "name":"text".
 void append_json_member(std::string& out, std::string_view name, std::string_view text);
 
-// How many bytes the character has that `text`, which is not empty, begins with; 0: it is no valid
-// UTF-8 (RFC 3629).
+// Returns the number of bytes of the first character of `text`, which must not be empty, or 0 if it
+// is not valid UTF-8 (RFC 3629).
 std::size_t utf8_length(std::string_view text) noexcept;
 void append_utf8(std::string& out, std::uint32_t character);
 
-// Text from a peer or a producer as one line that can be logged, stored and shown. A byte that is
-// not UTF-8 becomes '?'. Control characters (C0, C1, DEL), line separators, and characters that
-// change the direction of text or cannot be seen become blanks. At most `max_size` bytes are kept.
+// Turns text from a peer or a producer into one line that can be logged, stored and shown. A byte
+// that is not UTF-8 becomes '?'. Control characters (C0, C1, DEL), line separators, and characters
+// that are invisible or change the direction of text become blanks. At most `max_size` bytes are
+// kept.
 constexpr std::size_t longest_printable = 1000;
 std::string printable(std::string_view text, std::size_t max_size = longest_printable);
 

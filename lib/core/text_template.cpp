@@ -29,7 +29,7 @@ Result<TextTemplate> TextTemplate::parse(std::string_view text) {
         }
         const std::size_t end = rest.find('}');
         if (rest.front() == '}' || end == std::string_view::npos)
-            return invalid("\"" + std::string(text) + "\" has a brace without its other");
+            return invalid("Unbalanced brace in \"" + std::string(text) + "\"");
         const std::string_view name = rest.substr(1, end - 1);
         const auto field = std::find_if(fields.begin(), fields.end(),
                                         [&](const Field& f) { return f.name == name; });

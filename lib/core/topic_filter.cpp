@@ -5,8 +5,8 @@
 namespace outbox {
 
 bool pattern_matches(std::string_view pattern, std::string_view text) noexcept {
-    // Greedy with one point to come back to: the last `*` seen. Linear in practice, and bounded by
-    // pattern length times text length.
+    // Greedy, with one point to go back to: the last `*`. Linear in practice, and never worse than
+    // the length of the pattern times the length of the text.
     std::size_t p = 0, t = 0, star = std::string_view::npos, resume = 0;
     while (t < text.size()) {
         if (p < pattern.size() && pattern[p] == '*') {

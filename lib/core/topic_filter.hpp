@@ -1,4 +1,4 @@
-// Which topics a destination takes: a list of patterns such as "video.*, user.events".
+// The topics that a destination takes: a list of patterns such as "video.*, user.events".
 #pragma once
 
 #include <string>
@@ -9,19 +9,20 @@
 
 namespace outbox {
 
-// `*` stands for any run of characters, also none; everything else for itself. Dots are ordinary.
+// `*` stands for any run of characters, also an empty one. All other characters, dots too, stand
+// for themselves.
 bool pattern_matches(std::string_view pattern, std::string_view text) noexcept;
 
 class TopicFilter {
   public:
-    // Comma-separated patterns, blanks around them ignored. "*", the default, takes every topic.
+    // Reads patterns separated by commas, and ignores blanks around them. "*" takes every topic.
     static Result<TopicFilter> parse(std::string_view list);
 
     bool matches(std::string_view topic) const noexcept;
     bool matches_everything() const noexcept { return patterns_.empty(); }
 
   private:
-    std::vector<std::string> patterns_;  // empty: everything
+    std::vector<std::string> patterns_;  // empty if every topic is taken
 };
 
 }  // namespace outbox

@@ -7,15 +7,15 @@
 
 namespace outbox {
 
-// The text may hold a password: say what is wrong with it, do not repeat it.
+// The text may contain a password, so an error names the mistake and does not quote the text.
 static Error malformed(const char* why, const char* hint =
                                             "Write for example \"https://example.com:443/events\", "
-                                            "with a port from 1 to 65535; what is special is "
+                                            "with a port from 1 to 65535 and special characters "
                                             "percent-encoded.") {
     return {ErrorKind::invalid_value, std::string("invalid URL: ") + why, "", hint};
 }
 
-// Decoded text that goes into a header line or a connection string.
+// Decoded text becomes part of a header line or a connection string.
 static bool has_control_character(std::string_view text) {
     return std::any_of(text.begin(), text.end(),
                        [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; });

@@ -1,4 +1,4 @@
-// A URL taken apart (RFC 3986), as far as destinations need it.
+// Parses a URL (RFC 3986) as far as destinations need it.
 #pragma once
 
 #include <optional>
@@ -14,17 +14,18 @@ namespace outbox {
 struct Url {
     std::string scheme;               // lower case, without the colon
     std::optional<std::string> user;  // percent-decoded
-    bool has_password = false;        // the password itself is never kept
+    bool has_password = false;        // whether it has one; the password itself is never kept
     std::string host;                 // percent-decoded; an IPv6 address without its brackets
-    std::string port;                 // digits; empty: none given
-    // Hosts and ports that follow the first one, where the scheme takes a list.
+    std::string port;                 // digits, or empty
+    // Hosts and ports after the first one, if the scheme allows a list.
     std::vector<std::pair<std::string, std::string>> further_hosts;
-    std::string path;  // as written, with its leading slash; empty: none
+    std::string path;  // as written, with its leading slash, or empty
     std::vector<std::pair<std::string, std::string>> query;  // percent-decoded
 
     enum class Hosts { one, list };  // list: "host:port,host:port"
 
-    // Refuses what is no URL, and characters that could break out of a request line.
+    // Returns an error for text that is not a URL, and for characters that could break out of a
+    // request line.
     static Result<Url> parse(std::string_view text, Hosts hosts = Hosts::one);
 };
 

@@ -6,7 +6,7 @@
 
 namespace outbox {
 
-// As libcurl reads the URL: where two parsers disagree, an allowed name could hide another host.
+// Uses libcurl's parser: where two parsers disagree, an allowed name could hide another host.
 static std::string host_of(const std::string& url_text) {
     const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> url(curl_url(), curl_url_cleanup);
     if (url == nullptr)

@@ -1,7 +1,8 @@
-// Asks outbox.allowed_hosts about each address just before libcurl connects to it: between the
-// check and the connection there is no name server that could say something else.
+// Checks each address against outbox.allowed_hosts just before libcurl connects to it. Between the
+// check and the connection the name is not resolved again, so a name server cannot change the
+// result.
 //
-// Also keeps the sockets from other processes.
+// Also keeps the sockets from being inherited by other processes.
 #pragma once
 
 #include <curl/curl.h>
@@ -17,14 +18,15 @@ class AddressCheck {
   public:
     explicit AddressCheck(const TransportConfig& config);
 
-    // Must outlive the handle's transfers, at this place.
+    // Must outlive the transfers of the handle, and must not be moved.
     void install(CURL* easy);
-    // Before each further one.
+    // Must be called before each further transfer.
     void reset() noexcept;
 
-    // Why there is no connection; `error`: what libcurl wrote, if anything.
+    // Returns the reason why there is no connection. `error` is the text of libcurl, which may be
+    // empty.
     std::string explain(CURLcode result, const char* error) const;
-    // The address that was last connected to, or tried; nothing: none is known, or none is allowed.
+    // The allowed address that was last connected to or tried, or std::nullopt.
     const std::optional<Address>& tried() const noexcept { return tried_; }
 
   private:
@@ -33,8 +35,8 @@ class AddressCheck {
 
     const TransportConfig& config_;
     std::string host_;
-    // What the callback saw, which must not allocate.
-    std::optional<Address> tried_;  // one that is allowed
+    // Written by the callback, which must not allocate.
+    std::optional<Address> tried_;  // allowed
     std::optional<Address> refused_;
 };
 

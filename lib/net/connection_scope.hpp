@@ -1,4 +1,4 @@
-// What a connection that could not be had says: of this one, or of the destination.
+// Tells whether a failed connection concerns this connection only or the whole destination.
 #pragma once
 
 #include <curl/curl.h>
@@ -7,7 +7,8 @@
 
 namespace outbox {
 
-// Names and certificates are the same for the next connection; hosts behind one name are not.
+// Another connection meets the same name and certificate, but may meet another host behind the
+// name.
 inline Scope scope_of(CURLcode result) noexcept {
     switch (result) {
         case CURLE_COULDNT_CONNECT:

@@ -1,4 +1,4 @@
-// What a sink proves with who it is, where that has to be fetched and renewed.
+// Credentials of requests that must be fetched and renewed.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 namespace outbox {
 
 // Like a sink it never blocks: it is stepped when its descriptor is readable or its deadline has
-// come. What they are, a token or a set of keys, the class for one platform knows.
+// come. The class for each platform knows its kind of credentials: a token, or a set of keys.
 class Credentials {
   public:
     enum class State {
         ready,
-        pending,  // being fetched, for the first time or because they have expired
-        failed,   // could not be had; error() says why. need() tries again
+        pending,  // being fetched, for the first time or after they expired
+        failed,   // could not be fetched; error() says why, and need() tries again
     };
 
     virtual ~Credentials() = default;
@@ -22,12 +22,13 @@ class Credentials {
     virtual int descriptor() const noexcept { return -1; }
     virtual Micros deadline() const noexcept { return never; }
 
-    // They are needed now: begins to fetch them unless they are there or on their way. May throw
-    // std::bad_alloc, as step() may.
+    // Call this when credentials are needed. Starts to fetch them unless they are valid or being
+    // fetched. May throw std::bad_alloc, like step().
     virtual State need(Micros now) = 0;
-    // Moves what can move; also renews, ahead of their expiry, those that are there.
+    // Does whatever can be done now. Also renews credentials before they expire.
     virtual State step(Micros now) = 0;
-    // The destination would not have them: the next need() gets others, where there can be others.
+    // The destination rejected the credentials. The next need() fetches others, if there can be
+    // others.
     virtual void rejected() noexcept = 0;
 
     // One line, no secrets.

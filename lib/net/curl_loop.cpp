@@ -9,7 +9,7 @@
 
 namespace outbox {
 
-// A process must end within a second.
+// A process must end within a second of the request to end.
 static constexpr std::chrono::milliseconds longest_call{250};
 
 CurlLoop::CurlLoop(const Clock& clock)
@@ -52,7 +52,8 @@ void CurlLoop::note_socket(curl_socket_t socket, bool known) {
         sockets_.push_back(socket);
 }
 
-// In the watchdog's thread: libcurl reads on and on. To it the peer has closed the connection.
+// Runs in the watchdog's thread while libcurl reads without end. For libcurl it looks as if the
+// peer had closed the connection.
 void CurlLoop::shut_sockets() noexcept {
     const std::lock_guard lock(sockets_mutex_);
     for (const curl_socket_t socket : sockets_)
@@ -65,7 +66,7 @@ int CurlLoop::on_socket(CURL*, curl_socket_t socket, int what, void* self, void*
     epoll_event event{};
     event.data.u64 = curl_mark | static_cast<std::uint64_t>(socket);
     event.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
-    // A descriptor that libcurl has closed already is gone from the set: failures mean nothing
+    // A descriptor that libcurl has already closed is gone from the set, so errors do not matter
     // here.
     if (what == CURL_POLL_REMOVE) {
         epoll_ctl(loop->epoll_, EPOLL_CTL_DEL, socket, &event);
@@ -73,7 +74,7 @@ int CurlLoop::on_socket(CURL*, curl_socket_t socket, int what, void* self, void*
                          &event) != 0) {
         epoll_ctl(loop->epoll_, known != nullptr ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, socket, &event);
     }
-    curl_multi_assign(loop->multi_, socket, self);  // from now on it is known
+    curl_multi_assign(loop->multi_, socket, self);  // makes `known` non-null in later calls
     try {
         loop->note_socket(socket, what != CURL_POLL_REMOVE);
     } catch (...) {

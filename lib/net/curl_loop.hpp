@@ -1,6 +1,14 @@
-// libcurl's multi interface on an epoll instance of our own, whose descriptor the relay waits on.
+// libcurl's multi interface on an epoll instance of our own. The relay waits on the descriptor of
+// that instance.
 //
-// Callbacks record and return; nothing is done inside them, and nothing is thrown through libcurl.
+// Callbacks record and return: they do no work and throw nothing through libcurl.
+//
+// Threads. All members belong to the owner's thread, except `sockets_` and `acting_`, which the
+// watchdog's thread reads in shut_sockets(). The owner writes `acting_` before each call into
+// libcurl, and changes `sockets_` under `sockets_mutex_`, in callbacks within such a call. The
+// watchdog acts only on sockets of libcurl. But the call that it watched may just have ended, and
+// then it may shut the socket of the next call. That costs this call its request, which is then
+// tried again.
 #pragma once
 
 #include <curl/curl.h>
@@ -23,17 +31,17 @@ class CurlLoop {
     CurlLoop(const CurlLoop&) = delete;
     CurlLoop& operator=(const CurlLoop&) = delete;
 
-    // False: the system refused what is needed; nothing works then.
+    // If false, the system refused a resource and nothing works.
     bool usable() const { return multi_ != nullptr && epoll_ >= 0; }
     CURLM* multi() { return multi_; }
     int epoll() const { return epoll_; }
     Micros deadline() const { return deadline_; }
 
-    // Starts a transfer, or a connection.
+    // Starts a transfer or a connection.
     CURLMcode add(CURL* easy);
 
-    // Runs libcurl for what is ready. `other(event)` gets the events of descriptors that are not
-    // libcurl's: those registered in epoll() with a pointer.
+    // Runs libcurl for descriptors that are ready. `other(event)` gets the events of all other
+    // descriptors: those registered in epoll() with a pointer.
     template <class Other>
     void step(Micros now, Other other);
 
@@ -42,7 +50,7 @@ class CurlLoop {
     void take_finished(Finished finished);
 
   private:
-    // Marks a descriptor of libcurl in epoll_data; no pointer has this bit.
+    // Marks descriptors of libcurl in epoll_data. Pointers never have this bit.
     static constexpr std::uint64_t curl_mark = std::uint64_t{1} << 63;
 
     static int on_socket(CURL*, curl_socket_t socket, int what, void* self, void* known) noexcept;
@@ -56,9 +64,9 @@ class CurlLoop {
     CURLM* multi_ = nullptr;
     Micros deadline_ = never;
 
-    std::atomic<curl_socket_t> acting_ = CURL_SOCKET_BAD;  // what libcurl is at work for
+    std::atomic<curl_socket_t> acting_ = CURL_SOCKET_BAD;  // the socket that libcurl is called for
     std::mutex sockets_mutex_;
-    std::vector<curl_socket_t> sockets_;  // all of libcurl's
+    std::vector<curl_socket_t> sockets_;  // all sockets of libcurl
     Watchdog watchdog_;
 };
 

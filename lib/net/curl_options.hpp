@@ -1,4 +1,4 @@
-// How libcurl connects, whatever goes over the connection.
+// Options for the connections of libcurl, whichever protocol they carry.
 #pragma once
 
 #include <curl/curl.h>
@@ -12,14 +12,15 @@ namespace outbox {
 
 void set_connection_options(CURL* easy, const TransportConfig& config);
 
-// The certificates of the file a destination names. libcurl gets their bytes and never the name:
-// it would read whatever that is, and wait for it if it is a pipe.
+// The certificates of the option ca_file. libcurl gets the bytes and never the name of the file: it
+// would read any file, and wait if it is a pipe.
 class Authorities {
   public:
     explicit Authorities(const TransportConfig& config) : config_(config) {}
 
-    // For a transfer that is about to start. The file may have been replaced, and is read again now
-    // and then. std::nullopt, or why it cannot be read. May throw std::bad_alloc.
+    // Sets the certificates for a transfer that is about to start. Reads the file again every ten
+    // seconds, because it may have been replaced. Returns std::nullopt, or the reason why it cannot
+    // be read. May throw std::bad_alloc.
     std::optional<std::string> trust(CURL* easy);
 
   private:

@@ -1,5 +1,5 @@
-// https: one easy handle per request under way, kept for the next one. libcurl keeps connections,
-// and with HTTP/2 sends requests over one connection side by side.
+// The transport for https. It has one easy handle per request under way and reuses handles. libcurl
+// keeps the connections, and with HTTP/2 it sends requests side by side over one connection.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -23,9 +23,9 @@ struct Transfer {
     Exchange* exchange = nullptr;
     // Written by callbacks.
     bool answered_early = false;
-    std::size_t around_body = 0;  // bytes of header lines, interim responses and trailers included
+    std::size_t around_body = 0;  // header lines, with those of interim responses and trailers
     int lines = 0;
-    int responses = 0;  // interim ones included
+    int responses = 0;  // with interim ones
     std::string body;
     std::size_t body_size = 0;
     char error[CURL_ERROR_SIZE];
@@ -40,8 +40,8 @@ struct Transfer {
     }
 };
 
-// libcurl keeps every line: also those of interim responses and trailers, of which it limits neither
-// number nor size.
+// libcurl keeps every header line, also those of interim responses and trailers, and limits neither
+// their number nor their size.
 bool count_header(Transfer& transfer, std::string_view line) noexcept {
     constexpr int max_lines = 256;
     transfer.around_body += line.size();
@@ -51,12 +51,13 @@ bool count_header(Transfer& transfer, std::string_view line) noexcept {
            transfer.responses <= Http1Response::max_interim_responses + 1;
 }
 
-// A server may answer before it has read the whole request, and with HTTP/2 then closes the stream
-// (RFC 9113, section 8.1). libcurl 7.88 goes on to send, and fails or hangs; the answer is there.
+// A server may answer before it has read the whole request, and with HTTP/2 then close the stream
+// (RFC 9113, section 8.1). libcurl 7.88 continues to send, and fails or hangs, although the answer
+// is complete.
 std::size_t on_header(char* line, std::size_t, std::size_t size, void* self) noexcept {
     auto* transfer = static_cast<Transfer*>(self);
     if (!count_header(*transfer, {line, size}))
-        return 0;                        // the transfer fails
+        return 0;                        // makes the transfer fail
     if (size == 2 && line[0] == '\r') {  // the last line
         long status = 0;
         curl_off_t sent = 0;
@@ -75,7 +76,7 @@ std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) noexc
     try {
         transfer->body.append(data, std::min(size, room));
     } catch (...) {
-        return 0;  // the transfer fails
+        return 0;  // makes the transfer fail
     }
     transfer->body_size += size;
     return transfer->body_size <= std::max(Http1Response::max_body, kept) ? size : 0;
@@ -184,9 +185,9 @@ class CurlTransport final : public Transport {
                 throw std::bad_alloc();
             transfer.headers = longer;
         };
-        append("Expect:");  // no round trip before the body
+        append("Expect:");  // avoids a round trip before the body
         if (lines.find("Content-Type:") == std::string_view::npos)
-            append("Content-Type:");  // libcurl would call it a form
+            append("Content-Type:");  // otherwise libcurl adds the type of a form
         if (!config_.authorization.empty())
             append("Authorization: " + config_.authorization);
         while (!lines.empty()) {

@@ -1,5 +1,11 @@
-// http: libcurl resolves the name and connects (CURLOPT_CONNECT_ONLY); on the connected socket
-// requests and responses are exchanged by this file. One request at a time per connection.
+// The transport for http. libcurl resolves the name and connects (CURLOPT_CONNECT_ONLY). This file
+// exchanges requests and responses over the connected socket, one request at a time per connection.
+//
+// The exchange is our own code for speed. For each request libcurl's multi interface allocates,
+// sets up and tears down a transfer: it sent 0.31 to 0.40 times as many requests per second as wrk,
+// and this file three times as many as libcurl (docs/performance.md). The price is a parser of
+// responses, net/http1_response. This file can be dropped when libcurl's multi interface comes
+// close to its speed (docs/decisions/003-own-http-exchange.md).
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -27,18 +33,18 @@ struct Connection {
     CURL* easy = nullptr;  // owns the socket
     int socket = -1;
     State state = State::connecting;
-    bool used = false;  // had an answer on it before
+    bool used = false;  // has received a response before
     bool wants_write = false;
     Exchange* exchange = nullptr;
     std::string head;
-    std::size_t sent = 0;  // of head and body together
+    std::size_t sent = 0;  // bytes of head and body together
     Http1Response response;
     Micros deadline = never;
     char error[CURL_ERROR_SIZE];
     AddressCheck address_check;
 
     explicit Connection(const TransportConfig& config) : address_check(config) {}
-    // Frees a handle that was never given to the loop, because memory ran out before.
+    // Frees a handle that the loop never got because memory ran out.
     ~Connection() {
         if (easy != nullptr)
             curl_easy_cleanup(easy);
@@ -100,7 +106,7 @@ class DirectTransport final : public Transport {
                 on_connected(*connection, result);
             });
             expire(now);
-            // Not before: an event of this round may still have pointed to one of them.
+            // Must come last: events of this round may point to these connections.
             std::erase_if(connections_, [](const auto& connection) {
                 return connection->state == Connection::State::dead;
             });
@@ -129,7 +135,7 @@ class DirectTransport final : public Transport {
     }
 
     void on_connected(Connection& connection, CURLcode result) {
-        // The handle stays with libcurl: removing it would close the connection.
+        // The handle stays in libcurl, because removing it would close the connection.
         curl_socket_t socket = CURL_SOCKET_BAD;
         if (result == CURLE_OK)
             curl_easy_getinfo(connection.easy, CURLINFO_ACTIVESOCKET, &socket);
@@ -222,7 +228,8 @@ class DirectTransport final : public Transport {
         if (size < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (connection.state == Connection::State::idle) {
-            // Closed by the other side, or it talks unasked: either way of no more use.
+            // The peer closed the connection or sent bytes without a request. It cannot be used
+            // either way.
             std::erase(idle_, &connection);
             close(connection);
             return;
@@ -261,10 +268,11 @@ class DirectTransport final : public Transport {
     }
 
     // A server may close an idle connection just when we use it. That says nothing about the
-    // server: the request goes again, over a new connection.
+    // server, so the request is sent again over a new connection.
     void broken(Connection& connection, const char* why) {
         if (connection.used && !connection.response.begun()) {
-            open(*connection.exchange);  // first: what cannot be sent again is still here then
+            // First: if it throws, the connection still has the request.
+            open(*connection.exchange);
             connection.exchange = nullptr;
             close(connection);
             return;
@@ -299,7 +307,7 @@ class DirectTransport final : public Transport {
 
     TransportConfig config_;
     std::string target_;      // unless the request has its own
-    std::string fixed_head_;  // of all requests, behind the target
+    std::string fixed_head_;  // the part of every head after the target
     CurlLoop loop_;
     std::vector<std::unique_ptr<Connection>> connections_;
     std::vector<Connection*> idle_;

@@ -9,7 +9,7 @@
 
 namespace outbox {
 
-// A destination cannot ask to be left alone for longer.
+// The longest pause that a destination can ask for.
 static constexpr Micros longest_retry_after = seconds(24 * 60 * 60);
 
 std::string_view secret_in(std::string_view authorization) {
@@ -19,7 +19,7 @@ std::string_view secret_in(std::string_view authorization) {
     return {};
 }
 
-// What a server says about a request may repeat it, as Amazon's does when a signature is wrong.
+// An answer may repeat the request, as Amazon's answer to a wrong signature does.
 void conceal_secrets(Exchange& exchange) noexcept {
     static constexpr std::string_view authorization = "Authorization: ";
     static constexpr std::string_view session = "X-Amz-Security-Token: ";

@@ -1,4 +1,4 @@
-// A request over HTTP and what came of it.
+// An HTTP request and its result.
 #pragma once
 
 #include <cstddef>
@@ -9,32 +9,34 @@
 
 namespace outbox {
 
-// What of a request depends on its events. Buffers are reused from request to request.
+// The part of a request that depends on its events. Buffers are reused from request to request.
 struct RequestContent {
     std::string headers;    // "name: value\r\n" ..., without Content-Length
-    std::string_view body;  // lies in an event or in `buffer`
+    std::string_view body;  // points into an event or into `buffer`
     std::string buffer;
 };
 
-// How much of an answer's body is kept: enough to say what was wrong.
+// Number of bytes of an answer's body that are kept: enough for an error message.
 constexpr std::size_t usual_kept_body = 200;
 
-// Owned by whoever asks; the transport holds it from send() until it puts it into `done`.
+// The caller of Transport::send() owns it. The transport refers to it until step() puts it into
+// `done`.
 struct Exchange {
     Batch* batch = nullptr;
-    int step = 0;  // the sink's, of a batch that takes several requests: which this is
+    int step = 0;  // number of this request, if a batch takes several; set by the sink
     const char* method = "POST";
-    std::string target;  // path and query; empty: those of the transport's URL
+    std::string target;  // path and query, or empty for those of the transport's URL
     RequestContent content;
     std::size_t keep_body = usual_kept_body;
 
-    // The answer. status 0: there was none, and `error` says why.
+    // The answer. If there was none, status is 0 and `error` says why.
     int status = 0;
-    bool reached = false;             // without an answer: the request may have got there
-    Scope scope = Scope::connection;  // without an answer, and not reached: what is to blame
+    bool reached = false;  // only without an answer: the request may have arrived
+    // Only without an answer, and if not reached: the thing that failed.
+    Scope scope = Scope::connection;
     std::string error;
-    std::string retry_after;  // as the header has it; empty: none
-    std::string body;         // at most keep_body bytes of it
+    std::string retry_after;  // the value of the header, or empty
+    std::string body;         // at most keep_body bytes
 
     void fail(std::string why) {
         status = 0;
@@ -42,17 +44,17 @@ struct Exchange {
     }
 };
 
-// An answer in words: "HTTP 503: try later", or why there is none. One line.
+// Describes an answer, such as "HTTP 503: try later", or the reason why there is none. One line.
 std::string explain(const Exchange& exchange);
 
-// Takes what the request proved its sender with out of the answer, which may repeat it.
+// Removes the credentials of the request from the answer, which may repeat them.
 void conceal_secrets(Exchange& exchange) noexcept;
 
-// How long the server asks to be left alone; 0: it does not. `text` is the value of Retry-After, a
-// number of seconds or a date (RFC 9110, section 10.2.3).
+// Returns the pause that the server asks for, or 0. `text` is the value of Retry-After: a number of
+// seconds or a date (RFC 9110, section 10.2.3).
 Micros retry_after_of(const std::string& text, Micros unix_now);
 
-// Of the value of an Authorization header: a token or a password. A signature is none.
+// Returns the token or password in the value of an Authorization header. A signature is not secret.
 std::string_view secret_in(std::string_view authorization);
 
 }  // namespace outbox

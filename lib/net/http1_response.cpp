@@ -29,12 +29,12 @@ Http1Response::State Http1Response::take(std::string_view bytes) {
     }
     if (part_ != Part::done)
         return State::incomplete;
-    if (!bytes.empty())  // we asked for one response
+    if (!bytes.empty())  // more than the one response we asked for
         keep_alive_ = false;
     return State::complete;
 }
 
-// Takes bytes of one part off the front, at least one of them. False: malformed.
+// Takes at least one byte of the current part off the front. Returns false if it is malformed.
 bool Http1Response::take_part(std::string_view& bytes) {
     switch (part_) {
         case Part::head:
@@ -54,7 +54,7 @@ bool Http1Response::take_part(std::string_view& bytes) {
         case Part::chunk_end:
             if (take_line(bytes))
                 part_ = Part::chunk_size;
-            return head_.empty() || head_ == "\r";  // the end of the line alone
+            return head_.empty() || head_ == "\r";  // only the end of the line
         case Part::trailers:
             if (take_line(bytes)) {
                 if (head_.empty())
@@ -87,7 +87,7 @@ Http1Response::State Http1Response::end_of_stream() {
     return part_ == Part::body_to_end || part_ == Part::done ? State::complete : State::malformed;
 }
 
-// Collects a line without its end in head_; false when it is not complete.
+// Appends a line without its end to head_. Returns false if the line is not complete yet.
 bool Http1Response::take_line(std::string_view& bytes) {
     const std::size_t end = bytes.find('\n');
     head_ += bytes.substr(0, end);
@@ -101,11 +101,11 @@ bool Http1Response::take_line(std::string_view& bytes) {
     return true;
 }
 
-// Collects the head up to its empty line, then parses it. False: malformed.
+// Collects the head up to the empty line, then parses it. Returns false if it is malformed.
 bool Http1Response::read_head(std::string_view& bytes) {
-    // The empty line may be split between reads: look from a little before what is new. A line may
-    // end without CR (RFC 9112, section 2.2); the first empty one counts, in whatever pieces it
-    // came.
+    // The empty line may be split between reads, so the search starts a little before the new
+    // bytes. A line may end without CR (RFC 9112, section 2.2). The first empty line ends the head,
+    // however it was split.
     const std::size_t from = head_.size() < 2 ? 0 : head_.size() - 2;
     const std::size_t before = head_.size();
     head_ += bytes;
@@ -140,13 +140,13 @@ bool Http1Response::parse_head() {
     if (first)
         return false;
 
-    if (status_ >= 100 && status_ < 200) {  // the real one follows
+    if (status_ >= 100 && status_ < 200) {  // the final response follows
         if (status_ == 101 || ++interim_responses_ > max_interim_responses)
             return false;
         forget_head();
         return true;
     }
-    if (chunked_ && has_length_)  // RFC 9112, section 6.3: not to be trusted further
+    if (chunked_ && has_length_)  // RFC 9112, section 6.3: the message cannot be trusted
         keep_alive_ = false;
     if (status_ == 204 || status_ == 304)
         part_ = Part::done;
@@ -184,7 +184,8 @@ bool Http1Response::parse_field(std::string_view line) {
         has_length_ = true;
         left_ = static_cast<std::uint64_t>(*length);
     } else if (equal_ignoring_case(name, "transfer-encoding")) {
-        // The only coding a server may use unasked, and the last one if there are more.
+        // The only coding that a server may use unasked. If there are several, it must be the last
+        // one.
         const std::size_t comma = value.rfind(',');
         chunked_ = equal_ignoring_case(
             trim(comma == std::string_view::npos ? value : value.substr(comma + 1)), "chunked");
@@ -201,7 +202,7 @@ bool Http1Response::parse_field(std::string_view line) {
     return true;
 }
 
-// Of an interim response. What was counted stays counted.
+// Forgets the head of an interim response. Its bytes still count against the limit.
 void Http1Response::forget_head() {
     Http1Response next;
     next.begun_ = true;

@@ -1,8 +1,8 @@
 // A transport, the credentials that its requests need, and one descriptor for both.
 //
-//   use()            before anything else
-//   need()           whether requests can be made now; begins to fetch credentials if they cannot
-//   send(), step()   as those of Transport and Credentials
+//   use()            must be called first
+//   need_...()       says whether requests can be sent, and starts to fetch credentials if not
+//   send(), step()   as in Transport and Credentials
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace outbox {
 
-// One thread. Exchanges that were sent must outlive it.
+// Not thread-safe. Exchanges that were sent must outlive it.
 class HttpClient {
   public:
     HttpClient();
@@ -22,33 +22,32 @@ class HttpClient {
     HttpClient(const HttpClient&) = delete;
     HttpClient& operator=(const HttpClient&) = delete;
 
-    // `credentials`: nullptr if requests need none that change.
+    // `credentials` is nullptr if requests need none, or only fixed ones.
     void use(TransportConfig config, std::unique_ptr<Credentials> credentials);
-    // Makes descriptor() readable when this one is; its owner closes it.
+    // Makes descriptor() readable when this descriptor is. Its owner closes it.
     void watch(int descriptor) noexcept;
 
     int descriptor() const noexcept { return epoll_; }
     Micros deadline() const noexcept;
-    // For an owner that does not step the transport yet.
+    // For an owner that steps only the credentials so far.
     Micros credentials_deadline() const noexcept;
 
     bool has_credentials() const noexcept { return credentials_ != nullptr; }
-    // Without credentials requests can always be made.
+    // Returns `ready` if requests need no credentials.
     Credentials::State need_credentials(Micros now);
     Credentials::State step_credentials(Micros now);
     void credentials_rejected() noexcept;
     const std::string& credentials_error() const noexcept { return credentials_->error(); }
 
     void send(Exchange& exchange) { transport_->send(exchange); }
-    // Appends the exchanges that are done. Their answers do not repeat what the transport or the
-    // request proved its sender with.
+    // Appends the exchanges that have ended. Credentials are removed from their answers.
     void step(Micros now, std::vector<Exchange*>& done);
 
   private:
     const int epoll_;
     std::unique_ptr<Credentials> credentials_;
     std::unique_ptr<Transport> transport_;
-    std::string secret_;  // in what the transport adds to each request; empty if it adds nothing
+    std::string secret_;  // in the header that the transport adds to each request, or empty
 };
 
 }  // namespace outbox

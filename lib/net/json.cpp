@@ -14,13 +14,13 @@ static std::unique_ptr<Json::CharReader> make_reader() {
 }
 
 std::optional<Json::Value> parse_json(std::string_view text) {
-    // To make one takes longer than to read the answer to one event.
+    // One reader per thread, because making one takes longer than reading the answer to one event.
     static thread_local const std::unique_ptr<Json::CharReader> reader = make_reader();
     Json::Value value;
     try {
         if (!reader->parse(text.data(), text.data() + text.size(), &value, nullptr))
             return std::nullopt;
-    } catch (const Json::Exception&) {  // too deep
+    } catch (const Json::Exception&) {  // nested too deeply
         return std::nullopt;
     }
     return value;

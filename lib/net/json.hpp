@@ -1,5 +1,5 @@
-// JSON that somebody else wrote: answers, key files. Its depth is bounded; its size the caller sees
-// to.
+// Parses JSON from peers and files: answers, keys. Its depth is limited here; the caller must limit
+// its size.
 #pragma once
 
 #include <json/json.h>
@@ -10,12 +10,12 @@
 
 namespace outbox {
 
-// Nothing: it is no JSON. May throw std::bad_alloc.
+// Returns std::nullopt if the text is not JSON. May throw std::bad_alloc.
 std::optional<Json::Value> parse_json(std::string_view text);
 
-// The member of an object; nullptr: there is none, or `value` is no object.
+// Returns the member of an object, or nullptr if it does not exist or `value` is not an object.
 const Json::Value* json_member(const Json::Value& value, std::string_view name);
-// The same of a member that is a text; empty: there is none.
+// Returns the text of such a member, or an empty string.
 std::string json_text(const Json::Value& value, std::string_view name);
 
 }  // namespace outbox

@@ -1,8 +1,8 @@
-// How requests get to a server and answers back. Two ways, one for each scheme:
+// Sends requests to a server and receives the answers. There is one way for each scheme:
 //
-//   curl_transport    https: libcurl's multi interface, with HTTP/2 where the server offers it
-//   direct_transport  http: libcurl connects, the exchange over the connection is ours, which
-//                     costs a third per request (docs/performance.md)
+//   curl_transport    https: libcurl's multi interface, with HTTP/2 if the server offers it
+//   direct_transport  http: libcurl connects, and our own code exchanges requests and answers, at a
+//                     third of the cost per request (docs/performance.md)
 #pragma once
 
 #include <memory>
@@ -23,34 +23,36 @@ class Transport {
     virtual ~Transport() = default;
     virtual int descriptor() const noexcept = 0;
     virtual Micros deadline() const noexcept = 0;
-    // These may throw std::bad_alloc; the caller sees to it.
+    // These may throw std::bad_alloc.
     virtual void send(Exchange& exchange) = 0;
     virtual void step(Micros now, std::vector<Exchange*>& done) = 0;
 };
 
-// One server. A transport is for one thread, and must go before what it refers to.
+// The configuration for one server. A transport belongs to one thread, and must be destroyed before
+// the objects that its configuration refers to.
 struct TransportConfig {
     const Clock& clock;
-    std::string url_text;  // where to connect; its path and query unless a request has its own
-    Url url;               // the same, taken apart
-    // Which addresses may be connected to; nothing: any, because the server process itself knows
-    // the URL, as that of a metadata server.
+    std::string url_text;  // its path and query are used unless a request has its own
+    Url url;               // the same URL, parsed
+    // Addresses that may be connected to. std::nullopt allows all, for URLs that come from the
+    // server process itself, such as that of a metadata server.
     std::optional<AllowedHosts> allowed_hosts;
     Micros connect_timeout;
     Micros request_timeout;
-    std::string ca_file;        // empty: the system's
-    std::string authorization;  // the value of the header; empty: none, or in the requests
+    std::string ca_file;  // empty for the certificates of the system
+    // Value of the header; empty if there is none, or if requests bring their own.
+    std::string authorization;
     std::size_t max_connections;
 };
 
-// Connects to `url`, which is one, with up to `max_connections`.
+// Makes the configuration for `url`, which must be valid, with up to `max_connections` connections.
 TransportConfig transport_config(const TransportOptions& options, const Clock& clock,
                                  std::string url, std::size_t max_connections);
 
-// The header Host of requests to this URL: with the port, unless its scheme implies it.
+// Returns the header Host for this URL: with the port, unless it is the default of the scheme.
 std::string host_header(const Url& url);
 
-// By the scheme of the URL.
+// Chooses the transport by the scheme of the URL.
 std::unique_ptr<Transport> create_transport(TransportConfig config);
 
 std::unique_ptr<Transport> create_curl_transport(TransportConfig config);
@@ -58,7 +60,7 @@ std::unique_ptr<Transport> create_direct_transport(TransportConfig config);
 
 constexpr const char* user_agent = "pg_outbox";
 
-// For the entry points of modules: libcurl may be used from now on.
+// Initializes libcurl. The entry points of modules call it before anything else.
 bool initialize_curl() noexcept;
 
 }  // namespace outbox

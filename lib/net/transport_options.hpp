@@ -1,5 +1,5 @@
-// Options of whoever sends requests over HTTP. Nothing here needs libcurl: pg_outbox.so declares these
-// options and does without it.
+// Options of destinations and sources that send requests over HTTP. Nothing here needs libcurl:
+// pg_outbox.so declares these options without linking to it.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@
 namespace outbox {
 
 struct TransportOptions {
-    // Which addresses may be connected to. std::nullopt allows any, for URLs that the server process
-    // itself knows (such as that of a metadata server).
+    // Addresses that may be connected to. std::nullopt allows all, for URLs that come from the
+    // server process itself, such as that of a metadata server.
     std::optional<AllowedHosts> allowed_hosts;
     Micros connect_timeout = seconds(10);
     Micros request_timeout = seconds(30);
-    std::string ca_file;               // empty: the system's
-    std::size_t max_connections = 1;   // requests side by side
-    std::size_t more_connections = 0;  // and further ones while some of these hang
+    std::string ca_file;               // empty for the certificates of the system
+    std::size_t max_connections = 1;   // requests at the same time
+    std::size_t more_connections = 0;  // further requests while some of these hang
 };
 
 inline constexpr OptionSpec ca_file_option{
@@ -40,7 +40,7 @@ constexpr OptionSpec max_connections_option(std::string_view default_value) {
                 "times as many more are started while requests hang"};
 }
 
-// Those of a destination, with `max_connections` as its sink declares it.
+// The options of a destination. Its sink declares `max_connections`.
 TransportOptions transport_options(const Destination& destination,
                                    const OptionSpec& max_connections);
 

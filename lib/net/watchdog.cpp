@@ -55,7 +55,7 @@ void Watchdog::watch() noexcept {
                 bark_();
         } else {
             sleeps_ = true;
-            if (work_ != now)  // it began before it could know
+            if (work_ != now)  // begin() may have missed `sleeps_`
                 sleeps_ = false;
             wake_.wait(lock, [this] { return over_ || !sleeps_; });
             seen = work_;

@@ -1,9 +1,19 @@
-// Interrupts work of a library that does not come to its end.
+// Interrupts a library call that does not end.
 //
-// A peer that sends faster than libcurl reads can keep it in one call for as long as it likes, and
-// then neither a timeout nor the end of the process is noticed. A thread watches, and barks when a
-// piece of work takes too much of a processor. Time alone does not count: on a crowded machine every
-// piece of work takes long.
+// A peer that sends faster than libcurl reads can keep libcurl in one call indefinitely. Then
+// neither a timeout nor the request to end the process is noticed. A thread watches, and calls
+// `bark` when one piece of work has used too much processor time. Elapsed time does not count: on a
+// loaded machine every piece of work takes long.
+//
+// Protocol. `work_` is odd while a piece of work is going on. Only the watched thread writes it:
+// begin() and end() each add one. The watching thread looks at it once per `limit`. The same odd
+// number twice means that the same piece of work is still going on; its processor time since the
+// first look decides. The same even number twice means that there is no work, and the watching
+// thread goes to sleep. It first sets `sleeps_` and then reads `work_` again, whereas begin() first
+// changes `work_` and then reads `sleeps_`. All four are sequentially consistent, so at least one
+// of the two sees the other: no piece of work begins unwatched. Clearing `sleeps_` and `over_`
+// under `mutex_` keeps the notification from being lost. `bark` runs in the watching thread, and
+// the work may just have ended.
 #pragma once
 
 #include <time.h>
@@ -20,14 +30,14 @@ namespace outbox {
 
 class Watchdog {
   public:
-    // Watches the thread that makes it. `bark` is called in another thread, again and again while the
+    // Watches the thread that makes it. `bark` is called in another thread, repeatedly while the
     // work goes on.
     Watchdog(std::chrono::milliseconds limit, std::function<void()> bark);
     ~Watchdog();
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
-    // Around a piece of work. The thread is woken only if it had gone to sleep for want of work.
+    // Encloses a piece of work. It wakes the watching thread only if that thread sleeps.
     void begin() noexcept;
     void end() noexcept { work_++; }
 
@@ -37,8 +47,8 @@ class Watchdog {
 
     const std::chrono::milliseconds limit_;
     const std::function<void()> bark_;
-    clockid_t clock_;                      // of the time that the watched thread has used
-    std::atomic<std::uint64_t> work_ = 0;  // odd: going on
+    clockid_t clock_;                      // clock of the processor time of the watched thread
+    std::atomic<std::uint64_t> work_ = 0;  // odd while a piece of work is going on
     std::atomic<bool> sleeps_ = false;
     bool over_ = false;
     std::mutex mutex_;

@@ -1,7 +1,7 @@
-// Between every sink and the rest: what a destination said becomes text that can be shown.
+// Wraps every sink and check, and cleans the texts from their peers.
 //
 // Sinks put answers of their peers into outcomes and findings. Here, and nowhere else, credentials
-// are taken out of them and they are made printable, so that a sink cannot forget it.
+// are removed and the text is made printable, so that no sink can forget it.
 #pragma once
 
 #include <memory>

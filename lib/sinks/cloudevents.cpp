@@ -12,7 +12,7 @@
 
 namespace outbox {
 
-// HTTP binding, section 3.1.3.2: what a header value cannot hold goes percent-encoded.
+// HTTP binding, section 3.1.3.2: characters that a header value cannot have are percent-encoded.
 static void append_header_value(std::string& out, std::string_view value) {
     for (char c : value) {
         const bool plain = c > ' ' && c < 0x7f && c != '"' && c != '%';
@@ -23,7 +23,7 @@ static void append_header_value(std::string& out, std::string_view value) {
     }
 }
 
-// RFC 3986: one segment of a path.
+// Encodes one segment of a path (RFC 3986).
 static void append_path_segment(std::string& out, std::string_view text) {
     constexpr std::string_view others = "-._~!$&'()*+,;=:@";
     for (char c : text) {
@@ -44,7 +44,7 @@ std::string source_prefix(std::string_view database) {
     return prefix;
 }
 
-// Filled from the event, or about the data. enqueue refuses headers of these names.
+// These names are set from the event, or describe the data. enqueue() refuses headers with them.
 static bool is_own_attribute(std::string_view name) {
     static constexpr std::string_view own[] = {"aggregateversion",
                                                "data",
@@ -65,7 +65,7 @@ static bool is_own_attribute(std::string_view name) {
     return std::binary_search(std::begin(own), std::end(own), name);
 }
 
-// A second attribute of a name would stand in for the first: such a header is left out.
+// A header with the name of an attribute would replace the attribute, so it is not sent.
 static bool is_sent(const Header& header) {
     return header.kind != Header::Kind::null && !is_own_attribute(header.name);
 }
@@ -75,8 +75,8 @@ bool is_attribute_name(std::string_view name) {
                        [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); });
 }
 
-// Calls attribute(name, value) for all but `id`, `specversion` and those of the data. The value is
-// only valid during the call.
+// Calls attribute(name, value) for all attributes except `id`, `specversion` and those of the data.
+// The value is valid only during the call.
 template <class Attribute>
 static void for_each_attribute(const Event& event, std::string_view source_prefix,
                                Attribute attribute) {
@@ -119,8 +119,8 @@ void take_apart(const Event& event, std::string_view source_prefix, const TakePa
             (is_attribute_name(part.name) ? attribute : header)(part.name, part.value);
 }
 
-// enqueue lets no control characters through; rows that went past it must not begin lines of their
-// own.
+// enqueue() refuses control characters. In rows that were written without it they must not begin
+// new header lines.
 static void append_line_part(std::string& out, std::string_view text) {
     for (const char c : text)
         out += (static_cast<unsigned char>(c) < ' ' || c == 0x7f) ? ' ' : c;
@@ -157,8 +157,8 @@ void encode_binary(const Event& event, std::string_view source_prefix, RequestCo
 // JSON
 // ---------------------------------------------------------------------------------------------
 
-// What is called JSON is looked at once more: rows of the log that were restored, or written by an
-// earlier version, went past the checks of this one's enqueue().
+// The payload is checked again, although the type says JSON: restored rows, and rows of an earlier
+// version, have not been checked by this version's enqueue().
 static bool is_json(const Event& event) {
     const std::optional<ContentType> type = ContentType::parse(event.content_type);
     return type && type->is_json() && is_json_value(event.payload);
@@ -171,7 +171,7 @@ static void append_member(std::string& out, std::string_view name, std::string_v
     append_json_string(out, value);
 }
 
-// CloudEvents knows booleans, integers of 32 bits and strings.
+// CloudEvents has booleans, integers of 32 bits and strings.
 static void append_header_member(std::string& out, std::string_view name, const Header& header) {
     const auto number = parse_integer(header.value);
     const bool literal = header.kind == Header::Kind::literal &&
@@ -194,11 +194,11 @@ static std::string attribute_name_from(std::string_view header_name) {
         if (is_attribute_name({&lower, 1}))
             name += lower;
     }
-    // "x-tenant" is "xtenant", not "xxtenant".
+    // "x-tenant" becomes "xtenant", not "xxtenant".
     return name.starts_with("xx") ? name.substr(1) : name;
 }
 
-// `headers`: where those go that are no attributes; nullptr: they become attributes as well.
+// `headers` gets the headers that are not attributes. If it is nullptr they become attributes too.
 static void append_document(std::string& out, const Event& event, std::string_view source_prefix,
                             std::string* headers) {
     out += R"({"specversion":"1.0","id":")";

@@ -13,9 +13,9 @@
 //   topic             topic
 //   sourceeventid     source event id, if it has one
 //
-// A header of the event whose name is a valid attribute name (a-z and 0-9 only) is an extension
-// attribute; any other is an HTTP header, or in a batch, where events have none of their own, an
-// attribute under the name without its other characters.
+// A header of the event whose name is a valid attribute name (only a-z and 0-9) becomes an
+// extension attribute. All others become HTTP headers. In a batch, events have no HTTP headers of
+// their own, so they become attributes too, and lose the other characters of their names.
 #pragma once
 
 #include <functional>
@@ -28,14 +28,14 @@
 
 namespace outbox {
 
-// The path of the source attribute; `database` is any text.
+// Returns the first part of the attribute `source`. `database` may be any text.
 std::string source_prefix(std::string_view database);
 
-// Does a header of this name become an attribute?
+// Whether a header of this name becomes an attribute.
 bool is_attribute_name(std::string_view name);
 
-// The parts of binary mode, for other protocols than HTTP: each attribute but those of the data,
-// and each header of the event that is none. A value is only valid during the call.
+// The parts of binary mode, for protocols other than HTTP: each attribute except those of the data,
+// and each header that is not an attribute. A value is valid only during the call.
 using TakePart = std::function<void(std::string_view name, std::string_view value)>;
 void take_apart(const Event& event, std::string_view source_prefix, const TakePart& attribute,
                 const TakePart& header);

@@ -54,18 +54,18 @@ CURLcode ConnectionCheck::start() {
     return loop_.add(easy_) == CURLM_OK ? CURLE_OK : CURLE_FAILED_INIT;
 }
 
-// libcurl 8.14 does not say the port of a connection whose TLS failed.
+// libcurl 8.14 does not return the port of a connection whose TLS failed.
 static bool is_of_tls(CURLcode result) {
     return result == CURLE_SSL_CONNECT_ERROR || result == CURLE_SSL_CERTPROBLEM ||
            result == CURLE_SSL_CIPHER || result == CURLE_PEER_FAILED_VERIFICATION ||
            result == CURLE_SSL_CACERT_BADFILE || result == CURLE_SSL_ISSUER_ERROR;
 }
 
-// One line per step that was taken, of which only the last can have failed.
+// Adds a finding for each step. Only the last one can have failed.
 std::vector<Finding> ConnectionCheck::conclude(CURLcode result) const {
     const std::string& host = config_.url.host;
     const bool https = config_.url.scheme == "https";
-    long local_port = 0;  // known once there is a connection, also when TLS fails
+    long local_port = 0;  // known once there is a connection, even if TLS fails
     if (easy_ != nullptr)
         curl_easy_getinfo(easy_, CURLINFO_LOCAL_PORT, &local_port);
     const std::optional<Address>& address = address_check_.tried();

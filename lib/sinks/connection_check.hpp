@@ -1,5 +1,5 @@
-// Whether a server can be reached: an address that is allowed, a connection, and with https TLS.
-// Nothing is sent over the connection.
+// Checks whether a server can be reached: an address that is allowed, a connection, and TLS with
+// https. Sends nothing over the connection.
 #pragma once
 
 #include <curl/curl.h>
@@ -34,7 +34,7 @@ class ConnectionCheck final : public Check {
     char error_[CURL_ERROR_SIZE] = "";
 };
 
-// Is everything as it should be?
+// True if no finding is bad.
 bool all_ok(const std::vector<Finding>& findings) noexcept;
 
 }  // namespace outbox

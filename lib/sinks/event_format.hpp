@@ -1,4 +1,4 @@
-// How an event looks to its receiver: the option `format`, of which each sink declares its choices.
+// The form in which a receiver gets events: the option `format`. Each sink declares its choices.
 #pragma once
 
 #include "core/option.hpp"
@@ -6,10 +6,10 @@
 namespace outbox {
 
 enum class EventFormat {
-    attributes,  // payload and attributes under our own names; not over HTTP
-    binary,      // payload, CloudEvents attributes as `ce-` headers
+    attributes,  // payload, and attributes with names of pg_outbox; not for HTTP
+    binary,      // payload, and CloudEvents attributes as `ce-` headers
     structured,  // a CloudEvents JSON document
-    batched,     // a JSON array of those; over HTTP only
+    batched,     // a JSON array of such documents; only for HTTP
 };
 
 inline EventFormat event_format(const OptionValues& options, const OptionSpec& format) {

@@ -1,8 +1,9 @@
-// How the functions that a sink module exports are written, and what they are called.
+// Declares the functions that a sink module exports, and their names.
 //
-// pg_outbox.so stays in memory until the server is restarted, while the files of modules are replaced
-// when the package is upgraded. Their names carry a hash of the headers that both must agree on
-// (OUTBOX_INTERFACE, made in lib/core/CMakeLists.txt), so that a module of another build is not entered.
+// pg_outbox.so stays in memory until the server restarts, but an upgrade of the package replaces
+// the files of modules at once. So the names contain a hash of the headers that both sides must
+// share (OUTBOX_INTERFACE, made in lib/core/CMakeLists.txt), and a module of another build is never
+// called.
 #pragma once
 
 #include "outbox_interface.hpp"
@@ -15,7 +16,7 @@
 #define OUTBOX_TEXT_EXPANDED(text) #text
 #define OUTBOX_TEXT(text) OUTBOX_TEXT_EXPANDED(text)
 
-// In front of the function. Nothing is thrown into the caller.
+// Begins the definition of such a function. It must not throw.
 #define OUTBOX_MODULE_ENTRY extern "C" __attribute__((visibility("default")))
 
 namespace outbox {
@@ -23,7 +24,7 @@ namespace outbox {
 constexpr const char* sink_module_entry = OUTBOX_TEXT(OUTBOX_CREATE_SINK);
 constexpr const char* check_module_entry = OUTBOX_TEXT(OUTBOX_CREATE_CHECK);
 
-// What make() returns; nullptr: it threw.
+// Returns the result of make(), or nullptr if it throws.
 template <class Make>
 auto made_by(Make make) noexcept -> decltype(make()) {
     try {

@@ -25,20 +25,20 @@ bool has_scheme(const SinkDeclaration& sink, std::string_view scheme) noexcept {
 // Names of options
 // -------------------------------------------------------------------------------------------------
 
-// Options of a user mapping are checked without their server at hand: those of any sink are valid then,
-// and `sink` is nullptr.
+// Options of a user mapping are checked without the options of their server. Then `sink` is
+// nullptr, and the options of all sinks are valid.
 std::vector<const SinkDeclaration*> candidates(const SinkDeclaration* sink) {
     if (sink != nullptr)
         return {sink};
     const auto all = all_sinks();
     std::vector<const SinkDeclaration*> sinks(all.begin(), all.end());
-    // In hints credentials of services come before those of databases.
+    // Hints name credentials of services before those of databases.
     std::stable_partition(sinks.begin(), sinks.end(),
                           [](const auto* one) { return !one->ordered; });
     return sinks;
 }
 
-// The declarations it may have: several if the sink is not known.
+// Returns the declarations of this option: there may be several if the sink is not known.
 std::vector<const OptionSpec*> find_option(const SinkDeclaration* sink, OptionPlace place,
                                            std::string_view name) {
     std::vector<const OptionSpec*> found;
@@ -64,7 +64,7 @@ std::string valid_options(const SinkDeclaration* sink, OptionPlace place) {
     add(common_options);
     for (const SinkDeclaration* one : candidates(sink))
         add(one->options);
-    return names.empty() ? "There are no valid options here."
+    return names.empty() ? "There are no valid options in this context."
                          : "Valid options are: " + comma_separated(names) + ".";
 }
 
@@ -72,10 +72,10 @@ Error unknown_option(const SinkDeclaration* sink, OptionPlace place, std::string
     std::string detail;
     if (place == OptionPlace::server &&
         !find_option(nullptr, OptionPlace::user_mapping, name).empty())
-        detail = "It belongs into CREATE USER MAPPING, where others cannot read it.";
+        detail = "Set it in CREATE USER MAPPING, where other roles cannot read it.";
     else if (place == OptionPlace::user_mapping &&
              !find_option(nullptr, OptionPlace::server, name).empty())
-        detail = "It belongs into CREATE SERVER.";
+        detail = "Set it in CREATE SERVER.";
     return {ErrorKind::invalid_option, "invalid option \"" + std::string(name) + "\"", detail,
             valid_options(sink, place)};
 }
@@ -84,7 +84,7 @@ Error unknown_option(const SinkDeclaration* sink, OptionPlace place, std::string
 // Values
 // -------------------------------------------------------------------------------------------------
 
-// Valid if it is for one of the sinks that it may be for.
+// The value is valid if it is valid for one of the possible sinks.
 std::optional<Error> check_one(const SinkDeclaration* sink, OptionPlace place,
                                const Option& option) {
     std::optional<Error> first;
@@ -114,7 +114,7 @@ Error unknown_scheme(const std::string& scheme) {
             "Supported schemes are: " + comma_separated(names) + "."};
 }
 
-// Which sink it is depends on the URL, and which options are valid on the sink.
+// The URL selects the sink, and the sink decides which options are valid.
 std::optional<Error> apply_url(Destination& destination, const std::string& text) {
     destination.sink = sink_of_url(text);
     Result<Url> url =
@@ -199,7 +199,7 @@ std::optional<Error> validate_no_options(const std::vector<Option>& options) {
     if (options.empty())
         return std::nullopt;
     return Error{ErrorKind::invalid_option, "invalid option \"" + options.front().name + "\"", "",
-                 "There are no valid options here."};
+                 "There are no valid options in this context."};
 }
 
 bool names_server_keys(std::string_view option) noexcept {

@@ -1,4 +1,4 @@
-// What all sinks declare, and the destinations that come of it: options are validated when the
+// All sinks and their declarations, and destinations made from them. Options are validated when the
 // statement runs, and parsed by the same rules when a relay starts.
 #pragma once
 
@@ -11,31 +11,31 @@
 
 namespace outbox {
 
-// The list: sink_list.cpp.
+// The list is in sink_list.cpp.
 std::span<const SinkDeclaration* const> all_sinks() noexcept;
 
-// The sink that the scheme of a URL belongs to; nullptr if there is none. The rest is not looked at.
+// Returns the sink for the scheme of a URL, or nullptr. Ignores the rest of the URL.
 const SinkDeclaration* sink_of_url(std::string_view url) noexcept;
 
 Result<Destination> parse_destination(std::string_view name, std::vector<Option> server_options,
                                       std::vector<Option> mapping_options,
                                       const DestinationDefaults& defaults);
 
-// For the validator, which sees the options of one catalog at a time. std::nullopt if they are valid.
-// `may_read_files`: whether the role may name files of the server.
+// For the validator, which sees the options of one catalog at a time. Returns std::nullopt if they
+// are valid. `may_read_files` says whether the role may name files of the server.
 std::optional<Error> validate_server_options(const std::vector<Option>& options,
                                              bool may_read_files = true);
 std::optional<Error> validate_mapping_options(const std::vector<Option>& options);
-// Other objects (the wrapper itself, foreign tables) take no options.
+// For objects that take no options: the wrapper itself, foreign tables.
 std::optional<Error> validate_no_options(const std::vector<Option>& options);
 
-// Whether an option of a user mapping names keys of the server. Such a file proves the identity of the
-// server, so that only superusers may name it.
+// Whether an option of a user mapping names a file with keys of the server. Such keys prove the
+// server's identity, so only superusers may name the file.
 bool names_server_keys(std::string_view option) noexcept;
-// The option or URL parameter that names a file of the server; empty if there is none.
+// Returns the option or URL parameter that names a file of the server, or an empty string.
 std::string file_option(const Destination& destination);
-// The error if a role that may not read files of the server has named one. Such a role must not learn
-// which files there are, so it says nothing about the file.
+// The error for a role that named a file but may not read files of the server. It says nothing
+// about the file, so that such a role cannot find out which files exist.
 Error may_not_name_file(std::string_view option);
 
 }  // namespace outbox

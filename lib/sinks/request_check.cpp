@@ -58,7 +58,7 @@ void RequestCheck::get_credentials(Credentials::State state, std::vector<Finding
         case Credentials::State::pending:
             break;
         case Credentials::State::ready:
-            findings.push_back({"credentials", true, "there are some"});
+            findings.push_back({"credentials", true, "available"});
             stage_ = Stage::asking;
             break;
         case Credentials::State::failed:

@@ -1,6 +1,6 @@
-// What checks over HTTP share: the server can be reached, the credentials can be had, and then
-// requests that change nothing, one after the other. Whoever derives from it says which requests,
-// and what their answers mean.
+// The common part of checks over HTTP. It tests that the server can be reached and that credentials
+// are available, and then sends requests that change nothing, one after the other. A derived class
+// makes the requests and judges their answers.
 #pragma once
 
 #include <memory>
@@ -19,13 +19,13 @@ class RequestCheck : public Check {
     bool step(Micros now, std::vector<Finding>& findings) final;
 
   protected:
-    // Where to, and nullptr or what to show there.
+    // Sets the server, and the credentials of requests, or nullptr if they need none.
     void use(TransportConfig config, std::unique_ptr<Credentials> credentials = {});
 
-    // Makes the next request; false: that was all. It is called when the credentials are ready, and
-    // may know some things without asking.
+    // Makes the next request. Returns false at the end. It is called when credentials are ready,
+    // and may add findings without a request.
     virtual bool ask(Exchange& exchange, std::vector<Finding>& findings) = 0;
-    // What the answer means, or that there is none. A bad finding does not end the check.
+    // Judges an answer, or a missing answer. A bad finding does not end the check.
     virtual void judge(const Exchange& exchange, std::vector<Finding>& findings) = 0;
 
   private:
@@ -40,7 +40,7 @@ class RequestCheck : public Check {
     std::unique_ptr<ConnectionCheck> connection_;
     std::unique_ptr<Exchange> exchange_;
     std::vector<Exchange*> answered_;
-    HttpClient client_;  // holds the exchange, so it goes before it
+    HttpClient client_;  // refers to the exchange, so it must be destroyed first
 };
 
 }  // namespace outbox

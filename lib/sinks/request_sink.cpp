@@ -27,7 +27,7 @@ Micros RequestSink::deadline() const noexcept {
 }
 
 void RequestSink::submit(Batch& batch) {
-    Exchange& exchange = *spare_.back();  // the pipeline submits no more than capabilities() says
+    Exchange& exchange = *spare_.back();  // not empty: the pipeline respects capabilities()
     spare_.pop_back();
     exchange.batch = &batch;
     exchange.step = 0;

@@ -1,6 +1,5 @@
-// What the sinks that send requests over HTTP share: a request per batch, many side by side, held
-// back while credentials are fetched. A sink says what goes into a request and what an answer
-// means.
+// The common part of sinks over HTTP: one request per batch, many at the same time, held back while
+// credentials are fetched. A derived class makes requests and judges answers.
 #pragma once
 
 #include <memory>
@@ -23,8 +22,8 @@ class RequestSink : public Sink {
 
   protected:
     RequestSink(const Clock& clock, TransportOptions options);
-    // Where requests go. `credentials`: nullptr: none that change. `authorization`: what is added
-    // to each request; empty: nothing.
+    // Sets the URL of requests. `credentials` is nullptr if there are none, or only fixed ones.
+    // `authorization` is added to each request unless it is empty.
     void use(std::string url, std::unique_ptr<Credentials> credentials,
              std::string authorization = "");
 
@@ -32,15 +31,15 @@ class RequestSink : public Sink {
     std::size_t connections() const noexcept { return options_.max_connections; }
     std::size_t more_connections() const noexcept { return options_.more_connections; }
 
-    // Makes the request for `exchange.batch`. A batch that cannot be sent has its outcome at once.
-    // May throw std::bad_alloc.
+    // Makes the request for `exchange.batch`. If the batch cannot be sent, returns its outcome. May
+    // throw std::bad_alloc.
     virtual std::optional<Outcome> encode(Exchange& exchange) = 0;
-    // The answer was only a step on the way: makes the request that follows, which is sent with the
+    // If the answer was only an intermediate step, makes the next request, which is sent with the
     // same exchange, and returns true. May throw std::bad_alloc.
     virtual bool next_request(Exchange&) { return false; }
-    // What an answer, or that there is none, means. May throw std::bad_alloc.
+    // Judges an answer, or a missing answer. May throw std::bad_alloc.
     virtual Outcome judge(const Exchange& exchange) = 0;
-    // For judge(): the answer was that the credentials are no good.
+    // For judge(): the answer rejected the credentials.
     void credentials_rejected() noexcept { client_.credentials_rejected(); }
 
   private:
@@ -51,12 +50,12 @@ class RequestSink : public Sink {
 
     const Clock& clock_;
     const TransportOptions options_;
-    std::vector<Exchange> exchanges_;  // all there are; each is in one of the lists, or under way
+    std::vector<Exchange> exchanges_;  // all exchanges; each is in one of the lists, or under way
     std::vector<Exchange*> spare_;
     std::vector<Exchange*> waiting_;  // for credentials
     std::vector<Exchange*> done_;
-    std::vector<Outcome> unsent_;  // room is reserved
-    HttpClient client_;            // holds exchanges, so it goes before them
+    std::vector<Outcome> unsent_;  // with reserved capacity
+    HttpClient client_;            // refers to exchanges, so it must be destroyed first
 };
 
 }  // namespace outbox

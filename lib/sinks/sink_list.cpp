@@ -1,4 +1,4 @@
-// All sinks. A new one is added here and nowhere else outside of its folder.
+// The list of all sinks. Outside of the folder of a sink, only this file names it.
 #include "sinks/aws/options.hpp"
 #include "sinks/http/options.hpp"
 #include "sinks/kafka/options.hpp"

@@ -18,7 +18,7 @@ static Error of_another_build(const std::string& path) {
             "The library has been replaced since the server was started.", "Restart the server."};
 }
 
-// The modules of sinks lie beside the shared object this code is in.
+// Modules are in the same directory as the shared object that contains this code.
 static std::string path_of(std::string_view module) {
     Dl_info self{};
     dladdr(reinterpret_cast<void*>(&path_of), &self);
@@ -27,12 +27,13 @@ static std::string path_of(std::string_view module) {
     return path.append(module);
 }
 
-// Calls the function of a module that makes something.
+// Loads a module and calls the function that it exports.
 template <class Thing, class Context>
 static Result<std::unique_ptr<Thing>> create(const char* entry_name, const Context& context) {
     const std::string path = path_of(context.destination.sink->module);
     void* module =
-        dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays for the life of the process
+        // Never closed: stays for the life of the process.
+        dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (module == nullptr)
         return not_loaded(path);
     auto entry = reinterpret_cast<Thing* (*)(const Context&)>(dlsym(module, entry_name));
@@ -47,7 +48,8 @@ static Result<std::unique_ptr<Thing>> create(const char* entry_name, const Conte
 Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context) {
     const SinkDeclaration& sink = *context.destination.sink;
     if (sink.is_fetched())  // its relay is about to end
-        return Error{ErrorKind::unavailable, "events of this destination are fetched"};
+        return Error{ErrorKind::unavailable,
+                     "events of this destination are fetched with outbox.fetch()"};
     if (sink.create != nullptr)
         return sink.create();
     return create<Sink>(sink_module_entry, context);

@@ -1,5 +1,4 @@
-// Makes the sink of a destination, or a check of it, loading its module when it is the first of its
-// kind.
+// Makes the sink or the check of a destination. Loads the module of the sink if necessary.
 #pragma once
 
 #include "core/check.hpp"
@@ -8,9 +7,9 @@
 
 namespace outbox {
 
-// Modules are looked for beside the shared object this code is in.
+// Modules are in the same directory as the shared object that contains this code.
 Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context);
-// nullptr: there is nothing to look at.
+// Returns nullptr if there is nothing to check.
 Result<std::unique_ptr<Check>> create_check(const CheckContext& context);
 
 }  // namespace outbox

@@ -72,7 +72,7 @@ BEGIN
     END IF;
     INSERT INTO seen (position) VALUES (m.position);
 END $$;
-INSERT INTO inbox.consumer (name, role, max_attempts) VALUES ('c', session_user, 2);
+INSERT INTO inbox.consumer (name, role, max_attempts, retry_base) VALUES ('c', session_user, 2, '1 min');  -- a retry is due when hurry() says so
 INSERT INTO inbox.subscription (consumer_id, event_type, handler) SELECT id, '*', 'failure.handle' FROM inbox.consumer WHERE name = 'c';
 SELECT * FROM inbox.confirm('c');
 SELECT id AS c FROM inbox.consumer WHERE name = 'c' \gset

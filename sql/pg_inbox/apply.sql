@@ -1,11 +1,11 @@
--- Projections: read models kept by consumers. A row has a version and never goes back to an older one,
--- in whatever order events come and however many are applied at the same time.
+-- Projections: read models kept by consumers. A row has a version and never goes back to an older
+-- one, in whatever order events come and however many are applied at the same time.
 --
--- A row that is there is updated or deleted under its own lock. One that is not there has none: so
--- whoever inserts or removes a key that he does not find locks the key, and then looks again, with a
--- new snapshot, for what others have committed: READ COMMITTED.
+-- An existing row is updated or deleted under its own lock. A missing row has no lock. So a
+-- transaction that inserts or removes a key that it does not find locks the key, and then looks
+-- again with a new snapshot for what others have committed. That needs READ COMMITTED.
 
--- The payload of a message as JSON.
+-- Returns the payload of a message as JSON.
 CREATE FUNCTION inbox.json(message inbox.message)
 RETURNS jsonb
 LANGUAGE sql STABLE
@@ -43,9 +43,10 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION inbox_internal.check_row(regclass, text[], text, jsonb) IS
-    'whether there is a key and a version';
+    'refuses a row without a key or a version';
 
--- One row per key, or what follows would change those of others. PostgreSQL looks after that of views.
+-- Requires one row per key, because statements would otherwise change several rows. The key of a
+-- view is up to PostgreSQL and the view's owner.
 CREATE FUNCTION inbox_internal.check_key(projection regclass, key_columns text[])
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -67,17 +68,18 @@ BEGIN
                   HINT = 'Create a primary key, or a unique index that is not partial.';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.check_key(regclass, text[]) IS 'whether a projection has one row per key';
+COMMENT ON FUNCTION inbox_internal.check_key(regclass, text[]) IS 'refuses a projection without a unique constraint on its key';
 
--- Runs a statement that returns whether it did something; it finds the data in the setting inbox.given. Its
--- plan is kept for the session, as that of a prepared statement, under a name that follows from its text: so it
--- does not matter who has worked in the session before, what was deallocated, or altered. The key of a
--- projection is checked when a plan is made.
+-- Runs a statement that returns whether it changed a row, and that reads its data from the setting
+-- inbox.given. The plan is kept for the session as a prepared statement, under a name derived from
+-- its text. So deallocated statements, altered tables and earlier users of the session do no harm.
+-- The key of a projection is checked when a plan is made.
 --
--- This may run with more rights than the session has, which can prepare what it likes under that name. So what
--- is found there must be this statement to the letter; it has no parameters, whose types the session
--- would choose, and all its functions and operators say where they are from: it means the same whoever prepared
--- it. Nor is the row written into its text, which is in the log when it fails.
+-- This may run with more rights than the session has, and the session can prepare any statement
+-- under that name. So the text found there must be equal to this statement. It has no parameters,
+-- whose types the session would choose, and all its functions and operators are schema-qualified,
+-- so it means the same whoever prepared it. The row is not part of the text, because the text is
+-- logged when the statement fails.
 CREATE FUNCTION inbox_internal.run(
     statement   text,
     data        jsonb,
@@ -100,7 +102,7 @@ BEGIN
         IF projection IS NOT NULL THEN
             PERFORM inbox_internal.check_key(projection, key_columns);
         END IF;
-        -- To look through more of them would cost as much as planning.
+        -- With more prepared statements, a search through them would cost as much as planning.
         IF (SELECT count(*) < 100 FROM pg_prepared_statements) THEN
             EXECUTE prepare;
             is_ours := true;
@@ -113,8 +115,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox_internal.run(text, jsonb, regclass, text[]) IS 'runs a statement whose plan is kept';
 
--- In statements the row as stored is called `stored`, and the row as given `excluded`, as in ON CONFLICT.
--- A stored version that is NULL is older than any.
+-- In statements `stored` is the stored row, and `excluded` the given row, as in ON CONFLICT. A
+-- stored version that is NULL is older than any other.
 CREATE FUNCTION inbox_internal.row_parts(
     projection     regclass,
     key_columns    text[],
@@ -125,7 +127,7 @@ CREATE FUNCTION inbox_internal.row_parts(
     OUT keys        text,
     OUT assignments text,
     OUT same_key    text,
-    OUT key         text,  -- as inbox.tombstone has it
+    OUT key         text,  -- in the form of inbox.tombstone
     OUT version      text,
     OUT version_type text)
 LANGUAGE plpgsql STABLE
@@ -144,7 +146,7 @@ BEGIN
                = nullif(cardinality(key_columns), 0) + 1
       INTO columns, keys, assignments, same_key, key, version_type, complete
       FROM (SELECT a.attname, a.atttypid, a.atttypmod, quote_ident(a.attname) AS name,
-                   -- Times are the same text whatever the time zone of the session.
+                   -- The text of a time does not depend on the time zone of the session.
                    quote_literal(a.attname) || ', excluded.' || quote_ident(a.attname)
                        || CASE a.atttypid WHEN 'timestamptz'::regtype THEN ' AT TIME ZONE ''UTC''' ELSE '' END AS as_json,
                    a.attname = ANY (key_columns) AS is_key,
@@ -161,15 +163,15 @@ BEGIN
     version := quote_ident(version_column);
 END $$;
 COMMENT ON FUNCTION inbox_internal.row_parts(regclass, text[], text, jsonb) IS
-    'what statements about a row of a projection are put together from';
+    'parts of statements about a row of a projection';
 
--- Keys with the same hash share a lock, a row of inbox.key_lock. Those who insert hold it together, for the table
--- itself keeps them apart; who removes holds it alone.
+-- Keys with the same hash share a lock, which is a row of inbox.key_lock. Transactions that insert
+-- share it, because the table itself keeps them apart; one that removes holds it alone.
 CREATE FUNCTION inbox_internal.key_slot(projection regclass, key jsonb)
 RETURNS integer
 LANGUAGE sql IMMUTABLE
 RETURN (pg_catalog.jsonb_hash_extended(key, projection::pg_catalog.oid::pg_catalog.int8) & 16383)::pg_catalog.int4;
-COMMENT ON FUNCTION inbox_internal.key_slot(regclass, jsonb) IS 'which lock a key has';
+COMMENT ON FUNCTION inbox_internal.key_slot(regclass, jsonb) IS 'number of the lock of a key';
 
 CREATE FUNCTION inbox_internal.check_locked(locked boolean)
 RETURNS void
@@ -186,9 +188,9 @@ BEGIN
         RAISE EXCEPTION 'a row of inbox.key_lock is missing' USING ERRCODE = 'data_corrupted';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.check_locked(boolean) IS 'refuses what would not be safe under a lock of a key';
+COMMENT ON FUNCTION inbox_internal.check_locked(boolean) IS 'refuses an unsafe use of the lock of a key';
 
--- Who may do something to rows of a projection may know, say and wait for what became of them.
+-- A role that has a privilege on rows of a projection may record, read and wait for their removal.
 CREATE FUNCTION inbox_internal.check_right(projection regclass, privilege text, caller inbox_internal.caller)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -202,9 +204,9 @@ BEGIN
                   DETAIL = format('Role "%s" lacks %s.', caller, privilege);
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.check_right(regclass, text, inbox_internal.caller) IS 'refuses those who have no right on a projection';
+COMMENT ON FUNCTION inbox_internal.check_right(regclass, text, inbox_internal.caller) IS 'refuses a role without the privilege on a projection';
 
--- The version with which a row was removed; NULL: it was not.
+-- Returns the version with which a row was removed, or NULL.
 CREATE FUNCTION inbox_internal.tombstone_version(projection regclass, key jsonb, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -217,9 +219,10 @@ BEGIN
     RETURN (SELECT t.version FROM inbox.tombstone AS t
              WHERE t.projection = tombstone_version.projection AND t.key = tombstone_version.key);
 END $$;
-COMMENT ON FUNCTION inbox_internal.tombstone_version(regclass, jsonb, inbox_internal.caller) IS 'with which version a row was removed';
+COMMENT ON FUNCTION inbox_internal.tombstone_version(regclass, jsonb, inbox_internal.caller) IS 'version with which a row was removed';
 
--- The same for one who is going to insert it: until his transaction ends nobody else removes it.
+-- Does the same for a transaction that will insert the row: until it ends, no other transaction
+-- removes the row.
 CREATE FUNCTION inbox_internal.removed_version(projection regclass, key jsonb, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
@@ -237,7 +240,7 @@ BEGIN
              WHERE t.projection = removed_version.projection AND t.key = removed_version.key);
 END $$;
 COMMENT ON FUNCTION inbox_internal.removed_version(regclass, jsonb, inbox_internal.caller) IS
-    'with which version a row was removed, for one who inserts it';
+    'version with which a row was removed; locks the key for an insert';
 
 CREATE FUNCTION inbox_internal.lock_removal(projection regclass, key jsonb, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
@@ -252,9 +255,9 @@ BEGIN
     PERFORM inbox_internal.check_locked(FOUND);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox_internal.lock_removal(regclass, jsonb, inbox_internal.caller) IS 'until the transaction ends nobody else inserts the row';
+COMMENT ON FUNCTION inbox_internal.lock_removal(regclass, jsonb, inbox_internal.caller) IS 'locks a key for a removal until the transaction ends';
 
--- Who may delete the rows of a projection may keep them away.
+-- A role that may delete rows of the projection may also keep them away.
 CREATE FUNCTION inbox_internal.leave_tombstone(
     projection regclass,
     key        jsonb,
@@ -274,15 +277,18 @@ BEGIN
            SET version = excluded.version, removed_at = excluded.removed_at;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox_internal.leave_tombstone(regclass, jsonb, text, inbox_internal.caller) IS 'notes that a row was removed';
+COMMENT ON FUNCTION inbox_internal.leave_tombstone(regclass, jsonb, text, inbox_internal.caller) IS 'records that a row was removed';
 
--- Writes a row of a projection, unless the projection has the same or a newer version of it already, or
--- it has been removed with such a version.
+-- Writes a row of a projection, unless the projection has the same or a newer version of it
+-- already, or it has been removed with such a version.
 --
--- `data` has a member for each column to write; others are ignored, and columns without a member stay as
--- they are. key_columns must be those of a primary key or unique constraint; they and the version must be
--- there and not null. A stored version that is NULL is older than any. Returns whether the row was written.
--- Errors: 42703 a column does not exist; 22004 a key or the version is missing; 42P10 no unique constraint.
+-- `data` has a member for each column to write. Other members are ignored, and columns without a
+-- member stay as they are. key_columns must be those of a primary key or unique constraint. The key
+-- and the version must not be null; a stored version that is NULL is older than any other. Returns
+-- whether the row was written.
+--
+-- Errors: 42703 a column does not exist; 22004 a key or the version is missing; 42P10 no unique
+-- constraint.
 CREATE FUNCTION inbox.apply(
     projection     regclass,
     key_columns    text[],
@@ -291,7 +297,7 @@ CREATE FUNCTION inbox.apply(
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
--- A plan that was made while the projection was small must do when it is large.
+-- The plan may be made while the projection is small, and must be good when it is large.
 SET enable_seqscan = off
 AS $$
 DECLARE
@@ -303,8 +309,9 @@ BEGIN
                      data, projection, key_columns)
         OR inbox_internal.run(concat('INSERT INTO ', projection, ' AS stored (', p.columns, ') '
                             'SELECT ', p.columns, ' FROM ', p.given,
-                            -- The update may have locked a row that is newer. With that lock we must not wait for
-                            -- whoever has locked the key and waits for the row.
+                            -- The update may have locked a row that is newer. With that lock this
+                            -- must not wait for a transaction that has locked the key and waits for
+                            -- the row.
                             ' WHERE CASE WHEN EXISTS (SELECT FROM ', projection, ' AS stored WHERE ', p.same_key,
                                                     ' AND NOT ', older, ') THEN false '
                             'ELSE (inbox_internal.removed_version(', projection::oid, ', ', p.key, ')::', p.version_type,
@@ -314,11 +321,11 @@ BEGIN
                      data);
 END $$;
 COMMENT ON FUNCTION inbox.apply(regclass, text[], text, jsonb) IS
-    'writes a row of a projection unless a newer version is there';
+    'writes a row of a projection unless it has a newer version';
 
--- Removes a row of a projection, unless the projection has the same or a newer version of it. The version
--- of the removal is kept, as long as ids of events are: what is older and comes later does not bring the
--- row back. Of `data` only the key and the version count. Returns whether the removal was news: false when
+-- Removes a row of a projection, unless the projection has the same or a newer version of it. The
+-- version of the removal is kept as long as ids of events, so that an older event that comes later
+-- does not bring the row back. Only the key and the version of `data` are used. Returns false if
 -- the same or a newer version of the row, or of its removal, is known. Errors: as apply().
 CREATE FUNCTION inbox.remove(
     projection     regclass,
@@ -344,4 +351,4 @@ BEGIN
                             projection::oid, p.key, p.version, p.given, projection, p.same_key, p.version_type), data);
 END $$;
 COMMENT ON FUNCTION inbox.remove(regclass, text[], text, jsonb) IS
-    'removes a row of a projection unless a newer version is there';
+    'removes a row of a projection unless it has a newer version';

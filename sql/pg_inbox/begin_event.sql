@@ -1,8 +1,9 @@
--- Handling an event at once: in one transaction begin_event(), what the event causes, commit; then the
--- acknowledgement. Whoever is told false has nothing to do but to acknowledge.
+-- Handling an event at once: begin_event(), the effects of the event and the commit are one
+-- transaction; then follows the acknowledgement. If begin_event() returns false, only the
+-- acknowledgement is left to do.
 
--- The consumer as which the caller acts. It is made when it is new, and belongs to the role that used it
--- first, in whichever way. Error 42501: it belongs to a role that the caller is no member of.
+-- Returns the consumer as which the caller acts, and creates it if it is new. A consumer belongs to
+-- the role that used it first. Error 42501: the caller is not a member of that role.
 CREATE FUNCTION inbox_internal.own_consumer(consumer text, caller inbox_internal.caller)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -12,8 +13,8 @@ DECLARE
     own_id  integer;
     owner   name;
 BEGIN
-    -- The only statement for all events but the first. With the caller's rights, for functions that
-    -- have those of the owner.
+    -- Usually this is the only statement. It runs with the caller's rights, for functions that have
+    -- those of the owner.
     SELECT c.id INTO own_id FROM inbox.consumer AS c
      WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
     IF own_id IS NULL THEN
@@ -26,7 +27,7 @@ BEGIN
     END IF;
     RETURN own_id;
 END $$;
-COMMENT ON FUNCTION inbox_internal.own_consumer(text, inbox_internal.caller) IS 'the consumer as which the caller acts';
+COMMENT ON FUNCTION inbox_internal.own_consumer(text, inbox_internal.caller) IS 'consumer as which the caller acts';
 
 CREATE FUNCTION inbox_internal.refuse_owner(consumer text, owner name)
 RETURNS void
@@ -38,14 +39,15 @@ BEGIN
         USING ERRCODE = 'insufficient_privilege',
               HINT = 'Use another name, or become that role (SET ROLE). An operator can change its owner with inbox.give_consumer().';
 END $$;
-COMMENT ON FUNCTION inbox_internal.refuse_owner(text, name) IS 'refuses those who do not own a consumer';
+COMMENT ON FUNCTION inbox_internal.refuse_owner(text, name) IS 'reports that a consumer belongs to another role';
 
--- Whether the event is new to the consumer. True: go on; the event counts as applied when the caller's
--- transaction commits, and as new again when it does not. False: it was applied before. While another
--- transaction has begun the same event, this waits for its end. source is kept for those who look.
+-- Returns true if the event is new to the consumer: it counts as applied when the caller's
+-- transaction commits, and as new again if it does not. Returns false if it was applied before. If
+-- another transaction has begun the same event, this waits for its end. `source` is stored for
+-- information only.
 --
--- Called for every event, and a search_path of its own would cost it a tenth of its time. So it has none, and
--- every name and operator says where it is from.
+-- This is called for every event, and a search_path of its own would cost a tenth of its time. So
+-- it has none, and every name and operator is schema-qualified.
 CREATE FUNCTION inbox.begin_event(
     consumer text,
     event_id uuid,
@@ -69,10 +71,10 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION inbox.begin_event(text, uuid, text, inbox_internal.caller) IS
-    'whether an event is new to a consumer; from the commit on it is not';
+    'returns true if an event is new to a consumer, and marks it as applied at commit';
 
--- The same for a batch: element n of the result says whether event_ids[n] is new. Of an id that occurs
--- several times only the first is.
+-- Does the same for a batch: element n of the result says whether event_ids[n] is new. If an id
+-- occurs several times, only its first element is new.
 CREATE FUNCTION inbox.begin_events(
     consumer  text,
     event_ids uuid[],
@@ -91,8 +93,8 @@ BEGIN
     IF own_id IS NULL THEN
         own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;
-    -- In the order of the ids, so that two batches which share some wait for each other and do not lock
-    -- each other out.
+    -- In the order of the ids, so that two batches with common ids wait for each other and do not
+    -- deadlock.
     WITH new AS (
         INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
             SELECT own_id, id, inbox_internal.bucket(id), begin_events.source
@@ -110,10 +112,10 @@ BEGIN
          ORDER BY given.n);
 END $$;
 COMMENT ON FUNCTION inbox.begin_events(text, uuid[], text, inbox_internal.caller) IS
-    'which events of a batch are new to a consumer; from the commit on they are not';
+    'returns which events of a batch are new to a consumer, and marks them as applied at commit';
 
--- Whether the event counts as applied. It may become so while a transaction that has begun it goes on;
--- begin_event() waits for that.
+-- Returns whether the event counts as applied. A transaction that has begun it may still commit;
+-- begin_event() would wait for that.
 CREATE FUNCTION inbox.was_applied(consumer text, event_id uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -122,9 +124,10 @@ AS $$
 BEGIN
     RETURN inbox_internal.is_processed(inbox_internal.own_consumer(consumer, caller), event_id);
 END $$;
-COMMENT ON FUNCTION inbox.was_applied(text, uuid, inbox_internal.caller) IS 'whether an event has been applied';
+COMMENT ON FUNCTION inbox.was_applied(text, uuid, inbox_internal.caller) IS 'returns whether an event has been applied';
 
--- Asks the one bucket: a plan that is kept would lock all of them, and so wait for one that is emptied.
+-- Reads only its bucket. A kept plan would lock all buckets, and so wait for one that is being
+-- emptied.
 CREATE FUNCTION inbox_internal.is_processed(consumer_id integer, event_id uuid)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -138,4 +141,4 @@ BEGIN
         INTO found USING consumer_id, event_id;
     RETURN found;
 END $$;
-COMMENT ON FUNCTION inbox_internal.is_processed(integer, uuid) IS 'whether the id of an event is remembered';
+COMMENT ON FUNCTION inbox_internal.is_processed(integer, uuid) IS 'returns whether the id of an event is remembered';

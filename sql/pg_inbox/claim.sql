@@ -1,13 +1,13 @@
--- Messages processed outside the server: claim() hands them out under a lease, and for each, in a
--- transaction of the caller's, complete() and what the message causes; or fail().
+-- Messages processed outside the server. claim() gives them to a process under a lease. For each
+-- message the process calls complete() in the transaction of the message's effects, or fail().
 --
--- A message is claimed while it has a row in inbox.claimed. complete() locks that row, so a lease that
--- ends in the middle is not taken over before the effects are committed or undone; one that was taken
--- over has another token, and the transaction of whoever still works under the old one fails. So a
--- lease is over when somebody has taken it over, not when its time has come.
+-- A message is claimed while it has a row in inbox.claimed. complete() locks that row, so while the
+-- effects are neither committed nor rolled back, an expired lease is not taken over. A lease that
+-- was taken over has another token, and transactions under the old token fail. So a lease ends when
+-- it is taken over, not when its time is over.
 --
--- A lease that was lost counts as a failed attempt of its messages, for one of them may end whoever
--- processes it. From then on such a message is claimed alone: it takes no others along.
+-- A lost lease counts as a failed attempt of its messages, because one of them may have ended the
+-- process. From then on such a message is claimed alone.
 
 CREATE FUNCTION inbox_internal.lease_lost(token uuid)
 RETURNS void
@@ -18,11 +18,11 @@ BEGIN
     RAISE EXCEPTION 'the message is not under lease %', token
         USING ERRCODE = 'IL001',
               DETAIL = 'The lease ended and another process has the message, or an earlier one of its key failed, or it was completed before.',
-              HINT = 'Undo what the message caused, and go on with others.';
+              HINT = 'Roll back the effects of the message, and go on with others.';
 END $$;
-COMMENT ON FUNCTION inbox_internal.lease_lost(uuid) IS 'refuses whoever has lost a lease';
+COMMENT ON FUNCTION inbox_internal.lease_lost(uuid) IS 'reports a lost lease';
 
--- Ends leases whose time has come. Those of messages that are just being completed stay.
+-- Ends expired leases, except those of messages that are being completed.
 CREATE FUNCTION inbox_internal.end_lost_leases(consumer_id integer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -46,9 +46,9 @@ BEGIN
                                     'IL001', false, NULL);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox_internal.end_lost_leases(integer) IS 'counts what was lost with leases as failed';
+COMMENT ON FUNCTION inbox_internal.end_lost_leases(integer) IS 'ends expired leases, which count as failed attempts';
 
--- True: there were messages that are too large, and they are dead letters now.
+-- Makes messages that are too large dead letters. Returns true if there were any.
 CREATE FUNCTION inbox_internal.give_up_too_large(consumer_id integer)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -58,12 +58,13 @@ BEGIN
     RETURN (SELECT count(*) > 0 FROM inbox.message AS m
              WHERE m.consumer_id = $1 AND inbox_internal.is_too_large(m) IS TRUE AND inbox_internal.give_up(m));
 END $$;
-COMMENT ON FUNCTION inbox_internal.give_up_too_large(integer) IS 'has messages that nobody can be given become dead letters';
+COMMENT ON FUNCTION inbox_internal.give_up_too_large(integer) IS 'makes messages that are too large dead letters';
 
--- Takes the next messages of a consumer that has no subscriptions in the server, in order of arrival.
--- Not those that wait for their next attempt, nor those of a key of which an earlier one waits, blocks,
--- or is claimed. attempt: 1 for the first. Several of one key are to be processed in the order given.
--- Plans are kept, and must be right for tables that were empty when they were made.
+-- Takes the next messages of a consumer that has no subscriptions in the server, in order of
+-- arrival. Skips messages that wait for their next attempt, and those of a key of which an earlier
+-- message waits, blocks or is claimed. `attempt` is 1 for the first attempt. Process several
+-- messages of one key in the given order.
+-- Plans are kept, and must be good for tables that were empty when they were made.
 CREATE FUNCTION inbox.claim(
     consumer     text,
     max_messages integer  DEFAULT 100,
@@ -120,7 +121,8 @@ BEGIN
         RETURN;
     END IF;
 
-    -- One claims after the other: whoever decides sees what the one before has taken.
+    -- Calls for one consumer run one after the other, so that each sees what the one before has
+    -- taken.
     PERFORM FROM inbox.consumer AS c WHERE c.id = own_id FOR NO KEY UPDATE;
     PERFORM inbox_internal.end_lost_leases(own_id);
     RETURN QUERY
@@ -161,11 +163,11 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION inbox.claim(text, integer, interval, inbox_internal.caller) IS
-    'takes the next messages of a consumer under a lease; commit before you process them';
+    'takes the next messages of a consumer under a lease; commit before processing them';
 
--- Takes a message out of the inbox, for good if the transaction commits. Call it before what the message
--- causes, in the same transaction. False: the message is a repetition, and nothing is to be done but to
--- commit. Error IL001: it is not under this lease any more.
+-- Takes a message out of the inbox, for good if the transaction commits. Call it before the effects
+-- of the message, in the same transaction. Returns false if the message is a duplicate: commit and
+-- do nothing else. Error IL001: the message is not under this lease any more.
 CREATE FUNCTION inbox.complete(token uuid, event_id uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -195,11 +197,12 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION inbox.complete(uuid, uuid, inbox_internal.caller) IS
-    'says that a claimed message is processed, in the transaction that does it';
+    'completes a claimed message; call it in the transaction of its effects';
 
--- Counts a failed attempt, after what it caused was rolled back. Returns 'retry': it is claimed again
--- later, or 'dead': it has become a dead letter. Skip what is left of its key under this lease: unless
--- the key goes on after a dead letter those messages are given back, and complete() refuses them.
+-- Counts a failed attempt, after its effects were rolled back. Returns 'retry' if the message will
+-- be claimed again, or 'dead' if it has become a dead letter. Skip the remaining messages of its
+-- key under this lease: they are given back, unless the key goes on after a dead letter, and
+-- complete() refuses them.
 CREATE FUNCTION inbox.fail(
     token     uuid,
     event_id  uuid,
@@ -240,9 +243,9 @@ BEGIN
     RETURN CASE WHEN dead THEN 'dead' ELSE 'retry' END;
 END $$;
 COMMENT ON FUNCTION inbox.fail(uuid, uuid, text, text, boolean, inbox_internal.caller) IS
-    'says that a claimed message could not be processed; and whether it is given up';
+    'counts a failed attempt of a claimed message; returns retry or dead';
 
--- Does not wait for messages that are just being completed: nobody can take those over.
+-- Does not wait for messages that are being completed: no other process can take them over.
 CREATE FUNCTION inbox.extend(
     token  uuid,
     lease  interval     DEFAULT '30 seconds',
@@ -268,7 +271,7 @@ BEGIN
                                 WHERE own.token = $1 FOR UPDATE SKIP LOCKED));
     RETURN new_end;
 END $$;
-COMMENT ON FUNCTION inbox.extend(uuid, interval, inbox_internal.caller) IS 'makes a lease end so much after now; says when that is';
+COMMENT ON FUNCTION inbox.extend(uuid, interval, inbox_internal.caller) IS 'prolongs a lease from now on; returns its new end';
 
 CREATE FUNCTION inbox.release(token uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS integer
@@ -287,4 +290,4 @@ BEGIN
     RETURN released;
 END $$;
 COMMENT ON FUNCTION inbox.release(uuid, inbox_internal.caller) IS
-    'gives what was claimed under a token and not completed back to others; says how many messages that were';
+    'gives back messages claimed under a token and not completed; returns their number';

@@ -1,14 +1,15 @@
--- Whose rights handlers have is a row of inbox.consumer, and what they are one of inbox.subscription. Who owns
--- these tables could write any; and when they are restored from a dump, or taken over (REASSIGN OWNED), they
--- belong to somebody who may be allowed more. So the server runs handlers only as a role that has confirmed
--- them, and that is kept where only the role itself can write, or somebody who could become it: in a setting of the role in
--- this database (pg_db_role_setting), as a list of tokens, one per subscription:
+-- Confirmation of handlers. The role that handlers run as is in inbox.consumer, and the handlers
+-- are in inbox.subscription. The owner of these tables could write any role and any handler. After
+-- a restore, or REASSIGN OWNED, the tables may belong to another role. So the server runs handlers
+-- only as a role that has confirmed them. The confirmation is stored where only the role itself can
+-- write, or a role that could become it: in a setting of the role in this database
+-- (pg_db_role_setting), as a list of tokens, one per subscription:
 --
 --     ALTER ROLE … IN DATABASE … SET inbox.confirmed = '<hash of consumer>:<hash of event type and handler>,…'
 --
--- It is not in a dump of the database (but pg_dump --create and pg_dumpall write settings of roles).
--- bgworker/keeper/consumers.cpp looks for the first hash before it starts a processor, and the processor
--- asks confirmed_subscriptions().
+-- pg_dump does not write settings of roles, except with --create; pg_dumpall does.
+-- bgworker/keeper/consumers.cpp looks for the first hash before it starts a processor, and the
+-- processor calls confirmed_subscriptions().
 CREATE VIEW inbox_internal.confirmation AS
 SELECT s.*, s.token = ANY (saved.tokens) IS TRUE AS confirmed
   FROM (SELECT c.id AS consumer_id, c.name AS consumer, c.role, s.number, s.event_type, s.handler,
@@ -25,9 +26,9 @@ SELECT s.*, s.token = ANY (saved.tokens) IS TRUE AS confirmed
                       WHERE b.datname = current_database() AND r.rolname = s.role
                         AND starts_with(option, 'inbox.confirmed=')
                       LIMIT 1) AS saved ON true;
-COMMENT ON VIEW inbox_internal.confirmation IS 'which subscriptions the role of their consumer has confirmed';
+COMMENT ON VIEW inbox_internal.confirmation IS 'subscriptions that the role of their consumer has confirmed';
 
--- Of consumers of exactly the caller: it is as the caller that they run.
+-- Lists handlers of consumers that belong to exactly the caller, because they run as that role.
 CREATE FUNCTION inbox.own_subscriptions(
     caller inbox_internal.caller DEFAULT CURRENT_USER,
     OUT consumer   text,
@@ -46,12 +47,14 @@ BEGIN
          ORDER BY c.consumer, c.number;
 END $$;
 COMMENT ON FUNCTION inbox.own_subscriptions(inbox_internal.caller) IS
-    'the handlers that run, or would run, with one''s own rights, and whether one has confirmed them';
+    'handlers that run as the calling role, and whether the role has confirmed them';
 
--- Adds to what the caller has confirmed, and forgets what is no subscription of it any more. As the caller, and
--- so it can write for nobody else. Whoever calls this has locked inbox.subscription.
+-- Adds to the subscriptions that the caller has confirmed, and removes subscriptions that do not
+-- exist any more. It runs with the rights of the caller, so it can only write for the caller. The
+-- caller must have locked inbox.subscription.
 --
--- Without pg_outbox the setting does not exist, and only superusers can make it; nor are there processors.
+-- Without pg_outbox the setting is unknown to the server, and only superusers can set it. Then
+-- there are no processors either.
 CREATE FUNCTION inbox_internal.save_confirmation(tokens text[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -66,7 +69,7 @@ EXCEPTION
     WHEN insufficient_privilege THEN
         NULL;
 END $$;
-COMMENT ON FUNCTION inbox_internal.save_confirmation(text[]) IS 'remembers what a role has confirmed';
+COMMENT ON FUNCTION inbox_internal.save_confirmation(text[]) IS 'stores the confirmations of a role';
 
 CREATE FUNCTION inbox_internal.lock_subscriptions()
 RETURNS void
@@ -77,10 +80,11 @@ BEGIN
     PERFORM inbox_internal.refuse_restricted();
     LOCK TABLE inbox.subscription IN SHARE ROW EXCLUSIVE MODE;
 END $$;
-COMMENT ON FUNCTION inbox_internal.lock_subscriptions() IS 'has those who subscribe and confirm wait for each other';
+COMMENT ON FUNCTION inbox_internal.lock_subscriptions() IS 'makes calls that subscribe or confirm wait for each other';
 
--- Says that the handlers of a consumer are to run with the caller's rights, and which these are. Needed after
--- a restore, or when the consumer was given to the caller; subscribe() confirms what it subscribes.
+-- Confirms that the handlers of a consumer run with the caller's rights, and returns these
+-- handlers. Needed after a restore, or after the consumer was given to the caller. subscribe()
+-- confirms its own subscription.
 CREATE FUNCTION inbox.confirm(consumer text, OUT event_type text, OUT handler text)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE
@@ -101,4 +105,4 @@ BEGIN
     END IF;
     RETURN QUERY SELECT s.event_type, s.handler FROM inbox.own_subscriptions() AS s WHERE s.consumer = confirm.consumer;
 END $$;
-COMMENT ON FUNCTION inbox.confirm(text) IS 'has the handlers of a consumer run with one''s own rights';
+COMMENT ON FUNCTION inbox.confirm(text) IS 'confirms that the handlers of a consumer run as the calling role';

@@ -1,5 +1,5 @@
--- The id of a consumer, which is made when it is new. With the caller's rights: other functions of
--- the inbox may, nobody else.
+-- Returns the id of a consumer, and creates the consumer if it is new. It runs with the caller's
+-- rights, so only functions of the inbox can use it.
 CREATE FUNCTION inbox_internal.consumer_id(consumer text)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -23,4 +23,4 @@ BEGIN
     END IF;
     RETURN found_id;
 END $$;
-COMMENT ON FUNCTION inbox_internal.consumer_id(text) IS 'the id of a consumer, made when it is new';
+COMMENT ON FUNCTION inbox_internal.consumer_id(text) IS 'returns the id of a consumer, and creates it if it is new';

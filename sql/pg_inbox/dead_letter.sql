@@ -1,5 +1,5 @@
--- Events that were given up, and what people decide about them. Whoever may look at inbox.operation is
--- an operator, and sees those of all consumers.
+-- Events that were given up, and decisions about them. A role that may read inbox.operation is an
+-- operator, and sees the events of all consumers.
 
 CREATE VIEW inbox.dead_letter WITH (security_barrier) AS
 SELECT c.name AS consumer,
@@ -25,10 +25,10 @@ SELECT c.name AS consumer,
   JOIN inbox.consumer AS c ON c.id = d.consumer_id
  WHERE inbox_internal.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
 COMMENT ON VIEW inbox.dead_letter IS
-    'events that were given up, of one''s own consumers, for operators of all: see inbox.redrive(), inbox.discard()';
-COMMENT ON COLUMN inbox.dead_letter.blocks IS 'stored messages of its key that came later wait until a person has decided';
+    'dead letters of the consumers of the current role, or for operators of all; see inbox.redrive(), inbox.discard()';
+COMMENT ON COLUMN inbox.dead_letter.blocks IS 'number of stored later messages of its key that wait for a decision';
 
--- A consumer, for those who decide about it; it need not be their own. Locked until the transaction ends.
+-- Locks a consumer, of any role, until the transaction ends.
 CREATE FUNCTION inbox_internal.take_control(consumer text)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -42,13 +42,13 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" does not exist', consumer
             USING ERRCODE = 'undefined_object', HINT = 'The view inbox.status lists all consumers.';
     END IF;
-    PERFORM inbox_internal.wake('messages'); -- messages may have become free
+    PERFORM inbox_internal.wake('messages'); -- messages may not have to wait any more
     RETURN known_id;
 END $$;
-COMMENT ON FUNCTION inbox_internal.take_control(text) IS 'locks a consumer for a person';
+COMMENT ON FUNCTION inbox_internal.take_control(text) IS 'locks a consumer for an operator';
 
--- Has dead letters processed again, with all their attempts, before what came after them; without
--- event_ids all of the consumer. Returns how many.
+-- Makes dead letters messages again, with all their attempts, in front of later messages. Without
+-- event_ids it takes all dead letters of the consumer. Returns their number.
 CREATE FUNCTION inbox.redrive(
     consumer  text,
     event_ids uuid[]       DEFAULT NULL,
@@ -65,7 +65,7 @@ BEGIN
     ids := ARRAY(SELECT d.event_id FROM inbox.dead_message AS d
                   WHERE d.consumer_id = known_id AND (event_ids IS NULL OR d.event_id = ANY (event_ids))
                     FOR UPDATE);
-    -- A repetition that has arrived since would keep the message from its place.
+    -- A duplicate that has arrived since would keep the message from its place.
     DELETE FROM inbox.message AS m WHERE m.consumer_id = known_id AND m.event_id = ANY (ids);
     DELETE FROM inbox.processed AS p
      USING unnest(ids) AS id
@@ -86,10 +86,10 @@ BEGIN
         VALUES (caller, consumer, 'redrive', jsonb_build_object('event_ids', ids), why);
     RETURN cardinality(ids);
 END $$;
-COMMENT ON FUNCTION inbox.redrive(text, uuid[], text, inbox_internal.caller) IS 'has dead letters processed again';
+COMMENT ON FUNCTION inbox.redrive(text, uuid[], text, inbox_internal.caller) IS 'processes dead letters again';
 
--- Gives events up for good: dead letters, and those that failed and are tried again. Whatever comes of
--- them from now on has no effect, and what waits behind them goes on. Returns how many.
+-- Gives up events for good: dead letters, and events that failed and will be tried again. They have
+-- no effect if they come again, and messages behind them go on. Returns their number.
 CREATE FUNCTION inbox.discard(consumer text, event_ids uuid[], why text, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -103,14 +103,14 @@ BEGIN
         RAISE EXCEPTION 'event_ids must be given' USING ERRCODE = 'null_value_not_allowed';
     END IF;
     IF coalesce(why, '') = '' THEN
-        RAISE EXCEPTION 'why must be given: the events are lost' USING ERRCODE = 'null_value_not_allowed';
+        RAISE EXCEPTION 'why must not be null, because the events are lost' USING ERRCODE = 'null_value_not_allowed';
     END IF;
     ids := ARRAY(SELECT d.event_id FROM inbox.dead_message AS d
                   WHERE d.consumer_id = known_id AND d.event_id = ANY (event_ids)
                  UNION
                  SELECT w.event_id FROM inbox.waiting AS w
                   WHERE w.consumer_id = known_id AND w.event_id = ANY (event_ids));
-    -- In the order in which processors lock.
+    -- In the order in which processors lock rows.
     DELETE FROM inbox.message AS m WHERE m.consumer_id = known_id AND m.event_id = ANY (ids);
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = known_id AND w.event_id = ANY (ids);
     INSERT INTO inbox.processed (consumer_id, event_id, bucket)
@@ -121,4 +121,4 @@ BEGIN
         VALUES (caller, consumer, 'discard', jsonb_build_object('event_ids', ids), why);
     RETURN cardinality(ids);
 END $$;
-COMMENT ON FUNCTION inbox.discard(text, uuid[], text, inbox_internal.caller) IS 'gives up events that failed';
+COMMENT ON FUNCTION inbox.discard(text, uuid[], text, inbox_internal.caller) IS 'gives up failed events for good';

@@ -1,5 +1,5 @@
--- What pg_dump saves of the extension. Where pg_inbox is installed without CREATE EXTENSION everything
--- is dumped anyhow, and this file is left out.
+-- Tells pg_dump which rows to save. Where pg_inbox is installed without CREATE EXTENSION, pg_dump
+-- saves everything anyway and this file is left out.
 SELECT pg_extension_config_dump('inbox.consumer', '');
 SELECT pg_extension_config_dump('inbox.consumer_id_seq', '');
 SELECT pg_extension_config_dump('inbox.subscription', '');

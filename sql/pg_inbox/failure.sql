@@ -1,14 +1,15 @@
--- Events that fail. What a failure means is decided here for all: the processor of the server, those
--- that claim messages, and those that handle at once.
+-- Events that fail. The rules are here for all ways to consume: the processor of the server,
+-- clients that claim messages, and clients that handle events at once.
 
--- Counts a failed attempt. False: the event is to be tried again, or was applied by somebody else
--- meanwhile. True: it is a dead letter now; its id is remembered, so that repetitions have no effect.
+-- Counts a failed attempt. Returns false if the event will be tried again, or if another process
+-- has applied it meanwhile. Returns true if it is a dead letter now; its id is remembered, so that
+-- duplicates have no effect.
 --
--- Rows are locked in this order, here as elsewhere: inbox.claimed, message, waiting, processed. The caller
--- has locked the message, if there is one.
+-- Rows are locked in this order, here as elsewhere: inbox.claimed, message, waiting, processed. The
+-- caller has locked the message, if it is stored.
 --
--- An event whose seq is NULL is not stored here. If dead letters of its consumer block their keys it
--- never becomes one: its key is blocked where it comes from, for as long as it is not acknowledged.
+-- An event whose seq is NULL is not stored here. If dead letters of its consumer block their keys,
+-- it never becomes one: its key is blocked at its source for as long as it is not acknowledged.
 CREATE FUNCTION inbox_internal.count_failure(
     event        inbox.message,
     error        text,
@@ -57,11 +58,12 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION inbox_internal.count_failure(inbox.message, text, text, boolean, integer) IS
-    'what comes of a failed attempt';
+    'counts a failed attempt; returns whether the event is a dead letter now';
 
--- Messages that are too large for those who would be given them, or for the indexes that a failure needs. They
--- become dead letters, so that others go on. receive() takes no such message; but one may come with a dump, or
--- from before there were limits. Looked for when messages are taken, for that costs less than an index.
+-- Messages that are too large for a client, or for the indexes that a failure needs. They become
+-- dead letters, so that others go on. receive() accepts no such message, but a dump or a version
+-- without limits may contain one. They are looked for when messages are taken, because an index
+-- would cost more.
 CREATE FUNCTION inbox_internal.is_too_large(message inbox.message)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE
@@ -69,9 +71,10 @@ RETURN octet_length((message).ordering_key) > 1024 OR octet_length((message).pay
        OR octet_length((message).topic) + octet_length((message).aggregate_type) + octet_length((message).aggregate_id)
           + octet_length((message).event_type) + octet_length((message).content_type) + octet_length((message).source) > 16384
        OR (message).headers IS NOT NULL AND octet_length((message).headers::text) > 65536;
-COMMENT ON FUNCTION inbox_internal.is_too_large(inbox.message) IS 'whether nobody can be given a message';
+COMMENT ON FUNCTION inbox_internal.is_too_large(inbox.message) IS 'returns whether a message is too large to be processed';
 
--- True: the message was there, and nobody else at it, and it is a dead letter now. A key that is too long is cut.
+-- Makes the message a dead letter. Returns false if it is gone, or if another process has locked
+-- it. A key that is too long is cut.
 CREATE FUNCTION inbox_internal.give_up(message inbox.message)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -92,9 +95,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox_internal.give_up(inbox.message) IS 'makes a message that is too large a dead letter';
 
--- For those who handle at once, after they have rolled back: counts a failed attempt. False: do not
--- acknowledge the event, it is to come again. True: it is a dead letter, stored here, and can be
--- acknowledged. With NULL for max_attempts the policy of the consumer says how often it is tried.
+-- Counts a failed attempt of a client that handles events at once, after it has rolled back.
+-- Returns false if the event must not be acknowledged, so that it comes again. Returns true if it
+-- is a dead letter: it is stored here and can be acknowledged. If max_attempts is NULL, the policy
+-- of the consumer has the limit.
 CREATE FUNCTION inbox.fail_event(
     consumer        text,
     source          text,
@@ -126,7 +130,8 @@ DECLARE
     problem text;
 BEGIN
     event.consumer_id := inbox_internal.own_consumer(consumer, caller);
-    -- Applied, or dead, since the attempt began: it will be found so when it comes again.
+    -- It was applied or became a dead letter since the attempt began. begin_event() will find that
+    -- when it comes again.
     IF EXISTS (SELECT FROM inbox.processed AS p
                 WHERE p.consumer_id = event.consumer_id AND p.event_id = fail_event.event_id
                   AND p.bucket = inbox_internal.bucket(fail_event.event_id)) THEN
@@ -156,10 +161,10 @@ BEGIN
     RETURN inbox_internal.count_failure(event, error, sqlstate, permanent, max_attempts);
 END $$;
 COMMENT ON FUNCTION inbox.fail_event(text, text, uuid, timestamptz, bigint, bigint, integer, uuid, text, text, text, text, text, text, jsonb, bytea, text, text, boolean, integer, inbox_internal.caller) IS
-    'counts a failed attempt of somebody who handles at once; says whether the event was given up';
+    'counts a failed attempt of a client that handles events at once; returns true if the event was given up';
 
--- For those who handle at once, in the transaction that applies events which have failed before: they
--- do not count as failing any more. Returns how many did.
+-- Ends the failures of events that have failed before. A client that handles events at once calls
+-- it in the transaction that applies them. Returns how many of the events had failed.
 CREATE FUNCTION inbox.end_failure(consumer text, event_ids uuid[], caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -173,4 +178,4 @@ BEGIN
     GET DIAGNOSTICS ended = ROW_COUNT;
     RETURN ended;
 END $$;
-COMMENT ON FUNCTION inbox.end_failure(text, uuid[], inbox_internal.caller) IS 'says that events which had failed were applied';
+COMMENT ON FUNCTION inbox.end_failure(text, uuid[], inbox_internal.caller) IS 'ends the failures of events that are applied now';

@@ -1,9 +1,9 @@
--- Is anything wrong with what is consumed, and what is to be done: for a person at 3 a.m., and for an
--- alert. No rows: all is well. What handlers said is shown to those who have the rights of the consumer's
--- role only.
+-- Tells what is wrong with consumers and what to do about it, for people and for alerts. No rows
+-- mean that all is well. Only roles with the rights of the consumer's role see the error messages
+-- of its handlers.
 --
 --   failing    events are not applied, and will not be until somebody acts
---   degraded   something goes wrong, and may pass
+--   degraded   something goes wrong, and may pass by itself
 CREATE FUNCTION inbox.health(
     tolerance interval     DEFAULT '1 minute',
     caller    inbox_internal.caller DEFAULT CURRENT_USER,
@@ -43,7 +43,7 @@ BEGIN ATOMIC
                format('events that fail and are tried again: %s, up to %s times so far; the last with SQLSTATE %s',
                       failed.count, failed.attempts,
                       failed.sqlstate || CASE WHEN c.own THEN ': ' || failed.error ELSE '' END),
-               'See inbox.waiting_keys. What can never work is ended by inbox.discard().'
+               'See inbox.waiting_keys. Use inbox.discard() for events that can never be applied.'
           FROM consumer AS c
          CROSS JOIN LATERAL (SELECT count(*) AS count, min(w.first_failed_at) AS since, max(w.attempts) AS attempts,
                                     (array_agg(w.sqlstate ORDER BY w.last_failed_at DESC))[1] AS sqlstate,
@@ -59,18 +59,18 @@ BEGIN ATOMIC
         UNION ALL
         SELECT 'failing', c.name, 'not confirmed', c.pending_since,
                format('its handlers would run with the rights of role "%s", which has not confirmed all of them', c.role),
-               format('Are they what the role is to run? As that role: SELECT * FROM inbox.own_subscriptions(); then SELECT * FROM inbox.confirm(%L).', c.name)
+               format('Check these handlers. As that role: SELECT * FROM inbox.own_subscriptions(); then SELECT * FROM inbox.confirm(%L).', c.name)
           FROM consumer AS c
          WHERE c.state = 'not confirmed'
         UNION ALL
-        SELECT 'failing', c.name, 'messages for nobody', c.pending_since, format('messages that wait: %s at most; nobody has ever processed any', c.pending_at_most),
-               'Does the sender mean this consumer? inbox.subscribe(), or a process that calls inbox.claim().'
+        SELECT 'failing', c.name, 'messages for nobody', c.pending_since, format('waiting messages: at most %s; no process has ever processed any', c.pending_at_most),
+               'Check which consumer the sender means. Messages need inbox.subscribe(), or a process that calls inbox.claim().'
           FROM consumer AS c
          WHERE c.role IS NULL AND c.late
         UNION ALL
-        SELECT 'degraded', c.name, 'behind', c.pending_since, format('messages that wait: %s at most', c.pending_at_most),
+        SELECT 'degraded', c.name, 'behind', c.pending_since, format('waiting messages: at most %s', c.pending_at_most),
                CASE WHEN c.subscribed THEN 'See inbox.lag, and what process ' || c.pid || ' of the server does.'
-                    ELSE 'Nobody in the server processes them: are those who call inbox.claim() away, slow or stuck?'
+                    ELSE 'The server does not process them. Processes that call inbox.claim() may be gone, slow or stuck.'
                END
           FROM consumer AS c
          WHERE c.role IS NOT NULL AND c.late AND c.state NOT IN ('stopped', 'not confirmed')
@@ -84,9 +84,9 @@ BEGIN ATOMIC
          WHERE coalesce(o.at < clock_timestamp() - tolerance, true)
         UNION ALL
         SELECT 'degraded', o.consumer, 'offset behind', o.updated_at,
-               format('what was applied last of subscription "%s" had waited for %s', o.subscription,
+               format('the event applied last from subscription "%s" had waited for %s', o.subscription,
                       o.lag_ms * interval '1 millisecond'),
-               'See inbox.offsets: are there enough processes, and what do they wait for?'
+               'See inbox.offsets. Check whether there are enough processes, and what they wait for.'
           FROM inbox.offsets AS o
          WHERE o.lag_ms * interval '1 millisecond' > tolerance AND o.idle < greatest(tolerance, interval '1 minute')
     )
@@ -95,4 +95,4 @@ BEGIN ATOMIC
      ORDER BY f.severity DESC, f.consumer, f.since;
 END;
 COMMENT ON FUNCTION inbox.health(interval, inbox_internal.caller) IS
-    'what is wrong with consumers, since when, and what is to be done; no rows: nothing';
+    'problems of consumers, with hints; no rows if there are none';

@@ -1,8 +1,8 @@
--- Offsets: how far a consumer has come in what it subscribes to. They are saved in the transaction of
--- the effects, and so are never ahead of them.
+-- Offsets of consumers in the subscriptions that they read. An offset is saved in the transaction
+-- of the effects, so it is never ahead of them.
 
--- Saves how far the consumer has come. Returns false, and writes nothing, when it has come as far
--- already, or when the offset has been reset and the consumer has not gone there yet.
+-- Saves the offset of a consumer. Returns false, and writes nothing, if the saved offset is the
+-- same or later, or if it has been reset and the consumer has not gone there yet.
 CREATE FUNCTION inbox.save_offset(
     consumer     text,
     subscription text,
@@ -54,10 +54,11 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION inbox.save_offset(text, text, text, timestamptz, text, inbox_internal.caller) IS
-    'saves how far a consumer has come, unless it was there already';
+    'saves the offset of a consumer, unless a later one is saved';
 
--- How far the consumer has come; NULLs: nothing was saved yet. When reset_id is not NULL, message_id and
--- publish_time say where it is to go: seek there, then confirm_reset().
+-- Returns the offset of a consumer; NULLs if none was saved yet. If reset_id is not NULL,
+-- message_id and publish_time say where the consumer must go: seek there, then call
+-- confirm_reset().
 CREATE FUNCTION inbox.load_offset(
     consumer     text,
     subscription text,
@@ -85,11 +86,11 @@ BEGIN
                   WHERE pending.consumer_id = own_id
                     AND pending.subscription = load_offset.subscription) AS r ON true;
 END $$;
-COMMENT ON FUNCTION inbox.load_offset(text, text, inbox_internal.caller) IS 'how far a consumer has come, or where it is to go';
+COMMENT ON FUNCTION inbox.load_offset(text, text, inbox_internal.caller) IS 'returns the offset of a consumer, or its pending reset';
 
--- Has a consumer go on from another time. It does when its process hears of it; until then nothing is
--- saved. A later reset takes the place of one that nobody has carried out. What was applied already is
--- not applied again: see inbox.forget().
+-- Makes a consumer go on from another time. The consumer does so when its process learns of it;
+-- until then nothing is saved. A later reset replaces one that was not carried out. Events that
+-- were applied already are not applied again: see inbox.forget().
 CREATE FUNCTION inbox.reset_offset(
     consumer     text,
     subscription text,
@@ -126,10 +127,10 @@ BEGIN
     RETURN new_id;
 END $$;
 COMMENT ON FUNCTION inbox.reset_offset(text, text, timestamptz, text, text, inbox_internal.caller) IS
-    'has a consumer go on from another time';
+    'makes a consumer go on from another time';
 
--- Says that the consumer has gone where a reset sent it: from here on its offset is saved again. False:
--- there is no such reset, or a later one has taken its place.
+-- To be called when the consumer has gone where a reset sent it: from here on its offset is saved
+-- again. Returns false if there is no such reset, or if a later one has replaced it.
 CREATE FUNCTION inbox.confirm_reset(
     consumer     text,
     subscription text,
@@ -157,7 +158,7 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION inbox.confirm_reset(text, text, bigint, text, inbox_internal.caller) IS
-    'says that a consumer has gone where a reset sent it';
+    'confirms that a consumer has carried out a reset';
 
 CREATE FUNCTION inbox_internal.note_operation(caller inbox_internal.caller, consumer text, operation text, why text, details jsonb)
 RETURNS bigint
@@ -168,7 +169,7 @@ DECLARE
     new_id bigint;
 BEGIN
     IF coalesce(btrim(why), '') = '' THEN
-        RAISE EXCEPTION 'why must be given'
+        RAISE EXCEPTION 'why must not be null'
             USING ERRCODE = 'null_value_not_allowed', HINT = 'It is kept in inbox.operation.';
     END IF;
     INSERT INTO inbox.operation (role, consumer, operation, details, why)
@@ -177,7 +178,7 @@ BEGIN
         RETURNING id INTO new_id;
     RETURN new_id;
 END $$;
-COMMENT ON FUNCTION inbox_internal.note_operation(inbox_internal.caller, text, text, text, jsonb) IS 'who did what, when and why';
+COMMENT ON FUNCTION inbox_internal.note_operation(inbox_internal.caller, text, text, text, jsonb) IS 'records an operation, its role and its reason';
 
 CREATE VIEW inbox.offsets AS
 SELECT c.name AS consumer,
@@ -194,7 +195,7 @@ SELECT c.name AS consumer,
          ORDER BY saved.consumer_id, saved.subscription, saved.publish_time DESC) AS o
   FULL JOIN inbox.offset_reset AS r USING (consumer_id, subscription)
   JOIN inbox.consumer AS c ON c.id = consumer_id;
-COMMENT ON VIEW inbox.offsets IS 'how far consumers have come';
+COMMENT ON VIEW inbox.offsets IS 'offsets of consumers';
 COMMENT ON COLUMN inbox.offsets.lag_ms IS 'milliseconds from publish_time to when it was saved';
-COMMENT ON COLUMN inbox.offsets.idle IS 'for how long nothing was saved';
-COMMENT ON COLUMN inbox.offsets.reset_pending IS 'it was reset, and the consumer has not gone there yet';
+COMMENT ON COLUMN inbox.offsets.idle IS 'time since the last save';
+COMMENT ON COLUMN inbox.offsets.reset_pending IS 'true if it was reset, and the consumer has not gone there yet';

@@ -1,6 +1,7 @@
--- What each right consists of: functions, and views with the functions they need, of the schemas inbox and
--- inbox_internal, by name. A new one that is not for its owner alone is added here, and to
--- tests/system/test_privileges.py. `read` has what a processor calls, which works as the reader.
+-- The parts of each right: names of functions, and of views with the functions they need, in the
+-- schemas inbox and inbox_internal. A new object that other roles may use is added here and to
+-- tests/system/test_privileges.py. `read` includes what a processor calls, because it runs as the
+-- reader.
 CREATE FUNCTION inbox_internal.parts_of_right(right_to text)
 RETURNS text[]
 LANGUAGE sql IMMUTABLE STRICT
@@ -20,16 +21,17 @@ BEGIN ATOMIC
                                        'dead_letter', 'waiting_keys', 'is_own', 'operation']
              WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'offsets']
            END
-           -- Whoever applies events, in the server or in processes of his own.
+           -- For roles that apply events, in the server or in their own processes.
            || CASE WHEN right_to IN ('read', 'consume')
                 THEN ARRAY['apply', 'remove', 'row_parts', 'check_row', 'check_key', 'run', 'tombstone_version',
                            'removed_version', 'lock_removal', 'leave_tombstone', 'wait_for', 'wait_until', 'wait_on',
                            'prune']
               END;
 END;
-COMMENT ON FUNCTION inbox_internal.parts_of_right(text) IS 'the objects that a right gives the use of';
+COMMENT ON FUNCTION inbox_internal.parts_of_right(text) IS 'objects that a right includes';
 
--- Privileges of one object cannot be changed by two transactions at the same time: the second one would fail.
+-- Two transactions cannot change privileges of one object at the same time: the second one would
+-- fail.
 CREATE FUNCTION inbox_internal.lock_rights()
 RETURNS void
 LANGUAGE sql VOLATILE

@@ -1,7 +1,7 @@
--- What a consumer does about events that fail.
+-- Policy of a consumer for events that fail.
 
--- How long to wait after so many failed attempts: a random part of retry_base, of twice that, ... up to
--- retry_max.
+-- Returns the pause after this number of failed attempts: a random part of retry_base, then of
+-- twice that, and so on up to retry_max.
 CREATE FUNCTION inbox_internal.retry_delay(policy inbox.consumer, attempts integer)
 RETURNS interval
 LANGUAGE sql VOLATILE
@@ -11,9 +11,9 @@ BEGIN ATOMIC
                                                   extract(epoch FROM (policy).retry_base)::double precision
                                                       * 2::double precision ^ least(attempts - 1, 60)));
 END;
-COMMENT ON FUNCTION inbox_internal.retry_delay(inbox.consumer, integer) IS 'the pause before the next attempt';
+COMMENT ON FUNCTION inbox_internal.retry_delay(inbox.consumer, integer) IS 'pause before the next attempt';
 
--- Changes what is not NULL. Events that wait already keep the time of their next attempt.
+-- Changes the values that are not NULL. Waiting events keep the time of their next attempt.
 CREATE FUNCTION inbox.set_policy(
     consumer       text,
     max_attempts   integer  DEFAULT NULL,
@@ -60,7 +60,7 @@ BEGIN
     INSERT INTO inbox.operation (role, consumer, operation, details)
         VALUES (caller, consumer, 'set policy', jsonb_strip_nulls(jsonb_build_object(
                     'max_attempts', $2, 'retry_base', $3, 'retry_max', $4, 'on_dead_letter', $5)));
-    PERFORM inbox_internal.wake('messages'); -- what was blocked may go on
+    PERFORM inbox_internal.wake('messages'); -- blocked messages may go on
 END $$;
 COMMENT ON FUNCTION inbox.set_policy(text, integer, interval, interval, text, inbox_internal.caller) IS
-    'says how often and when events of a consumer are tried again, and what a dead letter does to its key';
+    'changes when failed events of a consumer are retried, and what a dead letter does to its key';

@@ -1,5 +1,5 @@
--- How messages of a consumer are processed. The processor of pg_outbox calls these, as the role of the
--- consumer; one processor at a time per consumer.
+-- Processing of messages in the server. The processor of pg_outbox calls these functions as the
+-- role of the consumer. A consumer has one processor at a time.
 
 CREATE FUNCTION inbox_internal.check_role(consumer_id integer, caller inbox_internal.caller)
 RETURNS void
@@ -13,10 +13,10 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.check_role(integer, inbox_internal.caller) IS 'refuses those who do not own the consumer';
+COMMENT ON FUNCTION inbox_internal.check_role(integer, inbox_internal.caller) IS 'refuses a role that does not own the consumer';
 
--- The next messages in order of arrival, without those that wait: for their next attempt, or behind
--- an earlier one of their key that waits or blocks it.
+-- Returns the next messages in order of arrival. Skips those that wait for their next attempt, and
+-- those behind an earlier message of their key that waits or blocks it.
 CREATE FUNCTION inbox_internal.next_messages(
     consumer_id  integer,
     max_messages integer,
@@ -45,9 +45,9 @@ BEGIN
          ORDER BY m.seq
          LIMIT max_messages;
 END $$;
-COMMENT ON FUNCTION inbox_internal.next_messages(integer, integer, inbox_internal.caller) IS 'the messages that can be processed now';
+COMMENT ON FUNCTION inbox_internal.next_messages(integer, integer, inbox_internal.caller) IS 'messages that can be processed now';
 
--- Not of those that nobody here can try: they are behind others of their key, or not stored.
+-- Skips messages that cannot be tried here: they are behind others of their key, or are not stored.
 CREATE FUNCTION inbox_internal.next_attempt(consumer_id integer, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -63,10 +63,10 @@ BEGIN
                                     WHERE o.consumer_id = w.consumer_id
                                       AND o.ordering_key = w.ordering_key AND o.seq < w.seq)));
 END $$;
-COMMENT ON FUNCTION inbox_internal.next_attempt(integer, inbox_internal.caller) IS 'when a message that failed is due again';
+COMMENT ON FUNCTION inbox_internal.next_attempt(integer, inbox_internal.caller) IS 'time of the next retry';
 
--- What the subscriptions of a consumer are, as take() knows them again; NULL: there are none, or some are not
--- confirmed (confirm.sql).
+-- Returns the subscriptions of a consumer in the form that take() compares; NULL if there are none,
+-- or if some are not confirmed (confirm.sql).
 CREATE FUNCTION inbox_internal.confirmed_subscriptions(consumer_id integer, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text[]
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -77,14 +77,14 @@ BEGIN
     RETURN (SELECT CASE WHEN bool_and(c.confirmed) THEN array_agg(quote_literal(c.event_type) || c.handler) END
               FROM inbox_internal.confirmation AS c WHERE c.consumer_id = $1);
 END $$;
-COMMENT ON FUNCTION inbox_internal.confirmed_subscriptions(integer, inbox_internal.caller) IS 'what a processor may run';
+COMMENT ON FUNCTION inbox_internal.confirmed_subscriptions(integer, inbox_internal.caller) IS 'confirmed subscriptions that a processor may run';
 
--- Takes a message out of the inbox, for good if the transaction commits, and says what handles it.
--- confirmed: from confirmed_subscriptions(), since when others may have come.
+-- Takes a message out of the inbox, for good if the transaction commits, and returns its handlers.
+-- `confirmed` is the result of confirmed_subscriptions(); since then others may have been added.
 --
--- `waits`: an earlier message of the same key has failed and comes first, or blocks it, or a subscription is
--- not a confirmed one; nothing was taken.
--- `message` NULL: it is not there, or it was a duplicate, which is gone now.
+-- `waits` is true, and nothing is taken, if an earlier message of the same key has failed and comes
+-- first or blocks it, or if a subscription is not confirmed. `message` is NULL if it is gone, or if
+-- it was a duplicate and has been deleted.
 CREATE FUNCTION inbox_internal.take(
     consumer_id integer,
     seq         bigint,
@@ -97,7 +97,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- Whose consumer it is and what is confirmed is asked in the same statement: this is called for every message.
+    -- Ownership and confirmation are checked in the same statement, because this runs for every
+    -- message.
     DELETE FROM inbox.message AS m
      WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq
        AND EXISTS (SELECT FROM inbox.consumer AS c
@@ -132,9 +133,9 @@ BEGIN
                replace(replace(replace(replace(s.event_type, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')
          ORDER BY s.number);
 END $$;
-COMMENT ON FUNCTION inbox_internal.take(integer, bigint, text[], inbox_internal.caller) IS 'a message and the right to handle it';
+COMMENT ON FUNCTION inbox_internal.take(integer, bigint, text[], inbox_internal.caller) IS 'takes a message and returns its handlers';
 
--- Remembers that a message could not be handled: it waits, with its key, or is a dead letter now.
+-- Records that a message could not be handled: it waits, with its key, or is a dead letter now.
 CREATE FUNCTION inbox_internal.record_failure(
     consumer_id integer,
     seq         bigint,
@@ -155,11 +156,12 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION inbox_internal.record_failure(integer, bigint, text, text, inbox_internal.caller) IS
-    'has a message and its key wait, or gives the message up';
+    'makes a message wait with its key, or a dead letter';
 
--- Processes one message. confirmed: as for take(). Returns true when it is done with, be it handled, passed over or a duplicate;
--- false when it failed; NULL when it waits. The handler's effects are part of the caller's transaction.
--- No search_path is set, for handlers are to find theirs; nothing here depends on it.
+-- Processes one message; `confirmed` is as for take(). Returns true if it is done: handled, without
+-- a handler, or a duplicate. Returns false if it failed, and NULL if it waits. The handler's
+-- effects are part of the caller's transaction. No search_path is set, because handlers need that
+-- of their role; nothing here depends on it.
 CREATE FUNCTION inbox_internal.process(consumer_id integer, seq bigint, confirmed text[])
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -178,7 +180,7 @@ BEGIN
         FOREACH handler IN ARRAY taken.handlers LOOP
             EXECUTE pg_catalog.format('SELECT %s($1)', handler) USING taken.message;
         END LOOP;
-        -- What handlers deferred to the commit would fail there, where nobody could catch it.
+        -- Deferred constraints would fail at the commit, where nothing can catch the error.
         SET CONSTRAINTS ALL IMMEDIATE;
     END IF;
     RETURN true;
@@ -188,7 +190,7 @@ EXCEPTION
         PERFORM inbox_internal.record_failure(consumer_id, seq, error, state);
         RETURN false;
 END $$;
-COMMENT ON FUNCTION inbox_internal.process(integer, bigint, text[]) IS 'handles one message';
+COMMENT ON FUNCTION inbox_internal.process(integer, bigint, text[]) IS 'processes one message';
 
 CREATE FUNCTION inbox_internal.save_progress(
     consumer_id integer,
@@ -217,4 +219,4 @@ BEGIN
                saved_at = excluded.saved_at;
 END $$;
 COMMENT ON FUNCTION inbox_internal.save_progress(integer, bigint, bigint, interval, interval, interval, interval, inbox_internal.caller) IS
-    'adds to what a processor has counted';
+    'adds to the counters of a processor';

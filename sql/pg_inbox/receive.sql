@@ -1,6 +1,6 @@
--- What is wrong with an event; NULL: nothing. The limits are those of outbox.enqueue(), and of a payload as
--- much as can be handed out again as text. It has no search_path of its own and no subquery, so that it is
--- inlined: it is asked for every event.
+-- Returns what is wrong with an event, or NULL. The limits are those of outbox.enqueue(), and for
+-- the payload the size that can still be returned as text. It has no search_path of its own and no
+-- subquery, so that it is inlined: it runs for every event.
 CREATE FUNCTION inbox_internal.problem_of(
     source         text,
     occurred_at    timestamptz,
@@ -27,13 +27,13 @@ RETURN CASE
       THEN 'occurred_at does not lie in the years 1 to 9999'
     WHEN headers IS NULL THEN NULL
     WHEN jsonb_typeof(headers) NOT IN ('object', 'null') THEN 'headers are not a JSON object'
-    -- 65 of them are longer.
+    -- 65 headers need more than 400 bytes, so smaller objects need no count.
     WHEN octet_length(headers::text) <= 400 THEN NULL
     WHEN octet_length(headers::text) > 65536 THEN 'headers are too large'
     WHEN jsonb_array_length(jsonb_path_query_array(headers, '$.keyvalue()')) > 64 THEN 'too many headers'
 END;
 COMMENT ON FUNCTION inbox_internal.problem_of(text, timestamptz, text, text, text, text, text, text, jsonb, bytea) IS
-    'what is wrong with an event';
+    'returns what is wrong with an event, or null';
 
 CREATE FUNCTION inbox_internal.refuse_event(event_id uuid, problem text)
 RETURNS void
@@ -43,13 +43,14 @@ AS $$
 BEGIN
     RAISE EXCEPTION 'event % cannot be stored: %', event_id, problem
         USING ERRCODE = 'program_limit_exceeded',
-              HINT = 'At most: names 249 bytes, ids and keys 1024, 64 headers of 64 kB together, payload 256 MB.';
+              HINT = 'Limits are 249 bytes for names, 1024 for ids and keys, 64 headers with 64 kB together, and 256 MB for the payload.';
 END $$;
 COMMENT ON FUNCTION inbox_internal.refuse_event(uuid, text) IS 'refuses an event';
 
 -- Stores a batch of events for a consumer. Events that wait to be processed are not stored again.
--- The arrays go by position and have one length; their elements are what the columns of
--- inbox.message say. Returns how many were stored. A NULL consumer is the name of the database.
+-- The arrays have the same length, and an event has the same index in all of them; see
+-- inbox.message for their elements. Returns the number of events stored. If consumer is NULL, it is
+-- the name of the database.
 CREATE FUNCTION inbox.receive(
     consumer         text,
     source           text,
@@ -76,8 +77,8 @@ DECLARE
     stored   bigint;
     ignored  text;
 BEGIN
-    -- unnest() yields the elements in order, and so seq keeps the order of the batch. In FROM it would write
-    -- each array into a store of its own first, which takes longer than all the checks.
+    -- unnest() yields the elements in order, so seq keeps the order of the batch. In FROM it would
+    -- first write each array into a tuplestore, which takes longer than all the checks.
     INSERT INTO inbox.message (
                consumer_id, source, event_id, occurred_at, position, version, schema_version,
                source_event_id, topic, aggregate_type, aggregate_id, event_type, ordering_key,
@@ -99,4 +100,4 @@ BEGIN
     RETURN stored;
 END $$;
 COMMENT ON FUNCTION inbox.receive(text, text, uuid[], timestamptz[], bigint[], bigint[], integer[], uuid[], text[], text[], text[], text[], text[], text[], jsonb[], bytea[]) IS
-    'stores a batch of events for a consumer, each once';
+    'stores a batch of events for a consumer; duplicates are ignored';

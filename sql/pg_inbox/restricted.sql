@@ -1,6 +1,6 @@
--- For functions that change whose, or what, a consumer is. In an operation that is restricted (autovacuum,
--- ANALYZE, REINDEX, REFRESH of what somebody else owns) nobody has asked for that; the server refuses UNLISTEN
--- there, which has no effect else.
+-- For functions that change a consumer or its owner. In a security-restricted operation
+-- (autovacuum, ANALYZE, REINDEX, REFRESH of another role's objects) nobody has asked for that.
+-- There the server refuses UNLISTEN, which otherwise has no effect here.
 CREATE FUNCTION inbox_internal.refuse_restricted()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -9,4 +9,4 @@ AS $$
 BEGIN
     UNLISTEN inbox_nothing_listens_to_this;
 END $$;
-COMMENT ON FUNCTION inbox_internal.refuse_restricted() IS 'refuses to act in an index function and the like';
+COMMENT ON FUNCTION inbox_internal.refuse_restricted() IS 'raises an error within a security-restricted operation';

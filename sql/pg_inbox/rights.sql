@@ -1,5 +1,5 @@
--- Rights that can be granted, each a set of privileges. Who calls these functions needs EXECUTE on
--- them and nothing else: whoever gets it may hand out the right.
+-- Rights that can be granted. Each is a set of privileges. A caller of these functions needs only
+-- EXECUTE on them; a role that has it may grant the right to others.
 
 CREATE FUNCTION inbox.grant_send(role regrole)
 RETURNS void
@@ -17,7 +17,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'send');
 END;
-COMMENT ON FUNCTION inbox.revoke_send(regrole) IS 'takes the right to put events into the inbox from a role';
+COMMENT ON FUNCTION inbox.revoke_send(regrole) IS 'revokes the right to put events into the inbox';
 
 CREATE FUNCTION inbox.grant_read(role regrole)
 RETURNS void
@@ -35,7 +35,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'read');
 END;
-COMMENT ON FUNCTION inbox.revoke_read(regrole) IS 'takes the right to subscribe handlers from a role';
+COMMENT ON FUNCTION inbox.revoke_read(regrole) IS 'revokes the right to subscribe handlers';
 
 CREATE FUNCTION inbox.grant_consume(role regrole)
 RETURNS void
@@ -53,7 +53,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'consume');
 END;
-COMMENT ON FUNCTION inbox.revoke_consume(regrole) IS 'takes the right to consume events from a role';
+COMMENT ON FUNCTION inbox.revoke_consume(regrole) IS 'revokes the right to consume events in its own processes';
 
 CREATE FUNCTION inbox.grant_operate(role regrole)
 RETURNS void
@@ -62,7 +62,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.grant_right(role, 'operate');
 END;
-COMMENT ON FUNCTION inbox.grant_operate(regrole) IS 'lets a role decide about events that failed';
+COMMENT ON FUNCTION inbox.grant_operate(regrole) IS 'lets a role decide about failed events';
 
 CREATE FUNCTION inbox.revoke_operate(role regrole)
 RETURNS void
@@ -71,7 +71,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'operate');
 END;
-COMMENT ON FUNCTION inbox.revoke_operate(regrole) IS 'takes the right to decide about events that failed from a role';
+COMMENT ON FUNCTION inbox.revoke_operate(regrole) IS 'revokes the right to decide about failed events';
 
 CREATE FUNCTION inbox.grant_monitor(role regrole)
 RETURNS void
@@ -80,7 +80,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.grant_right(role, 'monitor');
 END;
-COMMENT ON FUNCTION inbox.grant_monitor(regrole) IS 'lets a role see whether everything is well';
+COMMENT ON FUNCTION inbox.grant_monitor(regrole) IS 'lets a role read the health, status and figures of consumers';
 
 CREATE FUNCTION inbox.revoke_monitor(role regrole)
 RETURNS void
@@ -89,4 +89,4 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'monitor');
 END;
-COMMENT ON FUNCTION inbox.revoke_monitor(regrole) IS 'takes the right to see whether everything is well from a role';
+COMMENT ON FUNCTION inbox.revoke_monitor(regrole) IS 'revokes the right to read the health, status and figures of consumers';

@@ -1,5 +1,6 @@
--- Who may create a schema in this database may have made these, and put into them what this script would
--- then call. Everything below says in which schema it is, and nothing is looked up there.
+-- A role that may create schemas in this database may have made these before, with objects that
+-- this script would then call. So everything below is schema-qualified, and nothing is looked up in
+-- these schemas.
 SET LOCAL search_path = pg_catalog, pg_temp;
 DO $$
 DECLARE
@@ -24,7 +25,7 @@ BEGIN
                 USING ERRCODE = 'duplicate_schema', HINT = 'Rename it, or install pg_inbox in another database.';
         END IF;
     END LOOP;
-    -- An empty one of one's own will do, for a role that may not create schemas.
+    -- An empty schema of the installing role is accepted, for a role that may not create schemas.
     IF to_regnamespace('inbox_internal') IS NULL THEN
         CREATE SCHEMA inbox_internal;
     END IF;

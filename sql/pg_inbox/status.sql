@@ -1,4 +1,4 @@
--- Whether the one who asks has the rights of a role that is named in inbox.consumer.
+-- Returns whether the current role has the rights of a role that is named in inbox.consumer.
 CREATE FUNCTION inbox_internal.is_own(role name)
 RETURNS boolean
 LANGUAGE sql STABLE
@@ -6,7 +6,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role AND pg_has_role(r.oid, 'USAGE'));
 END;
-COMMENT ON FUNCTION inbox_internal.is_own(name) IS 'whether a consumer is one''s own';
+COMMENT ON FUNCTION inbox_internal.is_own(name) IS 'returns whether the current role has the rights of a role';
 
 CREATE VIEW inbox.status AS
 SELECT c.name AS consumer,
@@ -27,14 +27,14 @@ SELECT c.name AS consumer,
        worker.pid,
        coalesce(p.processed, 0) AS processed,
        coalesce(p.failures, 0) AS failures,
-       -- Numbers of arrival between the first and the last that waits; an upper bound, for other
-       -- consumers and duplicates take numbers as well.
+       -- Numbers of arrival between the first and the last waiting message. An upper bound, because
+       -- other consumers and duplicates take numbers as well.
        coalesce(last.seq - first.seq + 1, 0) AS pending_at_most,
        clock_timestamp() - first.received_at AS oldest_pending_age,
        blocked.keys AS waiting_keys,
        p.latency_p50,
        p.latency_p99,
-       -- What a handler says quotes its message more often than not.
+       -- An error message of a handler often quotes its message.
        CASE WHEN inbox_internal.is_own(c.role) THEN blocked.last_error END AS last_error,
        blocked.last_error_at,
        leased.messages AS claimed,
@@ -59,16 +59,16 @@ SELECT c.name AS consumer,
                         AND a.backend_type = 'pg_outbox processor'
                         AND a.application_name = pg_catalog.left('pg_outbox processor ' || c.name, 63)
                       LIMIT 1) AS worker ON true;
-COMMENT ON VIEW inbox.status IS 'every consumer in one look: is anything stuck, since when, why';
-COMMENT ON COLUMN inbox.status.role IS 'whose rights the handlers have';
-COMMENT ON COLUMN inbox.status.processed IS 'messages done with';
+COMMENT ON VIEW inbox.status IS 'state of every consumer: whether it is stuck, since when and why';
+COMMENT ON COLUMN inbox.status.role IS 'role that the handlers run as';
+COMMENT ON COLUMN inbox.status.processed IS 'messages processed';
 COMMENT ON COLUMN inbox.status.failures IS 'failed attempts';
-COMMENT ON COLUMN inbox.status.pending_at_most IS 'messages that wait, at most';
-COMMENT ON COLUMN inbox.status.oldest_pending_age IS 'for how long the oldest has waited';
-COMMENT ON COLUMN inbox.status.waiting_keys IS 'messages whose handler failed, each with its key behind it; see inbox.waiting_keys';
-COMMENT ON COLUMN inbox.status.last_error IS 'why a handler failed last; for those who have the rights of the consumer''s role';
+COMMENT ON COLUMN inbox.status.pending_at_most IS 'waiting messages, as an upper bound';
+COMMENT ON COLUMN inbox.status.oldest_pending_age IS 'time since the oldest waiting message arrived';
+COMMENT ON COLUMN inbox.status.waiting_keys IS 'failed messages that will be tried again, with their keys; see inbox.waiting_keys';
+COMMENT ON COLUMN inbox.status.last_error IS 'last error of a handler; only for roles with the rights of the consumer''s role';
 COMMENT ON COLUMN inbox.status.claimed IS 'messages under a lease of a processor outside the server';
-COMMENT ON COLUMN inbox.status.dead_letters IS 'events that were given up and wait for a person; see inbox.dead_letter';
+COMMENT ON COLUMN inbox.status.dead_letters IS 'events that were given up and wait for a decision; see inbox.dead_letter';
 COMMENT ON COLUMN inbox.status.latency_p50 IS 'half of the recent messages took at most this long from occurred_at to processed';
 COMMENT ON COLUMN inbox.status.latency_p99 IS '99 of 100 recent messages took at most this long';
 
@@ -85,13 +85,13 @@ SELECT c.name AS consumer,
   FROM inbox.consumer AS c
   JOIN inbox.status AS s ON s.consumer = c.name
   LEFT JOIN inbox.progress AS p ON p.consumer_id = c.id;
-COMMENT ON VIEW inbox.lag IS 'how far behind consumers are with what they received; see inbox.offsets for what they have not';
-COMMENT ON COLUMN inbox.lag.pending_at_most IS 'messages received and not processed, at most';
-COMMENT ON COLUMN inbox.lag.oldest_pending_age IS 'for how long the oldest has waited';
+COMMENT ON VIEW inbox.lag IS 'messages received and not processed; see inbox.offsets for events not received';
+COMMENT ON COLUMN inbox.lag.pending_at_most IS 'messages received and not processed, as an upper bound';
+COMMENT ON COLUMN inbox.lag.oldest_pending_age IS 'time since the oldest of them arrived';
 COMMENT ON COLUMN inbox.lag.claimed IS 'messages under a lease of a processor outside the server';
-COMMENT ON COLUMN inbox.lag.waiting_keys IS 'events that failed and are tried again';
+COMMENT ON COLUMN inbox.lag.waiting_keys IS 'failed events that will be tried again';
 COMMENT ON COLUMN inbox.lag.wait_p50 IS
-    'half of the messages processed by the server lately took at most this long from received to processed';
+    'half of the messages that the server processed lately took at most this long from received to processed';
 COMMENT ON COLUMN inbox.lag.wait_p99 IS '99 of 100 took at most this long';
 COMMENT ON COLUMN inbox.lag.latency_p50 IS 'the same from occurred_at to processed';
 COMMENT ON COLUMN inbox.lag.latency_p99 IS 'the same from occurred_at to processed';
@@ -112,4 +112,4 @@ SELECT c.name AS consumer,
   LEFT JOIN inbox.message AS m ON m.consumer_id = w.consumer_id AND m.event_id = w.event_id
  WHERE inbox_internal.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
 COMMENT ON VIEW inbox.waiting_keys IS
-    'keys that wait because a handler failed, since when and why; of one''s own consumers, for operators of all';
+    'keys that wait because a handler failed; of the consumers of the current role, or for operators of all';

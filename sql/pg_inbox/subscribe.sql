@@ -1,10 +1,10 @@
--- Has a function handle the events of a consumer whose type matches a pattern ('Video*').
+-- Makes a function handle the events of a consumer whose type matches a pattern ('Video*').
 --
--- The function takes one argument of type inbox.message; what it returns is ignored. It runs with the
--- rights of the role that subscribes, in one transaction with the bookkeeping: what it does is done
--- exactly once, and when it fails nothing of it is. All handlers of a consumer belong to one role, that of
--- the consumer, which must be allowed to log in. Messages whose type matches no subscription of the consumer are
--- passed over; so subscribe all handlers of a consumer in one transaction.
+-- The function takes one argument of type inbox.message; its result is ignored. It runs with the
+-- rights of the subscribing role, in one transaction with the bookkeeping: its effects happen
+-- exactly once, and none is left if it fails. All handlers of a consumer belong to one role, that
+-- of the consumer, which needs LOGIN. Messages whose type matches no subscription of the consumer
+-- are dropped; so subscribe all handlers of a consumer in one transaction.
 CREATE FUNCTION inbox.subscribe(consumer text, event_type text, handler regproc)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -29,9 +29,9 @@ BEGIN
     PERFORM inbox_internal.save_confirmation(inbox_internal.add_subscription(consumer, event_type, handler));
 END $$;
 COMMENT ON FUNCTION inbox.subscribe(text, text, regproc) IS
-    'has a function handle the events of a consumer whose type matches a pattern';
+    'makes a function handle the events of a consumer whose type matches a pattern';
 
--- Returns what confirms it.
+-- Returns the token that confirms the subscription.
 CREATE FUNCTION inbox_internal.add_subscription(
     consumer   text,
     event_type text,
@@ -52,7 +52,8 @@ BEGIN
                   HINT = 'Subscribe as a role that has LOGIN.';
     END IF;
 
-    -- One after the other, for they write to one row of the catalog, which does not wait: save_confirmation().
+    -- Callers run one after the other: save_confirmation() writes to one row of a catalog, where a
+    -- second writer would fail.
     LOCK TABLE inbox.subscription IN SHARE ROW EXCLUSIVE MODE;
     receiver := inbox_internal.own_consumer(consumer, caller);
     SELECT * INTO STRICT subscriber FROM inbox.consumer AS c WHERE c.id = receiver FOR UPDATE;
@@ -72,7 +73,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox_internal.add_subscription(text, text, regproc, inbox_internal.caller) IS 'see inbox.subscribe()';
 
--- Ends a subscription. Messages that have arrived wait until the consumer has another one.
+-- Ends a subscription. If it was the last one, messages wait until the consumer has another.
 CREATE FUNCTION inbox.unsubscribe(
     consumer   text,
     event_type text,
@@ -108,22 +109,22 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.unsubscribe(text, text, regproc, inbox_internal.caller) IS 'ends a subscription';
 
--- With the caller's rights: for the two above.
+-- Counts with the caller's rights, for the two functions above.
 CREATE FUNCTION inbox_internal.count_subscriptions(consumer_id integer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- Its trigger has pg_outbox start or end the processor.
+    -- The trigger of the table makes pg_outbox start or end the processor.
     UPDATE inbox.consumer AS c
        SET subscriptions = (SELECT count(*) FROM inbox.subscription AS s WHERE s.consumer_id = c.id)
      WHERE c.id = count_subscriptions.consumer_id;
 END $$;
-COMMENT ON FUNCTION inbox_internal.count_subscriptions(integer) IS 'see inbox.subscribe()';
+COMMENT ON FUNCTION inbox_internal.count_subscriptions(integer) IS 'updates the number of subscriptions of a consumer';
 
--- Gives a consumer to another role, with all its messages. Its handlers, which would run with the rights of
--- that role from now on, wait until the role confirms them: inbox.confirm().
+-- Gives a consumer to another role, with all its messages. Its handlers would then run with the
+-- rights of that role, so they wait until the role confirms them: inbox.confirm().
 CREATE FUNCTION inbox.give_consumer(
     consumer text,
     role     regrole,

@@ -1,11 +1,12 @@
--- Two ways to consume an event, one memory of what was applied:
+-- There are two ways to consume an event, with one memory of applied events:
 --
--- Handle at once: begin_event() remembers the id in inbox.processed in the transaction that applies the
--- event. Store, then process: a message lies in inbox.message until it is processed, which deletes it,
--- remembers its id and applies it in one transaction.
+-- Handle at once: begin_event() remembers the id in inbox.processed, in the transaction that
+-- applies the event.
+-- Store, then process: a message is in inbox.message until it is processed. One transaction deletes
+-- it, remembers its id and applies it.
 --
--- So the unit of deduplication is (consumer, event id): a message that waits is not stored again, and an
--- event that comes again after it was processed finds its id and has no effect.
+-- So the unit of deduplication is (consumer, event id). A message that waits is not stored again,
+-- and an event that comes again after it was processed has no effect.
 
 CREATE TABLE inbox.consumer (
     id            integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -20,13 +21,13 @@ CREATE TABLE inbox.consumer (
 );
 COMMENT ON TABLE inbox.consumer IS 'named receivers of events in this database';
 COMMENT ON COLUMN inbox.consumer.role IS
-    'whose consumer it is, and whose rights its handlers have; NULL: messages came, but nobody has used it yet';
-COMMENT ON COLUMN inbox.consumer.subscriptions IS 'how many handlers the server runs for it';
-COMMENT ON COLUMN inbox.consumer.max_attempts IS 'an event that fails so often becomes a dead letter';
-COMMENT ON COLUMN inbox.consumer.retry_base IS 'the second attempt is after a random part of this, the third of twice this, ...';
+    'role that owns the consumer and that its handlers run as; null if messages came before any use';
+COMMENT ON COLUMN inbox.consumer.subscriptions IS 'number of handlers that the server runs for it';
+COMMENT ON COLUMN inbox.consumer.max_attempts IS 'number of failed attempts after which an event becomes a dead letter';
+COMMENT ON COLUMN inbox.consumer.retry_base IS 'the first pause is a random part of this, the second of twice this, and so on';
 COMMENT ON COLUMN inbox.consumer.retry_max IS 'the longest pause between two attempts';
 COMMENT ON COLUMN inbox.consumer.on_dead_letter IS
-    'release: later messages of its key go on; block: they wait until a person has decided';
+    'release delivers later messages of its key; block keeps them until an operator decides';
 
 CREATE TABLE inbox.subscription (
     consumer_id integer NOT NULL REFERENCES inbox.consumer ON DELETE CASCADE,
@@ -35,9 +36,9 @@ CREATE TABLE inbox.subscription (
     number      integer GENERATED ALWAYS AS IDENTITY,
     PRIMARY KEY (consumer_id, event_type, handler)
 );
-COMMENT ON TABLE inbox.subscription IS 'which function handles which events of a consumer';
-COMMENT ON COLUMN inbox.subscription.event_type IS 'pattern; * stands for any run of characters';
-COMMENT ON COLUMN inbox.subscription.handler IS 'qualified name of a function of one inbox.message';
+COMMENT ON TABLE inbox.subscription IS 'functions that handle events of a consumer';
+COMMENT ON COLUMN inbox.subscription.event_type IS 'pattern, in which * matches any number of characters';
+COMMENT ON COLUMN inbox.subscription.handler IS 'schema-qualified name of a function with one argument of type inbox.message';
 COMMENT ON COLUMN inbox.subscription.number IS 'handlers of one message run in this order';
 
 CREATE TABLE inbox.message (
@@ -65,14 +66,15 @@ CREATE INDEX message_order ON inbox.message (consumer_id, seq);
 COMMENT ON TABLE inbox.message IS 'messages received and not processed yet';
 COMMENT ON COLUMN inbox.message.seq IS 'order of arrival';
 COMMENT ON COLUMN inbox.message.position IS 'position in the log of the sender';
-COMMENT ON COLUMN inbox.message.source IS 'where the event comes from';
+COMMENT ON COLUMN inbox.message.source IS 'origin of the event';
 COMMENT ON INDEX inbox.message_order IS 'finds the next messages of a consumer';
 
--- The ids are kept in a ring of buckets, so that old ones can be forgotten by TRUNCATE: no DELETE, no
--- vacuum, however many there are. The bucket follows from the id alone, and so an id is unique: the time
--- in a version 7 id (RFC 9562) says which, in steps of 2^25 ms = 9 h 19 min; 32 of them are 12.4 days. Ids
--- of any other version have no time, and go to the bucket 32, which is pruned row by row. Not STRICT: else
--- it would not be inlined, and cost more than everything else about an event.
+-- Ids are stored in a ring of buckets, so that TRUNCATE removes old ones without DELETE and vacuum.
+-- The bucket depends on the id alone, so an index of one bucket makes the id unique. The time in an
+-- id of version 7 (RFC 9562) gives the bucket, in steps of 2^25 ms = 9 h 19 min; 32 buckets are
+-- 12.4 days. Ids of other versions have no time. They go to bucket 32, which is pruned row by row.
+-- The function is not STRICT, because it would then not be inlined, and would cost more than
+-- everything else for an event.
 CREATE FUNCTION inbox_internal.bucket(event_id uuid)
 RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -80,7 +82,7 @@ RETURN CASE WHEN pg_catalog.get_byte(pg_catalog.uuid_send(event_id), 6) >> 4 = 7
             THEN (pg_catalog.get_byte(pg_catalog.uuid_send(event_id), 2) >> 1) & 31
             ELSE 32
        END;
-COMMENT ON FUNCTION inbox_internal.bucket(uuid) IS 'where the id of an event is remembered';
+COMMENT ON FUNCTION inbox_internal.bucket(uuid) IS 'bucket in which the id of an event is stored';
 
 CREATE TABLE inbox.processed (
     event_id     uuid        NOT NULL,
@@ -90,9 +92,9 @@ CREATE TABLE inbox.processed (
     source       text,
     PRIMARY KEY (consumer_id, event_id, bucket)
 ) PARTITION BY LIST (bucket);
-COMMENT ON TABLE inbox.processed IS 'what has been applied: the deduplication window';
+COMMENT ON TABLE inbox.processed IS 'ids of applied events: the deduplication window';
 COMMENT ON COLUMN inbox.processed.bucket IS 'inbox_internal.bucket(event_id)';
-COMMENT ON COLUMN inbox.processed.source IS 'where the event came from; NULL: not said';
+COMMENT ON COLUMN inbox.processed.source IS 'origin of the event; null if unknown';
 
 DO $$
 BEGIN
@@ -108,13 +110,13 @@ CREATE TABLE inbox.setting (
     one_row       boolean  PRIMARY KEY DEFAULT true CHECK (one_row),
     window_length interval NOT NULL
 );
-COMMENT ON TABLE inbox.setting IS 'what inbox.set_window() has set; without a row the defaults count';
+COMMENT ON TABLE inbox.setting IS 'values of inbox.set_window(); defaults apply if there is no row';
 
 CREATE TABLE inbox.bucket_check (
     bucket     smallint    PRIMARY KEY,
     not_before timestamptz NOT NULL
 );
-COMMENT ON TABLE inbox.bucket_check IS 'when inbox.prune() looks again at buckets that are old, but not to be emptied yet';
+COMMENT ON TABLE inbox.bucket_check IS 'old buckets that cannot be emptied yet, and when inbox.prune() looks at them again';
 
 CREATE TABLE inbox.waiting (
     consumer_id     integer     NOT NULL,
@@ -130,9 +132,9 @@ CREATE TABLE inbox.waiting (
     PRIMARY KEY (consumer_id, event_id)
 );
 CREATE INDEX waiting_key ON inbox.waiting (consumer_id, ordering_key);
-COMMENT ON TABLE inbox.waiting IS 'events that failed and are tried again; later messages of the same key wait behind them';
-COMMENT ON COLUMN inbox.waiting.seq IS 'the message; NULL: the event is not stored, and comes again from where it came';
-COMMENT ON INDEX inbox.waiting_key IS 'finds what a message has to wait for';
+COMMENT ON TABLE inbox.waiting IS 'failed events that will be tried again; later messages of the same key wait behind them';
+COMMENT ON COLUMN inbox.waiting.seq IS 'the message; null if the event is not stored and will come again from its source';
+COMMENT ON INDEX inbox.waiting_key IS 'finds the event that a message waits for';
 
 CREATE TABLE inbox.dead_message (
     LIKE inbox.message,
@@ -144,8 +146,8 @@ CREATE TABLE inbox.dead_message (
     PRIMARY KEY (consumer_id, event_id)
 );
 CREATE INDEX dead_message_key ON inbox.dead_message (consumer_id, ordering_key);
-COMMENT ON TABLE inbox.dead_message IS 'events that were given up, and wait for a person';
-COMMENT ON COLUMN inbox.dead_message.seq IS 'order of arrival, which a redriven message gets back';
+COMMENT ON TABLE inbox.dead_message IS 'events that were given up and wait for a decision';
+COMMENT ON COLUMN inbox.dead_message.seq IS 'order of arrival, which inbox.redrive() restores';
 COMMENT ON INDEX inbox.dead_message_key IS 'finds the keys that a dead letter blocks';
 
 CREATE VIEW inbox.obstacle AS
@@ -156,7 +158,7 @@ SELECT d.consumer_id, d.ordering_key, d.seq
   FROM inbox.dead_message AS d
   JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block';
 COMMENT ON VIEW inbox.obstacle IS
-    'what later messages of the same key, if it is not empty, have to wait for: it failed, or is a dead letter that blocks';
+    'failed events and blocking dead letters, behind which later messages of the same non-empty key wait';
 
 CREATE TABLE inbox.claimed (
     consumer_id  integer     NOT NULL,
@@ -168,9 +170,9 @@ CREATE TABLE inbox.claimed (
 );
 CREATE INDEX claimed_key ON inbox.claimed (consumer_id, ordering_key);
 CREATE INDEX claimed_token ON inbox.claimed (token);
-COMMENT ON TABLE inbox.claimed IS 'messages that a processor outside the server has under a lease';
+COMMENT ON TABLE inbox.claimed IS 'messages under a lease of a processor outside the server';
 COMMENT ON INDEX inbox.claimed_key IS 'finds the keys that are being processed';
-COMMENT ON INDEX inbox.claimed_token IS 'finds what belongs to a lease';
+COMMENT ON INDEX inbox.claimed_token IS 'finds the messages of a lease';
 
 CREATE TABLE inbox.tombstone (
     projection regclass    NOT NULL,
@@ -179,21 +181,22 @@ CREATE TABLE inbox.tombstone (
     removed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (projection, key)
 );
-COMMENT ON TABLE inbox.tombstone IS 'rows of projections that were removed: older versions must not bring them back';
+COMMENT ON TABLE inbox.tombstone IS 'removed rows of projections, so that older versions do not bring them back';
 CREATE INDEX tombstone_time ON inbox.tombstone (removed_at);
 COMMENT ON INDEX inbox.tombstone_time IS 'finds the removals that can be forgotten';
 COMMENT ON COLUMN inbox.tombstone.key IS 'the key columns and their values';
-COMMENT ON COLUMN inbox.tombstone.version IS 'as JSON has it; of the type of the projection''s version column';
+COMMENT ON COLUMN inbox.tombstone.version IS 'value of the projection''s version column, as JSON';
 
--- Who inserts a row into a projection and who removes it lock the row of its key's hash (apply.sql). They are
--- rows, for nobody else can lock them; there are no more of them, for a transaction may lock all.
+-- Locks of keys of projections, by hash (apply.sql). They are rows, because other code cannot lock
+-- these. Their number is small, because one transaction may lock all of them.
 CREATE TABLE inbox.key_lock (
     slot integer PRIMARY KEY
 );
 INSERT INTO inbox.key_lock SELECT generate_series(0, 16383);
 COMMENT ON TABLE inbox.key_lock IS 'locks of keys of projections';
 
--- Several rows per subscription, so that the connections of a consumer do not wait for each other.
+-- A subscription has several rows, so that the connections of a consumer do not wait for each
+-- other.
 CREATE TABLE inbox.consumer_offset (
     consumer_id  integer     NOT NULL REFERENCES inbox.consumer ON DELETE CASCADE,
     subscription text        NOT NULL,
@@ -205,8 +208,8 @@ CREATE TABLE inbox.consumer_offset (
     updated_by   text        NOT NULL,
     PRIMARY KEY (consumer_id, subscription, slot)
 );
-COMMENT ON TABLE inbox.consumer_offset IS 'how far consumers have come in what they subscribe to';
-COMMENT ON COLUMN inbox.consumer_offset.slot IS 'which connection of the consumer, by a hash of updated_by';
+COMMENT ON TABLE inbox.consumer_offset IS 'offsets of consumers in the subscriptions that they read';
+COMMENT ON COLUMN inbox.consumer_offset.slot IS 'number for the connection of the consumer, from a hash of updated_by';
 COMMENT ON COLUMN inbox.consumer_offset.lag_ms IS 'milliseconds from publish_time to when this was saved';
 
 CREATE TABLE inbox.offset_reset (
@@ -217,7 +220,7 @@ CREATE TABLE inbox.offset_reset (
     publish_time timestamptz NOT NULL,
     PRIMARY KEY (consumer_id, subscription)
 );
-COMMENT ON TABLE inbox.offset_reset IS 'where consumers are to go on from, and have not gone to yet';
+COMMENT ON TABLE inbox.offset_reset IS 'resets that consumers have not carried out yet';
 COMMENT ON COLUMN inbox.offset_reset.reset_id IS 'the request, in inbox.operation';
 
 CREATE TABLE inbox.operation (
@@ -229,8 +232,8 @@ CREATE TABLE inbox.operation (
     details   jsonb       NOT NULL,
     why       text
 );
-COMMENT ON TABLE inbox.operation IS 'what people did: who, what, when, why';
-COMMENT ON COLUMN inbox.operation.consumer IS 'empty: it concerns all';
+COMMENT ON TABLE inbox.operation IS 'operations, with their role, time and reason';
+COMMENT ON COLUMN inbox.operation.consumer IS 'empty if it concerns all';
 
 CREATE TABLE inbox.progress (
     consumer_id integer     PRIMARY KEY,
@@ -242,17 +245,17 @@ CREATE TABLE inbox.progress (
     wait_p50    interval,
     wait_p99    interval
 );
-COMMENT ON TABLE inbox.progress IS 'what processors count, saved now and then';
-COMMENT ON COLUMN inbox.progress.latency_p50 IS 'from occurred_at to processed';
-COMMENT ON COLUMN inbox.progress.wait_p50 IS 'from received_at to processed';
+COMMENT ON TABLE inbox.progress IS 'counters of processors, saved now and then';
+COMMENT ON COLUMN inbox.progress.latency_p50 IS 'median time from occurred_at to processed';
+COMMENT ON COLUMN inbox.progress.wait_p50 IS 'median time from received_at to processed';
 
 COMMENT ON SEQUENCE inbox.consumer_id_seq IS 'ids of consumers';
 COMMENT ON SEQUENCE inbox.subscription_number_seq IS 'order of subscriptions';
 COMMENT ON SEQUENCE inbox.message_seq_seq IS 'order of arrival';
 COMMENT ON SEQUENCE inbox.operation_id_seq IS 'ids of operations';
 
--- pg_outbox, when the server has it loaded, looks after what is in these two: however it got there, by a
--- restore as well. Who may write to them need not be able to call wake().
+-- If the server has loaded pg_outbox, it acts on changes of these two tables, including a restore.
+-- A role that writes to them need not be allowed to call wake().
 CREATE FUNCTION inbox_internal.wake_keeper()
 RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -262,13 +265,13 @@ BEGIN
     PERFORM inbox_internal.wake('subscriptions'), inbox_internal.wake('messages');
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION inbox_internal.wake_keeper() IS 'has the server look for consumers at commit';
+COMMENT ON FUNCTION inbox_internal.wake_keeper() IS 'makes the server look for consumers at commit';
 
 CREATE TRIGGER wake_keeper AFTER INSERT OR UPDATE OF name, role, subscriptions OR DELETE ON inbox.consumer
     FOR EACH STATEMENT EXECUTE FUNCTION inbox_internal.wake_keeper();
 ALTER TABLE inbox.consumer ENABLE ALWAYS TRIGGER wake_keeper;
-COMMENT ON TRIGGER wake_keeper ON inbox.consumer IS 'has the server look for consumers at commit';
+COMMENT ON TRIGGER wake_keeper ON inbox.consumer IS 'makes the server look for consumers at commit';
 CREATE TRIGGER wake_keeper AFTER INSERT OR UPDATE OR DELETE ON inbox.subscription
     FOR EACH STATEMENT EXECUTE FUNCTION inbox_internal.wake_keeper();
 ALTER TABLE inbox.subscription ENABLE ALWAYS TRIGGER wake_keeper;
-COMMENT ON TRIGGER wake_keeper ON inbox.subscription IS 'has the server look for consumers at commit';
+COMMENT ON TRIGGER wake_keeper ON inbox.subscription IS 'makes the server look for consumers at commit';

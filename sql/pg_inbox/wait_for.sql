@@ -1,7 +1,7 @@
--- Read your writes: waiting until what one has caused elsewhere has arrived here. The one who waits looks
--- again and again, at first after 2 ms, later every 100 ms, and holds a snapshot meanwhile.
+-- Read your writes: waits until one's own changes elsewhere have arrived here. The session polls,
+-- at first after 2 ms, later every 100 ms, and holds a snapshot meanwhile.
 
--- Until when to wait. Refuses what makes no sense.
+-- Returns when the wait must end. Refuses arguments and transactions that make no sense.
 CREATE FUNCTION inbox_internal.wait_until(timeout interval)
 RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE
@@ -18,9 +18,9 @@ BEGIN
     END IF;
     RETURN clock_timestamp() + timeout;
 END $$;
-COMMENT ON FUNCTION inbox_internal.wait_until(interval) IS 'when a wait ends';
+COMMENT ON FUNCTION inbox_internal.wait_until(interval) IS 'end of a wait';
 
--- Sleeps before looking again. False: it is too late.
+-- Sleeps before the next look. Returns false if it is too late.
 CREATE FUNCTION inbox_internal.wait_on(pause double precision, deadline timestamptz)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -35,10 +35,11 @@ BEGIN
     PERFORM pg_sleep(least(pause, remaining));
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox_internal.wait_on(double precision, timestamptz) IS 'a pause between two looks';
+COMMENT ON FUNCTION inbox_internal.wait_on(double precision, timestamptz) IS 'pause between two looks';
 
--- Waits until a row of a projection has a version, or a higher one, or was removed with one. False: it had
--- not when the timeout was over. The key has a member for each column of the projection's key.
+-- Waits until a row of a projection has this version or a higher one, or was removed with one.
+-- Returns false if that did not happen before the timeout. The key has a member for each column of
+-- the projection's key.
 CREATE FUNCTION inbox.wait_for(
     projection     regclass,
     key            jsonb,
@@ -76,8 +77,8 @@ END $$;
 COMMENT ON FUNCTION inbox.wait_for(regclass, jsonb, anycompatible, text, interval) IS
     'waits until a row of a projection has reached a version';
 
--- Waits until a consumer has applied an event. False: it had not when the timeout was over. Error 55000:
--- the event is a dead letter, and waits for a person.
+-- Waits until a consumer has applied an event. Returns false if that did not happen before the
+-- timeout. Error 55000: the event is a dead letter, and waits for a decision.
 CREATE FUNCTION inbox.wait_for(consumer text, event_id uuid, timeout interval DEFAULT '5 seconds')
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -97,7 +98,7 @@ BEGIN
                     WHERE d.consumer_id = known_id AND d.event_id = wait_for.event_id) THEN
             RAISE EXCEPTION 'event % is a dead letter of consumer "%"', event_id, consumer
                 USING ERRCODE = 'object_not_in_prerequisite_state',
-                      HINT = 'See inbox.dead_letter, and what inbox.redrive() and inbox.discard() do.';
+                      HINT = 'See inbox.dead_letter, inbox.redrive() and inbox.discard().';
         ELSIF inbox_internal.is_processed(known_id, event_id) THEN
             RETURN true;
         ELSIF NOT inbox_internal.wait_on(pause, deadline) THEN

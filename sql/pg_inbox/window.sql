@@ -1,8 +1,8 @@
--- The deduplication window: for how long ids of applied events, and versions of removed rows, are kept at
--- least. Whatever has not been processed is not touched.
+-- The deduplication window: the shortest time for which ids of applied events and versions of
+-- removed rows are kept. Messages that are not processed are never removed.
 
--- Where the ids are in the ring (tables.sql): when the time of a bucket ended, which is the current one's
--- end or up to 31 steps of 2^25 ms earlier.
+-- Returns when the time of a bucket of the ring (tables.sql) ended: the end of the current bucket,
+-- or up to 31 steps of 2^25 ms earlier.
 CREATE FUNCTION inbox_internal.bucket_ended(bucket integer, at timestamptz)
 RETURNS timestamptz
 LANGUAGE sql IMMUTABLE
@@ -11,7 +11,7 @@ BEGIN ATOMIC
     SELECT to_timestamp((step.number + 1 - ((step.number - bucket) & 31)) * 33554.432)
       FROM (SELECT floor(extract(epoch FROM at) / 33554.432)::bigint AS number) AS step;
 END;
-COMMENT ON FUNCTION inbox_internal.bucket_ended(integer, timestamptz) IS 'until when ids of a bucket were made';
+COMMENT ON FUNCTION inbox_internal.bucket_ended(integer, timestamptz) IS 'end of the time in which ids of a bucket were made';
 
 CREATE FUNCTION inbox_internal.window_length()
 RETURNS interval
@@ -22,8 +22,9 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION inbox_internal.window_length() IS 'the deduplication window';
 
--- For how long ids are kept: choose it longer than anything may come again, and longer than the longest
--- outage. Up to eleven days forgetting them costs next to nothing; beyond that rows are deleted.
+-- Sets how long ids are kept. Choose it longer than any event may take to come again, and longer
+-- than the longest outage. Up to eleven days, removing them costs next to nothing; beyond that rows
+-- are deleted.
 CREATE FUNCTION inbox.set_window(length interval, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -40,10 +41,10 @@ BEGIN
         ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE SET window_length = excluded.window_length;
     DELETE FROM inbox.bucket_check;
 END $$;
-COMMENT ON FUNCTION inbox.set_window(interval, inbox_internal.caller) IS 'says for how long ids of applied events are kept';
+COMMENT ON FUNCTION inbox.set_window(interval, inbox_internal.caller) IS 'sets how long ids of applied events are kept';
 
--- Forgets that a consumer has applied what it applied since a time, so that events which come again have
--- an effect again: to build a projection anew. Returns how many.
+-- Forgets that a consumer has applied events since a time, so that events which come again have an
+-- effect again: to build a projection anew. Returns their number.
 CREATE FUNCTION inbox.forget(consumer text, since timestamptz, why text, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -64,11 +65,11 @@ BEGIN
     RETURN forgotten;
 END $$;
 COMMENT ON FUNCTION inbox.forget(text, timestamptz, text, inbox_internal.caller) IS
-    'forgets that a consumer has applied what it applied since a time';
+    'forgets events that a consumer has applied since a time';
 
--- Forgets what is older than the window. Returns what was done; most calls find nothing to do. At most
--- max_rows rows are deleted from a table; `more`: there are others. To be called every few minutes, by
--- anybody: while somebody else is at it nothing is done.
+-- Removes what is older than the window, and returns what was done; most calls find nothing to do.
+-- Deletes at most max_rows rows from a table; `more` is true if there are others. Call it every few
+-- minutes, from any session: while another session runs it, nothing is done.
 CREATE FUNCTION inbox.prune(
     max_rows integer DEFAULT 100000,
     OUT part    text,
@@ -96,7 +97,7 @@ BEGIN
     FOR part, condition IN
         VALUES ('processed_32', 'processed_at < $1'),
                ('tombstone', 'removed_at < $1'),
-               -- Failed in one process, applied by another, which did not know that it had failed.
+               -- One process failed with it, and another applied it without knowing that.
                ('waiting', 'seq IS NULL AND (last_failed_at < $1 OR EXISTS ('
                            'SELECT FROM inbox.processed AS p WHERE p.consumer_id = waiting.consumer_id '
                            'AND p.event_id = waiting.event_id AND p.bucket = inbox_internal.bucket(waiting.event_id)))')
@@ -131,9 +132,9 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox.prune(integer) IS 'forgets what is older than the deduplication window';
+COMMENT ON FUNCTION inbox.prune(integer) IS 'removes what is older than the deduplication window';
 
--- Nobody waits for us: what is in use is left to the next time.
+-- Nothing waits for this: rows in use are left for the next time.
 CREATE FUNCTION inbox_internal.delete_rows(
     part      text,
     condition text,
@@ -160,10 +161,11 @@ EXCEPTION
     WHEN lock_not_available THEN
         action := 'in use';
 END $$;
-COMMENT ON FUNCTION inbox_internal.delete_rows(text, text, timestamptz, integer) IS 'a step of inbox.prune()';
+COMMENT ON FUNCTION inbox_internal.delete_rows(text, text, timestamptz, integer) IS 'deletes old rows of a table, for inbox.prune()';
 
--- Empties a bucket whose ids are all older than the window, unless one of them came late, and so is to be
--- remembered still: then it is looked at again when that one is old, too. Nothing can come in meanwhile.
+-- Empties a bucket if all its ids are older than the window. If one of them came late and must
+-- still be remembered, the bucket is looked at again when that id is old too. No id can be added
+-- meanwhile.
 CREATE FUNCTION inbox_internal.empty_bucket(bucket integer, horizon timestamptz)
 RETURNS text
 LANGUAGE plpgsql VOLATILE
@@ -185,7 +187,7 @@ EXCEPTION
     WHEN lock_not_available OR object_in_use THEN
         RETURN 'in use';
 END $$;
-COMMENT ON FUNCTION inbox_internal.empty_bucket(integer, timestamptz) IS 'a step of inbox.prune()';
+COMMENT ON FUNCTION inbox_internal.empty_bucket(integer, timestamptz) IS 'empties an old bucket, for inbox.prune()';
 
 CREATE FUNCTION inbox_internal.check_bucket_again(bucket integer, not_before timestamptz)
 RETURNS void
@@ -195,4 +197,4 @@ BEGIN ATOMIC
     INSERT INTO inbox.bucket_check AS c VALUES ($1, $2)
         ON CONFLICT ON CONSTRAINT bucket_check_pkey DO UPDATE SET not_before = excluded.not_before;
 END;
-COMMENT ON FUNCTION inbox_internal.check_bucket_again(integer, timestamptz) IS 'when a bucket is looked at again';
+COMMENT ON FUNCTION inbox_internal.check_bucket_again(integer, timestamptz) IS 'sets when a bucket is looked at again';

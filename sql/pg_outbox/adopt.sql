@@ -1,6 +1,6 @@
--- An outbox table that an application has makes way for a view of the log (outbox_view.sql).
+-- Replaces an application's outbox table by a view of the log (outbox_view.sql).
 
--- Refuses a table that the view could not stand for.
+-- Refuses a table that the view cannot replace.
 CREATE FUNCTION outbox_internal.check_adoptable("table" regclass, layout text, ignore_columns name[])
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -24,7 +24,7 @@ BEGIN
     SELECT string_agg(quote_ident(l.name), ', ' ORDER BY l.number) FILTER (WHERE a.attname IS NULL),
            string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FILTER (WHERE l.name IS NULL AND a.attname <> ALL ($3)),
            string_agg(format('%I is %s, not %s', a.attname, format_type(a.atttypid, a.atttypmod), l.type), '; ' ORDER BY l.number)
-               FILTER (WHERE t.typnamespace <> 'pg_catalog'::regnamespace -- its functions are the owner's
+               FILTER (WHERE t.typnamespace <> 'pg_catalog'::regnamespace -- functions of other types are their owner's
                           OR l.given AND a.atttypid <> l.type::regtype
                              AND NOT EXISTS (SELECT FROM pg_cast AS c
                                               WHERE c.castsource = a.atttypid AND c.casttarget = l.type::regtype
@@ -35,18 +35,18 @@ BEGIN
       LEFT JOIN pg_type AS t ON t.oid = a.atttypid;
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION 'table "%" does not have the layout "%"', $1, $2
-            USING ERRCODE = 'undefined_column', DETAIL = format('Columns that are missing: %s.', missing),
+            USING ERRCODE = 'undefined_column', DETAIL = format('These columns are missing: %s.', missing),
                   HINT = 'The layouts are seed, seed_jsonb, debezium, tutorial and cqrs.';
     ELSIF wrong IS NOT NULL THEN
         RAISE EXCEPTION 'table "%" does not have the layout "%"', $1, $2
-            USING ERRCODE = 'datatype_mismatch', DETAIL = format('Columns of another type: %s.', wrong);
+            USING ERRCODE = 'datatype_mismatch', DETAIL = format('These columns have another type: %s.', wrong);
     ELSIF extra IS NOT NULL THEN
         RAISE EXCEPTION 'table "%" has columns that the layout "%" does not have', $1, $2
             USING ERRCODE = 'feature_not_supported', DETAIL = format('They are: %s.', extra),
-                  HINT = 'If the application can do without them, name them in ignore_columns. What is in them is not delivered.';
+                  HINT = 'If the application can do without them, name them in ignore_columns. Their values are not delivered.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_adoptable(regclass, text, name[]) IS 'refuses tables that a view of the log could not stand for';
+COMMENT ON FUNCTION outbox_internal.check_adoptable(regclass, text, name[]) IS 'refuses tables that a view of the log cannot replace';
 
 CREATE FUNCTION outbox_internal.in_another_order("table" regclass, layout text)
 RETURNS boolean
@@ -59,9 +59,10 @@ BEGIN ATOMIC
              WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped) AS a
       JOIN outbox_internal.layout_columns(layout) AS l ON l.name = a.attname;
 END;
-COMMENT ON FUNCTION outbox_internal.in_another_order(regclass, text) IS 'whether a table has its columns in another order than a view has';
+COMMENT ON FUNCTION outbox_internal.in_another_order(regclass, text) IS 'returns whether the columns of a table have another order than those of a view';
 
--- What belongs to a table, or depends on it, and goes with it when it gets another name.
+-- Lists objects that belong to a table or depend on it, and that keep belonging to it when it is
+-- renamed.
 CREATE FUNCTION outbox_internal.what_stays("table" regclass)
 RETURNS SETOF text
 LANGUAGE sql STABLE
@@ -93,9 +94,9 @@ BEGIN ATOMIC
        AND d.deptype IN ('a', 'i')
      ORDER BY 1;
 END;
-COMMENT ON FUNCTION outbox_internal.what_stays(regclass) IS 'what goes with a table that is adopted';
+COMMENT ON FUNCTION outbox_internal.what_stays(regclass) IS 'objects that stay with a renamed table';
 
--- The privileges on a table, for a view that takes its place. Its owner has all.
+-- Lists the privileges on a table, for the view that replaces it. The owner has all of them.
 CREATE FUNCTION outbox_internal.grants_to_move("table" regclass, layout text, OUT privilege text, OUT grantee text, OUT grantable boolean)
 RETURNS SETOF record
 LANGUAGE sql STABLE
@@ -113,10 +114,11 @@ BEGIN ATOMIC
              WHERE t.attrelid = $1 AND t.attname IN (SELECT l.name FROM outbox_internal.layout_columns(layout) AS l)
            ) AS g(privilege, grantee, grantable);
 END;
-COMMENT ON FUNCTION outbox_internal.grants_to_move(regclass, text) IS 'the privileges on a table that is adopted';
+COMMENT ON FUNCTION outbox_internal.grants_to_move(regclass, text) IS 'privileges on a table that is adopted';
 
--- Runs a statement with the rights of the owner of a table, restricted as VACUUM is, and returns the first row. Whoever
--- reads a table runs code of its owner: functions of its indexes, policies, rules. It must not have the caller's rights.
+-- Runs a statement with the rights of the owner of a table, restricted as VACUUM is, and returns
+-- the first row. Reading a table runs code of its owner: functions of its indexes, policies, rules.
+-- That code must not have the caller's rights.
 CREATE FUNCTION outbox_internal.run_as_owner("table" regclass, statement text)
 RETURNS text[]
 LANGUAGE c VOLATILE STRICT
@@ -152,13 +154,15 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.rows_to_adopt(regclass, text, text) IS 'counts the rows of a table that is adopted';
 
--- Puts a view of the log in the place of an application's outbox table, in one transaction: waits for those who
--- are writing to the table, gives it the name <name>_adopted, makes the view with the same privileges, and
--- enqueues the rows that are not published. Returns what it did; with dry_run what it would do, and does
--- nothing. The condition, over columns of the table, tells which rows are not published, instead of the
--- columns of the layout. The caller, whose the view will be, must own the table. docs/existing-outbox.md.
--- Errors: 42501 he does not; 42703, 42804 the table has not got the columns of the layout; 0A000 it has
--- others (ignore_columns); 22023 no such layout, or condition is missing; 25001 not in READ COMMITTED.
+-- Replaces an application's outbox table by a view of the log, in one transaction: waits for
+-- transactions that write to the table, renames it to <name>_adopted, creates the view with the
+-- same privileges, and enqueues the rows that are not published. Returns what it did. With dry_run
+-- it does nothing, and returns what it would do. `condition`, over columns of the table, tells
+-- which rows are not published, instead of the columns of the layout. The caller must own the
+-- table, and will own the view. See docs/existing-outbox.md.
+-- Errors: 42501 the caller does not own the table; 42703, 42804 the table lacks columns of the
+-- layout; 0A000 it has other columns (ignore_columns); 22023 there is no such layout, or condition
+-- is missing; 25001 not in READ COMMITTED.
 CREATE FUNCTION outbox.adopt(
     "table"        regclass,
     layout         text,
@@ -176,7 +180,7 @@ SET row_security = off
 AS $$
 DECLARE
     its         CONSTANT record := outbox_internal.layout(layout);
-    unpublished CONSTANT text := coalesce(E'(' || condition || E'\n)', its.unpublished); -- it may end with a comment
+    unpublished CONSTANT text := coalesce(E'(' || condition || E'\n)', its.unpublished); -- the condition may end with a comment
     given       CONSTANT text := (SELECT string_agg(quote_ident(l.name), ', ' ORDER BY l.number)
                                     FROM outbox_internal.layout_columns(layout) AS l WHERE l.given);
     schema      name;
@@ -190,7 +194,7 @@ BEGIN
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'a table cannot be adopted in a % transaction', upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'active_sql_transaction',
-                  DETAIL = 'It would not see all rows that others have written.', HINT = 'Use READ COMMITTED.';
+                  DETAIL = 'It would not see all rows that other transactions have written.', HINT = 'Use READ COMMITTED.';
     ELSIF unpublished IS NULL THEN
         RAISE EXCEPTION 'condition is missing'
             USING ERRCODE = 'invalid_parameter_value',
@@ -232,4 +236,4 @@ BEGIN
                                            view, given, $1, unpublished, its.in_order));
 END $$;
 COMMENT ON FUNCTION outbox.adopt(regclass, text, boolean, text, text, text, name[]) IS
-    'puts a view of the log in the place of an outbox table';
+    'replaces an outbox table by a view of the log';

@@ -1,13 +1,15 @@
--- Backfill: events of the rows that a captured table has already, for consumers that have never seen them.
+-- Backfill: events of the existing rows of a captured table, for consumers that have never seen
+-- them.
 --
--- A background worker walks the table by its primary key, a batch per transaction, and writes a snapshot
--- event of each row while it has the row locked (extension/capture/backfill.cpp). Progress is saved in that same
--- transaction; so whatever ends the worker, the next one goes on where events end. Rows that somebody has
--- locked are noted, and done one by one when the walk is over: the worker never waits for one lock while
--- it has another that somebody could wait for longer than it takes to give up (lock_timeout, backfill_main.cpp).
+-- A background worker walks the table by its primary key, one batch per transaction, and writes a
+-- snapshot event of each row while it holds the row's lock (extension/capture/backfill.cpp). The
+-- same transaction saves the progress. So when a worker ends, the next one goes on after the last
+-- event. Rows that are locked by others are recorded, and done one by one after the walk. While the
+-- worker holds locks, it waits for another lock only until lock_timeout, so that no session waits
+-- long for it (backfill_main.cpp).
 --
--- A table with partitions or children is walked one part after the other. What is added to it meanwhile
--- has its own events.
+-- A table with partitions or children is walked one part after the other. Rows added meanwhile have
+-- events of their own.
 
 CREATE TABLE outbox.backfill_task (
     id              bigint      PRIMARY KEY,
@@ -31,27 +33,27 @@ CREATE TABLE outbox.backfill_task (
     finished_at     timestamptz,
     last_error      text
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE outbox.backfill_task IS 'backfills, also those that have ended lately';
-COMMENT ON COLUMN outbox.backfill_task.id IS 'of the operation that started it';
+COMMENT ON TABLE outbox.backfill_task IS 'backfills, including recently ended ones';
+COMMENT ON COLUMN outbox.backfill_task.id IS 'id of the operation that started it';
 COMMENT ON COLUMN outbox.backfill_task.relation IS 'the captured table';
-COMMENT ON COLUMN outbox.backfill_task.role IS 'who asked, and must own the table for as long as it takes';
-COMMENT ON COLUMN outbox.backfill_task.destination IS 'number of the one destination it is for; NULL: all';
+COMMENT ON COLUMN outbox.backfill_task.role IS 'role that started it, and that must own the table until it ends';
+COMMENT ON COLUMN outbox.backfill_task.destination IS 'number of the one destination it is for; null for all';
 COMMENT ON COLUMN outbox.backfill_task.batch IS 'rows per transaction';
-COMMENT ON COLUMN outbox.backfill_task.rate IS 'rows per second, at most; NULL: no limit';
-COMMENT ON COLUMN outbox.backfill_task.max_pending IS 'it waits while a destination has more events than this before it';
+COMMENT ON COLUMN outbox.backfill_task.rate IS 'highest number of rows per second; null for no limit';
+COMMENT ON COLUMN outbox.backfill_task.max_pending IS 'the backfill waits while a destination has more events than this to deliver first';
 COMMENT ON COLUMN outbox.backfill_task.state IS 'running, paused, finished, failed or cancelled';
-COMMENT ON COLUMN outbox.backfill_task.parts IS 'tables that are still to be walked, the first one now';
-COMMENT ON COLUMN outbox.backfill_task.key_columns IS 'by which the first of them is walked; NULL: not begun';
-COMMENT ON COLUMN outbox.backfill_task.last_key IS 'of the last row that was passed; NULL: none';
-COMMENT ON COLUMN outbox.backfill_task.rows_done IS 'rows that need nothing more';
-COMMENT ON COLUMN outbox.backfill_task.rows_estimated IS 'rows of the table, as the planner thought when it began';
-COMMENT ON COLUMN outbox.backfill_task.rows_per_second IS 'over about the last ten seconds';
+COMMENT ON COLUMN outbox.backfill_task.parts IS 'tables still to be walked, starting with the current one';
+COMMENT ON COLUMN outbox.backfill_task.key_columns IS 'key by which the first of them is walked; null if it is not begun';
+COMMENT ON COLUMN outbox.backfill_task.last_key IS 'key of the last row passed; null if none';
+COMMENT ON COLUMN outbox.backfill_task.rows_done IS 'rows that are done';
+COMMENT ON COLUMN outbox.backfill_task.rows_estimated IS 'estimated number of rows of the table at the beginning';
+COMMENT ON COLUMN outbox.backfill_task.rows_per_second IS 'rows per second, over about the last ten seconds';
 COMMENT ON COLUMN outbox.backfill_task.last_xid IS 'transaction of the last batch';
-COMMENT ON COLUMN outbox.backfill_task.last_position IS 'no event of it has a higher position';
-COMMENT ON COLUMN outbox.backfill_task.started_at IS 'when it was asked for';
+COMMENT ON COLUMN outbox.backfill_task.last_position IS 'upper bound of the positions of its events';
+COMMENT ON COLUMN outbox.backfill_task.started_at IS 'when it was requested';
 COMMENT ON COLUMN outbox.backfill_task.updated_at IS 'when the row was written';
 COMMENT ON COLUMN outbox.backfill_task.finished_at IS 'when it finished, failed or was cancelled';
-COMMENT ON COLUMN outbox.backfill_task.last_error IS 'why it failed';
+COMMENT ON COLUMN outbox.backfill_task.last_error IS 'error that made it fail';
 
 CREATE TABLE outbox.backfill_row (
     task        bigint      NOT NULL REFERENCES outbox.backfill_task ON DELETE CASCADE,
@@ -60,20 +62,21 @@ CREATE TABLE outbox.backfill_row (
     key         text[]      NOT NULL,
     tried_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-COMMENT ON TABLE outbox.backfill_row IS 'rows that were locked when a backfill came to them';
+COMMENT ON TABLE outbox.backfill_row IS 'rows that were locked when a backfill reached them';
 COMMENT ON COLUMN outbox.backfill_row.task IS 'the backfill';
-COMMENT ON COLUMN outbox.backfill_row.part IS 'the table they are in';
-COMMENT ON COLUMN outbox.backfill_row.key_columns IS 'columns of their key';
-COMMENT ON COLUMN outbox.backfill_row.key IS 'its values';
-COMMENT ON COLUMN outbox.backfill_row.tried_at IS 'when they were last found to be locked';
+COMMENT ON COLUMN outbox.backfill_row.part IS 'the table of the row';
+COMMENT ON COLUMN outbox.backfill_row.key_columns IS 'columns of the key';
+COMMENT ON COLUMN outbox.backfill_row.key IS 'values of the key';
+COMMENT ON COLUMN outbox.backfill_row.tried_at IS 'when the row was last found locked';
 CREATE INDEX backfill_row_tried ON outbox.backfill_row (task, tried_at);
-COMMENT ON INDEX outbox.backfill_row_tried IS 'finds the row to be tried next';
+COMMENT ON INDEX outbox.backfill_row_tried IS 'finds the row to try next';
 
 SELECT pg_extension_config_dump('outbox.backfill_task', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class) AND role::oid IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_extension_config_dump('outbox.backfill_row',
     'WHERE part::oid IN (SELECT oid FROM pg_catalog.pg_class) AND task IN (SELECT id FROM outbox.backfill_task WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class) AND role::oid IN (SELECT oid FROM pg_catalog.pg_roles))');
 
--- One that comes with a dump waits for outbox.resume_backfill(): the rows of its table may come later.
+-- A backfill restored from a dump waits for outbox.resume_backfill(), because the rows of its table
+-- may be restored later.
 CREATE FUNCTION outbox_internal.adopt_backfill()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -86,22 +89,22 @@ BEGIN
     NEW.last_xid := '0';
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION outbox_internal.adopt_backfill() IS 'pauses a backfill that comes with a dump';
+COMMENT ON FUNCTION outbox_internal.adopt_backfill() IS 'pauses a backfill that is restored from a dump';
 
 CREATE TRIGGER adopt_backfill BEFORE INSERT ON outbox.backfill_task
     FOR EACH ROW EXECUTE FUNCTION outbox_internal.adopt_backfill();
 ALTER TABLE outbox.backfill_task ENABLE ALWAYS TRIGGER adopt_backfill;
-COMMENT ON TRIGGER adopt_backfill ON outbox.backfill_task IS 'pauses a backfill that comes with a dump';
+COMMENT ON TRIGGER adopt_backfill ON outbox.backfill_task IS 'pauses a backfill that is restored from a dump';
 
 -- ---------------------------------------------------------------------------------------------
--- Starting one
+-- Start
 -- ---------------------------------------------------------------------------------------------
 
 CREATE FUNCTION outbox_internal.wake_for_backfill()
 RETURNS void
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_wake_for_backfill';
-COMMENT ON FUNCTION outbox_internal.wake_for_backfill() IS 'at commit the keeper looks for backfills';
+COMMENT ON FUNCTION outbox_internal.wake_for_backfill() IS 'makes the keeper look for backfills at commit';
 
 CREATE FUNCTION outbox_internal.check_can_backfill(part regclass)
 RETURNS void
@@ -109,7 +112,7 @@ LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_check_can_backfill';
 COMMENT ON FUNCTION outbox_internal.check_can_backfill(regclass) IS 'raises an error unless a table is captured and can be walked';
 
--- The tables that have the rows of a table: itself, its partitions or children.
+-- Lists the tables that contain the rows of a table: itself, its partitions or children.
 CREATE FUNCTION outbox_internal.parts_of_table("table" regclass)
 RETURNS regclass[]
 LANGUAGE sql STABLE STRICT
@@ -120,15 +123,15 @@ BEGIN ATOMIC
       JOIN pg_class AS c ON c.oid = part
      WHERE c.relkind = 'r';
 END;
-COMMENT ON FUNCTION outbox_internal.parts_of_table(regclass) IS 'the tables that have the rows of a table';
+COMMENT ON FUNCTION outbox_internal.parts_of_table(regclass) IS 'tables that contain the rows of a table';
 
--- How many rows the planner would expect, by the size that the table has now; but nothing is planned, for that
--- runs functions of the table's owner.
+-- Estimates the number of rows as the planner does, from the present size of the table. Nothing is
+-- planned, because planning runs functions of the table's owner.
 CREATE FUNCTION outbox_internal.estimate_rows(part regclass)
 RETURNS bigint
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_estimate_rows';
-COMMENT ON FUNCTION outbox_internal.estimate_rows(regclass) IS 'about how many rows a table has';
+COMMENT ON FUNCTION outbox_internal.estimate_rows(regclass) IS 'estimated number of rows of a table';
 
 CREATE FUNCTION outbox_internal.check_owner("table" regclass, role regrole)
 RETURNS void
@@ -143,7 +146,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_owner(regclass, regrole) IS 'raises an error unless a role owns a table';
 
--- Events that nobody selects would be written for nobody. Where a column has the topic nobody can know.
+-- Refuses a backfill whose events no destination selects. With a topic column the topics are not
+-- known beforehand.
 CREATE FUNCTION outbox_internal.check_selected("table" regclass, destination name)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -161,10 +165,10 @@ BEGIN
         RAISE EXCEPTION '%', CASE WHEN destination IS NULL THEN format('no destination selects topic "%s"', captured.topic)
                                   ELSE format('destination "%s" does not select topic "%s"', destination, captured.topic) END
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'CREATE SERVER makes a destination; ALTER SERVER ... OPTIONS (SET topics ...) changes which topics it selects.';
+                  HINT = 'CREATE SERVER creates a destination; ALTER SERVER ... OPTIONS (SET topics ...) changes which topics it selects.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_selected(regclass, name) IS 'raises an error if nobody would get the events of a table';
+COMMENT ON FUNCTION outbox_internal.check_selected(regclass, name) IS 'raises an error if no destination selects the events of a table';
 
 CREATE FUNCTION outbox_internal.add_backfill(
     "table" regclass, destination name, batch integer, rate integer, max_pending integer,
@@ -201,12 +205,14 @@ BEGIN
     PERFORM outbox_internal.wake_for_backfill();
     RETURN id;
 END $$;
-COMMENT ON FUNCTION outbox_internal.add_backfill(regclass, name, integer, integer, integer, outbox_internal.caller) IS 'see outbox.backfill()';
+COMMENT ON FUNCTION outbox_internal.add_backfill(regclass, name, integer, integer, integer, outbox_internal.caller) IS 'starts a backfill, for outbox.backfill()';
 
--- Delivers a snapshot event of each row of a captured table: to one destination, or to all that select
--- its topic. Returns the id of the backfill; the view outbox.backfill_progress tells how far it is.
--- Errors: 42501 the table is another's; 42704 there is no such destination; 55000 the table is not
--- captured, or has no unique key, or the destination (none, without it) does not select its topic.
+-- Delivers a snapshot event of each row of a captured table: to one destination, or to all that
+-- select its topic. Returns the id of the backfill; the view outbox.backfill_progress shows its
+-- progress.
+-- Errors: 42501 the caller does not own the table; 42704 there is no such destination; 55000 the
+-- table is not captured or has no unique key, or no destination (or not the given one) selects its
+-- topic.
 CREATE FUNCTION outbox.backfill(
     "table"     regclass,
     destination name    DEFAULT NULL,
@@ -226,7 +232,8 @@ COMMENT ON FUNCTION outbox.backfill(regclass, name, integer, integer, integer) I
 -- Pause, resume, cancel
 -- ---------------------------------------------------------------------------------------------
 
--- By who owns it or may operate destinations. Its worker notices at its next batch at the latest.
+-- Allowed for roles that own the backfill or may operate destinations. The worker notices it at its
+-- next batch.
 CREATE FUNCTION outbox_internal.set_backfill_state(id bigint, from_states text[], to_state text, action text, caller name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -262,9 +269,10 @@ BEGIN
             action || ' backfill', jsonb_build_object('backfill', id));
     PERFORM outbox_internal.wake_for_backfill();
 END $$;
-COMMENT ON FUNCTION outbox_internal.set_backfill_state(bigint, text[], text, text, name) IS 'see outbox.pause_backfill()';
+COMMENT ON FUNCTION outbox_internal.set_backfill_state(bigint, text[], text, text, name) IS 'changes the state of a backfill, for outbox.pause_backfill() and others';
 
--- Errors of all three: 42704 there is no such backfill; 42501 it is another's; 55000 it has ended.
+-- Errors of all three: 42704 there is no such backfill; 42501 it belongs to another role; 55000 it
+-- has ended.
 CREATE FUNCTION outbox.pause_backfill(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -281,7 +289,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.set_backfill_state(id, '{paused, failed}', 'running', 'resume', caller);
 END;
-COMMENT ON FUNCTION outbox.resume_backfill(bigint, outbox_internal.caller) IS 'goes on with a backfill that is paused or has failed, where it was';
+COMMENT ON FUNCTION outbox.resume_backfill(bigint, outbox_internal.caller) IS 'resumes a paused or failed backfill where it stopped';
 
 CREATE FUNCTION outbox.cancel_backfill(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
@@ -290,13 +298,14 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.set_backfill_state(id, '{running, paused, failed}', 'cancelled', 'cancel', caller);
 END;
-COMMENT ON FUNCTION outbox.cancel_backfill(bigint, outbox_internal.caller) IS 'ends a backfill; what it has written is delivered';
+COMMENT ON FUNCTION outbox.cancel_backfill(bigint, outbox_internal.caller) IS 'ends a backfill; events already written are delivered';
 
 -- ---------------------------------------------------------------------------------------------
--- At work
+-- Work
 -- ---------------------------------------------------------------------------------------------
 
--- Writes the events of the rows of a part after a key, but for those that are locked. NULL: the part is gone.
+-- Writes the events of the rows of a part after a key, except those that are locked. Returns NULL
+-- if the part is gone.
 CREATE FUNCTION outbox_internal.write_snapshots(
     part regclass, columns name[], after text[], "limit" integer, only_to integer,
     OUT key_columns name[], OUT rows integer, OUT last_key text[], OUT locked text[])
@@ -311,11 +320,11 @@ LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_write_snapshot';
 COMMENT ON FUNCTION outbox_internal.write_snapshot(regclass, name[], text[], integer) IS 'one row of a backfill';
 
--- Of the destinations that a backfill is for, the one that has the most events before the last one of
--- the backfill, at most. A relay that finds nothing for its destination does not get further by
--- position; that it has looked is enough then.
+-- Returns the destination of the backfill with the most events to deliver before the backfill's
+-- last event, as an upper bound. If a relay finds nothing for its destination, its position does
+-- not advance; then it is enough that it has read that far.
 CREATE FUNCTION outbox_internal.most_behind(task outbox.backfill_task, OUT destination name, OUT pending bigint)
-LANGUAGE plpgsql VOLATILE -- which keeps the plan: it is asked before every batch
+LANGUAGE plpgsql VOLATILE -- plpgsql keeps the plan: this runs before every batch
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -337,7 +346,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.most_behind(outbox.backfill_task) IS 'the destination that a backfill may have to wait for';
 
--- What a backfill must find as it was when it was asked for.
+-- Checks that the table, the role and the destination are still as the backfill requires.
 CREATE FUNCTION outbox_internal.check_backfill(task outbox.backfill_task)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -359,7 +368,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_backfill(outbox.backfill_task) IS 'raises an error if a backfill cannot go on';
 
--- A batch; after the last one of a part, the next part.
+-- Writes one batch. After the last batch of a part it goes on to the next part.
 CREATE FUNCTION outbox_internal.backfill_batch(task outbox.backfill_task)
 RETURNS outbox.backfill_task
 LANGUAGE plpgsql VOLATILE
@@ -386,7 +395,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.backfill_batch(outbox.backfill_task) IS 'a batch of a backfill';
 
--- The next one of the rows that were locked; none is left: the backfill has finished.
+-- Writes the event of the next locked row. If none is left, the backfill has finished.
 CREATE FUNCTION outbox_internal.backfill_locked_row(task outbox.backfill_task)
 RETURNS outbox.backfill_task
 LANGUAGE plpgsql VOLATILE
@@ -407,9 +416,9 @@ BEGIN
     END IF;
     RETURN task;
 END $$;
-COMMENT ON FUNCTION outbox_internal.backfill_locked_row(outbox.backfill_task) IS 'one row of a backfill that was locked';
+COMMENT ON FUNCTION outbox_internal.backfill_locked_row(outbox.backfill_task) IS 'writes the event of a row that was locked';
 
--- Saves how far a backfill has come, with its speed: the older a figure, the less it counts.
+-- Saves the progress of a backfill, and its speed as a moving average.
 CREATE FUNCTION outbox_internal.save_backfill(task outbox.backfill_task, rows bigint)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -432,7 +441,7 @@ BEGIN
         PERFORM outbox_internal.wake_for_backfill();
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.save_backfill(outbox.backfill_task, bigint) IS 'saves how far a backfill has come';
+COMMENT ON FUNCTION outbox_internal.save_backfill(outbox.backfill_task, bigint) IS 'saves the progress of a backfill';
 
 CREATE FUNCTION outbox_internal.fail_backfill(id bigint, error text)
 RETURNS void
@@ -444,14 +453,14 @@ BEGIN ATOMIC
      WHERE t.id = $1;
     SELECT outbox_internal.wake_for_backfill();
 END;
-COMMENT ON FUNCTION outbox_internal.fail_backfill(bigint, text) IS 'notes why a backfill cannot go on';
+COMMENT ON FUNCTION outbox_internal.fail_backfill(bigint, text) IS 'records why a backfill cannot go on';
 
--- One transaction of the worker. What it came to:
---   more     it goes on
---   behind   a destination has to settle something first
---   later    somebody has a lock
---   over     it does not go on
--- Key values are written and read under the same settings, whatever the database prefers.
+-- Runs one transaction of the worker. Results:
+--   more     the backfill goes on
+--   behind   a destination must settle events first
+--   later    another session holds a lock
+--   over     the backfill does not go on
+-- Key values are written and read under fixed settings, whatever the defaults of the database are.
 CREATE FUNCTION outbox_internal.backfill_step(id bigint, OUT outcome text, OUT rows integer, OUT rate integer)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -498,7 +507,7 @@ BEGIN
             outcome := 'over';
     END;
 END $$;
-COMMENT ON FUNCTION outbox_internal.backfill_step(bigint) IS 'what the worker of a backfill does, again and again';
+COMMENT ON FUNCTION outbox_internal.backfill_step(bigint) IS 'one transaction of the worker of a backfill';
 
 -- ---------------------------------------------------------------------------------------------
 -- Progress
@@ -526,9 +535,9 @@ BEGIN ATOMIC
             OR has_table_privilege(caller, 'outbox.status', 'SELECT')
             OR has_table_privilege(caller, 'outbox.operation', 'SELECT'));
 END;
-COMMENT ON FUNCTION outbox_internal.backfill_waits_for(bigint, outbox_internal.caller) IS 'what keeps a backfill from being faster';
+COMMENT ON FUNCTION outbox_internal.backfill_waits_for(bigint, outbox_internal.caller) IS 'what a backfill waits for';
 
--- A role sees its own; who may see how destinations are or operate them, all.
+-- A role sees its own backfills. Roles that may monitor or operate destinations see all.
 CREATE VIEW outbox.backfill_progress WITH (security_barrier) AS
 SELECT t.id, t.relation AS "table", c.destination, t.state, t.rows_done, t.rows_estimated,
        CASE
@@ -549,18 +558,18 @@ SELECT t.id, t.relation AS "table", c.destination, t.state, t.rows_done, t.rows_
  WHERE pg_catalog.pg_has_role(t.role, 'MEMBER')
     OR pg_catalog.has_table_privilege('outbox.status', 'SELECT')
     OR pg_catalog.has_table_privilege('outbox.operation', 'SELECT');
-COMMENT ON VIEW outbox.backfill_progress IS 'how far backfills are';
+COMMENT ON VIEW outbox.backfill_progress IS 'progress of backfills';
 COMMENT ON COLUMN outbox.backfill_progress.id IS 'as outbox.backfill() returned it';
 COMMENT ON COLUMN outbox.backfill_progress."table" IS 'the captured table';
-COMMENT ON COLUMN outbox.backfill_progress.destination IS 'the one it is for; NULL: all';
+COMMENT ON COLUMN outbox.backfill_progress.destination IS 'the one destination it is for; null for all';
 COMMENT ON COLUMN outbox.backfill_progress.state IS 'running, paused, finished, failed or cancelled';
-COMMENT ON COLUMN outbox.backfill_progress.rows_done IS 'rows whose events are in the log, or that have none';
-COMMENT ON COLUMN outbox.backfill_progress.rows_estimated IS 'rows the table had at the beginning, about';
-COMMENT ON COLUMN outbox.backfill_progress.percent IS 'done of those';
-COMMENT ON COLUMN outbox.backfill_progress.rate IS 'rows per second, lately';
-COMMENT ON COLUMN outbox.backfill_progress.started_at IS 'when it was asked for';
+COMMENT ON COLUMN outbox.backfill_progress.rows_done IS 'rows whose events are in the log, or that need no event';
+COMMENT ON COLUMN outbox.backfill_progress.rows_estimated IS 'estimated number of rows of the table at the beginning';
+COMMENT ON COLUMN outbox.backfill_progress.percent IS 'rows_done in percent of rows_estimated';
+COMMENT ON COLUMN outbox.backfill_progress.rate IS 'recent rows per second';
+COMMENT ON COLUMN outbox.backfill_progress.started_at IS 'when it was requested';
 COMMENT ON COLUMN outbox.backfill_progress.finished_at IS 'when it finished, failed or was cancelled';
-COMMENT ON COLUMN outbox.backfill_progress.expected_end IS 'at this rate';
-COMMENT ON COLUMN outbox.backfill_progress.waiting_for IS 'what keeps it from being faster; NULL: nothing but itself';
-COMMENT ON COLUMN outbox.backfill_progress.locked_rows IS 'rows that others had locked, to be done at the end';
-COMMENT ON COLUMN outbox.backfill_progress.last_error IS 'why it failed';
+COMMENT ON COLUMN outbox.backfill_progress.expected_end IS 'estimated end at this rate';
+COMMENT ON COLUMN outbox.backfill_progress.waiting_for IS 'what it waits for; null if nothing';
+COMMENT ON COLUMN outbox.backfill_progress.locked_rows IS 'rows that were locked, to be done at the end';
+COMMENT ON COLUMN outbox.backfill_progress.last_error IS 'error that made it fail';

@@ -1,6 +1,6 @@
--- outbox.capture(): the changes of a table become events. docs/capture.md says how.
+-- outbox.capture() makes changes of a table events. See docs/capture.md.
 
--- Which events a table gets by default: those of order_line are called OrderLine...
+-- Makes default event types: those of table order_line begin with OrderLine.
 CREATE FUNCTION outbox_internal.event_type_of(aggregate_type text, suffix text)
 RETURNS text
 LANGUAGE sql IMMUTABLE STRICT
@@ -9,7 +9,7 @@ BEGIN ATOMIC
     SELECT string_agg(upper(left(part, 1)) || substr(part, 2), '' ORDER BY number) || suffix
       FROM regexp_split_to_table(aggregate_type, '[-_ .:/]+') WITH ORDINALITY AS p(part, number);
 END;
-COMMENT ON FUNCTION outbox_internal.event_type_of(text, text) IS 'the event type that an aggregate type gives';
+COMMENT ON FUNCTION outbox_internal.event_type_of(text, text) IS 'default event type of an aggregate type';
 
 CREATE FUNCTION outbox_internal.row_key_of("table" regclass)
 RETURNS name[]
@@ -22,7 +22,7 @@ BEGIN ATOMIC
       JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
      WHERE i.indrelid = "table" AND i.indisprimary;
 END;
-COMMENT ON FUNCTION outbox_internal.row_key_of(regclass) IS 'the columns of the primary key';
+COMMENT ON FUNCTION outbox_internal.row_key_of(regclass) IS 'columns of the primary key';
 
 CREATE FUNCTION outbox_internal.check_capturable("table" regclass)
 RETURNS void
@@ -63,7 +63,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.check_capturable(regclass) IS 'refuses what cannot be captured';
+COMMENT ON FUNCTION outbox_internal.check_capturable(regclass) IS 'refuses a table that cannot be captured';
 
 CREATE FUNCTION outbox_internal.check_choice(argument text, value text, choices text[])
 RETURNS void
@@ -76,10 +76,10 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.check_choice(text, text, text[]) IS 'refuses what is not one of the choices';
+COMMENT ON FUNCTION outbox_internal.check_choice(text, text, text[]) IS 'refuses a value that is not one of the choices';
 
--- A row that moves to another partition is deleted and inserted. For the same aggregate these would be
--- two events of one version.
+-- A row that moves to another partition is deleted and inserted. For the same aggregate that would
+-- be two events with one version.
 CREATE FUNCTION outbox_internal.check_moves("table" regclass, aggregate_id name[])
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -97,7 +97,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.check_moves(regclass, name[]) IS 'refuses a version where rows may move';
+COMMENT ON FUNCTION outbox_internal.check_moves(regclass, name[]) IS 'refuses a version column where rows may move between partitions';
 
 CREATE VIEW outbox.captures AS
 SELECT c.relation AS captured,
@@ -124,11 +124,11 @@ SELECT c.relation AS captured,
                                     OR CASE WHEN c.columns IS NULL THEN a.attname <> ALL (c.excluded) AND a.attgenerated <> 'v'
                                             ELSE a.attname = ANY (c.columns) END AS in_payload) AS i
          WHERE a.attrelid = c.relation AND a.attnum > 0 AND NOT a.attisdropped) AS p;
-COMMENT ON VIEW outbox.captures IS 'which tables are captured, and how';
+COMMENT ON VIEW outbox.captures IS 'captured tables, and how they are captured';
 COMMENT ON COLUMN outbox.captures.captured IS 'the table, with its partitions and children';
-COMMENT ON COLUMN outbox.captures.columns IS 'what payloads have';
-COMMENT ON COLUMN outbox.captures.not_captured IS 'the other columns; among them those that were added since';
-COMMENT ON COLUMN outbox.captures.enabled IS 'false: somebody has dropped or switched off its triggers';
+COMMENT ON COLUMN outbox.captures.columns IS 'columns in payloads';
+COMMENT ON COLUMN outbox.captures.not_captured IS 'other columns, including those added since';
+COMMENT ON COLUMN outbox.captures.enabled IS 'false if its triggers were dropped or disabled';
 
 CREATE FUNCTION outbox.capture(
     "table"        regclass,
@@ -240,7 +240,7 @@ BEGIN
     captured.fire := fire;
     captured.known_columns := '{}'; -- a trigger fills these
     captured.known_members := '{}';
-    captured.captured_by := current_user; -- as outbox_internal.save_captured() says, too, and when
+    captured.captured_by := current_user; -- outbox_internal.save_captured() sets it again, and captured_at
     captured.captured_at := clock_timestamp();
 
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
@@ -257,9 +257,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox.capture(regclass, text, name[], name, text, name, name[], jsonb, name[], name[], text, text, boolean, text, text, text, text, text, text, text, text, text, boolean) IS
-    'has the changes of a table become events';
+    'makes changes of a table events';
 
--- False: it was not captured.
+-- Returns false if the table was not captured.
 CREATE FUNCTION outbox.uncapture("table" regclass)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -279,4 +279,4 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION outbox.uncapture(regclass) IS 'has the changes of a table not become events any more';
+COMMENT ON FUNCTION outbox.uncapture(regclass) IS 'ends the capture of a table';

@@ -1,8 +1,8 @@
--- Captured tables: those whose changes become events by triggers. outbox.capture() (capture.sql) makes
--- the rows; extension/capture/capture_config.cpp names the columns in this order.
+-- Captured tables: triggers make their changes events. outbox.capture() (capture.sql) writes the
+-- rows; extension/capture/capture_config.cpp names the columns in this order.
 --
--- Columns are known by their names. The tables they belong to may be altered, and have them in another
--- order after a dump is restored; the event triggers below follow them.
+-- Columns of captured tables are stored by name. These tables may be altered, and may have another
+-- order of columns after a restore; the event triggers below follow such changes.
 CREATE TABLE outbox.captured (
     relation       regclass    PRIMARY KEY,
     aggregate_type text        NOT NULL,
@@ -33,35 +33,35 @@ CREATE TABLE outbox.captured (
 );
 COMMENT ON TABLE outbox.captured IS 'tables whose changes become events; see outbox.capture()';
 COMMENT ON COLUMN outbox.captured.relation IS 'the table, with its partitions and children';
-COMMENT ON COLUMN outbox.captured.aggregate_type IS 'of its events';
+COMMENT ON COLUMN outbox.captured.aggregate_type IS 'aggregate type of its events';
 COMMENT ON COLUMN outbox.captured.aggregate_id IS 'columns that make the aggregate id';
 COMMENT ON COLUMN outbox.captured.row_key IS 'columns of the primary key';
-COMMENT ON COLUMN outbox.captured.version IS 'column with the version; NULL: the position of an event is its version';
-COMMENT ON COLUMN outbox.captured.topic IS 'of its events, where topic_column does not say another';
+COMMENT ON COLUMN outbox.captured.version IS 'column with the version; null if the position of an event is its version';
+COMMENT ON COLUMN outbox.captured.topic IS 'topic of its events, unless topic_column has another';
 COMMENT ON COLUMN outbox.captured.topic_column IS 'column with the topic';
-COMMENT ON COLUMN outbox.captured.ordering_key IS 'columns that make the ordering key; none: no order; NULL: the aggregate id';
+COMMENT ON COLUMN outbox.captured.ordering_key IS 'columns that make the ordering key; empty for no order; null for the aggregate id';
 COMMENT ON COLUMN outbox.captured.headers IS 'column of each header';
-COMMENT ON COLUMN outbox.captured.columns IS 'what is captured; NULL: all that is not excluded';
-COMMENT ON COLUMN outbox.captured.excluded IS 'what is not captured';
+COMMENT ON COLUMN outbox.captured.columns IS 'captured columns; null for all that are not excluded';
+COMMENT ON COLUMN outbox.captured.excluded IS 'columns that are not captured';
 COMMENT ON COLUMN outbox.captured.on_update IS 'payload of events of updates';
-COMMENT ON COLUMN outbox.captured.old_values IS 'whether changed columns come with what they were';
+COMMENT ON COLUMN outbox.captured.old_values IS 'whether events include the old values of changed columns';
 COMMENT ON COLUMN outbox.captured.on_delete IS 'payload of events of deletes';
-COMMENT ON COLUMN outbox.captured.conditional IS 'whether there is a condition, which the triggers have';
-COMMENT ON COLUMN outbox.captured.insert_type IS 'event type';
-COMMENT ON COLUMN outbox.captured.update_type IS 'event type';
-COMMENT ON COLUMN outbox.captured.delete_type IS 'event type';
-COMMENT ON COLUMN outbox.captured.truncate_type IS 'event type';
-COMMENT ON COLUMN outbox.captured.snapshot_type IS 'event type';
-COMMENT ON COLUMN outbox.captured.on_truncate IS 'what TRUNCATE does';
+COMMENT ON COLUMN outbox.captured.conditional IS 'whether the triggers have a condition';
+COMMENT ON COLUMN outbox.captured.insert_type IS 'event type of inserts';
+COMMENT ON COLUMN outbox.captured.update_type IS 'event type of updates';
+COMMENT ON COLUMN outbox.captured.delete_type IS 'event type of deletes';
+COMMENT ON COLUMN outbox.captured.truncate_type IS 'event type of TRUNCATE';
+COMMENT ON COLUMN outbox.captured.snapshot_type IS 'event type of snapshots';
+COMMENT ON COLUMN outbox.captured.on_truncate IS 'effect of TRUNCATE: refuse, announce or ignore';
 COMMENT ON COLUMN outbox.captured.fire IS 'when the triggers fire: session_replication_role';
-COMMENT ON COLUMN outbox.captured.known_columns IS 'names of the columns of the table by number, as they were last; so a rename is seen';
-COMMENT ON COLUMN outbox.captured.known_members IS 'the table, its partitions and children, as they were last';
+COMMENT ON COLUMN outbox.captured.known_columns IS 'last known names of the columns of the table by number, to detect a rename';
+COMMENT ON COLUMN outbox.captured.known_members IS 'last known partitions and children, with the table itself';
 COMMENT ON COLUMN outbox.captured.captured_by IS 'the role that called outbox.capture()';
-COMMENT ON COLUMN outbox.captured.captured_at IS 'when';
+COMMENT ON COLUMN outbox.captured.captured_at IS 'when it was called';
 
 SELECT pg_extension_config_dump('outbox.captured', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class)');
 
--- Dropped ones are NULL.
+-- Dropped columns are NULL.
 CREATE FUNCTION outbox_internal.columns_of("table" regclass)
 RETURNS name[]
 LANGUAGE sql STABLE STRICT
@@ -76,21 +76,21 @@ COMMENT ON FUNCTION outbox_internal.columns_of(regclass) IS 'names of the column
 CREATE TRIGGER captured_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.captured
     FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.table_changed();
 ALTER TABLE outbox.captured ENABLE ALWAYS TRIGGER captured_changed;
-COMMENT ON TRIGGER captured_changed ON outbox.captured IS 'has sessions read the table again';
+COMMENT ON TRIGGER captured_changed ON outbox.captured IS 'makes sessions read the table again';
 
 CREATE FUNCTION outbox_internal.save_captured(captured outbox.captured)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_save_captured';
-COMMENT ON FUNCTION outbox_internal.save_captured(outbox.captured) IS 'notes that a table is captured, for its owner';
+COMMENT ON FUNCTION outbox_internal.save_captured(outbox.captured) IS 'records that a table is captured, on behalf of its owner';
 
 CREATE FUNCTION outbox_internal.forget_captured("table" regclass)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_forget_captured';
-COMMENT ON FUNCTION outbox_internal.forget_captured(regclass) IS 'notes that a table is not captured, for its owner';
+COMMENT ON FUNCTION outbox_internal.forget_captured(regclass) IS 'records that a table is not captured, on behalf of its owner';
 
 CREATE FUNCTION outbox_internal.check_captured("table" regclass)
 RETURNS void
@@ -103,19 +103,20 @@ CREATE FUNCTION outbox.capture_row()
 RETURNS trigger
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'outbox_capture_row';
-COMMENT ON FUNCTION outbox.capture_row() IS 'makes an event of a changed row';
+COMMENT ON FUNCTION outbox.capture_row() IS 'writes an event of a changed row';
 
 CREATE FUNCTION outbox.capture_truncate()
 RETURNS trigger
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'outbox_capture_truncate';
-COMMENT ON FUNCTION outbox.capture_truncate() IS 'makes an event of TRUNCATE, or refuses it';
+COMMENT ON FUNCTION outbox.capture_truncate() IS 'writes an event of TRUNCATE, or refuses it';
 
 -- ---------------------------------------------------------------------------------------------
 -- Triggers
 -- ---------------------------------------------------------------------------------------------
 
--- The table, its partitions and children, and theirs, but not temporary ones: those are another session's.
+-- Returns the table with all its partitions and children, except temporary tables of other
+-- sessions.
 CREATE FUNCTION outbox_internal.captured_tree("table" regclass)
 RETURNS SETOF regclass
 LANGUAGE sql STABLE STRICT
@@ -133,7 +134,7 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.captured_tree(regclass) IS 'a table with its partitions and children';
 
--- Also when a dump is restored, where columns may have other numbers.
+-- Fires also when a dump is restored, where columns may have other numbers.
 CREATE FUNCTION outbox_internal.know_table()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -145,30 +146,31 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.know_table() IS 'notes what a captured table consists of';
+COMMENT ON FUNCTION outbox_internal.know_table() IS 'records the columns and members of a captured table';
 
 CREATE TRIGGER know_table BEFORE INSERT ON outbox.captured
     FOR EACH ROW EXECUTE FUNCTION outbox_internal.know_table();
 ALTER TABLE outbox.captured ENABLE ALWAYS TRIGGER know_table;
-COMMENT ON TRIGGER know_table ON outbox.captured IS 'notes what the table consists of';
+COMMENT ON TRIGGER know_table ON outbox.captured IS 'records the columns and members of the table';
 
--- The condition as SQL over the columns of the table; NULL: all rows are captured.
+-- Returns the condition as SQL over the columns of the table; NULL if all rows are captured.
 CREATE FUNCTION outbox.capture_condition("table" regclass)
 RETURNS text
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- That of the delete trigger is about OLD, which pg_get_expr() takes for the table. The owner may have put
-    -- another trigger in its place, about rows that pg_get_expr() does not know.
+    -- The condition of the delete trigger is about OLD, which pg_get_expr() takes for the table.
+    -- The owner may have replaced this trigger by another with rows that pg_get_expr() does not
+    -- know.
     SELECT pg_get_expr(t.tgqual, t.tgrelid)
       FROM pg_trigger AS t
      WHERE t.tgrelid = "table" AND t.tgname = '00_outbox_capture_delete'
        AND t.tgfoid = 'outbox.capture_row'::regproc AND t.tgtype = 9; -- AFTER DELETE, FOR EACH ROW
 END;
-COMMENT ON FUNCTION outbox.capture_condition(regclass) IS 'which rows of a captured table are captured; NULL: all';
+COMMENT ON FUNCTION outbox.capture_condition(regclass) IS 'condition for captured rows of a table; null if all are captured';
 
--- Triggers fire in the order of their names. These come first, for what another trigger changes has to
--- come later in the log.
+-- Triggers fire in the order of their names. These come first, because changes by other triggers
+-- must come later in the log.
 CREATE FUNCTION outbox_internal.add_capture_triggers(member regclass, condition text, on_truncate text)
 RETURNS void
 LANGUAGE c VOLATILE
@@ -181,7 +183,7 @@ RETURNS void
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_set_capture_fire';
-COMMENT ON FUNCTION outbox_internal.set_capture_fire(regclass, text) IS 'says when the triggers that capture a table fire';
+COMMENT ON FUNCTION outbox_internal.set_capture_fire(regclass, text) IS 'sets when the triggers that capture a table fire';
 
 CREATE FUNCTION outbox_internal.trigger_state(fire text)
 RETURNS "char"
@@ -190,20 +192,21 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE fire WHEN 'replica' THEN 'R' WHEN 'always' THEN 'A' ELSE 'O' END::"char";
 END;
-COMMENT ON FUNCTION outbox_internal.trigger_state(text) IS 'pg_trigger.tgenabled of triggers that fire so';
+COMMENT ON FUNCTION outbox_internal.trigger_state(text) IS 'pg_trigger.tgenabled for a value of captured.fire';
 
 CREATE FUNCTION outbox_internal.drop_capture_triggers(member regclass)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_drop_capture_triggers';
-COMMENT ON FUNCTION outbox_internal.drop_capture_triggers(regclass) IS 'takes the triggers that capture it from a table';
+COMMENT ON FUNCTION outbox_internal.drop_capture_triggers(regclass) IS 'drops the triggers that capture a table';
 
 -- ---------------------------------------------------------------------------------------------
 -- Tables that are altered or dropped
 -- ---------------------------------------------------------------------------------------------
 
--- What columns are called now; those that are gone keep their names, for nobody to take them for others.
+-- Returns the present names of columns. Names of dropped columns stay, so that they are not taken
+-- for others.
 CREATE FUNCTION outbox_internal.follow_names(names name[], before name[], now name[])
 RETURNS name[]
 LANGUAGE sql IMMUTABLE STRICT
@@ -227,7 +230,8 @@ BEGIN ATOMIC
            ordering_key = outbox_internal.follow_names(c.ordering_key, c.known_columns, t.now),
            headers = (SELECT jsonb_object_agg(h.key, (outbox_internal.follow_names(ARRAY[h.value::name], c.known_columns, t.now))[1])
                         FROM jsonb_each_text(c.headers) AS h),
-           -- A dropped one is forgotten here. What was excluded once stays so, should it come again.
+           -- A dropped column is removed from the list. An excluded column stays excluded if it is
+           -- added again.
            columns = outbox_internal.follow_names(CASE WHEN c.columns IS NOT NULL THEN
                                              array(SELECT n.name FROM unnest(c.columns) WITH ORDINALITY AS n(name, place)
                                                     WHERE n.name <> ALL (t.gone) ORDER BY n.place) END, c.known_columns, t.now),
@@ -243,7 +247,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.follow_columns(regclass) IS 'follows renamed and dropped columns of a captured table';
 
--- Three row triggers, as outbox_internal.add_capture_triggers() makes them: AFTER INSERT, UPDATE, DELETE.
+-- Looks for the three row triggers of outbox_internal.add_capture_triggers(): AFTER INSERT, UPDATE,
+-- DELETE.
 CREATE FUNCTION outbox_internal.has_capture_triggers("table" regclass)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT
@@ -254,7 +259,7 @@ BEGIN ATOMIC
      WHERE t.tgrelid = "table" AND t.tgfoid = 'outbox.capture_row'::regproc
        AND (t.tgname, t.tgtype) IN (('00_outbox_capture_insert', 5), ('00_outbox_capture_update', 17), ('00_outbox_capture_delete', 9));
 END;
-COMMENT ON FUNCTION outbox_internal.has_capture_triggers(regclass) IS 'whether a table has its triggers; not yet, while a dump is restored';
+COMMENT ON FUNCTION outbox_internal.has_capture_triggers(regclass) IS 'returns whether a table has its triggers; not yet while a dump is restored';
 
 CREATE FUNCTION outbox_internal.add_capture_triggers_to_all(captured regclass)
 RETURNS void
@@ -277,8 +282,8 @@ END
 $$;
 COMMENT ON FUNCTION outbox_internal.add_capture_triggers_to_all(regclass) IS 'gives partitions and children the triggers of a captured table';
 
--- New partitions and children get the triggers, those that are none any more lose them. Whatever the owner has done
--- to the triggers: that a capture cannot follow is no error in the statement.
+-- Gives new partitions and children the triggers, and drops those of former ones. The owner may
+-- have changed the triggers, so a capture that cannot follow must not make the statement fail.
 CREATE FUNCTION outbox_internal.follow_members(captured regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -299,7 +304,7 @@ BEGIN
         WHEN transaction_rollback OR insufficient_resources OR operator_intervention OR lock_not_available THEN
             RAISE;
         WHEN OTHERS THEN
-            UPDATE outbox.captured AS c -- to be tried again next time
+            UPDATE outbox.captured AS c -- try again next time
                SET known_members = array(SELECT m FROM unnest(now) AS m WHERE m = ANY (before))
              WHERE c.relation = captured;
             RAISE WARNING 'new partitions and children of table % are not captured: %', captured, SQLERRM
@@ -309,7 +314,8 @@ END
 $$;
 COMMENT ON FUNCTION outbox_internal.follow_members(regclass) IS 'follows new and former partitions and children of a captured table';
 
--- Tables that were altered, with those that were altered with them: partitions and children, tables of a type.
+-- Returns the altered tables, and those that are altered with them: partitions and children, tables
+-- of a type.
 CREATE FUNCTION outbox_internal.altered_with(tables oid[])
 RETURNS oid[]
 LANGUAGE sql STABLE STRICT
@@ -332,8 +338,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.altered_with(oid[]) IS 'tables that are altered together with some';
 
--- The captured tables that are concerned when something happens to these: they are among them, or above them. Of all
--- others nothing is looked at: a capture is a matter of those who own its tables.
+-- Returns the captured tables among these tables or above them. No other table is looked at,
+-- because a capture concerns only the owners of its tables.
 CREATE FUNCTION outbox_internal.captures_of(tables oid[])
 RETURNS SETOF regclass
 LANGUAGE sql STABLE STRICT
@@ -351,10 +357,11 @@ BEGIN ATOMIC
      WHERE c.relation::oid = ANY (a.relations) OR c.known_members && a.relations
      ORDER BY c.relation::oid;
 END;
-COMMENT ON FUNCTION outbox_internal.captures_of(oid[]) IS 'the captured tables that some tables belong to';
+COMMENT ON FUNCTION outbox_internal.captures_of(oid[]) IS 'captured tables that some tables belong to';
 
--- The capture does not fit the table any more, or does not work. Who has altered it is told; nobody else is kept from
--- altering its own: with an owner of its own, a partition or child has only a warning.
+-- The capture does not fit the table any more, or does not work. That is an error for the role that
+-- has altered it. A partition or child with another owner only causes a warning, because nobody
+-- else may keep that owner from altering it.
 CREATE FUNCTION outbox_internal.check_member(captured regclass, member regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -373,8 +380,9 @@ END
 $$;
 COMMENT ON FUNCTION outbox_internal.check_member(regclass, regclass) IS 'refuses or reports that a capture does not fit a table any more';
 
--- The owner of the extension can rename the table. Statements of others go on, for most have nothing to do with captures.
--- No event is lost meanwhile: changes of captured tables are refused. A view in its place is not read: it has code.
+-- The owner of the extension can rename the table. Statements of other roles go on, because most
+-- have nothing to do with captures. No event is lost meanwhile: changes of captured tables are
+-- refused. A view in its place is not read, because it may contain code.
 CREATE FUNCTION outbox_internal.has_captured_table()
 RETURNS boolean
 LANGUAGE plpgsql STABLE
@@ -385,13 +393,13 @@ BEGIN
         RETURN true;
     END IF;
     RAISE WARNING 'captures do not follow this statement: table outbox.captured does not exist'
-        USING HINT = 'If it was renamed, rename it back, and call outbox.capture() with replace => true for the captured tables that were altered meanwhile.';
+        USING HINT = 'If it was renamed, rename it back, and call outbox.capture() with replace => true for captured tables that were altered meanwhile.';
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.has_captured_table() IS 'whether captures can be looked up; warns if not';
+COMMENT ON FUNCTION outbox_internal.has_captured_table() IS 'returns whether captures can be looked up; warns if not';
 
--- What the captures cannot do without is not altered.
+-- Refuses changes of tables that their captures cannot do without.
 CREATE FUNCTION outbox_internal.follow_altered_tables()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -413,7 +421,7 @@ BEGIN
     FOR captured IN SELECT outbox_internal.captures_of(altered) LOOP
         PERFORM outbox_internal.follow_columns(captured);
         PERFORM outbox_internal.follow_members(captured);
-        UPDATE outbox.captured AS c SET relation = c.relation WHERE c.relation = captured; -- sessions look again
+        UPDATE outbox.captured AS c SET relation = c.relation WHERE c.relation = captured; -- makes sessions look again
         IF outbox_internal.has_capture_triggers(captured) THEN
             FOR member IN SELECT m FROM outbox_internal.captured_tree(captured) AS m WHERE m::oid = ANY (altered) LOOP
                 PERFORM outbox_internal.check_member(captured, member);
@@ -422,13 +430,13 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.follow_altered_tables() IS 'keeps captures right when their tables are altered';
+COMMENT ON FUNCTION outbox_internal.follow_altered_tables() IS 'updates captures when their tables are altered';
 
 CREATE EVENT TRIGGER outbox_follow_altered_tables ON ddl_command_end
     WHEN tag IN ('ALTER TABLE', 'CREATE TABLE', 'ALTER FOREIGN TABLE', 'CREATE FOREIGN TABLE', 'CREATE SCHEMA', 'ALTER TYPE')
     EXECUTE FUNCTION outbox_internal.follow_altered_tables();
 ALTER EVENT TRIGGER outbox_follow_altered_tables ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER outbox_follow_altered_tables IS 'keeps captures right when their tables are altered';
+COMMENT ON EVENT TRIGGER outbox_follow_altered_tables IS 'updates captures when their tables are altered';
 
 CREATE FUNCTION outbox_internal.follow_dropped_tables()
 RETURNS event_trigger
@@ -436,7 +444,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    changed oid[]; -- dropped, or without a column it had
+    changed oid[]; -- dropped tables, and tables that lost a column
     dropped oid[];
 BEGIN
     IF NOT outbox_internal.has_captured_table() THEN
@@ -456,8 +464,8 @@ BEGIN
     PERFORM outbox_internal.follow_columns(captured) FROM outbox_internal.captures_of(changed) AS captured;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.follow_dropped_tables() IS 'forgets dropped tables, and columns';
+COMMENT ON FUNCTION outbox_internal.follow_dropped_tables() IS 'forgets dropped tables and columns';
 
 CREATE EVENT TRIGGER outbox_follow_dropped_tables ON sql_drop EXECUTE FUNCTION outbox_internal.follow_dropped_tables();
 ALTER EVENT TRIGGER outbox_follow_dropped_tables ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER outbox_follow_dropped_tables IS 'forgets dropped tables, and columns';
+COMMENT ON EVENT TRIGGER outbox_follow_dropped_tables IS 'forgets dropped tables and columns';

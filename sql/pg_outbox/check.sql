@@ -1,9 +1,9 @@
--- Whether a destination can be used as it is configured, for whoever sets one up. A background worker
--- of its own looks, as the relay would; nothing is published, and nothing changes at the destination.
+-- Checks whether a destination can be used as it is configured. A background worker does it in the
+-- way of the relay; it publishes nothing, and changes nothing at the destination.
 
--- Events that tell which topics or queues a destination needs: the topic to look for, or else those
--- that the option `topics` names without a wildcard, and of the last events of the log those that the
--- destination takes. Where nothing but the topic is known, the rest is NULL.
+-- Returns events from which the names of topics or queues are made: for the given topic, or else
+-- for the topics that the option `topics` names without a wildcard, and of the last events of the
+-- log those that the destination selects. If only the topic is known, the rest is NULL.
 CREATE FUNCTION outbox_internal.events_to_check(
     destination        name,
     looked_for         text,
@@ -29,17 +29,17 @@ BEGIN ATOMIC
              ELSE e.topic = looked_for
            END;
 END;
-COMMENT ON FUNCTION outbox_internal.events_to_check(name, text) IS 'events whose topics or queues a check looks for';
+COMMENT ON FUNCTION outbox_internal.events_to_check(name, text) IS 'events whose topics or queues are checked';
 
 CREATE FUNCTION outbox_internal.run_check(server oid, topic text, OUT subject text, OUT ok boolean, OUT detail text)
 RETURNS SETOF record
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_run_check';
-COMMENT ON FUNCTION outbox_internal.run_check(oid, text) IS 'has a background worker check a destination';
+COMMENT ON FUNCTION outbox_internal.run_check(oid, text) IS 'starts a background worker that checks a destination';
 
--- One row for each step, in the order in which a relay would take it; the first that is not ok says
--- what is wrong and mostly ends the check. `topic`: what events to come will have, where that decides
--- which topic or queue of the destination they go to.
+-- Returns one row for each step, in the order in which a relay takes it. The first row that is not
+-- ok says what is wrong, and usually ends the check. `topic` is the topic of future events, where
+-- that decides which topic or queue of the destination they go to.
 -- Errors: 42704 there is no such destination; 53400 no background worker could be started.
 CREATE FUNCTION outbox.check_destination(name text, topic text DEFAULT NULL)
 RETURNS TABLE (subject text, ok boolean, detail text)
@@ -58,4 +58,4 @@ BEGIN
     RETURN QUERY SELECT * FROM outbox_internal.run_check(server, $2);
 END $$;
 COMMENT ON FUNCTION outbox.check_destination(text, text) IS
-    'tells what is wrong with a destination, without publishing anything';
+    'checks a destination without publishing anything';

@@ -1,9 +1,11 @@
--- How far each destination has come. One row per destination, updated by its relay alone, at most
--- every outbox.cursor_flush_interval. No index on purpose: the relay finds its row by ctid, which
--- costs the same however many dead versions a held snapshot keeps alive.
+-- Cursors of destinations: how far each one has delivered. There is one row per destination. Only
+-- its relay updates it, at most every outbox.cursor_flush_interval. It has no index on purpose: the
+-- relay finds its row by ctid, which costs the same however many dead versions a held snapshot
+-- keeps alive.
 --
--- A destination is known by its name here and in outbox.delivery. Names last through dumps, copies and
--- pg_upgrade, which oids do not; and they are followed when servers are renamed or dropped, below.
+-- Here and in outbox.delivery a destination is identified by its name. Names last through dumps,
+-- copies and pg_upgrade, and OIDs do not. The event triggers below follow servers that are renamed
+-- or dropped.
 CREATE SEQUENCE outbox.destination_number AS integer;
 COMMENT ON SEQUENCE outbox.destination_number IS 'numbers of destinations';
 SELECT pg_extension_config_dump('outbox.destination_number', '');
@@ -27,30 +29,31 @@ CREATE TABLE outbox.cursor (
     first_batch       bigint,
     next_batch        bigint
 );
-COMMENT ON TABLE outbox.cursor IS 'how far each destination has come';
-COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server; default: outbox.default_destination';
-COMMENT ON COLUMN outbox.cursor.number IS 'of the destination, for as long as it lives; see outbox.event.only_to';
-COMMENT ON COLUMN outbox.cursor.server IS 'the foreign server when the relay started; 0: outbox.default_destination';
-COMMENT ON COLUMN outbox.cursor.done IS 'the events of all transactions that had finished in this snapshot are settled';
-COMMENT ON COLUMN outbox.cursor.upto IS 'of the window that ends here, the events up to position are settled as well; NULL: none';
+COMMENT ON TABLE outbox.cursor IS 'cursors of destinations: which events they have settled';
+COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server, or default for outbox.default_destination';
+COMMENT ON COLUMN outbox.cursor.number IS 'number of the destination, which never changes; see outbox.event.only_to';
+COMMENT ON COLUMN outbox.cursor.server IS 'OID of the foreign server when the relay started; 0 for outbox.default_destination';
+COMMENT ON COLUMN outbox.cursor.done IS 'events of all transactions that had finished in this snapshot are settled';
+COMMENT ON COLUMN outbox.cursor.upto IS 'end of a window whose events up to position are settled as well; null if none';
 COMMENT ON COLUMN outbox.cursor.position IS 'highest settled position';
-COMMENT ON COLUMN outbox.cursor.system_identifier IS 'the cluster whose transactions the snapshots speak of';
+COMMENT ON COLUMN outbox.cursor.system_identifier IS 'the cluster to which the transactions of the snapshots belong';
 COMMENT ON COLUMN outbox.cursor.lease IS 'token of the relay that may settle; a new relay takes a new one';
 COMMENT ON COLUMN outbox.cursor.saved_at IS 'when the row was written';
-COMMENT ON COLUMN outbox.cursor.paused IS 'nothing is delivered until outbox.resume()';
-COMMENT ON COLUMN outbox.cursor.detached_at IS 'since then it does not hold the log: see outbox.on_full_log; NULL: it does';
-COMMENT ON COLUMN outbox.cursor.inserted_by IS 'the transaction that made the row; so one that comes with a dump is known';
-COMMENT ON COLUMN outbox.cursor.dumped_done IS 'done as it came with a dump; NULL: it did not; see restore.sql';
-COMMENT ON COLUMN outbox.cursor.dumped_upto IS 'upto as it came with a dump';
-COMMENT ON COLUMN outbox.cursor.lanes IS 'pull: batches were dealt out to so many lanes';
--- A search for the first batch of a lane starts here, and so meets no dead rows that an old snapshot keeps.
-COMMENT ON COLUMN outbox.cursor.first_batch IS 'pull: there are no batches with a lower number';
-COMMENT ON COLUMN outbox.cursor.next_batch IS 'pull: number of the next batch';
+COMMENT ON COLUMN outbox.cursor.paused IS 'true if nothing is delivered until outbox.resume()';
+COMMENT ON COLUMN outbox.cursor.detached_at IS 'time since which it does not hold the log, see outbox.on_full_log; null if it does';
+COMMENT ON COLUMN outbox.cursor.inserted_by IS 'transaction that inserted the row, to detect a row restored from a dump';
+COMMENT ON COLUMN outbox.cursor.dumped_done IS 'value of done in a restored dump, or null; see restore.sql';
+COMMENT ON COLUMN outbox.cursor.dumped_upto IS 'value of upto in a restored dump, or null';
+COMMENT ON COLUMN outbox.cursor.lanes IS 'number of lanes of a pull destination when batches were made';
+-- A search for the first batch of a lane starts at first_batch, so that it skips dead rows that an
+-- old snapshot keeps.
+COMMENT ON COLUMN outbox.cursor.first_batch IS 'lower bound of the batch numbers of a pull destination';
+COMMENT ON COLUMN outbox.cursor.next_batch IS 'number of the next batch of a pull destination';
 
 SELECT pg_extension_config_dump('outbox.cursor', '');
 
--- The servers of a DDL command that are destinations. A server of another wrapper may have any name, also one
--- that a cursor has.
+-- Returns whether a server of a DDL command is a destination. A server of another wrapper may have
+-- any name, even that of a cursor.
 CREATE FUNCTION outbox_internal.is_destination(server oid)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT
@@ -61,9 +64,9 @@ BEGIN ATOMIC
                      JOIN pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw
                     WHERE s.oid = server AND w.fdwname = 'pg_outbox');
 END;
-COMMENT ON FUNCTION outbox_internal.is_destination(oid) IS 'whether a foreign server is a destination';
+COMMENT ON FUNCTION outbox_internal.is_destination(oid) IS 'returns whether a foreign server is a destination';
 
--- 'default' is the name of outbox.default_destination, whose cursor no server may take over.
+-- 'default' is the name for outbox.default_destination, whose cursor no server may take over.
 CREATE FUNCTION outbox_internal.check_server_name(server oid)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -80,8 +83,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_server_name(oid) IS 'refuses the name of outbox.default_destination';
 
--- A destination has its cursor from its creation on: one that starts at the end of the log gets what
--- commits after that, however long its relay takes to start.
+-- A destination has a cursor from its creation. So one that starts at the end of the log gets all
+-- later commits, however long its relay takes to start.
 CREATE FUNCTION outbox_internal.start_cursor()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -103,16 +106,16 @@ BEGIN
        AND NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = s.srvname); -- restored
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.start_cursor() IS 'makes the cursor of a destination';
+COMMENT ON FUNCTION outbox_internal.start_cursor() IS 'creates the cursor of a destination';
 
 CREATE EVENT TRIGGER outbox_start_cursor ON ddl_command_end WHEN tag IN ('CREATE SERVER')
     EXECUTE FUNCTION outbox_internal.start_cursor();
 ALTER EVENT TRIGGER outbox_start_cursor ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER outbox_start_cursor IS 'makes the cursor of a destination';
+COMMENT ON EVENT TRIGGER outbox_start_cursor IS 'creates the cursor of a destination';
 
--- A renamed destination keeps its cursor and its events in trouble. Which one is renamed or dropped can be told
--- by its oid alone, so the oids are brought up to date before. The relay that goes by the old name loses
--- its lease, so that it can write nothing under that name any more.
+-- A renamed destination keeps its cursor and its events in trouble. Only the OID tells which server
+-- is renamed or dropped, so the OIDs are updated before the command. The relay with the old name
+-- loses its lease, so that it can write nothing under that name.
 CREATE FUNCTION outbox_internal.note_servers()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -125,13 +128,13 @@ BEGIN
      WHERE s.srvname = c.destination AND s.oid <> c.server AND outbox_internal.is_destination(s.oid);
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.note_servers() IS 'notes which server each cursor belongs to';
+COMMENT ON FUNCTION outbox_internal.note_servers() IS 'records which server each cursor belongs to';
 
 CREATE EVENT TRIGGER outbox_note_servers ON ddl_command_start
     WHEN tag IN ('ALTER SERVER', 'DROP SERVER', 'DROP FOREIGN DATA WRAPPER', 'DROP EXTENSION', 'DROP OWNED')
     EXECUTE FUNCTION outbox_internal.note_servers();
 ALTER EVENT TRIGGER outbox_note_servers ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER outbox_note_servers IS 'notes which server each cursor belongs to';
+COMMENT ON EVENT TRIGGER outbox_note_servers IS 'records which server each cursor belongs to';
 
 CREATE FUNCTION outbox_internal.follow_renamed_servers()
 RETURNS event_trigger
@@ -157,15 +160,15 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.follow_renamed_servers() IS 'renames what belongs to a destination';
+COMMENT ON FUNCTION outbox_internal.follow_renamed_servers() IS 'renames the rows of a destination';
 
 CREATE EVENT TRIGGER outbox_follow_renamed_servers ON ddl_command_end WHEN tag IN ('ALTER SERVER')
     EXECUTE FUNCTION outbox_internal.follow_renamed_servers();
 ALTER EVENT TRIGGER outbox_follow_renamed_servers ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER outbox_follow_renamed_servers IS 'renames what belongs to a destination';
+COMMENT ON EVENT TRIGGER outbox_follow_renamed_servers IS 'renames the rows of a destination';
 
--- A dropped destination takes along what belongs to it: it is known by its oid, for a dropped server does not
--- say which wrapper it had.
+-- Removes the rows of a dropped destination. They are found by the OID of the server, because a
+-- dropped server does not show which wrapper it had.
 CREATE FUNCTION outbox_internal.follow_dropped_servers()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -186,10 +189,10 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.follow_dropped_servers() IS 'removes what belongs to a destination';
+COMMENT ON FUNCTION outbox_internal.follow_dropped_servers() IS 'removes the rows of a destination';
 
 CREATE EVENT TRIGGER outbox_follow_dropped_servers ON sql_drop
     WHEN tag IN ('DROP SERVER', 'DROP FOREIGN DATA WRAPPER', 'DROP EXTENSION', 'DROP OWNED')
     EXECUTE FUNCTION outbox_internal.follow_dropped_servers();
 ALTER EVENT TRIGGER outbox_follow_dropped_servers ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER outbox_follow_dropped_servers IS 'removes what belongs to a destination';
+COMMENT ON EVENT TRIGGER outbox_follow_dropped_servers IS 'removes the rows of a destination';

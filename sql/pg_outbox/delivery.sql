@@ -2,16 +2,18 @@
 --
 --   PENDING     waits behind an earlier event of its ordering key, or for its turn in a replay
 --   RELEASED    has failed and waits for its next attempt
---   DEAD        has used up its attempts or was refused for good: a dead letter, waits for a person
---   DISCARDED   a person decided against it; kept until the cursor has passed it
+--   DEAD        is a dead letter: it has used up its attempts or was refused for good, and waits for
+--               a decision
+--   DISCARDED   an operator gave it up; the row is kept until the cursor has passed the event
 --
 -- A row is a full copy of its event, so that the log can move on. Rows hold their key: while a key
--- has a PENDING or RELEASED row (or, with on_dead_letter 'block', a DEAD one), its later events are put
--- behind it. Of each key only the first such row has a next_retry_at; whoever takes a row away gives
--- the next one its turn (outbox_internal.promote). All of this happens under the lock of the destination's
--- row of outbox.cursor, so that nobody puts an event behind a row that is just being taken away.
+-- has a PENDING or RELEASED row (or, with on_dead_letter 'block', a DEAD one), its later events are
+-- put behind it. Only the first such row of a key has a next_retry_at. A transaction that removes a
+-- row gives the next one its turn (outbox_internal.promote). All of this happens under the lock of
+-- the destination's row of outbox.cursor, so that no event is put behind a row that is just being
+-- removed.
 --
--- The columns of the event come first, as in outbox.event: extension/log/log.hpp counts on it.
+-- The columns of the event come first, as in outbox.event; extension/log/log.hpp relies on that.
 CREATE TABLE outbox.delivery (
     LIKE outbox.event INCLUDING COMMENTS,
     destination     name        NOT NULL,
@@ -27,18 +29,18 @@ CREATE TABLE outbox.delivery (
     operation       bigint,
     PRIMARY KEY (destination, position)
 );
-COMMENT ON TABLE outbox.delivery IS 'events in trouble: retries, dead letters, and what waits behind them';
-COMMENT ON COLUMN outbox.delivery.destination IS 'where the event is to be delivered';
+COMMENT ON TABLE outbox.delivery IS 'events in trouble: retries, dead letters, and events that wait behind them';
+COMMENT ON COLUMN outbox.delivery.destination IS 'the destination of the event';
 COMMENT ON COLUMN outbox.delivery.state IS 'PENDING, RELEASED, DEAD or DISCARDED';
-COMMENT ON COLUMN outbox.delivery.attempts IS 'how often the destination refused it';
-COMMENT ON COLUMN outbox.delivery.next_retry_at IS 'not sent before; NULL: not before something else is settled';
-COMMENT ON COLUMN outbox.delivery.lock_token IS 'it is being delivered under this token; NULL: it is not';
-COMMENT ON COLUMN outbox.delivery.locked_at IS 'since when';
-COMMENT ON COLUMN outbox.delivery.locked_until IS 'then the lease of a fetcher ends; NULL: a relay has it';
-COMMENT ON COLUMN outbox.delivery.last_error IS 'why the last attempt failed';
+COMMENT ON COLUMN outbox.delivery.attempts IS 'number of times that the destination refused it';
+COMMENT ON COLUMN outbox.delivery.next_retry_at IS 'not sent before this time; null if it waits for another event';
+COMMENT ON COLUMN outbox.delivery.lock_token IS 'token under which it is being delivered, or null';
+COMMENT ON COLUMN outbox.delivery.locked_at IS 'when lock_token was set';
+COMMENT ON COLUMN outbox.delivery.locked_until IS 'end of a fetcher''s lease; null if a relay delivers it';
+COMMENT ON COLUMN outbox.delivery.last_error IS 'error of the last attempt';
 COMMENT ON COLUMN outbox.delivery.first_failed_at IS 'when the first attempt failed';
 COMMENT ON COLUMN outbox.delivery.last_failed_at IS 'when the last attempt failed';
-COMMENT ON COLUMN outbox.delivery.operation IS 'the replay that put it here; see outbox.operation';
+COMMENT ON COLUMN outbox.delivery.operation IS 'id of the replay that inserted it; see outbox.operation';
 
 CREATE INDEX delivery_key ON outbox.delivery (destination, ordering_key, position)
     WHERE state <> 'DISCARDED' AND ordering_key <> '';
@@ -54,43 +56,45 @@ COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
 
 SELECT pg_extension_config_dump('outbox.delivery', '');
 
--- This table grows and shrinks faster than its statistics follow, and a plan made while it was empty lives
--- on in a relay. So statements name the rows they mean by destination and `position = ANY (...)`, although
--- a join says as much: else they may be found by looking at all rows of the destination.
+-- This table grows and shrinks faster than its statistics, and a plan made while it was empty lives
+-- on in a relay. So statements also name their rows by destination and `position = ANY (...)`, even
+-- where a join implies that. Otherwise a plan may read all rows of the destination.
 
--- An option of a destination, or else the setting of the same name.
+-- Returns an option of a destination, or else the setting of the same name.
 CREATE FUNCTION outbox_internal.destination_option(destination name, option text)
 RETURNS text
 LANGUAGE c STABLE STRICT
 AS 'MODULE_PATHNAME', 'outbox_destination_option';
-COMMENT ON FUNCTION outbox_internal.destination_option(name, text) IS 'an option of a destination, or its default';
+COMMENT ON FUNCTION outbox_internal.destination_option(name, text) IS 'returns an option of a destination, or its default';
 
 CREATE FUNCTION outbox_internal.option_as_interval(destination name, option text)
 RETURNS interval
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- As in all options, a bare number is milliseconds.
+    -- As in all options, a number without a unit is in milliseconds.
     SELECT (CASE WHEN value ~ '^\s*\d+\s*$' THEN value || 'ms' ELSE value END)::interval
       FROM outbox_internal.destination_option(destination, option) AS value;
 END;
-COMMENT ON FUNCTION outbox_internal.option_as_interval(name, text) IS 'an option that is a duration';
+COMMENT ON FUNCTION outbox_internal.option_as_interval(name, text) IS 'returns an option that is a duration';
 
--- How long a failed event waits for its next attempt: exponential back-off with full jitter.
+-- Returns the pause of a failed event before its next attempt: exponential back-off with full
+-- jitter.
 CREATE FUNCTION outbox_internal.retry_delay(destination name, attempts integer)
 RETURNS interval
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- In seconds: an interval would overflow before least() looks at it.
+    -- Computed in seconds, because an interval would overflow before least() limits it.
     SELECT make_interval(secs => random() * least(
                extract(epoch FROM outbox_internal.option_as_interval(destination, 'retry_max'))::double precision,
                extract(epoch FROM outbox_internal.option_as_interval(destination, 'retry_base'))::double precision
                    * 2::double precision ^ least(greatest(attempts, 1) - 1, 60)));
 END;
-COMMENT ON FUNCTION outbox_internal.retry_delay(name, integer) IS 'how long a failed event waits for its next attempt';
+COMMENT ON FUNCTION outbox_internal.retry_delay(name, integer) IS 'pause of a failed event before its next attempt';
 
--- The first row that holds the key: the one whose turn it is. No row: the key is free.
+-- Returns the first row that holds the key, which is the one whose turn it is. No row if the key is
+-- free.
 CREATE FUNCTION outbox_internal.first_of_key(destination name, ordering_key text)
 RETURNS SETOF outbox.delivery
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
@@ -99,14 +103,14 @@ BEGIN ATOMIC
     SELECT d.*
       FROM outbox.delivery AS d
      WHERE d.destination = $1 AND d.ordering_key = $2 AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
-       -- In a subquery it is looked up once, not for each dead letter of the key.
+       -- In a subquery the option is looked up once, not for each dead letter of the key.
        AND (d.state <> 'DEAD' OR (SELECT outbox_internal.destination_option($1, 'on_dead_letter')) = 'block')
      ORDER BY d.position
      LIMIT 1;
 END;
-COMMENT ON FUNCTION outbox_internal.first_of_key(name, text) IS 'the row of outbox.delivery that holds a key';
+COMMENT ON FUNCTION outbox_internal.first_of_key(name, text) IS 'row of outbox.delivery that holds a key';
 
--- Gives the first row of each key its turn, and returns the keys that nothing holds any more.
+-- Gives the first row of each key its turn, and returns the keys that no row holds any more.
 CREATE FUNCTION outbox_internal.promote(destination name, keys text[])
 RETURNS SETOF text
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -122,15 +126,15 @@ BEGIN ATOMIC
       FROM unnest(keys) AS key
      WHERE key <> '' AND NOT EXISTS (SELECT FROM outbox_internal.first_of_key($1, key));
 END;
-COMMENT ON FUNCTION outbox_internal.promote(name, text[]) IS 'gives what waits behind settled events its turn';
+COMMENT ON FUNCTION outbox_internal.promote(name, text[]) IS 'gives events behind settled ones their turn';
 
--- Keys that something holds.
+-- Returns keys that are held by a row.
 CREATE FUNCTION outbox_internal.held_keys(destination name, at_most integer)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE key AS (  -- from key to key by the index, however many rows each has
+    WITH RECURSIVE key AS (  -- skips from key to key in the index, however many rows each has
         (SELECT d.ordering_key
            FROM outbox.delivery AS d
           WHERE d.destination = $1 AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
@@ -150,9 +154,10 @@ BEGIN ATOMIC
        AND EXISTS (SELECT FROM outbox_internal.first_of_key($1, key.ordering_key))
      LIMIT at_most;
 END;
-COMMENT ON FUNCTION outbox_internal.held_keys(name, integer) IS 'the keys that events in trouble hold';
+COMMENT ON FUNCTION outbox_internal.held_keys(name, integer) IS 'keys held by events in trouble';
 
--- The destination refused these events. Those that are not here yet are copied from the log.
+-- Records that the destination refused these events. Those that are not here yet are copied from
+-- the log.
 CREATE FUNCTION outbox_internal.fail_events(
     destination name,
     xids        xid8[],
@@ -197,9 +202,9 @@ BEGIN
     RETURNING d.position, d.state, d.attempts;
 END $$;
 COMMENT ON FUNCTION outbox_internal.fail_events(name, xid8[], bigint[], text[], boolean[]) IS
-    'makes refused events retries or dead letters';
+    'records refused events as retries or dead letters';
 
--- These events wait behind others of their keys.
+-- Puts these events behind others of their keys.
 CREATE FUNCTION outbox_internal.park_events(destination name, xids xid8[], positions bigint[])
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -215,8 +220,9 @@ END;
 COMMENT ON FUNCTION outbox_internal.park_events(name, xid8[], bigint[]) IS
     'puts events behind others of their keys';
 
--- These events have to wait, through no fault of their own: what they are for is down, or they are in the
--- way of others. No attempt is charged. `steps`: they wait as an event does that was refused so often.
+-- Makes these events wait, through no fault of their own: their destination or lane is down, or
+-- they were in the way of others. No attempt is counted. With `steps`, an event waits as long as
+-- one that was refused that number of times.
 CREATE FUNCTION outbox_internal.release_events(
     destination name,
     xids        xid8[],
@@ -242,9 +248,10 @@ BEGIN ATOMIC
        AND d.state IN ('PENDING', 'RELEASED');
 END;
 COMMENT ON FUNCTION outbox_internal.release_events(name, xid8[], bigint[], text[], integer[]) IS
-    'makes events wait that are not at fault';
+    'makes events wait without counting an attempt';
 
--- These events are on their way, and stand here from now on, claimed under the token.
+-- Records these events while they are being delivered: they are here from now on, claimed under the
+-- token.
 CREATE FUNCTION outbox_internal.move_events(destination name, token uuid, xids xid8[], positions bigint[])
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -253,14 +260,16 @@ BEGIN ATOMIC
     SELECT outbox_internal.park_events($1, xids, positions);
     UPDATE outbox.delivery AS d
        SET lock_token = token, locked_at = clock_timestamp(), locked_until = NULL,
-           -- Without a key it waits for nothing, should the relay die before it hears of it.
+           -- An event without a key waits for no other. It is due at once if the relay dies before
+           -- it knows the outcome.
            next_retry_at = CASE WHEN d.ordering_key = '' THEN clock_timestamp() ELSE d.next_retry_at END
      WHERE d.destination = $1 AND d.position = ANY (positions);
 END;
 COMMENT ON FUNCTION outbox_internal.move_events(name, uuid, xid8[], bigint[]) IS
-    'takes events over that are on their way';
+    'takes over events that are being delivered';
 
--- What was down works again: events that waited for it are due. Returns how many, at most so many.
+-- Makes events due that waited for a destination or lane that works again. Returns their number, at
+-- most at_most.
 CREATE FUNCTION outbox_internal.hurry_events(destination name, at_most integer)
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -280,12 +289,13 @@ BEGIN ATOMIC
     SELECT count(*) FROM hurried;
 END;
 COMMENT ON FUNCTION outbox_internal.hurry_events(name, integer) IS
-    'makes events due that waited for what was down';
+    'makes events due that waited for a failed destination or lane';
 
--- Takes what is due under a token: rows whose turn has come, each with what waits right behind it, up to
--- a row that is on its way: one before it may have come back, by a replay or after a crash. A relay takes what
--- has failed alone, and only a few of a key whose event before is a dead letter: what waits behind would be
--- taken and given back again and again. No more than max_bytes of payload altogether, but at least one row.
+-- Takes due events under a token: rows whose turn has come, each with the rows right behind it, up
+-- to a row that is being delivered, because an earlier one may have come back by a replay or after
+-- a crash. A relay takes failed rows alone, and only a few rows of a key after a dead letter:
+-- otherwise it would take the waiting rows and give them back again and again. Takes at most
+-- max_bytes of payload, but at least one row.
 CREATE FUNCTION outbox_internal.claim_due(
     destination  name,
     token        uuid,
@@ -352,10 +362,10 @@ BEGIN
     RETURNING d.*;
 END $$;
 COMMENT ON FUNCTION outbox_internal.claim_due(name, uuid, timestamptz, integer, bigint) IS
-    'takes events in trouble that are due under a token';
+    'takes due events in trouble under a token';
 
--- The destination has confirmed these events, which were claimed under the token. Returns their keys,
--- which are to be promoted.
+-- Removes these events, which were claimed under the token and which the destination has confirmed.
+-- Returns their keys, to be promoted.
 CREATE FUNCTION outbox_internal.settle_events(destination name, token uuid, positions bigint[])
 RETURNS SETOF text
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -366,10 +376,10 @@ BEGIN ATOMIC
     RETURNING d.ordering_key;
 END;
 COMMENT ON FUNCTION outbox_internal.settle_events(name, uuid, bigint[]) IS
-    'takes confirmed events out of outbox.delivery';
+    'removes confirmed events from outbox.delivery';
 
--- Gives back what an earlier relay had claimed, and sees to it that no key waits for nothing: an option
--- may have changed what holds one.
+-- Gives back rows that an earlier relay had claimed, and gives the first row of each key its turn:
+-- a changed option may have changed which rows hold a key.
 CREATE FUNCTION outbox_internal.unlock_all(destination name)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -380,9 +390,9 @@ BEGIN ATOMIC
      WHERE d.destination = $1 AND d.lock_token IS NOT NULL;
     SELECT outbox_internal.promote($1, ARRAY(SELECT outbox_internal.held_keys($1, 100000)));
 END;
-COMMENT ON FUNCTION outbox_internal.unlock_all(name) IS 'what is in trouble, as a relay finds it when it starts';
+COMMENT ON FUNCTION outbox_internal.unlock_all(name) IS 'frees events in trouble when a relay starts';
 
--- Gives back what was claimed and not sent.
+-- Gives back rows that were claimed and not sent.
 CREATE FUNCTION outbox_internal.unlock_events(destination name, token uuid, positions bigint[])
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -392,4 +402,4 @@ BEGIN ATOMIC
        SET lock_token = NULL, locked_at = NULL, locked_until = NULL
      WHERE d.destination = $1 AND d.position = ANY (positions) AND d.lock_token = token;
 END;
-COMMENT ON FUNCTION outbox_internal.unlock_events(name, uuid, bigint[]) IS 'gives back what was claimed and not sent';
+COMMENT ON FUNCTION outbox_internal.unlock_events(name, uuid, bigint[]) IS 'gives back events that were claimed and not sent';

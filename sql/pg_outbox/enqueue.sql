@@ -1,4 +1,4 @@
--- Puts an event into the log, in the caller's transaction, and returns its id.
+-- Writes an event into the log, in the caller's transaction, and returns its id.
 --
 -- Defaults: topic '<aggregate_type>.events', ordering_key the aggregate id ('' for no order),
 -- schema_version 1, event_id a new UUID of version 7, occurred_at the time of the call.
@@ -10,7 +10,7 @@
 -- for topic and types, 1,024 for aggregate_id and ordering_key); 54000 the payload is larger than
 -- outbox.max_payload_size, or the headers than 8,192 bytes or 64 members; 22021 a JSON payload is not
 -- valid UTF-8; 22P02 it is not JSON; 25006 on a standby or in a read-only transaction; 42501 the role may
--- not enqueue events of this topic (outbox.grant_produce).
+-- may not enqueue events of this topic (outbox.grant_produce).
 CREATE FUNCTION outbox.enqueue(
     aggregate_type  text,
     aggregate_id    text,
@@ -30,7 +30,7 @@ AS 'MODULE_PATHNAME', 'outbox_enqueue_json';
 COMMENT ON FUNCTION outbox.enqueue(text, text, text, jsonb, bigint, text, text, jsonb, integer, uuid, uuid, timestamptz) IS
     'commits an event with a JSON payload together with the current transaction';
 
--- The same for any bytes. content_type is required; bytes that are called JSON must be JSON.
+-- Does the same for any bytes. content_type is required. Bytes of a JSON type must be JSON.
 CREATE FUNCTION outbox.enqueue(
     aggregate_type  text,
     aggregate_id    text,
@@ -51,7 +51,7 @@ AS 'MODULE_PATHNAME', 'outbox_enqueue_bytes';
 COMMENT ON FUNCTION outbox.enqueue(text, text, text, bytea, text, bigint, text, text, jsonb, integer, uuid, uuid, timestamptz) IS
     'commits an event with a payload of any media type together with the current transaction';
 
--- One event of a batch: the arguments above. Either a payload, or data with its content_type.
+-- One event of a batch, with the arguments above: either a payload, or data with its content_type.
 -- extension/produce/enqueue.cpp names the attributes in this order.
 CREATE TYPE outbox.new_event AS (
     aggregate_type  text,
@@ -71,8 +71,9 @@ CREATE TYPE outbox.new_event AS (
 );
 COMMENT ON TYPE outbox.new_event IS 'an event to enqueue; jsonb_populate_record() makes one from JSON';
 
--- Many events at once, cheaper per event; they get positions in the order of the array. Returns their
--- ids in the same order. From a set: outbox.enqueue(ARRAY(SELECT ROW(...)::outbox.new_event ...)).
+-- Enqueues many events at once, which costs less per event. They get positions in the order of the
+-- array. Returns their ids in the same order. From a set: outbox.enqueue(ARRAY(SELECT
+-- ROW(...)::outbox.new_event ...)).
 CREATE FUNCTION outbox.enqueue(events outbox.new_event[])
 RETURNS uuid[]
 LANGUAGE c VOLATILE PARALLEL UNSAFE

@@ -1,5 +1,5 @@
--- Last: whatever came before is for nobody but its owner, whatever ALTER DEFAULT PRIVILEGES has said.
--- docs/security.md says what to grant.
+-- This comes last: all functions so far are for their owner only, whatever ALTER DEFAULT PRIVILEGES
+-- has set. docs/security.md says what to grant.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal FROM PUBLIC;
 REVOKE ALL ON TYPE outbox.new_event FROM PUBLIC;
 
@@ -31,13 +31,15 @@ BEGIN
     END LOOP;
 END $$;
 
--- Who may read statistics of the server may read ours; there is nothing of an event in them.
+-- Roles that may read statistics of the server may read those of pg_outbox, which contain no data
+-- of events.
 SELECT outbox.grant_monitor('pg_monitor');
 
--- Whoever adds a partition to a captured table gives it the triggers of the table, and whoever captures a table gives
--- them to it as its owner. The functions do nothing for tables that are not captured.
+-- A role that adds a partition to a captured table creates the triggers of that table on it, and a
+-- role that captures a table creates them as its owner. The functions do nothing for tables that
+-- are not captured.
 GRANT EXECUTE ON FUNCTION outbox.capture_row(), outbox.capture_truncate() TO PUBLIC;
 
--- Views that outbox.create_outbox_view() makes call it with the rights of whoever reads them. It depends on nothing
--- but its argument.
+-- Views made by outbox.create_outbox_view() call it with the rights of their readers. Its result
+-- depends only on its argument.
 GRANT EXECUTE ON FUNCTION outbox.payload_as_jsonb(bytea) TO PUBLIC;

@@ -1,5 +1,6 @@
--- Before anything else: a superuser executes the statements of this script, and what they call is decided by
--- the owners of the schemas, by roles that may create objects in them, and by the objects that are there already.
+-- Runs before anything else. A superuser executes this script, and owners of the schemas, roles
+-- that may create objects in them, and existing objects could decide which functions its statements
+-- call.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $$
@@ -18,7 +19,7 @@ BEGIN
             RAISE EXCEPTION 'schema % belongs to role "%"', schema.nspname, other
                 USING ERRCODE = 'insufficient_privilege',
                       DETAIL = 'Functions of that role could run with the rights of the role that installs pg_outbox.',
-                      HINT = 'Find out who made the schema, and drop it.';
+                      HINT = 'Find out which role created the schema and why, then drop it.';
         END IF;
         SELECT CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(acl.grantee) END INTO other
           FROM aclexplode(schema.nspacl) AS acl
@@ -42,7 +43,7 @@ BEGIN
             RAISE EXCEPTION 'schema % has objects that do not belong to pg_outbox', schema.nspname
                 USING ERRCODE = 'object_not_in_prerequisite_state',
                       DETAIL = format('Among them: %s.', objects),
-                      HINT = 'Find out who made them, and drop them or move them to another schema.';
+                      HINT = 'Find out which role created them and why, then drop them or move them to another schema.';
         END IF;
     END LOOP;
 END $$;

@@ -1,7 +1,7 @@
--- Is anything wrong, and what is to be done: for a person at 3 a.m., and for an alert.
+-- Tells whether anything is wrong and what to do about it, for people and for alerts.
 --
 --   failing    events do not arrive, and will not until somebody acts
---   degraded   something goes wrong, and may pass
+--   degraded   something goes wrong, and may pass by itself
 CREATE FUNCTION outbox.health(OUT state text, OUT reasons text[])
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -19,12 +19,12 @@ BEGIN ATOMIC
           FROM outbox.workers() AS w
          WHERE w.kind = 'keeper' AND w.state = 'misconfigured'
         UNION ALL
-        SELECT 'failing', format('destination "%s" has no relay: see the server log; perhaps max_worker_processes (%s) is used up',
+        SELECT 'failing', format('destination "%s" has no relay: see the server log; max_worker_processes (%s) may be used up',
                                  s.destination, current_setting('max_worker_processes'))
           FROM status AS s, server
          WHERE s.state = 'stopped' AND server.preloaded
         UNION ALL
-        SELECT 'failing', format('%s "%s" is held back until %s: it has crashed %s times in a row, and the server with it; the server log or a core dump tells more, a restart of the server has it start at once',
+        SELECT 'failing', format('%s "%s" is held back until %s: it has crashed %s times in a row, and the server with it; see the server log or a core dump; a restart of the server starts it at once',
                                  a.kind, a.name, a.next_try::timestamptz(0), a.crashes)
           FROM outbox.absent_workers() AS a
          WHERE a.state = 'held back'
@@ -34,7 +34,7 @@ BEGIN ATOMIC
           FROM outbox.absent_workers() AS a
          WHERE a.state = 'failing'
         UNION ALL
-        -- A relay that finds no room in the server is above.
+        -- Relays without a free worker are reported above.
         SELECT 'degraded', format('%s workers wait for room: %s, the first for "%s"; %s',
                                   a.kind, count(*), (array_agg(a.name ORDER BY a.since, a.object))[1],
                                   CASE a.waits_for
@@ -51,7 +51,7 @@ BEGIN ATOMIC
           FROM status AS s
          WHERE s.state = 'misconfigured'
         UNION ALL
-        -- A destination that fails is given a minute to come back.
+        -- A failing destination has a minute to recover.
         SELECT CASE WHEN s.state_since < clock_timestamp() - interval '1 minute' THEN 'failing' ELSE 'degraded' END,
                format('destination "%s" fails since %s: %s', s.destination, s.state_since::timestamptz(0), s.last_error)
           FROM status AS s
@@ -73,12 +73,12 @@ BEGIN ATOMIC
           FROM status AS s
          WHERE s.state = 'pull' AND s.oldest_pending_age > interval '1 minute'
         UNION ALL
-        SELECT 'failing', format('destination "%s" was detached at %s, because the log had outgrown outbox.max_log_size; outbox.resume() goes on with what the log still has',
+        SELECT 'failing', format('destination "%s" was detached at %s, because the log had outgrown outbox.max_log_size; outbox.resume() continues with the events still in the log',
                                  c.destination, c.detached_at::timestamptz(0))
           FROM outbox.cursor AS c
          WHERE c.detached_at IS NOT NULL
         UNION ALL
-        SELECT 'degraded', format('destination "%s" is paused; outbox.resume() goes on', c.destination)
+        SELECT 'degraded', format('destination "%s" is paused; outbox.resume() continues', c.destination)
           FROM outbox.cursor AS c
          WHERE c.paused AND c.detached_at IS NULL
         UNION ALL
@@ -93,7 +93,7 @@ BEGIN ATOMIC
                  WHERE d.state = 'DEAD'
                  GROUP BY d.destination) AS t
         UNION ALL
-        SELECT 'degraded', format('destination "%s" has refused %s events, which are tried again (%s)', t.destination, t.count, t.last_error)
+        SELECT 'degraded', format('destination "%s" has refused %s events, which will be tried again (%s)', t.destination, t.count, t.last_error)
           FROM (SELECT d.destination, count(*), (array_agg(d.last_error ORDER BY d.last_failed_at DESC))[1] AS last_error
                   FROM outbox.delivery AS d
                  WHERE d.state = 'RELEASED' AND d.attempts > 0

@@ -1,11 +1,11 @@
--- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Counters start anew with the
--- relay they belong to, which is what monitoring systems expect of counters.
+-- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Counters start at zero with
+-- each relay, as monitoring systems expect of counters.
 CREATE FUNCTION outbox.metrics()
 RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- A sample without a value is left out.
+    -- Samples without a value are left out.
     WITH sample(number, family, type, help, labels, value) AS (
         SELECT figure.number, figure.family, figure.type, figure.help,
                format('destination="%s"', replace(replace(replace(s.destination, '\', '\\'), '"', '\"'), E'\n', '\n'))

@@ -1,9 +1,10 @@
--- What operators decide: to pause, resume, seek, replay, and what becomes of dead letters. Every
--- decision is noted in outbox.operation, in the transaction that makes it.
+-- Functions for operators: pause, resume, seek, replay, and decisions about dead letters. Each one
+-- records its decision in outbox.operation, in the same transaction.
 --
 -- They are safe against each other and against relays and fetchers, because all of them lock the
--- destination's row of outbox.cursor first; the order of locks stands in pull.sql. A relay never waits for that lock: while an operator
--- keeps a transaction open, it goes on delivering and saves what it did later.
+-- destination's row of outbox.cursor first; pull.sql has the order of locks. A relay never waits
+-- for that lock: while an operator keeps a transaction open, the relay goes on delivering and saves
+-- its progress later.
 
 CREATE SEQUENCE outbox.operation_id AS bigint;
 COMMENT ON SEQUENCE outbox.operation_id IS 'ids of operations';
@@ -19,16 +20,16 @@ CREATE TABLE outbox.operation (
     events        bigint,
     selection     jsonb
 );
-COMMENT ON TABLE outbox.operation IS 'what operators did, and who';
-COMMENT ON COLUMN outbox.operation.id IS 'in the order of requests';
-COMMENT ON COLUMN outbox.operation.requested_at IS 'when';
+COMMENT ON TABLE outbox.operation IS 'operations on destinations, and the roles that requested them';
+COMMENT ON COLUMN outbox.operation.id IS 'number of the operation, in the order of requests';
+COMMENT ON COLUMN outbox.operation.requested_at IS 'when it was requested';
 COMMENT ON COLUMN outbox.operation.requested_by IS 'the role whose rights the request was made with';
-COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination at that time; *: all';
-COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive or discard; backfill, and pause, resume or cancel backfill; detach, set aside: by the keeper';
-COMMENT ON COLUMN outbox.operation.from_position IS 'seek: highest settled position before';
-COMMENT ON COLUMN outbox.operation.to_position IS 'seek: what lies above is delivered';
-COMMENT ON COLUMN outbox.operation.events IS 'how many events it concerned';
-COMMENT ON COLUMN outbox.operation.selection IS 'which ones, as the arguments said';
+COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination at that time; * for all';
+COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive, discard, backfill, pause backfill, resume backfill, cancel backfill; detach and set aside are by the keeper';
+COMMENT ON COLUMN outbox.operation.from_position IS 'highest settled position before a seek or detach';
+COMMENT ON COLUMN outbox.operation.to_position IS 'position of a seek; events above it are delivered';
+COMMENT ON COLUMN outbox.operation.events IS 'number of events concerned';
+COMMENT ON COLUMN outbox.operation.selection IS 'arguments that selected the events';
 
 SELECT pg_extension_config_dump('outbox.operation', '');
 SELECT pg_extension_config_dump('outbox.operation_id', '');
@@ -37,7 +38,7 @@ CREATE FUNCTION outbox_internal.wake_relays()
 RETURNS void
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_wake_relays';
-COMMENT ON FUNCTION outbox_internal.wake_relays() IS 'at commit, relays look at what operators decided';
+COMMENT ON FUNCTION outbox_internal.wake_relays() IS 'makes relays apply decisions of operators at commit';
 
 -- Locks the destination until the transaction ends, and returns its cursor.
 -- Errors: 42704 there is no such destination; 55P03 it is being set up.
@@ -54,7 +55,7 @@ BEGIN
             USING ERRCODE = 'undefined_object', HINT = 'The view outbox.status lists all destinations.';
     END IF;
     SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE;
-    IF NOT FOUND THEN  -- outbox.default_destination has a cursor from when its relay starts
+    IF NOT FOUND THEN  -- outbox.default_destination gets a cursor when its relay starts
         RAISE EXCEPTION 'destination "%" is being set up', destination
             USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
     END IF;
@@ -75,7 +76,8 @@ AS $$
 DECLARE
     cursor CONSTANT outbox.cursor := outbox_internal.take_control(destination);
 BEGIN
-    -- One that was detached starts over: what its relay or fetchers know of the log may be gone.
+    -- A detached destination starts over: its relay or fetchers may hold places of events that are
+    -- gone.
     UPDATE outbox.cursor AS c
        SET paused = $2, detached_at = NULL, lease = c.lease + (c.detached_at IS NOT NULL)::integer
      WHERE c.destination = $1;
@@ -84,7 +86,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.set_paused(name, boolean, name) IS 'pauses or resumes a destination';
 
--- Nothing more is sent to the destination; what is on its way is finished. Events wait in the log.
+-- Stops sending to the destination. Requests in flight are finished. Events remain in the log.
 CREATE FUNCTION outbox.pause(destination name, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -105,8 +107,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.resume(name, outbox_internal.caller) IS 'goes on delivering to a destination';
 
--- About how many bytes of events a destination holds, in the log and in outbox.delivery: the part that it has in
--- some pages of each segment, of the size of the segment.
+-- Estimates the bytes of events that a destination holds, in the log and in outbox.delivery: its
+-- share of some pages of each segment, times the size of the segment.
 CREATE FUNCTION outbox_internal.bytes_held(holder outbox.cursor)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
@@ -133,11 +135,11 @@ BEGIN
     END LOOP;
     RETURN bytes;
 END $$;
-COMMENT ON FUNCTION outbox_internal.bytes_held(outbox.cursor) IS 'about how much of the log is there for a destination';
+COMMENT ON FUNCTION outbox_internal.bytes_held(outbox.cursor) IS 'estimated size of the events held for a destination';
 
--- Puts copies of the events that a destination holds of a segment into outbox.delivery, from where they are
--- delivered, in order. What lies before the last of them in another segment goes along, because of that order.
--- What fetchers have under a lease stays. Called with the lock of the cursor.
+-- Copies the events that a destination holds of a segment into outbox.delivery, from where they are
+-- delivered in order. To keep that order, earlier events in other segments are copied too. Events
+-- under a lease of a fetcher stay. The caller has locked the cursor.
 CREATE FUNCTION outbox_internal.set_aside(holder outbox.cursor, segment integer)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
@@ -182,7 +184,7 @@ BEGIN
          WHERE d.destination = holder.destination AND d.state = 'PENDING' AND d.ordering_key <> ''));
     RETURN moved;
 END $$;
-COMMENT ON FUNCTION outbox_internal.set_aside(outbox.cursor, integer) IS 'copies what a destination holds of a segment out of the log';
+COMMENT ON FUNCTION outbox_internal.set_aside(outbox.cursor, integer) IS 'copies the events that a destination holds of a segment to outbox.delivery';
 
 CREATE FUNCTION outbox_internal.detach(holder outbox.cursor)
 RETURNS void
@@ -190,7 +192,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- What fetchers have not settled goes back to the log.
+    -- Events that fetchers have not settled go back to the log.
     UPDATE outbox.cursor AS c
        SET paused = true, detached_at = clock_timestamp(), lease = c.lease + 1,
            done = CASE WHEN open.position IS NULL THEN c.done ELSE '1:1:' END,
@@ -203,13 +205,14 @@ BEGIN
     VALUES (current_user, holder.destination, 'detach', holder.position);
     PERFORM outbox_internal.wake_relays();
 END $$;
-COMMENT ON FUNCTION outbox_internal.detach(outbox.cursor) IS 'has a destination let go of the log';
+COMMENT ON FUNCTION outbox_internal.detach(outbox.cursor) IS 'detaches a destination from the log';
 
--- Called by the keeper when the log has outgrown outbox.max_log_size and outbox.on_full_log says 'detach'. Of the
--- destinations that hold the oldest segment, the one that holds most of the log by its own events is paused and
--- does not hold it any more, if these are at least half of the limit. If there is none it is the events of others
--- that fill the log: then what the destinations hold of that segment is set aside, and they keep it.
--- NULL: none was detached, or somebody is at work on it.
+-- The keeper calls this when the log has outgrown outbox.max_log_size and outbox.on_full_log is
+-- 'detach'. Of the destinations that hold the oldest segment, it detaches and pauses the one whose
+-- own events are the largest part of the log, if they are at least half of the limit. If there is
+-- none, events of other destinations fill the log: then the events held in that segment are copied
+-- to outbox.delivery, and no destination loses any. Returns NULL if no destination was detached, or
+-- if another session has locked it.
 CREATE FUNCTION outbox_internal.detach_last()
 RETURNS name
 LANGUAGE plpgsql VOLATILE
@@ -262,9 +265,10 @@ COMMENT ON FUNCTION outbox_internal.detach_last() IS 'makes room in a log that i
 -- Seek
 -- ---------------------------------------------------------------------------------------------
 
--- From here on the events of `done`, and those at or below the position of transactions that have
--- finished, count as settled, and all others are delivered, once more or for the first time. Events in
--- outbox.delivery stay there. Segments are locked so that none is emptied before this is committed.
+-- Moves the cursor: events of transactions that had finished in `done` count as settled from now
+-- on, and so do those up to the position whose transactions had finished in `upto`. All others are
+-- delivered, again or for the first time. Events in outbox.delivery stay there. The segments are
+-- locked, so that none is emptied before the commit.
 CREATE FUNCTION outbox_internal.move_cursor(destination name, done pg_snapshot, upto pg_snapshot, "position" bigint, caller name)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
@@ -286,7 +290,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.move_cursor(name, pg_snapshot, pg_snapshot, bigint, name) IS 'moves the cursor of a destination';
 
--- Delivers what lies above a position, and nothing else. Returns the position.
+-- Delivers the events above a position, and no others. Returns the position.
 CREATE FUNCTION outbox.seek(destination name, "position" bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -297,8 +301,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.seek(name, bigint, outbox_internal.caller) IS 'delivers the events above a position, again or for the first time';
 
--- Delivers what occurred at a time or later (occurred_at), and what was enqueued behind the first of
--- that. Reads the whole log. Returns the position that was found.
+-- Delivers the events that occurred at a time or later (occurred_at), and all events behind the
+-- first of these. Reads the whole log. Returns the position that was found.
 CREATE FUNCTION outbox.seek(destination name, since timestamptz, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -312,8 +316,9 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.seek(name, timestamptz, outbox_internal.caller) IS 'delivers the events since a time, again or for the first time';
 
--- 'beginning': all that is in the log; 'end': what commits from now on; or a position or a time as above.
--- Errors: 22007 it is none of these.
+-- Targets are 'beginning' for everything in the log, 'end' for events that commit from now on, or a
+-- position or a time as above.
+-- Errors: 22007 the target is none of these.
 CREATE FUNCTION outbox.seek(destination name, target text, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
@@ -342,10 +347,10 @@ COMMENT ON FUNCTION outbox.seek(name, text, outbox_internal.caller) IS 'moves a 
 -- Replay
 -- ---------------------------------------------------------------------------------------------
 
--- Delivers a selection of the events in the log once more, without moving the cursor, and before later
--- events of their keys. All arguments must fit; NULL fits everything. Copies of the events wait in
--- outbox.delivery, so the log can move on meanwhile. Returns the id of the operation; the view
--- outbox.replay_progress tells how far it is.
+-- Delivers a selection of the events in the log once more, before later events of their keys, and
+-- without moving the cursor. All arguments must match; NULL matches everything. Copies of the
+-- events wait in outbox.delivery, so the log can move on meanwhile. Returns the id of the
+-- operation; the view outbox.replay_progress shows its progress.
 CREATE FUNCTION outbox.replay(
     destination    name,
     since          timestamptz DEFAULT NULL,
@@ -382,7 +387,7 @@ BEGIN
            AND ($5 IS NULL OR e.aggregate_type = $5) AND ($6 IS NULL OR e.aggregate_id = $6)
            AND ($7 IS NULL OR e.event_type = $7) AND ($8 IS NULL OR e.ordering_key = $8)
            AND ($9 IS NULL OR e.event_id = ANY ($9))
-            ON CONFLICT DO NOTHING  -- it waits to be delivered already, or for a decision
+            ON CONFLICT DO NOTHING  -- it is there already, as a retry or a dead letter
         RETURNING d.ordering_key
     )
     SELECT count(*), array_agg(DISTINCT s.ordering_key) INTO count, keys FROM selected AS s;
@@ -404,16 +409,16 @@ SELECT o.id, o.destination, o.requested_at, o.requested_by, o.events,
   LEFT JOIN outbox.delivery AS d ON d.operation = o.id AND d.state <> 'DISCARDED'
  WHERE o.action = 'replay'
  GROUP BY o.id;
-COMMENT ON VIEW outbox.replay_progress IS 'how far replays are';
+COMMENT ON VIEW outbox.replay_progress IS 'progress of replays';
 COMMENT ON COLUMN outbox.replay_progress.id IS 'as outbox.replay() returned it';
-COMMENT ON COLUMN outbox.replay_progress.destination IS 'where to';
-COMMENT ON COLUMN outbox.replay_progress.requested_at IS 'since when';
-COMMENT ON COLUMN outbox.replay_progress.requested_by IS 'by whom';
-COMMENT ON COLUMN outbox.replay_progress.events IS 'how many events were selected';
-COMMENT ON COLUMN outbox.replay_progress.waiting IS 'how many of them are still to be delivered';
-COMMENT ON COLUMN outbox.replay_progress.dead IS 'how many of them became dead letters';
+COMMENT ON COLUMN outbox.replay_progress.destination IS 'destination of the replay';
+COMMENT ON COLUMN outbox.replay_progress.requested_at IS 'when it was requested';
+COMMENT ON COLUMN outbox.replay_progress.requested_by IS 'the role that requested it';
+COMMENT ON COLUMN outbox.replay_progress.events IS 'number of selected events';
+COMMENT ON COLUMN outbox.replay_progress.waiting IS 'number of them still to be delivered';
+COMMENT ON COLUMN outbox.replay_progress.dead IS 'number of them that became dead letters';
 
--- Gives up what of a replay has not been delivered and is not on its way. Returns how many events.
+-- Gives up those events of a replay that are neither delivered nor in flight. Returns their number.
 -- Errors: 42704 there is no such replay.
 CREATE FUNCTION outbox.cancel_replay(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
@@ -444,7 +449,7 @@ BEGIN
     VALUES (caller, target, 'cancel replay', count, jsonb_build_object('replay', $1));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox.cancel_replay(bigint, outbox_internal.caller) IS 'gives up what is left of a replay';
+COMMENT ON FUNCTION outbox.cancel_replay(bigint, outbox_internal.caller) IS 'gives up the events of a replay that are not delivered yet';
 
 -- ---------------------------------------------------------------------------------------------
 -- Dead letters
@@ -456,7 +461,7 @@ SELECT d.destination, d.event_id, d.topic, d.aggregate_type, d.aggregate_id, d.e
        d.content_type, d.headers, d.payload, d.position
   FROM outbox.delivery AS d
  WHERE d.state = 'DEAD';
-COMMENT ON VIEW outbox.dead_letter IS 'events that wait for a decision: outbox.redrive() or outbox.discard()';
+COMMENT ON VIEW outbox.dead_letter IS 'events that wait for outbox.redrive() or outbox.discard()';
 
 CREATE VIEW outbox.blocked_key AS
 SELECT first.destination, first.ordering_key,
@@ -469,18 +474,18 @@ SELECT first.destination, first.ordering_key,
   FROM outbox.destination AS t
  CROSS JOIN LATERAL outbox_internal.held_keys(t.name, 100000) AS key
  CROSS JOIN LATERAL outbox_internal.first_of_key(t.name, key) AS first;
-COMMENT ON VIEW outbox.blocked_key IS 'ordering keys whose later events wait, since when and why';
-COMMENT ON COLUMN outbox.blocked_key.destination IS 'where they wait for delivery';
-COMMENT ON COLUMN outbox.blocked_key.ordering_key IS 'the key';
+COMMENT ON VIEW outbox.blocked_key IS 'ordering keys whose later events wait, with the reason';
+COMMENT ON COLUMN outbox.blocked_key.destination IS 'the destination of these events';
+COMMENT ON COLUMN outbox.blocked_key.ordering_key IS 'the ordering key';
 COMMENT ON COLUMN outbox.blocked_key.event_id IS 'the event that holds it';
-COMMENT ON COLUMN outbox.blocked_key.state IS 'RELEASED: it is tried again; DEAD: it waits for a decision; PENDING: it is its turn';
-COMMENT ON COLUMN outbox.blocked_key.attempts IS 'how often it was refused';
-COMMENT ON COLUMN outbox.blocked_key.next_retry_at IS 'when it is tried again';
-COMMENT ON COLUMN outbox.blocked_key.last_error IS 'why it was refused';
+COMMENT ON COLUMN outbox.blocked_key.state IS 'RELEASED if it will be tried again, DEAD if it waits for a decision, PENDING if it is its turn';
+COMMENT ON COLUMN outbox.blocked_key.attempts IS 'number of times that it was refused';
+COMMENT ON COLUMN outbox.blocked_key.next_retry_at IS 'time of the next attempt';
+COMMENT ON COLUMN outbox.blocked_key.last_error IS 'error of the last attempt';
 COMMENT ON COLUMN outbox.blocked_key.since IS 'when it was first refused';
-COMMENT ON COLUMN outbox.blocked_key.waiting IS 'how many events wait behind it';
+COMMENT ON COLUMN outbox.blocked_key.waiting IS 'number of events that wait behind it';
 
--- Decides on the dead letters that fit all arguments; NULL fits everything.
+-- Redrives or discards the dead letters that match all arguments; NULL matches everything.
 CREATE FUNCTION outbox_internal.decide_on_dead_letters(
     action text, destination name, event_ids uuid[], topic text, aggregate_type text, aggregate_id text,
     event_type text, ordering_key text, error text, caller name)
@@ -509,7 +514,8 @@ BEGIN
         RETURNING d.ordering_key
     )
     SELECT count(*), array_agg(DISTINCT d.ordering_key) INTO count, keys FROM decided AS d;
-    -- A discarded event is remembered for as long as anybody may ask, or the cursor may meet it again.
+    -- A discarded event is remembered as long as others of its transaction may be decided on, or
+    -- the cursor may meet it again.
     DELETE FROM outbox.delivery AS d
      WHERE d.destination = $2 AND d.state = 'DISCARDED' AND d.last_failed_at < clock_timestamp() - interval '30 days';
     PERFORM outbox_internal.promote(destination, coalesce(keys, '{}'));
@@ -521,8 +527,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text, name) IS 'redrives or discards dead letters';
 
--- Delivers dead letters again, with all their attempts. All arguments must fit, without any it is all
--- of them; `topic` takes patterns as destinations do, `error` one of LIKE. Returns how many.
+-- Delivers dead letters again, with all their attempts. All arguments must match; without any, all
+-- dead letters are taken. `topic` takes patterns as destinations do, `error` a pattern of LIKE.
+-- Returns their number.
 CREATE FUNCTION outbox.redrive(
     destination    name,
     event_ids      uuid[] DEFAULT NULL,
@@ -542,7 +549,7 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text, outbox_internal.caller) IS 'delivers dead letters again';
 
--- Gives dead letters up; what waits behind them follows. Arguments as for outbox.redrive().
+-- Gives up dead letters; events that wait behind them follow. Arguments as for outbox.redrive().
 CREATE FUNCTION outbox.discard(
     destination    name,
     event_ids      uuid[] DEFAULT NULL,
@@ -560,22 +567,22 @@ BEGIN ATOMIC
     SELECT outbox_internal.refuse_restricted();
     SELECT outbox_internal.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8, caller);
 END;
-COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text, outbox_internal.caller) IS 'gives dead letters up';
+COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text, outbox_internal.caller) IS 'gives up dead letters';
 
 -- ---------------------------------------------------------------------------------------------
 -- One event
 -- ---------------------------------------------------------------------------------------------
 
--- Where an event stands at each destination that selects its topic. Reads the whole log, which has no
--- index on ids. No row: the event is unknown, not committed, or so old that the log has let it go;
--- where receipts are kept, they know of it for longer.
+-- Returns the state of an event at each destination that selects its topic. Reads the whole log,
+-- which has no index on ids. No row means that the event is unknown, not committed, or already
+-- removed from the log; receipts are kept for longer.
 --
 --   PENDING     waits to be read, or behind an earlier event of its key
 --   INFLIGHT    a relay or fetcher has it, or it was confirmed within the last outbox.cursor_flush_interval
 --   PUBLISHED   was confirmed
 --   RELEASED    failed and waits for its next attempt
---   DEAD        waits for a person
---   DISCARDED   a person gave it up
+--   DEAD        waits for a decision
+--   DISCARDED   an operator gave it up
 CREATE FUNCTION outbox.event_status(
     event_id uuid,
     OUT destination     name,
@@ -633,4 +640,4 @@ BEGIN ATOMIC
      WHERE NOT EXISTS (SELECT FROM event) AND NOT EXISTS (SELECT FROM trouble AS t WHERE t.destination = r.destination)
      ORDER BY 1;
 END;
-COMMENT ON FUNCTION outbox.event_status(uuid) IS 'where an event stands at each destination';
+COMMENT ON FUNCTION outbox.event_status(uuid) IS 'state of an event at each destination';

@@ -1,17 +1,17 @@
--- Views with the columns of outbox tables that applications have. What is inserted into one goes
--- straight into the log; SELECT shows the log, with the columns that a publisher would have kept
--- up to date. docs/existing-outbox.md says what such a view does and what it does not.
+-- Views with the columns of outbox tables that applications have. Inserted rows go straight into
+-- the log. SELECT shows the log, with the columns that a publisher would have updated.
+-- docs/existing-outbox.md says what such a view does and what it does not.
 
--- What jsonb cannot hold gives NULL: {"n": 1e999999}, "\ud800" and "\u0000" are JSON, but not jsonb. An error
--- would be one for whoever reads the view, whatever event is looked for.
+-- Returns NULL for JSON that jsonb cannot hold, such as {"n": 1e999999}, "\ud800" and "\u0000". An
+-- error would hit every reader of the view, whatever event it looks for.
 CREATE FUNCTION outbox.payload_as_jsonb(payload bytea)
 RETURNS jsonb
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'outbox_payload_as_jsonb';
 COMMENT ON FUNCTION outbox.payload_as_jsonb(bytea) IS 'a JSON payload, or NULL if jsonb cannot hold it';
 
--- How far each event is, over all destinations that select it. Views call functions with the rights of
--- whoever reads them, so what is in here are functions of pg_catalog only.
+-- State of each event over all destinations that select it. Views call functions with the rights of
+-- their readers, so this uses functions of pg_catalog only.
 CREATE VIEW outbox.event_progress AS
 WITH destination AS MATERIALIZED (
     SELECT d.name, c.number, c.done, c.upto, c.position, c.saved_at,
@@ -68,24 +68,24 @@ SELECT e.position, e.event_id, e.topic, e.aggregate_type, e.aggregate_id, e.even
        coalesce(t.attempts, 0) AS attempts, t.next_retry_at, t.lock_token, t.locked_at
   FROM event AS e
   LEFT JOIN trouble AS t ON t.position = e.position;
-COMMENT ON VIEW outbox.event_progress IS 'how far each event is, for views of the log';
-COMMENT ON COLUMN outbox.event_progress.position IS 'its place in the log';
+COMMENT ON VIEW outbox.event_progress IS 'state of each event, for views of the log';
+COMMENT ON COLUMN outbox.event_progress.position IS 'position in the log';
 COMMENT ON COLUMN outbox.event_progress.event_id IS 'the event';
-COMMENT ON COLUMN outbox.event_progress.topic IS 'as enqueued; so are the next columns';
+COMMENT ON COLUMN outbox.event_progress.topic IS 'topic as enqueued; so are the next columns';
 COMMENT ON COLUMN outbox.event_progress.published_at IS
-    'when the last of its destinations confirmed it, or at the latest then; NULL: some have not, or none selects it';
-COMMENT ON COLUMN outbox.event_progress.attempts IS 'how often a destination refused it';
-COMMENT ON COLUMN outbox.event_progress.next_retry_at IS 'not sent before';
-COMMENT ON COLUMN outbox.event_progress.lock_token IS 'it is being delivered under this token, after trouble or to a fetcher';
-COMMENT ON COLUMN outbox.event_progress.locked_at IS 'since when';
+    'upper bound of the time when the last of its destinations confirmed it; null if some have not, or none selects it';
+COMMENT ON COLUMN outbox.event_progress.attempts IS 'number of times that a destination refused it';
+COMMENT ON COLUMN outbox.event_progress.next_retry_at IS 'not sent before this time';
+COMMENT ON COLUMN outbox.event_progress.lock_token IS 'token under which it is being delivered, after trouble or to a fetcher';
+COMMENT ON COLUMN outbox.event_progress.locked_at IS 'when lock_token was set';
 
 -- ---------------------------------------------------------------------------------------------
 -- Layouts
 -- ---------------------------------------------------------------------------------------------
 
--- The tables that there are views for. `unpublished` tells which rows of a table are to be moved into the log,
--- and in_order in which order: by time, but of one aggregate by version, for a transaction that began
--- earlier may have changed it later.
+-- Layouts of outbox tables. `unpublished` selects the rows of a table that are moved into the log.
+-- `in_order` is their order: by time, but within an aggregate by version, because a transaction
+-- that began earlier may have changed it later.
 CREATE FUNCTION outbox_internal.layout(
     layout text,
     OUT topic        text,
@@ -126,10 +126,11 @@ BEGIN
                       HINT = 'The layouts are seed, seed_jsonb, debezium, tutorial and cqrs.';
     END CASE;
 END $$;
-COMMENT ON FUNCTION outbox_internal.layout(text) IS 'what is particular to a layout of outbox tables';
+COMMENT ON FUNCTION outbox_internal.layout(text) IS 'properties of a layout of outbox tables';
 
--- Their columns: the type and default of each, and what the view shows in it. What the application gives is
--- `given`, all else says what became of the event. extension/views/outbox_view.cpp has them in the same order.
+-- Columns of the layouts: the type and default of each, and its expression in the view. The
+-- application supplies columns that are `given`; all others show the state of the event.
+-- extension/views/outbox_view.cpp has them in the same order.
 CREATE FUNCTION outbox_internal.layout_columns(
     layout text,
     OUT number     bigint,
@@ -202,9 +203,9 @@ BEGIN ATOMIC
       ) AS c(of_layout, name, type, given, by_default, shows)
      WHERE c.of_layout = layout;
 END;
-COMMENT ON FUNCTION outbox_internal.layout_columns(text) IS 'the columns of a layout of outbox tables';
+COMMENT ON FUNCTION outbox_internal.layout_columns(text) IS 'columns of a layout of outbox tables';
 
--- A template over {aggregate_type} and {event_type}, as an SQL expression over e.
+-- Turns a template with {aggregate_type} and {event_type} into an SQL expression over e.
 CREATE FUNCTION outbox_internal.topic_expression(topic text)
 RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT
@@ -237,12 +238,13 @@ COMMENT ON FUNCTION outbox_internal.topic_expression(text) IS 'a template for to
 -- Views
 -- ---------------------------------------------------------------------------------------------
 
--- Arguments: the layout, the content type of payloads that are bytes, the template for topics.
+-- Its arguments are the layout, the content type of payloads that are bytes, and the template for
+-- topics.
 CREATE FUNCTION outbox.insert_event()
 RETURNS trigger
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'outbox_insert_event';
-COMMENT ON FUNCTION outbox.insert_event() IS 'makes an event of what is inserted into a view of the log';
+COMMENT ON FUNCTION outbox.insert_event() IS 'enqueues an event for a row inserted into a view of the log';
 
 CREATE FUNCTION outbox.refuse_change()
 RETURNS trigger
@@ -258,13 +260,13 @@ BEGIN
                        ELSE 'Events are removed from the log when every destination has received them. Remove the statement.'
                      END;
 END $$;
-COMMENT ON FUNCTION outbox.refuse_change() IS 'says what to do instead of changing events';
+COMMENT ON FUNCTION outbox.refuse_change() IS 'refuses changes of events, with a hint';
 
 CREATE FUNCTION outbox_internal.is_content_type(text text)
 RETURNS boolean
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'outbox_is_content_type';
-COMMENT ON FUNCTION outbox_internal.is_content_type(text) IS 'whether a text is a media type, as outbox.enqueue() takes it';
+COMMENT ON FUNCTION outbox_internal.is_content_type(text) IS 'returns whether a text is a media type, as in outbox.enqueue()';
 
 CREATE FUNCTION outbox_internal.make_outbox_view(schema name, name name, layout text, content_type text, topic text)
 RETURNS regclass
@@ -291,7 +293,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Write for example ''application/x-protobuf''.';
     END IF;
     view_name := format('%I.%I', schema, name);
-    -- The barrier: a role that may read the view must not see other events through functions in its conditions.
+    -- The barrier keeps functions in a reader's conditions from seeing other events.
     EXECUTE (SELECT format('CREATE VIEW %s WITH (security_barrier) AS SELECT %s FROM outbox.event_progress AS e WHERE %s', view_name,
                            string_agg(format('(%s)::%s AS %I', c.shows, c.type, c.name), ', ' ORDER BY c.number), shown)
                FROM outbox_internal.layout_columns($3) AS c);
@@ -300,7 +302,8 @@ BEGIN
     END LOOP;
     EXECUTE format('CREATE TRIGGER insert_event INSTEAD OF INSERT ON %s FOR EACH ROW '
                    'EXECUTE FUNCTION outbox.insert_event(%L, %L, %L)', view_name, $3, type, topics);
-    -- Without the one there is an error of the server's own, without the other none if no row is concerned.
+    -- The row trigger replaces an error of the server; without the statement trigger, a statement
+    -- that matches no row would not fail.
     EXECUTE format('CREATE TRIGGER refuse_change INSTEAD OF UPDATE OR DELETE ON %s FOR EACH ROW '
                    'EXECUTE FUNCTION outbox.refuse_change()', view_name);
     EXECUTE format('CREATE TRIGGER refuse_statement BEFORE UPDATE OR DELETE ON %s FOR EACH STATEMENT '
@@ -309,14 +312,14 @@ BEGIN
                    format('the log of pg_outbox, with the columns of the layout "%s"', $3));
     RETURN view_name::regclass;
 END $$;
-COMMENT ON FUNCTION outbox_internal.make_outbox_view(name, name, text, text, text) IS 'makes a view of the log';
+COMMENT ON FUNCTION outbox_internal.make_outbox_view(name, name, text, text, text) IS 'creates a view of the log';
 
--- Makes a view of the log for an application that inserts into an outbox table. Its events get topics by the
--- template, and it shows all events of such topics. It belongs to the caller: his are the rights on the
--- log that it is read with, and the topics that may be used (outbox.grant_produce()). Who inserts needs
--- INSERT on the view only.
--- Errors: 22023 no such layout, no such field in topic, content_type where payloads are JSON; 42P07 the name is
--- taken; 3F000 it has no schema and search_path is empty.
+-- Creates a view of the log for an application that inserts into an outbox table. The template
+-- gives its events their topics, and it shows all events of such topics. The view belongs to the
+-- caller, and uses the caller's rights to read the log and to produce topics
+-- (outbox.grant_produce()). Roles that insert into it need only INSERT on it.
+-- Errors: 22023 no such layout, no such field in topic, or content_type where payloads are JSON;
+-- 42P07 the name is taken; 3F000 the name has no schema and search_path is empty.
 CREATE FUNCTION outbox.create_outbox_view(
     name         text,
     layout       text DEFAULT 'seed',
@@ -324,11 +327,11 @@ CREATE FUNCTION outbox.create_outbox_view(
     topic        text DEFAULT NULL)
 RETURNS regclass
 LANGUAGE sql VOLATILE
-BEGIN ATOMIC -- no search_path of its own: names without a schema are the caller's
+BEGIN ATOMIC -- without a search_path of its own: names without a schema are the caller's
     SELECT outbox_internal.make_outbox_view(
                CASE cardinality(parts) WHEN 1 THEN current_schema() ELSE array_to_string(trim_array(parts, 1), '.')::name END,
                parts[cardinality(parts)]::name, layout, content_type, topic)
       FROM parse_ident(name) AS parts;
 END;
 COMMENT ON FUNCTION outbox.create_outbox_view(text, text, text, text) IS
-    'makes a view that an application can use like its outbox table';
+    'creates a view that an application can use like its outbox table';

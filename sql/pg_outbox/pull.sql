@@ -1,23 +1,24 @@
--- Pull destinations: a relay outside the server takes events with outbox.fetch(), sends them on, and
--- says what came of it with outbox.ack() and outbox.nack().
+-- Pull destinations: a relay outside the server takes events with outbox.fetch(), sends them on,
+-- and reports the result with outbox.ack() and outbox.nack().
 --
--- What is to be fetched is dealt out to lanes by ordering key, and cut into batches. Only the first
--- batch of a lane is handed out, to one fetcher at a time: so the order of a key holds, however many
--- fetchers there are. A batch knows the places of its events in the log, and is all that a healthy
--- event costs. When a lane has run empty, whoever finds it so reads the next window of the log (as
--- a relay does, see docs/architecture/log.md) under the lock of the destination's row of outbox.cursor,
--- in which `done` then means: settled, or in a batch.
+-- Events are dealt out to lanes by ordering key, and cut into batches. Only the first batch of a
+-- lane is handed out, to one fetcher at a time. So the order of a key holds for any number of
+-- fetchers. A batch has the positions of its events in the log; a healthy event costs nothing else.
+-- A fetcher that finds an empty lane reads the next window of the log, as a relay does
+-- (docs/architecture/log.md), under the lock of the destination's row of outbox.cursor. In that row
+-- `done` then covers events that are settled or in a batch.
 --
--- An event that is refused moves to outbox.delivery and takes the other events of its key that were
--- handed out with it along, so that whatever becomes of the lease they stay in order there.
+-- A refused event moves to outbox.delivery, together with the events of its key that were handed
+-- out with it. So they stay in order there, whatever becomes of the lease.
 --
--- Locks are taken in this order: the destination's row of outbox.cursor, batches, rows of outbox.delivery.
--- Operators, the keeper and event triggers take the row FOR UPDATE. Fetchers share it (FOR KEY SHARE) before
--- they touch a batch, so that none of those comes between; and when they read on, or change what holds
--- keys, one at a time has it FOR NO KEY UPDATE as well. That one waits for no batch: it has its own, and
--- passes over those of others.
+-- Locks are taken in this order: the destination's row of outbox.cursor, batches, rows of
+-- outbox.delivery. Operators, the keeper and event triggers take the row FOR UPDATE. Fetchers share
+-- it (FOR KEY SHARE) before they touch a batch, so none of those comes between. To read on, or to
+-- change which rows hold keys, one fetcher at a time also takes it FOR NO KEY UPDATE. That fetcher
+-- waits for no batch: it has its own, and skips those of others.
 --
--- Everything here needs READ COMMITTED, for what is looked at under a lock must not be older than the lock.
+-- Everything here needs READ COMMITTED, because what is read under a lock must not be older than
+-- the lock.
 CREATE TABLE outbox.batch (
     destination  name     NOT NULL,
     lane         integer  NOT NULL,
@@ -34,36 +35,36 @@ CREATE TABLE outbox.batch (
     inserted_by  xid8     NOT NULL DEFAULT pg_current_xact_id(),
     PRIMARY KEY (destination, lane, number)
 );
-COMMENT ON TABLE outbox.batch IS 'what pull destinations have not settled';
-COMMENT ON COLUMN outbox.batch.destination IS 'where the events go';
-COMMENT ON COLUMN outbox.batch.lane IS 'batches of a lane are fetched one after the other; -1: events in trouble only';
-COMMENT ON COLUMN outbox.batch.number IS 'their order';
-COMMENT ON COLUMN outbox.batch.xids IS 'its events in the log, in order; NULL: they came with a dump and are to be found by position';
-COMMENT ON COLUMN outbox.batch.positions IS 'its events in the log, in order';
-COMMENT ON COLUMN outbox.batch.oldest IS 'occurred_at of the oldest of them';
-COMMENT ON COLUMN outbox.batch.taken IS 'so many of them, the first ones, are under the lease';
-COMMENT ON COLUMN outbox.batch.retries IS 'positions of events in outbox.delivery that are under the lease as well';
-COMMENT ON COLUMN outbox.batch.token IS 'of the lease; NULL: it is to be fetched';
+COMMENT ON TABLE outbox.batch IS 'events that pull destinations have not settled';
+COMMENT ON COLUMN outbox.batch.destination IS 'the destination of the events';
+COMMENT ON COLUMN outbox.batch.lane IS 'lane, whose batches are fetched one after the other; -1 for events in trouble only';
+COMMENT ON COLUMN outbox.batch.number IS 'order of the batches';
+COMMENT ON COLUMN outbox.batch.xids IS 'transactions of its events in the log, in order; null after a restore, until they are found by position';
+COMMENT ON COLUMN outbox.batch.positions IS 'positions of its events in the log, in order';
+COMMENT ON COLUMN outbox.batch.oldest IS 'occurred_at of its oldest event';
+COMMENT ON COLUMN outbox.batch.taken IS 'number of events under the lease, from the first on';
+COMMENT ON COLUMN outbox.batch.retries IS 'positions of events in outbox.delivery that are also under the lease';
+COMMENT ON COLUMN outbox.batch.token IS 'token of the lease; null if it can be fetched';
 COMMENT ON COLUMN outbox.batch.locked_until IS 'when the lease ends';
-COMMENT ON COLUMN outbox.batch.fetched_at IS 'when it began';
-COMMENT ON COLUMN outbox.batch.fetched_by IS 'role, application_name and address of who has it';
-COMMENT ON COLUMN outbox.batch.inserted_by IS 'the transaction that made the row; so one that comes with a dump is known';
+COMMENT ON COLUMN outbox.batch.fetched_at IS 'when the lease began';
+COMMENT ON COLUMN outbox.batch.fetched_by IS 'role, application_name and address of the fetcher';
+COMMENT ON COLUMN outbox.batch.inserted_by IS 'transaction that inserted the row, to detect a row restored from a dump';
 
 CREATE UNIQUE INDEX batch_token ON outbox.batch (token) WHERE token IS NOT NULL;
-COMMENT ON INDEX outbox.batch_token IS 'finds what a lease covers';
+COMMENT ON INDEX outbox.batch_token IS 'finds the batch of a lease';
 CREATE INDEX batch_restored ON outbox.batch (destination) WHERE xids IS NULL;
-COMMENT ON INDEX outbox.batch_restored IS 'finds those that came with a dump';
+COMMENT ON INDEX outbox.batch_restored IS 'finds restored batches';
 
 SELECT pg_extension_config_dump('outbox.batch', '');
 
--- Positions mean the same after a restore, transactions do not: see restore.sql.
+-- Positions stay valid in a restore, transactions do not: see restore.sql.
 CREATE FUNCTION outbox_internal.adopt_batch()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NEW.positions = '{}' THEN  -- retries only, which outbox.delivery has
+    IF NEW.positions = '{}' THEN  -- retries only, which are in outbox.delivery
         RETURN NULL;
     END IF;
     NEW.xids := NULL;
@@ -74,34 +75,34 @@ BEGIN
     NEW.locked_until := NULL;
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION outbox_internal.adopt_batch() IS 'makes a restored batch one of this database';
+COMMENT ON FUNCTION outbox_internal.adopt_batch() IS 'adapts a restored batch to this database';
 
 CREATE TRIGGER adopt_batch BEFORE INSERT ON outbox.batch
     FOR EACH ROW WHEN (NEW.inserted_by <> pg_current_xact_id()) EXECUTE FUNCTION outbox_internal.adopt_batch();
 ALTER TABLE outbox.batch ENABLE ALWAYS TRIGGER adopt_batch;
-COMMENT ON TRIGGER adopt_batch ON outbox.batch IS 'makes a restored batch one of this database';
+COMMENT ON TRIGGER adopt_batch ON outbox.batch IS 'adapts a restored batch to this database';
 
 CREATE VIEW outbox.lease AS
 SELECT b.destination, b.lane, b.fetched_by, b.fetched_at, b.locked_until,
        b.taken + pg_catalog.cardinality(b.retries) AS events
   FROM outbox.batch AS b
  WHERE b.locked_until > pg_catalog.clock_timestamp();
-COMMENT ON VIEW outbox.lease IS 'who has fetched events and not yet settled them';
-COMMENT ON COLUMN outbox.lease.destination IS 'where the events go';
-COMMENT ON COLUMN outbox.lease.lane IS 'the lane that waits for it; -1: none, the events were in trouble';
+COMMENT ON VIEW outbox.lease IS 'leases of fetchers on events that are not settled yet';
+COMMENT ON COLUMN outbox.lease.destination IS 'the destination of the events';
+COMMENT ON COLUMN outbox.lease.lane IS 'the lane that waits for it; -1 if the events were in trouble';
 COMMENT ON COLUMN outbox.lease.fetched_by IS 'role, application_name and address of the fetcher';
-COMMENT ON COLUMN outbox.lease.fetched_at IS 'when it fetched them';
-COMMENT ON COLUMN outbox.lease.locked_until IS 'when others may';
-COMMENT ON COLUMN outbox.lease.events IS 'how many are left under the lease';
+COMMENT ON COLUMN outbox.lease.fetched_at IS 'when the lease began';
+COMMENT ON COLUMN outbox.lease.locked_until IS 'when the lease ends, and others may fetch the events';
+COMMENT ON COLUMN outbox.lease.events IS 'number of events left under the lease';
 
 CREATE FUNCTION outbox_internal.wake_keeper()
 RETURNS void
 LANGUAGE c VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_wake_keeper';
-COMMENT ON FUNCTION outbox_internal.wake_keeper() IS 'at commit the keeper hears that events were read or settled';
+COMMENT ON FUNCTION outbox_internal.wake_keeper() IS 'tells the keeper at commit that events were read or settled';
 
--- Stands for outbox.default_destination, which has no server to have USAGE on: who may execute it may fetch
--- from there. It is not called.
+-- Stands for outbox.default_destination, which has no server with USAGE: roles with EXECUTE on this
+-- function may fetch from it. It is never called.
 CREATE FUNCTION outbox_internal.may_fetch_default()
 RETURNS void
 LANGUAGE sql IMMUTABLE
@@ -109,9 +110,9 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT;
 END;
-COMMENT ON FUNCTION outbox_internal.may_fetch_default() IS 'EXECUTE on it is the right to fetch from outbox.default_destination';
+COMMENT ON FUNCTION outbox_internal.may_fetch_default() IS 'EXECUTE on this is the right to fetch from outbox.default_destination';
 
--- The server of a pull destination that a role may fetch from.
+-- Returns the server of a pull destination, or raises an error if the role may not fetch from it.
 CREATE FUNCTION outbox_internal.check_fetcher(destination name, caller name)
 RETURNS oid
 LANGUAGE plpgsql STABLE
@@ -123,7 +124,7 @@ BEGIN
     PERFORM outbox_internal.refuse_restricted();
     SELECT d.server INTO server FROM outbox.destination AS d WHERE d.name = destination AND d.pull;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no pull destination "%"', destination
+        RAISE EXCEPTION 'pull destination "%" does not exist', destination
             USING ERRCODE = 'undefined_object',
                   HINT = 'CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox OPTIONS (url ''pull:'').';
     END IF;
@@ -138,13 +139,13 @@ BEGIN
     END IF;
     RETURN server;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_fetcher(name, name) IS 'refuses those who may not fetch';
+COMMENT ON FUNCTION outbox_internal.check_fetcher(name, name) IS 'refuses a role that may not fetch';
 
 -- ------------------------------------------------------------------------------------------------
--- From the log into batches
+-- Batches from the log
 -- ------------------------------------------------------------------------------------------------
 
--- Our own transaction has not finished, though it sees what it has written.
+-- The current transaction has not finished, though it sees what it has written.
 CREATE FUNCTION outbox_internal.finished_by_now()
 RETURNS pg_snapshot
 LANGUAGE sql VOLATILE
@@ -159,9 +160,9 @@ BEGIN ATOMIC
            END
       FROM (SELECT pg_current_snapshot(), pg_current_xact_id()) AS transaction(now, own);
 END;
-COMMENT ON FUNCTION outbox_internal.finished_by_now() IS 'a snapshot in which our own transaction is in progress';
+COMMENT ON FUNCTION outbox_internal.finished_by_now() IS 'snapshot in which the current transaction is in progress';
 
--- The option `topics` as patterns of LIKE.
+-- Returns the option `topics` as patterns of LIKE.
 CREATE FUNCTION outbox_internal.topic_patterns(topics text)
 RETURNS text[]
 LANGUAGE sql IMMUTABLE
@@ -173,7 +174,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.topic_patterns(text) IS 'the option `topics` as patterns of LIKE';
 
--- Deals out a part of a window: see window.sql. `settled` is of another cluster.
+-- Makes batches of a part of a window: see window.sql. `settled` is NULL if it is of another
+-- cluster.
 CREATE FUNCTION outbox_internal.make_batches(
     destination      name,
     from_snapshot    pg_snapshot,
@@ -198,7 +200,7 @@ BEGIN
     WITH found AS (
         SELECT * FROM outbox_internal.window_events(from_snapshot, to_snapshot, after, $5, settled, settled_position)
     ), dealt AS (
-        -- Unordered events go to a lane by the hundred, so that they share batches.
+        -- Unordered events go to a lane in groups of a hundred, so that they share batches.
         SELECT xid, position, occurred_at, bytes,
                (CASE ordering_key
                   WHEN '' THEN position / 100
@@ -234,7 +236,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     BEGIN
-        LOCK TABLE outbox.cursor IN SHARE UPDATE EXCLUSIVE MODE NOWAIT; -- others that do the same are kept out
+        LOCK TABLE outbox.cursor IN SHARE UPDATE EXCLUSIVE MODE NOWAIT; -- keeps out others that do the same
     EXCEPTION WHEN lock_not_available THEN
         RETURN;
     END;
@@ -246,9 +248,9 @@ BEGIN
                    FROM outbox.batch AS b WHERE b.destination = $1) AS known(lanes, first_batch, next_batch)
      WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1);
 END $$;
-COMMENT ON FUNCTION outbox_internal.make_cursor(name, oid) IS 'makes the cursor of a destination that has none';
+COMMENT ON FUNCTION outbox_internal.make_cursor(name, oid) IS 'creates the cursor of a destination that has none';
 
--- The lowest position in a window above a given one.
+-- Returns the lowest position in a window above a given one.
 CREATE FUNCTION outbox_internal.next_position(from_snapshot pg_snapshot, to_snapshot pg_snapshot, after bigint)
 RETURNS bigint
 LANGUAGE sql STABLE
@@ -257,12 +259,13 @@ BEGIN ATOMIC
     SELECT min(w.position) FROM outbox_internal.window_events(from_snapshot, to_snapshot, after) AS w;
 END;
 COMMENT ON FUNCTION outbox_internal.next_position(pg_snapshot, pg_snapshot, bigint) IS
-    'where the next event of a window is';
+    'position of the next event of a window';
 
--- Reads on in the log. True: look again, there are new batches, or more to read.
+-- Reads on in the log. Returns true if the caller should look again, because there are new batches
+-- or more to read.
 --
--- A large window is read in parts, by position; meanwhile the cursor says, as that of a relay does:
--- of the window that ends with `upto`, what lies below `position` is done.
+-- A large window is read in parts, by position. Meanwhile the cursor says, as that of a relay does:
+-- of the window that ends with `upto`, events up to `position` are done.
 CREATE FUNCTION outbox_internal.read_on(destination name)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -271,7 +274,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
     part_size CONSTANT bigint := 200000;
-    wanted    CONSTANT integer := coalesce(outbox_internal.destination_option(destination, 'lanes'), '8');
+    wanted    CONSTANT integer := coalesce(outbox_internal.destination_option(destination, 'lanes'),
+                                           (SELECT o.default_value FROM outbox.destination_options() AS o
+                                             WHERE o.sink = 'pull' AND o.option = 'lanes'));
     nothing   CONSTANT pg_snapshot := '1:1:';
     c         outbox.cursor;
     foreign_  boolean;
@@ -285,7 +290,7 @@ DECLARE
 BEGIN
     SELECT * INTO c FROM outbox.cursor AS c WHERE c.destination = $1 FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-        RETURN false; -- somebody is at it
+        RETURN false; -- another session is reading
     END IF;
     foreign_ := c.system_identifier <> (SELECT system_identifier FROM pg_control_system());
 
@@ -295,8 +300,9 @@ BEGIN
      CROSS JOIN LATERAL (SELECT number FROM outbox.batch AS b
                           WHERE b.destination = $1 AND b.lane = l.lane AND b.number >= c.first_batch
                           ORDER BY number LIMIT 1) AS b;
-    -- As long as every lane has something there is no need to. Other lanes, or another function that
-    -- deals out to them, must not have batches of a key in two.
+    -- There is no need to as long as every lane has a batch. With another number of lanes, or
+    -- another hash function, batches of one key could come to be in two lanes; so all must be
+    -- settled before.
     IF first IS NOT NULL AND (NOT free OR c.lanes <> wanted OR foreign_) THEN
         RETURN false;
     END IF;
@@ -313,7 +319,7 @@ BEGIN
             CASE WHEN foreign_ THEN coalesce(c.upto, c.done) ELSE nothing END, c.position,
             wanted, coalesce(c.next_batch, 1));
         EXIT WHEN made.events > 0 OR complete;
-        part_end := outbox_internal.next_position(c.done, target, part_end) + part_size - 1; -- a gap: the log was emptied there
+        part_end := outbox_internal.next_position(c.done, target, part_end) + part_size - 1; -- skips a gap where the log was emptied
         complete := part_end IS NULL;
         EXIT WHEN complete;
     END LOOP;
@@ -321,13 +327,13 @@ BEGIN
         RETURN false;
     END IF;
     UPDATE outbox.cursor AS u
-       SET server = (SELECT d.server FROM outbox.destination AS d WHERE d.name = $1), -- another one after a restore
+       SET server = (SELECT d.server FROM outbox.destination AS d WHERE d.name = $1), -- may have changed by a restore
            done = CASE WHEN complete THEN target ELSE c.done END,
            upto = CASE WHEN NOT complete THEN target END,
            position = greatest(c.position, CASE WHEN complete THEN made.last_position ELSE part_end END),
            system_identifier = CASE WHEN foreign_ THEN (SELECT system_identifier FROM pg_control_system())
                                     ELSE c.system_identifier END,
-           lease = c.lease + 1, -- should a relay still be at work
+           lease = c.lease + 1, -- a relay may still be running
            saved_at = clock_timestamp(),
            lanes = wanted,
            first_batch = coalesce(first, c.next_batch, 1),
@@ -336,13 +342,14 @@ BEGIN
     PERFORM outbox_internal.wake_keeper();
     RETURN made.batches > 0 OR NOT complete;
 END $$;
-COMMENT ON FUNCTION outbox_internal.read_on(name) IS 'makes batches of what is next in the log';
+COMMENT ON FUNCTION outbox_internal.read_on(name) IS 'makes batches of the next events in the log';
 
 -- ------------------------------------------------------------------------------------------------
 -- Fetching
 -- ------------------------------------------------------------------------------------------------
 
--- Before anything else of a destination is locked. False: there is no cursor of this name, or not any more.
+-- To be called before other rows of a destination are locked. Returns false if there is no cursor
+-- of this name, or not any more.
 CREATE FUNCTION outbox_internal.share_cursor(destination name)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -352,7 +359,7 @@ BEGIN
     PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR KEY SHARE;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION outbox_internal.share_cursor(name) IS 'keeps operators out while a fetcher is at work';
+COMMENT ON FUNCTION outbox_internal.share_cursor(name) IS 'keeps operators out while a fetcher works';
 
 CREATE FUNCTION outbox_internal.fetcher(caller name)
 RETURNS text
@@ -361,9 +368,9 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT concat_ws(' ', caller, nullif(current_setting('application_name'), ''), host(inet_client_addr()));
 END;
-COMMENT ON FUNCTION outbox_internal.fetcher(name) IS 'who fetches';
+COMMENT ON FUNCTION outbox_internal.fetcher(name) IS 'role, application_name and address of a fetcher';
 
--- After a restore: reads the whole log, once.
+-- Runs after a restore, and reads the whole log once.
 CREATE FUNCTION outbox_internal.find_restored_batches(destination name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -385,8 +392,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.find_restored_batches(name) IS 'finds the events of restored batches';
 
--- Takes the first batch of a lane under a token. A lane in which somebody else is, or has a lease, is
--- passed over, and not just its first batch.
+-- Takes the first batch of a lane under a token. If another session has locked or leased it, the
+-- whole lane is skipped, not only its first batch.
 CREATE FUNCTION outbox_internal.claim_batch(
     destination name, token uuid, locked_until timestamptz, max_events integer, caller name)
 RETURNS SETOF outbox.batch
@@ -421,7 +428,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.claim_batch(name, uuid, timestamptz, integer, name) IS 'takes the first batch of a lane';
 
--- The events of a batch that are under its lease.
+-- Returns the events of a batch that are under its lease.
 CREATE FUNCTION outbox_internal.events_of(batch outbox.batch)
 RETURNS SETOF outbox.event
 LANGUAGE sql STABLE
@@ -434,7 +441,7 @@ BEGIN ATOMIC
                           WHERE e.xid = b.xid AND e.position = b.place LIMIT 1) AS e
      ORDER BY b.number;
 END;
-COMMENT ON FUNCTION outbox_internal.events_of(outbox.batch) IS 'the events of a batch that are under its lease';
+COMMENT ON FUNCTION outbox_internal.events_of(outbox.batch) IS 'events of a batch that are under its lease';
 
 CREATE FUNCTION outbox_internal.take_out_of(batch outbox.batch, gone bigint[])
 RETURNS outbox.batch
@@ -451,9 +458,9 @@ BEGIN ATOMIC
      WHERE b.destination = batch.destination AND b.lane = batch.lane AND b.number = batch.number
     RETURNING b.*;
 END;
-COMMENT ON FUNCTION outbox_internal.take_out_of(outbox.batch, bigint[]) IS 'takes events out of a batch';
+COMMENT ON FUNCTION outbox_internal.take_out_of(outbox.batch, bigint[]) IS 'removes events from a batch';
 
--- Ends a lease: what was under it has been settled, or (handed_back) not.
+-- Ends a lease. Its events have been settled, or with handed_back not.
 CREATE FUNCTION outbox_internal.end_lease(batch outbox.batch, handed_back boolean)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -481,7 +488,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.lock_cursor(name) IS 'keeps other fetchers from changing what holds keys';
 
--- Puts events of a batch whose keys are held behind those that hold them.
+-- Puts events of a batch behind the events that hold their keys.
 CREATE FUNCTION outbox_internal.park_held(batch outbox.batch)
 RETURNS outbox.batch
 LANGUAGE plpgsql VOLATILE
@@ -504,12 +511,12 @@ BEGIN
         RETURN batch;
     END IF;
     PERFORM outbox_internal.park_events(batch.destination, held.xids, held.positions);
-    PERFORM outbox_internal.promote(batch.destination, held.keys); -- a late one may have come to be the first
+    PERFORM outbox_internal.promote(batch.destination, held.keys); -- an event that came late may be the first now
     RETURN outbox_internal.take_out_of(batch, held.positions);
 END $$;
 COMMENT ON FUNCTION outbox_internal.park_held(outbox.batch) IS 'puts events behind those that hold their keys';
 
--- Takes events in trouble that are due under a token.
+-- Takes due events in trouble under a token.
 CREATE FUNCTION outbox_internal.claim_retries(
     destination name, token uuid, locked_until timestamptz, max_events integer, caller name)
 RETURNS SETOF outbox.delivery
@@ -527,7 +534,7 @@ BEGIN
         RETURN;
     END IF;
     IF NOT outbox_internal.lock_cursor(destination) THEN
-        RETURN; -- there is none yet
+        RETURN; -- there is no cursor yet
     END IF;
     DELETE FROM outbox.batch AS b
      WHERE b.ctid = ANY (ARRAY(SELECT o.ctid FROM outbox.batch AS o
@@ -550,10 +557,10 @@ BEGIN
      ORDER BY d.position;
 END $$;
 COMMENT ON FUNCTION outbox_internal.claim_retries(name, uuid, timestamptz, integer, name) IS
-    'takes events in trouble that are due under a token';
+    'takes due events in trouble under a token';
 
--- Plans are kept, and must be right for tables that were empty when they were made: indexes only, and
--- no compiling because of what the others seem to cost.
+-- Plans are kept, and must be good for tables that were empty when they were made: they use indexes
+-- only, and JIT compilation is off because its cost estimates are not realistic.
 CREATE FUNCTION outbox.fetch(
     destination name,
     max_events  integer DEFAULT 100,
@@ -595,7 +602,8 @@ BEGIN
     IF max_events IS NULL OR max_events < 1 THEN
         RAISE EXCEPTION 'max_events must be at least 1' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- The commit of this transaction puts those of the events on disk, which may have been asynchronous.
+    -- The commit of this transaction flushes the transactions of the events, which may have been
+    -- asynchronous.
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
@@ -642,13 +650,14 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.fetch(name, integer, interval, outbox_internal.caller) IS
-    'takes the next events of a pull destination under a lease; commit before you use them';
+    'takes the next events of a pull destination under a lease; commit before using them';
 
 -- ------------------------------------------------------------------------------------------------
 -- Settling
 -- ------------------------------------------------------------------------------------------------
 
--- The batch of a lease that has not ended, locked; with the cursor if events in trouble are concerned.
+-- Returns the batch of a lease that has not ended, and locks it; with_cursor also locks the cursor,
+-- for events in trouble.
 CREATE FUNCTION outbox_internal.lock_lease(token uuid, with_cursor boolean)
 RETURNS outbox.batch
 LANGUAGE plpgsql VOLATILE
@@ -658,18 +667,18 @@ AS $$
 DECLARE
     batch outbox.batch;
 BEGIN
-    PERFORM outbox_internal.refuse_restricted(); -- here for all who settle
+    PERFORM outbox_internal.refuse_restricted(); -- for all functions that settle
     PERFORM outbox_internal.check_isolation('events cannot be fetched or settled');
     PERFORM outbox_internal.wake_keeper();
     LOOP
         SELECT * INTO batch FROM outbox.batch AS b WHERE b.token = $1;
-        EXIT WHEN NOT FOUND OR outbox_internal.share_cursor(batch.destination); -- else it was renamed while we waited
+        EXIT WHEN NOT FOUND OR outbox_internal.share_cursor(batch.destination); -- repeat if it was renamed during the wait
     END LOOP;
     SELECT * INTO batch FROM outbox.batch AS b WHERE b.token = $1 FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'lease % is not known', token
             USING ERRCODE = 'OL001',
-                  DETAIL = 'It was settled or given back, or it ended and others have fetched its events since.';
+                  DETAIL = 'It was settled or given back, or it ended and its events were fetched again.';
     END IF;
     IF with_cursor OR cardinality(batch.retries) > 0 THEN
         PERFORM outbox_internal.lock_cursor(batch.destination);
@@ -682,7 +691,7 @@ BEGIN
     END IF;
     RETURN batch;
 END $$;
-COMMENT ON FUNCTION outbox_internal.lock_lease(uuid, boolean) IS 'the batch of a lease that has not ended';
+COMMENT ON FUNCTION outbox_internal.lock_lease(uuid, boolean) IS 'returns the batch of a lease, or raises an error if the lease has ended';
 
 CREATE FUNCTION outbox.ack(token uuid)
 RETURNS integer
@@ -709,10 +718,10 @@ BEGIN
     RETURN batch.taken + cardinality(batch.retries);
 END $$;
 COMMENT ON FUNCTION outbox.ack(uuid) IS
-    'settles what was fetched under a token and not refused; says how many events that were';
+    'settles events fetched under a token and not refused; returns their number';
 
--- Moves an event that is under a lease to outbox.delivery, still under the lease, with all others of
--- its key there are.
+-- Moves an event that is under a lease to outbox.delivery, still under the lease, with all other
+-- events of its key in the batch.
 CREATE FUNCTION outbox_internal.move_key(batch outbox.batch, failed bigint)
 RETURNS outbox.batch
 LANGUAGE plpgsql VOLATILE
@@ -736,7 +745,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.move_key(outbox.batch, bigint) IS 'moves the events of a key to outbox.delivery';
 
--- Returns events of the same lease that must not be sent any more: they wait behind this one.
+-- Reports a refused event. Returns the events of the lease that must not be sent any more, because
+-- they wait behind it.
 CREATE FUNCTION outbox.nack(token uuid, event_id uuid, error text, permanent boolean DEFAULT false)
 RETURNS SETOF uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -763,7 +773,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'event % is not under lease %', event_id, token
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Perhaps it was refused before, or is one that waits behind another.';
+                  HINT = 'It may have been refused before, or may wait behind another event.';
     END IF;
 
     SELECT f.state INTO failed.state
@@ -786,7 +796,7 @@ BEGIN
      ORDER BY d.position;
 END $$;
 COMMENT ON FUNCTION outbox.nack(uuid, uuid, text, boolean) IS
-    'says that an event was refused; returns those of the lease that must not be sent any more';
+    'reports a refused event; returns events of the lease that must not be sent any more';
 
 CREATE FUNCTION outbox.extend(token uuid, lease interval DEFAULT '30 seconds')
 RETURNS timestamptz
@@ -807,7 +817,7 @@ BEGIN
      WHERE d.destination = batch.destination AND d.position = ANY (batch.retries) AND d.lock_token = $1;
     RETURN new_end;
 END $$;
-COMMENT ON FUNCTION outbox.extend(uuid, interval) IS 'makes a lease end so much after now; says when that is';
+COMMENT ON FUNCTION outbox.extend(uuid, interval) IS 'prolongs a lease from now on; returns its new end';
 
 CREATE FUNCTION outbox.release(token uuid)
 RETURNS integer
@@ -824,13 +834,14 @@ BEGIN
     RETURN batch.taken + cardinality(batch.retries);
 END $$;
 COMMENT ON FUNCTION outbox.release(uuid) IS
-    'gives what was fetched under a token back to others; says how many events that were';
+    'gives back events fetched under a token; returns their number';
 
 -- ------------------------------------------------------------------------------------------------
--- A pull destination that gets another url
+-- Change of a pull destination's url
 -- ------------------------------------------------------------------------------------------------
 
--- The cursor of its relay is ahead of what is in batches: that is put in the relay's way.
+-- The cursor is ahead of the events in batches. So they move to outbox.delivery, where the relay
+-- finds them.
 CREATE FUNCTION outbox_internal.leave_pull()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -845,7 +856,7 @@ BEGIN
           JOIN outbox.destination AS d ON d.server = command.objid
          WHERE command.classid = 'pg_foreign_server'::regclass AND NOT d.pull
     LOOP
-        -- Before it is asked for batches: somebody may just be making the first ones.
+        -- Locked before batches are looked for, because a fetcher may be making the first ones.
         PERFORM FROM outbox.cursor AS c WHERE c.destination = left_behind FOR UPDATE;
         CONTINUE WHEN NOT EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = left_behind);
         PERFORM outbox_internal.find_restored_batches(left_behind);
@@ -857,9 +868,9 @@ BEGIN
                                               WHERE w.destination = left_behind AND w.state = 'PENDING'));
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox_internal.leave_pull() IS 'hands what fetchers have not settled to a relay';
+COMMENT ON FUNCTION outbox_internal.leave_pull() IS 'hands events that fetchers have not settled to a relay';
 
 CREATE EVENT TRIGGER outbox_leave_pull ON ddl_command_end WHEN tag IN ('ALTER SERVER')
     EXECUTE FUNCTION outbox_internal.leave_pull();
 ALTER EVENT TRIGGER outbox_leave_pull ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER outbox_leave_pull IS 'hands what fetchers have not settled to a relay';
+COMMENT ON EVENT TRIGGER outbox_leave_pull IS 'hands events that fetchers have not settled to a relay';

@@ -1,6 +1,6 @@
--- Receipts: which events a destination has confirmed, when, and what it calls them. Kept where the option
--- `receipts` is on, in two tables of which one is filled; after outbox.receipt_retention the keeper
--- empties the other and turns to it.
+-- Receipts: which events a destination has confirmed, when, and its own id of the message. They are
+-- kept where the option `receipts` is on, in two tables of which one is filled. After
+-- outbox.receipt_retention the keeper empties the other and turns to it.
 CREATE TABLE outbox.receipt (
     event_id     uuid        NOT NULL,
     destination  name        NOT NULL,
@@ -10,10 +10,10 @@ CREATE TABLE outbox.receipt (
 );
 COMMENT ON TABLE outbox.receipt IS 'events that destinations have confirmed';
 COMMENT ON COLUMN outbox.receipt.event_id IS 'the event';
-COMMENT ON COLUMN outbox.receipt.destination IS 'who confirmed it';
+COMMENT ON COLUMN outbox.receipt.destination IS 'the destination that confirmed it';
 COMMENT ON COLUMN outbox.receipt.position IS 'its position in the log';
 COMMENT ON COLUMN outbox.receipt.published_at IS 'when the confirmation arrived';
-COMMENT ON COLUMN outbox.receipt.message_id IS 'what the destination calls it; NULL: it does not say';
+COMMENT ON COLUMN outbox.receipt.message_id IS 'id of the message at the destination; null if unknown';
 
 CREATE TABLE outbox.receipt_0 () INHERITS (outbox.receipt);
 COMMENT ON TABLE outbox.receipt_0 IS 'one half of outbox.receipt';
@@ -30,13 +30,13 @@ CREATE TABLE outbox.receipt_turn (
 );
 INSERT INTO outbox.receipt_turn VALUES (0, clock_timestamp());
 COMMENT ON TABLE outbox.receipt_turn IS 'which half of outbox.receipt is filled';
-COMMENT ON COLUMN outbox.receipt_turn.current IS 'receipt_<current>';
-COMMENT ON COLUMN outbox.receipt_turn.since IS 'since when';
+COMMENT ON COLUMN outbox.receipt_turn.current IS 'the filled half is receipt_<current>';
+COMMENT ON COLUMN outbox.receipt_turn.since IS 'when it became the filled half';
 
 SELECT pg_extension_config_dump('outbox.receipt_0', '');
 SELECT pg_extension_config_dump('outbox.receipt_1', '');
 
--- Times are seconds since 1970.
+-- Times are in seconds since 1970.
 CREATE FUNCTION outbox_internal.add_receipts(destination name, event_ids uuid[], positions bigint[], times double precision[], message_ids text[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT
@@ -50,9 +50,10 @@ BEGIN
       USING destination, event_ids, positions, times, message_ids;
 END $$;
 COMMENT ON FUNCTION outbox_internal.add_receipts(name, uuid[], bigint[], double precision[], text[]) IS
-    'keeps that events were confirmed';
+    'stores receipts of confirmed events';
 
--- Called by the keeper. Whoever adds receipts, or reads them, at this very moment makes it come back later.
+-- The keeper calls this. If another session adds or reads receipts at that moment, the keeper comes
+-- back later.
 CREATE FUNCTION outbox_internal.turn_receipts()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -73,4 +74,4 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
-COMMENT ON FUNCTION outbox_internal.turn_receipts() IS 'forgets receipts that are old';
+COMMENT ON FUNCTION outbox_internal.turn_receipts() IS 'removes old receipts';

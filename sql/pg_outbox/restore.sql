@@ -1,35 +1,36 @@
--- A dump that is restored: what comes by COPY or INSERT, and not from outbox.enqueue() or a relay, speaks
--- of transactions of another database, and most often of another cluster. Nothing that is written to
--- the log by enqueues passes here.
+-- Restoring a dump. Rows that come by COPY or INSERT, and not from outbox.enqueue() or a relay,
+-- refer to transactions of another database, usually of another cluster. Enqueues do not pass
+-- through this code.
 --
--- Of those transactions only one thing is of interest: which of the restored cursors had seen them
--- finish. Snapshots of one cluster are nested: whatever had finished in one has finished in every
--- later one. So the snapshots of the restored cursors are numbered in their order, from 4 on, and a
--- transaction gets the number of the last one in which it had not finished, or 3. These numbers are
--- xids from before any that this cluster has given to a transaction that enqueues (initdb alone uses
--- more), and stand to each other as the old ones did; from here on nothing is special about them.
+-- Only one fact about those transactions matters: which of the restored cursors had seen them
+-- finish. Snapshots of one cluster are nested: a transaction that had finished in one has finished
+-- in every later one. So the snapshots of the restored cursors are numbered in their order, from 4
+-- on. A transaction gets the number of the last snapshot in which it had not finished, or 3. These
+-- numbers are xids older than any xid that this cluster gives to a transaction that enqueues,
+-- because initdb alone uses more. They have the order of the old xids, so no other code needs to
+-- treat them differently.
 --
--- The order in which things arrive matters for duplicates only. pg_dump writes the cursors first.
--- Events that come before them, or when a relay has gone on already, are delivered to everybody; and
--- a cursor that comes after events has settled nothing.
+-- The order in which rows arrive only affects duplicates. pg_dump writes the cursors first. Events
+-- that come before the cursors, or after a relay has gone on, are delivered to all destinations. A
+-- cursor that comes after events has settled nothing.
 
--- No worker in this database until the session ends: half of a log is not for reading, for its events
--- are not in order. And one table at a time, also in a parallel restore: events are numbered by the
--- cursors that are there.
+-- Keeps workers out of this database until the session ends: a partly restored log must not be
+-- read, because its events are out of order. It also makes a parallel restore load one table at a
+-- time, because events are numbered by the cursors that exist.
 CREATE FUNCTION outbox_internal.begin_restore()
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_begin_restore';
-COMMENT ON FUNCTION outbox_internal.begin_restore() IS 'has the workers of the database leave until this session ends';
+COMMENT ON FUNCTION outbox_internal.begin_restore() IS 'makes the workers of the database leave until this session ends';
 
--- The highest of these numbers.
+-- Returns the highest of these numbers.
 CREATE FUNCTION outbox_internal.last_restored_xid()
 RETURNS xid8
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
     SELECT '600'::xid8;
 END;
-COMMENT ON FUNCTION outbox_internal.last_restored_xid() IS 'xids up to this one are those of events of a restored dump';
+COMMENT ON FUNCTION outbox_internal.last_restored_xid() IS 'highest xid of events from a restored dump';
 
 -- ---------------------------------------------------------------------------------------------
 -- Events
@@ -42,12 +43,12 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF NEW.xid = pg_current_xact_id() THEN
-        RETURN NEW; -- made here
+        RETURN NEW; -- inserted by this database
     END IF;
     PERFORM outbox_internal.begin_restore();
     SELECT CASE
              WHEN bool_and(pg_snapshot_xmax(c.done) <= outbox_internal.last_restored_xid())
-             THEN greatest('3'::xid8, -- maximum over the snapshots it had not finished in
+             THEN greatest('3'::xid8, -- the last snapshot in which it had not finished
                            (array_agg(pg_snapshot_xmax(c.done) ORDER BY pg_snapshot_xmax(c.done) DESC)
                                FILTER (WHERE NOT pg_visible_in_snapshot(NEW.xid, c.dumped_done)))[1],
                            (array_agg(pg_snapshot_xmax(c.upto) ORDER BY pg_snapshot_xmax(c.upto) DESC)
@@ -59,7 +60,7 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.adopt_event() IS 'makes a restored event one of this database';
+COMMENT ON FUNCTION outbox_internal.adopt_event() IS 'adapts a restored event to this database';
 
 DO $$
 BEGIN
@@ -68,7 +69,7 @@ BEGIN
             'CREATE TRIGGER adopt_event BEFORE INSERT ON outbox.event_%1$s
                  FOR EACH ROW EXECUTE FUNCTION outbox_internal.adopt_event();
              ALTER TABLE outbox.event_%1$s ENABLE ALWAYS TRIGGER adopt_event;
-             COMMENT ON TRIGGER adopt_event ON outbox.event_%1$s IS ''makes a restored event one of this database''',
+             COMMENT ON TRIGGER adopt_event ON outbox.event_%1$s IS ''adapts a restored event to this database''',
             number);
     END LOOP;
 END
@@ -78,7 +79,7 @@ $$;
 -- Cursors
 -- ---------------------------------------------------------------------------------------------
 
--- A restored cursor takes the place of one that a relay has made since CREATE SERVER.
+-- A restored cursor replaces one that a relay has created since CREATE SERVER.
 CREATE FUNCTION outbox_internal.adopt_cursor()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -88,7 +89,7 @@ DECLARE
     this_system CONSTANT bigint := system_identifier FROM pg_control_system();
 BEGIN
     IF NEW.inserted_by = pg_current_xact_id() AND NEW.system_identifier = this_system THEN
-        RETURN NEW; -- made here
+        RETURN NEW; -- inserted by this database
     END IF;
 
     PERFORM outbox_internal.begin_restore();
@@ -101,8 +102,8 @@ BEGIN
     NEW.system_identifier := this_system;
     NEW.inserted_by := pg_current_xact_id();
 
-    -- Events that were numbered without this cursor do not say what it had settled, and numbers that
-    -- are in use must not change any more.
+    -- Events that were numbered without this cursor do not show what it had settled, and numbers in
+    -- use must not change.
     IF NOT EXISTS (SELECT FROM outbox.event AS e WHERE e.xid <= outbox_internal.last_restored_xid()) THEN
         NEW.dumped_done := NEW.done;
         NEW.dumped_upto := NEW.upto;
@@ -110,19 +111,19 @@ BEGIN
         NEW.dumped_done := NULL;
         NEW.dumped_upto := NULL;
     END IF;
-    NEW.done := '1:1:'; -- nothing is settled, unless number_cursors() knows better
+    NEW.done := '1:1:'; -- nothing is settled, unless number_cursors() changes it
     NEW.upto := NULL;
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.adopt_cursor() IS 'makes a restored cursor one of this database';
+COMMENT ON FUNCTION outbox_internal.adopt_cursor() IS 'adapts a restored cursor to this database';
 
 CREATE TRIGGER adopt_cursor BEFORE INSERT ON outbox.cursor
     FOR EACH ROW EXECUTE FUNCTION outbox_internal.adopt_cursor();
 ALTER TABLE outbox.cursor ENABLE ALWAYS TRIGGER adopt_cursor;
-COMMENT ON TRIGGER adopt_cursor ON outbox.cursor IS 'makes a restored cursor one of this database';
+COMMENT ON TRIGGER adopt_cursor ON outbox.cursor IS 'adapts a restored cursor to this database';
 
--- Of two snapshots with the same end the later one has fewer transactions in progress.
+-- Of two snapshots with the same xmax, the later one has fewer transactions in progress.
 CREATE FUNCTION outbox_internal.number_cursors()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER

@@ -1,5 +1,6 @@
--- VACUUM, ANALYZE, REINDEX and REFRESH MATERIALIZED VIEW run code of tables with the rights of their owners,
--- and so do the workers of pg_outbox. Nobody has asked for anything there.
+-- VACUUM, ANALYZE, REINDEX and REFRESH MATERIALIZED VIEW run code of tables with the rights of
+-- their owners, and so do the workers of pg_outbox. Functions that act for a caller refuse to run
+-- there.
 CREATE FUNCTION outbox_internal.refuse_restricted()
 RETURNS void
 LANGUAGE c VOLATILE

@@ -1,7 +1,7 @@
--- Rights that can be granted, each a set of privileges. Who calls these functions needs EXECUTE on
--- them and nothing else: whoever gets it may hand out the right.
+-- Rights that can be granted. Each is a set of privileges. A caller of these functions needs only
+-- EXECUTE on them; a role that has it may grant the right to others.
 
--- Which topics a right is for. Granted again, the new ones take the place of the old.
+-- Sets the topics of a right. If it is granted again, the new topics replace the old.
 CREATE FUNCTION outbox_internal.set_topics(role regrole, right_to text, topics text, follows boolean, caller name)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -13,27 +13,27 @@ BEGIN ATOMIC
            SET topics = excluded.topics, follows = excluded.follows,
                granted_by = excluded.granted_by, granted_at = excluded.granted_at;
 END;
-COMMENT ON FUNCTION outbox_internal.set_topics(regrole, text, text, boolean, name) IS 'notes which topics a right is for';
+COMMENT ON FUNCTION outbox_internal.set_topics(regrole, text, text, boolean, name) IS 'sets the topics of a right';
 
 CREATE FUNCTION outbox_internal.forget_topics(role regrole, right_to text)
 RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- What is captured already stays so, and keeps its topics.
+    -- Captured tables stay captured, and keep their topics.
     DELETE FROM outbox.producer AS p
      WHERE p.role = forget_topics.role AND p.right_to = forget_topics.right_to
        AND NOT (p.right_to = 'capture'
                 AND EXISTS (SELECT FROM outbox.captured AS c JOIN pg_class AS r ON r.oid = c.relation
                              WHERE pg_has_role(r.relowner, p.role, 'USAGE')));
     UPDATE outbox.producer AS p SET follows = false WHERE p.role = forget_topics.role;
-    DELETE FROM outbox.producer AS p WHERE p.role::oid NOT IN (SELECT r.oid FROM pg_roles AS r); -- dropped ones
+    DELETE FROM outbox.producer AS p WHERE p.role::oid NOT IN (SELECT r.oid FROM pg_roles AS r); -- dropped roles
 END;
-COMMENT ON FUNCTION outbox_internal.forget_topics(regrole, text) IS 'forgets which topics a right was for';
+COMMENT ON FUNCTION outbox_internal.forget_topics(regrole, text) IS 'removes the topics of a right';
 
--- Lets a role enqueue events of topics that match one of the patterns ('video.*, user.events'). Granted
--- again, the new patterns take the place of the old. Errors: 22023 a pattern is empty; 42704 there is
--- no such role.
+-- Lets a role enqueue events of topics that match one of the patterns ('video.*, user.events'). If
+-- it is granted again, the new patterns replace the old. Errors: 22023 a pattern is empty; 42704
+-- there is no such role.
 CREATE FUNCTION outbox.grant_produce(role regrole, topics text DEFAULT '*', caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -53,10 +53,11 @@ BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'produce');
     SELECT outbox_internal.forget_topics(role, 'produce');
 END;
-COMMENT ON FUNCTION outbox.revoke_produce(regrole) IS 'takes the right to enqueue events from a role';
+COMMENT ON FUNCTION outbox.revoke_produce(regrole) IS 'revokes the right to enqueue events';
 
--- From foreign servers that it has USAGE on; with the destination 'default' also from outbox.default_destination,
--- if that is a pull destination. Errors: 22023 another destination, which takes a GRANT USAGE.
+-- Lets a role fetch from foreign servers on which it has USAGE. With the destination 'default' also
+-- from outbox.default_destination, if that is a pull destination. Errors: 22023 another
+-- destination, which needs GRANT USAGE.
 CREATE FUNCTION outbox.grant_fetch(role regrole, destination name DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -83,7 +84,7 @@ BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'fetch');
     SELECT outbox_internal.revoke_right(role, 'fetch default');
 END;
-COMMENT ON FUNCTION outbox.revoke_fetch(regrole) IS 'takes that right from a role';
+COMMENT ON FUNCTION outbox.revoke_fetch(regrole) IS 'revokes the right to fetch from pull destinations';
 
 CREATE FUNCTION outbox.grant_operate(role regrole)
 RETURNS void
@@ -101,7 +102,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'operate');
 END;
-COMMENT ON FUNCTION outbox.revoke_operate(regrole) IS 'takes the right to operate destinations from a role';
+COMMENT ON FUNCTION outbox.revoke_operate(regrole) IS 'revokes the right to operate destinations';
 
 CREATE FUNCTION outbox.grant_monitor(role regrole)
 RETURNS void
@@ -110,7 +111,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.grant_right(role, 'monitor');
 END;
-COMMENT ON FUNCTION outbox.grant_monitor(regrole) IS 'lets a role see whether everything is well';
+COMMENT ON FUNCTION outbox.grant_monitor(regrole) IS 'lets a role read the health, status and figures of destinations';
 
 CREATE FUNCTION outbox.revoke_monitor(role regrole)
 RETURNS void
@@ -119,12 +120,12 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'monitor');
 END;
-COMMENT ON FUNCTION outbox.revoke_monitor(regrole) IS 'takes the right to see whether everything is well from a role';
+COMMENT ON FUNCTION outbox.revoke_monitor(regrole) IS 'revokes the right to read the health, status and figures of destinations';
 
--- Lets a role capture tables that it owns, and produce events of topics that match one of the patterns from
--- them. Without patterns: those of outbox.grant_produce(), be it called before or after; without these all.
--- What is revoked of one of the two rights leaves the topics of the other as they are. Errors as for
--- outbox.grant_produce().
+-- Lets a role capture tables that it owns, and produce events of topics that match one of the
+-- patterns from them. Without patterns it uses those of outbox.grant_produce(), called before or
+-- after; without these, all topics. Revoking one of the two rights does not change the topics of
+-- the other. Errors as for outbox.grant_produce().
 CREATE FUNCTION outbox.grant_capture(role regrole, topics text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -146,4 +147,4 @@ BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'capture');
     SELECT outbox_internal.forget_topics(role, 'capture');
 END;
-COMMENT ON FUNCTION outbox.revoke_capture(regrole) IS 'takes the right to capture tables from a role';
+COMMENT ON FUNCTION outbox.revoke_capture(regrole) IS 'revokes the right to capture tables';

@@ -1,4 +1,4 @@
--- Where events go: the servers of the wrapper; without any, outbox.default_destination.
+-- Destinations are the servers of the wrapper; without any, outbox.default_destination.
 CREATE VIEW outbox.destination AS
 SELECT s.oid AS server, s.srvname AS name, coalesce('url=pull:' = ANY (s.srvoptions), false) AS pull
   FROM pg_catalog.pg_foreign_server AS s
@@ -11,14 +11,14 @@ SELECT 0, 'default', pg_catalog.current_setting('outbox.default_destination', tr
                      FROM pg_catalog.pg_foreign_server AS s
                      JOIN pg_catalog.pg_foreign_data_wrapper AS f ON f.oid = s.srvfdw
                     WHERE f.fdwname = 'pg_outbox');
-COMMENT ON VIEW outbox.destination IS 'where events go';
-COMMENT ON COLUMN outbox.destination.server IS 'the foreign server; 0: outbox.default_destination';
-COMMENT ON COLUMN outbox.destination.name IS 'its name; default: outbox.default_destination';
-COMMENT ON COLUMN outbox.destination.pull IS 'it has no relay: events are taken with outbox.fetch()';
+COMMENT ON VIEW outbox.destination IS 'destinations of events';
+COMMENT ON COLUMN outbox.destination.server IS 'OID of the foreign server; 0 for outbox.default_destination';
+COMMENT ON COLUMN outbox.destination.name IS 'name of the foreign server, or default for outbox.default_destination';
+COMMENT ON COLUMN outbox.destination.pull IS 'true if it has no relay, and events are taken with outbox.fetch()';
 
--- Which events of the log a destination holds, as a condition over e: those that it selects, has not settled, and
--- has no copy of in outbox.delivery. $1 is its name, $2 its topics as patterns, $3 its number; it
--- has settled $4, and of $5 what lies up to $6.
+-- Returns the condition over e for events of the log that a destination holds: it selects them, has
+-- not settled them, and has no copy in outbox.delivery. $1 is its name, $2 its topics as patterns,
+-- $3 its number; it has settled $4, and of $5 the events up to $6.
 CREATE FUNCTION outbox_internal.held_condition()
 RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -28,11 +28,12 @@ BEGIN ATOMIC
             AND (e.position <= $6 AND pg_visible_in_snapshot(e.xid, $5)) IS NOT TRUE
             AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = $1 AND d.position = e.position)';
 END;
-COMMENT ON FUNCTION outbox_internal.held_condition() IS 'which events of the log a destination holds';
+COMMENT ON FUNCTION outbox_internal.held_condition() IS 'condition for events of the log that a destination holds';
 
--- The destinations that have not settled all of a segment, by what they have saved. Without a cursor
--- that speaks of this cluster's transactions that is all of it. An event that a destination does not select is
--- settled for it, so one producer cannot fill the log for destinations that do not ask for its topics.
+-- Returns the destinations that have not settled all of a segment, by their saved cursors. A
+-- destination without a cursor of this cluster holds all of it. An event that a destination does
+-- not select counts as settled, so one producer cannot fill the log for destinations that do not
+-- select its topics.
 CREATE FUNCTION outbox.segment_held_by(number integer)
 RETURNS name[]
 LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
@@ -57,13 +58,13 @@ BEGIN
                              WHERE EXISTS (SELECT FROM outbox.event_%1$s AS e WHERE e.xid = late.xid))',
             number)
             INTO holds USING destination.done;
-        IF holds THEN  -- something that is not settled is there; only now it is read what that is
+        IF holds THEN  -- some events are not settled; only now they are read
             EXECUTE format('SELECT EXISTS (SELECT FROM outbox.event_%s AS e WHERE %s)', number, outbox_internal.held_condition())
                 INTO holds
                USING destination.name, outbox_internal.topic_patterns(outbox_internal.destination_option(destination.name, 'topics')),
                      destination.number, destination.done, destination.upto, destination.position;
         END IF;
-        IF NOT holds AND destination.pull THEN  -- read, but not settled: see pull.sql
+        IF NOT holds AND destination.pull THEN  -- in a batch, but not settled: see pull.sql
             EXECUTE format(
                 'SELECT EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = $1 AND b.xids IS NULL)
                      OR EXISTS (SELECT
@@ -90,7 +91,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM outbox.destination) AND cardinality(outbox.segment_held_by(number)) = 0;
 END;
-COMMENT ON FUNCTION outbox_internal.segment_is_free(integer) IS 'no destination needs the events of a segment';
+COMMENT ON FUNCTION outbox_internal.segment_is_free(integer) IS 'returns whether no destination needs the events of a segment';
 
 CREATE VIEW outbox.segment AS
 SELECT r.number,
@@ -99,9 +100,9 @@ SELECT r.number,
        pg_catalog.pg_total_relation_size(pg_catalog.format('outbox.event_%s', r.number)::regclass) AS size,
        outbox.segment_held_by(r.number) AS held_by
   FROM outbox.ring AS r;
-COMMENT ON VIEW outbox.segment IS 'the log: where it grows, how large it is, and who keeps it from being emptied';
+COMMENT ON VIEW outbox.segment IS 'segments of the log, their sizes, and the destinations that hold them';
 COMMENT ON COLUMN outbox.segment.number IS 'segment event_<number>';
-COMMENT ON COLUMN outbox.segment.current IS 'enqueues go to this one';
-COMMENT ON COLUMN outbox.segment.since IS 'since when they do, or do not any more';
-COMMENT ON COLUMN outbox.segment.size IS 'bytes, with index and values stored apart';
-COMMENT ON COLUMN outbox.segment.held_by IS 'destinations that have not settled all that they select of it';
+COMMENT ON COLUMN outbox.segment.current IS 'true if enqueues go to this segment';
+COMMENT ON COLUMN outbox.segment.since IS 'when current last changed, or the segment was emptied';
+COMMENT ON COLUMN outbox.segment.size IS 'size in bytes, with index and TOAST table';
+COMMENT ON COLUMN outbox.segment.held_by IS 'destinations that have not settled all selected events of it';

@@ -1,7 +1,7 @@
--- What outbox.enqueue() knows of events that it was called for before, by their source events.
+-- Events that outbox.enqueue() has written for source events.
 
--- NULL: this is the first event of its kind for the source event, and it is remembered; else the id of the
--- one that was enqueued before.
+-- Returns NULL, and remembers the event, if it is the first of its kind for the source event;
+-- otherwise returns the id of the event that was enqueued before.
 CREATE FUNCTION outbox_internal.claim_source_event(
     source_event_id uuid,
     aggregate_type  text,
@@ -29,13 +29,13 @@ BEGIN
         IF FOUND THEN
             RETURN earlier;
         END IF;
-        -- It was forgotten in between.
+        -- The row was removed in between.
     END LOOP;
 END $$;
 COMMENT ON FUNCTION outbox_internal.claim_source_event(uuid, text, text, text, uuid) IS
-    'remembers that an event was enqueued for a source event, once';
+    'remembers an event of a source event, or returns the earlier one';
 
--- Called by the keeper. Returns whether there are more of those that are old.
+-- The keeper calls this. Returns whether there are more old rows.
 CREATE FUNCTION outbox_internal.forget_source_events()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -56,4 +56,4 @@ BEGIN
     GET DIAGNOSTICS forgotten = ROW_COUNT;
     RETURN forgotten = at_once;
 END $$;
-COMMENT ON FUNCTION outbox_internal.forget_source_events() IS 'forgets events that were enqueued for a source event long ago';
+COMMENT ON FUNCTION outbox_internal.forget_source_events() IS 'removes old source events';

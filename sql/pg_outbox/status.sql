@@ -1,5 +1,5 @@
--- Figures live in shared memory, since the worker started. Latencies are those of the last minutes,
--- from occurred_at to the confirmation by the destination.
+-- The figures are in shared memory and start with the worker. Latencies are those of the last
+-- minutes, from occurred_at to the confirmation by the destination.
 CREATE FUNCTION outbox.workers(
     OUT kind             text,
     OUT object           oid,
@@ -28,10 +28,10 @@ LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_workers';
 COMMENT ON FUNCTION outbox.workers() IS 'the background workers of pg_outbox in this database';
 
--- Workers that should live and do not.
+-- Workers that should live and do not:
 --   held back   it has crashed twice or more in a row, and the server with it
 --   failing     it ends with an error again and again
---   waiting     for room: the server, its role or its database has as many workers as allowed
+--   waiting     there is no room: the server, its role or its database has as many workers as allowed
 CREATE FUNCTION outbox.absent_workers(
     OUT kind      text,
     OUT object    oid,
@@ -49,8 +49,9 @@ AS 'MODULE_PATHNAME', 'outbox_absent_workers';
 COMMENT ON FUNCTION outbox.absent_workers() IS
     'background workers of pg_outbox in this database that should live and are not started yet';
 
--- occurred_at of the first event in the log that a cursor has not settled, found by the index: one
--- probe for the transactions that came later, and one for each that was in progress then. NULL: none.
+-- Returns occurred_at of the first event in the log that a cursor has not settled, or NULL. Uses
+-- the index: one probe for later transactions, and one for each transaction that was in progress
+-- then.
 CREATE FUNCTION outbox.oldest_after(done pg_snapshot)
 RETURNS timestamptz
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
@@ -69,7 +70,7 @@ BEGIN ATOMIC
       ) AS first;
 END;
 COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
-    'time of the oldest event that a snapshot has not seen';
+    'time of the oldest event that is not settled in a snapshot';
 
 CREATE VIEW outbox.status AS
 SELECT d.name AS destination,
@@ -87,8 +88,8 @@ SELECT d.name AS destination,
        w.pid,
        coalesce(w.delivered, 0) AS published,
        coalesce(w.failures, 0) AS failures,
-       -- Positions handed out since; an upper bound, for it counts rolled back events and those of
-       -- other topics.
+       -- Positions handed out since then. An upper bound, because it counts rolled-back events and
+       -- those of other topics.
        greatest(last.position - greatest(w.settled_position, c.position, 0), 0) + open.events AS pending_at_most,
        coalesce(w.unsettled, open.leased) AS in_flight,
        coalesce(w.held_keys, 0) AS held_keys,
@@ -108,38 +109,38 @@ SELECT d.name AS destination,
   LEFT JOIN outbox.cursor AS c ON c.destination = d.name
   CROSS JOIN LATERAL (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS position
                         FROM outbox.event_position) AS last
-  -- What fetchers have not settled.
+  -- Events that fetchers have not settled.
   CROSS JOIN LATERAL (SELECT coalesce(sum(cardinality(b.positions)), 0)::bigint AS events,
                              coalesce((SELECT sum(l.events) FROM outbox.lease AS l WHERE l.destination = d.name),
                                       0)::bigint AS leased,
                              min(b.oldest) AS oldest
                         FROM outbox.batch AS b
                        WHERE d.pull AND b.destination = d.name) AS open
-  -- A relay knows its oldest event; without one the log is asked.
+  -- A relay knows its oldest event; otherwise the log is searched.
   CROSS JOIN LATERAL (SELECT CASE
                                WHEN w.pid IS NULL
                                THEN outbox.oldest_after(coalesce(c.done, '1:1:'))
                                ELSE w.oldest_unsettled
                              END AS occurred_at) AS oldest;
-COMMENT ON VIEW outbox.status IS 'every destination in one look: is anything stuck, since when, why';
+COMMENT ON VIEW outbox.status IS 'state of every destination: whether it is stuck, since when and why';
 COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server; default: outbox.default_destination';
-COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, throttled, backing off, paused, misconfigured or stopped; held back, failing or waiting: see outbox.absent_workers(); pull: events are fetched';
+COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, throttled, backing off, paused, misconfigured or stopped; held back, failing or waiting: see outbox.absent_workers(); pull if events are fetched';
 COMMENT ON COLUMN outbox.status.state_since IS 'since when it is in this state';
 COMMENT ON COLUMN outbox.status.pid IS 'process of the relay';
 COMMENT ON COLUMN outbox.status.published IS 'events confirmed since the relay started';
 COMMENT ON COLUMN outbox.status.failures IS 'failed attempts since the relay started';
-COMMENT ON COLUMN outbox.status.pending_at_most IS 'events not settled, at most';
-COMMENT ON COLUMN outbox.status.in_flight IS 'events read from the log and not settled; pull: under leases';
+COMMENT ON COLUMN outbox.status.pending_at_most IS 'events not settled, as an upper bound';
+COMMENT ON COLUMN outbox.status.in_flight IS 'events read from the log and not settled; for a pull destination, events under leases';
 COMMENT ON COLUMN outbox.status.held_keys IS 'ordering keys whose events wait behind one in trouble; see outbox.blocked_key';
 COMMENT ON COLUMN outbox.status.oldest_pending_age IS 'age of the oldest event not settled';
 COMMENT ON COLUMN outbox.status.latency_p50 IS 'half of the recent events took at most this long from occurred_at to confirmed';
 COMMENT ON COLUMN outbox.status.latency_p99 IS '99 of 100 recent events took at most this long';
-COMMENT ON COLUMN outbox.status.last_error IS 'why the last attempt failed that failed';
-COMMENT ON COLUMN outbox.status.last_error_at IS 'when';
-COMMENT ON COLUMN outbox.status.position IS 'highest settled position; pull: highest in a batch or settled';
+COMMENT ON COLUMN outbox.status.last_error IS 'error of the last failed attempt';
+COMMENT ON COLUMN outbox.status.last_error_at IS 'time of last_error';
+COMMENT ON COLUMN outbox.status.position IS 'highest settled position; for a pull destination, highest position in a batch or settled';
 COMMENT ON COLUMN outbox.status.cursor_saved_at IS 'when the cursor was last saved';
-COMMENT ON COLUMN outbox.status.throttled IS 'answers since the relay started that asked for fewer requests';
+COMMENT ON COLUMN outbox.status.throttled IS 'answers that asked for fewer requests, since the relay started';
 COMMENT ON COLUMN outbox.status.request_limit IS
-    'requests a second that the topic or queue gets that asked for fewer most; null: as many as it takes';
-COMMENT ON COLUMN outbox.status.suspects IS 'events in memory whose last attempt failed, or whose request hangs';
-COMMENT ON COLUMN outbox.status.lanes_down IS 'topics or queues of the destination that fail, and are probed';
+    'present limit of requests per second of the slowest topic or queue; null if there is none';
+COMMENT ON COLUMN outbox.status.suspects IS 'events in memory whose last attempt failed or whose request hangs';
+COMMENT ON COLUMN outbox.status.lanes_down IS 'topics or queues of the destination that fail and are probed';

@@ -1,15 +1,18 @@
--- The rule of windows. It stands here for all that deals events out in SQL, and in bgworker/relay/log_reader.cpp
--- for relays, which read heap and index without a query. tests/system/test_windows.py compares the two.
+-- The rule of windows, for all SQL code that reads the log. bgworker/relay/log_reader.cpp has it
+-- again for relays, which read heap and index without a query. tests/system/test_windows.py
+-- compares the two.
 --
--- A window holds the events of the transactions that had not finished in `from_snapshot` and have finished in
--- `to_snapshot`, in order of position. A part of it lies above `after` and not above `upto`. Events up to
--- `settled_position` whose transactions had finished in `settled` do not count: they were settled before.
+-- A window contains the events of transactions that had not finished in `from_snapshot` and have
+-- finished in `to_snapshot`, in order of position. A part of it lies above `after` and not above
+-- `upto`. Events up to `settled_position` whose transactions had finished in `settled` are left
+-- out, because they were settled before.
 --
--- The caller sorts, often by lane and position at once. It gives `to_snapshot` no later than the snapshot of its
--- own statement. If it has written events itself, it uses outbox_internal.finished_by_now(): they are in progress there.
+-- The caller sorts the events, often by lane and position at once. Its `to_snapshot` must not be
+-- later than the snapshot of its own statement. If the caller has written events itself, it uses
+-- outbox_internal.finished_by_now(), in which they are in progress.
 --
--- The function has no SET clause, so that the planner puts its query in place of the call. Only then a part is
--- found by the index, and columns that the caller does not use are not read.
+-- The function has no SET clause, so that it is inlined. Only then the index finds a part, and
+-- columns that the caller does not use are not read.
 CREATE FUNCTION outbox_internal.window_events(
     from_snapshot    pg_snapshot,
     to_snapshot      pg_snapshot,
@@ -43,14 +46,16 @@ BEGIN ATOMIC
        AND NOT (w.position <= settled_position AND pg_visible_in_snapshot(w.xid, settled));
 END;
 COMMENT ON FUNCTION outbox_internal.window_events(pg_snapshot, pg_snapshot, bigint, bigint, pg_snapshot, bigint) IS
-    'the events of a window, or of a part of it';
+    'events of a window, or of a part of it';
 
--- The same window as a relay reads it: its code, through the same index and the same fetch of rows. It selects
--- what the destination with the number `only_to` takes (0: what is for all) of the given topics. Without
--- `to_snapshot` the window ends with the snapshot of the statement, which is how a relay ends one.
+-- Returns the same window as a relay reads it: with its code, its index scan and its fetch of rows.
+-- It selects the events that the destination with the number `only_to` takes (0 for events that are
+-- for all) of the given topics. Without `to_snapshot` the window ends with the snapshot of the
+-- statement, as for a relay.
 --
--- Tests compare it with outbox_internal.window_events(). It also shows what a relay would find between two snapshots of
--- its cursor, when an event is thought to be missing. Like a relay, it reads whole rows.
+-- Tests compare it with outbox_internal.window_events(). If an event seems to be missing, it also
+-- shows what a relay would find between two snapshots of its cursor. Like a relay, it reads whole
+-- rows.
 CREATE FUNCTION outbox_internal.read_window(
     from_snapshot    pg_snapshot,
     to_snapshot      pg_snapshot DEFAULT NULL,
@@ -64,4 +69,4 @@ RETURNS SETOF record
 LANGUAGE c STABLE
 AS 'MODULE_PATHNAME', 'outbox_read_window';
 COMMENT ON FUNCTION outbox_internal.read_window(pg_snapshot, pg_snapshot, pg_snapshot, bigint, integer, text) IS
-    'the events of a window as a relay reads them, in its order';
+    'events of a window as a relay reads them, in its order';

@@ -1,14 +1,14 @@
-"""What one destination got, held against the ledger, when some of it was refused.
+"""Compares the arrivals of one destination with the ledger, when some events were refused.
 
-An event is settled when the destination took it (2xx), or refused it as often as makes it a dead
+An event is settled when the destination accepted it (2xx), or refused it until it became a dead
 letter. From the requests, as the receiver recorded them:
 
-    lost           in the ledger, never taken, and no dead letter
+    lost           in the ledger, never accepted, and not a dead letter
     invented       sent, and not in the ledger; or noted by its writer as rolled back
     out of order   sent before the version below it was settled
     twice          taken again. After a kill that is allowed: see `Repeats`
-    steps back     how often a key went back to a lower version. A relay that starts over may do so twice
-                   per key: to what stands in outbox.delivery, and to what it reads again from the log
+    steps back     number of returns of a key to a lower version. A relay that starts over may cause two
+                   per key: to events in outbox.delivery, and to events read again from the log
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Attempt:
     version: int
     connection: int
     began: float
-    ended: float | None  # None: it was never answered
+    ended: float | None  # None if it was never answered
     status: int | None
 
     @property
@@ -51,7 +51,7 @@ def attempts_of(events: Iterable[Event]) -> list[Attempt]:
 
 @dataclass(frozen=True)
 class Kill:
-    """Nothing is sent between `began` and `ended` but by who had died before or is there already."""
+    """A kill. Between `began` and `ended`, only processes that have died before it, or are running again, send."""
 
     what: str
     began: float
@@ -60,7 +60,7 @@ class Kill:
 
 @dataclass
 class Repeats:
-    """What arrived again after one kill, and how much may."""
+    """Events that arrived again after one kill, and their limit."""
 
     kill: Kill
     limit: int
@@ -94,8 +94,8 @@ class Account:
         )
 
     def hold(self, *, restarts: int, repeats: bool = False) -> None:
-        """Fails unless all is as promised. `repeats`: somebody asked for events again, or the
-        receiver took events and did not say so."""
+        """Fails unless all promises hold. `repeats`: an operator asked for events again, or the
+        receiver accepted events without an answer."""
         assert self.committed > 0, "nothing was committed: this run shows nothing"
         assert not self.lost, f"{self}\nlost: {self.lost[:10]}"
         assert not self.invented, f"{self}\ninvented: {self.invented[:10]}"
@@ -110,7 +110,7 @@ class Account:
 
 
 def settled_at(attempts: list[Attempt], dead: set[str], max_attempts: int) -> dict[str, float]:
-    """When each event was settled, as far as the receiver can know."""
+    """Returns when each event was settled, as far as the receiver can know."""
     settled: dict[str, float] = {}
     refusals: Counter[str] = Counter()
     for attempt in sorted(attempts, key=lambda a: a.ended if a.ended is not None else float("inf")):
@@ -124,7 +124,7 @@ def settled_at(attempts: list[Attempt], dead: set[str], max_attempts: int) -> di
 
 
 def history(attempt: Attempt, before: str, attempts: list[Attempt], dead: set[str]) -> str:
-    """What became of the version below, in seconds before the attempt."""
+    """Describes the outcome of the version below, in seconds before the attempt."""
     answers = [
         f"{earlier.status} {earlier.began - attempt.began:+.3f} to "
         + ("never" if earlier.ended is None else f"{earlier.ended - attempt.began:+.3f}")
@@ -196,7 +196,7 @@ def repeats_allowed(
 
 
 def cause_of(repeats: list[Repeats], sent: float, sent_again: float) -> Repeats | None:
-    """The first kill between the two."""
+    """Returns the first kill between the two times."""
     for each in repeats:
         if each.kill.ended >= sent and each.kill.began <= sent_again:
             return each

@@ -28,7 +28,7 @@ def may_mount() -> bool:
         return True
 
 
-# Not a skip, which would be a failure: it is a matter of the machine, not of the set-up.
+# Left out, because a skip would be a failure: it depends on the machine, not on the set-up.
 collect_ignore = [] if may_mount() else ["test_disk_full.py"]
 
 
@@ -73,7 +73,7 @@ def make_replica_drill(
 
 @pytest.fixture(autouse=True)
 def counts(record_property: Callable[[str, str], None]) -> Iterator[None]:
-    """Makes them part of the test's report, which reaches the end from whatever process it ran in."""
+    """Adds the counts to the test's report, which all pytest processes pass on."""
     Writing.reports.clear()
     yield
     for line in Writing.reports:

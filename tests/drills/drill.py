@@ -1,7 +1,7 @@
-"""What all drills have: a server under load, two destinations, and books kept outside of it.
+"""Common parts of drills: a server under load, two destinations, and a ledger outside of it.
 
-    suffering    refuses some events, some of them for good, and whatever else the drill does to it
-    calm         takes everything, and must not notice
+    suffering    refuses some events, some of them for good; the drill adds further failures
+    calm         accepts everything, and must not be affected
 
 Receivers keep every request.
 """
@@ -37,28 +37,28 @@ SETTINGS = {
 }
 SUFFERING = {"retry_base": "10ms", "retry_max": "200ms", "max_attempts": str(MAX_ATTEMPTS)}
 
-# A saved cursor is on disk when the WAL writer has come round three times (200 ms each); on a crowded
-# machine a process gets its turn later than it wants.
+# A saved cursor is on disk after three rounds of the WAL writer (200 ms each); on a loaded
+# machine a process may run later.
 REPEATS_WINDOW = FLUSH_INTERVAL + 0.6 + 2.0 * SLOWNESS
 LOST_CONNECTION = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
 # -------------------------------------------------------------------------------------------------
-# A receiver with opinions
+# A receiver that refuses events
 # -------------------------------------------------------------------------------------------------
 
 
 class Mood:
     """How a receiver answers: most events with 204, a few never, some only later.
 
-    What becomes of an event depends on its id or key alone, so that it does not matter who asks when.
+    The outcome of an event depends only on its id or key, so that times do not matter.
     """
 
     def __init__(self, receiver: Receiver, *, refuses: bool) -> None:
         self.refuses = refuses
         self.refused_keys: frozenset[str] = frozenset()
         self.refused: Counter[str] = Counter()  # times each event was
-        self.instead: Behaviour | None = None  # of taking an event
+        self.instead: Behaviour | None = None  # instead of accepting an event
         receiver.on(everything, self.behave)
 
     def status_of(self, event_id: str, key: str) -> int:
@@ -114,7 +114,7 @@ class Drill(Writing):
         self.calm.close()
 
     def wait_for_arrivals(self, more: int, *, at: Receiver | None = None, timeout: float = 60) -> None:
-        """Lets so many more requests arrive."""
+        """Waits until this number of further requests has arrived."""
         receiver = at or self.suffering
         goal = len(receiver.requests) + more
         wait_until(
@@ -123,7 +123,7 @@ class Drill(Writing):
         )  # fmt: skip
 
     def arrive_soon(self, more: int) -> bool:
-        """Whether so many more requests arrive, as far as a few seconds tell."""
+        """Returns whether this number of further requests arrives within a few seconds."""
         try:
             self.wait_for_arrivals(more, timeout=2 * SLOWNESS)
         except AssertionError:
@@ -149,7 +149,7 @@ class Drill(Writing):
 
     @contextmanager
     def receiver_away(self) -> Iterator[None]:
-        """To its peers a process that is killed is connections that are reset, and nobody listening."""
+        """Simulates a killed process for its peers: connections are reset, and nothing listens."""
         with self.noted("receiver"):
             self.suffering.refuse_connections()
         try:
@@ -158,9 +158,9 @@ class Drill(Writing):
             self.suffering.listen()
 
     def move_to(self, database: Database) -> None:
-        """The old server is gone, and perhaps with it what the new one has never heard of."""
+        """Continues on a new server, which may lack the last transactions of the old one."""
         self.database, self.cluster = database, database.cluster
-        for receiver in (self.suffering, self.calm):  # what it had sent to the end of its connections
+        for receiver in (self.suffering, self.calm):  # requests that it had sent before its connections ended
             wait_until(
                 lambda: len(receiver.open_connections), lambda left: left == 0,
                 what="all that the old server had sent to be read",
@@ -196,7 +196,7 @@ class Drill(Writing):
     # ---- the end --------------------------------------------------------------------------------
 
     def conclude(self, *, repeats: bool = False, acknowledged_lasts: bool = True) -> Account:
-        """Waits until everything is settled, and holds the books against each other."""
+        """Waits until everything is settled, and compares the ledgers."""
         ledger = read_ledger(self.database.connection)
         self.wait_until_settled(ledger)
         dead = self.dead_letters()
@@ -233,7 +233,7 @@ class Drill(Writing):
     def wait_until_settled(self, ledger: list[Entry]) -> None:
         committed = {entry.event_id for entry in ledger}
         for receiver in (self.suffering, self.calm):
-            with suppress(AssertionError):  # the account will say which ones
+            with suppress(AssertionError):  # the account gives a better message
                 wait_until(
                     lambda: len(committed.difference(receiver.ids())),
                     lambda missing: missing == 0, timeout=40, what="all events to be sent",

@@ -1,10 +1,10 @@
-"""A writer of the ledger test that also writes down, outside the server, what became of its events.
+"""A writer of the ledger test that also records, outside the server, the outcome of its events.
 
     committed      the server said so; that must last
     rolled back    must never arrive
 
-Events of transactions whose end nobody has heard of, that were prepared or did not wait for the disk
-are not noted: only the table `ledger` can tell.
+Events of transactions with an unknown end, or that were prepared or did not wait for the disk,
+are not recorded: only the table `ledger` has them.
 """
 
 from __future__ import annotations

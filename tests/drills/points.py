@@ -1,17 +1,17 @@
 """Places in the life of an event at which a process can be caught, so that it is killed just there.
 
-Nothing in the product helps with that. A receiver that does not answer holds a relay behind what it has
-sent; a lock that somebody else has, before the statement that needs it. In detail:
+The product has no code for this. A receiver that does not answer holds a relay after it has
+sent; a lock of another session holds a process before the statement that needs it. In detail:
 
-    FOR UPDATE of the cursor   relays pass it by: they deliver, and cannot settle
+    FOR UPDATE of the cursor   relays skip it: they deliver, and cannot settle
     SHARE of outbox.cursor     does not conflict with the relay's own lock of its row, but with the
                                UPDATE that follows
-    SHARE of outbox.delivery   the same for what is done about events in trouble
+    SHARE of outbox.delivery   the same for events in trouble
     SHARE of outbox.ring       the keeper can read it, and not move on
     SHARE of outbox.batch      the seek has the cursor, and has not moved it
-    FOR UPDATE of a ring row   that of a segment that is being emptied is updated behind TRUNCATE
+    FOR UPDATE of a ring row   the row of a segment that is emptied is updated after TRUNCATE
 
-Each point is a context manager: in its block the process stands there; it yields whom to kill.
+Each point is a context manager: in its block the process waits there; it yields the process to kill.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Hold = Callable[[Drill], AbstractContextManager[int]]
 class Point:
     name: str
     hold: Hold
-    repeats: bool = False  # whoever is killed has asked for events once more
+    repeats: bool = False  # the killed session has asked for events again
 
 
 # -------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class Point:
 
 @contextmanager
 def transaction(drill: Drill) -> Iterator[psycopg.Connection]:
-    """One that stays open in the block, and ends with it or with the server."""
+    """A transaction that stays open in the block, and ends with it or with the server."""
     connection = drill.database.connect()
     try:
         connection.execute("BEGIN")
@@ -86,7 +86,7 @@ def in_flight(drill: Drill) -> int:
 
 @contextmanager
 def after_read(drill: Drill) -> Iterator[int]:
-    """Events are in its memory, and nobody to send them to."""
+    """Events are in its memory, and no receiver accepts them."""
     relay = drill.relay()
     with drill.receiver_away():
         wait_until(lambda: in_flight(drill), lambda n: n > 0, what="events read and not sent")
@@ -95,7 +95,7 @@ def after_read(drill: Drill) -> Iterator[int]:
 
 @contextmanager
 def after_send(drill: Drill) -> Iterator[int]:
-    """The receiver has taken events, and the relay never hears of it."""
+    """The receiver has accepted events, and the relay never gets the answer."""
     relay = drill.relay()
     taken: list[Exchange] = []
 
@@ -136,13 +136,13 @@ def behind_a_slow_event(drill: Drill) -> Iterator[int]:
 
 @contextmanager
 def after_confirmation(drill: Drill) -> Iterator[int]:
-    """Confirmed, and not saved: an operator has the cursor."""
+    """Events are confirmed and not saved, because an operator has locked the cursor."""
     relay = drill.relay()
     for _ in range(30):
         with transaction(drill) as operator:
             operator.execute("SELECT FROM outbox.cursor WHERE destination = 'suffering' FOR UPDATE")
-            # What is refused cannot be recorded meanwhile, and may leave no room for anything else. Then the
-            # operator lets go, and comes again.
+            # Refused events cannot be recorded meanwhile, and may fill the memory. Then the
+            # operator releases the lock, and takes it again.
             if drill.arrive_soon(5):
                 yield relay
                 return
@@ -151,7 +151,7 @@ def after_confirmation(drill: Drill) -> Iterator[int]:
 
 @contextmanager
 def during_settle(drill: Drill) -> Iterator[int]:
-    """It has locked its cursor, and not written it."""
+    """The relay has locked its cursor, and not written it."""
     with blocked(drill, drill.relay(), "LOCK TABLE outbox.cursor IN SHARE MODE") as relay:
         yield relay
 
@@ -262,7 +262,7 @@ def during_seek(drill: Drill) -> Iterator[int]:
 
 @contextmanager
 def before_commit_of_seek(drill: Drill) -> Iterator[int]:
-    # Before, not meanwhile: what is refused cannot be recorded then, and holds key after key.
+    # Before, not meanwhile: refused events cannot be recorded then, and hold key after key.
     drill.wait_for_arrivals(5)
     with transaction(drill) as operator:
         operator.execute("SELECT outbox.seek('suffering', 'beginning')")
@@ -271,10 +271,10 @@ def before_commit_of_seek(drill: Drill) -> Iterator[int]:
 
 @contextmanager
 def after_seek(drill: Drill) -> Iterator[int]:
-    """It is committed, and the relay has not noticed."""
+    """The statement is committed, and the relay has not noticed."""
     relay = drill.relay()
     with transaction(drill) as operator:
-        # Not in the middle of a transaction of its own, in which it may have what we need.
+        # Not in a transaction of the relay, which may hold a lock that is needed here.
         operator.execute("SELECT outbox_internal.take_control('suffering')")
         os.kill(relay, signal.SIGSTOP)
         try:

@@ -1,7 +1,7 @@
-"""What the consumer's drills have: a producer under load, a replica of its table elsewhere, and between
+"""Common parts of the consumer's drills: a producer under load, a replica of its table elsewhere, and between
 them a route (routes.py) and consumers that are processes of their own (tests/programs/consume.cpp).
 
-The books are the writers' (writing.py), the table `ledger` of the producer's database, and the table
+The records are those of the writers (writing.py), the table `ledger` of the producer's database, and the table
 `applied` that the handler appends to in the transaction of its event. In the end
 
     every event that was committed is there once, and no other
@@ -29,7 +29,7 @@ from waiting import wait_until
 from .routes import Route
 from .writing import Writing
 
-# An event of `trouble` takes that long, or fails; without a version all events of the key.
+# An event in `trouble` takes this long, or fails; without a version all events of the key do.
 REPLICA = """
     CREATE TABLE replica (aggregate text PRIMARY KEY, version bigint NOT NULL, writer integer);
     CREATE TABLE trouble (key text, version bigint, seconds float NOT NULL DEFAULT 0, fails boolean NOT NULL);
@@ -71,9 +71,9 @@ class ReplicaDrill(Writing):
         self.target.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {self.target.role}")
         self.route = route(self.database, server)
         self.consumers: list[Consumer] = []
-        self.totals: Counter[str] = Counter()  # as far as consumers have lived to tell
+        self.totals: Counter[str] = Counter()  # of consumers that ended normally
         self.kills: Counter[str] = Counter()
-        self.removed: set[str] = set()  # keys whose last event said so
+        self.removed: set[str] = set()  # keys whose last event was a removal
 
     def close(self) -> None:
         super().close()
@@ -115,19 +115,19 @@ class ReplicaDrill(Writing):
     # ---- waiting --------------------------------------------------------------------------------
 
     def wait_applied(self, more: int) -> None:
-        """Lets so many more events be applied."""
+        """Waits until this number of further events is applied."""
         count = "SELECT count(*) FROM applied"
         goal = self.target.value(count) + more
         self.wait(lambda: self.target.value(count), lambda n: n >= goal, f"{more} more events to be applied")
 
     def wait_committed(self, more: int) -> None:
-        """Lets writers commit so many more events."""
+        """Waits until writers have committed this number of further events."""
         count = "SELECT count(*) FROM ledger"
         goal = self.database.value(count) + more
         self.wait(lambda: self.database.value(count), lambda n: n >= goal, f"{more} more events")
 
     def wait_all_applied(self, others: Collection[str] = ()) -> None:
-        """All of the ledger, and the others."""
+        """Waits for all events of the ledger, and the others."""
         expected = {entry.event_id for entry in self.ledger()} | set(others)
         self.wait(
             lambda: len(expected - set(self.target.applied())), lambda missing: missing == 0,
@@ -152,12 +152,12 @@ class ReplicaDrill(Writing):
     # ---- the end --------------------------------------------------------------------------------
 
     def conclude(self, *, apart: Collection[str] = (), others: Collection[str] = ()) -> Verdict:
-        """Waits until everything is applied and acknowledged, and holds the books against each other.
+        """Waits until everything is applied and acknowledged, and compares the records.
 
-        `apart`: events that were given up first, so that they came when later ones of their key were
+        `apart`: events that were given up first, so that they came after later ones of their key
         there already. `others`: events that are in no ledger.
         """
-        with suppress(AssertionError):  # the verdict will say which ones
+        with suppress(AssertionError):  # the verdict gives a better message
             self.wait_all_applied(others)
         ledger = self.ledger()
         self.route.wait_settled({entry.event_id for entry in ledger} | set(others))
@@ -209,7 +209,7 @@ class ReplicaDrill(Writing):
 
 
 def leaving_out(ledger: list[Entry], ids: set[str]) -> list[Entry]:
-    """The rest, with versions as if these had never been."""
+    """Returns the other events, with versions as if these had never existed."""
     keys: dict[str, list[Entry]] = defaultdict(list)
     for entry in sorted(ledger, key=lambda entry: entry.version):
         if entry.event_id not in ids:

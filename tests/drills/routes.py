@@ -1,4 +1,4 @@
-"""The ways from the producer's database to a consumer.
+"""Routes from the producer's database to a consumer.
 
 A route makes the destination, knows what a consumer has to be told to read it, and lies on a wire.
 """
@@ -17,7 +17,7 @@ from waiting import wait_until
 
 from .wires import PubSubWire, PullWire, Wire
 
-# Longer than anything of a drill that is not meant to be, shorter than one wants to wait.
+# Longer than unintended pauses of a drill, and short enough to wait for.
 LEASE_SECONDS = 3
 
 
@@ -26,19 +26,19 @@ class Route:
     lease_seconds = LEASE_SECONDS
     server: str | None = None  # a fixture
     keeps_order = True  # of a key
-    sends_again = False  # what nobody gave back
+    sends_again = False  # messages that were not given back
 
     def consumer_options(self) -> dict[str, object]:
         raise NotImplementedError
 
     @contextmanager
     def broker_away(self) -> Iterator[None]:
-        """In the block nobody can be reached; nothing that was committed is lost."""
+        """In the block the broker cannot be reached; no committed event is lost."""
         raise NotImplementedError
         yield
 
     def extensions(self, event_id: str) -> int:
-        """How often somebody has asked for more time for this event, as seen on the wire."""
+        """Returns the number of lease extensions for this event, as seen on the wire."""
         raise NotImplementedError
 
     def wait_settled(self, event_ids: set[str]) -> None:
@@ -54,7 +54,7 @@ class PullRoute(Route):
 
     def __init__(self, database: Database, server: Server | None) -> None:
         self.database = database
-        # It is the consumer who gives up.
+        # The consumer gives up first.
         database.add_destination("d", "pull:", retry_base="10ms", retry_max="100ms", max_attempts="1000")
         database.execute("CREATE ROLE fetcher LOGIN")
         database.execute("GRANT USAGE ON FOREIGN SERVER d TO fetcher")
@@ -84,9 +84,9 @@ class PullRoute(Route):
 
 
 class PubSubRoute(Route):
-    """The broker is Google's pstest, which forgets everything when it ends: so it is the way to it that does.
+    """The broker is Google's pstest, which forgets everything when it ends. So the connection to it is cut instead.
 
-    The subscription is without order: what is late in it must not take the replica back.
+    The subscription has no order: late events must not set the replica back.
     """
 
     server = "pub_sub_fake"
@@ -163,13 +163,13 @@ class EmulatorRoute(PubSubRoute):
     """Google's emulator."""
 
     server = "pub_sub_server"
-    sends_again = True  # also what was extended in time, when it is busy
+    sends_again = True  # even messages that were extended in time, when it is busy
 
 
 ROUTES: dict[str, type[Route]] = {
     "pull": PullRoute, "pubsub": PubSubRoute, "pubsub_ordered": OrderedPubSubRoute, "emulator": EmulatorRoute
 }  # fmt: skip
-# Google's emulator goes on sending into streams that are gone, deadline after deadline and for as long as
-# one cares to wait. So it is for consumers that live; drills in which they, or their streams, die are marked.
+# Google's emulator goes on sending into streams that are gone, deadline after deadline, for a very
+# long time. So drills in which consumers or their streams die are marked and do not use it.
 ROUTES_WITHOUT_DEATHS = ["pull", "pubsub_ordered", "emulator"]
 with_deaths = pytest.mark.parametrize("make_replica_drill", ["pull", "pubsub", "pubsub_ordered"], indirect=True)

@@ -1,4 +1,4 @@
-"""The books themselves: they find what is wrong, and nothing else."""
+"""The account itself: it finds all errors, and no others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def account_of(attempts: list[str], *kill_at: int, **given: set[str]) -> Account
     )  # fmt: skip
 
 
-def test_what_is_right() -> None:
+def test_correct_accounts_pass() -> None:
     account_of(ALL).hold(restarts=0)
     account_of(["a1 400", *ALL]).hold(restarts=0)
     account_of(["a1", "b1", "a2", "a2", "b2", "a3", "b3"], 3).hold(restarts=1)
@@ -55,7 +55,7 @@ def test_what_is_right() -> None:
         ("repeats after a kill", [*ALL, *ALL], [6], {}),
     ],
 )
-def test_what_is_wrong(
+def test_wrong_accounts_fail(
     complaint: str, attempts: list[str], kills: list[int], given: dict[str, set[str]]
 ) -> None:
     with pytest.raises(AssertionError, match=complaint):

@@ -1,4 +1,4 @@
-"""Acknowledgements get lost: what was applied comes again, and has no effect."""
+"""Acknowledgements get lost: applied events come again, and have no effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_acks_lost(make_replica_drill: MakeReplicaDrill) -> None:
         drill.wait_applied(100)
         with wire.acks_lost():
             drill.wait(lambda: wire.lost_acks, lambda n: n >= 4, "acknowledgements to be lost")
-            # What it still wanted to say about events it has applied nobody will ever hear.
+            # Acknowledgements that it has not sent yet are lost.
             drill.kill(consumer)
         drill.consume()
         drill.wait_applied(100)

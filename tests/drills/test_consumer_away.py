@@ -1,4 +1,4 @@
-"""What a consumer stands between is gone, and comes back, several times under load."""
+"""The broker or the database of a consumer fails and comes back, several times under load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 of whatever has to do with consuming, at random, while two consumers share the work."""
+"""Kills random processes of the consuming side, while two consumers share the work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kill_both_consumers(drill: ReplicaDrill) -> None:
 
 
 def stopped_backend(drill: ReplicaDrill) -> int | None:
-    """That of a consumer that was killed just now may be leaving; one that is stopped does not."""
+    """Picks a backend; that of a consumer killed just now may be ending, a stopped one does not end."""
     backends = drill.target.backends()
     if not backends:
         return None
@@ -35,7 +35,7 @@ def stopped_backend(drill: ReplicaDrill) -> int | None:
 
 
 def kill_backend(drill: ReplicaDrill) -> None:
-    """And with it the server, which recovers."""
+    """Kills a backend, and with it the server, which recovers."""
     backend = wait_until(
         lambda: stopped_backend(drill), what="a backend of a consumer",
         ignoring=(psycopg.OperationalError, ProcessLookupError),

@@ -1,4 +1,4 @@
-"""Events whose handler always fails: they become dead letters, somebody hears of it, and when the
+"""Events whose handler always fails: they become dead letters, the health view reports them, and when the
 cause is gone they are applied after all."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A handler that takes longer than the lease of its event: that is extended, and nobody else gets it."""
+"""A handler that takes longer than the lease of its event: the lease is extended, and no other consumer gets the event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that come late and say what was true once: the replica does not go back."""
+"""Late events with old versions: the replica does not go back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NOBODY = 99
 
 
 def enqueue(drill: ReplicaDrill, key: str, version: int, type: str = "changed") -> str:
-    """Behind whatever the key has in the log."""
+    """Enqueues an event behind all others of its key."""
     return str(
         drill.database.value(
             "SELECT outbox.enqueue('item', %s::text, %s::text, jsonb_build_object('writer', %s::int), "
@@ -51,10 +51,10 @@ def test_lower_versions_come_after_a_removal(make_replica_drill: MakeReplicaDril
         last = version_of(drill, key)
         others.append(enqueue(drill, key, last + 2, "removed"))
         others += [enqueue(drill, key, version) for version in (last + 1, last)]
-    # A removal that comes late does no harm to what is newer.
+    # A late removal does not affect newer rows.
     others.append(enqueue(drill, "5", version_of(drill, "5") - 1, "removed"))
     drill.wait_all_applied(others)
-    # Its two next versions are below that of the removal, the third brings it back.
+    # Its next two versions are below that of the removal, the third inserts it again.
     drill.removed.remove("4")
     for _ in range(3):
         drill.database.execute("SELECT change(4, 0)")

@@ -48,7 +48,7 @@ def move_log(database: Database, disk: Path) -> None:
 
 
 def is_full(database: Database) -> bool:
-    """Fails the way a producer sees it: his transaction, and nothing else."""
+    """Runs a producer whose transaction fails, but whose session goes on."""
     with database.connect() as producer:
         try:
             with producer.transaction(force_rollback=True):
@@ -63,8 +63,8 @@ def is_full(database: Database) -> bool:
 
 @pytest.mark.worker_errors("could not extend file .*: No space left on device")
 def test_the_disk_of_the_log_is_full(make_drill: MakeDrill, small_disk: Path) -> None:
-    """While it is, producers fail with their transactions, and what is committed is delivered. A little
-    room is enough to go on: TRUNCATE wants it before it gives any back."""
+    """Meanwhile transactions of producers fail, and committed events are delivered. A little
+    room is enough to go on: TRUNCATE needs some before it frees any."""
     drill = make_drill()
     move_log(drill.database, small_disk)
     drill.suffering.refuse_connections()

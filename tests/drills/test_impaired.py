@@ -1,7 +1,7 @@
 """Receivers that fail in part, and relays that end in the middle of it.
 
 The receiver throttles some requests, and refuses all events of some keys. Relays are asked to
-end, or crash. Nothing is lost, every key is in order, and dead is what was refused and nothing else.
+end, or crash. No event is lost, every key is in order, and only refused events are dead letters.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from .drill import SETTINGS, MakeDrill
 
 
 def test_promotion(make_drill: MakeDrill) -> None:
-    """Relays are killed before and after. What the standby had not received is gone with the primary."""
+    """Relays are killed before and after. Events that the standby had not received are lost with the primary."""
     drill = make_drill(settings={"wal_retrieve_retry_interval": "100ms"})
     primary = drill.cluster
     standby = primary.make_standby().start()

@@ -1,7 +1,7 @@
-"""kill -9 of whatever there is, at random, while writers write.
+"""Kills random processes while writers write.
 
 A round is a server of its own that is killed ten times, with settings and moments that follow from
-its seed. By default there is one round; OUTBOX_DRILL_MINUTES=60 goes on with further ones for that long.
+its seed. By default there is one round; OUTBOX_DRILL_MINUTES=60 goes on with further ones for this time.
 OUTBOX_TEST_SEED repeats a run from the round whose seed it is.
 """
 
@@ -33,7 +33,7 @@ def settings_of(dice: random.Random) -> dict[str, str]:
 
 
 # -------------------------------------------------------------------------------------------------
-# What can happen
+# Kinds of kills
 # -------------------------------------------------------------------------------------------------
 
 
@@ -43,13 +43,13 @@ def kill_receiver(drill: Drill) -> None:
 
 
 def kill_one_after_the_other(drill: Drill) -> None:
-    """The second one before the first has recovered altogether."""
+    """Kills a second process before the server has recovered from the first kill."""
     drill.kill("relay", drill.relay())
     drill.kill("relay", drill.relay("calm"))
 
 
 def kill_at_a_point(drill: Drill) -> None:
-    # A seek begins everything anew: with it nothing could be said about repeats.
+    # A seek repeats everything, so duplicates could not be checked.
     name = drill.random.choice([point.name for point in POINTS.values() if not point.repeats])
     with POINTS[name].hold(drill) as pid:
         drill.kill(name, pid)

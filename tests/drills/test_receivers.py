@@ -1,4 +1,4 @@
-"""Receivers on bad days, under load. The other destination must not notice."""
+"""Failing receivers under load. The other destination must not be affected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVENTS = 600
 
 
 def latencies(receiver: Receiver) -> list[float]:
-    """Seconds from `occurred_at` to the last byte at the receiver, as its clock has it, ascending."""
+    """Returns seconds from `occurred_at` to the last byte at the receiver, by its clock, ascending."""
     drift = time.time() - time.monotonic()
     return sorted(
         event.request.began + drift
@@ -36,7 +36,7 @@ def latencies(receiver: Receiver) -> list[float]:
 
 
 def assert_calm_did_not_notice(drill: Drill) -> None:
-    """`occurred_at` is when the statement began: what the writer waited before COMMIT is in it."""
+    """`occurred_at` is the start of the statement, so the writer's wait before COMMIT is included."""
     seconds = latencies(drill.calm)
     median, most = seconds[len(seconds) // 2], seconds[len(seconds) * 99 // 100]
     line = f"{drill.name}: calm got its events within {median:.3f} s, 99 of 100 within {most:.3f} s"
@@ -102,7 +102,7 @@ def test_slow(make_drill: MakeDrill) -> None:
 
 
 def test_failing(make_drill: MakeDrill) -> None:
-    """Half answers, resets, connections that are closed, and 503."""
+    """The receiver sends half answers, resets and closes connections, and answers 503."""
     drill = make_drill()
     half = cut_off(b"HTTP/1.1 204 No Con")
     drill.mood.instead = sometimes(drill.random, half, reset, close_unanswered, answer(503))
@@ -115,7 +115,7 @@ def test_failing(make_drill: MakeDrill) -> None:
 
 
 def test_takes_events_and_cannot_say_so(make_drill: MakeDrill) -> None:
-    """Unknown is failure: each such event arrives once more, and no other."""
+    """An unknown outcome counts as failure: each such event arrives once more, and no other does."""
     drill = make_drill()
     unsaid: list[int] = []
 

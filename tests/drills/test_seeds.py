@@ -1,4 +1,4 @@
-"""What section 6 of the seed documents asks to break. Here: as far as the producer goes.
+"""Failures of section 6 of the seed documents, on the producer's side.
 
     1  crash between commit and publishing             test_committed_and_not_published
     2  published, and crash before it is marked        test_published_and_not_marked
@@ -7,7 +7,7 @@
     5  an event that can never be processed            test_an_event_that_nobody_can_process
     6  nothing goes back to an older version           every drill: see "out of order" in account.py
 
-and as far as the consumer goes:
+On the consumer's side:
 
     3  the acknowledgement gets lost                   test_consumer_acks.py, test_consumer_crash.py
     4  processing takes longer than the lease          test_consumer_slow.py
@@ -25,7 +25,7 @@ from .points import transaction
 
 
 def test_committed_and_not_published(make_drill: MakeDrill) -> None:
-    """A backlog that nobody has sent any of outlives the server, and arrives once."""
+    """A backlog of which nothing was sent survives the server, and arrives once."""
     drill = make_drill()
     drill.database.execute("SELECT outbox.pause('suffering')")
     with drill.load():
@@ -38,7 +38,7 @@ def test_committed_and_not_published(make_drill: MakeDrill) -> None:
 
 
 def test_published_and_not_marked(make_drill: MakeDrill) -> None:
-    """What was confirmed since the cursor was saved arrives again: all of that, and nothing else."""
+    """Exactly the events confirmed since the cursor was saved arrive again."""
     drill = make_drill()
     drill.mood.refuses = False
     with drill.load():
@@ -57,7 +57,7 @@ def test_published_and_not_marked(make_drill: MakeDrill) -> None:
 
 
 def make_durable(drill: Drill) -> None:
-    """The cursor that is saved, without waiting for the disk, survives a crash from here on."""
+    """Flushes the WAL, so that the asynchronously saved cursor survives a crash."""
     wait_until(
         lambda: drill.database.value(
             "SELECT c.position = w.settled_position FROM outbox.cursor AS c "
@@ -70,7 +70,7 @@ def make_durable(drill: Drill) -> None:
 
 
 def test_processing_takes_long(make_drill: MakeDrill) -> None:
-    """Nobody loses patience before request_timeout; who does sends the event again, in its order."""
+    """The relay waits until request_timeout, and then sends the event again, in its order."""
     drill = make_drill(request_timeout="4s")
     drill.mood.instead = delayed(2)
     with drill.load():
@@ -80,7 +80,7 @@ def test_processing_takes_long(make_drill: MakeDrill) -> None:
 
 
 def test_an_event_that_nobody_can_process(make_drill: MakeDrill) -> None:
-    """It becomes a dead letter with a reason, and its key goes on; the server log names a few."""
+    """It becomes a dead letter with a reason, and its key goes on; the server log names some of them."""
     drill = make_drill()
     with drill.load():
         wait_until(

@@ -1,4 +1,4 @@
-"""What lies between a consumer and where its events come from: it sees what is said, and can lose it.
+"""Proxies between a consumer and its source of events, which see messages and can drop them.
 
     PullWire      the protocol of PostgreSQL, to the producer's server
     PubSubWire    gRPC, to Pub/Sub; it can also be gone
@@ -31,7 +31,7 @@ class Wire:
 
     @contextmanager
     def acks_lost(self) -> Iterator[None]:
-        """One is lost before the other side has it, of the next one the answer, and so on."""
+        """Drops one message before the other side gets it, then the answer of the next one, and so on."""
         self.losing_acks = True
         try:
             yield
@@ -48,7 +48,7 @@ class Wire:
 
 
 class PullWire(Wire):
-    """An acknowledgement is lost with its connection."""
+    """Loses an acknowledgement together with its connection."""
 
     def __init__(self, server_port: int) -> None:
         self.server_port = server_port
@@ -131,7 +131,7 @@ class PullConnection:
         return data
 
     def message(self, kind: bytes) -> bytes:
-        """The rest of a message. The first of a connection has no kind; TLS is not asked for."""
+        """Reads the rest of a message. The first message of a connection has no kind; TLS is not requested."""
         size = self.exactly(4)
         return kind + size + self.exactly(struct.unpack("!i", size)[0] - 4)
 
@@ -152,7 +152,7 @@ SUBSCRIBER = "/google.pubsub.v1.Subscriber/"
 
 
 class PubSubWire(Wire):
-    """An acknowledgement that is lost was answered with success; so the service may do."""
+    """A lost acknowledgement is answered with success, as the service may do."""
 
     def __init__(self, server_port: int) -> None:
         servers.add_clients_to_path()
@@ -164,7 +164,7 @@ class PubSubWire(Wire):
         self.extended: Counter[str] = Counter()  # leases, the first of each message included
         self.acked: Counter[str] = Counter()  # that the service was sent
         self.events: dict[str, str] = {}  # ids, by ack id
-        self.way_of: dict[str, list[str]] = defaultdict(list)  # by event id: what was seen of it, and when
+        self.way_of: dict[str, list[str]] = defaultdict(list)  # by event id: sightings with their times
         self.streams = itertools.count(1)
         self.open_streams: set[int] = set()
         self.port = 0
@@ -224,7 +224,7 @@ class PubSubWire(Wire):
             self.extended.update(self.events[ack_id] for ack_id in request.ack_ids)
 
     def stream(self, method: str, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        # It ends like one whose client was killed: with its connection.
+        # It ends like a stream whose client was killed: with its connection.
         way = TcpProxy(self.server_port)
         if not context.add_callback(way.close):
             way.close()
@@ -251,7 +251,7 @@ class PubSubWire(Wire):
         self.way_of[self.events[ack_id]].append(f"{datetime.datetime.now():%H:%M:%S.%f} {what}")
 
     def describe(self, event_ids: set[str]) -> str:
-        """What became of some of them."""
+        """Describes the outcome of some events."""
         lines = [f"streams that are open: {sorted(self.open_streams)}"]
         for event_id in sorted(event_ids)[:5]:
             lines += [f"{event_id}:", *(f"    {line}" for line in self.way_of[event_id][-30:])]
@@ -259,13 +259,13 @@ class PubSubWire(Wire):
 
 
 def until_ended(requests: Iterator[bytes]) -> Iterator[bytes]:
-    """However that was: gRPC would complain of it."""
+    """Ends a stream and ignores its error, which gRPC would report."""
     with suppress(Exception):
         yield from requests
 
 
 class Handler:
-    """Of any call; a duck that gRPC takes for a grpc.GenericRpcHandler."""
+    """Handles any call; gRPC uses it as a grpc.GenericRpcHandler."""
 
     def __init__(self, wire: PubSubWire) -> None:
         self.wire = wire

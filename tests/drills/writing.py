@@ -1,6 +1,6 @@
-"""What all drills begin and end with: a database that writers write to, and books kept outside of it.
+"""Common begin and end of drills: a database that writers write to, and records outside of it.
 
-Writers are processes of their own (noting_writer.py), which note what became of their events.
+Writers are processes of their own (noting_writer.py), which record the outcome of their events.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Writing:
 
     @contextmanager
     def load(self, *, conninfo: str | None = None) -> Iterator[None]:
-        """Writers at work; after the block they have stopped."""
+        """Runs writers in the block; after it they have stopped."""
         conninfo = conninfo or self.cluster.conninfo(self.database.name)
         program = Path(__file__).with_name("noting_writer.py")
         search = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -79,7 +79,7 @@ class Writing:
     def check_ledger(
         self, ledger: list[Entry], rolled_back: set[str], acknowledged_lasts: bool
     ) -> None:
-        """The table `ledger` is itself as the writers outside have seen it."""
+        """Checks that the table `ledger` matches the records of the writers."""
         committed = {entry.event_id for entry in ledger}
         assert not committed & rolled_back, "what was rolled back is there"
         if acknowledged_lasts:

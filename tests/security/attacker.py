@@ -1,4 +1,4 @@
-"""A low role in a database, and what it must never get."""
+"""A role with few rights in a database, and checks of rights that it must never get."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Attacker:
         )
 
     def grant(self, *functions: str) -> None:
-        """Calls grant functions: 'outbox.grant_capture'."""
+        """Calls grant functions, such as 'outbox.grant_capture', for the role."""
         for function in functions:
             self.database.execute(f"SELECT {function}('{self.role}')")
 

@@ -1,4 +1,4 @@
-"""What attackers try. Each test makes an attack, and passes when it has failed.
+"""Attacks. Each test makes an attack, and passes if the attack fails.
 
 The fixtures are those of the system tests, and `new_attacker`, which makes a role with a schema of its own in `database`.
 """
@@ -19,7 +19,7 @@ from .attacker import Attacker, NewAttacker, NewRole
 numbers = itertools.count(1)
 
 
-# For all, so that it is set up before the databases, and its roles are dropped after them.
+# Used by all tests, so that it is set up before the databases and its roles are dropped after them.
 @pytest.fixture(autouse=True)
 def new_role(shared_cluster: Cluster) -> Iterator[NewRole]:
     """Makes roles on the shared server."""

@@ -1,6 +1,6 @@
-"""What no attack may change: who owns what, who may do what, code, and what belongs to a victim.
+"""State that no attack may change: ownership, privileges, code, and data of a victim.
 
-`snapshot` before and after; `changes` says what is different.
+Take a `snapshot` before and after; `changes` returns the differences.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-# Each gives (key, everything about it). %(role)s is the attacker: what it owns it may change.
+# Each returns (key, everything about it). %(role)s is the attacker, who may change its own objects.
 QUERIES = {
     "role": "SELECT rolname, (rolsuper, rolcreaterole, rolcreatedb, rolreplication, rolbypassrls, rolcanlogin, rolconfig)::text FROM pg_roles",
     "password": "SELECT rolname, coalesce(rolpassword, '') FROM pg_authid",
@@ -76,7 +76,7 @@ CONTENTS = {
 
 
 def snapshot(connection: psycopg.Connection, role: str, *, contents: bool = True) -> dict[str, str]:
-    """What is there, as a superuser sees it."""
+    """Returns the state that a superuser sees."""
     found: dict[str, str] = {}
     queries = {**QUERIES, **(CONTENTS if contents else {})}
     tables = connection.execute(

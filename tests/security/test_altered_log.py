@@ -1,4 +1,4 @@
-"""What the owner of the extension can do to its tables: an error, never the end of the server."""
+"""Tables altered by the owner of the extension: they cause errors, but never end the server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_events_are_accepted_again_when_the_columns_are_gone(database: Database)
     "name", ["aggregate_type", "aggregate_id", "row_key", "topic", "excluded", "on_update", "on_delete", "conditional",
              "insert_type", "snapshot_type", "old_values"],
 )  # fmt: skip
-def test_captures_without_what_they_must_have_are_refused(database: Database, name: str) -> None:
+def test_captures_with_missing_values_are_refused(database: Database, name: str) -> None:
     """S28"""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); SELECT outbox.capture('t')")
     database.execute(f"ALTER TABLE outbox.captured ALTER {name} DROP NOT NULL; UPDATE outbox.captured SET {name} = NULL")
@@ -67,7 +67,7 @@ def test_producers_that_were_altered_are_refused(database: Database) -> None:
             connection.execute(ENQUEUE)
 
 
-def test_snapshots_of_what_cannot_be_are_refused(database: Database) -> None:
+def test_impossible_snapshots_are_refused(database: Database) -> None:
     """S28"""
     database.execute("CREATE TABLE t (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE p PARTITION OF t DEFAULT")
     database.execute("SELECT outbox.capture('t'); CREATE VIEW v AS SELECT 1 AS id; CREATE SEQUENCE s")
@@ -124,7 +124,7 @@ def why_absent(database: Database, name: str) -> list[tuple]:
 @pytest.mark.parametrize(
     "name", ["topic", "aggregate_type", "aggregate_id", "event_type", "ordering_key", "content_type", "event_id", "occurred_at", "schema_version"],
 )  # fmt: skip
-def test_events_without_what_they_must_have_are_named_and_wait(database: Database, name: str) -> None:
+def test_events_with_missing_values_are_named_and_wait(database: Database, name: str) -> None:
     """S28"""
     database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', topics 'a.*')")
     database.pause()
@@ -137,14 +137,14 @@ def test_events_without_what_they_must_have_are_named_and_wait(database: Databas
     log = database.cluster.log_since(since)
     assert f'null value in column "{name}" of an event' in log
     assert f"event at position {position} of outbox.event_0" in log
-    # Repaired, it goes on.
+    # After the repair, delivery goes on.
     database.execute(f"UPDATE outbox.event SET {name} = '{whole}'; SELECT outbox.resume('d')")
     wait_until(lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"), lambda n: n == 1, what="the event to be published")
 
 
 @pytest.mark.worker_errors("null value in column|was altered|terminating background worker")
 @pytest.mark.parametrize("name", ["done", "lease", "position", "system_identifier", "number", "paused"])
-def test_cursors_without_what_they_must_have_are_an_error(database: Database, name: str) -> None:
+def test_cursors_with_missing_values_are_an_error(database: Database, name: str) -> None:
     """S28"""
     database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
     database.execute(ENQUEUE)
@@ -158,7 +158,7 @@ def test_cursors_without_what_they_must_have_are_an_error(database: Database, na
 
 
 @pytest.mark.worker_errors("null value in column|was altered|terminating background worker")
-def test_backfills_without_what_they_must_have_are_an_error(database: Database) -> None:
+def test_backfills_with_missing_values_are_an_error(database: Database) -> None:
     """S28"""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); SELECT outbox.capture('t')")
     database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
@@ -210,7 +210,7 @@ DDL = ["CREATE TABLE x (id int PRIMARY KEY)", "ALTER TABLE x ADD COLUMN v text",
     "instead", ["SELECT", "CREATE VIEW outbox.captured AS SELECT * FROM outbox.gone", "CREATE VIEW outbox.captured AS SELECT 1 / 0 AS relation"]
 )
 def test_ddl_goes_on_without_the_table_of_captures(database: Database, instead: str) -> None:
-    """It is warned that captures do not follow, and no change of a captured table goes without its event."""
+    """A warning says that captures do not follow; no change of a captured table lacks its event."""
     database.execute("CREATE TYPE pair AS (a int); CREATE TABLE t (id int PRIMARY KEY, v text); SELECT outbox.capture('t')")
     database.execute("INSERT INTO t VALUES (1, 'a')")
     heard: list[str] = []

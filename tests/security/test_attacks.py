@@ -1,8 +1,8 @@
 """Every role against every object of both extensions.
 
 Attacks are made on all functions and views that are in the catalog at run time, so they hold for those
-added later, too. What a role may call or read has an entry in ATTACKS, with what a hostile role would try:
-without one, a new function fails a test. Who may use what is in tests/system/test_privileges.py.
+added later, too. Each object that a role may use has an entry in ATTACKS, with attempts of a hostile role:
+without one, a new function fails a test. tests/system/test_privileges.py lists the privileges.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow  # all together
 # -------------------------------------------------------------------------------------------------
 
 ALL = "all rights"
-# Those with other rights than what the extensions grant: statements that make mallory one, in the database.
+# Roles with other rights than those of the extensions: statements that make mallory such a role.
 OTHERS = {
     "database owner": "ALTER DATABASE world OWNER TO mallory",
     "creator": "ALTER ROLE mallory CREATEDB",
@@ -37,7 +37,7 @@ OTHERS = {
 }
 KINDS = [*GRANTS, ALL, *OTHERS]
 
-# What a right lets its holder change of what is another's, which `state.py` notices otherwise.
+# Data of others that a right lets its holder change, which `state.py` would otherwise report.
 MAY_CHANGE = {
     "sender": ["message"],
     "operator": ["backfill", "lease"],
@@ -47,21 +47,21 @@ MAY_CHANGE = {
     "database owner": ["setting", "schema public", "database world"],
     "creator": ["database"],
 }
-# What it lets its holder read of what is another's.
+# Data of others that a right lets its holder read.
 MAY_READ = {
     "operator": ["outbox.dead_letter", "outbox.blocked_key", "outbox.operation", "outbox.receipt", "outbox.event_status", "outbox_internal.held_keys"],
     "inbox operator": ["inbox.dead_letter", "inbox.waiting_keys", "inbox.operation"],
 }
 
 # -------------------------------------------------------------------------------------------------
-# What a hostile role would try
+# Attempts of a hostile role
 # -------------------------------------------------------------------------------------------------
 
 ATTACKS = {
     # producers
     "outbox.enqueue": "an event of a topic that is not its own, or one whose payload, headers or content type end the event and begin another",
     "outbox.new_event": "an array of events whose fields are NULL, huge or of another row type",
-    # capturers: these work with the rights of whoever calls them, and touch what it owns only
+    # capturers: these run with the rights of the caller, and change only its own tables
     "outbox.capture": "a table of another role, a condition that runs with the rights of whoever changes the table, names that are code",
     "outbox.uncapture": "another role's capture",
     "outbox.captures": "conditions and topics of tables that are not its own; a trigger that makes the view fail for all",
@@ -256,7 +256,7 @@ class Function:
     signature: str
     arguments: list[tuple[str, str]]  # name, type
     allowed: bool
-    defaults: int  # so many of the last arguments can be left out
+    defaults: int  # number of last arguments that can be left out
 
 
 FUNCTIONS = """
@@ -277,7 +277,7 @@ def functions_of(world: World) -> list[Function]:
 
 
 def aimed_value(world: World, name: str, kind: str, token: str) -> str:
-    """At what is the victim's, by the name of the parameter, and its type."""
+    """Returns an argument that aims at the victim, by the name and type of the parameter."""
     by_name = {
         "consumer": "theirs", "destination": "secret_pull", "name": "away", "subscription": "sub", "table": "victim.t", "projection": "victim.bare", "member": "victim.t",
         "part": "victim.t", "consumer_id": world.consumer_id, "seq": world.seq, "id": world.backfill, "for_role": "postgres", "role": "mallory", "handler": "mallory.handler",
@@ -306,7 +306,7 @@ def aimed_value(world: World, name: str, kind: str, token: str) -> str:
 
 
 def aimed_calls(world: World, function: Function) -> list[str]:
-    """With both tokens, where that makes a difference; a caller is left to the default."""
+    """Makes calls with both tokens where that matters; the caller parameter keeps its default."""
     calls = []
     for token in (str(world.outbox_token), str(world.inbox_token)):
         values = []
@@ -334,7 +334,7 @@ def is_caller(kind: str) -> bool:
 
 
 def attempt(connection: psycopg.Connection, statement: str) -> tuple[str | None, str]:
-    """Runs it: the SQLSTATE of its error, and all it says."""
+    """Runs a statement; returns the SQLSTATE and the texts of its error."""
     try:
         result = connection.pgconn.exec_(statement.encode())
         state = result.error_field(psycopg.pq.DiagnosticField.SQLSTATE)
@@ -352,7 +352,7 @@ def attempt(connection: psycopg.Connection, statement: str) -> tuple[str | None,
 
 
 def test_every_function_and_view_has_its_attack(attack_cluster: Cluster) -> None:
-    """A new one: say in ATTACKS what a hostile role would try with it."""
+    """For a new one, add the attempts of a hostile role to ATTACKS."""
     world = World(attack_cluster, "world")
     try:
         grant(world, *GRANTS)
@@ -376,7 +376,7 @@ def test_what_is_not_granted_is_refused(siege: Siege) -> None:
             if not function.allowed:
                 for call in aimed_calls(siege.world, function):
                     state, said = attempt(mallory, f"SELECT {call}")
-                    # what cannot be called at all, and what is not even looked at with a NULL
+                    # functions that cannot be called at all, or that ignore a NULL
                     if state not in ("42501", "0A000") and said.strip():
                         let_through.append((call, state, said))
         assert let_through == []
@@ -396,7 +396,7 @@ def test_what_is_not_granted_is_refused(siege: Siege) -> None:
 
 
 def test_nobody_calls_in_another_name(siege: Siege) -> None:
-    """What a function takes as its caller is who calls it."""
+    """The caller parameter of a function is always its caller."""
     before = siege.snapshot()
     accepted = []
     with attacking(siege.world) as mallory:
@@ -410,7 +410,7 @@ def test_nobody_calls_in_another_name(siege: Siege) -> None:
                     state, said = attempt(mallory, f"SELECT {call[:-1]}{comma}caller => {forged})")
                     if state is None:
                         accepted.append((call, forged, said))
-                # A NULL gets past the check of a domain like this. It is nobody, who is told no more than anybody.
+                # A NULL passes the check of a domain in this way. It must get no more than any role.
                 for nobody in (f"(SELECT CURRENT_USER::{callers[0]} WHERE false)", f"(SELECT c FROM (SELECT 1) AS x LEFT JOIN (SELECT CURRENT_USER::{callers[0]} AS c WHERE false) AS y ON true)"):
                     state, said = attempt(mallory, f"SELECT {call[:-1]}{comma}caller => {nobody})")
                     if state is None and said not in ("", "0", "f") and SECRET in said:
@@ -511,12 +511,12 @@ BEGIN
     GRANT USAGE ON SCHEMA mallory TO PUBLIC;
 END $do$
 """
-# Not pinned, with the reason, in tests/system/test_privileges.py: handlers find what their own role's path has.
+# No fixed path (tests/system/test_privileges.py has the reason): handlers need the path of their role.
 RUNS_WITH_THE_PATH_OF_THE_CALLER = ("inbox_internal.process(",)
 
 
 def test_traps_in_the_search_path(siege: Siege) -> None:
-    """What is in front in the search_path of the session is not found by the functions, whoever calls."""
+    """Functions do not find objects in front of the session's search_path, for any caller."""
     world = siege.world
     functions = functions_of(world)
     sprung: list[tuple[str, str]] = []
@@ -534,7 +534,7 @@ def test_traps_in_the_search_path(siege: Siege) -> None:
                     continue
                 for call in aimed_calls(world, function):
                     call = pg_catalog_types(call)
-                    attempt(session, "BEGIN")  # only what it runs is of interest, not what comes of it
+                    attempt(session, "BEGIN")  # only the code that it runs matters, not its result
                     attempt(session, f"SELECT {call}")
                     attempt(session, "ROLLBACK")
     assert sprung == []
@@ -574,7 +574,7 @@ def test_views_show_only_what_they_show(siege: Siege) -> None:
     assert told == []
 
 
-# What those try who have no right in the extensions, but something else.
+# Attempts of roles with other rights than those of the extensions.
 BY_HAND = [
     "DROP EXTENSION pg_outbox CASCADE", "DROP EXTENSION pg_inbox CASCADE", "ALTER EXTENSION pg_outbox UPDATE", "ALTER EXTENSION pg_outbox ADD TABLE mallory.t", "DROP SCHEMA outbox CASCADE", "ALTER SCHEMA inbox RENAME TO x",
     "CREATE TABLE outbox.mine (i int)", "CREATE FUNCTION inbox.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'", "ALTER EVENT TRIGGER outbox_follow_altered_tables DISABLE", "CREATE EVENT TRIGGER x ON ddl_command_start EXECUTE FUNCTION outbox_internal.follow_altered_tables()",
@@ -602,7 +602,7 @@ def test_statements_on_what_is_not_ones_own(siege: Siege) -> None:
 
 
 def test_calls_aimed_at_a_victim(siege: Siege) -> None:
-    """Whatever is granted, called with what is the victim's."""
+    """Calls all granted functions with arguments that aim at the victim."""
     before = siege.snapshot()
     told = []
     with attacking(siege.world) as mallory:
@@ -618,7 +618,7 @@ def test_calls_aimed_at_a_victim(siege: Siege) -> None:
 
 
 def test_others_work_on(siege: Siege) -> None:
-    """After all that. Operators may stop what they please."""
+    """Others still work after all attacks. Operators may stop deliveries."""
     world = siege.world
     if siege.kind not in ("operator", ALL):
         published = world.database.published()

@@ -1,4 +1,4 @@
-"""Roles that may capture tables (outbox.grant_capture), and what runs when others touch their tables."""
+"""Roles that may capture tables (outbox.grant_capture), and code that runs when others use these tables."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_backfill_does_not_run_index_expressions_as_superuser(new_attacker: Ne
 def test_a_condition_does_not_run_as_the_owner_of_a_partition(
     database: Database, new_attacker: NewAttacker
 ) -> None:
-    """S1: whoever adds a partition to a table of somebody else owns it; a backfill walks it."""
+    """S1: a role that adds a partition to another role's table owns it; a backfill walks it."""
     mallory = new_attacker("outbox.grant_capture")
     trap = lay_trap(mallory)
     me = mallory.role
@@ -83,7 +83,7 @@ def test_a_condition_does_not_run_as_the_owner_of_a_partition(
 def test_a_type_of_the_owner_does_not_run_as_the_owner_of_a_partition(
     database: Database, new_attacker: NewAttacker
 ) -> None:
-    """S1: to_json() calls casts to json, which belong to whoever made the type."""
+    """S1: to_json() calls casts to json, which belong to the owner of the type."""
     mallory = new_attacker("outbox.grant_capture")
     trap = lay_trap(mallory)
     me = mallory.role
@@ -116,7 +116,7 @@ def test_a_partition_of_an_unrelated_role_is_not_backfilled(
     assert database.value("SELECT count(*) FROM outbox.event") == 1
 
 
-def test_capturing_does_not_plan_partition_keys_as_whoever_captures(
+def test_capturing_does_not_plan_partition_keys_as_the_capturing_role(
     database: Database, new_attacker: NewAttacker
 ) -> None:
     """S1: a trigger on a partitioned table looks up its partitions, and so plans its partition key."""
@@ -135,7 +135,7 @@ def test_capturing_does_not_plan_partition_keys_as_whoever_captures(
 def test_event_triggers_do_not_plan_partition_keys_as_superuser(
     database: Database, new_attacker: NewAttacker
 ) -> None:
-    """S1: they give triggers to whatever is attached to a captured table."""
+    """S1: they create triggers on each table that is attached to a captured one."""
     mallory = new_attacker("outbox.grant_capture")
     trap = lay_trap(mallory)
     mallory.execute(f"""
@@ -172,7 +172,7 @@ def test_the_setup_of_captures_is_for_owners(database: Database, new_attacker: N
 
 
 # -------------------------------------------------------------------------------------------------
-# Conditions that come back to themselves
+# Recursive conditions
 # -------------------------------------------------------------------------------------------------
 
 ROWS = "CREATE TABLE r (id int PRIMARY KEY, v text, n int DEFAULT 0); INSERT INTO r SELECT i, repeat('a', 50) FROM generate_series(1, 8) AS i"
@@ -265,7 +265,7 @@ def test_a_condition_may_go_as_deep_as_the_stack(database: Database, new_attacke
 def test_a_condition_may_take_away_what_it_stands_on(
     database: Database, new_attacker: NewAttacker, statement: str
 ) -> None:
-    """S7: DROP, uncapture and capture of the table, and what has all captures read again."""
+    """S7: DROP, uncapture and capture of the table, and changes that reload all captures."""
     mallory = new_attacker("outbox.grant_capture")
     capture_with(
         mallory,
@@ -286,7 +286,7 @@ def test_a_condition_may_take_away_what_it_stands_on(
 def test_a_condition_that_is_planned_may_change_the_table(
     database: Database, new_attacker: NewAttacker
 ) -> None:
-    """S7: what is IMMUTABLE runs when the capture is read, before it is there."""
+    """S7: an IMMUTABLE function runs while the capture is read, before it exists in the cache."""
     mallory = new_attacker("outbox.grant_capture")
     me = mallory.role
     mallory.execute(ROWS)
@@ -306,7 +306,7 @@ def test_a_condition_that_is_planned_may_change_the_table(
 
 
 def test_conditions_that_nest_at_random_do_no_harm(database: Database, new_attacker: NewAttacker) -> None:
-    """S7: statements, errors and DDL in an order that nobody has thought of."""
+    """S7: statements, errors and DDL in random order."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     choice = random.Random(seed)
@@ -362,12 +362,12 @@ def test_a_backfill_with_a_condition_that_changes_the_table_does_no_harm(
 
 
 # -------------------------------------------------------------------------------------------------
-# What belongs to others
+# Objects of other roles
 # -------------------------------------------------------------------------------------------------
 
 
 def with_table(new_attacker: NewAttacker, condition: str | None = None) -> Attacker:
-    """One that captures its table t."""
+    """An attacker that captures its table t."""
     attacker = new_attacker("outbox.grant_capture")
     attacker.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     attacker.execute("SELECT outbox.capture('t', condition => %s)", (condition,))
@@ -404,7 +404,7 @@ def test_broken_triggers_of_a_capture_break_nothing_of_others(
     )
 
 
-def test_a_broken_capture_is_named_to_whoever_alters_its_table(
+def test_a_broken_capture_is_reported_to_the_role_that_alters_its_table(
     database: Database, new_attacker: NewAttacker
 ) -> None:
     """S17"""
@@ -424,10 +424,10 @@ def test_a_broken_capture_is_named_to_whoever_alters_its_table(
     assert database.value("SELECT count(*) FROM outbox.event") == 1
 
 
-def test_a_forged_capture_keeps_nobody_from_altering_a_table_of_his_own(
+def test_a_forged_capture_keeps_no_role_from_altering_its_own_table(
     database: Database, new_attacker: NewAttacker
 ) -> None:
-    """S17: what save_captured() is given need not fit; it is a matter of the owner of the table."""
+    """S17: save_captured() may get values that do not fit; that only affects the owner of the table."""
     mallory, victim = with_table(new_attacker), new_attacker()
     mallory.execute("CREATE TABLE child () INHERITS (t)")
     database.execute(f"ALTER TABLE {mallory.role}.child OWNER TO {victim.role}")
@@ -454,7 +454,7 @@ def test_nobody_waits_for_the_owner_of_a_captured_table(
 
 
 def test_temporary_children_are_not_captured(database: Database, new_attacker: NewAttacker) -> None:
-    """S17: they are another session's, and gone with it."""
+    """S17: they belong to a session and end with it."""
     mallory = with_table(new_attacker)
     with mallory.connect() as connection:
         connection.execute("CREATE TEMP TABLE c () INHERITS (t)")
@@ -468,7 +468,7 @@ def test_temporary_children_are_not_captured(database: Database, new_attacker: N
 
 
 def test_captures_of_typed_tables_follow_their_type(database: Database, new_attacker: NewAttacker) -> None:
-    """S17: of what is altered, nothing that is captured is overlooked."""
+    """S17: no captured table is missed when its type is altered."""
     mallory = new_attacker("outbox.grant_capture")
     mallory.execute("CREATE TYPE pair AS (a int, b int); CREATE TABLE pairs OF pair (PRIMARY KEY (a))")
     mallory.execute("CREATE TABLE base (a int, b int); CREATE TABLE child (PRIMARY KEY (a)) INHERITS (base)")
@@ -485,8 +485,8 @@ def test_captures_of_typed_tables_follow_their_type(database: Database, new_atta
         mallory.execute("ALTER TYPE pair DROP ATTRIBUTE a CASCADE")
 
 
-def test_a_capture_of_what_is_no_table_is_not_saved(database: Database, new_attacker: NewAttacker) -> None:
-    """S17: save_captured() is called by outbox.capture(), and by whoever may capture."""
+def test_a_capture_of_another_object_than_a_table_is_not_saved(database: Database, new_attacker: NewAttacker) -> None:
+    """S17: outbox.capture() calls save_captured(), and any role that may capture can."""
     mallory = new_attacker("outbox.grant_capture")
     mallory.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE VIEW v AS SELECT 1 AS id")
     mallory.execute("SELECT outbox.capture('t')")

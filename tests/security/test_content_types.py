@@ -1,4 +1,4 @@
-"""Payloads that are called JSON and are not: a producer must not write the documents that carry its events."""
+"""Payloads with a JSON type that are not JSON: a producer must not write into the documents that carry events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that crashes takes the server with it. It must not do so again and again."""
+"""A worker that crashes makes the server restart. It must not do so again and again."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_worker_that_crashes_twice_in_a_row_is_held_back_and_no_other(
 
 
 def test_a_keeper_that_crashes_holds_back_its_database_only(cluster: Cluster) -> None:
-    """S6: between crashes the server answers for longer and longer, and other databases are served."""
+    """S6: the time between crashes grows, and other databases are served."""
     sick, well = two_databases(cluster)
     for crashes in range(1, MOST_CRASHES + 1):
         crash(cluster, wait_for_keeper(sick))
@@ -146,7 +146,7 @@ def test_workers_that_take_turns_in_crashing_hold_back_their_database(cluster: C
 
 
 def test_crashes_of_others_are_not_counted(cluster: Cluster) -> None:
-    """S6: who was told to quit because somebody else crashed has done nothing."""
+    """S6: a worker that was told to quit because of another's crash is not blamed."""
     sick, well = two_databases(cluster)
     for _ in range(3):
         with well.connect() as connection:
@@ -160,7 +160,7 @@ def test_crashes_of_others_are_not_counted(cluster: Cluster) -> None:
 def test_notes_of_crashes_outlive_a_server_that_does_not_start_over_by_itself(
     make_cluster: MakeCluster,
 ) -> None:
-    """S6: where something else starts the server again, as with restart_after_crash = off."""
+    """S6: a service manager starts the server again, with restart_after_crash = off."""
     cluster = make_cluster({"restart_after_crash": "off"})
     sick, well = two_databases(cluster)
     for crashes in range(1, MOST_CRASHES + 1):
@@ -176,7 +176,7 @@ def test_notes_of_crashes_outlive_a_server_that_does_not_start_over_by_itself(
         pytest.fail("it was never held back")
     assert held["crashes"] == crashes > 1
     delivers(well)
-    # Who has mended it does not have to wait.
+    # After a repair nobody has to wait.
     sick.disconnect()
     well.disconnect()
     cluster.restart("fast")
@@ -211,7 +211,7 @@ def test_notes_that_are_damaged_are_ignored(make_cluster: MakeCluster) -> None:
 def test_a_worker_that_ends_again_and_again_is_shown(
     database: Database, new_attacker: NewAttacker
 ) -> None:
-    """S6: class 4. Its role may not log in any more."""
+    """S6, class 4: its role may not log in any more."""
     database.execute("CREATE EXTENSION pg_inbox")
     role = new_attacker("inbox.grant_read")
     role.execute("CREATE FUNCTION f(m inbox.message) RETURNS void LANGUAGE sql AS $$ $$")
@@ -230,7 +230,7 @@ def test_a_worker_that_ends_again_and_again_is_shown(
 def test_a_role_cannot_have_workers_started_without_bound(
     make_cluster: MakeCluster,
 ) -> None:
-    """S6: each commit can wake the keeper; what it looks for is not started each time."""
+    """S6: each commit can wake the keeper, which does not start the worker each time."""
     cluster = make_cluster({"log_min_messages": "debug1"})
     watch = Stopwatch()
     database = create_database(cluster, "db", extension=False)

@@ -1,6 +1,6 @@
-"""Functions that have more rights than their callers: what each of them may rely on.
+"""Functions with more rights than their callers: rules for each of them.
 
-A new function that is granted to somebody and is SECURITY DEFINER, or written in C, takes its caller as a parameter
+A new granted function that is SECURITY DEFINER, or written in C, takes its caller as a parameter
 of the type `caller`, or is entered below with the reason why its rights do not depend on who calls it. Until then
 the test fails.
 """
@@ -85,21 +85,21 @@ NEEDS_NO_CALLER = {
     "inbox.wait_for(text,uuid,interval)": "it tells whether an event was applied, of which the caller knows the id",
 }  # fmt: skip
 
-# Views that look at rights and need no barrier, with the reason.
+# Views that check privileges and need no barrier, with the reason.
 SAME_ROWS_FOR_ALL = {
     "inbox.status": "rights decide by CASE what a column shows, and conditions of others see no more of it than that",
 }
 
-# Not pinned, with the reason.
+# Functions without a fixed search_path, with the reason.
 SEARCH_PATH_OF_THE_CALLER = {
     "inbox.begin_event(text,uuid,text,inbox_internal.caller)": "called for every event, and qualifies every name and operator",
     "inbox_internal.process(integer,bigint,text[])": "handlers are to find what the path of their role has",
 }
 
-# Parameters that name a role, in functions that may be granted: they say who gets something, not who asks. The
+# Role parameters of functions that may be granted: they name the receiver, not the caller. The
 # handlers of a consumer that is given away wait until its new role confirms them.
 NAMES_A_ROLE = re.compile(r"\w+\.(grant|revoke)_\w+\(regrole\b|inbox\.give_consumer\(text,regrole,text,inbox_internal\.caller\)")
-# The label of a program, which is shown beside the role and trusted with nothing.
+# The label of a program, which is shown beside the role and gives no rights.
 LABELS = {"updated_by"}
 
 
@@ -158,13 +158,13 @@ def test_the_search_path_of_functions_with_more_rights_is_fixed(functions: list[
 
 
 def test_functions_with_more_rights_are_granted_to_nobody(functions: list[Function]) -> None:
-    """But pg_monitor, which is a monitor from the beginning."""
+    """Except to pg_monitor, which is a monitor from the beginning."""
     granted = {f.name: f.grantees for f in functions if f.definer and set(f.grantees) - {"pg_monitor"}}
     assert granted == {}
 
 
 def test_granted_functions_with_more_rights_know_their_caller(functions: list[Function], schema: str) -> None:
-    """S2. Or there is a reason why they need not."""
+    """S2, unless there is a reason why they need not."""
     unknown = {
         f.name
         for f in functions
@@ -175,7 +175,7 @@ def test_granted_functions_with_more_rights_know_their_caller(functions: list[Fu
 
 
 def test_a_caller_is_what_the_server_says(functions: list[Function], schema: str) -> None:
-    """The last parameter, of the domain whose check no other role passes, with the current user as its default."""
+    """It is the last parameter, of the domain that only accepts the current user, which is its default."""
     wrong = {
         f.name
         for f in functions
@@ -207,7 +207,7 @@ def without_comments(text: str) -> str:
 
 
 def test_nothing_asks_who_logged_in(database: Database, functions: list[Function], schema: str) -> None:
-    """S2. Not functions, views, defaults, constraints or triggers, nor the files that they come from."""
+    """S2: no function, view, default, constraint, trigger or source file uses session_user."""
     assert {f.name for f in functions if SESSION.search(without_comments(f.body) + f.defaults)} == set()
     others = database.execute(
         f"""SELECT 'view ' || c.oid::regclass, pg_get_viewdef(c.oid) FROM pg_class AS c

@@ -1,4 +1,4 @@
-"""on_full_log = detach: whoever fills the log pays for it, and nobody else."""
+"""on_full_log = detach: only the destination whose events fill the log is detached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def db(make_cluster: MakeCluster) -> Iterator[Database]:
 
 
 def enqueue_junk(db: Database, topic: str = "junk.x") -> None:
-    """150 kB, more than a segment should have, by one call."""
+    """Enqueues 150 kB in one call, more than outbox.segment_size."""
     db.execute(
         "SELECT outbox.enqueue(ARRAY(SELECT ROW('junk', n::text, 'changed', to_jsonb(repeat(md5(n::text), 10)), n, %s, NULL, "
         "NULL, NULL, NULL, NULL, NULL, NULL, NULL)::outbox.new_event FROM generate_series(1, 400) AS n))",
@@ -55,7 +55,7 @@ def actions(db: Database) -> set[str]:
 
 
 def turns(db: Database) -> Iterator[None]:
-    """After each step the ring has turned, unless all segments are held."""
+    """Yields after each turn of the ring, until all segments are held."""
     while True:
         current = db.value("SELECT number FROM outbox.ring WHERE current")
         yield
@@ -86,7 +86,7 @@ def test_events_that_nobody_selects_leave_the_log(db: Database, receiver: Receiv
 def test_a_destination_is_not_detached_for_events_of_others(
     db: Database, receiver: Receiver, http: None, url: str
 ) -> None:
-    """S22 (c): an event of its own in each segment. It gets them all, and in order."""
+    """S22 (c): it has one event in each segment, and gets all of them in order."""
     receiver.refuse_connections()
     db.add_destination("web", receiver.url() if url == "http" else url, topics="orders.*")
     orders: list[str] = []
@@ -94,7 +94,7 @@ def test_a_destination_is_not_detached_for_events_of_others(
     def fill() -> set[str]:
         orders.append(enqueue_order(db, len(orders)))
         enqueue_junk(db)
-        if url == "pull:":  # a fetcher reads the log into batches, and cannot send on what it gets
+        if url == "pull:":  # a fetcher reads the log into batches, and cannot deliver the events
             for (token,) in db.execute("SELECT DISTINCT token FROM outbox.fetch('web')"):
                 db.execute("SELECT outbox.release(%s)", (token,))
         return actions(db)
@@ -123,7 +123,7 @@ def test_a_destination_is_not_detached_for_events_of_others(
 
 
 def test_of_two_the_one_with_more_events_is_detached(db: Database, receiver: Receiver, http: None) -> None:
-    """Though the other one is further behind, and holds the oldest segment as well."""
+    """The other one is further behind, and holds the oldest segment as well."""
     receiver.refuse_connections()
     db.add_destination("web", receiver.url(), topics="orders.*")
     orders = [enqueue_order(db, 1)]

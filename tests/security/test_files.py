@@ -1,4 +1,4 @@
-"""Files of the server that options of destinations name: who may name them, and that nobody waits for them."""
+"""Files of the server in options of destinations: roles that may name them, and no waits for files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .peers.attack import seconds_to_end
 from .peers.hostile_http import mute
 from .peers.peer import Peer
 
-# Of the postmaster's pipe a read never returns.
+# A read from the postmaster's pipe never returns.
 STUCK = "/proc/self/fd/3"
 PERMISSION = "permission denied to name a file of the server"
 
@@ -54,7 +54,7 @@ URLS_WITH_FILES = {
 
 @pytest.mark.parametrize("option", URLS_WITH_FILES)
 def test_a_role_must_not_name_files(integrator: Attacker, option: str) -> None:
-    """S13, S25: and is told the same about a file that is there and one that is not"""
+    """S13, S25: the error is the same for existing and missing files"""
     messages = set()
     for path in ("/etc/passwd", "/etc/shadow", "/nowhere", STUCK, "/dev/zero"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match=PERMISSION) as caught:
@@ -122,7 +122,7 @@ def fifo(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["https", "postgresql"])
 def test_workers_wait_for_no_file(make_cluster: MakeCluster, http: None, kind: str, fifo: str) -> None:
-    """S13: not of a superuser's either; everything that ends workers ends them"""
+    """S13: also not for files of a superuser; workers can be ended at any time"""
     cluster = make_cluster()
     database = create_database(cluster)
     with Peer(mute) as peer:

@@ -1,4 +1,4 @@
-"""Who asks: the role whose rights the calling code has, and never the one that logged in."""
+"""The caller is the role whose rights the calling code has, never the one that logged in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .attacker import Attacker, NewAttacker, NewRole
 
 
 def bait(attacker: Attacker, strike: str) -> None:
-    """A table whose index runs `strike`, a statement, whenever somebody maintains it; what it raises is noted."""
+    """A table whose index runs the statement `strike` in maintenance, and records its errors."""
     me = attacker.role
     attacker.execute(f"""
         CREATE TABLE {me}.noted (ran_as name, error text);
@@ -72,7 +72,7 @@ def test_maintenance_of_a_table_asks_for_nothing(new_attacker: NewAttacker, gran
 
 
 def test_index_functions_do_not_fetch_as_the_superuser_who_analyzes(new_attacker: NewAttacker) -> None:
-    """S2, as it was found: without USAGE on the server."""
+    """S2, as reported: without USAGE on the server."""
     mallory = new_attacker("outbox.grant_fetch")
     me = mallory.role
     mallory.database.execute("CREATE SERVER secret FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:')")
@@ -179,8 +179,8 @@ def test_nobody_can_keep_a_caller_for_later(new_attacker: NewAttacker) -> None:
             mallory.execute(statement)
 
 
-def test_what_was_done_is_noted_with_the_role_it_was_done_as(new_attacker: NewAttacker) -> None:
-    """Who logged in says nothing about whose rights were used, nor is it what a function's owner is."""
+def test_operations_are_recorded_with_the_role_whose_rights_were_used(new_attacker: NewAttacker) -> None:
+    """The role that logged in is not recorded, nor is the owner of a function that was used."""
     operator, other = new_attacker("outbox.grant_operate"), new_attacker()
     database = operator.database
     database.add_destination("d", "null:")
@@ -211,7 +211,7 @@ def test_fetchers_are_known_by_the_role_they_use(new_attacker: NewAttacker) -> N
 
 
 def test_a_backfill_is_for_its_role_and_operators(new_attacker: NewAttacker) -> None:
-    """S2. In a session that a superuser began, too."""
+    """S2: also in a session that a superuser began."""
     ours, theirs = new_attacker("outbox.grant_capture"), new_attacker("outbox.grant_capture")
     operator = new_attacker("outbox.grant_operate")
     database = ours.database
@@ -251,7 +251,7 @@ def test_who_captured_a_table_and_when_cannot_be_forged(new_attacker: NewAttacke
 
 
 def test_what_capture_refuses_cannot_be_captured_behind_its_back(new_attacker: NewAttacker) -> None:
-    """S30: the function that writes it down is granted, too, and is told what to write."""
+    """S30: the function that writes the row is granted too, and gets the row as an argument."""
     mallory = new_attacker("outbox.grant_capture")
     with mallory.connect() as session:
         session.execute("CREATE TABLE parent (id int PRIMARY KEY)")

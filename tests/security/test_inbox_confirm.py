@@ -1,4 +1,4 @@
-"""As whom the server runs handlers: only as a role that has confirmed them, whatever is in the tables."""
+"""The server runs handlers only as a role that has confirmed them, whatever the tables contain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HANDLER = """
 
 @pytest.fixture
 def owner(new_database: NewDatabase, new_role: NewRole) -> Iterator[Attacker]:
-    """The owner of a database, and of the inbox in it, with a handler that writes down as whom it runs."""
+    """The owner of a database and its inbox, with a handler that records the role it runs as."""
     database = new_database(extension=False)
     owner = Attacker(database, new_role())
     database.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(sql.Identifier(database.name), sql.Identifier(owner.role)))
@@ -36,7 +36,7 @@ def owner(new_database: NewDatabase, new_role: NewRole) -> Iterator[Attacker]:
 
 
 def forge(owner: Attacker, role: str = "postgres", name: str = "pwn") -> None:
-    """Every row that has the handler run as `role`, and a message for it."""
+    """Inserts all rows that would make the handler run as `role`, and a message."""
     owner.execute(f"""
         INSERT INTO inbox.consumer (name, role, subscriptions) VALUES ('{name}', '{role}', 1) ON CONFLICT DO NOTHING;
         UPDATE inbox.consumer SET subscriptions = 1;
@@ -47,7 +47,7 @@ def forge(owner: Attacker, role: str = "postgres", name: str = "pwn") -> None:
 
 
 def processor(database: Database, consumer: str) -> object:
-    """The pid of its processor; there is no pg_outbox in these databases, which could be asked."""
+    """Returns the pid of its processor from pg_stat_activity, because these databases have no pg_outbox."""
     return database.value("SELECT pid FROM inbox.status WHERE consumer = %s", (consumer,))
 
 
@@ -60,7 +60,7 @@ def wake(database: Database) -> None:
 
 
 def keeper_has_looked(database: Database) -> None:
-    """Returns when the keeper has looked at everything that is committed: it has started a processor."""
+    """Returns when the keeper has seen all commits, which a new processor shows."""
     database.execute("""
         CREATE SCHEMA IF NOT EXISTS looked;
         CREATE OR REPLACE FUNCTION looked.nothing(m inbox.message) RETURNS void LANGUAGE sql AS ''""")
@@ -97,7 +97,7 @@ def test_a_restored_row_gives_nobody_the_rights_of_a_superuser(owner: Attacker, 
     """S4"""
     forge(owner)
     restored = new_database(extension=False)
-    restored.execute("CREATE EXTENSION pg_inbox")  # or else it stands in a schema of the owner's, and is refused
+    restored.execute("CREATE EXTENSION pg_inbox")  # otherwise it would be in a schema of the owner, and be refused
     dump_and_restore(owner.database, restored)
     assert restored.value("SELECT role FROM inbox.consumer") == "postgres"
     assert_nothing_runs(restored, owner)
@@ -111,7 +111,7 @@ def test_tables_taken_over_give_nobody_the_rights_of_a_superuser(owner: Attacker
 
 
 def test_a_row_beside_confirmed_ones_is_not_run(owner: Attacker) -> None:
-    """S4: a superuser has a consumer of its own there."""
+    """S4: a superuser has a consumer of its own in that database."""
     database = owner.database
     database.execute("""
         CREATE FUNCTION nothing(m inbox.message) RETURNS void LANGUAGE sql AS '';
@@ -120,7 +120,7 @@ def test_a_row_beside_confirmed_ones_is_not_run(owner: Attacker) -> None:
     database.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA inbox TO {owner.role}")
     database.execute(f"REASSIGN OWNED BY {owner.role} TO postgres")
     assert_nothing_runs(database, owner)
-    # And one that comes while its processor works.
+    # And a row that is inserted while the processor works.
     database.execute("DELETE FROM inbox.subscription WHERE handler <> 'public.nothing'")
     database.execute("DELETE FROM inbox.message")
     wake(database)
@@ -173,7 +173,7 @@ def test_a_restored_consumer_is_processed_when_its_role_confirms_it(
 def test_a_restore_of_a_whole_server_keeps_what_was_confirmed(
     database: Database, new_database: NewDatabase
 ) -> None:
-    """Nobody confirms again; and the keeper that came with CREATE EXTENSION hears of the rows."""
+    """No role confirms again, and the keeper of CREATE EXTENSION notices the rows."""
     database.execute("CREATE EXTENSION pg_inbox; CREATE FUNCTION h(m inbox.message) RETURNS void LANGUAGE sql AS ''")
     database.execute("SELECT inbox.subscribe('c', '*', 'h')")
     restored = new_database(extension=False)

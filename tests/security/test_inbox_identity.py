@@ -1,4 +1,4 @@
-"""Who somebody is for pg_inbox: the role whose rights it has, in whatever session, and whose a consumer is."""
+"""The caller for pg_inbox, in any session, and the owner of a consumer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def inbox(database: Database) -> None:
 
 
 def bait(attacker: Attacker, call: str) -> None:
-    """Has the call made whenever somebody inserts into, or analyzes, a table of the attacker's."""
+    """Makes the call run whenever a role inserts into, or analyzes, a table of the attacker."""
     me = attacker.role
     attacker.execute(f"""
         CREATE TABLE {me}.note (what text);
@@ -96,7 +96,7 @@ def test_values_of_the_domain_cannot_be_kept(new_attacker: NewAttacker) -> None:
         reader.execute("CREATE TABLE kept (c inbox_internal.caller)")
 
 
-def test_a_consumer_belongs_to_who_used_it_first(database: Database, new_attacker: NewAttacker) -> None:
+def test_a_consumer_belongs_to_the_role_that_used_it_first(database: Database, new_attacker: NewAttacker) -> None:
     """S10"""
     owner, reader = new_attacker("inbox.grant_consume"), new_attacker("inbox.grant_read", "inbox.grant_consume")
     reader.execute("CREATE FUNCTION steal(m inbox.message) RETURNS void LANGUAGE sql AS ''")
@@ -161,7 +161,7 @@ def test_a_prepared_statement_of_the_session_gets_no_rights(database: Database, 
     assert not nobody.is_superuser()
 
 
-def test_the_statement_that_was_in_the_report(database: Database, new_attacker: NewAttacker) -> None:
+def test_a_prepared_statement_under_the_name_of_apply_is_not_used(database: Database, new_attacker: NewAttacker) -> None:
     """S3: a parameter type of the session's under the name that apply() looks for."""
     database.execute(PUT)
     nobody = new_attacker()
@@ -178,7 +178,7 @@ def test_the_statement_that_was_in_the_report(database: Database, new_attacker: 
         connection.execute("SET search_path = pg_temp, pg_catalog")
         connection.execute(statement)
         call_put(connection, 2)
-        # What is not that statement to the letter is not used.
+        # A prepared statement with any other text is not used.
         connection.execute(f"DEALLOCATE {name}")
         connection.execute(f"PREPARE {name} AS SELECT pg_temp.evil(NULL)")
         call_put(connection, 3)

@@ -1,4 +1,4 @@
-"""What others can put into an inbox, or make of its tables, and who suffers from it."""
+"""Limits of an inbox: hostile messages and altered tables must only affect their owner."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_inbox_takes_what_a_log_takes(
 
 
 def store(database: Database, consumer: str, **columns: object) -> None:
-    """As it got there from a dump, or before there were limits."""
+    """Inserts a message as a dump or a version without limits would."""
     database.execute("SELECT inbox_internal.consumer_id(%s)", (consumer,))
     columns = {"topic": "'t'", "aggregate_type": "'t'", "aggregate_id": "'1'", "event_type": "'X'", **columns}
     database.execute(
@@ -103,7 +103,7 @@ def test_a_message_that_is_too_large_becomes_a_dead_letter(database: Database, c
 
 
 # -------------------------------------------------------------------------------------------------
-# Owners of an inbox that make something else of it
+# Altered inboxes
 # -------------------------------------------------------------------------------------------------
 
 
@@ -118,7 +118,7 @@ def owner(new_database: NewDatabase, new_role: NewRole) -> Iterator[Attacker]:
 
 
 def keeper_has_ended(database: Database) -> None:
-    """It ends by itself when it has looked at everything, and then ends its workers."""
+    """Waits for the keeper, which ends its workers and then itself."""
     database.execute("DROP EXTENSION pg_inbox CASCADE")
     wait_until(lambda: database.cluster.workers_in(database.name), lambda left: left == [], what="all workers to end")
 

@@ -1,4 +1,4 @@
-"""CREATE EXTENSION pg_outbox in a database where somebody else has been before."""
+"""CREATE EXTENSION pg_outbox in a database with objects of another role."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .attacker import NewRole
 
 GUARD = Path(__file__).parents[2] / "sql/pg_outbox/guard.sql"
 
-# What grants.sql gives to everybody: triggers, and what views of the log call.
+# Grants of grants.sql to PUBLIC: triggers, and functions that views of the log call.
 FOR_PUBLIC = {"outbox.capture_row()", "outbox.capture_truncate()", "outbox.payload_as_jsonb(bytea)"}
 
 TRAP = """
@@ -30,7 +30,7 @@ def squatter(new_role: NewRole) -> str:
 
 @pytest.fixture
 def empty(new_database: NewDatabase, squatter: str) -> Database:
-    """Without the extension; the squatter may create schemas in it."""
+    """A database without the extension, in which the squatter may create schemas."""
     database = new_database(extension=False)
     database.execute(f"GRANT CREATE ON DATABASE {database.name} TO {squatter}")
     return database
@@ -59,7 +59,7 @@ def test_a_schema_of_somebody_else_is_refused(empty: Database, squatter: str) ->
 
 
 def test_an_empty_schema_of_somebody_else_is_refused(empty: Database, squatter: str) -> None:
-    """S5: its owner could add to it later, and drop what is in it."""
+    """S5: its owner could add objects later, and drop objects of the extension."""
     as_squatter(empty, squatter, "CREATE SCHEMA outbox")
     refused(empty, squatter, "belongs to role")
 

@@ -1,4 +1,4 @@
-"""Outbox tables that applications have (outbox.adopt) and views of the log that take their place."""
+"""Outbox tables of applications (outbox.adopt), and views of the log that replace them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_payloads_that_jsonb_cannot_hold_break_no_view(
             mallory.execute("SELECT outbox.enqueue('a', %s, 'b', convert_to(%s, 'UTF8'), 'application/json', topic => %s, event_id => "
                             "CASE %s WHEN 'x' THEN NULL ELSE gen_random_uuid() END)", (id, json, topic, id))  # fmt: skip
     database.execute("SELECT outbox.enqueue('a', 'a1b0a0c0-0000-4000-8000-000000000002', 'b', '{\"fine\": 1e3}', topic => 'a.b')")
-    # A column of type json may hold as much.
+    # A column of type json may hold such a value too.
     mallory.execute("CREATE TABLE t (id uuid PRIMARY KEY, j json)")
     mallory.execute("SELECT outbox.capture('t', aggregate_type => 'a', insert_type => 'b', topic => 'a.b')")
     mallory.execute("INSERT INTO t VALUES (gen_random_uuid(), '{\"n\": 1e999999}')")
@@ -136,8 +136,8 @@ def test_payloads_that_jsonb_cannot_hold_break_no_view(
     assert database.value("SELECT payload FROM seed_jsonb WHERE aggregateid = 'c'") == {"deep": [[["x"]]], "pair": "\U0001f600"}
 
 
-def test_a_cancelled_look_at_a_view_is_cancelled(database: Database) -> None:
-    """S22: what is wrong with a payload is passed over, nothing else."""
+def test_a_query_on_a_view_can_be_cancelled(database: Database) -> None:
+    """S22: only errors of a payload are ignored, no others."""
     with pytest.raises(errors.QueryCanceled):
         database.execute("""
             SET statement_timeout = '300ms';

@@ -1,4 +1,4 @@
-"""Receivers over HTTP and https that mean harm: the memory, log and time they can take."""
+"""Hostile receivers over HTTP and https: limits on memory, log and time."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_cloud_can_do_little(target: Target, kind: str, mode: str) -> None:
 
 
 def test_what_a_receiver_repeats_of_credentials_is_concealed(target: Target, http: None) -> None:
-    """S23: in whatever form it repeats them"""
+    """S23: in any form of repetition"""
     import base64
     import json
     from urllib.parse import quote

@@ -1,4 +1,4 @@
-"""Databases that mean harm: servers that break the protocol, and inboxes whose owners wait for a superuser."""
+"""Hostile databases: servers that break the protocol, and inboxes with traps for superusers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_server_can_do_little(target: Target, mode: str) -> None:
 
 
 def test_parameters_of_a_server_do_not_add_up(target: Target) -> None:
-    """S11: little in each answer, and new ones in each"""
+    """S11: each answer has a few new parameters"""
     database = target.database
     with Peer(hostile_postgresql.MODES["leaking"]) as peer:
         pid = target.create(
@@ -66,7 +66,7 @@ def test_a_commit_that_was_a_rollback_confirms_nothing(target: Target) -> None:
 
 
 def test_a_relay_ends_while_it_computes_the_key_a_server_asked_for(target: Target) -> None:
-    """A class S13 belongs to: a peer decides how long a computation takes"""
+    """A case of S13: a peer decides how long a computation takes"""
     database = target.database
     with Peer(hostile_postgresql.MODES["scram"]) as peer:
         pid = target.create(
@@ -156,14 +156,14 @@ def test_a_superuser_finds_the_traps_of_the_owner_of_a_database(
         error = deliver_to(database, victim.name)
     assert not victim.value("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (owner,))
     if trap == "search_path":
-        assert error is None  # all of the inbox is a superuser's, and the setting has no effect
+        assert error is None  # the whole inbox belongs to a superuser, and the setting has no effect
     else:
         assert error and "superuser" in error
     victim.execute(f"ALTER DATABASE {victim.name} RESET ALL")
 
 
 def test_an_inbox_of_superusers_gets_events_from_one(database: Database, new_database: NewDatabase) -> None:
-    """S15: the quick start goes on to work"""
+    """S15: the quick start still works"""
     target = new_database(extension=False)
     target.execute("CREATE EXTENSION pg_inbox")
     assert deliver_to(database, target.name) is None

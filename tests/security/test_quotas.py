@@ -82,7 +82,7 @@ def reasons(database: Database) -> list[str]:
     return database.execute("SELECT reasons FROM outbox.health()")[0][0]
 
 
-def test_subscriptions_without_number_leave_room_for_others(cluster: Cluster, database: Database) -> None:
+def test_many_subscriptions_leave_room_for_others(cluster: Cluster, database: Database) -> None:
     """S18"""
     subscribe(database, "greedy", 30)
     wait_alive(database, "processor", QUOTA, "greedy")
@@ -101,7 +101,7 @@ def test_subscriptions_without_number_leave_room_for_others(cluster: Cluster, da
     assert len(alive(database, "processor", "greedy")) == QUOTA
 
 
-def test_who_waits_has_its_turn_when_another_ends(cluster: Cluster, database: Database) -> None:
+def test_a_waiting_worker_starts_when_another_ends(cluster: Cluster, database: Database) -> None:
     """S18"""
     subscribe(database, "greedy", QUOTA)
     first = wait_alive(database, "processor", QUOTA)
@@ -155,7 +155,7 @@ def test_backfills_wait_in_line_and_leave_room_for_the_rest_of_their_role(databa
     assert any("backfill workers wait for room: 10, " in reason for reason in reasons(database))
     subscribe(database, "greedy", 1)
     wait_alive(database, "processor", 1)
-    # The next ones come one after the other.
+    # The next ones start one after the other.
     database.execute("SELECT outbox.resume('d')")
     wait_until(
         lambda: database.value("SELECT count(*) FROM outbox.backfill_progress WHERE state = 'running'"),
@@ -165,7 +165,7 @@ def test_backfills_wait_in_line_and_leave_room_for_the_rest_of_their_role(databa
 
 
 def test_superusers_have_no_limit(database: Database) -> None:
-    """S18: nobody else can make a worker count for a superuser."""
+    """S18: no other role can make a worker count for a superuser."""
     for number in range(QUOTA + 2):
         database.add_destination(f"d{number}", "null:")
     wait_alive(database, "relay", QUOTA + 2)
@@ -184,7 +184,7 @@ def test_a_limit_that_is_raised_is_raised_at_once(cluster: Cluster, database: Da
 
 
 def test_a_role_has_at_most_half_of_what_the_server_has(make_cluster: MakeCluster) -> None:
-    """S18: also where nobody has thought of the limit."""
+    """S18: also without any setting."""
     cluster = make_cluster({"max_worker_processes": "8"})
     cluster.execute("CREATE ROLE greedy LOGIN; CREATE ROLE modest LOGIN")
     database = make_database(cluster, "db")
@@ -210,7 +210,7 @@ def test_a_database_can_have_a_limit(cluster: Cluster, database: Database) -> No
 
 
 def test_checks_do_not_take_all_workers(new_database: NewDatabase) -> None:
-    """S18: a check of a peer that says nothing has a background worker until its session is ended."""
+    """S18: a check of a silent peer keeps a background worker until its session ends."""
     database = new_database()
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
         database.add_destination("s", f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x")
@@ -230,7 +230,7 @@ def test_checks_do_not_take_all_workers(new_database: NewDatabase) -> None:
         for answer in answers:
             with pytest.raises(psycopg.Error):
                 answer.result()
-        # None of them is left over.
+        # No check is left over.
         database.add_destination("null", "null:")
         assert database.execute("SELECT ok FROM outbox.check_destination('null')")
         for session in sessions:

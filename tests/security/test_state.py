@@ -1,4 +1,4 @@
-"""State that names a role or a foreign server: it counts only while that one is what it was."""
+"""State that names a role or a foreign server: it is valid only while that one is unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .attacker import Attacker, NewAttacker
 
 @pytest.fixture
 def with_default(make_cluster: MakeCluster) -> Iterator[Database]:
-    """Delivers to outbox.default_destination, which is paused, and has another wrapper that a role may use."""
+    """A database with a paused outbox.default_destination, and another wrapper that a role may use."""
     database = create_database(make_cluster({"outbox.default_destination": "null:"}))
     database.wait_for_worker("relay", "default")
     database.execute("CREATE FOREIGN DATA WRAPPER other")
@@ -71,7 +71,7 @@ def test_a_destination_cannot_be_called_default(with_default: Database) -> None:
 
 
 def test_a_destination_is_followed_by_what_it_is(new_attacker: NewAttacker) -> None:
-    """S20: a cursor may have an oid that is none of its server's any more, as after pg_upgrade."""
+    """S20: a cursor may have an OID that is not that of its server any more, as after pg_upgrade."""
     mallory = new_attacker()
     database, me = mallory.database, mallory.role
     database.execute(f"CREATE FOREIGN DATA WRAPPER other; GRANT USAGE ON FOREIGN DATA WRAPPER other TO {me}")
@@ -130,7 +130,7 @@ def test_a_backfill_goes_on_while_its_role_may(new_attacker: NewAttacker, change
 
 
 def test_a_restored_backfill_waits_for_its_role(new_attacker: NewAttacker) -> None:
-    """Nobody but a member of that role, or an operator, has it go on."""
+    """Only a member of that role, or an operator, can resume it."""
     role, other = new_attacker("outbox.grant_capture"), new_attacker("outbox.grant_capture")
     database = role.database
     database.add_destination("d", "null:")
@@ -152,7 +152,7 @@ def test_a_restored_backfill_waits_for_its_role(new_attacker: NewAttacker) -> No
 
 
 def test_rows_of_roles_that_are_gone_are_for_nobody(new_attacker: NewAttacker) -> None:
-    """An oid of outbox.producer that no role has any more, and a row without topics."""
+    """An OID of a dropped role in outbox.producer, and a row without topics."""
     role = new_attacker("outbox.grant_produce")
     database = role.database
     database.execute(

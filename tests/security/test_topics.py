@@ -1,4 +1,4 @@
-"""Which topics a role may produce: those that were granted to it by name, and no others after any revoke."""
+"""Topics that a role may produce: only those granted to it by name, also after a revoke."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SECRET = 'permission denied for topic "secret.bank"'
 
 
 def topics_captured(role: Attacker) -> set[str]:
-    """Captures a table whose rows say the topic, and tries two of them."""
+    """Captures a table with a topic column, and tries two topics."""
     role.execute("CREATE TABLE IF NOT EXISTS t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text)")
-    with suppress(errors.InsufficientPrivilege):  # the right to capture is gone; what is captured stays so
+    with suppress(errors.InsufficientPrivilege):  # the right to capture is gone; the table stays captured
         role.execute("SELECT outbox.capture('t', topic => 'video.x', topic_column => 'topic', replace => true)")
     role.database.execute("TRUNCATE outbox.event_0")
     for topic in ("video.x", "secret.bank"):
@@ -54,7 +54,7 @@ def test_revoke_produce_does_not_widen_what_is_captured(new_attacker: NewAttacke
 
 
 def test_revoke_capture_does_not_widen_what_is_enqueued(new_attacker: NewAttacker) -> None:
-    """S14, the other way round. What is captured already stays so, with its topics."""
+    """S14, the other way round. Captured tables stay captured, with their topics."""
     role = new_attacker()
     grant(role, "capture", "*")
     assert topics_captured(role) == {"video.x", "secret.bank"}
@@ -119,7 +119,7 @@ def test_topics_that_are_granted_limit_what_can_be_captured(new_attacker: NewAtt
 
 @pytest.mark.parametrize("way", ["plain", "of a group", "public"])
 def test_execute_without_a_grant_of_topics_produces_nothing(new_attacker: NewAttacker, way: str) -> None:
-    """S14: so that taking a row away, or losing it in a restore, leaves nothing but less."""
+    """S14: a deleted row, or one lost in a restore, must only reduce the topics."""
     role, group = new_attacker(), new_attacker()
     to = {"plain": role.role, "of a group": group.role, "public": "PUBLIC"}[way]
     role.database.execute(f"GRANT USAGE ON SCHEMA outbox, outbox_internal TO {to}; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO {to}")
@@ -136,7 +136,7 @@ def test_execute_without_a_grant_of_topics_produces_nothing(new_attacker: NewAtt
 
 
 def test_a_captured_table_has_the_topics_of_its_owner(new_attacker: NewAttacker) -> None:
-    """Whoever changes its rows, captured it, or owned it before."""
+    """It does not matter which role changes its rows, captured it, or owned it before."""
     role, heir = new_attacker("outbox.grant_capture"), new_attacker()
     database: Database = role.database
     role.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -1,4 +1,4 @@
-"""What roles can do to workers that are not theirs, and how fast workers end."""
+"""Effects of roles on workers of others, and the time in which workers end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def served(database: Database) -> tuple[int | None, int | None]:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_who_may_create_databases_does_not_disturb_those_it_may_not_copy(
+def test_create_database_does_not_disturb_databases_that_the_role_may_not_copy(
     database: Database, new_role: NewRole
 ) -> None:
     """S19"""
@@ -99,7 +99,7 @@ def test_a_hold_ends_with_its_statement_and_not_with_the_transaction(database: D
     """S19: the owner leaves the transaction open in which renaming its database has failed."""
     cluster = database.cluster
     served(database)
-    with database.connect() as guest, cluster.connect() as connection:  # the guest is in the way
+    with database.connect() as guest, cluster.connect() as connection:  # the guest's connection blocks the statement
         guest.execute("SELECT 1")
         connection.execute("BEGIN; SAVEPOINT s")
         with pytest.raises(psycopg.errors.ObjectInUse):
@@ -155,7 +155,7 @@ def test_the_launcher_does_not_wait_for_databases_whose_owners_lock_them(
 
 
 @pytest.mark.worker_errors("canceling statement due to lock timeout")
-def test_who_locks_its_inbox_does_not_hold_up_the_destinations_of_others(
+def test_a_locked_inbox_does_not_hold_up_the_destinations_of_others(
     database: Database,
 ) -> None:
     """S24: pg_inbox is trusted, so its tables can belong to anybody who may create extensions."""
@@ -184,7 +184,7 @@ def ends_within_a_second(pid: int) -> None:
 def wait_for_activity(
     database: Database, kind: str, condition: str, *, otherwise: Callable[[], object] = lambda: None
 ) -> int:
-    """Waits until a worker does what it is to be disturbed at. `otherwise` gives it more of that to do."""
+    """Waits until a worker does the work that the test interrupts. `otherwise` gives it more work."""
 
     def look() -> list[tuple]:
         rows = database.cluster.execute(
@@ -204,7 +204,7 @@ WAITS_FOR_LOCK = "wait_event_type = 'Lock'"
 
 @pytest.fixture
 def locked(database: Database) -> Iterator[Database]:
-    """A database with a table `locked` that somebody has locked for the test."""
+    """A database with a table `locked` that another session has locked."""
     database.execute("CREATE TABLE public.locked (id int PRIMARY KEY)")
     with holding(database, "LOCK TABLE public.locked"):
         yield database
@@ -212,7 +212,7 @@ def locked(database: Database) -> Iterator[Database]:
 
 @contextmanager
 def holding(database: Database, statement: str) -> Iterator[None]:
-    """Somebody has done something in a transaction that is still open."""
+    """Another session has run a statement in a transaction that is still open."""
     with database.connect() as locker, locker.transaction(force_rollback=True):
         locker.execute(statement)
         yield

@@ -1,6 +1,6 @@
 """A database in which a victim has everything that can be attacked, and an attacker has a schema.
 
-Everything that is the victim's and nobody else's has SECRET in it.
+All data of the victim alone contain SECRET.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OBJECTS = """
 HANDLER = """
     CREATE FUNCTION {role}.handler(m inbox.message) RETURNS void LANGUAGE plpgsql AS $$ BEGIN NULL; END $$;
 """
-# Who sends to consumers is another role.
+# Another role sends to consumers.
 RECEIVE = """
     SELECT inbox.receive('theirs', 'source', ARRAY(SELECT ('00000000-0000-7000-8000-0000000000' || i)::uuid FROM generate_series(10, 19) AS i),
            array_fill(now(), ARRAY[10]), ARRAY(SELECT generate_series(1, 10)), array_fill(1::bigint, ARRAY[10]), array_fill(1, ARRAY[10]),
@@ -63,7 +63,7 @@ VICTIMS_WORK = """
 
 
 class World:
-    """Roles: `mallory`, who attacks, `victim`, `other`, who wants to work in peace."""
+    """Roles: `mallory` attacks, `victim` is attacked, `other` must not be affected."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster

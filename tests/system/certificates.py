@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Certificates(NamedTuple):
-    """Files."""
+    """Paths of the files."""
 
     authority: str
     certificate: str
@@ -16,7 +16,7 @@ class Certificates(NamedTuple):
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """An authority, and a certificate for 127.0.0.1 with its key, which it has signed."""
+    """Makes an authority, and a certificate for 127.0.0.1 that it has signed, with its key."""
 
     def openssl(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], check=True, cwd=directory, capture_output=True)

@@ -1,5 +1,5 @@
-"""A processor outside the server, for tests that kill and stop it: claims messages, writes what each
-causes in the transaction that completes it, and fails some. A message with the key `deadly` ends it.
+"""A processor outside the server, for tests that kill and stop it: claims messages, writes the effect of
+each in the transaction that completes it, and fails some. A message with the key `deadly` ends it.
 
 Run as a program: claimer.py CONNINFO CONSUMER NAME SEED. It survives the server, refuses a message now
 and then, lets a lease run out now and then, and stops at SIGTERM.
@@ -63,7 +63,7 @@ class Claimer:
             if message.key in held:
                 continue
             if self.random.random() < STALLED:
-                return  # and the lease runs out
+                return  # without settling, so that the lease runs out
             try:
                 self.handle(connection, message)
             except psycopg.errors.RaiseException as error:
@@ -91,7 +91,7 @@ class Claimer:
                 "SELECT inbox.complete(%s, %s)", (message.token, message.event_id)
             ).fetchone()
             if row == (False,):
-                return  # a repetition
+                return  # a duplicate
             connection.execute(
                 "INSERT INTO applied (event_id, key, version, who) VALUES (%s, %s, %s, %s)",
                 (message.event_id, message.key, message.version, self.name),

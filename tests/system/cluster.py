@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, with the extension from a build directory.
+"""A private PostgreSQL server of the tests, with the extension from a build directory.
 
 `Installation` stages the build where the server can read it; `Cluster` is one data directory and
 the processes on it. The server is a child of the test process and is told to stop when that dies,
@@ -57,12 +57,12 @@ CRASH = re.compile(
 )
 TERMINATED_PROCESS = re.compile(r"\(PID (\d+)\) was terminated by signal (\d+)")
 WORKER_ERROR = re.compile(r"\] pg_outbox [a-z]+ \S* ?(ERROR|PANIC):")
-# A keeper waits 500 ms for the tables of pg_inbox, and looks again later: a statement of a test may hold them for longer.
+# A keeper waits 500 ms for locks on the tables of pg_inbox, and looks again later. A test may hold them for longer.
 LOOKS_AGAIN = re.compile(r"\] pg_outbox keeper \S* ?ERROR:  canceling statement due to lock timeout")
 
 
 def as_server_user(command: list[str]) -> list[str]:
-    """The command, run by a user the server is willing to run as, and ending with us."""
+    """Returns the command run as a user that the server accepts; it ends with this process."""
     prefix = ["setpriv", "--pdeathsig", "INT"]
     if os.geteuid() == 0:
         prefix += [f"--reuid={SUPERUSER}", f"--regid={SUPERUSER}", "--init-groups"]
@@ -70,13 +70,13 @@ def as_server_user(command: list[str]) -> list[str]:
 
 
 MEMORY = Path("/dev/shm")
-ENOUGH_MEMORY = 8 << 30  # many times what all servers of a run have at a time
+ENOUGH_MEMORY = 8 << 30  # many times the size of all servers of a run
 
 
 def place_of_data() -> str | None:
-    """Where data directories are: in memory where that is plenty, else (None) among temporary files.
+    """Returns a directory in memory for data directories, or None (temporary files) if memory is scarce.
 
-    A new database is some hundred files. On a disk their making and removal takes longer than most tests.
+    A new database has hundreds of files. On a disk, creating and removing them takes longer than most tests.
     """
     if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
         return None
@@ -140,7 +140,7 @@ class Installation:
         return run(as_server_user([str(self.bin_directory / name), *arguments]))
 
     def settings_to_find_extension(self) -> dict[str, str]:
-        """How this server is told to look for extensions and modules in the stage."""
+        """Returns settings with which this server finds extensions and modules in the stage."""
         known = {
             line.split("\t")[0]
             for line in run([str(self.bin_directory / "postgres"), "--describe-config"]).split("\n")
@@ -156,7 +156,7 @@ class Installation:
                 "dynamic_library_path": f"{self.stage}{self.ask('--pkglibdir')}:$libdir",
                 "shared_preload_libraries": "pg_outbox",
             }
-        # A server that looks nowhere else: the extension must be installed into it.
+        # This server looks only in its own directories: the extension must be installed there.
         return {"shared_preload_libraries": "$libdir/pg_outbox"}
 
     def has_module(self, name: str) -> bool:
@@ -171,7 +171,7 @@ class Installation:
 
 
 class Cluster:
-    """One server. Not started when made."""
+    """One server, which is not started by the constructor."""
 
     all: list["Cluster"] = []  # those whose log is still to be checked
 
@@ -180,7 +180,7 @@ class Cluster:
         installation: Installation,
         settings: Mapping[str, str] | None = None,
         *,
-        data_from: list[str] | None = None,  # command that makes the data, without its target
+        data_from: list[str] | None = None,  # command that creates the data directory, without its path
     ) -> None:
         self.installation = installation
         self.directory = make_directory("cluster")
@@ -218,7 +218,7 @@ class Cluster:
         path.chmod(0o644)
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Changes settings of the running server, which takes notice soon."""
+        """Changes settings of the running server and reloads them."""
         self.settings |= settings
         self.reload()
 
@@ -227,7 +227,7 @@ class Cluster:
         os.kill(self.postmaster, signal.SIGHUP)
 
     def configure_and_wait(self, settings: Mapping[str, str]) -> None:
-        """Runs with these settings and no others: returns when processes that start from now on have them."""
+        """Runs with exactly these settings; returns when new processes have them."""
 
         def loaded() -> object:
             return self.execute("SELECT pg_conf_load_time()")
@@ -296,12 +296,12 @@ class Cluster:
         self.start()
 
     def kill(self, pid: int, by: signal.Signals = signal.SIGKILL) -> None:
-        """kill -9 of one process of the server, or another signal; the log may say so."""
+        """Sends SIGKILL or another signal to a process of the server, which the log may report."""
         self.killed.add((pid, int(by)))
         os.kill(pid, by)
 
     def kill_and_recover(self, pid: int, by: signal.Signals = signal.SIGKILL) -> None:
-        """kill -9 of one process, and the restart of all others that follows."""
+        """Sends SIGKILL to one process, and waits until the server has restarted all others."""
         began = self.log_size()
         self.kill(pid, by)
         wait_until(
@@ -312,9 +312,9 @@ class Cluster:
         self.wait_ready()
 
     def kill_postmaster(self) -> None:
-        """kill -9 of the postmaster; returns when all its children have noticed."""
+        """Sends SIGKILL to the postmaster; returns when all its children have ended."""
         assert self.process is not None
-        stop_process(self.postmaster)  # so that it starts no others, which nobody would wait for
+        stop_process(self.postmaster)  # so that it starts no further children
         children = children_of(self.postmaster)
         os.kill(self.postmaster, signal.SIGKILL)
         self.process.wait()
@@ -330,7 +330,7 @@ class Cluster:
             assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
 
     def make_standby(self, settings: Mapping[str, str] | None = None) -> "Cluster":
-        """A streaming standby of this server; not started."""
+        """Returns a streaming standby of this server, which is not started."""
         base_backup = [
             str(self.installation.bin_directory / "pg_basebackup"), "-h", str(self.directory),
             "-p", str(self.port), "-U", SUPERUSER, "-X", "stream", "-c", "fast", "-R", "--no-sync",
@@ -358,14 +358,14 @@ class Cluster:
             return cursor.fetchall() if cursor.description else []
 
     def workers(self) -> list[tuple[str, str | None, int]]:
-        """Background workers of pg_outbox in the whole cluster: type, database, pid."""
+        """Returns background workers of pg_outbox in the whole cluster: type, database, pid."""
         return self.execute(
             "SELECT backend_type, datname, pid FROM pg_stat_activity "
             "WHERE starts_with(backend_type, 'pg_outbox ') ORDER BY 1, 2, 3"
         )
 
     def workers_in(self, database: str) -> list[str]:
-        """The kinds of workers connected to a database."""
+        """Returns the kinds of workers connected to a database."""
         return [kind.split()[1] for kind, name, _ in self.workers() if name == database]
 
     def wait_for_workers(self, database: str, *kinds: str, timeout: float = 60) -> None:
@@ -376,7 +376,7 @@ class Cluster:
         )  # fmt: skip
 
     def describe(self) -> str:
-        """For the report of a failure: what workers do, and how far destinations are."""
+        """Returns the state of workers and destinations for the report of a failure."""
         try:
             workers = self.execute(
                 "SELECT datname, pid, application_name, state, wait_event, query "
@@ -407,7 +407,7 @@ class Cluster:
         return self.log_since(0)
 
     def complaints(self, allowed: list[str]) -> list[str]:
-        """New lines of the log that nobody expected. `allowed`: patterns of worker errors."""
+        """Returns unexpected new lines of the log. `allowed` has patterns of expected worker errors."""
         lines = []
         new, self.checked_to = self.log_since(self.checked_to), self.log_size()
         for line in new.splitlines():
@@ -433,7 +433,7 @@ MakeCluster = Callable[..., Cluster]
 
 
 class ServerEnded(Exception):
-    """The postmaster ended while we waited for it."""
+    """The postmaster ended during the wait for it."""
 
 
 def quoted(value: str) -> str:

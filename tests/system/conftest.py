@@ -1,12 +1,12 @@
 """Fixtures of the system tests.
 
     database        a database with the extension on a server that all cheap tests share
-    new_database    further ones there, also with settings that a reload changes, for the time of the test
-    make_cluster    servers of the test's own, for those that kill, restart or need other settings
+    new_database    further ones there for the time of the test, also with settings that a reload changes
+    make_cluster    private servers, for tests that kill, restart or need other settings
     receiver        a scripted HTTP receiver
     http            the test needs the HTTP sink
 
-After every test the new part of each server log is searched for crashes and for errors of our
+After every test the new part of each server log is searched for crashes and for errors of
 workers (`cluster.py`); either fails the test. The end of the logs is attached to every failure.
 """
 
@@ -76,7 +76,7 @@ numbers = itertools.count(1)
 
 @pytest.fixture
 def new_database(shared_cluster: Cluster, model: str) -> Iterator[NewDatabase]:
-    """Makes databases on the shared server. Settings are for all that the test has there from then on."""
+    """Creates databases on the shared server. Settings hold for all databases of the test from then on."""
     names: list[str] = []
     settings = dict(shared_cluster.settings)
 
@@ -104,12 +104,12 @@ def database(new_database: NewDatabase) -> Database:
 
 
 def drop_database(cluster: Cluster, name: str) -> None:
-    """Whatever a test that failed has left in it."""
+    """Cleans up after a test, even if it failed."""
     prepared = "SELECT gid FROM pg_prepared_xacts WHERE database = %s"
     for (transaction,) in cluster.execute(prepared, (name,)):
         with cluster.connect(name) as connection:
             connection.execute(f"ROLLBACK PREPARED '{transaction}'")
-    # It waits five seconds for those that it has told to end.
+    # DROP DATABASE waits up to five seconds for sessions that it terminates.
     wait_until(
         lambda: cluster.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)") == [],
         what=f"database {name} to be dropped", ignoring=(psycopg.errors.ObjectInUse,),
@@ -141,7 +141,7 @@ def http(installation: Installation) -> None:
 
 # Otherwise one process is still busy with them when the others have nothing left to do.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, then those with many."""
+    """Sorts files with slow tests first, then those with many tests."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in slow, -tests[item.path], item.path))
@@ -153,7 +153,7 @@ def check_logs(item: pytest.Item) -> None:
     assert not lines, "the server log has lines that no test may cause:\n" + "\n".join(lines)
 
 
-# First to begin, so last to end: what it raises keeps no other hook from ending.
+# Begins first and so ends last: an error here keeps no other hook from ending.
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     outcome = yield
@@ -163,7 +163,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def logs_after_shutdown(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set up before and so ended after all others: checks what servers logged while they ended."""
+    """Ends after all other fixtures: checks what servers logged while they ended."""
     for cluster in Cluster.all:
         cluster.test_began = cluster.log_size()
     yield

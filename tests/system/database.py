@@ -1,4 +1,4 @@
-"""A database with pg_outbox, and what tests do and ask there."""
+"""A database with pg_outbox, and the actions and queries of tests on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Database:
         self.cluster = cluster
         self.name = name
         self._connection: psycopg.Connection | None = None
-        self._connected_to = 0  # which start of the server
+        self._connected_to = 0  # number of the server's start
 
     # ---- connections ----------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ class Database:
 
     @property
     def connection(self) -> psycopg.Connection:
-        """One in autocommit mode, made anew when the server was started again."""
+        """A connection in autocommit mode, renewed when the server was started again."""
         stale = self._connected_to != self.cluster.starts
         if self._connection is None or self._connection.closed or stale:
             self._connection = self.connect()
@@ -79,21 +79,21 @@ class Database:
         return enqueue(self.connection, key, count, first=first, topic=topic)
 
     def move_to_segment(self, number: int) -> None:
-        """What is enqueued from here on goes to this one."""
+        """Makes a segment the current one."""
         self.execute("UPDATE outbox.ring SET current = (number = %s)", (number,))
-        self.execute("ALTER TABLE outbox.ring RESET (fillfactor)")  # so that sessions hear of it
+        self.execute("ALTER TABLE outbox.ring RESET (fillfactor)")  # makes sessions read the ring again
 
     def last_position(self) -> int:
         return self.value("SELECT coalesce(max(position), 0) FROM outbox.event")
 
     def published(self, destination: str = "d") -> int:
-        """Events confirmed since its relay started."""
+        """Returns events confirmed since the relay started."""
         return self.value(
             "SELECT published FROM outbox.status WHERE destination = %s", (destination,)
         )
 
     def wait_published(self, count: int, destination: str = "d", *, timeout: float = 60) -> None:
-        """Waits until its relay has delivered exactly so many events since it started."""
+        """Waits until the relay has delivered exactly this number of events since it started."""
         published = wait_until(
             lambda: self.published(destination), lambda seen: seen is not None and seen >= count,
             timeout=timeout, what=f"{count} events delivered to {destination}",
@@ -110,7 +110,7 @@ class Database:
         )  # fmt: skip
 
     def pause(self, destination: str = "d") -> None:
-        """Returns when its relay has heard of it: what is committed from here on is not sent."""
+        """Pauses the destination; returns when its relay sends no later commits."""
         self.execute("SELECT outbox.pause(%s)", (destination,))
         self.wait_for_state("paused", destination)
 
@@ -135,7 +135,7 @@ class Database:
         return [Worker(*row) for row in rows]
 
     def pid(self, kind: str, name: str | None = None) -> int | None:
-        """The process of a worker that has started up; None: there is none."""
+        """Returns the pid of a worker that has started, or None."""
         for worker in self.workers():
             if (
                 worker.kind == kind
@@ -153,7 +153,7 @@ class Database:
         other_than: int | None = None,
         timeout: float = 60,
     ) -> int:
-        """Waits until such a worker is at work, and returns its pid."""
+        """Waits until such a worker has started, and returns its pid."""
         pid = wait_until(
             lambda: self.pid(kind, name), lambda seen: seen not in (None, other_than),
             timeout=timeout,

@@ -44,7 +44,7 @@ def set_up(database: Database) -> None:
 
 
 def set_up_for_it_alone(database: Database) -> None:
-    """A destination in its place, and the publication that has the events for that one, too."""
+    """Creates a destination in its place, and a publication that includes events only for that one."""
     psql(database, of_page("sql")[1])
 
 
@@ -59,7 +59,7 @@ def connector() -> dict[str, str]:
 
 
 def connector_with_log() -> dict[str, str]:
-    """What is added to begin with what is in the log."""
+    """Options that make it begin with the events in the log."""
     return json.loads(of_page("json")[1])
 
 
@@ -69,7 +69,7 @@ def server() -> dict[str, str]:
 
 
 class Debezium:
-    """The engine. Its slot and its file of offsets outlive its runs."""
+    """The engine. Its slot and its file of offsets remain between runs."""
 
     def __init__(self, database: Database, directory: Path, **changes: str) -> None:
         if not (LIBRARIES / "Reader.class").exists():
@@ -95,9 +95,9 @@ class Debezium:
         self.output.touch()
 
     def start(self) -> "Debezium":
-        """Returns when it reads."""
+        """Starts the engine; returns when it reads."""
         assert self.process is None
-        command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{LIBRARIES}:{LIBRARIES}/*",
+        command = [*java(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{LIBRARIES}:{LIBRARIES}/*",
                    "Reader", str(self.properties)]  # fmt: skip
         with self.output.open("ab") as output, self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -112,7 +112,7 @@ class Debezium:
         return bool(self.database.value("SELECT active FROM pg_replication_slots WHERE slot_name = 'outbox'"))
 
     def stop(self) -> None:
-        """It confirms what it has read."""
+        """Stops the engine, which confirms what it has read."""
         self.end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -130,7 +130,7 @@ class Debezium:
     # ---- records --------------------------------------------------------------------------------
 
     def lines(self) -> list[dict]:
-        """Whole ones: a process that is killed may leave half a line."""
+        """Returns complete records: a killed process may leave half a line."""
         found = []
         for line in self.output.read_text().splitlines(keepends=True):
             try:
@@ -140,7 +140,7 @@ class Debezium:
         return found
 
     def records(self) -> list[Record]:
-        """Those of events, in the order in which they were written."""
+        """Returns records of events, in the order in which they were written."""
         return [
             Record(
                 line["topic"], line["key"], line["headers"],
@@ -150,7 +150,7 @@ class Debezium:
         ]  # fmt: skip
 
     def wait_for(self, ids: set[str]) -> None:
-        """Until it has written these."""
+        """Waits until it has written these."""
         try:
             wait_until(
                 lambda: ids - {record.id for record in self.records()}, lambda missing: not missing,

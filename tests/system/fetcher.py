@@ -60,7 +60,7 @@ class Fetcher:
             if event_id in skipped:
                 continue
             if self.random.random() < STALLED:
-                return  # and the lease runs out
+                return  # without settling, so that the lease runs out
             if self.random.random() < REFUSED:
                 behind = connection.execute(
                     "SELECT outbox.nack(%s, %s, 'no')", (token, event_id)

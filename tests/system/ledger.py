@@ -3,8 +3,8 @@
 Run as a program this file is one writer: it changes aggregates until it is told to stop (SIGTERM).
 Every change locks the aggregate's row, counts its version up, enqueues an event, and notes the
 event in the table `ledger`, all in one transaction. So the committed versions of a key are 1, 2,
-3, ... without a gap, in the order of their commits, and the ledger says which event is which; what
-was rolled back leaves no row, and its version goes to somebody else.
+3, ... without a gap, in the order of their commits, and the ledger has the event of each version. A
+rolled-back change leaves no row, and another change gets its version.
 
 `check` compares the ledger with the arrivals:
 
@@ -109,7 +109,7 @@ class Writer:
             connection.rollback()
 
     def some_aggregates(self, most: int) -> list[int]:
-        """In ascending order, so that writers wait for each other in no circle."""
+        """Locks in ascending order, so that writers cannot deadlock."""
         count = self.random.randint(1, most)
         return sorted(self.random.sample(range(1, self.aggregates + 1), count))
 
@@ -140,7 +140,7 @@ class Writer:
         connection.rollback()
 
     def long(self, connection: psycopg.Connection) -> None:
-        """Stays open while the others go on, unless they all wait for this one."""
+        """Stays open while the others go on, unless all of them wait for this one."""
         self.change(connection, self.random.randint(1, self.aggregates))
         begin = self.last_position(connection)
         with suppress(AssertionError):
@@ -174,7 +174,7 @@ class Writer:
         self.resolve_prepared(connection)
 
     def resolve_prepared(self, connection: psycopg.Connection) -> None:
-        """Ends our prepared transactions the way their names say."""
+        """Ends this writer's prepared transactions in the way that their names say."""
         connection.autocommit = True
         try:
             names = connection.execute(
@@ -197,7 +197,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Entry:
-    """An event as the ledger has it."""
+    """An event in the ledger."""
 
     event_id: str
     key: str
@@ -226,10 +226,10 @@ class Verdict:
         return max(self.steps_back.values(), default=0)
 
     def hold(self, *, restarts: int = 0, repeats: bool = False) -> None:
-        """Fails unless everything is as promised.
+        """Fails unless all promises hold.
 
-        `restarts`: how often a relay may have started over; `repeats`: whether the destination
-        failed now and then, so that what it may or may not have taken was sent again.
+        `restarts`: number of times that a relay may have started over; `repeats`: whether the destination
+        failed now and then, so that events with an unknown outcome were sent again.
         """
         assert self.committed > 0, "nothing was committed: this run shows nothing"
         assert not self.lost, f"{self}\nlost: {self.lost[:10]}"
@@ -245,7 +245,7 @@ def read_ledger(connection: psycopg.Connection) -> list[Entry]:
 
 
 def check_log(connection: psycopg.Connection) -> None:
-    """The log holds the events of the ledger, and the versions of a key are 1, 2, 3, ..."""
+    """Checks that the log has the events of the ledger, and that versions of a key are 1, 2, 3, ..."""
     unequal = connection.execute(
         "SELECT l.event_id, e.event_id "
         "FROM ledger AS l FULL JOIN outbox.event AS e USING (event_id) "
@@ -262,7 +262,7 @@ def check_log(connection: psycopg.Connection) -> None:
 
 
 def check(ledger: list[Entry], arrivals: list[str]) -> Verdict:
-    """`arrivals`: ids of events in the order they arrived."""
+    """`arrivals` are ids of events in the order of their arrival."""
     verdict = Verdict(committed=len(ledger), arrived=len(arrivals))
     by_id = {entry.event_id: entry for entry in ledger}
     seen: set[str] = set()

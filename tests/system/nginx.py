@@ -1,4 +1,4 @@
-"""A real nginx on a port of 127.0.0.1. What it is asked stands in its access log."""
+"""A real nginx on a port of 127.0.0.1, with its requests in the access log."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Nginx:
         raise AssertionError(f"nginx did not start:\n{(self.root / 'error.log').read_text()}")
 
     def answers(self) -> bool:
-        """It itself: its file is written when it has bound the port."""
+        """Returns the pid of nginx, which writes its file after it has bound the port."""
         if not (self.root / "nginx.pid").exists():
             return False
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def log(self) -> list[list[str]]:
-        """The words of each line; nginx writes of a request after it has answered it."""
+        """Returns the words of each line; nginx logs a request after its answer."""
         lines = (self.root / "access.log").read_text().split("\n")[:-1]
         return [line.split() for line in lines]
 

@@ -1,4 +1,4 @@
-"""What /proc says about a process: whether it is there, wakes up, and who handles its signals."""
+"""State of a process from /proc: whether it exists, wakes up, and which threads handle its signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def state_of(pid: int) -> str:
-    """As in /proc, a letter; Z also for one that is gone."""
+    """Returns the letter in /proc; Z also for a process that is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -28,14 +28,14 @@ def process_exists(pid: int) -> bool:
 
 
 def stop_process(pid: int) -> None:
-    """With SIGSTOP; returns when it does nothing any more."""
+    """Sends SIGSTOP; returns when the process has stopped."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: state_of(pid), lambda state: state in "TZ", what=f"process {pid} to be stopped")
 
 
 def end_process(process: subprocess.Popen[str], log: Callable[[], str]) -> None:
-    """Kills it. If it has crashed, or ThreadSanitizer has ended it (66), that is said here: a test that
-    waits for what others see of it has found only that nothing comes any more."""
+    """Kills the process, and fails if it has crashed or ThreadSanitizer has ended it (66). A test that
+    waits for its effects only sees that nothing happens."""
     if process.poll() is None:
         process.kill()
     process.communicate()
@@ -57,7 +57,7 @@ def status_of(path: str) -> dict[str, str]:
 
 
 def wake_ups(pid: int) -> int:
-    """How often the process went to sleep so far: each wake-up makes it one more."""
+    """Returns the number of times that the process went to sleep; each wake-up adds one."""
     return int(status_of(f"/proc/{pid}")["voluntary_ctxt_switches"])
 
 
@@ -73,9 +73,9 @@ def wait_until_quiet(pid: int, seconds: float = 1.0) -> None:
 
 
 def assert_threads_block_signals(pid: int) -> int:
-    """A handler of the server must never run on a thread that a library started.
+    """Checks that no handler of the server can run on a thread that a library started.
 
-    Returns how many such threads there were.
+    Returns the number of such threads.
     """
     seen = 0
     handled = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1)

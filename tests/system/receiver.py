@@ -1,4 +1,4 @@
-"""A scripted HTTP receiver: records every request, and answers as it is told.
+"""A scripted HTTP receiver: it records every request, and answers by rules.
 
     receiver = Receiver()
     receiver.on(subject("42"), answer(503), times=2)     # 42 fails twice, everything else is fine
@@ -9,7 +9,7 @@ of its own with an event loop; requests without a rule are answered 204 on the s
 up with tens of thousands of requests per second.
 
 A *behaviour* is an async function of an `Exchange`; those in the lower part of this file do what
-servers do on bad days. Tests may bring their own.
+servers do when they fail. Tests may add their own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Request:
     body: bytes
     began: float  # monotonic; when the last byte of it had arrived
     ended: float | None = None  # when its answer was written, or its connection was closed
-    status: int | None = None  # of the answer; None: none was written in full
+    status: int | None = None  # of the answer; None if no complete answer was written
 
     @property
     def headers(self) -> dict[str, str]:
@@ -57,7 +57,7 @@ class Request:
 
 @dataclass
 class Event:
-    """An event as it arrived, whatever the format."""
+    """An event as it arrived, in any format."""
 
     id: str
     attributes: dict[str, str]  # CloudEvents attributes, without prefix, percent-decoded
@@ -100,7 +100,7 @@ def json_event(item: dict[str, Any], request: Request) -> Event:
 class Rule:
     predicate: Callable[[Request], bool]
     behave: "Behaviour"
-    times: int | None  # how often it still applies; None: always
+    times: int | None  # number of times that it still applies; None for always
     met: list[Request] = field(default_factory=list)
 
 
@@ -119,7 +119,7 @@ class Exchange:
         self.transport.write(data)
 
     def answered(self, status: int) -> None:
-        """The answer is complete."""
+        """Marks the answer as complete."""
         self.request.status = status
 
     def close(self) -> None:
@@ -142,10 +142,10 @@ class Receiver:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._server: asyncio.AbstractServer | None = None
-        self._place: socket.socket | None = None  # keeps the port while nobody listens
+        self._place: socket.socket | None = None  # keeps the port while the server is stopped
         self.port = 0
         self.requests: list[Request] = []
-        self.connections = 0  # there ever were
+        self.connections = 0  # opened so far
         self.open_connections: set[_Connection] = set()
         self._rules: list[Rule] = []
         self._decoded: list[Event] = []
@@ -160,17 +160,17 @@ class Receiver:
     def on(
         self, predicate: Callable[[Request], bool], behave: Behaviour, *, times: int | None = None
     ) -> Rule:
-        """From now on requests that the predicate likes are answered so; the first rule wins."""
+        """Adds a rule for requests that match the predicate; the first matching rule applies."""
         rule = Rule(predicate, behave, times)
         self._rules = [*self._rules, rule]
         return rule
 
     def forget_rules(self) -> None:
-        """Everything is answered 204 again."""
+        """Removes all rules, so that every answer is 204 again."""
         self._rules = []
 
     def events(self) -> list[Event]:
-        """All events that arrived, in order, duplicates included."""
+        """Returns all events that arrived, in order, with duplicates."""
         arrived = len(self.requests)
         for request in self.requests[self._decoded_requests : arrived]:
             self._decoded.extend(events_of(request))
@@ -193,11 +193,11 @@ class Receiver:
         )  # fmt: skip
 
     def refuse_connections(self) -> None:
-        """Nobody listens any more, and open connections are closed."""
+        """Stops listening, and closes open connections."""
         self._run(self._stop_listening())
 
     def listen(self) -> None:
-        """Listens, again on the same port."""
+        """Listens on the same port again."""
         self._run(self._start_listening())
 
     def close(self) -> None:
@@ -335,7 +335,7 @@ def everything(request: Request) -> bool:
 
 
 def subject(*names: str) -> Callable[[Request], bool]:
-    """Requests in binary format about one of these aggregates."""
+    """Matches requests in binary format about one of these aggregates."""
     return lambda request: request.headers.get("ce-subject") in names
 
 
@@ -408,7 +408,7 @@ def close_unanswered(exchange: Exchange) -> Awaitable[None]:
 
 
 def cut_off(beginning: bytes) -> Behaviour:
-    """The beginning of an answer, and the connection closes."""
+    """Sends the beginning of an answer, and closes the connection."""
 
     async def behave(exchange: Exchange) -> None:
         exchange.write(beginning)
@@ -422,7 +422,7 @@ async def reset(exchange: Exchange) -> None:
 
 
 def raw(status: int, data: bytes, *, close: bool = False) -> Behaviour:
-    """These bytes are the answer; `status` is what they mean."""
+    """Answers with these bytes, which mean `status`."""
 
     async def behave(exchange: Exchange) -> None:
         exchange.write(data)
@@ -439,7 +439,7 @@ def chunked(status: int, parts: list[bytes]) -> Behaviour:
 
 
 def dripping(status: int, headers: Headers, interval: float) -> Behaviour:
-    """An answer byte by byte."""
+    """Sends an answer byte by byte."""
 
     async def behave(exchange: Exchange) -> None:
         for byte in head(status, [*headers, ("Content-Length", "0")]):

@@ -1,4 +1,4 @@
-"""outbox.allowed_hosts: what the server may connect to, whoever creates destinations."""
+"""outbox.allowed_hosts: hosts that the server may connect to, for destinations of any role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backfill: snapshot events of the rows that a captured table has already.
+"""Backfill: snapshot events of existing rows of captured tables.
 
 The table is `item (id, title, version)` of a database whose destination `d` takes everything.
 """
@@ -66,7 +66,7 @@ def wait_ended(database: Database, id: int, state: str = "finished", *, timeout:
 
 
 def snapshots(database: Database, event_type: str = "ItemSnapshot") -> list[str]:
-    """The keys of all snapshot events in the log, in their order."""
+    """Returns the keys of all snapshot events in the log, in order."""
     rows = database.execute(
         "SELECT aggregate_id FROM outbox.event WHERE event_type = %s ORDER BY position", (event_type,)
     )
@@ -85,7 +85,7 @@ def source(database: Database) -> Database:
 
 @contextmanager
 def transaction(database: Database, statement: str) -> Iterator[psycopg.Connection]:
-    """Has done this, and not yet committed it. Rolls back at the end."""
+    """Holds an open transaction that has done this. Rolls back at the end."""
     with database.connect() as connection:
         connection.autocommit = False
         connection.execute(statement)
@@ -94,7 +94,7 @@ def transaction(database: Database, statement: str) -> Iterator[psycopg.Connecti
 
 
 # -------------------------------------------------------------------------------------------------
-# What it writes
+# Events of a backfill
 # -------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +190,7 @@ def test_a_table_without_primary_key_is_walked_by_another_unique_index(source: D
 # Together with live events
 # -------------------------------------------------------------------------------------------------
 
-# Two consumers: one that goes by versions, one that applies what comes in the order in which it comes.
+# Two consumers: one compares versions, one applies events in the order of their arrival.
 COPIES = """
     CREATE EXTENSION pg_inbox;
     CREATE TABLE by_version (id int PRIMARY KEY, title text, version bigint);
@@ -286,7 +286,7 @@ class Pair:
 
 
 def terminate_worker(database: Database) -> None:
-    """The one that is at work; it may have finished meanwhile."""
+    """Terminates the running worker; the backfill may have finished meanwhile."""
     database.execute("SELECT pg_terminate_backend(pid) FROM outbox.workers() WHERE kind = 'backfill'")
 
 
@@ -350,8 +350,8 @@ def test_rows_that_are_locked_for_long_come_last(source: Database) -> None:
     assert source.execute(payload + " AND aggregate_id IN ('5', '150')") == [("new",), ("new",)]
 
 
-def test_whoever_locks_a_row_is_never_the_victim_of_a_deadlock(source: Database) -> None:
-    """The worker waits for his row while he waits for the worker: for the table, then for the task."""
+def test_a_session_that_locks_a_row_is_never_the_victim_of_a_deadlock(source: Database) -> None:
+    """The worker and the session wait for each other: for the table, then for the task."""
     make_items(source, 20)
     with transaction(source, "UPDATE item SET title = 'new' WHERE id = 5") as other:
         id = start(source)
@@ -424,7 +424,7 @@ def test_it_keeps_to_its_rate(source: Database) -> None:
     assert 1 <= seconds < 3 + SECOND, "600 rows at 300 per second"
 
 
-def test_two_at_once(source: Database) -> None:
+def test_two_backfills_run_at_once(source: Database) -> None:
     make_items(source, 400)
     source.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other SELECT generate_series(1, 400);"
                    "SELECT outbox.capture('other')")  # fmt: skip
@@ -460,7 +460,7 @@ def test_one_destination_only(source: Database) -> None:
 
 
 def fetch_and_ack(source: Database, count: int) -> None:
-    """At least so many events of the pull destination."""
+    """Waits for at least this number of events of the pull destination."""
     while count > 0:
         fetched = source.execute("SELECT token FROM outbox.fetch('slow', %s)", (count,))
         source.execute("SELECT outbox.ack(%s)", (fetched[0][0],))
@@ -473,7 +473,7 @@ def test_it_waits_for_a_destination_that_is_behind(source: Database, url: str, h
     source.add_destination("other", "null:", topics="other.*")  # has none of its events, and holds up nothing
     make_items(source, 3000)
     id = start(source, batch=100, max_pending=500)
-    # What it waits for is looked up after the row was, and may be true of the next one already.
+    # waiting_for is read after the row, and may already be that of the next state.
     wait_for(source, id, lambda row: 'destination "slow"' in (row["waiting_for"] or ""), "to wait")
     seen = progress(source, id)
     assert 500 < seen["rows_done"] <= 700
@@ -491,7 +491,7 @@ def test_it_waits_for_a_destination_that_is_behind(source: Database, url: str, h
 
 
 def test_other_events_do_not_hold_it_up(source: Database) -> None:
-    """All of what the destination selects is settled, and much else is in the log."""
+    """All events that the destination selects are settled, and many others are in the log."""
     source.execute("DROP SERVER d")
     source.add_destination("d", "null:", topics="item.events")
     make_items(source, 10)
@@ -502,7 +502,7 @@ def test_other_events_do_not_hold_it_up(source: Database) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# What goes wrong
+# Errors
 # -------------------------------------------------------------------------------------------------
 
 
@@ -540,7 +540,7 @@ def test_a_bad_row_stops_it_and_is_named(source: Database) -> None:
     ],
     ids=["dropped", "uncaptured", "index", "destination"],
 )  # fmt: skip
-def test_what_it_needs_is_gone(source: Database, change: str, error: str) -> None:
+def test_a_backfill_fails_when_what_it_needs_is_gone(source: Database, change: str, error: str) -> None:
     make_items(source, 1000)
     id = start(source, destination="d", batch=10, rate=100)
     wait_for(source, id, lambda row: row["rows_done"] > 20, "some rows")
@@ -563,7 +563,7 @@ def test_arguments_that_make_no_sense(source: Database, arguments: str, error: s
     "destination, error",
     [(None, 'no destination selects topic "item.events"'), ("d", 'destination "d" does not select topic "item.events"')],
 )  # fmt: skip
-def test_events_that_nobody_would_get(source: Database, destination: str | None, error: str) -> None:
+def test_a_backfill_that_no_destination_selects_is_refused(source: Database, destination: str | None, error: str) -> None:
     make_items(source, 1)
     source.execute("ALTER SERVER d OPTIONS (ADD topics 'other.*')")
     with pytest.raises(errors.ObjectNotInPrerequisiteState, match=error):
@@ -591,7 +591,7 @@ def test_a_table_that_is_not_captured(source: Database) -> None:
 
 @pytest.fixture
 def roles(source: Database) -> Iterator[dict[str, str]]:
-    """owner: of the table item; another: owns nothing. Neither may log in but for `another`."""
+    """Roles: owner owns the table item, another owns nothing. Only `another` may log in."""
     names = {kind: f"{kind}_{source.name}" for kind in ("owner", "another")}
     source.execute(f"CREATE ROLE {names['owner']}; CREATE ROLE {names['another']} LOGIN")
     for name in names.values():
@@ -619,7 +619,7 @@ def test_user_code_runs_as_the_owner_of_the_table(source: Database, roles: dict[
     assert "within security-restricted operation" in failed["last_error"]
 
 
-def test_only_who_owns_the_table(source: Database, roles: dict[str, str]) -> None:
+def test_only_the_owner_of_the_table_may_backfill(source: Database, roles: dict[str, str]) -> None:
     make_items(source, 1000)
     source.execute(f"ALTER TABLE item OWNER TO {roles['owner']}")
     with source.cluster.connect(source.name, roles["another"]) as connection:
@@ -648,7 +648,7 @@ def test_only_who_owns_the_table(source: Database, roles: dict[str, str]) -> Non
 # -------------------------------------------------------------------------------------------------
 
 
-def test_one_that_comes_with_a_dump_is_paused(source: Database, new_database: NewDatabase) -> None:
+def test_a_backfill_restored_from_a_dump_is_paused(source: Database, new_database: NewDatabase) -> None:
     make_items(source, 200)
     with transaction(source, "UPDATE item SET title = 'new' WHERE id = 5"):
         id = start(source, batch=10, rate=200)

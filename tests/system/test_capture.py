@@ -1,4 +1,4 @@
-"""Captured tables: what they give a consumer, in a dump, and behind a subscription."""
+"""Captured tables: events for a consumer, in a dump, and with logical replication."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENTS = """
 # A consumer's table
 # -------------------------------------------------------------------------------------------------
 
-# What makes versions: a column of the table, or the positions of the events.
+# Source of versions: a column of the table, or the positions of the events.
 WAYS = {
     "version": "version => 'version'",
     "position": "exclude => '{version}'",
@@ -145,7 +145,7 @@ def test_owners_capture_their_tables_and_nobody_elses(people: People) -> None:  
         for statement in ("TABLE outbox.captured", "DELETE FROM outbox.captured", "TABLE outbox.event"):
             with refused():
                 mine.execute(statement)
-        # Whoever changes the rows needs no right of ours, and neither does who adds a partition.
+        # A role that changes rows or adds a partition needs no right in the extension.
         people.database.execute(f"SELECT outbox.revoke_capture('{other}'), outbox.revoke_capture('{owner}')")
         mine.execute("CREATE TABLE item_2 PARTITION OF item FOR VALUES FROM (10) TO (20)")
         theirs.execute("INSERT INTO item VALUES (1, 1), (2, 0), (11, 1)")
@@ -169,12 +169,12 @@ def test_no_code_of_an_owner_runs_with_other_rights(people: People) -> None:  # 
         # What is IMMUTABLE is run when an expression is planned: also by the event trigger of ALTER TABLE.
         mine.execute("SELECT outbox.capture('own.item', condition => 'own.told(1)')")
         mine.execute("ALTER TABLE own.item ADD title text")
-        # The statements that write outbox.captured find no operators of his.
+        # The statements that write outbox.captured find no operators of the role.
         mine.execute("SET search_path = own, pg_catalog")
         mine.execute("SELECT outbox_internal.forget_captured('item')")
 
 
-def test_the_owner_is_limited_to_his_topics(people: People) -> None:  # noqa: F811
+def test_an_owner_is_limited_to_its_topics(people: People) -> None:  # noqa: F811
     owner, writer = people.with_right("capturer"), people.add("writer")
     people.database.execute("SELECT outbox.grant_produce(%s, 'item.*')", (owner,))
     people.database.execute("SELECT outbox.grant_produce(%s, 'other')", (writer,))

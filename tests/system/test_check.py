@@ -1,4 +1,4 @@
-"""outbox.check_destination(): each mistake of somebody who sets up a destination, told apart."""
+"""outbox.check_destination(): each mistake in the set-up of a destination has its own finding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check(database: Database, destination: str = "d", topic: str | None = None) 
 
 
 def check_failure(database: Database, subject: str, destination: str = "d") -> str:
-    """Checks that what is wrong is this, and that nothing was looked at behind it."""
+    """Checks that this is the last finding, and that it is wrong."""
     findings = check(database, destination)
     assert list(findings)[-1] == subject, findings
     assert [name for name, (ok, _) in findings.items() if not ok] == [subject], findings
@@ -74,7 +74,7 @@ def test_an_address_that_is_not_allowed(new_database: NewDatabase, receiver: Rec
 
 @contextmanager
 def port_where_nobody_listens() -> Iterator[int]:
-    """And will not, for it is taken."""
+    """Yields a port on which no server listens or will listen, because it is taken."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -135,7 +135,7 @@ def test_an_inbox_that_can_be_used(database: Database, target: Database) -> None
         "address": (True, "127.0.0.1 is 127.0.0.1"),
         "connection": (True, f"port {database.cluster.port}"),
         "login": (True, f'as role "postgres", to database "{target.name}"'),
-        "inbox": (True, "it is there, and may be sent to"),
+        "inbox": (True, "it exists, and may be sent to"),
     }
     assert check(database, "local")["address"] == (True, str(database.cluster.directory))
     assert target.value("SELECT count(*) FROM inbox.consumer") == 0
@@ -192,7 +192,7 @@ def test_a_password_that_is_wrong_or_missing(make_cluster: MakeCluster) -> None:
     assert "CREATE EXTENSION pg_inbox" in check_failure(db, "inbox")
 
     db.execute("CREATE ROLE integrator; GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO integrator")
-    db.execute("ALTER SERVER d OWNER TO integrator")  # whose mapping is another
+    db.execute("ALTER SERVER d OWNER TO integrator")  # which has another user mapping
     assert list(check(db)) == ["options", "login"]
     assert "password is required" in check_failure(db, "login")
 
@@ -212,7 +212,7 @@ def test_destinations_that_connect_to_nothing(database: Database) -> None:
 def test_a_topic_that_the_destination_does_not_take(database: Database) -> None:
     database.add_destination("d", "null:", topics="video.*, user.events")
     assert check(database, topic="video.events")["connection"][0]
-    assert check(database, topic="audio")["topics"] == (False, 'the option "topics" leaves out "audio"')
+    assert check(database, topic="audio")["topics"] == (False, 'the option "topics" does not select "audio"')
 
 
 def test_the_default_destination(new_database: NewDatabase) -> None:
@@ -294,7 +294,7 @@ def test_events_that_tell_the_topics(database: Database) -> None:
 
 @contextmanager
 def silent_server() -> Iterator[int]:
-    """Takes connections, and says nothing."""
+    """Accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -376,7 +376,7 @@ def test_a_worker_that_dies_is_an_error(database: Database, hanging: Callable[[D
 def test_an_owner_can_drop_a_database_in_which_a_check_hangs(
     new_database: NewDatabase, hanging: Callable[[Database], None]
 ) -> None:
-    """WITH (FORCE) the server ends his sessions, but no process of a superuser, as the check is."""
+    """WITH (FORCE) the server ends sessions of the owner, but not the check, which runs as a superuser."""
     db = new_database()
     cluster, owner = db.cluster, f"{db.name}_owner"
     hanging(db)
@@ -399,7 +399,7 @@ def test_an_owner_can_drop_a_database_in_which_a_check_hangs(
 def test_a_database_that_cannot_be_dropped_is_checked_on(
     database: Database, hanging: Callable[[Database], None]
 ) -> None:
-    """The session is in the way as well, so that nothing would be won if the check left."""
+    """The session blocks the statement as well, so the check need not leave."""
     hanging(database)
     connection, thread, _ = start_check(database)
     pids = checks(database.cluster)
@@ -539,7 +539,7 @@ def test_topics_are_found_in_the_option_the_log_and_the_argument(
     assert "cannot be a topic" in check(database)['topic "all-user!"'][1]
 
 
-def test_a_key_that_is_none(database: Database, receiver: Receiver) -> None:
+def test_an_invalid_key_is_reported(database: Database, receiver: Receiver) -> None:
     add_pubsub(database, receiver, "key '{}'", topic="video")
     error = check_failure(database, "credentials")
     assert "key" in error
@@ -615,7 +615,7 @@ def test_a_topic_of_sns(database: Database, receiver: Receiver) -> None:
     assert form["TopicArn"] == [ARN]
 
 
-def test_keys_that_cannot_be_had(database: Database, receiver: Receiver) -> None:
+def test_unavailable_keys_are_reported(database: Database, receiver: Receiver) -> None:
     add_aws(database, receiver, "sqs://eu-west-1", "profile 'nobody_of_that_name'", queue="events")
     check_failure(database, "credentials")
     assert receiver.requests == []

@@ -35,7 +35,7 @@ MakeReader = Callable[..., Debezium]
 
 @pytest.fixture
 def make_reader(tmp_path: Path) -> Iterator[MakeReader]:
-    """As the page says, but for these options; not started."""
+    """Makes an engine as the page says, with these options changed; it is not started."""
     made: list[Debezium] = []
 
     def make(database: Database, **options: str) -> Debezium:
@@ -57,7 +57,7 @@ def reader(cluster: Cluster, make_reader: MakeReader) -> Debezium:
 
 
 class Puller:
-    """A destination of ours: takes all it can get, all the time."""
+    """A pull destination that is fetched from all the time."""
 
     def __init__(self, database: Database) -> None:
         database.add_destination("d", "pull:")
@@ -105,7 +105,7 @@ def puller(reader: Debezium) -> Iterator[Puller]:
 
 
 def compare(record: Record, event: dict[str, Any]) -> None:
-    """The same event, as both got it."""
+    """Compares an event as both received it."""
     assert (record.id, record.topic, record.key, record.value) == (
         str(event["event_id"]), event["topic"], event["ordering_key"], event["payload"],
     )  # fmt: skip
@@ -125,7 +125,7 @@ def wait_empty(database: Database, segment: int) -> None:
 
 @pytest.mark.slow
 def test_it_gets_what_a_destination_gets(reader: Debezium, puller: Puller) -> None:
-    """Across rotations, while it is away, and after its death; with savepoints and prepared transactions."""
+    """Across rotations, stops and a crash of Debezium, with savepoints and prepared transactions."""
     database = reader.database
     database.execute(SETUP.format(aggregates=AGGREGATES))
 
@@ -145,7 +145,7 @@ def test_it_gets_what_a_destination_gets(reader: Debezium, puller: Puller) -> No
         database.move_to_segment(2)
         write(100)
         puller.wait_for(committed())
-        wait_empty(database, 0)  # what it has not read yet is not needed for that
+        wait_empty(database, 0)  # events that it has not read yet do not prevent this
         reader.start()
         write(300)
         reader.kill()
@@ -160,7 +160,7 @@ def test_it_gets_what_a_destination_gets(reader: Debezium, puller: Puller) -> No
     records = reader.records()
     verdict = check(ledger, [record.id for record in records])
     print(verdict)
-    verdict.hold(restarts=1)  # of its two one was a death
+    verdict.hold(restarts=1)  # one of its two restarts was a crash
     events = {str(event["event_id"]): event for event in puller.events}
     for record in records:
         compare(record, events[record.id])
@@ -196,7 +196,7 @@ def test_every_kind_of_event(reader: Debezium, puller: Puller) -> None:
 
 
 def add_event_for_one(database: Database, number: int) -> str:
-    """As a backfill does, in the current segment."""
+    """Writes events for one destination, as a backfill does, into the current segment."""
     return str(
         database.value(
             "INSERT INTO outbox.event_0 SELECT (jsonb_populate_record(e, "
@@ -217,7 +217,7 @@ def test_what_is_for_one_destination_is_left_out(reader: Debezium) -> None:
 
 
 def test_rows_of_a_backfill_for_it_alone(reader: Debezium) -> None:
-    """With a destination in its place, and the filter that the page says."""
+    """Uses a destination in its place, and the filter of the page."""
     database = reader.database
     debezium.set_up_for_it_alone(database)
     database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
@@ -263,7 +263,7 @@ def test_heartbeats_free_the_slot_while_there_are_no_events(reader: Debezium) ->
 
 
 def test_debezium_server_is_set_up_alike() -> None:
-    """It has other names for the same."""
+    """Its options have other names for the same values."""
     expected = {name: value for name, value in debezium.connector().items() if "converter" not in name}
     of_server = {}
     for name, value in debezium.server().items():

@@ -25,7 +25,7 @@ def db(database: Database, http: None) -> Database:
 
 
 def version_of(key: str, *versions: int) -> Any:
-    """Requests about these versions of an item."""
+    """Matches requests about these versions of an item."""
 
     def matches(request: Request) -> bool:
         headers = request.headers
@@ -35,7 +35,7 @@ def version_of(key: str, *versions: int) -> Any:
 
 
 def rows(db: Database, destination: str = "d") -> list[tuple[str, int, str, int]]:
-    """What is in trouble: aggregate id, version, state, attempts."""
+    """Returns events in trouble: aggregate id, version, state, attempts."""
     return db.execute(
         "SELECT aggregate_id, version, state, attempts FROM outbox.delivery "
         "WHERE destination = %s ORDER BY position",
@@ -58,7 +58,7 @@ def wait_for_versions(receiver: Receiver, key: str, expected: list[int]) -> None
 
 
 def make_durable(db: Database) -> None:
-    """What the relay has written, without waiting for the disk, survives a crash from here on."""
+    """Flushes the WAL, so that asynchronous commits of the relay survive a crash."""
     db.execute("SELECT pg_logical_emit_message(true, '', '')")
 
 
@@ -184,7 +184,7 @@ def test_of_a_refused_batch_only_the_offender_is_in_trouble(
 
 
 # -------------------------------------------------------------------------------------------------
-# Whose failure it is
+# Attribution of failures
 # -------------------------------------------------------------------------------------------------
 
 

@@ -78,7 +78,7 @@ def tables(options: list[Option]) -> str:
 
 
 def pages(database: Database) -> dict[str, dict[str, str]]:
-    """What stands between the marks, by page and by what the mark names."""
+    """Returns the text between the marks, by page and by name of the mark."""
     sinks = options_of(database)
     common = [option for option in sinks["null"] if option.name != "url"]
     names = {option.name for option in sinks["null"]}
@@ -124,7 +124,7 @@ def test_defaults_that_are_settings_exist(database: Database) -> None:
 
 @pytest.mark.parametrize("set_in", ["server", "user mapping"])
 def test_the_validator_lists_the_same_options(database: Database, set_in: str) -> None:
-    """The hint of a misspelt option names each of those in the list, and no other."""
+    """The hint of a misspelt option names exactly the options in the list."""
     urls = {
         "null": "null:",
         "http": "http://example.com/",

@@ -1,4 +1,4 @@
-"""outbox.health() and outbox.metrics(): what a person and a monitoring system are told."""
+"""outbox.health() and outbox.metrics(): reports for people and for a monitoring system."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_server_that_does_not_preload(make_cluster: MakeCluster) -> None:
     assert "shared_preload_libraries" in reason
 
 
-def test_a_log_that_is_too_large_names_who_holds_it(
+def test_a_log_that_is_too_large_names_its_holders(
     new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
     receiver.on(everything, answer(503))
@@ -101,7 +101,7 @@ def test_events_in_trouble(database: Database, receiver: Receiver, http: None) -
         lambda: health(database)[1], lambda seen: len(seen) == 2, what="two reasons"
     )
     assert 'destination "d" has 1 dead letters' in dead and "HTTP 413" in dead
-    assert 'destination "d" has refused 1 events, which are tried again (HTTP 400)' in later
+    assert 'destination "d" has refused 1 events, which will be tried again (HTTP 400)' in later
     assert health(database)[0] == "degraded"
     assert 'outbox_dead_letters{destination="d"} 1' in database.value("SELECT outbox.metrics()")
     assert 'outbox_retries{destination="d"} 1' in database.value("SELECT outbox.metrics()")
@@ -114,6 +114,6 @@ def test_a_paused_destination(database: Database) -> None:
     database.add_destination("d", "null:")
     database.execute("SELECT outbox.pause('d')")
     (reason,) = wait_for_state(database, "degraded")
-    assert reason == 'destination "d" is paused; outbox.resume() goes on'
+    assert reason == 'destination "d" is paused; outbox.resume() continues'
     database.execute("SELECT outbox.resume('d')")
     wait_for_state(database, "ok")

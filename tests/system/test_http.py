@@ -45,7 +45,7 @@ def db(database: Database, http: None) -> Database:
 
 
 # -------------------------------------------------------------------------------------------------
-# What is sent
+# Requests
 # -------------------------------------------------------------------------------------------------
 
 EVENT = """
@@ -303,7 +303,7 @@ def test_any_2xx_answer_confirms(db: Database, receiver: Receiver, kind: str) ->
 
 
 # -------------------------------------------------------------------------------------------------
-# Answers, and other events, that do not
+# Answers and failures that do not confirm
 # -------------------------------------------------------------------------------------------------
 
 BAD: dict[str, tuple[Behaviour, str]] = {

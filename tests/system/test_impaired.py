@@ -1,4 +1,4 @@
-"""A receiver that works for most events and fails for some: what fails has no part in what works."""
+"""A receiver that works for most events and fails for some: failures do not affect the others."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_answers_of_503_at_random_cost_nothing_else(db: Database, receiver: Rece
         assert versions == sorted(versions), "a key was overtaken"
 
 
-def test_poison_that_is_all_that_is_left(db: Database, receiver: Receiver) -> None:
-    """Attempts go on at their own pace, dead letters appear, a fresh event goes out."""
+def test_attempts_go_on_when_only_refused_keys_are_left(db: Database, receiver: Receiver) -> None:
+    """Attempts go on at their own pace, dead letters appear, a fresh event is delivered."""
     poison = {f"k{n}" for n in range(10, 101, 10)}
     receiver.on(subject(*poison), answer(400))
     db.add_destination("d", receiver.url(), max_attempts="3", retry_base="100ms", retry_max="1s")
@@ -103,7 +103,7 @@ def test_the_log_has_few_lines(db: Database, receiver: Receiver) -> None:
 # Poison
 # -------------------------------------------------------------------------------------------------
 
-# What becomes of events in trouble, each time their row is written.
+# Notes each change of a row of events in trouble.
 NOTE_ATTEMPTS = """
     CREATE TABLE public.attempt (
         ordering_key text, event_id uuid, number integer, at timestamptz, pause interval);
@@ -118,7 +118,7 @@ NOTE_ATTEMPTS = """
         WHEN (NEW.attempts > OLD.attempts) EXECUTE FUNCTION public.note_attempt();
 """
 
-# Of each poisoned key: the sum of the pauses between attempts, and how long all attempts took.
+# For each refused key: the sum of the pauses between attempts, and the duration of all attempts.
 POISONED_KEYS = """
     SELECT ordering_key, count(*), extract(epoch FROM sum(pause))::float8,
            extract(epoch FROM max(at) - min(at))::float8
@@ -128,7 +128,7 @@ POISONED_KEYS = """
 def test_dead_letters_of_poison_appear_when_their_policy_says_so(
     db: Database, receiver: Receiver
 ) -> None:
-    """And events that are well do not notice, neither meanwhile nor when only poison is left."""
+    """Other events are not affected, neither meanwhile nor when only refused keys are left."""
     poison = {f"k{n}" for n in range(20, 201, 20)}
     receiver.on(subject(*poison), answer(400))
     db.execute(NOTE_ATTEMPTS)
@@ -207,7 +207,7 @@ class ImpairedServer(nginx.Nginx):
         return f"http://127.0.0.1:{self.port}/{path}"
 
     def taken(self) -> dict[str, list[int]]:
-        """Per key the versions it has taken, in their order, repetitions left out."""
+        """Returns per key the accepted versions, in order, without duplicates."""
         taken: dict[str, dict[int, None]] = {}
         for status, key, version in self.log():
             if status == "204":
@@ -248,7 +248,7 @@ def test_a_server_that_fails_at_random(db: Database, server: ImpairedServer, pat
 
 
 def test_a_server_that_sheds_load(db: Database, server: ImpairedServer) -> None:
-    """It is slower, and nothing else: nobody is charged."""
+    """Delivery is slower, and no attempt is counted."""
     db.add_destination("d", server.url("sheds"))
     enqueue_keys(db, 100, 3)
     server.wait_for(KEYS, 3)

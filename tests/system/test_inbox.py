@@ -1,6 +1,6 @@
 """From one database into another: the postgresql sink, the inbox, its processors and handlers.
 
-Polls are an hour apart on these servers (cluster.py): whatever is applied, a wake-up has brought.
+Polls are an hour apart on these servers (cluster.py), so each event is applied after a wake-up.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_a_redelivered_batch_is_applied_once(writer: Database, reader: Reader) -
     reader.subscribe()
     ids = writer.enqueue("a", 20)
     reader.wait_applied(ids)
-    # As a relay that crashed before it saved its cursor: everything is sent again.
+    # Like a relay that crashed before it saved its cursor: everything is sent again.
     relay = writer.wait_for_worker("relay", "d")
     writer.wait_settled()
     writer.execute("SELECT pg_terminate_backend(%s)", (relay,))
@@ -160,7 +160,7 @@ def test_a_redelivered_batch_is_applied_once(writer: Database, reader: Reader) -
 def test_a_host_is_reached_by_its_name(
     database: Database, new_database: Callable[..., Database]
 ) -> None:
-    """Where it has several addresses, the server need not listen on the first."""
+    """If the host has several addresses, the server need not listen on the first."""
     target = new_database(extension=False)
     target.execute("CREATE EXTENSION pg_inbox")
     port = database.cluster.port
@@ -205,7 +205,7 @@ def test_order_survives_the_loss_of_the_connection(writer: Database, reader: Rea
 
 
 def test_a_database_with_only_the_inbox_is_served(reader: Reader) -> None:
-    """Nobody but SQL: no pg_outbox in this database, no sender."""
+    """Uses SQL only: this database has no pg_outbox and no sender."""
     reader.subscribe()
     wait_until(lambda: reader.state()["pid"], what="a processor")
     for n in range(1, 4):
@@ -267,7 +267,7 @@ def test_handlers_have_the_rights_of_the_role_that_subscribed(
 
 
 @pytest.mark.worker_errors("is not one of role")
-def test_whoever_owns_the_inbox_cannot_run_handlers_as_a_superuser(
+def test_the_owner_of_the_inbox_cannot_run_handlers_as_a_superuser(
     shared_cluster: Cluster, new_database: Callable[..., Database]
 ) -> None:
     """pg_inbox is trusted: its owner may write any role into inbox.consumer."""
@@ -287,8 +287,8 @@ def test_whoever_owns_the_inbox_cannot_run_handlers_as_a_superuser(
                 lambda: connection.execute("SELECT state FROM inbox.status").fetchone(),
                 lambda row: row == ("idle",), what="the processor of the owner",
             )  # fmt: skip
-            # Extensions belong to whoever created them; an owner without superuser rights cannot
-            # write to its tables, unless the script made them his. Whatever he may do, do it.
+            # Extensions belong to the role that created them; an owner without superuser rights cannot
+            # write to its tables, unless the script gave them away. This does whatever the owner may do.
             owns = connection.execute(
                 "SELECT pg_get_userbyid(relowner) = current_user FROM pg_class WHERE oid = 'inbox.consumer'::regclass"
             ).fetchone()
@@ -315,7 +315,7 @@ def test_whoever_owns_the_inbox_cannot_run_handlers_as_a_superuser(
 def test_a_foreign_server_of_somebody_else_needs_a_password(
     database: Database, reader: Reader, shared_cluster: Cluster
 ) -> None:
-    """He must not connect as the operating-system user of the server."""
+    """Its owner must not connect as the operating-system user of the server."""
     role = f"operator_{database.name}"
     database.execute(
         f"CREATE ROLE {role} LOGIN PASSWORD 'right'; GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {role}"

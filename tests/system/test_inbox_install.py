@@ -44,14 +44,14 @@ class Site:
         ]  # fmt: skip
 
     def install(self, user: str | None = None) -> str:
-        """What outboxctl says, after the exit code."""
+        """Returns the exit code and output of outboxctl."""
         done = subprocess.run(
             self.command("inbox", "install", user=user), capture_output=True, text=True
         )
         return f"{done.returncode} {done.stdout}{done.stderr}".strip()
 
     def install_scripts(self, version: str, create: str, *upgrades: tuple[str, str, str]) -> str:
-        """Other scripts than the library's."""
+        """Installs other scripts than those of the library."""
         program = str(self.programs / "tests/programs/install_scripts")
         arguments = [text for upgrade in upgrades for text in upgrade]
         return subprocess.run(
@@ -73,7 +73,7 @@ def site(
     site.alter("DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_who_may_create_a_schema_may_install(site: Site) -> None:
+def test_a_role_that_may_create_a_schema_may_install(site: Site) -> None:
     version = site.newest
     assert site.install() == f"0 pg_inbox {version} is installed now"
     assert site.install() == f"0 pg_inbox {version} was installed already"
@@ -86,7 +86,7 @@ def test_who_may_create_a_schema_may_install(site: Site) -> None:
     assert owners == [(site.role,)]
 
 
-def test_it_works_for_those_whom_the_owner_lets(site: Site) -> None:
+def test_an_installed_inbox_works_for_roles_with_granted_rights(site: Site) -> None:
     site.install()
     site.create_role(f"app of {site.database.name}")
     app = f"app of {site.database.name}"
@@ -139,7 +139,7 @@ def test_what_is_installed_is_what_the_extension_has(site: Site, new_database: N
     assert other.value("SELECT inbox.version()") == other.value(
         "SELECT extversion FROM pg_extension WHERE extname = 'pg_inbox'"
     )
-    # The text of a body in SQL has the ids of what it uses.
+    # The text of an SQL body contains OIDs of the objects that it uses.
     objects = OBJECTS.replace("prosqlbody", "pg_get_function_sqlbody(oid)")
     assert site.database.execute(objects) == other.execute(objects)
     granted = other.execute(GRANTED)
@@ -177,7 +177,7 @@ def test_several_at_the_same_time_install_once(site: Site) -> None:
     ]
 
 
-def test_who_installs_waits_for_who_does(site: Site) -> None:
+def test_an_install_waits_for_another_that_runs(site: Site) -> None:
     with site.cluster.connect(site.database.name, f"'{site.role}'") as connection:
         connection.execute("BEGIN; SELECT pg_advisory_xact_lock(7381241094651022914)")
         waiting = subprocess.Popen(site.command("inbox", "install"), stdout=subprocess.PIPE, text=True)
@@ -194,11 +194,11 @@ def test_who_installs_waits_for_who_does(site: Site) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# What is refused
+# Refusals
 # -------------------------------------------------------------------------------------------------
 
 
-def test_not_where_it_is_an_extension(site: Site) -> None:
+def test_install_refuses_a_database_with_the_extension(site: Site) -> None:
     site.database.execute("CREATE EXTENSION pg_inbox")
     for user in (None, "postgres"):
         said = site.install(user)
@@ -208,13 +208,13 @@ def test_not_where_it_is_an_extension(site: Site) -> None:
         )
 
 
-def test_not_over_a_schema_of_another_purpose(site: Site) -> None:
+def test_install_refuses_a_schema_of_another_purpose(site: Site) -> None:
     site.alter("CREATE SCHEMA inbox AUTHORIZATION {role}; CREATE TABLE inbox.letter ()")
-    assert 'schema "inbox" exists, and is not that of pg_inbox' in site.install()
+    assert 'schema "inbox" exists, and does not belong to pg_inbox' in site.install()
     assert site.database.value("SELECT count(*) FROM pg_class WHERE relnamespace = 'inbox'::regnamespace") == 1
 
 
-def test_an_empty_schema_of_ones_own_will_do(site: Site) -> None:
+def test_install_uses_an_empty_schema_of_its_own_role(site: Site) -> None:
     site.alter("REVOKE CREATE ON DATABASE {database} FROM {role}")
     said = site.install()
     assert said.startswith("1 ") and "permission denied for database" in said
@@ -222,7 +222,7 @@ def test_an_empty_schema_of_ones_own_will_do(site: Site) -> None:
     assert "is installed now" in site.install()
 
 
-def test_not_with_an_internal_schema_of_somebody_else(site: Site) -> None:
+def test_install_refuses_an_internal_schema_of_another_role(site: Site) -> None:
     site.alter("CREATE SCHEMA inbox_internal AUTHORIZATION {role}")
     assert f'schema "inbox_internal" belongs to role "{site.role}"' in site.install("postgres")
     create = "CREATE EXTENSION pg_inbox"
@@ -238,8 +238,8 @@ def test_not_with_an_internal_schema_of_somebody_else(site: Site) -> None:
     site.database.execute(create)
 
 
-def test_nothing_of_somebody_elses_schema_is_run(site: Site) -> None:
-    """A superuser who installs must not run what another has left for him."""
+def test_install_runs_nothing_in_a_schema_of_another_role(site: Site) -> None:
+    """A superuser that installs must not run code that another role has left there."""
     site.database.execute("CREATE TABLE ran ()")
     site.alter("GRANT ALL ON ran TO {role}; CREATE SCHEMA inbox AUTHORIZATION {role}")
     site.database.execute(
@@ -268,7 +268,7 @@ def test_without_a_connection(site: Site) -> None:
 
 
 def made(version: str) -> str:
-    """The script that makes a version, with the way it came about as its first row."""
+    """The script of a version; its first row records the path of the upgrade."""
     return f"""
         CREATE TABLE inbox.history (version text); INSERT INTO inbox.history VALUES ('{version}');
         CREATE FUNCTION inbox.version() RETURNS text LANGUAGE sql RETURN '{version}';
@@ -322,8 +322,8 @@ def test_what_is_newer_stays(site: Site, there: str) -> None:
     assert site.version() == there
 
 
-def test_where_no_way_leads(site: Site) -> None:
+def test_an_upgrade_without_a_path_is_refused(site: Site) -> None:
     site.install_scripts("0.1", made("0.1"))
     said = site.install_scripts("2.0", made("2.0"), *UPGRADES)
-    assert said.startswith("55000 version 0.1 of pg_inbox is installed here, from which there is no way to 2.0")
+    assert said.startswith("55000 version 0.1 of pg_inbox is installed here, which cannot be upgraded to 2.0")
     assert history(site) == ["0.1"]

@@ -97,7 +97,7 @@ def test_a_handler_applies_whatever_isolation_the_database_prefers(inbox: Reader
 
 
 class Old:
-    """An event that was applied so long ago that its bucket can be emptied, and its bucket."""
+    """An event whose bucket can be emptied because it was applied long ago, and that bucket."""
 
     def __init__(self, inbox: Reader) -> None:
         self.inbox = inbox
@@ -146,7 +146,7 @@ def test_while_somebody_prunes_nobody_else_does(old: Old) -> None:
 
 
 def test_an_event_that_comes_late_keeps_its_bucket(old: Old) -> None:
-    """Applied while its bucket is about to be emptied: it is remembered for as long as any other."""
+    """It is applied while its bucket is about to be emptied, and is remembered as long as any other."""
     with old.inbox.connect() as consumer:
         consumer.autocommit = False
         begin = "SELECT inbox.begin_event('old', %s)"
@@ -187,7 +187,7 @@ def test_a_bucket_that_is_emptied_holds_up_no_other(old: Old) -> None:
     ],
     ids=["version", "removal", "event"],
 )  # fmt: skip
-def test_who_waits_hears_of_the_commit(inbox: Reader, old: Old, wait: str, cause: str) -> None:
+def test_a_wait_ends_when_its_cause_commits(inbox: Reader, old: Old, wait: str, cause: str) -> None:
     inbox.execute("CREATE TABLE item (id int PRIMARY KEY, version int)")
     answers: list[object] = []
     with inbox.connect() as waiter, inbox.connect() as other:

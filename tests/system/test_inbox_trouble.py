@@ -1,7 +1,7 @@
 """Events that fail, and processors that are killed: in the server, and outside it with claim().
 
-Polls are an hour apart on these servers (cluster.py): whatever goes on, a wake-up or a due attempt has
-brought.
+Polls are an hour apart on these servers (cluster.py), so each step follows a wake-up or a due
+attempt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECEIVE = """
 
 
 class Consumer(Reader):
-    """A database with messages that somebody has sent to the consumer c."""
+    """A database with messages for the consumer c."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         super().__init__(cluster, name)
@@ -89,7 +89,7 @@ def consumer(shared_cluster: Cluster, new_database: Callable[..., Database]) -> 
 
 @pytest.fixture
 def served(consumer: Consumer) -> Consumer:
-    """One whose messages are processed in the server, and tried again soon."""
+    """A consumer in the server with short retry pauses."""
     consumer.set_policy(max_attempts=3, retry_base="1 ms", retry_max="10 ms")
     consumer.subscribe()
     return consumer
@@ -187,7 +187,7 @@ def test_a_redriven_message_comes_before_what_waits_behind_it(served: Consumer) 
     served.poison("bad", 2)
     bad = served.send("bad", 2)
     served.wait_dead(bad)
-    # The first one waits for long now, the second for it: nobody is kept busy by that.
+    # The first message waits for long now, and the second behind it; the processor must not poll for them.
     served.set_policy(max_attempts=1000, retry_base="1 hour", retry_max="1 hour")
     assert served.value("SELECT inbox.redrive('c')") == 2
     wait_until(lambda: served.value("SELECT count(*) FROM inbox.waiting"), lambda n: n == 1, what="a failure")
@@ -213,7 +213,7 @@ def test_a_consumer_without_processor_is_reported(consumer: Consumer) -> None:
     assert consumer.findings() == []
     wait_until(lambda: consumer.findings("1 ms"), lambda seen: seen == [("failing", "c", "messages for nobody")],
                what="a report of messages for nobody")  # fmt: skip
-    consumer.execute("UPDATE inbox.consumer SET role = 'nobody', subscriptions = 1")  # nobody starts that
+    consumer.execute("UPDATE inbox.consumer SET role = 'nobody', subscriptions = 1")  # no processor starts for it
     assert consumer.findings() == [("failing", "c", "no processor")]
 
 
@@ -222,7 +222,7 @@ def test_a_consumer_without_processor_is_reported(consumer: Consumer) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_who_has_lost_a_lease_cannot_complete(consumer: Consumer) -> None:
+def test_a_message_under_a_lost_lease_cannot_be_completed(consumer: Consumer) -> None:
     consumer.set_policy(retry_base="1 ms", retry_max="1 ms")
     ids = consumer.send("a", 2)
     with consumer.connect() as slow, consumer.connect() as other:
@@ -299,7 +299,7 @@ def claimers(consumer: Consumer, count: int) -> Iterator[Claimers]:
 
 
 def wait_for_more(consumer: Consumer, more: int) -> None:
-    """Or until all that was sent is applied."""
+    """Waits for this number of messages, or until all are applied."""
     count = "SELECT count(*) FROM applied"
     goal = min(consumer.value(count) + more, consumer.sent)
     wait_until(lambda: consumer.value(count), lambda n: n >= goal, timeout=60, what=f"{more} more applied")

@@ -1,6 +1,6 @@
 """Nothing lost, nothing invented, no key out of order: see ledger.py.
 
-Several writers commit, roll back and prepare; processes are killed under them; in the end the
+Several writers commit, roll back and prepare while processes are killed. At the end the
 receiver must have got exactly what the ledger says.
 """
 
@@ -62,7 +62,7 @@ def set_up(cluster: Cluster, receiver: Receiver, **options: str) -> Database:
 
 
 def wait_for_new_arrivals(receiver: Receiver, more: int) -> None:
-    """Lets so many more events arrive, not counting what arrives again."""
+    """Waits until this number of further events has arrived, without duplicates."""
 
     def arrived() -> int:
         return len(set(receiver.ids()))
@@ -78,7 +78,7 @@ def conclude(
     """Waits until the last event has arrived, and compares."""
     ledger = read_ledger(database.connection)
     committed = {entry.event_id for entry in ledger}
-    with suppress(AssertionError):  # the checker will say it better
+    with suppress(AssertionError):  # the checker gives a better message
         wait_until(
             lambda: len(committed.difference(receiver.ids())), lambda missing: missing == 0,
             what="all events of the ledger to arrive",
@@ -120,7 +120,7 @@ def test_the_checker_finds_what_is_wrong() -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# Calm, and unkind destinations
+# Working and failing destinations
 # -------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +142,7 @@ def test_ledger_with_batches(make_cluster: MakeCluster, receiver: Receiver, http
 def test_ledger_with_a_destination_that_fails(
     make_cluster: MakeCluster, receiver: Receiver, http: None
 ) -> None:
-    """What fails after it has taken effect arrives twice; nothing arrives out of order."""
+    """A request that fails after it took effect arrives twice; no event arrives out of order."""
     settings = {"outbox.backoff_min": "1ms", "outbox.backoff_max": "20ms"}
     database = set_up(make_cluster(settings), receiver)
     dice = random.Random(5)
@@ -191,7 +191,7 @@ TIMES = 3
 def kill_while_writers_write(
     victim: str, cluster: Cluster, database: Database, receiver: Receiver, *, arrivals: int
 ) -> None:
-    """Again and again; before, between and after so many events arrive."""
+    """Kills repeatedly: before, between and after this number of events arrives."""
     with writers(database):
         for _ in range(TIMES):
             wait_for_new_arrivals(receiver, arrivals)
@@ -212,10 +212,10 @@ def test_ledger_with_kills(
     """With asynchronous commits a crash forgets some of them: none of those may have arrived."""
     settings = {
         "synchronous_commit": synchronous_commit,
-        "outbox.cursor_flush_interval": "100ms",  # so that cursors have a part in it
+        "outbox.cursor_flush_interval": "100ms",  # so that saved cursors matter
     }
     if synchronous_commit == "off":
-        settings["wal_writer_delay"] = "10s"  # so that a crash really forgets
+        settings["wal_writer_delay"] = "10s"  # so that a crash really loses commits
     cluster = make_cluster(settings)
     database = set_up(cluster, receiver)
     kill_while_writers_write(victim, cluster, database, receiver, arrivals=500)
@@ -227,7 +227,7 @@ def test_ledger_with_kills(
 def test_ledger_while_the_log_is_emptied(
     make_cluster: MakeCluster, receiver: Receiver, http: None, victim: str
 ) -> None:
-    """Segments are reused all the time, also by what an old transaction has written to them."""
+    """Segments are reused all the time, also those to which an old transaction writes."""
     settings = {"outbox.segment_size": "64kB", "outbox.cursor_flush_interval": "100ms"}
     cluster = make_cluster(settings)
     database = set_up(cluster, receiver)

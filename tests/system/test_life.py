@@ -29,7 +29,7 @@ def rows(database: Database, table: str) -> list[tuple]:
 
 
 def fail(database: Database, destination: str, event_id: str, *, permanent: bool) -> None:
-    """As a relay does with an event that the destination refused; a retry is due in a year."""
+    """Records a refused event as a relay does; its retry is due in a year."""
     database.execute(
         "SELECT outbox_internal.fail_events(%s, ARRAY[e.xid], ARRAY[e.position], ARRAY['no'], ARRAY[%s]) "
         "FROM outbox.event AS e WHERE e.event_id = %s",
@@ -42,12 +42,12 @@ def fail(database: Database, destination: str, event_id: str, *, permanent: bool
 
 
 # -------------------------------------------------------------------------------------------------
-# Destinations that are renamed and dropped
+# Renaming and dropping destinations
 # -------------------------------------------------------------------------------------------------
 
 
 def destinations_known(connection: psycopg.Connection) -> tuple[set[str], set[str]]:
-    """Those that have a cursor, and those that have events in trouble."""
+    """Returns destinations with a cursor, and destinations with events in trouble."""
     cursors = connection.execute("SELECT destination FROM outbox.cursor").fetchall()
     in_trouble = connection.execute("SELECT destination FROM outbox.delivery").fetchall()
     return {name for (name,) in cursors}, {name for (name,) in in_trouble}
@@ -148,7 +148,7 @@ def use_up_xids(cluster: Cluster) -> None:
 
 @dataclass
 class Backlog:
-    """Two destinations, `ahead` and `behind`, that have settled different parts of a log. Nobody
+    """Two destinations, `ahead` and `behind`, that have settled different parts of a log. No server
     listens at either, until open()."""
 
     database: Database
@@ -159,7 +159,7 @@ class Backlog:
     source_events: list[tuple]
 
     def open(self) -> None:
-        """What arrives from now on is what counts."""
+        """Starts to record arrivals."""
         self.arrived = {"ahead": len(self.ahead.events()), "behind": len(self.behind.events())}
         for receiver in (self.ahead, self.behind):
             receiver.forget_rules()
@@ -172,7 +172,7 @@ class Backlog:
     def hold(
         self, database: Database, *, duplicates: bool = False, in_order: bool = True
     ) -> None:
-        """What was unsettled arrives in `database`, in order; and nothing else, but what is new."""
+        """Checks that unsettled and new events arrive in `database`, in order, and no others."""
         wait_until(
             lambda: database.execute("SELECT 1 FROM pg_foreign_server"), lambda found: len(found) == 2,
             what="the restored destinations",
@@ -196,7 +196,7 @@ class Backlog:
                 versions = list(dict.fromkeys(receiver.versions(key)))
                 assert not in_order or versions == sorted(versions), f"{destination}, key {key}"
         trouble = rows(database, "delivery")
-        if duplicates:  # what is delivered again may wait behind it
+        if duplicates:  # events delivered again may wait behind it
             assert [row for row in self.trouble if row not in trouble] == []
         else:
             assert trouble == self.trouble
@@ -204,7 +204,7 @@ class Backlog:
 
 
 def wait_unsettled(database: Database, destination: str, count: int) -> list[str]:
-    """Waits until so many are not settled, by the saved cursor."""
+    """Waits until this number of events is not settled by the saved cursor."""
     found = wait_until(
         lambda: database.execute(UNSETTLED, (destination,)), lambda seen: len(seen) == count,
         what=f"{count} events to be unsettled at {destination}",
@@ -217,7 +217,7 @@ def make_backlog(database: Database, ahead: Receiver, behind: Receiver) -> Backl
     database.add_destination("ahead", ahead.url())
     database.add_destination("behind", behind.url(), start="end")
     with database.connect() as late, late.transaction():
-        # Its position is low, and it is settled by nobody.
+        # Its position is low, and no destination has settled it.
         late.execute("SELECT outbox.enqueue('item', 'late', 'changed', '{}', version => 1)")
 
         (first, second, *_) = database.enqueue("a", 5)
@@ -361,7 +361,7 @@ def test_a_dump_goes_on_in_another_database_of_the_cluster(
 def test_a_restored_database_can_be_dumped_and_restored_again(
     make_cluster: MakeCluster, receivers: tuple[Receiver, Receiver]
 ) -> None:
-    """Before it has delivered anything."""
+    """This happens before it has delivered anything."""
     cluster = make_cluster(SETTINGS)
     backlog = make_backlog(create_database(cluster, "first"), *receivers)
     for old, new in (("first", "second"), ("second", "third")):
@@ -379,7 +379,7 @@ def test_a_restored_database_can_be_dumped_and_restored_again(
 def test_in_whatever_order_a_dump_comes_nothing_is_lost(
     make_cluster: MakeCluster, receivers: tuple[Receiver, Receiver], first: str
 ) -> None:
-    """Relays may go on in between."""
+    """Relays may run in between."""
     cluster = make_cluster(SETTINGS)
     source = create_database(cluster, "source")
     backlog = make_backlog(source, *receivers)
@@ -402,7 +402,7 @@ def test_in_whatever_order_a_dump_comes_nothing_is_lost(
 
 
 class History:
-    """Of some other cluster, made by chance: transactions that enqueue, and destinations of which
+    """A random history of another cluster: transactions that enqueue, and destinations of which
     each has settled what a snapshot had seen, and of the next window the part up to a position."""
 
     def __init__(self, random: Random) -> None:
@@ -449,7 +449,7 @@ def as_text(snapshot: tuple[int, set[int]]) -> str:
 
 @pytest.mark.parametrize("order", ["cursors first", "mixed"])
 def test_what_had_been_settled_is_known_of_any_history(database: Database, order: str) -> None:
-    """Without workers: of the rows as they are after a restore."""
+    """Uses no workers, but rows as they are after a restore."""
     seed = int(os.environ.get("OUTBOX_TEST_SEED", randrange(1_000_000)))
     print(f"OUTBOX_TEST_SEED={seed}")
     random = Random(seed)
@@ -634,7 +634,7 @@ def test_sql_objects_of_another_version_are_left_alone(
 def test_ledger_with_a_promotion(
     make_cluster: MakeCluster, receiver: Receiver, http: None
 ) -> None:
-    """What the standby had received when the primary was lost is delivered, and what comes then."""
+    """Events that the standby had received when the primary was lost are delivered, and later ones."""
     primary = make_cluster(SETTINGS)
     database = set_up(primary, receiver)
     standby = primary.make_standby().start()
@@ -661,7 +661,7 @@ def test_ledger_with_a_promotion(
         promoted.wait_settled()
         ledger = read_ledger(promoted.connection)
         check_log(promoted.connection)
-        # The primary may have delivered what the standby never heard of.
+        # The primary may have delivered events that the standby never received.
         kept = {entry.event_id for entry in ledger}
         arrivals = [event for event in before if event in kept] + receiver.ids()[len(before) :]
         verdict = check(ledger, arrivals)

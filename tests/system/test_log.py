@@ -1,6 +1,6 @@
-"""From the log to a destination: what is delivered, when, in which order, and what it leaves open.
+"""From the log to a destination: delivered events, their times and order, and open transactions.
 
-Polls are an hour apart on these servers (cluster.py): whatever arrives, a wake-up has brought.
+Polls are an hour apart on these servers (cluster.py), so each event arrives after a wake-up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from receiver import Gate, Receiver, everything, subject
 from waiting import SECOND, Stopwatch, stays, wait_until
 
 
-# The cursor is not saved now and then, but when the relay ends.
+# The cursor is saved only when the relay ends.
 SAVED_AT_THE_END = {"outbox.cursor_flush_interval": "1h"}
 
 # Only the sessions of the test, and the relay when it has settled its first event, write to the
@@ -172,7 +172,7 @@ def test_an_asynchronous_commit_is_on_disk_before_it_is_delivered(
         {"wal_writer_delay": "10s", "synchronous_commit": "off", **NOBODY_ELSE_WRITES}
     )
     db = create_database(cluster)
-    db.execute("VACUUM")  # whoever reads a catalog prunes it, which would write behind the commit
+    db.execute("VACUUM")  # reading a catalog may prune it, which would write WAL behind the commit
     db.add_destination("d", receiver.url())
     arrive(receiver, db.enqueue("before"))
     db.wait_settled()
@@ -218,7 +218,7 @@ def fill_wal_page(database: Database) -> None:
 def test_the_end_of_a_page_of_the_write_ahead_log_is_no_obstacle(
     make_cluster: MakeCluster, receiver: Receiver, http: None
 ) -> None:
-    """The position behind the last record is then one that cannot be flushed to."""
+    """The position behind the last record is then not a valid one to flush to."""
     cluster = make_cluster(
         # While one event is under way the relay reads no others.
         {**NOBODY_ELSE_WRITES, "outbox.max_in_flight": "1"}
@@ -241,7 +241,7 @@ def test_the_end_of_a_page_of_the_write_ahead_log_is_no_obstacle(
 
 
 # -------------------------------------------------------------------------------------------------
-# Where reading begins, and what it selects
+# Begin of reading, and selection of topics
 # -------------------------------------------------------------------------------------------------
 
 
@@ -328,7 +328,7 @@ def test_destinations_do_not_wait_for_each_other(db: Database, receiver: Receive
 
 
 # -------------------------------------------------------------------------------------------------
-# Where reading goes on
+# Continuing after a restart
 # -------------------------------------------------------------------------------------------------
 
 
@@ -350,7 +350,7 @@ def test_a_clean_restart_repeats_nothing(
 def test_a_relay_that_ends_within_a_window_goes_on_there(
     new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
-    """A large transaction need not be sent again from its beginning."""
+    """A large transaction is not sent again from its beginning."""
     db = new_database(SAVED_AT_THE_END)
     db.add_destination("d", receiver.url())
     gate = Gate()
@@ -358,7 +358,7 @@ def test_a_relay_that_ends_within_a_window_goes_on_there(
     db.enqueue(count=1000)
     wait_until(lambda: len(gate.holding), what="event 700 to arrive")
     relay = db.wait_for_worker("relay")
-    wait_until_quiet(relay, 0.3)  # who is told to end within a transaction saves nothing
+    wait_until_quiet(relay, 0.3)  # a relay that is told to end within a transaction saves nothing
     db.execute("SELECT pg_terminate_backend(%s)", (relay,))
     gate.open()
     db.wait_for_worker("relay", other_than=relay)
@@ -382,7 +382,7 @@ def test_a_saved_cursor_is_at_most_an_interval_old(
 
 
 # -------------------------------------------------------------------------------------------------
-# Waking up, and sleeping
+# Wake-ups and polls
 # -------------------------------------------------------------------------------------------------
 
 
@@ -424,7 +424,7 @@ def test_commits_wake_the_relay_from_many_sessions_at_once(
 
 
 def insert_unnoticed(database: Database, key: str) -> None:
-    """An event of a session that wakes nobody."""
+    """Enqueues an event in a session that wakes no worker."""
     database.execute(
         "INSERT INTO outbox.event_0 (position, xid, occurred_at, event_id, schema_version, topic, "
         "aggregate_type, aggregate_id, event_type, ordering_key, content_type, payload) "
@@ -522,7 +522,7 @@ def test_an_idle_system_is_idle(
 
     with cluster.connect() as elsewhere:
         db.disconnect()
-        db._connection = elsewhere  # so that asking is no transaction in the database asked about
+        db._connection = elsewhere  # so that the query is not a transaction in that database
         clients = "SELECT pid FROM pg_stat_activity WHERE datname = 'db' AND backend_type = 'client backend'"
         wait_until(lambda: not db.execute(clients), what="the last session to end, and count itself")
         stays(activity, activity(), seconds=3, what="wake-ups and transactions")
@@ -579,7 +579,7 @@ END $$
 
 
 def test_enqueues_go_on_while_the_log_is_altered_all_the_time(database: Database) -> None:
-    """Statements that alter it queue, so that whoever looks at the ring is between two of them."""
+    """Statements that alter it queue, so that a session always reads the ring between two of them."""
     database.execute("CREATE TABLE done ()")
 
     def alter() -> None:

@@ -1,4 +1,4 @@
-"""What operators decide: pause, resume, seek, replay, redrive, discard; and where one event stands."""
+"""Functions for operators: pause, resume, seek, replay, redrive, discard; and event_status()."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_pause_finishes_what_is_on_its_way(db: Database, receiver: Receiver) -
     wait_for_versions(receiver, "a", [1, 2, 3])
 
 
-def test_an_operator_who_goes_for_a_coffee_stops_nothing(db: Database, receiver: Receiver) -> None:
+def test_an_operators_open_transaction_stops_nothing(db: Database, receiver: Receiver) -> None:
     db.add_destination("d", receiver.url())
     db.enqueue("a")
     db.wait_settled()
@@ -214,7 +214,7 @@ def test_a_replay_does_not_take_along_what_is_on_its_way(db: Database, receiver:
     db.execute("SELECT outbox.replay('d', event_ids => ARRAY[%s::uuid])", (ids[1],))
     wait_until(lambda: gate.holding, what="the second event")
     db.execute("SELECT outbox.replay('d')")
-    # The relay has taken the first event, and nothing beyond the one that it has already.
+    # The relay has taken the first event, and no other than the one that it had already.
     wait_until(
         lambda: db.execute("SELECT version FROM outbox.delivery WHERE lock_token IS NOT NULL ORDER BY 1"),
         lambda locked: locked == [(1,), (2,)], what="the first event to be taken",
@@ -318,7 +318,7 @@ def test_what_is_discarded_stays_discarded_after_a_seek(db: Database, receiver: 
 # -------------------------------------------------------------------------------------------------
 
 
-def test_where_an_event_stands(db: Database, receiver: Receiver) -> None:
+def test_event_status_shows_the_state_of_an_event(db: Database, receiver: Receiver) -> None:
     gate = Gate()
     receiver.on(version_of("a", 1), gate.held(answer(400)), times=1)
     receiver.on(version_of("a", 1), answer(413), times=1)
@@ -345,12 +345,12 @@ def test_where_an_event_stands(db: Database, receiver: Receiver) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# All at once
+# Concurrent operators
 # -------------------------------------------------------------------------------------------------
 
 
 def test_operators_at_the_same_time(db: Database, receiver: Receiver) -> None:
-    """Many of them decide about the same destination under load; nothing is lost, none fails."""
+    """Many operators act on the same destination under load; no event is lost, no call fails."""
     receiver.on(lambda request: request.number % 7 == 3, answer(413), times=60)
     db.add_destination("d", receiver.url(), on_dead_letter="block")
     decisions = [
@@ -388,7 +388,7 @@ def test_operators_at_the_same_time(db: Database, receiver: Receiver) -> None:
     wait_until(missing, lambda seen: not seen, what="all events to arrive")
 
     def in_trouble() -> list[tuple[str, int, str, int]]:
-        """What was refused at last, and had arrived before, is a dead letter now."""
+        """Checks that events refused at last, which had arrived before, are dead letters now."""
         db.execute("SELECT outbox.redrive('d')")
         return rows(db)
 

@@ -1,4 +1,4 @@
-"""Views of the log that look like an application's outbox table, and tables that make way for one."""
+"""Views of the log with the columns of an outbox table, and tables that they replace."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_statements_of_applications(database: Database, layout: str) -> None:
     assert found == [event_id if value is None else value for value in expected]
 
 
-def test_the_publisher_of_an_application_is_told(db: Database) -> None:
+def test_an_applications_publisher_is_refused_with_a_hint(db: Database) -> None:
     event_id = insert(db)
     with pytest.raises(errors.ObjectNotInPrerequisiteState) as refusal:
         db.execute(
@@ -172,7 +172,7 @@ def test_all_destinations_that_select_an_event_must_have_it(
     receiver.on(everything, gate.held())
     db.add_destination("quick", "null:", receipts="on")
     db.add_destination("slow", receiver.url())
-    db.add_destination("of_others", "pull:", topics="user.*")  # never gets what it has not selected
+    db.add_destination("of_others", "pull:", topics="user.*")  # never gets events that it does not select
     event_id = insert(db)
     wait_until(
         lambda: db.value("SELECT published_at FROM outbox.receipt WHERE event_id = %s", (event_id,)),
@@ -272,7 +272,7 @@ def test_the_lease_of_a_fetcher_is_shown(db: Database) -> None:
 
 
 def rows_touched(plan: dict[str, Any]) -> float:
-    """By all nodes of an executed plan."""
+    """Counts rows of all nodes of an executed plan."""
     own = plan["Actual Rows"] * plan["Actual Loops"] + plan.get("Rows Removed by Filter", 0)
     return own + sum(rows_touched(child) for child in plan.get("Plans", []))
 
@@ -440,7 +440,7 @@ def test_an_application_with_prepared_statements_goes_on(database: Database) -> 
 
 
 def test_a_transaction_that_began_before_goes_on(database: Database) -> None:
-    """Also with a snapshot from before."""
+    """Also with a snapshot from before the adoption."""
     database.execute(SEED_TABLE)
     with database.connect() as application:
         application.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -451,7 +451,7 @@ def test_a_transaction_that_began_before_goes_on(database: Database) -> None:
     assert database.value("SELECT event_id::text FROM outbox.event") == event_id
 
 
-def test_adopt_waits_for_those_who_write(database: Database) -> None:
+def test_adopt_waits_for_transactions_that_write(database: Database) -> None:
     database.execute(SEED_TABLE)
     with database.connect() as application, database.connect() as operator:
         with application.transaction():
@@ -464,7 +464,7 @@ def test_adopt_waits_for_those_who_write(database: Database) -> None:
     assert database.value("SELECT event_id::text FROM outbox.event") == event_id
 
 
-# As the ledger's, but the event goes into the table of the application, whose plan is kept by the session.
+# Like the ledger's, but the event goes into the application's table, with a plan kept by the session.
 CHANGE = """
 CREATE OR REPLACE FUNCTION change(which int, writer int) RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
@@ -524,7 +524,7 @@ def test_ledger_with_attempts_to_adopt_that_are_undone(
 
 
 def memory_of(pid: int) -> int:
-    """In kB, without what is shared."""
+    """Returns kB of memory, without shared memory."""
     with open(f"/proc/{pid}/status") as status:
         fields = dict(line.split(":", 1) for line in status)
     return int(fields["RssAnon"].split()[0])

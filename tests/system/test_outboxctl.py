@@ -1,4 +1,4 @@
-"""outboxctl: what it says, in which form, and how it ends. What it asks for is tested elsewhere."""
+"""outboxctl: its output, formats and exit codes. The SQL functions are tested elsewhere."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Tool:
         )  # fmt: skip
 
     def inbox(self, *arguments: str) -> str:
-        """What a command that works prints."""
+        """Returns the output of a successful command."""
         done = self.run("-d", self.cluster.conninfo(self.database.name), "inbox", *arguments)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
         return done.stdout
 
     def refused(self, *arguments: str) -> str:
-        """What a command that the database refuses prints."""
+        """Returns the output of a command that the database refuses."""
         done = self.run("-d", self.cluster.conninfo(self.database.name), "inbox", *arguments)
         assert (done.returncode, done.stdout) == (1, ""), done
         return done.stderr
@@ -140,7 +140,7 @@ def test_json_has_all_columns(tool: Tool) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# What the database refuses
+# Errors of the database
 # -------------------------------------------------------------------------------------------------
 
 
@@ -151,7 +151,7 @@ def test_errors_have_the_servers_hint(tool: Tool) -> None:
     tool.database.execute("DROP EXTENSION pg_inbox")
     error = tool.refused("status")
     assert 'relation "inbox.status" does not exist' in error
-    assert "HINT:  Is the extension (pg_inbox, pg_outbox) in this database" in error
+    assert "HINT:  The extension (pg_inbox, pg_outbox) may be missing in this database" in error
 
 
 def test_no_database(tool: Tool) -> None:
@@ -172,7 +172,7 @@ def test_rights_come_and_go(tool: Tool) -> None:
     tool.database.execute(f"CREATE ROLE {quoted}")
     may = "SELECT has_table_privilege(%s, 'inbox.status', 'SELECT')"
     try:
-        assert tool.inbox("grant", "monitor", role) == f"right to monitor given to {role}\n"
+        assert tool.inbox("grant", "monitor", role) == f"right to monitor granted to {role}\n"
         assert tool.database.value(may, (role,))
         assert tool.json("revoke", "monitor", role) == {"right": "monitor", "role": role}
         assert not tool.database.value(may, (role,))

@@ -1,4 +1,4 @@
-"""What is shipped: exported symbols, versions, comments, the regimes of the code."""
+"""The package: exported symbols, versions, comments on objects, rules for the code."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_library_knows_no_header_of_the_server(installation: Installation) -> No
     assert checked > 10
 
 
-# Where PG_TRY encloses calls of the server and nothing that throws, and why there is no other way.
+# Files in which PG_TRY encloses only calls of the server, with the reason why it is needed.
 CATCHES_ERRORS_OF_THE_SERVER = {
     "extension/base/hooks.cpp": "a hold on a database must not outlive its statement",
     "extension/views/payload_json.cpp": "there is no other way to ask jsonb whether it takes a payload",
@@ -71,8 +71,8 @@ CATCHES_ERRORS_OF_THE_SERVER = {
 }
 
 
-def test_no_error_jumps_over_cpp_frames_by_custom() -> None:
-    """PG_TRY in C++ is a trap: whatever is thrown through it leaves a dead frame as error handler."""
+def test_pg_try_is_used_only_where_listed() -> None:
+    """PG_TRY is dangerous in C++: an exception thrown through it leaves a dead frame as error handler."""
     found = {
         str(path.relative_to(REPOSITORY))
         for folder in ("extension", "bgworker")

@@ -1,8 +1,8 @@
-"""Who may do what: every object of both extensions, and what those who have a right can and cannot do.
+"""Privileges on every object of both extensions, and the abilities of roles with each right.
 
 A new function, table, view or type of the schemas outbox and inbox is entered into USERS below; until then the
-test fails. What is for somebody is entered into parts_of_right.sql as well. What is in outbox_internal and inbox_internal
-is for nobody, unless it is entered into USERS_OF_INTERNALS with the reason.
+test fails. An object for other roles is entered into parts_of_right.sql as well. Objects in outbox_internal and inbox_internal
+are for no other role, unless they are entered into USERS_OF_INTERNALS with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from database import Database, NewDatabase
 from receiver import Receiver, answer, everything
 from waiting import wait_until
 
-# Who is given which right. `public` is given none.
+# Rights of each role. `public` has none.
 GRANTS = {
     "producer": "outbox.grant_produce",
     "capturer": "outbox.grant_capture",
@@ -38,7 +38,7 @@ GRANTS = {
 
 NOBODY = ""
 
-# Who may use what, but for owners and superusers: EXECUTE, SELECT, USAGE.
+# Objects that roles may use, except owners and superusers: EXECUTE, SELECT, USAGE.
 USERS = {
     "schema outbox": "producer, capturer, fetcher, operator, monitor",
     "schema outbox_internal": "capturer, operator, monitor",
@@ -343,7 +343,7 @@ ALLOWED = """
 """
 
 
-def test_everything_is_for_those_it_is_meant_for(people: People) -> None:
+def test_every_object_is_granted_as_listed(people: People) -> None:
     found: dict[str, list[str]] = {}
     for kind in GRANTS:
         role = people.with_right(kind)
@@ -363,7 +363,7 @@ def test_everything_is_for_those_it_is_meant_for(people: People) -> None:
 
 
 def test_nothing_internal_is_for_everybody(people: People) -> None:
-    """A schema for what only our own code calls: no function, type, view or table of it is granted to PUBLIC."""
+    """These schemas are for our own code: no function, type, view or table in them is granted to PUBLIC."""
     nobody = people.add("nobody")
     privileges = people.database.execute(ALLOWED, {"role": nobody})  # type: ignore[arg-type]
     assert len([name for name, _ in privileges if "_internal." in name.partition("(")[0]]) > 150
@@ -405,7 +405,7 @@ def test_members_of_pg_monitor_are_monitors(people: People) -> None:
     assert rights[0] == rights[1]
 
 
-# Not pinned, with the reason.
+# Functions without a fixed search_path, with the reason.
 SEARCH_PATH_OF_THE_CALLER = {
     "inbox.begin_event(text,uuid,text,inbox_internal.caller)",  # called for every event, and qualifies every name and operator
     "inbox_internal.process(integer,bigint,text[])",  # handlers are to find what the path of their role has
@@ -443,7 +443,7 @@ def refused(message: str = "permission denied") -> Iterator[None]:
 def test_what_was_granted_can_be_revoked(people: People, kind: str) -> None:
     role = people.with_right(kind)
     people.database.execute(f"SELECT {(GRANTS[kind] or '').replace('grant', 'revoke')}(%s)", (role,))
-    people.database.execute(f"DROP ROLE {role}")  # or else something depends on it
+    people.database.execute(f"DROP ROLE {role}")  # fails if something depends on it
     assert people.database.execute("SELECT * FROM outbox.producer") == []
 
 
@@ -457,7 +457,7 @@ def test_rights_are_revoked_one_by_one(people: People) -> None:
             enqueue(connection, "video.events")
 
 
-def test_only_those_who_may_grant(people: People) -> None:
+def test_only_roles_that_may_grant_can_grant(people: People) -> None:
     names = [
         name
         for (name,) in people.database.execute(
@@ -500,7 +500,7 @@ def test_granting_can_be_delegated(people: People) -> None:
         (("postgres", None), errors.NotNullViolation),
     ],
 )
-def test_what_cannot_be_granted(
+def test_invalid_grants_are_refused(
     people: People, arguments: tuple[object, ...], error: type[psycopg.Error]
 ) -> None:
     values = ", ".join(["%s"] * len(arguments))
@@ -539,7 +539,7 @@ def enqueue(connection: psycopg.Connection, topic: str | None, aggregate_type: s
 
 
 def may(connection: psycopg.Connection, topic: str | None) -> bool:
-    """Whether the role of the connection may enqueue events of a topic."""
+    """Returns whether the role of the connection may enqueue events of a topic."""
     try:
         with connection.transaction():
             enqueue(connection, topic)
@@ -614,8 +614,8 @@ def test_every_form_of_enqueue_is_limited(people: People) -> None:
     assert people.database.value("SELECT count(*) FROM outbox.source_event") == 1
 
 
-def test_what_is_granted_again_takes_the_place_of_what_was(people: People) -> None:
-    """In a session that has already asked."""
+def test_a_new_grant_replaces_the_old_one(people: People) -> None:
+    """Uses a session that has cached the old grant."""
     producer = people.with_right("producer", "video.*")
     grant = "SELECT outbox.grant_produce(%s, %s)"
     with people.connect(producer) as connection:
@@ -703,7 +703,7 @@ def test_members_of_a_role_have_its_limits(people: People) -> None:
 
 
 def test_the_owner_has_no_limit(people: People) -> None:
-    """Though a superuser has the rights of all roles, limited ones included."""
+    """A superuser is not limited, although it has the rights of limited roles too."""
     people.with_right("producer", "video.*")
     assert may(people.database.connection, "user.x")
     deputy = people.with_right("monitor")
@@ -824,7 +824,7 @@ def test_no_right_lets_the_server_connect_anywhere(people: People, kind: str) ->
             connection.execute("SET outbox.default_destination = 'http://localhost/'")
 
 
-def test_whoever_has_usage_on_the_wrapper_owns_his_destinations_only(people: People) -> None:
+def test_roles_with_usage_on_the_wrapper_own_only_their_destinations(people: People) -> None:
     first, second = people.with_right("operator"), people.with_right("monitor")
     people.database.execute(f"GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {first}, {second}")
     with people.connect(first) as mine, people.connect(second) as other:
@@ -842,7 +842,7 @@ def test_whoever_has_usage_on_the_wrapper_owns_his_destinations_only(people: Peo
         ):
             with refused("must be owner|permission denied"):
                 other.execute(statement)
-        # The server's keys prove who the server is, not who owns the destination.
+        # The server's keys prove the identity of the server, not of the destination's owner.
         for option in ("sslcert", "sslkey"):
             with refused(f'permission denied to set option "{option}"'):
                 mine.execute(f"ALTER USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (ADD {option} 'server.key')")
@@ -913,7 +913,7 @@ RECEIVE = """
 
 
 def end_processors(database: Database) -> None:
-    """Before the roles they work as lose their rights."""
+    """Ends processors before their roles lose their rights."""
     database.execute("SELECT inbox.unsubscribe(name, '*', 'refuse') FROM inbox.consumer")
     wait_until(
         lambda: [worker for worker in database.workers() if worker.kind == "processor"],
@@ -936,8 +936,8 @@ def test_a_sender_sends_and_nothing_else(people: People) -> None:
                 connection.execute(statement)
 
 
-def test_a_reader_cannot_choose_as_whom_handlers_run(people: People) -> None:
-    """Even with EXECUTE on everything, he subscribes for himself and reads what is his."""
+def test_a_reader_cannot_choose_the_role_of_handlers(people: People) -> None:
+    """Even with EXECUTE on everything, the role subscribes for itself and reads its own messages."""
     reader, other = people.with_right("reader"), people.with_right("sender")
     for role in (reader, other):
         people.database.execute(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA inbox, inbox_internal TO {role}")

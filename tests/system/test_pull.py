@@ -45,7 +45,7 @@ def ack(database: Database, events: list[dict[str, Any]]) -> int:
 
 
 def nack(database: Database, event: dict[str, Any], permanent: bool = False) -> list[str]:
-    """Returns what must not be sent any more."""
+    """Returns events that must not be sent any more."""
     rows = database.execute(
         "SELECT outbox.nack(%s, %s, 'no', %s)", (event["token"], event["event_id"], permanent)
     )
@@ -57,7 +57,7 @@ def fetch_something(database: Database, size: int = 100, lease: str = "1h") -> l
 
 
 def drain(database: Database) -> list[str]:
-    """Fetches and settles until there is nothing."""
+    """Fetches and settles until nothing is left."""
     arrived = []
     while events := fetch(database):
         arrived += ids(events)
@@ -193,7 +193,7 @@ def test_a_late_ack_is_refused(database: Database) -> None:
         database.execute("SELECT outbox.extend(%s, '1h')", (late[0]["token"],))
     again = fetch(database)
     assert ids(again) == sent
-    with refused_lease():  # and now somebody has
+    with refused_lease():  # and now another fetcher has them
         ack(database, late)
     assert ack(database, again) == 3
     with refused_lease():
@@ -237,7 +237,7 @@ def test_nobody_waits_for_a_fetch_that_does_not_commit(database: Database) -> No
         database.execute("SET lock_timeout = '5s'")
         for key in "bcdefg":
             database.enqueue(key)
-        assert fetch(database) == []  # it has read the log on, and we do not wait for it
+        assert fetch(database) == []  # the other session has read the log on, and this one does not wait for it
         idle.commit()
         assert len(drain(database)) >= 5
 
@@ -373,7 +373,7 @@ def test_a_dead_letter_blocks_its_key(database: Database) -> None:
 
 
 def test_earlier_events_of_a_refused_one_are_not_overtaken(database: Database) -> None:
-    """The fetcher dies between its nack and its ack: what it may have sent comes before."""
+    """The fetcher dies between its nack and its ack: events that it may have sent come first."""
     pull_destination(database, **EAGER)
     a = database.enqueue("a", 3)
     events = fetch(database, lease="3s")
@@ -509,7 +509,7 @@ def test_what_is_open_goes_to_the_relay_of_another_url(database: Database) -> No
     database.execute("ALTER SERVER d OPTIONS (SET url 'null:')")
     assert database.execute("SELECT * FROM outbox.batch") == []
     waiting = "SELECT count(*), count(next_retry_at) FROM outbox.delivery WHERE state = 'PENDING'"
-    assert database.execute(waiting) == [(151, 2)]  # it is the turn of one per key
+    assert database.execute(waiting) == [(151, 2)]  # one event per key is due
     database.execute("ROLLBACK")
 
 
@@ -519,7 +519,7 @@ def test_what_is_open_goes_to_the_relay_of_another_url(database: Database) -> No
 
 
 class Fetchers:
-    """Processes that fetch, and the file in which they say what they have sent."""
+    """Processes that fetch, and the file with the events that they have sent."""
 
     def __init__(self, database: Database, directory: Path) -> None:
         self.database = database
@@ -596,7 +596,7 @@ def test_ledger_with_fetchers_that_are_killed_refuse_and_stall(
         fetchers.wait_for_more(500)
     ledger = read_ledger(database.connection)
     committed = {entry.event_id for entry in ledger}
-    with suppress(AssertionError):  # the checker will say it better
+    with suppress(AssertionError):  # the checker gives a better message
         wait_until(
             lambda: len(committed.difference(fetchers.sent())), lambda missing: missing == 0,
             timeout=60, what="all events of the ledger to be sent",

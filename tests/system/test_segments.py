@@ -1,4 +1,4 @@
-"""The ring of segments: it turns, settled segments are emptied, and no enqueue waits for any of it."""
+"""The ring of segments: it turns, settled segments are emptied, and no enqueue waits for that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from receiver import Gate, Receiver, everything
 from waiting import stays, wait_until
 
 SMALL = {"outbox.segment_size": "64kB"}
-ENOUGH = 500  # events that make a segment of that size large
+ENOUGH = 500  # number of events that makes a segment large
 
 
 def count(database: Database) -> int:
@@ -24,7 +24,7 @@ def current(database: Database) -> int:
 
 
 def held_by(database: Database) -> dict[int, list[str]]:
-    """Of the segments that are not current and not empty."""
+    """Returns segments that are not current and not empty."""
     rows = database.execute(
         "SELECT number, held_by FROM outbox.segment WHERE NOT current "
         "AND number IN (SELECT replace(tableoid::regclass::text, 'outbox.event_', '')::int FROM outbox.event)"
@@ -33,7 +33,7 @@ def held_by(database: Database) -> dict[int, list[str]]:
 
 
 def enqueue(database: Database, first: int = 1) -> list[str]:
-    """Enough events to make a segment large, by one call: all of them go to the same one."""
+    """Enqueues enough events to make a segment large, in one call: all go to the same segment."""
     ids = database.value(
         "SELECT outbox.enqueue(ARRAY(SELECT ROW('item', 'a', 'changed', '{}', n, NULL, NULL, NULL, NULL, "
         "NULL, NULL, NULL, NULL, NULL)::outbox.new_event FROM generate_series(%s::bigint, %s::bigint) AS n))",
@@ -187,7 +187,7 @@ def test_sessions_hear_that_the_ring_has_turned(new_database: NewDatabase, isola
         session.execute("SELECT 1")  # its snapshot is older than the turn
         enqueue(database)
         wait_for_turn(database, 0)
-        # It hears of the turn when it takes a lock; the first event may be late.
+        # It learns of the turn when it takes a lock; the first event may go to the old segment.
         session.execute("SELECT outbox.enqueue('item', 'late', 'changed', '{}')")
         assert segment_of_new_event(session) == "outbox.event_1"
         session.rollback()
@@ -200,7 +200,7 @@ def segment_of_new_event(session: Any) -> str:
     ).fetchone()[0]
 
 
-def test_a_log_that_is_too_large_can_let_go_of_who_holds_it(
+def test_a_log_that_is_too_large_can_detach_the_destination_that_holds_it(
     new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
     database = new_database({**SMALL, "outbox.max_log_size": "1MB", "outbox.on_full_log": "detach"})
@@ -243,7 +243,7 @@ def write_in_vain(database: Database, way: str) -> None:
 def test_a_segment_is_not_emptied_while_its_window_is_read(
     new_database: NewDatabase, receiver: Receiver, http: None, way: str
 ) -> None:
-    """Of what was rolled back the relay knows the places, before it knows that it was."""
+    """The relay holds TIDs of rolled-back rows before it knows that they were rolled back."""
     database = new_database({"outbox.max_in_flight": "1", "outbox.retention": "1h"})
     gate = Gate()
     receiver.on(everything, gate.held(), times=1)

@@ -1,4 +1,4 @@
-"""The settings: docs/settings.md says what the code says; mistakes in postgresql.conf are noticed.
+"""The settings: docs/settings.md matches the code, and mistakes in postgresql.conf are reported.
 
 To write the table anew: OUTBOX_WRITE_DOCS=1 pytest tests/system/test_settings.py
 """

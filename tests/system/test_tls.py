@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
 
 class TlsServer(nginx.Nginx):
-    """With a certificate for 127.0.0.1, signed by `authority`."""
+    """An nginx with a certificate for 127.0.0.1, signed by `authority`."""
 
     def __init__(self, http2: bool) -> None:
         root = make_directory("tls")
@@ -60,7 +60,7 @@ class TlsServer(nginx.Nginx):
         return [Request(*r[:4], int(r[4]), r[5]) for r in records if r[1] == "204"]
 
     def wait_for(self, ids: list[str]) -> list[Request]:
-        """Returns all requests; nginx writes of one after it has answered."""
+        """Returns all requests; nginx logs a request after its answer."""
         wait_until(
             lambda: set(ids) - {request.event_id for request in self.requests()},
             lambda missing: not missing, what=f"{len(ids)} events in the log of nginx",
@@ -101,7 +101,7 @@ def test_events_arrive_over_tls_in_order_of_their_keys(
         versions = [request.version for request in requests if request.subject == f"k{key}"]
         assert versions == list(range(1, 31))
     assert {request.protocol for request in requests} == {"HTTP/2.0" if http2 else "HTTP/1.1"}
-    if http2:  # side by side over one
+    if http2:  # concurrently over one connection
         assert len({request.connection for request in requests}) == 1
     else:
         assert 1 < len({request.connection for request in requests}) <= 16
@@ -110,7 +110,7 @@ def test_events_arrive_over_tls_in_order_of_their_keys(
 def test_a_server_may_answer_before_it_has_read_the_request(
     database: Database, tls_server: Callable[..., TlsServer]
 ) -> None:
-    """libcurl 7.88 may lose such an answer, never the event; and nothing hangs until its time is up."""
+    """libcurl 7.88 may lose such an answer, but never the event, and no request hangs until its timeout."""
     server = tls_server()
     database.add_destination(
         "d", server.url(path="early"), ca_file=server.authority, request_timeout="10min"

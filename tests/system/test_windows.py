@@ -1,11 +1,11 @@
-"""The rule of windows stands twice: in SQL for pull destinations, in C++ for relays. Both find the same.
+"""The rule of windows exists twice: in SQL for pull destinations, in C++ for relays. Both must agree.
 
 Random transactions write to the log. At random moments a window is read with both, and compared:
 outbox_internal.window_events() is the rule in SQL (sql/pg_outbox/window.sql), outbox_internal.read_window() is the
 reader of relays (bgworker/relay/log_reader.cpp). In the end, the windows of each chain hold every
-committed event exactly once; what was committed, the table says.
+committed event exactly once; the table shows the committed events.
 
-The tests print their seeds. OUTBOX_TEST_SEED=<first>[:<count>] repeats that one, or runs as many as wanted.
+The tests print their seeds. OUTBOX_TEST_SEED=<first>[:<count>] repeats that one, or runs this number of rounds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENQUEUE = """
     SELECT outbox.enqueue('item', %s::text, 'changed', '{}', topic => %s::text, ordering_key => %s::text)
       FROM generate_series(1, %s::integer)
 """
-# As a backfill for one destination writes it.
+# Writes an event for one destination, as a backfill does.
 WRITE_FOR_ONE = """
     INSERT INTO outbox.event_{segment}
         (position, xid, occurred_at, event_id, schema_version, topic, aggregate_type, aggregate_id,
@@ -59,7 +59,7 @@ SUBTRANSACTIONS = """
         END LOOP;
     END $$
 """
-# What a destination with this number takes of these topics.
+# Events that a destination with this number takes of these topics.
 SELECTED = "topic LIKE ANY (outbox_internal.topic_patterns({topics})) AND (only_to IS NULL OR only_to = {number})"
 WINDOW = f"""
     SELECT xid::text, position
@@ -99,7 +99,7 @@ class Window:
         ).fetchall()
 
     def by_relay(self, connection: psycopg.Connection, *, end_is_now: bool = False) -> list[Place]:
-        """A relay reads the whole window, in parts that only it knows."""
+        """Reads the whole window as a relay does, without its parts."""
         places = connection.execute(
             "SELECT xid::text, position "
             "FROM outbox_internal.read_window(%s::pg_snapshot, %s::pg_snapshot, %s::pg_snapshot, %s, %s::integer, %s)",
@@ -125,11 +125,11 @@ def current_snapshot(connection: psycopg.Connection) -> str:
 
 
 def look(connection: psycopg.Connection, start: str) -> tuple[str, list[Place]]:
-    """The window from `start` to now, and where it ends."""
+    """Returns the window from `start` to now, and its end."""
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         window = Window(start, current_snapshot(connection))
-        # First: a query marks index entries of rolled back rows, and nobody meets these any more.
+        # First, because a query marks index entries of rolled-back rows as dead, so later readers skip them.
         by_relay = window.by_relay(connection, end_is_now=True)
         return window.end, compare(window, window.by_sql(connection), by_relay)
 
@@ -144,7 +144,7 @@ def look_with_own_events(connection: psycopg.Connection, start: str, dice: rando
 
 
 def deal_out(connection: psycopg.Connection, destination: str) -> list[Place]:
-    """Has a pull destination read on as far as it gets, and compares its batches with the windows of a relay."""
+    """Makes a pull destination read on to the end, and compares its batches with the windows of a relay."""
     topics = connection.execute("SELECT outbox_internal.destination_option(%s, 'topics')", (destination,)).fetchall()[0][0]
     dealt: list[Place] = []
     more = True
@@ -164,7 +164,7 @@ def cursor_of(connection: psycopg.Connection, destination: str) -> tuple[str, in
 
 
 def take_batches(connection: psycopg.Connection, destination: str) -> list[Place]:
-    """All that are there. A lane that is empty has the destination read on."""
+    """Fetches all batches. An empty lane makes the destination read on."""
     batches = connection.execute(
         "WITH taken AS (DELETE FROM outbox.batch WHERE destination = %s RETURNING *) "
         "SELECT lane, xids::text[], positions FROM taken ORDER BY lane, number", (destination,),
@@ -186,7 +186,7 @@ def take_batches(connection: psycopg.Connection, destination: str) -> list[Place
 class Session:
     connection: psycopg.Connection
     is_open: bool = False
-    haste: float = 0.0  # how likely each step is its last
+    haste: float = 0.0  # probability that a step is the last one
     savepoints: list[str] = field(default_factory=list)
 
     def end(self, statement: str) -> None:
@@ -196,7 +196,7 @@ class Session:
 
 
 class Writing:
-    """Sessions that take turns, so that a seed says which transaction does what and when."""
+    """Sessions that take turns, so that a seed determines all transactions and their order."""
 
     def __init__(self, database: Database, dice: random.Random) -> None:
         self.database = database
@@ -294,7 +294,7 @@ class Writing:
 
 @dataclass
 class Chain:
-    """Windows of which each begins where the one before it ends."""
+    """Windows that each begin at the end of the previous one."""
 
     done: str
     events: list[Place] = field(default_factory=list)
@@ -336,7 +336,7 @@ class Reading:
         self.snapshots.append(chain.done)
 
     def compare_any_window(self) -> None:
-        """Between any two moments, in part, with something settled before, for one destination."""
+        """Compares windows between any two moments, in part, with settled events, for one destination."""
         connection = self.database.connection
         last = self.database.last_position()
         start, end = sorted(self.dice.choices(range(len(self.snapshots)), k=2))
@@ -350,7 +350,7 @@ class Reading:
         compare(window, window.by_sql(connection), window.by_relay(connection))
 
     def finish(self) -> None:
-        """When nothing is in progress any more: nothing is lost, nothing comes twice."""
+        """Checks at the end, when no transaction is in progress, that each event came exactly once."""
         selected_by_d = SELECTED.format(topics="outbox_internal.destination_option('d', 'topics')", number="%s")
         log = self.database.execute(
             f"SELECT xid::text, position, only_to IS NULL, {selected_by_d} FROM outbox.event WHERE position > %s "
@@ -411,7 +411,7 @@ def test_both_rules_find_the_same_after_a_restart(make_cluster: MakeCluster, mod
     set_up(database, "a.*")
 
     def restart() -> None:
-        # A crash takes back xids of which nothing is on disk, and gives them out again. Snapshots that are kept for
+        # A crash reuses xids of which nothing is on disk. Snapshots that are kept for
         # later must not know them as finished. Cursors are kept in the database, by a transaction that comes after.
         database.execute("SELECT pg_logical_emit_message(true, 'test', 'flushes all WAL so far')")
         cluster.restart(mode)

@@ -1,4 +1,4 @@
-"""Launcher, keeper and relay: where they run, when they start and end, what they survive."""
+"""Launcher, keeper and relay: their databases, starts and ends, and failures they survive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def delivers(database: Database, destination: str = "d") -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# Where they run
+# Databases with workers
 # -------------------------------------------------------------------------------------------------
 
 
@@ -29,7 +29,7 @@ def test_every_database_that_has_the_extension_is_served(new_database: NewDataba
         database.enqueue(count=number)
     for number, database in enumerate(databases, 1):
         database.wait_published(number)
-    without.cluster.wait_for_workers(without.name)  # none but who had to look
+    without.cluster.wait_for_workers(without.name)  # only keepers that had to look
     assert [kind for kind, _, _ in without.cluster.workers()].count("pg_outbox launcher") == 1
 
 
@@ -57,9 +57,9 @@ def test_a_copy_of_a_database_that_has_the_extension_is_served(new_database: New
 
 
 def test_templates_are_left_alone(new_database: NewDatabase) -> None:
-    """Somebody connected to a template would keep others from copying it."""
+    """A worker connected to a template would keep others from copying it."""
     template, other = new_database(extension=False), new_database(extension=False)
-    # One from its first moment: whoever looks into a new database must not find the extension.
+    # A template from its first moment: a keeper that looks into a new database must not find the extension.
     template.disconnect()
     template.cluster.execute(f"DROP DATABASE {template.name}")
     template.cluster.execute(f"CREATE DATABASE {template.name} IS_TEMPLATE true")
@@ -102,7 +102,7 @@ def test_a_default_destination_serves_databases_without_one_of_their_own(
 
 
 # -------------------------------------------------------------------------------------------------
-# How they make way
+# Leaving a database
 # -------------------------------------------------------------------------------------------------
 
 
@@ -145,14 +145,14 @@ def test_databases_can_be_dropped_renamed_and_copied_while_workers_run(
 def test_a_statement_that_fails_to_drop_a_database_leaves_it_served(database: Database) -> None:
     database.add_destination("d", "null:")
     relay = database.wait_for_worker("relay")
-    with database.connect():  # somebody else is in the way, for as long as the server waits
+    with database.connect():  # another session blocks the statement until the server gives up
         with pytest.raises(psycopg.errors.ObjectInUse):
             database.cluster.execute(f"DROP DATABASE {database.name}")
     database.wait_for_worker("relay", other_than=relay)
     delivers(database)
 
 
-def test_who_may_not_drop_a_database_does_not_disturb_its_workers(database: Database) -> None:
+def test_a_role_that_may_not_drop_a_database_does_not_disturb_its_workers(database: Database) -> None:
     database.add_destination("d", "null:")
     pids = database.wait_for_worker("keeper"), database.wait_for_worker("relay")
     role = f"{database.name}_guest"
@@ -176,7 +176,7 @@ def test_create_extension_that_is_rolled_back_starts_nothing(new_database: NewDa
         connection.execute("CREATE EXTENSION pg_outbox")
     later.create_extension()
     later.cluster.wait_for_workers(later.name, "keeper")
-    database.cluster.wait_for_workers(database.name)  # none but who had to look
+    database.cluster.wait_for_workers(database.name)  # only keepers that had to look
 
 
 def test_drop_extension_that_is_rolled_back_ends_nothing(database: Database) -> None:
@@ -190,7 +190,7 @@ def test_drop_extension_that_is_rolled_back_ends_nothing(database: Database) -> 
 
 
 # -------------------------------------------------------------------------------------------------
-# Destinations come, change and go
+# Creating, changing and dropping destinations
 # -------------------------------------------------------------------------------------------------
 
 
@@ -293,7 +293,7 @@ def test_a_terminated_worker_comes_back_and_nothing_is_lost(
     pid = wait_until(pid_of_kind, what=f"a {kind}")
 
     def others_than_kind() -> list[tuple]:
-        """But for keepers that only look into a database."""
+        """Returns workers, except keepers that only look into a database."""
         return [worker for worker in cluster.workers()
                 if worker[0] != f"pg_outbox {kind}" and worker[1] != "postgres"]  # fmt: skip
 
@@ -308,7 +308,7 @@ def test_a_terminated_worker_comes_back_and_nothing_is_lost(
     database.wait_settled()
     assert others_than_kind() == others
 
-    # And what they are there for still works.
+    # Delivery still works.
     database.add_destination("later", "null:")
     database.wait_for_worker("relay", "later")
     another = create_database(cluster, "another")
@@ -317,7 +317,7 @@ def test_a_terminated_worker_comes_back_and_nothing_is_lost(
 
 
 def test_a_relay_that_is_terminated_saves_its_cursor(new_database: NewDatabase) -> None:
-    """Unless that ends a transaction of it: here it sleeps, and saves at no other time."""
+    """Here it sleeps without a transaction, and saves at no other time."""
     database = new_database({"outbox.cursor_flush_interval": "1h"})
     database.add_destination("d", "null:")
     database.enqueue(count=1000)

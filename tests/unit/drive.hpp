@@ -17,15 +17,15 @@ extern "C" outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) 
 
 namespace outbox {
 
-// Only a test that fails takes so long; ThreadSanitizer on a loaded machine takes half a minute for
-// a large body.
+// Only a test that fails takes this long. ThreadSanitizer on a loaded machine takes half a minute
+// for a large body.
 constexpr Micros patience = seconds(120);
 
-// A sink of the program's module and its destination; for the fixtures of the sinks' tests.
+// A sink from the module in this program, and its destination: the base of the fixtures for sinks.
 class DrivenSink : public testing::Test {
   protected:
-    // Sends a batch by a new sink each time, with the first allocation failing, then the second, and
-    // so on: each failure gets here. Returns the outcome when none failed any more.
+    // Sends a batch through a new sink each time. In each run one more allocation succeeds before
+    // one fails. Calls failed() for each failure. Returns the outcome of the first run without one.
     template <class Make, class Allocations, class Failed>
     Outcome send_without_memory(Batch& batch, Make make_sink, Allocations& until_failure,
                                 Failed failed) {
@@ -45,7 +45,8 @@ class DrivenSink : public testing::Test {
             const bool happened = failed();
             if (thrown)
                 continue;
-            // Else it failed inside a callback of a C library, which tells its caller in its own way.
+            // Otherwise it failed inside a callback of a C library, which has its own way to report
+            // it.
             if (all.empty() || all.front().error == "out of memory") {
                 ADD_FAILURE() << "allocation " << n << " failed and was swallowed";
                 return {};
@@ -76,7 +77,7 @@ class DrivenSink : public testing::Test {
         EXPECT_TRUE(!sink_->capabilities().lanes || destination_.sink->lanes) << "not as declared";
     }
 
-    // Steps until there are so many outcomes.
+    // Steps until there are `count` outcomes.
     std::vector<Outcome> outcomes(std::size_t count) {
         std::vector<Outcome> all;
         const Micros give_up = clock_.now() + patience;

@@ -1,4 +1,4 @@
-// Events as tests write them down, and the way into a block that the log reader takes.
+// Events in the notation of tests, and their way into a block.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace outbox {
 
 struct EventSpec {
     std::int64_t position = 0;
-    std::string key{};  // empty: unordered
+    std::string key{};  // empty if it has none
     std::string payload = "x";
     Micros occurred_at = 0;
     std::string topic{};
@@ -31,7 +31,7 @@ inline bool append(EventBlock& block, const EventSpec& spec) {
     return true;
 }
 
-// What a block of ordinary events takes from the memory limit.
+// Memory of a block of ordinary events, as it counts towards the limit.
 inline std::size_t usual_block_bytes() {
     EventBlock block;
     append(block, {.position = 1});

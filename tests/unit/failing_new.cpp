@@ -1,4 +1,4 @@
-// A file of its own, so that no caller sees that new is malloc and delete is free.
+// This is a separate file, so that no caller can see that new is malloc() and delete is free().
 #include "failing_new.hpp"
 
 #include <cstdlib>

@@ -1,12 +1,12 @@
-// Memory that runs out: of the allocations of this thread by operator new one fails.
+// Simulates that memory runs out: one allocation of this thread by operator new fails.
 #pragma once
 
 namespace outbox {
 
-// How many succeed before it does; -1: none fails.
+// Number of allocations that succeed before one fails; -1 if none fails.
 extern thread_local long allocations_until_failure;
 
-// Whether it did; from here on none does.
+// Returns whether an allocation has failed. After the call none fails.
 bool allocation_failed();
 
 }  // namespace outbox

@@ -18,7 +18,8 @@ class FakeClock final : public Clock {
         if (then > now_)
             advance(then - now_);
     }
-    // As an administrator or a time server may: the monotonic clock does not notice.
+    // Sets the wall clock, as an administrator or a time server may. The monotonic clock does not
+    // change.
     void set_unix(Micros time) noexcept { unix_now_ = time; }
 
   private:

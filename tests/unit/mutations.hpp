@@ -1,4 +1,4 @@
-// Random input for parsers: samples, with pieces taken out, doubled, replaced or exchanged.
+// Random input for parsers: samples with pieces removed, doubled, replaced or exchanged.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +11,7 @@ namespace outbox {
 
 class Mutations {
   public:
-    // Another seed by OUTBOX_TEST_SEED.
+    // OUTBOX_TEST_SEED sets another seed.
     Mutations(std::vector<std::string> samples, std::string_view alphabet)
         : samples_(std::move(samples)), alphabet_(alphabet) {
         if (const char* seed = std::getenv("OUTBOX_TEST_SEED"))

@@ -1,4 +1,4 @@
-// An event whose texts belong to the test.
+// An event that owns its texts.
 #pragma once
 
 #include <string_view>

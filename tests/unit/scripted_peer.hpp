@@ -1,7 +1,7 @@
-// An HTTP server on loopback that does what a test tells it, in a thread of its own.
+// An HTTP server on loopback under the control of a test, in a thread of its own.
 //
-// Replies are taken in the order of requests, over all connections. A reply is bytes, what happens
-// to the connection afterwards, or instead.
+// Replies are used in the order of requests, over all connections. A reply has bytes, and perhaps
+// an action on the connection after or instead of them.
 #pragma once
 
 #include <arpa/inet.h>
@@ -55,7 +55,7 @@ class ScriptedPeer {
 
     std::string url() const { return "http://127.0.0.1:" + std::to_string(port_) + "/events"; }
 
-    // What the next requests get; once they are used up, 204.
+    // Adds a reply for the next request. When none is left, requests get a 204.
     void then(Reply reply) {
         const std::lock_guard lock(mutex_);
         replies_.push_back(std::move(reply));
@@ -88,7 +88,7 @@ class ScriptedPeer {
             close(fd);
     }
 
-    // Reads, and answers what is complete; false: the connection is over.
+    // Reads, and answers complete requests. Returns false once the connection is closed.
     bool answer(int fd, std::string& bytes) {
         char buffer[65536];
         const ssize_t size = recv(fd, buffer, sizeof buffer, 0);

@@ -1,4 +1,4 @@
-// outboxctl backfill: starts, follows and steers backfills.
+// outboxctl backfill: starts, watches, pauses, resumes and cancels backfills.
 #include <unistd.h>
 
 #include <chrono>
@@ -15,7 +15,7 @@ struct NewBackfill {
     std::string table, destination, batch, rate, max_pending;
 };
 
-// What is not given is as the function has it.
+// Omits arguments that are not given, so that the defaults of the SQL function apply.
 void add_argument(std::string& call, std::vector<Parameter>& parameters, const std::string& name,
                   const std::string& value) {
     if (value.empty())
@@ -31,11 +31,11 @@ void add_start(CLI::App& group, Session& session) {
         "  outboxctl backfill start video --destination search --rate 5000\n",
         [](CLI::App& command, NewBackfill& backfill) {
             command.add_option("table", backfill.table)->required();
-            command.add_option("--destination", backfill.destination, "Only to this one");
+            command.add_option("--destination", backfill.destination, "Only for this destination");
             command.add_option("--batch", backfill.batch, "Rows per transaction");
-            command.add_option("--rate", backfill.rate, "Rows per second, at most");
+            command.add_option("--rate", backfill.rate, "Highest number of rows per second");
             command.add_option("--max-pending", backfill.max_pending,
-                               "Waits while a destination has more events than this before it");
+                               "Wait while a destination has more events than this before it");
         },
         [&session](const NewBackfill& b) {
             std::vector<Parameter> parameters = {b.table};
@@ -56,16 +56,18 @@ struct Which {
 };
 
 void bind_id(CLI::App& command, Which& which) {
-    command.add_option("id", which.id, "As start told it")->required()->check(CLI::PositiveNumber);
+    command.add_option("id", which.id, "As `start` printed it")
+        ->required()
+        ->check(CLI::PositiveNumber);
 }
 
 void add_status(CLI::App& group, Session& session) {
     add_command<Which>(
-        group, "status", "Backfills, the latest first: how far they are, and what they wait for.",
+        group, "status", "Lists backfills with their progress, the latest first.",
         "  outboxctl backfill status\n"
         "  outboxctl backfill status 42 --json\n",
         [](CLI::App& command, Which& which) {
-            command.add_option("id", which.id, "Only this one")->check(CLI::PositiveNumber);
+            command.add_option("id", which.id, "Only this backfill")->check(CLI::PositiveNumber);
         },
         [&session](const Which& which) {
             session.list(
@@ -117,7 +119,7 @@ std::string line_of(const Result& row) {
     return line;
 }
 
-// One line that changes, or a line for each change.
+// Shows one line that changes, or a new line for each change.
 void show(const std::string& line, bool in_place) {
     static std::string shown;
     if (in_place)
@@ -160,16 +162,15 @@ void add_watch(CLI::App& group, Session& session) {
 
 void add_backfill_commands(CLI::App& app, Session& session) {
     CLI::App* backfill =
-        app.add_subcommand("backfill", "Events of rows that a captured table has already");
+        app.add_subcommand("backfill", "Delivers events of existing rows of captured tables");
     backfill->require_subcommand(1);
     add_start(*backfill, session);
     add_status(*backfill, session);
     add_watch(*backfill, session);
     add_action(*backfill, session, "pause", "paused", "Stops a backfill until it is resumed.");
-    add_action(*backfill, session, "resume", "running",
-               "Goes on with one that is paused or has failed.");
+    add_action(*backfill, session, "resume", "running", "Resumes a paused or failed backfill.");
     add_action(*backfill, session, "cancel", "cancelled",
-               "Ends a backfill; what it has written is delivered.");
+               "Ends a backfill; events already written are delivered.");
 }
 
 }  // namespace outboxctl

@@ -1,5 +1,5 @@
-// The commands, group by group. What is called here only says what there is; the work is done in
-// callbacks, when the command line has been understood.
+// The commands, group by group. These functions only declare commands and their options. Callbacks
+// do the work after the command line has been parsed.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,15 +13,15 @@ namespace outboxctl {
 void add_backfill_commands(CLI::App& app, Session& session);
 void add_inbox_commands(CLI::App& app, Session& session);
 
-// Of which the latter consists.
+// Parts of add_inbox_commands().
 void add_install_command(CLI::App& inbox, Session& session);
 void add_offset_commands(CLI::App& inbox, Session& session);
 void add_dead_letter_commands(CLI::App& inbox, Session& session);
 void add_status_commands(CLI::App& inbox, Session& session);
 void add_right_commands(CLI::App& inbox, Session& session);
 
-// A command whose arguments are an `Arguments`, which bind(command, arguments) declares and
-// work(arguments) uses. `examples`: what more there is to say may follow them.
+// Adds a command. bind(command, arguments) declares its options as members of an `Arguments`, which
+// work(arguments) then uses. `examples` may be followed by further text.
 template <class Arguments, class Bind, class Work>
 CLI::App* add_command(CLI::App& group, const std::string& name, const std::string& help,
                       const std::string& examples, Bind bind, Work work) {

@@ -11,12 +11,12 @@ struct Listing {
 
 void add_dead_letters(CLI::App& group, Session& session) {
     add_command<Listing>(
-        group, "dead-letters", "Events that were given up, the oldest first.",
+        group, "dead-letters", "Lists events that were given up, the oldest first.",
         "  outboxctl inbox dead-letters\n"
         "  outboxctl inbox dead-letters catalog --limit 1000 --json\n",
         [](CLI::App& command, Listing& listing) {
-            command.add_option("consumer", listing.consumer, "Only of this consumer");
-            command.add_option("--limit", listing.limit, "At most so many")
+            command.add_option("consumer", listing.consumer, "Only for this consumer");
+            command.add_option("--limit", listing.limit, "Highest number of events")
                 ->check(CLI::PositiveNumber)
                 ->capture_default_str();
         },
@@ -45,14 +45,14 @@ std::string counted(const Result& result, const std::string& what) {
 
 void add_redrive(CLI::App& group, Session& session) {
     add_command<Decision>(
-        group, "redrive", "Has dead letters tried again, with all their attempts.",
+        group, "redrive", "Processes dead letters again, with all their attempts.",
         "  outboxctl inbox redrive catalog 019a5c1e-8d3c-7c3e-9d0a-2f6f3c1b7e55\n"
         "  outboxctl inbox redrive catalog --all --why 'handler is fixed'\n",
         [](CLI::App& command, Decision& decision) {
             command.add_option("consumer", decision.consumer)->required();
-            auto* ids = command.add_option("event_id", decision.ids, "Those to redrive");
+            auto* ids = command.add_option("event_id", decision.ids, "Events to redrive");
             command.add_flag("--all", decision.all, "All of the consumer")->excludes(ids);
-            command.add_option("--why", decision.why, "Kept in inbox.operation");
+            command.add_option("--why", decision.why, "Stored in inbox.operation");
         },
         [&session](const Decision& decision) {
             if (!decision.all && decision.ids.empty())
@@ -70,8 +70,8 @@ void add_discard(CLI::App& group, Session& session) {
         "data'\n",
         [](CLI::App& command, Decision& decision) {
             command.add_option("consumer", decision.consumer)->required();
-            command.add_option("event_id", decision.ids, "Those to discard")->required();
-            command.add_option("--why", decision.why, "Kept in inbox.operation")->required();
+            command.add_option("event_id", decision.ids, "Events to discard")->required();
+            command.add_option("--why", decision.why, "Stored in inbox.operation")->required();
         },
         [&session](const Decision& decision) {
             session.report("SELECT inbox.discard($1, $2::uuid[], $3) AS discarded",

@@ -16,11 +16,10 @@ static std::string sentence(const inbox::Installed& installed) {
 void add_install_command(CLI::App& group, Session& session) {
     add_command<NoArguments>(
         group, "install",
-        "Installs pg_inbox, or upgrades it, where CREATE EXTENSION is not to be had. Needs CREATE "
-        "on "
+        "Installs or upgrades pg_inbox where CREATE EXTENSION is not available. Needs CREATE on "
         "the database.",
         "  outboxctl inbox install -d 'host=db.example.com dbname=catalog user=catalog_owner'\n\n"
-        "The user needs CREATE on the database, and becomes the owner; only he can upgrade.\n",
+        "The role becomes the owner, and only the owner can upgrade.\n",
         [](CLI::App&, NoArguments&) {},
         [&session](const NoArguments&) {
             const inbox::Installed installed = inbox::install(session.connection());

@@ -10,11 +10,11 @@ struct Consumer {
 
 void add_offsets(CLI::App& group, Session& session) {
     add_command<Consumer>(
-        group, "offsets", "How far consumers have come in what they subscribe to.",
+        group, "offsets", "Lists offsets of consumers in their subscriptions.",
         "  outboxctl inbox offsets\n"
         "  outboxctl inbox offsets catalog --json\n",
         [](CLI::App& command, Consumer& consumer) {
-            command.add_option("consumer", consumer.name, "Only of this consumer");
+            command.add_option("consumer", consumer.name, "Only for this consumer");
         },
         [&session](const Consumer& consumer) {
             session.list("*",
@@ -28,29 +28,27 @@ struct Reset {
     std::string consumer, subscription, to, why;
 };
 
-// The beginning is a time before anything was published.
+// `beginning` is a time before anything was published.
 constexpr const char* reset_query =
     "SELECT inbox.reset_offset($1, $2, CASE $3 WHEN 'beginning' THEN to_timestamp(0) "
     "ELSE $3::timestamptz END, $4) AS reset_id";
 
 void add_reset_offset(CLI::App& group, Session& session) {
     add_command<Reset>(
-        group, "reset-offset",
-        "Has a consumer go back, or forward, to what was published at a time.",
+        group, "reset-offset", "Makes a consumer go back or forward to a publish time.",
         "  outboxctl inbox reset-offset catalog pubsub://shop/catalog --to '2026-01-31 10:00+00' "
         "--why 'bad deploy'\n"
         "  outboxctl inbox reset-offset catalog pubsub://shop/catalog --to beginning "
         "--why 'projection is rebuilt'\n\n"
-        "It goes there when it looks next; `offsets` shows whether it has. What it has applied "
-        "already\n"
-        "has no effect unless it is forgotten: see inbox.forget().\n",
+        "It goes there when it polls next; `offsets` shows whether it has. An event that it has\n"
+        "applied before has no effect unless it is forgotten: see inbox.forget().\n",
         [](CLI::App& command, Reset& reset) {
             command.add_option("consumer", reset.consumer)->required();
             command.add_option("subscription", reset.subscription, "As `offsets` shows it")
                 ->required();
             command.add_option("--to", reset.to, "A time as PostgreSQL reads it, or `beginning`")
                 ->required();
-            command.add_option("--why", reset.why, "Kept in inbox.operation")->required();
+            command.add_option("--why", reset.why, "Stored in inbox.operation")->required();
         },
         [&session](const Reset& reset) {
             session.report(reset_query, {reset.consumer, reset.subscription, reset.to, reset.why},

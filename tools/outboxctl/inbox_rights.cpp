@@ -6,7 +6,7 @@ struct Right {
     std::string name, role;
 };
 
-// `verb`: of the functions, inbox.grant_send(role) and so on.
+// `verb` is the beginning of the function's name: grant for inbox.grant_send(role) and so on.
 static void add(CLI::App& group, Session& session, const std::string& verb, const std::string& help,
                 const std::string& example, const std::string& done) {
     add_command<Right>(
@@ -27,10 +27,10 @@ static void add(CLI::App& group, Session& session, const std::string& verb, cons
 }
 
 void add_right_commands(CLI::App& inbox, Session& session) {
-    add(inbox, session, "grant", "Gives a role a right to the inbox (docs/security.md).",
-        "  outboxctl inbox grant consume catalog\n", "given to");
-    add(inbox, session, "revoke", "Takes a right to the inbox from a role.",
-        "  outboxctl inbox revoke consume catalog\n", "taken from");
+    add(inbox, session, "grant", "Grants a right to the inbox (docs/security.md).",
+        "  outboxctl inbox grant consume catalog\n", "granted to");
+    add(inbox, session, "revoke", "Revokes a right to the inbox.",
+        "  outboxctl inbox revoke consume catalog\n", "revoked from");
 }
 
 }  // namespace outboxctl

@@ -14,7 +14,7 @@ void add_view(CLI::App& group, Session& session, const std::string& view, const 
         group, view, help,
         "  outboxctl inbox " + view + "\n  outboxctl inbox " + view + " catalog --json\n",
         [](CLI::App& command, Consumer& consumer) {
-            command.add_option("consumer", consumer.name, "Only of this consumer");
+            command.add_option("consumer", consumer.name, "Only for this consumer");
         },
         [&session, view, columns](const Consumer& consumer) {
             session.list(columns,
@@ -27,7 +27,7 @@ struct NoArguments {};
 
 void add_health(CLI::App& group, Session& session) {
     add_command<NoArguments>(
-        group, "health", "What is wrong, since when, and what to do; nothing, if all is well.",
+        group, "health", "Lists problems with hints; prints nothing if all is well.",
         "  outboxctl inbox health\n"
         "  outboxctl inbox health --json\n",
         [](CLI::App&, NoArguments&) {},
@@ -37,11 +37,10 @@ void add_health(CLI::App& group, Session& session) {
 }  // namespace
 
 void add_status_commands(CLI::App& inbox, Session& session) {
-    add_view(inbox, session, "status",
-             "Every consumer in one look: is anything stuck, since when, why.",
+    add_view(inbox, session, "status", "Shows the state of every consumer.",
              "consumer, role, state, processed, failures, pending_at_most, oldest_pending_age, "
              "waiting_keys, latency_p99, last_error");
-    add_view(inbox, session, "lag", "How far consumers are behind.", "*");
+    add_view(inbox, session, "lag", "Shows how far consumers are behind.", "*");
     add_health(inbox, session);
 }
 

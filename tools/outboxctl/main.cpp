@@ -1,4 +1,4 @@
-// outboxctl: what people do with pg_outbox and pg_inbox from a shell. See docs/outboxctl.md.
+// outboxctl: a command-line tool for pg_outbox and pg_inbox. See docs/outboxctl.md.
 #include <cstdio>
 #include <exception>
 #include <string_view>
@@ -18,17 +18,16 @@ static int complain(std::string_view text) {
 
 int main(int argc, char** argv) {
     outboxctl::Session session;
-    CLI::App app("Looks after pg_outbox and pg_inbox.", "outboxctl");
+    CLI::App app("Manages pg_outbox and pg_inbox.", "outboxctl");
 #if CLI11_VERSION_MAJOR > 2 || (CLI11_VERSION_MAJOR == 2 && CLI11_VERSION_MINOR >= 5)
-    app.get_formatter()->enable_footer_formatting(false);  // they are laid out as they are
+    app.get_formatter()->enable_footer_formatting(false);  // keeps their line breaks
 #endif
     app.set_version_flag("--version", "outboxctl " OUTBOX_VERSION);
-    app.add_option(
-        "-d,--dbname", session.conninfo,
-        "Database: its name, a connection string or URI; the rest, or all of it, as psql "
-        "has it from PGHOST, PGDATABASE, ...");
-    app.add_flag("--json", session.json, "Answer in JSON");
-    app.fallthrough();  // so that these two may stand anywhere
+    app.add_option("-d,--dbname", session.conninfo,
+                   "Database name, connection string or URI; missing parts come from PGHOST, "
+                   "PGDATABASE and so on, as in psql");
+    app.add_flag("--json", session.json, "Print JSON");
+    app.fallthrough();  // these two options may stand anywhere
     app.require_subcommand(1);
     outboxctl::add_backfill_commands(app, session);
     outboxctl::add_inbox_commands(app, session);

@@ -36,8 +36,8 @@ static Refused refusal(const PGresult* result, const char* message) {
         text += "\nDETAIL:  " + field(PG_DIAG_MESSAGE_DETAIL);
     if (state == "3F000" || state == "42P01" || state == "42883")  // no schema, view, function
         text +=
-            "\nHINT:  Is the extension (pg_inbox, pg_outbox) in this database, and as new as "
-            "outboxctl? See outboxctl inbox install --help.";
+            "\nHINT:  The extension (pg_inbox, pg_outbox) may be missing in this database, or "
+            "older than outboxctl. See outboxctl inbox install --help.";
     else if (!field(PG_DIAG_MESSAGE_HINT).empty())
         text += "\nHINT:  " + field(PG_DIAG_MESSAGE_HINT);
     return Refused(text);

@@ -1,4 +1,4 @@
-// The database that commands work on, and how they tell what it answered.
+// The database that commands work on, and the output of query results.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@ namespace outboxctl {
 using inbox::Parameter;
 using inbox::Result;
 
-// The database did not do what was asked. The text has the server's detail and hint.
+// The database refused the command. The text has the server's detail and hint.
 struct Refused : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
 class Session {
   public:
-    std::string conninfo;  // or the name of a database; what it does not say the environment does
+    std::string conninfo;  // or the name of a database; missing parts come from the environment
     bool json = false;
 
     Session() = default;
@@ -32,11 +32,12 @@ class Session {
     PGconn* connection();
     Result query(const std::string& statement, const std::vector<Parameter>& parameters = {});
 
-    // `rest`: FROM and so on. As a table these columns, as JSON an array with all there are.
-    // Returns how many rows there were.
+    // `rest` is FROM and so on. Prints these columns as a table, or as JSON an array of objects
+    // with all columns. Returns the number of rows.
     int list(const std::string& columns, const std::string& rest,
              const std::vector<Parameter>& parameters = {});
-    // A query of one row. As JSON an object; else what `sentence` makes of it.
+    // Runs a query of one row. Prints it as a JSON object, or else the text that `sentence` makes
+    // of it.
     void report(const std::string& query, const std::vector<Parameter>& parameters,
                 const std::function<std::string(const Result&)>& sentence);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Oid number_types[] = {20, 21, 23, 26, 700, 701, 1700};  // int8, int2, int4, oid, ...
 
-// Control characters: one byte, or in UTF-8 those from U+0080 to U+009F.
+// Escapes control characters: one byte, or in UTF-8 those from U+0080 to U+009F.
 std::string printable(std::string_view text) {
     std::string out;
     const auto escape = [&](unsigned code) {
@@ -38,7 +38,7 @@ std::size_t width(std::string_view text) {
 }
 
 struct Column {
-    std::vector<std::string> cells;  // the name first
+    std::vector<std::string> cells;  // the name of the column first
     bool is_number;
 
     std::size_t widest() const {

@@ -1,4 +1,4 @@
-// Rows as people read them.
+// Formats rows for people.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace outboxctl {
 
-// Columns under their names, aligned, numbers to the right; without a line end after the last line.
-// What could do things to a terminal is escaped.
+// Returns columns under their names, aligned, with numbers to the right, and without a line end
+// after the last line. Control characters are escaped, because they could control a terminal.
 std::string table_of(const inbox::Result& rows);
 
 }  // namespace outboxctl

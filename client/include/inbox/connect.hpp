@@ -1,4 +1,4 @@
-// How the library gets its connections.
+// The type of functions that connect the library to a database.
 #pragma once
 
 #include <functional>

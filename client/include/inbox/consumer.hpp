@@ -31,7 +31,7 @@ namespace inbox {
 // Applies one event.
 //
 // Threads: called from ConsumerOptions::connections threads at once, but never for two events of
-// one ordering key. The exception is an event that a person redrives: it comes late, and may run
+// one ordering key. The exception is an event that an operator redrives: it comes late, and may run
 // beside a newer event of its key.
 //
 // Repetition: called again for the same event if its transaction was rolled back, also because of
@@ -46,19 +46,19 @@ struct ConsumerOptions {
     // Name of the consumer, under which pg_inbox keeps deduplication and offsets. Not empty.
     // Processes with the same name share the work.
     std::string name{};
-    // Name of this process, which shows in updated_by. Empty: host name and process id.
+    // Name of this process, which shows in updated_by. Empty for host name and process id.
     std::string instance{};
     // Threads that apply events, each with a connection of its own; at least 1.
     int connections = 4;
     // Highest number of events in one transaction; at least 1. A commit waits for the disk, so
     // larger batches are faster.
     int batch_size = 100;
-    // Number of failed attempts after which an event becomes a dead letter. 0: the policy of the
-    // consumer decides (inbox.set_policy()).
+    // Number of failed attempts after which an event becomes a dead letter. 0 for the policy of the
+    // consumer (inbox.set_policy()).
     int max_attempts = 0;
-    // Limits of what is received and not settled, in messages and in bytes of their payloads and
-    // headers; at least 1. At a limit receiving stops, and goes on below 80 % of it. One event
-    // larger than the limit is still received, alone.
+    // Limits for deliveries that were received and are not settled: their number, and the bytes of
+    // their payloads and headers. Each is at least 1. At a limit receiving stops, and it goes on
+    // below 80 % of it. One event larger than the limit is still received, alone.
     std::size_t max_outstanding_messages = 1000;
     std::size_t max_outstanding_bytes = 64 << 20;
     // Pause before the next attempt to reach the database or the source, and before a failed event
@@ -66,8 +66,8 @@ struct ConsumerOptions {
     // the next, and never longer than retry_max. More than 0; retry_max at least retry_base.
     std::chrono::milliseconds retry_base{200};
     std::chrono::milliseconds retry_max{30'000};
-    // Time between looks for resets of the offset, redriven messages, and ids that are old enough
-    // to be forgotten. More than 0.
+    // Time between rounds of housekeeping: it looks for resets of the offset and redriven messages,
+    // and prunes the deduplication window. More than 0.
     std::chrono::milliseconds housekeeping_interval{10'000};
     // Time that batches which have begun get after stop(). Then their statements are cancelled. A
     // handler that waits for something other than the database is still waited for. 0 or more.
@@ -75,7 +75,7 @@ struct ConsumerOptions {
     // Whether statements are prepared. Turn it off behind a pooler in transaction mode that does
     // not support prepared statements.
     bool prepare_statements = true;
-    // Receives every failure with its error text. Empty: nothing is logged.
+    // Receives every failure with its error text. If it is empty, nothing is logged.
     Log log{};
 };
 
@@ -118,14 +118,14 @@ class Consumer {
     // Works until stop() is called, and returns after everything that was begun has ended. If the
     // database or the source is lost it connects again, for as long as it takes.
     //
-    // Throws what waiting cannot repair: DatabaseError if pg_inbox is missing, the role lacks a
-    // right, or the consumer belongs to another role; SourceError if the source says that it is not
-    // transient; std::system_error if the system has no more threads.
+    // Throws if waiting cannot help: DatabaseError if pg_inbox is missing, the role lacks a
+    // privilege, or the consumer belongs to another role; SourceError if it is not transient;
+    // std::system_error if the system has no more threads.
     void run();
 
     // Asks run() to finish: nothing more is received, batches that have begun get drain_limit, and
-    // the source takes the rest back. Returns at once. Also safe in a signal handler: it only
-    // writes to an eventfd.
+    // the source takes the rest back. Returns at once. Safe in a signal handler: it only writes to
+    // an eventfd.
     void stop() noexcept;
 
     // Returns a snapshot of the counters.

@@ -1,4 +1,4 @@
-// What the library throws, and what handlers and sources throw to it.
+// Exceptions that the library throws, and those that handlers and sources throw to the library.
 #pragma once
 
 #include <stdexcept>
@@ -36,8 +36,8 @@ class PermanentFailure : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Thrown by a source. If it is transient the consumer opens the source again after a pause; if not,
-// Consumer::run() ends with this exception.
+// Thrown by a source. If it is transient, the consumer opens the source again after a pause.
+// Otherwise Consumer::run() ends with this exception.
 class SourceError : public std::runtime_error {
   public:
     SourceError(const std::string& message, bool transient)

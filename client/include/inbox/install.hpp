@@ -1,5 +1,5 @@
-// Installs pg_inbox where CREATE EXTENSION is not possible: on managed databases, or without rights
-// on the server's files.
+// Installs pg_inbox where CREATE EXTENSION is not possible: on managed databases, or without access
+// to the server's files.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ struct Installed {
 // time wait for each other.
 //
 // The connection must not be in a transaction. Its user needs CREATE on the database, becomes the
-// owner, and is the only role that can upgrade later. If another role has to create the schemas
-// `inbox` and `inbox_internal`, they may be there already, if they are empty and belong to this user.
+// owner, and is the only role that can upgrade later. The schemas `inbox` and `inbox_internal` may
+// already exist if they are empty and belong to this user, so that another role can create them.
 //
 // Throws ConnectionLost, or DatabaseError with one of these SQLSTATEs:
 //   25001  the connection is in a transaction

@@ -1,10 +1,10 @@
-// Where events come from. The library has sources in <inbox/sources/...>; derive from Source to
-// write another.
+// The interface of a source of events. The library has sources in <inbox/sources/...>. Derive from
+// Source to write another.
 //
-// A source hands out deliveries and keeps its claim on each of them until it is told to settle it:
+// A source hands out deliveries, and keeps its claim on each of them until it is told to settle it:
 // by extending leases from a thread of its own, or by keeping its connection. It survives the loss
-// of the broker behind it: after another open(), what was not settled is handed out again, here or
-// to another consumer.
+// of its broker: after another open(), deliveries that were not settled are handed out again, here
+// or to another consumer.
 #pragma once
 
 #include <chrono>
@@ -19,11 +19,11 @@ namespace inbox {
 
 enum class Level { debug, info, warning, error };
 
-// Receives messages of the library. Called from any of its threads; must not throw.
+// Receives log messages of the library. Called from any of its threads. Must not throw.
 using Log = std::function<void(Level, const std::string& message)>;
 
-// Order of calls: set_log(), open(), then receive() again and again, close() at the end. After an
-// exception of open() or receive() comes another open().
+// Order of calls: set_log(), open(), receive() repeatedly, and close() at the end. After an
+// exception of open() or receive(), open() is called again.
 //
 // Thread-safety: open() and receive() are called by one thread. ack(), nack() and seek() are called
 // by any thread, also while receive() waits. close() may be called while receive() waits, and ends
@@ -48,24 +48,23 @@ class Source {
                                           std::chrono::milliseconds wait) = 0;
 
     // These were applied and committed, and need not come again. May return before the broker
-    // knows. A delivery that cannot be acknowledged comes again, and is then found to be a
+    // knows. If a delivery cannot be acknowledged it comes again, and is then recognized as a
     // duplicate.
     virtual void ack(std::span<const Delivery> deliveries) = 0;
 
-    // These were not applied, and shall come again. Those of one ordering key are given in their
-    // order.
+    // These were not applied and must come again. Those of one ordering key are in their order.
     virtual void nack(std::span<const Delivery> deliveries) = 0;
 
-    // Moves back or forward to what was published at this time. Deliveries handed out before are
-    // given to nack() afterwards. Throws SourceError that is not transient if the source cannot
-    // seek.
+    // Moves back or forward to the events published at this time. nack() is called afterwards for
+    // deliveries that were handed out before. Throws SourceError, not transient, if the source
+    // cannot seek.
     virtual void seek(Time to) = 0;
 
-    // Sends the acknowledgements that are left, gives back what was not settled, and disconnects.
-    // Waits for at most `limit`.
+    // Sends the remaining acknowledgements, gives back deliveries that were not settled, and
+    // disconnects. Waits for at most `limit`.
     virtual void close(std::chrono::milliseconds limit) noexcept = 0;
 
-    // Sets the log for what goes wrong between calls. Call it before open().
+    // Sets the log for failures between calls. Must be called before open().
     void set_log(Log log) { log_ = std::move(log); }
 
   protected:

@@ -1,5 +1,4 @@
-// What a handler writes with: the transaction in which its event is remembered as applied and its
-// offset is saved.
+// The transaction of a handler. It also records the event as applied, and saves the offset.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +38,8 @@ class Result {
     // Returns the value in text form, empty if it is NULL. Valid as long as a copy of this result.
     std::string_view text(int row, int column) const;
 
-    // Returns the number of rows that the statement inserted, updated, deleted or selected; 0 for
-    // statements that count none.
+    // Returns the number of rows that the statement inserted, updated, deleted or selected, or 0
+    // for statements without such a number.
     std::int64_t affected() const;
 
     // The result of libpq, still owned by this object.
@@ -68,10 +67,10 @@ class Transaction {
     virtual Result execute(const std::string& statement,
                            const std::vector<Parameter>& parameters = {}) = 0;
 
-    // Sends one statement without waiting for its result, which is dropped. This saves a round
-    // trip, so prefer it where nothing depends on the result. If the server refuses the statement,
-    // the event fails after the handler has returned, or in the next execute(). Throws
-    // ConnectionLost if the connection was lost.
+    // Sends one statement without waiting for its result, which is discarded. This saves a round
+    // trip, so prefer it if nothing depends on the result. If the server refuses the statement, the
+    // event fails after the handler has returned, or in the next execute(). Throws ConnectionLost
+    // if the connection was lost.
     virtual void queue(const std::string& statement,
                        const std::vector<Parameter>& parameters = {}) = 0;
 
@@ -87,10 +86,10 @@ class Transaction {
     void remove(const std::string& projection, const std::vector<std::string>& key_columns,
                 const std::string& version_column, const std::string& row_json);
 
-    // Returns the connection, for what the functions above do not offer, such as COPY and large
-    // objects. It is inside the transaction and not in pipeline mode, and must be left that way: if
-    // it is not, the event fails. Still owned by the library. Throws as execute() does, because
-    // queued statements run first.
+    // Returns the connection, for features that the functions above do not offer, such as COPY and
+    // large objects. It is inside the transaction and not in pipeline mode, and must be left that
+    // way; otherwise the event fails. It is still owned by the library. Throws as execute() does,
+    // because queued statements run first.
     virtual PGconn* native() = 0;
 };
 

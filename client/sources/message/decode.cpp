@@ -22,7 +22,8 @@ using Texts = std::map<std::string, std::string>;
 // Texts
 // ---------------------------------------------------------------------------------------------
 
-// PostgreSQL takes nothing else: an event with other texts could not even become a dead letter.
+// PostgreSQL accepts valid UTF-8 only. An event with other bytes could not even become a dead
+// letter.
 static std::string clean(std::string_view text) {
     return clean_utf8(text, "\xef\xbf\xbd");  // U+FFFD
 }
@@ -69,7 +70,7 @@ std::string uuid_of_name(std::string_view name) {
 // Times
 // ---------------------------------------------------------------------------------------------
 
-// Takes a number of so many digits off the front.
+// Takes a number of `count` digits off the front.
 static std::optional<int> take_digits(std::string_view& text, std::size_t count) {
     if (text.size() < count || !std::all_of(text.begin(), text.begin() + count, is_digit))
         return std::nullopt;
@@ -152,21 +153,21 @@ std::optional<Time> parse_time(std::string_view text) {
 static std::optional<Json::Value> parse_object(std::string_view text) {
     Json::CharReaderBuilder builder;
     Json::CharReaderBuilder::strictMode(&builder.settings_);
-    builder["rejectDupKeys"] = false;  // the payload's own business
-    builder["skipBom"] = false;        // would shift the offsets that as_written() goes by
+    builder["rejectDupKeys"] = false;  // up to the payload
+    builder["skipBom"] = false;        // would shift the offsets that as_written() uses
     const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
     Json::Value value;
     try {
         if (!reader->parse(text.data(), text.data() + text.size(), &value, nullptr))
             return std::nullopt;
-    } catch (const Json::Exception&) {  // too deep
+    } catch (const Json::Exception&) {  // nested too deeply
         return std::nullopt;
     }
     return value.isObject() ? std::optional(std::move(value)) : std::nullopt;
 }
 
-// The member as it stands in the document: nothing is lost of its numbers and the order of its
-// members.
+// Returns the member as it is written in the document, so that the digits of its numbers and the
+// order of its members are kept.
 static std::string_view as_written(const Json::Value& value, std::string_view document) {
     const auto start = static_cast<std::size_t>(value.getOffsetStart());
     const auto limit = static_cast<std::size_t>(value.getOffsetLimit());
@@ -197,7 +198,7 @@ static std::string take_text(Texts& texts, const std::string& name) {
     return node.empty() ? std::string() : std::move(node.mapped());
 }
 
-// Moves a text to where it belongs if it can be read; else it stays with the headers.
+// Moves a text to its field if it can be parsed. Otherwise it stays with the headers.
 template <class Field, class Parse>
 static void take_parsed(Texts& texts, const std::string& name, Field& field, Parse parse) {
     const auto found = texts.find(name);
@@ -227,7 +228,7 @@ static bool is_json(std::string_view content_type) {
     return type.empty() || type.ends_with("json");
 }
 
-// What pg_outbox writes as the source is /<database>/<aggregate type>, percent-encoded.
+// pg_outbox writes the source as /<database>/<aggregate type>, percent-encoded.
 static std::string last_path_segment(std::string_view source) {
     const std::string_view segment = source.substr(source.rfind('/') + 1);
     std::string text;
@@ -242,14 +243,14 @@ static std::string last_path_segment(std::string_view source) {
     return clean(text);
 }
 
-// `attributes` without the prefix, and without those of the data. What Event has no place for,
-// such as `source` and `sequence`, becomes a header.
+// `attributes` has no prefix, and none of the attributes of the data. Attributes without a field in
+// Event, such as `source` and `sequence`, become headers.
 static void take_cloud_event(Event& event, Texts attributes) {
     const std::string id = take_text(attributes, "id");
     const auto found = attributes.find("source");
     const std::string source = found == attributes.end() ? "" : found->second;
     const std::optional<std::string> uuid = parse_uuid(id);
-    // Together they are unique, by the specification.
+    // By the specification, the two are unique together.
     event.id = uuid ? *uuid : uuid_of_name(source + '#' + id);
     event.aggregate_type = last_path_segment(source);
     event.type = take_text(attributes, "type");
@@ -281,7 +282,7 @@ static std::optional<std::string> payload_of(const Json::Value& event, std::stri
     return std::string(as_written(*data, document));
 }
 
-// False: the body is no CloudEvent; the event is as it was.
+// Returns false, without a change to the event, if the body is not a CloudEvent.
 static bool take_document(Event& event, const std::string& body) {
     const std::optional<Json::Value> document = parse_object(body);
     if (!document || !document->isMember("id") || !document->isMember("specversion"))
@@ -350,7 +351,7 @@ Event decode_message(const Texts& attributes, std::string body, const Fallback& 
         event.headers.merge(texts);
         return event;
     }
-    // A payload that is empty has a type at least.
+    // An empty payload must have a type; otherwise there is no payload.
     if (!body.empty() || type != texts.end() || texts.contains("content_type"))
         event.payload = std::move(body);
     if (texts.contains("ce-id") && texts.contains("ce-specversion"))

@@ -1,13 +1,13 @@
-// A message of a broker as an event: attributes and a body, in whichever of these forms the
-// attributes say.
+// Decodes a message of a broker, attributes and a body, as an event. The attributes say which of
+// these forms it has:
 //
-//   attributes   what pg_outbox's sinks send unless told otherwise: `event_id`, `event_type`, ...;
-//                other attributes are headers
+//   attributes   the default form of pg_outbox's sinks: `event_id`, `event_type`, ...; all other
+//                attributes are headers
 //   binary       CloudEvents 1.0 with attributes `ce-id`, `ce-type`, ...
 //   structured   a CloudEvents document as the body, `content-type` application/cloudevents+json
 //
-// Anybody's message becomes an event: without an id it gets one that is the same when it is
-// delivered again, and what makes no sense stays in the headers and the payload.
+// Every message becomes an event. Without an id it gets one that is the same when it is delivered
+// again. Texts that cannot be parsed stay in the headers and the payload.
 #pragma once
 
 #include <map>
@@ -19,28 +19,28 @@
 
 namespace inbox {
 
-// For what the message itself does not say.
+// Values for fields that the message does not have.
 struct Fallback {
-    std::string source;      // with message_id: what no other message has
-    std::string message_id;  // of the broker
+    std::string source;      // unique together with message_id
+    std::string message_id;  // the broker's id of the message
     std::string topic;
-    // Of the broker: what it keeps in order counts more than what the message says.
+    // Ordering key of the broker. The broker orders by it, so it takes precedence over the message.
     std::string ordering_key;
     Time published_at{};
 };
 
-// Texts come out as UTF-8 without NUL, whatever went in. Throws std::bad_alloc only.
+// Texts of the event are UTF-8 without NUL, whatever the message has. Throws std::bad_alloc only.
 Event decode_message(const std::map<std::string, std::string>& attributes, std::string body,
                      const Fallback& fallback);
 
-// The members of a JSON object, for brokers that have room for few attributes: texts as they are,
-// anything else as JSON. None: it is no object.
+// Returns the members of a JSON object, for brokers with room for few attributes: texts unchanged,
+// anything else as JSON. Returns std::nullopt if the text is not an object.
 std::optional<std::map<std::string, std::string>> members_of_json(std::string_view document);
 
-// The version 5 UUID (RFC 9562) of a name in the namespace of URLs.
+// Returns the version 5 UUID (RFC 9562) of a name in the namespace of URLs.
 std::string uuid_of_name(std::string_view name);
 
-// RFC 3339: '2023-11-14T22:13:20.123456Z'.
+// Parses RFC 3339: '2023-11-14T22:13:20.123456Z'.
 std::optional<Time> parse_time(std::string_view text);
 
 }  // namespace inbox

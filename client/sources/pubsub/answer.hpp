@@ -1,4 +1,4 @@
-// What a status of gRPC means here.
+// Interprets gRPC statuses of Pub/Sub.
 #pragma once
 
 #include <map>
@@ -8,17 +8,17 @@
 
 namespace inbox::pubsub {
 
-// 'NOT_FOUND: Resource not found (resource=billing)'
+// Returns 'NOT_FOUND: Resource not found (resource=billing)'.
 std::string describe(const grpc::Status& status);
 
-// No waiting mends it: the subscription cannot be used.
+// True if waiting cannot help: the subscription cannot be used.
 bool is_fatal(const grpc::Status& status);
 
-// The same request may work later.
+// True if the same request may succeed later.
 bool is_transient(const grpc::Status& status);
 
-// What became of single ack ids, where delivery is exactly once: a reason each, such as
-// PERMANENT_FAILURE_INVALID_ACK_ID. Those that are not mentioned are done.
+// The reasons why single ack ids failed, such as PERMANENT_FAILURE_INVALID_ACK_ID. They are given
+// only with exactly-once delivery. Ack ids that are not in the result succeeded.
 std::map<std::string, std::string> failed_ack_ids(const grpc::Status& status);
 
 bool is_transient_reason(const std::string& reason);

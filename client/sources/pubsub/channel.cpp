@@ -91,7 +91,7 @@ static std::string read_file(const std::string& name) {
     return text.str();
 }
 
-// Good for an hour each; renewed by gRPC.
+// Tokens are valid for an hour. gRPC renews them.
 static std::shared_ptr<grpc::CallCredentials> credentials_of_key(const std::string& file) {
     auto credentials = grpc::ServiceAccountJWTAccessCredentials(read_file(file), 3600);
     if (credentials == nullptr)
@@ -110,7 +110,7 @@ static std::shared_ptr<grpc::ChannelCredentials> make_credentials(const PubSubOp
                                                  credentials_of_key(options.key_file));
     auto credentials = grpc::GoogleDefaultCredentials();
     if (credentials == nullptr)
-        throw SourceError("there are no credentials of Google on this machine", false);
+        throw SourceError("no Google credentials on this machine", false);
     return credentials;
 }
 
@@ -118,11 +118,12 @@ std::shared_ptr<grpc::Channel> make_channel(const PubSubOptions& options) {
     const outbox::SignalsBlocked blocked;
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
-    // Not the pings, which servers count, but what comes with them: TCP gives up a connection on
-    // which a heartbeat was not acknowledged.
+    // Servers count pings, so these are rare. The option matters because of another setting that
+    // gRPC derives from it: TCP closes a connection on which a heartbeat is not acknowledged in
+    // time.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 360'000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
-    // Otherwise two sources of a process would share a connection, and its flow control.
+    // Otherwise two sources of a process would share a connection and its flow control.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const bool emulated = !options.emulator_host.empty();
     return grpc::CreateCustomChannel(emulated ? options.emulator_host : options.endpoint,

@@ -1,6 +1,6 @@
-// The calls to Pub/Sub, by the names it has for them.
+// The calls to Pub/Sub, with the names of its API.
 //
-// The stubs are untyped on purpose: generated ones would have to be in Google's package.
+// The stubs are untyped on purpose: generated stubs would have to be in Google's package.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace inbox::pubsub {
 
-// One call with one answer, nobody looks at which. Whoever starts it keeps it until it is done.
+// One call with one answer, whose content is ignored. Its creator keeps it until it is done.
 class Call {
   public:
     using Request = std::unique_ptr<google::protobuf::MessageLite>;
@@ -23,7 +23,7 @@ class Call {
     Call(std::string method, Request request)
         : method_(std::move(method)), request_(std::move(request)) {}
 
-    // `done` comes on a thread of gRPC.
+    // `done` is called on a thread of gRPC.
     void start(const std::shared_ptr<grpc::Channel>& channel, std::chrono::milliseconds limit,
                Done done);
     grpc::Status wait(const std::shared_ptr<grpc::Channel>& channel,
@@ -46,7 +46,7 @@ std::shared_ptr<Call> seek(const std::string& subscription, Time to);
 std::shared_ptr<Call> seek(const std::string& subscription, const std::string& snapshot);
 std::shared_ptr<Call> create_snapshot(const std::string& snapshot, const std::string& subscription);
 
-// Does not connect yet. Throws SourceError, not transient: there are no credentials.
+// Does not connect yet. Throws SourceError, not transient, if there are no credentials.
 std::shared_ptr<grpc::Channel> make_channel(const PubSubOptions& options);
 
 }  // namespace inbox::pubsub

@@ -1,4 +1,4 @@
-// gRPC, with what serializes messages of protobuf, which else generated stubs include.
+// Includes gRPC, and the serialization of protobuf messages that generated stubs would include.
 #pragma once
 
 #include <grpcpp/generic/generic_stub.h>

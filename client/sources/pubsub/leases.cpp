@@ -33,8 +33,8 @@ seconds Leases::deadline() const {
                     limits_.max_deadline);
 }
 
-// Somewhere in the middle of the lease, so that there is time for a second attempt, and so that
-// many consumers that began together do not all come at once.
+// Extends between a third and two thirds of the lease, so that there is time for a second attempt.
+// The random part keeps consumers that started together from sending at the same time.
 void Leases::plan_round(SteadyTime now, double part) {
     const std::chrono::duration<double> pause = deadline() * (1 + part) / 3;
     next_round_ = std::min(next_round_, now + std::chrono::duration_cast<Duration>(pause));

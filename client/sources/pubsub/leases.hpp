@@ -1,6 +1,6 @@
-// The messages that nobody has settled yet: how long a lease is, and when all are to be extended.
+// The leases of messages that are not settled: how long they are, and when to extend them.
 //
-// Times are given by the caller. Not thread-safe.
+// The caller gives the times. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -16,11 +16,11 @@ namespace inbox::pubsub {
 using SteadyTime = std::chrono::steady_clock::time_point;
 using Duration = std::chrono::steady_clock::duration;
 
-// How long messages took until they were acknowledged. Old ones count less and less.
+// The time that messages took to be acknowledged. Old values count less and less.
 class AckTimes {
   public:
     void add(Duration time);
-    // What 99 % did not exceed; 0: nothing is known.
+    // Returns the time that 99 % did not exceed, or 0 if none is known.
     std::chrono::seconds p99() const;
 
   private:
@@ -39,29 +39,30 @@ class Leases {
   public:
     explicit Leases(LeaseLimits limits) : limits_(limits) {}
 
-    // With exactly-once delivery leases are longer: one that is lost costs more.
+    // Makes leases longer: with exactly-once delivery, losing one costs more.
     void set_exactly_once(bool exactly_once) { exactly_once_ = exactly_once; }
 
-    // How long a lease that is taken or extended now is to last.
+    // Returns the length of a lease that is taken or extended now.
     std::chrono::seconds deadline() const;
 
-    // A message that came at `now` and is leased from then. `part`: a random number from 0 to 1.
+    // Adds a message whose lease starts at `now`. `part` is a random number from 0 to 1.
     void add(const std::string& ack_id, SteadyTime now, double part);
-    // It was acknowledged: that counts for deadline(). False: it is not held.
+    // Ends a lease by an acknowledgement, whose time counts for deadline(). Returns false if there
+    // is no such lease.
     bool acked(const std::string& ack_id, SteadyTime now);
-    // It was given back, or is nobody's any more.
+    // Ends a lease because its message was given back or lost.
     bool remove(const std::string& ack_id) { return held_.erase(ack_id) > 0; }
 
     bool has(const std::string& ack_id) const { return held_.contains(ack_id); }
     std::size_t size() const { return held_.size(); }
-    std::vector<std::string> all() const;  // in the order in which they came
+    std::vector<std::string> all() const;  // in the order of arrival
     void clear();
 
-    // When the leases are to be extended; max(): there are none.
+    // Time of the next round of extensions, or max() if there are no leases.
     SteadyTime next_round() const { return next_round_; }
     struct Round {
         std::vector<std::string> extend;
-        std::size_t expired = 0;  // not extended any more, but they may still be acknowledged
+        std::size_t expired = 0;  // no longer extended, but they may still be acknowledged
     };
     Round begin_round(SteadyTime now, double part);
 

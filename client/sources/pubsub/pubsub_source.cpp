@@ -41,7 +41,7 @@ class PubSubSource::Impl {
 
     void open() {
         close(std::chrono::milliseconds(0));
-        const outbox::SignalsBlocked blocked;  // for the thread this starts
+        const outbox::SignalsBlocked blocked;  // the constructor starts a thread
         auto session = std::make_shared<Session>(options_, log_);
         const std::lock_guard lock(mutex_);
         session_ = std::move(session);
@@ -60,7 +60,7 @@ class PubSubSource::Impl {
         add(stats_, session->stats());
     }
 
-    // Nothing: it is not open.
+    // Returns nullptr if the source is not open.
     std::shared_ptr<Session> session() const {
         const std::lock_guard lock(mutex_);
         return session_;
@@ -115,7 +115,7 @@ class PubSubSource::Impl {
     const std::string name_ = "pubsub://" + options_.project + '/' + options_.subscription;
     mutable std::mutex mutex_;
     std::shared_ptr<Session> session_;
-    PubSubStats stats_;  // of the sessions before
+    PubSubStats stats_;  // of earlier sessions
 };
 
 void PubSubSource::Impl::add(PubSubStats& to, const PubSubStats& more) {

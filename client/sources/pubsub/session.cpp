@@ -14,7 +14,7 @@ static constexpr std::chrono::milliseconds seek_limit = 60s;
 static constexpr Duration finish_limit = 1s;
 static constexpr std::chrono::milliseconds first_pause = 200ms;
 static constexpr std::chrono::milliseconds longest_pause = 30s;
-// A stream that lived so long was a good one, whether or not anything came.
+// A stream that lived this long was healthy, whether or not messages came.
 static constexpr Duration good_life = 30s;
 
 static std::string random_name() {
@@ -34,7 +34,7 @@ Session::Session(const PubSubOptions& options, Log log)
       channel_(make_channel(options)),
       pauses_(first_pause, longest_pause),
       leases_({options.min_ack_deadline, options.max_ack_deadline, options.max_lease}),
-      keeper_([this] { keep(); }) {}
+      housekeeper_([this] { keep_house(); }) {}
 
 Session::~Session() {
     close(0ms);
@@ -55,15 +55,15 @@ void Session::tell_notes(Lock& lock) {
 // The keeper
 // ---------------------------------------------------------------------------------------------
 
-void Session::keep() {
+void Session::keep_house() {
     Lock lock(mutex_);
-    while (!keeper_may_end_) {
+    while (!housekeeper_may_end_) {
         keep_stream(lock);
         extend_leases();
         send(lock);
         tell_notes(lock);
         const SteadyTime next = next_task();
-        if (keeper_may_end_ || next <= Clock::now())
+        if (housekeeper_may_end_ || next <= Clock::now())
             continue;
         if (next == SteadyTime::max())
             work_.wait(lock);
@@ -104,7 +104,7 @@ void Session::open_stream(Lock& lock) {
     StreamingPullRequest first;
     first.set_subscription(subscription_);
     first.set_client_id(client_id_);
-    // No less is taken here; what messages really get they are given when they come.
+    // The service accepts nothing shorter here. Each message gets its real lease when it arrives.
     first.set_stream_ack_deadline_seconds(
         static_cast<std::int32_t>(std::max(leases_.deadline(), std::chrono::seconds(10)).count()));
     first.set_max_outstanding_messages(
@@ -142,7 +142,7 @@ void Session::extend_leases() {
 
 void Session::send(Lock& lock) {
     while (std::optional<Batch> batch = settlements_.next(Clock::now())) {
-        // Settled meanwhile: an extension would undo that.
+        // Messages settled meanwhile must be left out: an extension would undo that.
         if (batch->action == Action::extend)
             std::erase_if(batch->ack_ids, [&](auto& ack_id) { return !leases_.has(ack_id); });
         if (batch->ack_ids.empty()) {
@@ -178,7 +178,7 @@ bool Session::is_full(double part) const {
 bool Session::take(std::uint64_t stream, StreamingPullResponse& response) {
     const Lock lock(mutex_);
     const SteadyTime now = Clock::now();
-    if (stream != stream_number_) {  // and is to end: these came too late
+    if (stream != stream_number_) {  // it must end, and these came too late
         for (const ReceivedMessage& message : response.received_messages())
             settlements_.add(Action::nack, message.ack_id(), now);
         work_.notify_one();
@@ -239,7 +239,7 @@ void Session::stream_ended(std::uint64_t stream, const grpc::Status& status) {
     const SteadyTime now = Clock::now();
     if (now - stream_since_ >= good_life)
         pauses_.reset();
-    // The service ends streams now and then, to move them; that is nothing to be told.
+    // The service ends streams now and then to move them. That needs no warning.
     const Level level = pauses_.steps() == 0 ? Level::debug : Level::warning;
     const std::chrono::milliseconds pause = pauses_.next();
     note(level, "the stream ended, and is opened again in " + std::to_string(pause.count()) +
@@ -248,7 +248,8 @@ void Session::stream_ended(std::uint64_t stream, const grpc::Status& status) {
     work_.notify_one();
 }
 
-// So that what is given back, or sought, is not sent on a stream that nobody reads any more.
+// Ends the stream before messages are given back or a seek. Otherwise the service would send them
+// on a stream that is no longer read.
 void Session::end_stream(Lock& lock, Duration limit) {
     suspended_ = true;
     stream_number_++;
@@ -284,7 +285,7 @@ grpc::Status Session::seek(Call& call) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// What is done with messages
+// Messages
 // ---------------------------------------------------------------------------------------------
 
 std::vector<ReceivedMessage> Session::receive(std::size_t max_messages,
@@ -345,7 +346,7 @@ void Session::give_back(const std::string& ack_id, const std::string& key,
     leases_.remove(ack_id);
 }
 
-// Nobody may have these before what was given back of their keys.
+// These messages must not be received before the ones of their keys that were given back.
 void Session::give_back_waiting(const std::set<std::string>& keys, SteadyTime now) {
     std::erase_if(waiting_, [&](const ReceivedMessage& message) {
         const std::string& key = message.message().ordering_key();
@@ -358,7 +359,7 @@ void Session::give_back_waiting(const std::set<std::string>& keys, SteadyTime no
     });
 }
 
-// What nobody has received.
+// Gives back the messages that were read and not received.
 void Session::give_back_read(SteadyTime now) {
     for (const ReceivedMessage& message : waiting_)
         give_back(message.ack_id(), {}, {}, now);
@@ -392,7 +393,7 @@ void Session::answered(Batch batch, const grpc::Status& status) {
             continue;
         }
         const bool transient = alone ? is_transient_reason(reason->second) : is_transient(status);
-        // In what order others are confirmed meanwhile nobody knows: these are not waited for.
+        // The order in which the others will be confirmed is unknown, so these are not tried again.
         if (batch.action == Action::extend && refuse(ack_id, transient, now))
             continue;
         (transient ? again : lost).ack_ids.push_back(ack_id);
@@ -414,7 +415,8 @@ void Session::taken(Action action, const std::string& ack_id, SteadyTime now) {
         hand_over(std::move(confirmed.mapped()), now);
 }
 
-// A message that is not confirmed is nobody's. False: it is confirmed.
+// A message whose lease is not confirmed may belong to another consumer. Returns false if it was
+// confirmed before.
 bool Session::refuse(const std::string& ack_id, bool transient, SteadyTime now) {
     const auto node = unconfirmed_.extract(ack_id);
     if (node.empty())
@@ -459,7 +461,7 @@ void Session::give_up(const Batch& batch, const std::string& why) {
 
 void Session::close(std::chrono::milliseconds limit) {
     Lock lock(mutex_);
-    if (!keeper_.joinable())
+    if (!housekeeper_.joinable())
         return;
     closing_ = true;
     arrived_.notify_all();
@@ -475,10 +477,10 @@ void Session::close(std::chrono::milliseconds limit) {
     work_.notify_one();
     quiet_.wait_until(lock, until, [&] { return settlements_.idle(); });
 
-    keeper_may_end_ = true;
+    housekeeper_may_end_ = true;
     work_.notify_one();
     lock.unlock();
-    keeper_.join();
+    housekeeper_.join();
     lock.lock();
     const auto calls = calls_;
     lock.unlock();

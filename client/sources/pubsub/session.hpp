@@ -1,8 +1,31 @@
-// A subscription that is being read: the stream, the leases of what came, and what is to be said
-// about it.
+// Reads one subscription: keeps its stream open, extends the leases of its messages, and sends
+// their settlements.
 //
-// One thread of its own, the keeper, starts whatever is due: streams, heartbeats, extensions,
-// acknowledgements. It waits for nothing but its next task; answers come on threads of gRPC.
+// Protocol. All state is under mutex_. The mutex is released before every call into gRPC, a Stream
+// or the log, so callbacks of gRPC may lock it, and a log may call stats().
+//
+// * The housekeeper, a thread of the session, starts everything that is due: streams, heartbeats,
+//   extensions, settlements. It waits only for the time of its next task or for `work_`.
+// * Threads of gRPC deliver results: take() messages, stream_ended(), and answered() the result of
+//   a settlement. They change state and notify; they start nothing.
+// * Threads of the caller: receive(), ack() and nack() change state and notify the housekeeper.
+//   seek() and close() also end the stream, and wait.
+//
+// A message has a lease in `leases_` from take() until it is settled or lost. With exactly-once
+// delivery it first stays in `unconfirmed_`, until answered() confirms its first extension. Then it
+// is in `waiting_`, until receive() hands it out. ack() and nack() remove the lease and add a
+// settlement. A message without a lease is not ours, so settling it again has no effect, and send()
+// drops its extension. Settlements keeps an extension from overtaking a request that gives back.
+//
+// Streams have numbers. A callback with a number other than `stream_number_` belongs to a stream
+// that was replaced: its messages are given back at once, and its end changes nothing else.
+//
+// When the limits are reached, take() returns false, which stops reading, and sets `paused_`. The
+// thread that makes room clears `paused_` and sets `to_resume_`; then the housekeeper calls
+// Stream::resume(), once for each refusal. Stream::finish() and cancel() resume by themselves.
+//
+// When the housekeeper has ended, `calls_` is empty and `streams_alive_` is 0, no callback refers
+// to the session any longer. close() waits for that, so the session may be destroyed after it.
 #pragma once
 
 #include <condition_variable>
@@ -29,7 +52,7 @@ class Session {
   public:
     // Throws SourceError.
     Session(const PubSubOptions& options, Log log);
-    // What close() has not done is left.
+    // Calls close(0 ms), which abandons settlements that were not sent.
     ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
@@ -37,7 +60,8 @@ class Session {
     std::vector<ReceivedMessage> receive(std::size_t max_messages, std::chrono::milliseconds wait);
     void ack(std::span<const Delivery> deliveries);
     void nack(std::span<const Delivery> deliveries);
-    // What was read and not received is given back: it comes again if it is still to come then.
+    // Messages that were read and not received are given back. They come again if the position
+    // after the seek includes them.
     grpc::Status seek(Call& call);
     void close(std::chrono::milliseconds limit);
 
@@ -46,7 +70,7 @@ class Session {
 
   private:
     using Lock = std::unique_lock<std::mutex>;
-    void keep();
+    void keep_house();
     void keep_stream(Lock& lock);
     void open_stream(Lock& lock);
     void extend_leases();
@@ -72,51 +96,51 @@ class Session {
     void give_back_read(SteadyTime now);
     void end_stream(Lock& lock, Duration limit);
     double part() { return std::uniform_real_distribution<>(0, 1)(random_); }
-    // What is to be told is told when nothing is locked: a log may ask for stats().
+    // Notes a text for the log. It is logged after the mutex is released.
     void note(Level level, std::string text) { notes_.push_back({level, std::move(text)}); }
     void tell_notes(Lock& lock);
 
     const PubSubOptions options_;
     const Log log_;
-    const std::string subscription_;  // as Pub/Sub calls it
+    const std::string subscription_;  // its full name in the API
     const std::string client_id_;
     const std::shared_ptr<grpc::Channel> channel_;
 
     mutable std::mutex mutex_;
-    std::condition_variable arrived_;  // for receive()
-    std::condition_variable work_;     // for the keeper
-    std::condition_variable quiet_;    // for close()
+    std::condition_variable arrived_;  // notifies receive()
+    std::condition_variable work_;     // notifies the housekeeper
+    std::condition_variable quiet_;    // notifies close() and end_stream()
     std::minstd_rand random_{std::random_device{}()};
     PubSubStats stats_;
     std::vector<std::pair<Level, std::string>> notes_;
     bool closing_ = false;
-    bool keeper_may_end_ = false;
+    bool housekeeper_may_end_ = false;
     std::string fatal_;
 
-    std::shared_ptr<Stream> stream_;  // none: another is opened at reopen_at_
+    std::shared_ptr<Stream> stream_;  // nullptr if the next one is to be opened at reopen_at_
     std::uint64_t stream_number_ = 0;
-    std::size_t streams_alive_ = 0;  // with those that have been replaced
+    std::size_t streams_alive_ = 0;  // including replaced ones
     SteadyTime reopen_at_ = SteadyTime::min();
-    bool suspended_ = false;  // no other is opened
+    bool suspended_ = false;  // no new stream is opened
     SteadyTime stream_since_{};
     SteadyTime heartbeat_at_{};
     Backoff pauses_;       // between streams that fail in a row
-    bool paused_ = false;  // nothing is read
+    bool paused_ = false;  // reading is stopped
     bool to_resume_ = false;
 
     bool exactly_once_ = false;
     bool ordered_ = false;
     Leases leases_;
     KeyOrder key_order_;
-    // Exactly once: the lease must be confirmed before a message is anybody's.
+    // Exactly-once delivery: messages whose lease the service has not confirmed.
     std::unordered_map<std::string, ReceivedMessage> unconfirmed_;
     std::deque<ReceivedMessage> waiting_;  // for receive()
-    std::size_t read_bytes_ = 0;           // of the two above
+    std::size_t read_bytes_ = 0;           // size of `unconfirmed_` and `waiting_`
 
     Settlements settlements_;
-    std::array<std::shared_ptr<Call>, Settlements::lanes> calls_;  // under way, of settlements
+    std::array<std::shared_ptr<Call>, Settlements::lanes> calls_;  // settlements under way
 
-    std::thread keeper_;
+    std::thread housekeeper_;
 };
 
 }  // namespace inbox::pubsub

@@ -7,14 +7,14 @@ namespace inbox::pubsub {
 
 using namespace std::chrono_literals;
 
-// Extending cannot wait, and giving back is rare.
+// Pause for more settlements to gather. Extensions do not wait, and nacks are rare.
 static constexpr Duration gather_time = 10ms;
 
 static constexpr Duration first_pause = 200ms;
 static constexpr Duration longest_pause = 30s;
 
-// For how long it is worth trying: an extension is followed by the next anyway, and a message that
-// was not given back comes again when its lease ends.
+// Time after which a settlement is no longer sent. A lost extension is followed by the next one,
+// and a message whose nack was lost comes again when its lease ends.
 static Duration patience(Action action) {
     return action == Action::ack ? Duration(10min) : Duration(1min);
 }
@@ -61,7 +61,7 @@ std::optional<Batch> Settlements::take(Action action, SteadyTime now) {
     Batch batch{.action = action, .since = now};
     std::size_t bytes = 0;
     while (!queue.empty() && batch.ack_ids.size() < max_ids) {
-        bytes += queue.front().ack_id.size() + 4;  // with its tag and length
+        bytes += queue.front().ack_id.size() + 4;  // with tag and length
         if (bytes > max_bytes && !batch.ack_ids.empty())
             break;
         batch.ack_ids.push_back(std::move(queue.front().ack_id));

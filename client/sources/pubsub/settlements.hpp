@@ -1,10 +1,11 @@
-// What is to be said to the service about messages: acknowledged, given back, extended. Gathered
-// for a moment, cut into requests that are not too large, and sent again when that may help.
+// Settlements to send to the service: messages to acknowledge, to give back, and to extend. They
+// are gathered for a moment, cut into requests of limited size, and sent again if that may help.
 //
-// Requests that change deadlines go one after the other, because one that extends must not overtake
-// one that was sent before and gives back; so do acknowledgements, because meanwhile more gather.
+// Nacks and extensions share one lane, which has one request at a time: an extension must not
+// overtake an earlier nack of the same message. Acknowledgements are sent one request at a time
+// too, because more of them gather meanwhile.
 //
-// Times are given by the caller. Not thread-safe.
+// The caller gives the times. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -25,35 +26,35 @@ enum class Action { ack, nack, extend };
 struct Batch {
     Action action = Action::ack;
     std::vector<std::string> ack_ids{};
-    int attempts = 0;    // that failed
-    SteadyTime since{};  // when the first was made
+    int attempts = 0;    // failed ones
+    SteadyTime since{};  // time of the first attempt
 };
 
 class Settlements {
   public:
-    // One request at a time of each.
+    // Each lane has at most one request at a time.
     static constexpr std::size_t lanes = 2;
     static std::size_t lane(Action action) { return action == Action::ack ? 0 : 1; }
 
     void add(Action action, const std::string& ack_id, SteadyTime now);
 
-    // When next() will have something, if nothing changes; max(): never.
+    // Time at which next() will return a request if nothing changes, or max().
     SteadyTime due() const;
-    // A request to send. Its kind has no other until done() was called.
+    // Returns a request to send, if any. Its lane has no other one until done() is called.
     std::optional<Batch> next(SteadyTime now);
     void done(Action action) { busy_[lane(action)] = false; }
 
-    // These of its messages may work later. `part`: a random number from 0 to 1. False: that was
-    // the last attempt.
+    // Schedules messages of a failed request for another attempt. `part` is a random number from 0
+    // to 1. Returns false if there is no further attempt.
     bool again(Batch batch, SteadyTime now, double part);
 
-    // Everything is due at once.
+    // Makes everything due at once.
     void hurry(SteadyTime now);
     bool idle() const;
     void clear();
 
     static constexpr std::size_t max_ids = 1000;
-    // The service takes 512 KiB; a part of it is the name of the subscription.
+    // The service accepts 512 KiB, which includes the name of the subscription.
     static constexpr std::size_t max_bytes = 500'000;
 
   private:

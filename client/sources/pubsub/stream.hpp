@@ -1,8 +1,11 @@
-// One StreamingPull: messages come, heartbeats go. When it has ended another is made.
+// One StreamingPull: messages come, heartbeats go. After its end another one is made.
 //
-// gRPC allows one read and one write at a time, and wants to be told (by a hold) that such may
-// begin from outside its callbacks. The hold ends with the first read that fails, because then the
-// stream has ended, but not before a write that is under way.
+// Protocol. gRPC allows one read and one write at a time, which `reading_` and `writing_` record.
+// They start as true, because start() begins one of each, so finish() may be called even before
+// start(). Both are begun outside of gRPC's callbacks too, so gRPC needs a hold on the stream. The
+// hold is released after the first read that fails, because the stream has ended then, but not
+// before a write that is under way has ended. mutex_ guards the flags. It is never held during a
+// call into gRPC or a callback of the session.
 #pragma once
 
 #include <functional>
@@ -16,25 +19,26 @@ namespace inbox::pubsub {
 
 class Stream final : public grpc::ClientBidiReactor<StreamingPullRequest, StreamingPullResponse> {
   public:
-    // Both come on threads of gRPC. False: no more until resume().
+    // Both are called on threads of gRPC. Take returns false to stop reading until resume().
     using Take = std::function<bool(StreamingPullResponse&)>;
-    // The last call of all.
+    // The last call. The stream is not used afterwards.
     using Ended = std::function<void(const grpc::Status&)>;
 
     Stream(StreamingPullRequest first, Take take, Ended ended)
         : request_(std::move(first)), take_(std::move(take)), ended_callback_(std::move(ended)) {}
 
-    // The stream keeps itself until it has ended.
+    // The stream owns itself until it has ended.
     static void start(const std::shared_ptr<Stream>& stream,
                       const std::shared_ptr<grpc::Channel>& channel);
 
-    // Once for each time that Take said no.
+    // Must be called once for each time that Take returned false.
     void resume();
-    // Nothing, if one is still under way.
+    // Does nothing if a write is under way.
     void send_heartbeat();
 
-    // Asks the service to end the stream, which lets it know that what it sends now is lost; Take
-    // must say yes from then on, so that the end is seen. cancel() does not ask.
+    // finish() asks the service to end the stream, so that the service knows that later messages
+    // are lost. cancel() ends it without asking. Take must return true from then on, so that the
+    // end is noticed.
     void finish();
     void cancel();
 
@@ -51,9 +55,9 @@ class Stream final : public grpc::ClientBidiReactor<StreamingPullRequest, Stream
     const Ended ended_callback_;
     std::shared_ptr<Stream> self_;
 
-    std::mutex mutex_;  // for what follows; not held while gRPC is called
+    std::mutex mutex_;  // for the following members; not held while gRPC is called
     bool reading_ = true;
-    bool resumed_ = false;  // before the read was known to be over
+    bool resumed_ = false;  // resume() was called before the read had ended
     bool writing_ = true;
     bool finishing_ = false;
     bool ended_ = false;

@@ -33,7 +33,7 @@ std::vector<Delivery> Claims::take(std::size_t most) {
     return taken;
 }
 
-// From here on it is not extended.
+// Removes a message from those that are extended.
 Claims::Parting Claims::part(const std::string& handle, Micros now) {
     const auto found = held_.find(handle);
     if (found == held_.end())
@@ -79,8 +79,9 @@ void Claims::give_back_all(Micros now) {
 // Requests
 // ---------------------------------------------------------------------------------------------
 
-// Extensions first: they cannot wait. What is released in order goes in one request after the
-// other; and not while an extension of it is under way, which could come after it.
+// Extensions come first, because they cannot wait. With ordering, releases are sent one request
+// after the other, and not while an extension of the same message is under way, which might arrive
+// later.
 std::optional<Claims::Batch> Claims::next(Micros now) {
     if (!due_.empty() && due_.begin()->first <= now)
         return extensions(now);
@@ -108,7 +109,7 @@ Claims::Batch Claims::partings(Change change, std::deque<Parting>& queue, Micros
     return batch;
 }
 
-// With those that would be due soon: a request takes ten.
+// Includes messages that are due soon, because a request has room for ten.
 Claims::Batch Claims::extensions(Micros now) {
     Batch batch{Change::extend, {}, {}, now};
     while (!due_.empty() && due_.begin()->first <= now + visibility_ / 8 &&

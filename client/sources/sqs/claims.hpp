@@ -1,6 +1,6 @@
-// What of a queue is ours for now: which messages wait to be handed out, which are in somebody's
-// hands, which claims have to be extended, and what is to be deleted or given back. Knows neither
-// network nor threads.
+// The messages of a queue that this source has claimed: those waiting to be handed out, those
+// handed out, and the changes to send: extensions, deletions and releases. Knows neither network
+// nor threads.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,22 @@ namespace inbox::sqs {
 
 class Claims {
   public:
-    enum class Change { remove, release, extend };  // release: it is visible to all again
-    // What one request is to change.
+    // Release makes a message visible to all consumers again.
+    enum class Change { remove, release, extend };
+    // Changes for one request.
     struct Batch {
         Change change;
         std::vector<std::string> handles;
-        std::vector<outbox::Micros> until;  // of each: later there is no point in it
+        std::vector<outbox::Micros> until;  // for each: time after which the change is useless
         outbox::Micros sent_at;
     };
     enum class Answer {
         done,
-        failed,  // perhaps not the next time
-        lost,    // the message is not ours any more
+        failed,  // another attempt may succeed
+        lost,    // another consumer may have the message
     };
 
-    // `order`: messages with one ordering key come back in their order, as FIFO queues have it.
+    // With `order`, messages of one ordering key come back in their order, as in FIFO queues.
     Claims(bool order, outbox::Micros visibility) : order_(order), visibility_(visibility) {}
 
     void add(std::vector<Delivery> deliveries, outbox::Micros now);
@@ -41,27 +42,27 @@ class Claims {
     std::vector<Delivery> take(std::size_t most);
 
     void ack(std::span<const Delivery> deliveries, outbox::Micros now);
-    // Where order counts, also gives back what was received behind them and is not handed out.
+    // With `order`, also gives back messages that were received behind these and not handed out.
     void nack(std::span<const Delivery> deliveries, outbox::Micros now);
     void give_back_all(outbox::Micros now);
 
-    // What is to be sent now; nothing, if there is nothing. settle() with an answer for each
-    // handle; none: the request failed.
+    // Returns changes to send now, if any. Call settle() with an answer for each handle, or without
+    // answers if the request failed.
     std::optional<Batch> next(outbox::Micros now);
-    // Returns how many messages were lost.
+    // Returns the number of messages that were lost.
     std::size_t settle(const Batch& batch, const std::vector<Answer>& answers, outbox::Micros now);
-    // When next() will have something, if nothing else happens.
+    // Time at which next() will return changes if nothing else happens.
     outbox::Micros deadline() const;
-    // Nothing is left to be deleted or given back.
+    // True if nothing is left to be deleted or given back.
     bool is_settled() const { return removals_.empty() && releases_.empty() && sent_ == 0; }
     std::size_t unsettled() const { return removals_.size() + releases_.size() + sent_; }
 
   private:
-    using Due = std::multimap<outbox::Micros, std::string>;  // when, which handle
+    using Due = std::multimap<outbox::Micros, std::string>;  // time and handle
     struct Held {
-        std::uint64_t number;  // in order of receipt
-        outbox::Micros until;  // so long it is ours
-        Due::iterator due;     // of its extension; end: one is under way
+        std::uint64_t number;  // in the order of receipt
+        outbox::Micros until;  // end of the claim
+        Due::iterator due;     // of its extension; end() while one is under way
     };
     struct Parting {
         std::string handle;
@@ -78,11 +79,11 @@ class Claims {
     outbox::Micros visibility_;
     std::uint64_t received_ = 0;
     std::deque<Delivery> buffered_;
-    std::map<std::string, Held> held_;  // by handle, the buffered ones as well
+    std::map<std::string, Held> held_;  // by handle, with those that are not handed out yet
     Due due_;
-    std::set<std::string> extending_;  // under way
+    std::set<std::string> extending_;  // extensions under way
     std::deque<Parting> removals_, releases_;
-    std::size_t sent_ = 0;  // of both, under way
+    std::size_t sent_ = 0;  // deletions and releases under way
     bool releasing_ = false;
 };
 

@@ -12,8 +12,8 @@ namespace inbox::sqs {
 using outbox::json_member;
 using outbox::json_text;
 
-// What SNS puts around a message unless the queue subscribed with RawMessageDelivery. Returns the
-// name of the topic; empty: it is no envelope, and the message is as it was.
+// Removes the envelope that SNS adds unless the queue subscribed with RawMessageDelivery. Returns
+// the name of the topic, or an empty name without a change if there is no envelope.
 static std::string unwrap(Message& message) {
     if (!message.attributes.empty() || !message.body.starts_with('{'))
         return "";
@@ -36,7 +36,7 @@ static std::string unwrap(Message& message) {
     return topic.substr(topic.rfind(':') + 1);
 }
 
-// Undoes `encoding` of the sinks (docs/sqs.md). What makes no sense stays as it is.
+// Undoes the `encoding` of the sinks (docs/sqs.md). A body that cannot be decoded stays as it is.
 static void decode_body(Message& message) {
     const auto found = message.attributes.find("encoding");
     if (found == message.attributes.end())
@@ -54,7 +54,7 @@ static void decode_body(Message& message) {
     message.attributes.erase(found);
 }
 
-// A message has room for ten attributes: the sinks put all headers into one.
+// A message has room for ten attributes, so the sinks put all headers into one.
 static void decode_headers(Event& event) {
     const auto found = event.headers.find("headers");
     if (found == event.headers.end())
@@ -90,7 +90,7 @@ Delivery delivery_from(Message message, const std::string& source, const std::st
                                      .ordering_key = fifo ? message.group : "",
                                      .published_at = message.sent_at});
     decode_headers(delivery.event);
-    // The group of an event that has no ordering key: see docs/sqs.md.
+    // Events without an ordering key have their id as the group: see docs/sqs.md.
     if (delivery.event.ordering_key == delivery.event.id)
         delivery.event.ordering_key.clear();
     return delivery;

@@ -1,5 +1,5 @@
-// A message of SQS as a delivery: one of pg_outbox's sinks sqs and sns, raw or in the envelope of
-// SNS, or anybody's.
+// Turns a message of SQS into a delivery. The message may come from pg_outbox's sinks sqs and sns,
+// with or without the envelope of SNS, or from any other sender.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace inbox::sqs {
 
-// `source`: the subscription; `queue`: its name, the topic unless the message says another. Of a
-// standard queue the groups mean no order.
+// `source` is the subscription. `queue` is its name, which is used as the topic unless the message
+// has one. Without `fifo` the groups of messages mean no order.
 Delivery delivery_from(Message message, const std::string& source, const std::string& queue,
                        bool fifo);
 

@@ -34,10 +34,10 @@ std::string receive_request(const ReceiveRequest& request) {
     append_member(body, "VisibilityTimeout", request.visibility.count());
     if (!request.attempt_id.empty())
         append_member(body, "ReceiveRequestAttemptId", request.attempt_id);
-    // Under its old name as well: servers for tests may know only one of them.
-    return body +
-           R"(,"MessageSystemAttributeNames":["SentTimestamp","MessageGroupId"],)"
-           R"("AttributeNames":["SentTimestamp","MessageGroupId"],"MessageAttributeNames":["All"]})";
+    // Asks under the old name too: servers for tests may know only one of the two.
+    return body + R"(,"MessageSystemAttributeNames":["SentTimestamp","MessageGroupId"],)"
+                  R"("AttributeNames":["SentTimestamp","MessageGroupId"],)"
+                  R"("MessageAttributeNames":["All"]})";
 }
 
 static std::string attribute_value(const Json::Value& attribute) {

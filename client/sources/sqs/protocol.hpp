@@ -1,4 +1,4 @@
-// What is asked of SQS for a consumer, and its answers. What a sink needs is in
+// The requests of a consumer to SQS, and their answers. Those of a sink are in
 // lib/cloud/aws/sqs_protocol.hpp.
 #pragma once
 
@@ -18,10 +18,10 @@ constexpr std::size_t most_per_request = 10;
 
 struct Message {
     std::string id;
-    std::string receipt_handle;  // by which it is deleted, or made visible
+    std::string receipt_handle;  // identifies the message when it is deleted or made visible
     std::string body;
     std::map<std::string, std::string> attributes{};
-    std::string group{};  // empty: none
+    std::string group{};  // empty if it has none
     Time sent_at{};
 };
 
@@ -29,13 +29,13 @@ struct ReceiveRequest {
     std::string_view queue_url;
     std::chrono::seconds wait;
     std::chrono::seconds visibility;
-    std::string_view attempt_id;  // of FIFO queues; empty: none
+    std::string_view attempt_id;  // for FIFO queues; may be empty
 };
 std::string receive_request(const ReceiveRequest& request);
-// std::nullopt: not an answer to this request.
+// Returns std::nullopt if the body is not an answer to this request.
 std::optional<std::vector<Message>> parse_messages(std::string_view body);
 
-// The id of an entry is its index, as outbox::parse_sqs_answer() has it.
+// The id of an entry is its index, as in outbox::parse_sqs_answer().
 std::string delete_request(std::string_view queue_url, std::span<const std::string> handles);
 std::string visibility_request(std::string_view queue_url, std::span<const std::string> handles,
                                std::chrono::seconds visibility);

@@ -13,7 +13,7 @@ namespace inbox::sqs {
 
 using outbox::Micros;
 
-// Ten messages of 1 MiB, whose characters may all be escaped.
+// Enough for ten messages of 1 MiB in which all characters are escaped.
 static constexpr std::size_t kept_messages = 64 * 1024 * 1024;
 
 static constexpr std::size_t most_other_connections = 8;
@@ -103,7 +103,7 @@ std::size_t Service::under_way(Request::Kind kind) const {
                                                   [&](const auto& r) { return r->kind == kind; }));
 }
 
-// Codes of requests that came too often; SQS gives them status 400, too.
+// True for codes of requests that came too often. SQS gives them status 400 too.
 static bool is_throttling(int status, std::string_view code) {
     return status == 429 || code.find("hrottl") != std::string_view::npos || code == "OverLimit" ||
            code == "RequestLimitExceeded";

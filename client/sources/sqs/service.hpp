@@ -1,4 +1,4 @@
-// Requests to SQS, signed, side by side, without waiting: for one thread with a loop.
+// Sends signed requests to SQS side by side, without blocking, for one thread with a loop.
 #pragma once
 
 #include <functional>
@@ -17,36 +17,37 @@ namespace inbox::sqs {
 
 struct Request : outbox::Exchange {
     enum class Kind { look_up, poll, change } kind = Kind::look_up;
-    std::string attempt_id;  // of a poll; empty: none
+    std::string attempt_id;  // of a poll; may be empty
     Claims::Batch batch;     // of a change
 };
 
 class Service {
   public:
-    // `poll`: how much longer than others a poll may take.
+    // `poll` is the time that a poll may take longer than other requests.
     Service(const outbox::AwsOptions& aws, outbox::TransportOptions transport,
             const outbox::Clock& clock, outbox::Micros poll);
     ~Service();
 
-    // Readable, or past the deadline: step() has something to do.
+    // If the descriptor is readable or the deadline has passed, step() has something to do.
     int descriptor() const { return epoll_; }
     outbox::Micros deadline() const;
 
-    // Whether requests can be signed; begins to fetch the keys if not.
+    // Returns whether requests can be signed. Starts to fetch the keys if not.
     outbox::Credentials::State need_keys(outbox::Micros now) { return keys_.need(now); }
     const std::string& keys_error() const { return keys_.error(); }
 
-    // `body` stands in the request's buffer, which is not to be touched until step() returns it.
+    // `body` is in the request's buffer, which must not be changed until step() returns the
+    // request.
     void send(std::unique_ptr<Request> request, std::string_view action);
     std::vector<std::unique_ptr<Request>> step(outbox::Micros now);
-    // Polls under way are given up.
+    // Abandons the polls under way.
     void drop_polls();
     std::size_t under_way(Request::Kind kind) const;
 
-    // Of an answer that is no success.
+    // An answer that is not a success.
     struct Failure {
         std::string text;
-        bool refused;  // the service answered that it cannot, and will not unless something changes
+        bool refused;  // the service refuses, and will refuse again unless something changes
         outbox::Micros retry_after;
     };
     Failure failure_of(const Request& request);
@@ -63,7 +64,8 @@ class Service {
     int epoll_;
     outbox::AwsService service_;
     outbox::AwsCredentials keys_;
-    std::vector<std::unique_ptr<Request>> requests_;  // before the transports that hold them
+    // Declared before the transports, which refer to them.
+    std::vector<std::unique_ptr<Request>> requests_;
     std::unique_ptr<outbox::Transport> polls_, others_;
     std::vector<outbox::Exchange*> done_;
 };

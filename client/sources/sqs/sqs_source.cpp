@@ -37,7 +37,7 @@ void check_ranges(const SqsOptions& options) {
                 "retry_base must be more than 0, and retry_max not less");
 }
 
-// https://sqs.eu-west-1.amazonaws.com/123456789012/orders taken apart.
+// Parses https://sqs.eu-west-1.amazonaws.com/123456789012/orders.
 void take_queue_url(SqsOptions& options, sqs::Place& place) {
     const outbox::Result<outbox::Url> url = outbox::Url::parse(options.queue);
     const std::size_t name = url ? url.value().path.rfind('/') + 1 : 0;
@@ -66,7 +66,7 @@ void check(const std::optional<outbox::Error>& error) {
         refuse(error->message + (error->detail.empty() ? "" : ": ") + error->detail);
 }
 
-// Empty: it is not given.
+// Checks a value unless it is empty.
 void check_given(const outbox::OptionSpec& spec, const std::string& value) {
     if (!value.empty())
         check(outbox::check_value(spec, value));
@@ -79,7 +79,7 @@ outbox::Micros time_limit(const outbox::OptionSpec& spec, milliseconds time) {
 
 outbox::TransportOptions transport_of(const SqsOptions& options) {
     check_given(outbox::ca_file_option, options.ca_file);
-    return {.allowed_hosts = std::nullopt,  // the process may connect anywhere
+    return {.allowed_hosts = std::nullopt,  // the process may connect to any host
             .connect_timeout = time_limit(outbox::connect_timeout_option, options.connect_timeout),
             .request_timeout = time_limit(outbox::request_timeout_option, options.request_timeout),
             .ca_file = options.ca_file,
@@ -165,8 +165,8 @@ void SqsSource::nack(std::span<const Delivery> deliveries) {
 
 void SqsSource::seek(Time) {
     throw SourceError(
-        "SQS keeps nothing of what was received, and cannot go back; have it sent once more, by "
-        "outbox.replay() of the database it comes from",
+        "SQS does not keep received messages, so it cannot seek; send them again with "
+        "outbox.replay() in the database that they come from",
         false);
 }
 

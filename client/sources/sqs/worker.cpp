@@ -24,9 +24,9 @@ using outbox::Micros;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Requests that delete and so on, side by side.
+// Limit of delete and visibility requests under way.
 static constexpr std::size_t most_changes = 8;
-// So often in a row the service says that a poll is not possible until it is believed.
+// After this many refusals of polls in a row the source fails.
 static constexpr int most_refusals = 3;
 
 static Micros micros(microseconds time) {
@@ -69,11 +69,11 @@ void Worker::wake() {
     [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
 }
 
-// What is held stays so: its claims do not depend on a connection.
+// Messages stay claimed, because claims do not depend on a connection.
 void Worker::open(const Log& log) {
     std::unique_lock lock(mutex_);
     failure_.reset();
-    if (ended_) {  // not by close(): something had failed badly
+    if (ended_) {  // the thread ended by an exception, not by close()
         lock.unlock();
         thread_.join();
         lock.lock();
@@ -93,7 +93,7 @@ void Worker::start(const Log& log) {
     close_by_ = outbox::never;
     poll_at_ = change_at_ = 0;
     refusals_ = 0;
-    const outbox::SignalsBlocked blocked;  // they are for the program's own threads
+    const outbox::SignalsBlocked blocked;  // signals are for the program's own threads
     thread_ = std::thread([this] { run(); });
 }
 
@@ -167,25 +167,29 @@ void Worker::run() {
     service_.reset();
 }
 
+// Closing: whether nothing is left to be settled, or no time.
+bool Worker::may_end(Micros now) {
+    service_->drop_polls();
+    if (!claims_.is_settled() && now < close_by_)
+        return false;
+    if (!claims_.is_settled())
+        note(Level::warning, std::to_string(claims_.unsettled()) +
+                                 " messages could not be settled before the end");
+    return true;
+}
+
 bool Worker::turn() {
-    Micros until;
+    std::optional<Micros> until;
     {
         const std::lock_guard lock(mutex_);
         const Micros now = clock_.now();
-        if (phase_ == Phase::closing) {
-            service_->drop_polls();
-            if (claims_.is_settled() || now >= close_by_) {
-                if (!claims_.is_settled())
-                    note(Level::warning, std::to_string(claims_.unsettled()) +
-                                             " messages could not be settled before the end");
-                tell();
-                return false;
-            }
-        }
-        until = std::min({send_changes(now), send_polls(now), close_by_});
+        if (phase_ != Phase::closing || !may_end(now))
+            until = std::min({send_changes(now), send_polls(now), close_by_});
     }
     tell();
-    wait(until);
+    if (!until)
+        return false;
+    wait(*until);
     for (const auto& request : service_->step(clock_.now())) {
         const std::lock_guard lock(mutex_);
         finish(*request, clock_.now());
@@ -203,8 +207,8 @@ void Worker::wait(Micros until) {
     [[maybe_unused]] const ssize_t taken = read(wake_, &count, sizeof count);
 }
 
-// These send what can be sent, and return when there will be more; an answer may bring more at any
-// time.
+// Both send the requests that can be sent, and return the time when there will be more. An answer
+// may make more possible at any time.
 Micros Worker::send_changes(Micros now) {
     if (claims_.deadline() > now && claims_.is_settled())
         return claims_.deadline();
@@ -238,7 +242,7 @@ bool Worker::wants_to_receive() const {
     if (queue_url_.empty())
         return service_->under_way(Request::Kind::look_up) == 0;
     const std::size_t coming =
-        (service_->under_way(Request::Kind::poll) + 1) * most_per_request;  // with one more
+        (service_->under_way(Request::Kind::poll) + 1) * most_per_request;  // with one more poll
     return claims_.buffered() + coming <= pollers_ * most_per_request;
 }
 
@@ -270,8 +274,8 @@ static std::string new_attempt_id() {
     return id;
 }
 
-// A FIFO queue gives a poll whose answer was lost the same messages again; else their groups would
-// have to wait until they are visible.
+// If the answer to a poll was lost, a FIFO queue gives the same messages to a poll with the same
+// attempt id. Otherwise their groups would wait until the messages are visible again.
 void Worker::poll() {
     auto request = std::make_unique<Request>();
     request->kind = Request::Kind::poll;
@@ -356,7 +360,7 @@ void Worker::poll_failed(const Request& request, Micros now) {
     const std::string text = "cannot receive from queue \"" + place_.queue + "\": " + failure.text;
     if (request.status == 0 && request.reached && place_.fifo)
         lost_attempts_.push_back(request.attempt_id);
-    if (now < poll_at_)  // another one has failed at the same time
+    if (now < poll_at_)  // another poll failed at the same time
         return;
     poll_at_ = now + std::max(poll_pauses_.next(), failure.retry_after);
     refusals_ = failure.refused ? refusals_ + 1 : 0;
@@ -419,7 +423,7 @@ void Worker::change_failed(const Request& request, Micros now) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// What others are told
+// Failures and notes
 // ---------------------------------------------------------------------------------------------
 
 void Worker::fail(std::string message, bool transient) {
@@ -431,7 +435,7 @@ void Worker::note(Level level, std::string message) {
     notes_.emplace_back(level, std::move(message));
 }
 
-// Not under the mutex: what is called is not ours.
+// Not called under the mutex: the log is foreign code.
 void Worker::tell() {
     for (const auto& [level, message] : std::exchange(notes_, {}))
         if (log_)

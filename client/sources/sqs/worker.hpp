@@ -1,9 +1,13 @@
-// The thread that does all work on the network: polls, extends, deletes, gives back.
+// The thread of an SQS source. It does all work on the network: polls, extends, deletes, gives
+// back.
 //
-// Other threads never call the service. They change `claims_` under the mutex (receive, ack, nack) and
-// wake the thread, which takes the next request from there, sends it without holding the mutex, and
-// enters the result. Results are looked up by receipt handle, so one that arrives after its message was
-// settled changes nothing.
+// Protocol. Other threads never call the service. receive(), ack() and nack() change `claims_`
+// under the mutex and wake the thread. The thread takes the next change from `claims_` and starts
+// its request under the mutex, which does not block. It works and waits on the network without the
+// mutex, and enters the result under the mutex again. Results are looked up by receipt handle, so a
+// result that arrives after its message was settled changes nothing. `changed_` is notified when
+// messages have arrived, when the queue is known, and after a failure; `failure_` stays until the
+// next open(). Members of the thread are written by start() only while no thread runs.
 #pragma once
 
 #include <chrono>
@@ -27,9 +31,9 @@ namespace inbox::sqs {
 struct Place {
     outbox::AwsOptions aws;
     outbox::TransportOptions transport;
-    std::string queue;      // its name
-    std::string queue_url;  // empty: the service is asked for it
-    std::string account;    // whose it is; empty: that of the keys
+    std::string queue;      // name
+    std::string queue_url;  // empty if the service must be asked for it
+    std::string account;    // of its owner; empty for the account of the keys
     std::string subscription;
     bool fifo = false;
 };
@@ -65,6 +69,7 @@ class Worker {
     [[noreturn]] void raise();
 
     void run();
+    bool may_end(outbox::Micros now);
     bool turn();
     void wait(outbox::Micros until);
     outbox::Micros send_changes(outbox::Micros now);
@@ -90,27 +95,27 @@ class Worker {
     const std::size_t pollers_;
     const outbox::SystemClock clock_;
     int wake_;   // an eventfd
-    int epoll_;  // of it and the service
+    int epoll_;  // of wake_ and the service
     std::thread thread_;
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    // Under the mutex.
+    // These are guarded by the mutex.
     Phase phase_ = Phase::closed;
     Claims claims_;
     std::string queue_url_;
-    std::optional<Failure> failure_;  // nothing is received until open() is called again
+    std::optional<Failure> failure_;  // nothing is received until the next open()
     outbox::Micros close_by_ = outbox::never;
-    bool ended_ = false;  // the thread has nothing more to do
+    bool ended_ = false;  // the thread has ended by itself
 
-    // Of the thread.
+    // These belong to the thread.
     Log log_;
     std::optional<Service> service_;
     bool has_worked_ = false;
     int refusals_ = 0;  // in a row
     outbox::Backoff poll_pauses_, change_pauses_;
-    outbox::Micros poll_at_ = 0, change_at_ = 0;  // not before
-    std::vector<std::string> lost_attempts_;      // polls whose answer did not arrive
+    outbox::Micros poll_at_ = 0, change_at_ = 0;  // earliest times of the next requests
+    std::vector<std::string> lost_attempts_;      // attempt ids of polls without an answer
     std::vector<std::pair<Level, std::string>> notes_;
 };
 

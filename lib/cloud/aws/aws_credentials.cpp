@@ -26,7 +26,7 @@ AwsCredentials::AwsCredentials(AwsOptions options, Micros request_timeout, const
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 AwsCredentials::~AwsCredentials() {
-    transport_.reset();  // it holds the exchange
+    transport_.reset();  // first, because it refers to the exchange
     if (epoll_ >= 0)
         close(epoll_);
 }
@@ -50,7 +50,7 @@ Credentials::State AwsCredentials::state() const {
     return transport_ != nullptr ? State::pending : State::failed;
 }
 
-// Those that are still good are used while others are fetched, and when that fails.
+// Keys that are still valid are used while new ones are fetched, and if that fails.
 Credentials::State AwsCredentials::need(Micros now) {
     if (transport_ == nullptr && (!are_usable() || are_worth_renewing(now)))
         fetch(now);
@@ -90,7 +90,7 @@ void AwsCredentials::fetch_from_mapping() {
         take({options_.access_key_id, options_.secret_access_key, options_.session_token});
 }
 
-// The first that is meant counts, whether it works or not.
+// The first source that is configured counts, even if it does not work.
 void AwsCredentials::fetch_from_platform() {
     const std::string profile = environment_("AWS_PROFILE");
     const bool found =
@@ -99,7 +99,7 @@ void AwsCredentials::fetch_from_platform() {
         fetch_from_file(profile.empty() ? "default" : profile, !profile.empty()) ||
         fetch_from(container_source(environment_)) || fetch_from(instance_source(environment_));
     if (!found)
-        fail("there are none, neither in the user mapping nor from the server's platform");
+        fail("none in the user mapping, and none from the platform of the server");
 }
 
 bool AwsCredentials::fetch_from_environment() {
@@ -114,7 +114,7 @@ bool AwsCredentials::fetch_from_environment() {
     return true;
 }
 
-// False: the file has none, and does not have to.
+// Returns false if the file has no keys and is not required.
 bool AwsCredentials::fetch_from_file(const std::string& name, bool required) {
     std::string path = environment_("AWS_SHARED_CREDENTIALS_FILE");
     if (path.empty())
@@ -132,13 +132,13 @@ bool AwsCredentials::fetch_from_file(const std::string& name, bool required) {
     }
     if (required)
         fail(profile.found ? "profile \"" + name +
-                                 "\" has no access key with its secret; others "
-                                 "than these are not supported"
-                           : "there is no profile \"" + name + "\" in \"" + path + "\"");
+                                 "\" has no access key and secret; other kinds of credentials "
+                                 "are not supported"
+                           : "profile \"" + name + "\" does not exist in \"" + path + "\"");
     return required;
 }
 
-// False: it is not meant.
+// Returns false if the source is not configured.
 bool AwsCredentials::fetch_from(std::optional<Result<KeySource>> source) {
     if (!source)
         return false;
@@ -174,7 +174,7 @@ void AwsCredentials::start(KeySource source) {
     advance();
 }
 
-// To the next request, or the end.
+// Makes the next request, or ends.
 void AwsCredentials::advance() {
     exchange_.content.body = {};
     Result<std::optional<AwsKeys>> next = source_->next(exchange_);
@@ -191,7 +191,7 @@ void AwsCredentials::advance() {
 void AwsCredentials::take(AwsKeys keys) {
     keys_ = std::move(keys);
     rejected_ = false;
-    error_ = are_usable() ? "" : "no AWS credentials: those that were given have expired";
+    error_ = are_usable() ? "" : "no AWS credentials: the keys have expired";
     stop();
 }
 

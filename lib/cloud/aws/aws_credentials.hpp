@@ -1,5 +1,5 @@
-// The keys that requests to AWS are signed with: from the user mapping, or what the platform of the
-// server gives, where the destination may have that.
+// The keys that sign requests to AWS. They come from the user mapping or, if the destination is
+// allowed to use it, from the platform of the server.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,12 @@
 
 namespace outbox {
 
-// That of this process.
+// Reads the environment of this process.
 std::string environment_variable(const char* name);
 
 class AwsCredentials final : public Credentials {
   public:
-    // `request_timeout`: of a request to STS. Other sources answer at once.
+    // `request_timeout` is for requests to STS. All other sources answer at once.
     AwsCredentials(AwsOptions options, Micros request_timeout, const Clock& clock,
                    Environment environment = environment_variable);
     ~AwsCredentials() override;
@@ -33,11 +33,12 @@ class AwsCredentials final : public Credentials {
     void rejected() noexcept override { rejected_ = true; }
     const std::string& error() const noexcept override { return error_; }
 
-    // The last there were; from when the state was ready for the first time.
+    // The last keys. Must not be called before the state was `ready` once.
     const AwsKeys& keys() const { return *keys_; }
 
   private:
-    // They are renewed from so long before they expire, at most so often, when they are needed.
+    // Keys are renewed from `renew_before` their expiry on, when they are needed, and at most every
+    // `renew_every`.
     static constexpr Micros renew_before = seconds(15 * 60);
     static constexpr Micros renew_every = seconds(60);
 
@@ -68,7 +69,7 @@ class AwsCredentials final : public Credentials {
     Micros renew_at_ = never;
     std::string error_;
 
-    // While they are being fetched.
+    // Only while keys are being fetched.
     std::optional<KeySource> source_;
     std::unique_ptr<Transport> transport_;
     Exchange exchange_;

@@ -16,7 +16,7 @@ std::optional<Error> check_aws_url(const Url& url, std::string_view example, boo
     const std::string account = account_in(url);
     if (account.empty() ? !needs_account : is_aws_account(account))
         return std::nullopt;
-    return Error{ErrorKind::invalid_value, "URL names no account", "",
+    return Error{ErrorKind::invalid_value, "URL does not name an account", "",
                  "Write the twelve digits of the account behind the region, as in "
                  "\"sns://eu-west-1/123456789012\"."};
 }

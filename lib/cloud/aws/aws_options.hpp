@@ -1,4 +1,4 @@
-// Options of services of AWS: where they are, and the keys to sign with. Nothing here needs a library.
+// Options of AWS services: their address, and the keys to sign with. Nothing here needs a library.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,10 @@ enum class AwsKind { sqs, sns };
 
 struct AwsOptions {
     std::string region;
-    std::string account;   // twelve digits; empty: that of the keys
-    std::string endpoint;  // in place of the service's own address; empty: none
+    std::string account;   // twelve digits; empty for the account of the keys
+    std::string endpoint;  // replaces the address of the service; may be empty
 
-    // If there are neither keys nor a profile, those that the platform of the process provides.
+    // If there are neither keys nor a profile, the keys come from the platform of the process.
     std::string access_key_id, secret_access_key, session_token;
     std::string profile;
     bool may_use_platform_keys = true;
@@ -27,7 +27,7 @@ inline constexpr OptionSpec access_key_id_option{.name = "access_key_id",
                                                  .description = "id of an access key"};
 inline constexpr OptionSpec secret_access_key_option{.name = "secret_access_key",
                                                      .place = OptionPlace::user_mapping,
-                                                     .description = "the secret of that key",
+                                                     .description = "secret of that access key",
                                                      .secret = true};
 inline constexpr OptionSpec session_token_option{
     .name = "session_token",
@@ -46,10 +46,10 @@ inline constexpr std::array aws_url_parameters{endpoint_parameter};
 
 bool is_aws_account(std::string_view text) noexcept;
 
-// "<scheme>://<region>[/<account>][?endpoint=<URL>]"
+// Checks "<scheme>://<region>[/<account>][?endpoint=<URL>]".
 std::optional<Error> check_aws_url(const Url& url, std::string_view example, bool needs_account);
 
-// Those of a destination with such a URL.
+// The options of a destination with such a URL.
 AwsOptions aws_options(const Destination& destination);
 
 }  // namespace outbox

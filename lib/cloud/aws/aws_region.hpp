@@ -1,4 +1,4 @@
-// Where the services of a region are, and what its part of AWS is called.
+// Addresses and partitions of AWS regions.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ inline bool is_in_china(std::string_view region) {
     return region.starts_with("cn-");
 }
 
-// The partition, as it stands in ARNs.
+// The partition of a region, as in ARNs.
 inline std::string_view partition_of(std::string_view region) {
     if (is_in_china(region))
         return "aws-cn";

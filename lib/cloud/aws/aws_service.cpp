@@ -70,7 +70,7 @@ void AwsService::sign(Exchange& exchange, const AwsKeys& keys, Micros unix_now,
     };
     for (const HeaderField& field : fields)
         append(field);
-    fields.push_back({"Host", host_});  // the transport sends it
+    fields.push_back({"Host", host_});  // signed here, added by the transport
     append({"Authorization", signature_.authorization(
                                  {.headers = fields, .body = exchange.content.body}, keys, time)});
 }

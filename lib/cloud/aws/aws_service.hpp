@@ -1,5 +1,5 @@
-// SQS or SNS in one region: where it is, what requests call a queue or a topic there, and how requests
-// are signed.
+// SQS or SNS in one region: its address, the names of queues and topics in requests, and the
+// signing of requests.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@
 
 namespace outbox {
 
-// What the two differ in beside their protocol.
+// The differences between the two, besides their protocols.
 struct AwsTraits {
     std::string_view name;   // in addresses and signatures
     std::string_view title;  // in messages
-    std::string_view place;  // where events go
+    std::string_view place;  // where events go: "queue" or "topic"
     std::string_view content_type;
-    std::size_t most_bytes;  // of a message, and of all in a request
+    std::size_t most_bytes;  // limit of a message, and of all messages of a request
     std::size_t longest_name;
 };
 
@@ -27,20 +27,20 @@ class AwsService {
     AwsService(AwsKind kind, const AwsOptions& options);
 
     const AwsTraits& traits() const noexcept { return traits_; }
-    const std::string& url() const noexcept { return url_; }  // without a slash at its end
-    // "queue "orders"", at the beginning of an error: a destination may have many.
+    const std::string& url() const noexcept { return url_; }  // without a slash at the end
+    // Returns "queue "orders"", the beginning of an error: a destination may have many queues.
     std::string subject(std::string_view name) const;
-    // What requests call it: a URL, or an ARN. Empty: only the service knows.
+    // Returns the name in requests: a URL or an ARN. It is empty if only the service knows it.
     std::string address_of(std::string_view name) const;
 
-    // Makes the headers of a request whose body stands in the buffer. `action`: of SQS; that of SNS
-    // stands in the body.
+    // Makes the headers of a request whose body is in the buffer. `action` is for SQS only; SNS has
+    // it in the body.
     void sign(Exchange& exchange, const AwsKeys& keys, Micros unix_now,
               std::string_view action = {});
 
     AwsFailure failure_in(std::string_view body) const;
-    // One line about an answer that is no success. Whoever repeats the session token, be it as a
-    // part of what he says should have been signed, is not quoted.
+    // Describes an answer that is not a success, in one line. If the answer repeats the session
+    // token, which is part of what was signed, the answer is not quoted.
     static std::string describe(const Exchange& exchange, AwsFailure failure, const AwsKeys& keys);
 
   private:

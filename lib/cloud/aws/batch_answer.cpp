@@ -11,12 +11,12 @@ namespace outbox {
 namespace {
 
 enum class Meaning {
-    credentials,  // they are no good, others may be
-    signature,    // so are they, and further lines of the message quote what was signed
-    lane,         // the queue or topic, its key, or our permission for it
-    destination,  // whatever is sent
+    credentials,  // they are invalid; others may be valid
+    signature,    // the same, and further lines of the message quote the signed text
+    lane,         // the queue or topic, its encryption key, or our permission for it
+    destination,  // any request would fail
     throttled,
-    never,  // this message will not be taken, now or later
+    never,  // this message will never be accepted
     message,
     server,
 };
@@ -26,8 +26,8 @@ struct Code {
     Meaning meaning;
 };
 
-// Both services', and those that any of AWS may give. The names for one thing differ between
-// protocols.
+// Codes of both services, and codes common to all of AWS. Protocols have different names for the
+// same error.
 constexpr std::array codes{
     Code{"ExpiredToken", Meaning::credentials},
     Code{"ExpiredTokenException", Meaning::credentials},
@@ -96,7 +96,7 @@ std::optional<Meaning> meaning_of(std::string_view code) {
                                     [&](const Code& known) { return known.name == code; });
     if (known != codes.end())
         return known->meaning;
-    // The key that encrypts the queue or topic: KmsDisabled, KMSAccessDenied, and more.
+    // Errors of the key that encrypts the queue or topic: KmsDisabled, KMSAccessDenied, and more.
     if (equal_ignoring_case(code.substr(0, 3), "kms"))
         return Meaning::lane;
     return std::nullopt;

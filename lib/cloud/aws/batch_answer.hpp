@@ -1,4 +1,4 @@
-// What SQS and SNS say about a batch, whichever way they write it.
+// The answers of SQS and SNS to a batch, whichever protocol they use.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace outbox {
 
-// Why a request, or an entry of one, came to nothing.
+// The reason why a request, or an entry of one, failed.
 struct AwsFailure {
-    std::string code;  // without its namespace; empty: the answer names none
+    std::string code;  // without its namespace; empty if the answer has none
     std::string message;
     bool sender_fault = false;
 };
 
-// Of "com.amazonaws.sqs#QueueDoesNotExist" or "AWS.SimpleQueueService.NonExistentQueue" the last
-// part.
+// Returns the last part of "com.amazonaws.sqs#QueueDoesNotExist" or
+// "AWS.SimpleQueueService.NonExistentQueue".
 std::string_view without_namespace(std::string_view code);
 
 struct EntryAnswer {
@@ -27,25 +27,25 @@ struct EntryAnswer {
     std::string message_id;
     AwsFailure failure;
 };
-using BatchAnswer = std::vector<EntryAnswer>;  // one for each event, in order
+using BatchAnswer = std::vector<EntryAnswer>;  // one per event, in order
 
 struct AwsVerdict {
     Fate fate = Fate::failed;
     bool permanent = false;
-    bool bad_credentials = false;  // others may do
+    bool bad_credentials = false;  // other credentials may work
     Scope scope = Scope::destination;
 };
 
-// Of a request: `status` is that of the answer, and decides where nothing is known of the code.
+// Judges a request. `status` is the HTTP status, which decides if the code is unknown.
 AwsVerdict verdict_of_request(int status, std::string_view code);
-// Of an entry of a request that was answered with 200.
+// Judges an entry of a request that was answered with 200.
 AwsVerdict verdict_of_entry(const AwsFailure& failure);
 
-// "QueueDoesNotExist: The specified queue does not exist." One line; what a service says
-// should have been signed is left out, for it holds the session token.
+// Returns "QueueDoesNotExist: The specified queue does not exist." in one line. Omits the text that
+// should have been signed, because it contains the session token.
 std::string explain(const AwsFailure& failure);
 
-// The entry an id of an answer stands for; nothing: none that was asked for. An id is the index.
+// Returns the entry with this id, or nullptr if the request had none. Ids are indexes.
 EntryAnswer* entry_of(BatchAnswer& answer, std::string_view id);
 
 }  // namespace outbox

@@ -1,4 +1,4 @@
-// Forms, the bodies of requests in AWS's query protocol.
+// Writes forms, the bodies of requests in the query protocol of AWS.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace outbox {
 
-// Another field of a form: "&name=value". The name needs no encoding.
+// Appends a field: "&name=value". The name must not need encoding.
 inline void append_form_field(std::string& out, std::string_view name, std::string_view value) {
     if (!out.empty())
         out += '&';

@@ -20,14 +20,14 @@ namespace outbox {
 
 using Keys = Result<std::optional<AwsKeys>>;
 
-// These answer at once, or are not there.
+// Timeout of local sources. They answer at once, or do not exist.
 static constexpr Micros local_timeout = seconds(2);
 
 static Error unavailable(std::string message) {
     return {ErrorKind::unavailable, std::move(message)};
 }
 
-// Goes into a header line or the path of a request.
+// The text will be part of a header line or of the path of a request.
 static bool is_plain(std::string_view text) {
     return !text.empty() &&
            std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
@@ -58,7 +58,7 @@ static Keys keys_from(std::string id, std::string secret, std::string token,
     return std::optional(AwsKeys{std::move(id), std::move(secret), std::move(token), *expires});
 }
 
-// As the container's agent and the metadata service answer.
+// Reads the answer of a container's agent or of the metadata service.
 static Keys keys_from_json(const Exchange& exchange) {
     const std::optional<Json::Value> root = parse_json(exchange.body);
     if (!root)
@@ -67,7 +67,7 @@ static Keys keys_from_json(const Exchange& exchange) {
                      json_text(*root, "Token"), json_text(*root, "Expiration"));
 }
 
-// Not the body: nobody knows what it might hold.
+// Omits the body, because it may contain keys.
 static Error refusal(const Exchange& exchange) {
     return unavailable(exchange.status == 0 ? printable(exchange.error)
                                             : "HTTP " + std::to_string(exchange.status));
@@ -146,7 +146,7 @@ bool is_container_host(const std::string& host) {
     return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-// Empty: none.
+// Returns an empty token if none is configured.
 static Result<std::string> container_token(const Environment& environment) {
     const std::string file = environment("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
     if (file.empty())

@@ -1,4 +1,4 @@
-// The shared credentials file of AWS's own tools: sections for profiles, keys and values.
+// Reads the shared credentials file of AWS tools: sections for profiles, with keys and values.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@ namespace outbox {
 
 struct Profile {
     bool found = false;
-    AwsKeys keys;  // either is empty where the profile does not say
+    AwsKeys keys;  // members are empty if the profile does not set them
 };
 
 Profile find_profile(std::string_view text, std::string_view name);

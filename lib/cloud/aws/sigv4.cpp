@@ -19,11 +19,11 @@ constexpr std::string_view algorithm = "AWS4-HMAC-SHA256";
 constexpr std::string_view terminator = "aws4_request";
 
 struct CanonicalHeader {
-    std::string name;  // lower case
+    std::string name;  // in lower case
     std::string value;
 };
 
-// Without blanks around it, and with one for each run of them inside.
+// Removes blanks at both ends, and replaces each run of blanks inside by one.
 std::string folded(std::string_view value) {
     std::string out;
     for (char c : trim(value))
@@ -32,7 +32,7 @@ std::string folded(std::string_view value) {
     return out;
 }
 
-// Sorted by name; the values of a name that comes more than once joined in their order.
+// Sorts headers by name, and joins the values of repeated names in their order.
 std::vector<CanonicalHeader> canonical_headers(const std::vector<HeaderField>& fields) {
     std::vector<CanonicalHeader> headers;
     for (const HeaderField& field : fields) {
@@ -62,7 +62,7 @@ std::string signed_headers(const std::vector<CanonicalHeader>& headers) {
     return names;
 }
 
-// Without empty and dot segments (RFC 3986, section 5.2.4), percent-encoded.
+// Removes empty and dot segments (RFC 3986, section 5.2.4), and percent-encodes the rest.
 std::string canonical_path(std::string_view path) {
     std::vector<std::string_view> segments;
     const bool is_directory = path.ends_with('/') || path.ends_with("/.") || path.ends_with("/..");
@@ -84,7 +84,7 @@ std::string canonical_path(std::string_view path) {
     return out;
 }
 
-// Encoded anew, so that there is one way to write it, and sorted.
+// Decodes and encodes the query again, so that there is one way to write it, and sorts it.
 std::string canonical_query(std::string_view query) {
     const auto encoded = [](std::string_view text) {
         std::string out;

@@ -1,7 +1,20 @@
-// AWS Signature Version 4: what a request proves with that its sender has the secret key.
+// AWS Signature Version 4. It proves that the sender of a request has the secret key.
 //
-// Our own and not libcurl's, which signs some requests wrongly before 8.10, and which could not
-// sign what goes over the direct transport.
+// This is our own code and not libcurl's CURLOPT_AWS_SIGV4, for two reasons. Over plain http
+// libcurl only connects (net/direct_transport.cpp), so it has nothing to sign. And libcurl 7.88
+// (Debian 12) signs some requests wrongly. These were measured against a verifier of our own; in
+// brackets is the version that fixes each:
+//
+// * a header that is removed, such as "Expect:" in curl_transport.cpp, is signed but not sent
+//   (8.3.0)
+// * a query that is not sorted (8.3.0), or that has a name without a value (8.5.0)
+// * a path with percent-encoded characters (8.9.0)
+// * headers where one name is the beginning of another (8.10.0)
+//
+// Requests to SQS and SNS meet only the first one: they are POSTs to "/" without a query. So this
+// code can be dropped when the oldest supported libcurl is 8.3 (8.10 for other services) and all
+// requests go through libcurl's multi interface. Today the oldest one is 7.85, which also signs a
+// port in Host wrongly (7.86.0).
 #pragma once
 
 #include <array>
@@ -16,7 +29,7 @@ namespace outbox {
 struct AwsKeys {
     std::string access_key_id;
     std::string secret_access_key;
-    std::string session_token;  // empty: none, they are long-lived
+    std::string session_token;  // empty for long-lived keys
     Micros expires = never;     // since the Unix epoch
 };
 
@@ -25,12 +38,12 @@ struct HeaderField {
     std::string_view value;
 };
 
-// A request as far as it is signed.
+// The signed parts of a request.
 struct SignedRequest {
     std::string_view method = "POST";
     std::string_view path = "/";  // not percent-encoded
     std::string_view query{};     // percent-encoded, as it is sent
-    // All that are signed, Host and X-Amz-Date among them, in any order.
+    // All signed headers, Host and X-Amz-Date included, in any order.
     std::vector<HeaderField> headers{};
     std::string_view body{};
 };
@@ -39,7 +52,7 @@ class Sigv4 {
   public:
     Sigv4(std::string region, std::string service);
 
-    // The value of the header Authorization. `time` is that of the header X-Amz-Date. May throw
+    // Returns the value of the header Authorization. `time` is the value of X-Amz-Date. May throw
     // std::bad_alloc.
     std::string authorization(const SignedRequest& request, const AwsKeys& keys,
                               std::string_view time);
@@ -51,15 +64,15 @@ class Sigv4 {
 
     const std::string region_;
     const std::string service_;
-    // Derived from the secret, the same for a day.
+    // Derived from the secret; the same for a day.
     std::string secret_, day_;
     Digest signing_key_{};
 };
 
-// As X-Amz-Date has it: 20150830T123600Z.
+// Returns the value of X-Amz-Date: 20150830T123600Z.
 std::string basic_timestamp(Micros unix_time);
 
-// What is hashed of a request; for tests, and to compare with what a service says it should be.
+// Returns the text that is hashed. For tests, and to compare with the text in a service's answer.
 std::string canonical_request(const SignedRequest& request);
 
 }  // namespace outbox

@@ -1,4 +1,4 @@
-// SNS: the query protocol. A request is a form, its answer XML.
+// The query protocol of SNS: a request is a form, its answer is XML.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,14 @@
 
 namespace outbox {
 
-// Returns the result of each entry of a PublishBatch; std::nullopt: not an answer to this request.
+// Returns the result of each entry of a PublishBatch, or std::nullopt if the body is not an answer
+// to this request.
 std::optional<BatchAnswer> parse_sns_answer(std::string_view body, std::size_t entries);
 
-// GetTopicAttributes.
+// Makes the request GetTopicAttributes.
 std::string sns_attributes_request(std::string_view topic_arn);
 
-// Of any service that speaks this protocol.
+// Reads an error of any service that uses this protocol.
 AwsFailure parse_query_failure(std::string_view body);
 
 }  // namespace outbox

@@ -5,7 +5,7 @@
 
 namespace outbox {
 
-// Calls each(entry, object) for the objects in an array that name an entry of the request.
+// Calls each(entry, object) for each object of an array that names an entry of the request.
 template <class Each>
 static void for_each_entry(BatchAnswer& answer, const Json::Value* list, Each each) {
     if (list == nullptr || !list->isArray())

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int max_depth = 16;
 
-// The name between "&" and ";".
+// `name` is the text between "&" and ";".
 bool append_entity(std::string& out, std::string_view name) {
     if (name.starts_with('#')) {
         const bool is_hex = name.starts_with("#x");
@@ -67,7 +67,8 @@ class Parser {
         return true;
     }
 
-    // Blanks, comments and processing instructions, around the root. False: one does not end.
+    // Skips blanks, comments and processing instructions around the root. Returns false if one has
+    // no end.
     bool skip_between() {
         while (true) {
             rest_.remove_prefix(std::min(rest_.size(), rest_.find_first_not_of(" \t\r\n")));
@@ -113,7 +114,7 @@ class Parser {
         return false;
     }
 
-    // Up to and including the end tag.
+    // Reads up to the end tag and over it.
     bool content(XmlElement& out, int depth_left) {
         while (true) {
             if (!text(out.text))

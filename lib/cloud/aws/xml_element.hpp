@@ -1,5 +1,5 @@
-// XML as the query protocol of AWS answers with: elements and texts. Attributes are skipped; a
-// document with a DTD, with other entities than XML's own, or nested too deeply is malformed.
+// Parses the XML of AWS's query protocol: elements and texts. Attributes are skipped. A document
+// with a DTD, with entities other than XML's own, or nested too deeply is malformed.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,14 @@ namespace outbox {
 
 struct XmlElement {
     std::string name;
-    std::string text;  // of its own, not of the elements in it
+    std::string text;  // without the texts of its children
     std::vector<XmlElement> children;
 
-    // The first of this name; an empty element where there is none.
+    // Returns the first child of this name, or an empty element.
     const XmlElement& child(std::string_view name) const;
 };
 
-// Nothing: malformed.
+// Returns std::nullopt if the document is malformed.
 std::optional<XmlElement> parse_xml(std::string_view document);
 
 }  // namespace outbox

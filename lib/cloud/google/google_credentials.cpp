@@ -17,12 +17,12 @@ namespace outbox {
 namespace {
 
 constexpr const char* pubsub_scope = "https://www.googleapis.com/auth/pubsub";
-constexpr std::int64_t token_lifetime = 3600;  // seconds: the longest there is
-constexpr Micros renew_ahead = seconds(225);   // as Google's own clients do
+constexpr std::int64_t token_lifetime = 3600;  // in seconds; the longest that Google accepts
+constexpr Micros renew_ahead = seconds(225);   // like Google's own clients
 constexpr Micros renew_again = seconds(10);    // after a renewal that failed
 constexpr std::size_t longest_token = 16 * 1024;
 
-// A token and how long it is good for. It is renewed when it is needed, not while nothing is sent.
+// The lifetime of a token. A token is renewed when it is needed, not while nothing is sent.
 class Lease {
   public:
     void begin(Micros now, Micros lifetime) {
@@ -40,7 +40,7 @@ class Lease {
     Micros renew_ = 0;
 };
 
-// A token that is there, or a reason why there never will be one.
+// A fixed token, or the reason why there is none.
 class FixedCredentials final : public GoogleCredentials {
   public:
     static std::unique_ptr<GoogleCredentials> token(const std::string& token) {
@@ -59,11 +59,12 @@ class FixedCredentials final : public GoogleCredentials {
     void rejected() noexcept override {}
 };
 
-// The key of a service account, which signs tokens by itself. It is read when it is needed, and
-// again after the service would not have it: a file may have been replaced.
+// Tokens signed with the key of a service account. The key is read when it is needed, and again
+// after the service rejected a token, because the file may have been replaced.
 class KeyCredentials final : public GoogleCredentials {
   public:
-    // `name`: what the key is called in errors. `text` or, if that is empty, `path`.
+    // `name` is the name of the key in errors. The key is `text` or, if that is empty, the file
+    // `path`.
     KeyCredentials(const Clock& clock, std::string name, std::string text, std::string path)
         : clock_(clock), name_(std::move(name)), text_(std::move(text)), path_(std::move(path)) {}
     ~KeyCredentials() override { OPENSSL_cleanse(text_.data(), text_.size()); }
@@ -89,7 +90,7 @@ class KeyCredentials final : public GoogleCredentials {
         const std::optional<std::string> token =
             account_->sign_token(pubsub_scope, clock_.unix_now() / seconds(1), token_lifetime);
         if (!token) {
-            error_ = name_ + " cannot be signed with";
+            error_ = name_ + " cannot sign a token";
             return false;
         }
         authorization_ = "Bearer " + *token;
@@ -125,7 +126,7 @@ class KeyCredentials final : public GoogleCredentials {
     Lease lease_;
 };
 
-// The token of the machine's service account, which its metadata server hands out.
+// Tokens of the machine's service account, from its metadata server.
 class MetadataCredentials final : public GoogleCredentials {
   public:
     MetadataCredentials(const Clock& clock, const std::string& host) {
@@ -201,7 +202,7 @@ class MetadataCredentials final : public GoogleCredentials {
             !token.empty() && lifetime != nullptr && lifetime->isInt() && lifetime->asInt() > 0 &&
             std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c < 0x7f; });
         if (!usable)
-            return fail("its answer is not what it should be");
+            return fail("its answer is malformed");
         authorization_ = "Bearer " + token;
         lease_.begin(now, seconds(lifetime->asInt()));
         return true;

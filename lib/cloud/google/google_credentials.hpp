@@ -1,10 +1,10 @@
-// Who a destination of Google's is told we are: a bearer token, from
+// The identity that a Google destination presents: a bearer token from
 //
 //   1. the user mapping: `token`, `key` or `key_file`
 //   2. GOOGLE_APPLICATION_CREDENTIALS of the server's environment
 //   3. the metadata server of the machine (GCE_METADATA_HOST, or metadata.google.internal)
 //
-// The last two are the identity of the server process, which only superusers may lend.
+// The last two belong to the server process. Only superusers may let a destination use them.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace outbox {
 
 class GoogleCredentials : public Credentials {
   public:
-    // While they are ready: the value of the header Authorization.
+    // The value of the header Authorization, while the state is `ready`.
     const std::string& authorization() const noexcept { return authorization_; }
     const std::string& error() const noexcept final { return error_; }
 

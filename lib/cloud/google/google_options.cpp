@@ -9,7 +9,7 @@ std::optional<Error> check_google_key(const OptionSpec& spec, std::string_view v
         return std::nullopt;
     return Error{ErrorKind::invalid_value,
                  "option \"" + std::string(spec.name) + "\" must not be empty", "",
-                 "It is the text of the key file of a service account."};
+                 "Set it to the text of the key file of a service account."};
 }
 
 GoogleOptions google_options(const Destination& destination) {

@@ -1,4 +1,4 @@
-// Options of Google's services: what to prove one's identity with. Nothing here needs a library.
+// Options for the identity that Google's services see. Nothing here needs a library.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 namespace outbox {
 
 struct GoogleOptions {
-    // The first of these that is not empty counts. If there is none, the identity that the platform
-    // gives the process.
+    // The first of these that is not empty counts. If all are empty, the identity comes from the
+    // platform of the process.
     std::string token;
     std::string key;       // text of the key file of a service account
-    std::string key_file;  // its path
+    std::string key_file;  // path of such a file
     bool may_use_platform_identity = true;
 };
 
-// A key has several lines. The sink finds out what is in it.
+// A key has several lines, so it may contain control characters. The sink parses it.
 std::optional<Error> check_google_key(const OptionSpec& spec, std::string_view value);
 
 inline constexpr OptionSpec google_token_option{
@@ -35,12 +35,12 @@ inline constexpr OptionSpec google_key_file_option{
     .name = "key_file",
     .place = OptionPlace::user_mapping,
     .range = "set by superusers only",
-    .description = "file of the server with that text",
+    .description = "path of that key file on the server",
     .names_file = NamesFile::yes};
 inline constexpr std::array google_key_options{google_token_option, google_key_option,
                                                google_key_file_option};
 
-// Those of a destination.
+// The options of a destination.
 GoogleOptions google_options(const Destination& destination);
 
 }  // namespace outbox

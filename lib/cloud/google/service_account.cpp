@@ -11,7 +11,7 @@
 
 namespace outbox {
 
-// Base64 as it stands in a JWT (RFC 7515, section 2).
+// Base64 as in a JWT (RFC 7515, section 2).
 static void append_base64url(std::string& out, std::string_view bytes) {
     const std::size_t start = out.size();
     append_base64(out, bytes);
@@ -32,7 +32,7 @@ Result<ServiceAccount> ServiceAccount::parse(std::string_view json) {
     const std::optional<Json::Value> file = parse_json(json);
     if (!file || !file->isObject())
         return unusable("it is not a JSON object");
-    // The other kinds have to be exchanged for a token elsewhere first.
+    // Other types must first be exchanged for a token elsewhere.
     if (const std::string type = json_text(*file, "type"); type != "service_account")
         return unusable(type.empty() ? "it does not say its type"
                                      : "its type is not service_account");

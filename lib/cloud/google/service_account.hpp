@@ -1,4 +1,4 @@
-// The key of a service account of Google's: https://google.aip.dev/auth/4112.
+// The key of a Google service account: https://google.aip.dev/auth/4112.
 #pragma once
 
 #include <openssl/evp.h>
@@ -14,12 +14,12 @@ namespace outbox {
 
 class ServiceAccount {
   public:
-    // From the text of a key file. What is wrong with it the error says, without any of the text.
+    // Parses the text of a key file. An error names the mistake without any of the text.
     static Result<ServiceAccount> parse(std::string_view json);
 
-    // A token that the service takes as it is, without a server that would exchange it
-    // (https://google.aip.dev/auth/4111): a JWT, RS256, for `scope` and `lifetime` seconds.
-    // Nothing: OpenSSL would not sign.
+    // Signs a token that the service accepts directly, without a token server
+    // (https://google.aip.dev/auth/4111): a JWT, RS256, for `scope` and `lifetime` seconds. Returns
+    // std::nullopt if OpenSSL cannot sign.
     std::optional<std::string> sign_token(std::string_view scope, std::int64_t unix_seconds,
                                           std::int64_t lifetime) const;
 

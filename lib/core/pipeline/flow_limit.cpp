@@ -6,12 +6,12 @@ namespace outbox {
 
 static constexpr double weight = 1.0 / 32;  // of one request in a moving average
 static constexpr double most = 3.0 / 4;
-// Fewer answers than these say little.
+// With fewer answers than this a share means little.
 static constexpr unsigned enough_answers = 8;
 
 void FlowLimit::answered(Micros now, Micros took, bool throttled) noexcept {
     const auto seen = static_cast<double>(std::max<Micros>(took, 1));
-    // Refusals can be faster than work; they count only where nothing else is known.
+    // A refusal can be faster than real work, so it counts only while nothing else is known.
     if (duration_ == 0)
         duration_ = seen;
     else if (!throttled)
@@ -27,8 +27,8 @@ void FlowLimit::answered(Micros now, Micros took, bool throttled) noexcept {
         take_sample(now);
 }
 
-// It ends early when most answers ask for less, and without a limit after a second: what was long ago
-// says nothing of the rate.
+// A sample ends early when most answers ask for less. Without a limit it ends after a second: older
+// answers say nothing about the current rate.
 bool FlowLimit::is_sample(Micros now) const noexcept {
     if (recent_ > most)
         return true;
@@ -76,7 +76,8 @@ void FlowLimit::lower(Micros now, double share, double rate) noexcept {
     limit_ = std::max(least, limit_ * std::max(0.5, 1 - share));
 }
 
-// Of a receiver that sheds load the share falls with the rate.
+// Lowering the rate is in vain if the share of throttled answers does not fall with it. If a
+// receiver sheds load, the share falls with the rate.
 bool FlowLimit::is_in_vain(double share) const noexcept {
     return rate_before_ > 0 && limit_ <= rate_before_ / 2 && share < most_tolerated &&
            share > share_before_ * 4 / 5;

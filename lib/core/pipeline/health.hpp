@@ -1,12 +1,13 @@
-// Whether a lane, or the destination, takes requests: evidence, back-off, probes.
+// Decides whether a lane, or the destination, accepts requests: evidence, back-off, probes.
 //
-//   Circuit     open or down. While it is down nothing goes until a back-off has passed (exponential,
-//               full jitter), then one request as a probe. Its confirmation closes the matter.
-//   LaneHealth  counts the evidence on a lane and decides when it is down.
+//   Circuit     works or is down. While it is down nothing is sent until a back-off (exponential,
+//               full jitter) has passed. Then one request is sent as a probe. Its confirmation
+//               ends the outage.
+//   LaneHealth  counts the evidence about a lane and decides when the lane is down.
 //
-// Evidence is what becomes of requests with fresh keys: those that have not failed. A request that
-// was sent before the last failure tells nothing new. The pipeline sees to the first, `Circuit` to
-// the second.
+// Evidence is the outcome of requests with fresh keys, which are keys that have not failed. The
+// pipeline counts only those. A request that was sent before the last failure tells nothing new;
+// `Circuit` leaves it out.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ class Circuit {
   public:
     Circuit(Micros base, Micros cap, std::uint64_t seed) noexcept : backoff_(base, cap, seed) {}
 
-    // Counts failures; a request belongs to the period in which it was sent.
+    // Number of failures so far. A request belongs to the period in which it was sent.
     std::uint64_t period() const noexcept { return period_; }
     bool is_down() const noexcept { return failures_ > 0; }
     // Failures since the last confirmation.
@@ -31,7 +32,8 @@ class Circuit {
     bool may_send(Micros now) const noexcept {
         return failures_ == 0 || (now >= resume_at_ && in_flight_ == 0);
     }
-    // When it may be probed; 0: at once, or when the probe under way has ended.
+    // Time from which a probe may be sent. It stays in the past while a probe is under way, and is
+    // 0 while the circuit works.
     Micros resume_at() const noexcept { return resume_at_; }
     bool is_probed() const noexcept { return failures_ > 0 && in_flight_ > 0; }
 
@@ -40,7 +42,7 @@ class Circuit {
         if (period == period_)
             in_flight_--;
     }
-    // `retry_after`: the destination asks to be left alone for so long.
+    // `retry_after` is the pause that the destination asked for, or 0.
     void failed(Micros now, Micros retry_after) noexcept {
         period_++;
         in_flight_ = 0;
@@ -64,21 +66,23 @@ class Circuit {
 
 class LaneHealth {
   public:
-    // Refused events in a row after which the lane is backed off from: more likely than all events
-    // it is the receiver that is wrong.
+    // After this many refused events in a row the lane is down: a fault of the receiver is more
+    // likely than that many faulty events.
     static constexpr unsigned max_refused_in_a_row = 10;
-    // Throttled requests in a row that are an outage.
+    // After this many throttled requests in a row the lane is down.
     static constexpr unsigned max_throttled_in_a_row = 64;
 
     LaneHealth(std::size_t requests, Micros base, Micros cap, std::uint64_t seed) noexcept
         : circuit(base, cap, seed), max_failed_in_a_row_(failed_in_a_row(requests)) {}
 
-    // Failed requests in a row that are a failure of the lane: half of those that go side by side.
+    // After this many failed requests in a row the lane is down: half of `requests`, the most that
+    // are in flight at a time.
     static constexpr unsigned failed_in_a_row(std::size_t requests) noexcept {
         return static_cast<unsigned>(std::clamp<std::size_t>(requests / 2, 3, 8));
     }
 
-    // Each: true if the lane is down by it, in which case the circuit must be told.
+    // Each of these counts one piece of evidence. Returns true if the lane is down by it; the
+    // caller must then tell the circuit.
     bool failed() noexcept { return ++failed_ >= max_failed_in_a_row_ || circuit.is_down(); }
     bool refused() noexcept { return ++refused_ > max_refused_in_a_row; }
     bool throttled() noexcept {
@@ -90,16 +94,16 @@ class LaneHealth {
     }
 
     std::uint64_t successes() const noexcept { return successes_; }
-    // The last evidence is a failure.
+    // True if the last evidence was a failure.
     bool last_failed() const noexcept { return failed_ + throttled_ > 0; }
 
     Circuit circuit;
     FlowLimit flow;
-    Micros not_before = 0;  // as the lane has asked for
+    Micros not_before = 0;  // the lane asked for no request before this time
 
   private:
     unsigned max_failed_in_a_row_;
-    unsigned failed_ = 0;  // in a row
+    unsigned failed_ = 0;  // in a row, as the next two
     unsigned refused_ = 0;
     unsigned throttled_ = 0;
     std::uint64_t successes_ = 0;

@@ -27,7 +27,8 @@ Tracked* KeyChains::release(Tracked& head) {
         end(head);
         return nullptr;
     }
-    // The entry's key is text of the head, whose block may go: let it be text of the next one.
+    // The entry's key points into the head, whose block may be freed. Let it point into the next
+    // event.
     auto entry = chains_.extract(head.event->ordering_key);
     Chain& chain = entry.mapped();
     chain.size--;

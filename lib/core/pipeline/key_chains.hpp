@@ -1,8 +1,8 @@
-// The order of keys: of each key that has events in the pipeline, which one has its turn and which
-// wait behind it; and the keys that events in outbox.delivery hold.
+// The order of keys. For each key with events in the pipeline it knows which event may be sent and
+// which ones wait behind it. It also has the keys that events in outbox.delivery hold.
 //
-// A chain is the events of one key, linked by Tracked::next_of_key. Its head has the turn. A chain
-// whose head is a suspect counts as held back, with all that waits in it.
+// A chain has the events of one key, linked by Tracked::next_of_key. Only its head may be sent. If
+// the head is a suspect, the whole chain counts as held back.
 #pragma once
 
 #include <cstddef>
@@ -20,24 +20,25 @@ namespace outbox {
 
 class KeyChains {
   public:
-    // Puts an event behind the others of its key. True: there are none, it has the turn.
+    // Appends an event to the chain of its key. Returns true if it is the head.
     bool join(Tracked& event);
-    // The last one of a chain; nullptr: there is no event of the key.
+    // Returns the last event of a chain, or nullptr if the key has no event here.
     Tracked* last_of(std::string_view key) const noexcept;
-    // The head leaves. The next one, which has the turn now; nullptr: it was the last one.
+    // Removes the head. Returns the new head, or nullptr if the chain is empty.
     Tracked* release(Tracked& head);
-    // The head leaves and the chain ends. What waited is linked; nullptr: nothing did.
+    // Removes the head and ends the chain. Returns the linked events that waited, or nullptr.
     Tracked* end(Tracked& head);
-    // What waits behind `last`, up to which the chain travels together from its head on, leaves the
-    // chain, linked; nullptr: nothing does.
+    // The events from the head to `last` travel together. Removes the events behind `last` and
+    // returns them linked, or nullptr if there are none.
     Tracked* cut_behind(Tracked& head, Tracked& last);
-    // Of a chain whose first events travelled together, `travelled`, only `left` stay, the first one
-    // with the turn; whatever waited behind them follows.
+    // The first events of a chain, `travelled`, were sent together. Removes those that are not in
+    // `left`. The first one left becomes the head, and the events that waited behind `travelled`
+    // follow.
     void keep(std::span<Event* const> travelled, std::span<Tracked* const> left);
 
-    // The head is a suspect, or is not any more.
+    // Sets whether the head is a suspect.
     void set_suspect(Tracked& head, bool suspect);
-    // Events in chains of suspects, with their heads.
+    // Number of events in chains whose head is a suspect, heads included.
     std::size_t held_back() const noexcept { return held_back_; }
 
     // Keys that events in outbox.delivery hold.
@@ -56,7 +57,8 @@ class KeyChains {
     struct KeyHash : std::hash<std::string_view> {
         using is_transparent = void;
     };
-    std::unordered_map<std::string_view, Chain> chains_;  // keys are texts of their heads
+    // Keys point into the texts of their heads.
+    std::unordered_map<std::string_view, Chain> chains_;
     std::size_t held_back_ = 0;
     std::unordered_set<std::string, KeyHash, std::equal_to<>> held_;
 };

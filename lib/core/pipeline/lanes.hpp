@@ -1,6 +1,6 @@
-// The lanes of a destination and the events in them: only events of one lane share a batch. A lane
-// has fresh events, which may be sent now, in their order; and suspects, each with the time of its
-// next attempt. Lanes take turns, batch by batch, so that none has to wait for another to be empty.
+// The lanes of a destination and their events. Only events of one lane share a batch. A lane has
+// fresh events, which may be sent now, in order, and suspects, each with the time of its next
+// attempt. Lanes take turns, batch by batch, so that none waits until another is empty.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@
 
 namespace outbox {
 
-// Those that failed least go first, and of these the one that has waited longest: an event that
-// failed once by chance does not wait behind others that always fail.
+// Events that failed least go first, and among these the one that has waited longest. So an event
+// that failed once by chance does not wait behind events that always fail.
 struct BySuspicion {
     bool operator()(const Tracked* a, const Tracked* b) const noexcept {
         const bool a_often = often(*a), b_often = often(*b);
@@ -45,21 +45,21 @@ struct Lane {
     std::string last_error;
     std::deque<Tracked*> fresh;
     std::set<Tracked*, BySuspicion> suspects;
-    std::size_t members = 0;          // events that belong to it, whatever they wait for
-    std::size_t fresh_in_flight = 0;  // requests; those that hang are not counted
+    std::size_t members = 0;          // all events of the lane, sent or not
+    std::size_t fresh_in_flight = 0;  // requests with fresh events, without those that hang
     std::size_t in_flight = 0;        // all requests
     std::size_t hanging = 0;          // fresh requests that hang
-    std::uint64_t overtaken_to = 0;   // the last request that was confirmed, by number
+    std::uint64_t overtaken_to = 0;   // number of the last request that was confirmed
     bool has_turn = false;
-    bool down_by_itself = false;  // the destination has said that it is the lane
+    bool down_by_itself = false;  // the destination said that this lane is unavailable
 };
 
 class Lanes {
   public:
-    // Lanes that nobody belongs to are kept up to this many.
+    // Lanes without events are kept up to this number.
     static constexpr std::size_t max_idle_lanes = 64;
 
-    // `make_health`: of a lane that nothing is known of yet.
+    // `make_health` makes the initial state of a new lane.
     explicit Lanes(std::function<LaneHealth()> make_health)
         : make_health_(std::move(make_health)) {}
 
@@ -67,9 +67,9 @@ class Lanes {
     void join(Tracked& event, std::string_view lane);
     void leave(Tracked& event) noexcept;
 
-    // Something is fresh.
+    // True if any lane has fresh events.
     bool any_fresh() const noexcept { return fresh_ > 0; }
-    // Suspects that wait for an attempt.
+    // Number of suspects that wait for their next attempt.
     std::size_t suspects() const noexcept { return suspects_; }
     void push_back(Tracked& event);
     void push_front(Tracked& event);
@@ -77,11 +77,11 @@ class Lanes {
     void add_suspect(Tracked& event);
     void remove_suspect(Tracked& event) noexcept;
 
-    // As many turns as every lane that has fresh events needs to have one.
+    // Number of turns after which every lane with fresh events has had one.
     std::size_t turns() const noexcept { return turns_.size(); }
-    // The lane whose turn it is; nullptr: nothing is fresh.
+    // Returns the lane whose turn it is, or nullptr if there are no fresh events.
     Lane* turn() noexcept;
-    // The turn passes to the next lane.
+    // Passes the turn to the next lane.
     void end_turn();
 
     template <class Do>
@@ -95,7 +95,7 @@ class Lanes {
                            [&](const auto& entry) { return predicate(*entry.second); });
     }
     std::size_t count() const noexcept { return lanes_.size(); }
-    // Takes events out that are fresh or suspects.
+    // Removes matching events, fresh ones and suspects.
     template <class Predicate>
     void erase_if(Predicate predicate);
 
@@ -108,8 +108,8 @@ class Lanes {
     };
     const std::function<LaneHealth()> make_health_;
     std::unordered_map<std::string, std::unique_ptr<Lane>, NameHash, std::equal_to<>> lanes_;
-    std::deque<Lane*> turns_;  // those with fresh events, and some that have none any more
-    Lane* last_ = nullptr;     // joined; the next event is likely to join it too
+    std::deque<Lane*> turns_;  // lanes with fresh events, and some that no longer have any
+    Lane* last_ = nullptr;     // the lane joined last; the next event is likely to join it too
     std::size_t fresh_ = 0;
     std::size_t suspects_ = 0;
 };

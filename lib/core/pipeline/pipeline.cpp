@@ -5,7 +5,7 @@
 
 namespace outbox {
 
-// Spare blocks beyond this are given back to the system.
+// Spare blocks above this number are freed.
 static constexpr std::size_t max_spare_blocks = 8;
 
 Pipeline::Pipeline(std::unique_ptr<Sink> sink, const Limits& limits, const Clock& clock,
@@ -24,7 +24,7 @@ Pipeline::Pipeline(std::unique_ptr<Sink> sink, const Limits& limits, const Clock
       destination_(limits.backoff_base, limits.backoff_cap, seed) {}
 
 Pipeline::~Pipeline() {
-    sink_.reset();  // it may hold batches
+    sink_.reset();  // first, because it may refer to batches
     for (TrackedBlock* block : blocks_in_use_)
         delete block;
 }
@@ -37,7 +37,8 @@ bool Pipeline::has_memory() const noexcept {
     return unsettled_ < limits_.max_events && held_bytes_ < limits_.max_bytes;
 }
 
-// There is a quarter more for what must not wait until the log has nothing to read.
+// Retries and fresh keys for probes may use a quarter more than the limit, so that they do not wait
+// until the log is settled.
 bool Pipeline::has_spare_memory() const noexcept {
     const auto more = [](std::size_t usual) { return usual + std::max<std::size_t>(usual / 4, 1); };
     return unsettled_ < more(limits_.max_events) && held_bytes_ < more(limits_.max_bytes);
@@ -48,7 +49,7 @@ bool Pipeline::has_span() const noexcept {
     return ledger_.span() < limits_.max_events * max_span_factor;
 }
 
-// When all there is has failed, only something else can tell an outage from a few bad keys.
+// When all events in memory have failed, only other events can tell an outage from a few bad keys.
 bool Pipeline::has_room() const noexcept {
     const bool looks_for_fresh = limits_.moves_waiting && !lanes_.any_fresh() &&
                                  (destination_.is_down() || all_lanes_down());
@@ -56,7 +57,7 @@ bool Pipeline::has_room() const noexcept {
            has_span() && chains_.held() < max_held_keys;
 }
 
-// Blocks are kept by single events, too.
+// One event can keep a whole block, so memory may be full while few events are left.
 bool Pipeline::starves() const noexcept {
     return !(has_memory() && has_span()) && !lanes_.any([](const Lane& lane) {
         return !lane.fresh.empty() && !lane.health.circuit.is_down();
@@ -94,8 +95,8 @@ void Pipeline::take_in(TrackedBlock& block) {
         enqueue(event);
 }
 
-// Retries of a sink that is ordered wait for each other too: the next one of a key must not be on
-// its way when the one before is refused.
+// Retries wait for their key even if the sink is ordered: the next retry of a key must not be sent
+// before the one ahead of it has been confirmed.
 bool Pipeline::waits_for_its_key(const Event& event) const noexcept {
     return !event.ordering_key.empty() && (event.retry || !capabilities_.ordered);
 }
@@ -114,7 +115,8 @@ void Pipeline::enqueue(Tracked& event) {
     event.turn = next_turn_++;
     const bool waits = waits_for_its_key(*event.event);
     if (is_held(*event.event)) {
-        // Behind an event of the log that is on its way, or else behind those in outbox.delivery.
+        // The event waits behind an event of the log in memory, or else behind those in
+        // outbox.delivery.
         const Tracked* last = waits ? chains_.last_of(event.event->ordering_key) : nullptr;
         if (last == nullptr || last->event->retry) {
             record(event, Record::Kind::parked);
@@ -133,8 +135,8 @@ void Pipeline::enqueue(Tracked& event) {
 // Events in trouble
 // ---------------------------------------------------------------------------------------------
 
-// What of the key has not been sent must not wait here while later events of it wait in
-// outbox.delivery, and go from there.
+// An event of the key that has not been sent must leave memory: later events of the key may already
+// wait in outbox.delivery, and would overtake it.
 void Pipeline::hold_key(std::string_view key) {
     if (chains_.hold(key))
         park_unsent([&](const Event& event) { return event.ordering_key == key; });
@@ -168,7 +170,7 @@ void Pipeline::admit_retries(EventBlock* block) {
     tracked.track();
     for (Tracked& event : tracked.tracked()) {
         event.event->retry = true;
-        event.settled = true;  // for the log it is
+        event.settled = true;  // the log does not wait for it
     }
     take_in(tracked);
 }
@@ -182,13 +184,13 @@ void Pipeline::record(Tracked& event, Record::Kind kind) {
     records_.push_back({.event = event.event, .kind = kind});
 }
 
-// An event that had its key's turn.
+// Records an event whose turn it was, and all events behind it.
 void Pipeline::park(Tracked& event) {
     record(event, Record::Kind::parked);
     park_waiting(event);
 }
 
-// Whatever waits behind an event in memory waits in outbox.delivery instead.
+// The events that wait behind this one in memory will wait in outbox.delivery instead.
 void Pipeline::park_waiting(Tracked& event) {
     if (waits_for_its_key(*event.event))
         park_linked(chains_.end(event));
@@ -201,11 +203,11 @@ void Pipeline::park_linked(Tracked* event) {
     }
 }
 
-// The event leaves for outbox.delivery, or has left; so does what waits behind it.
+// The event leaves, or has left, for outbox.delivery. So do the events behind it.
 void Pipeline::hold_behind(Tracked& event) {
     const std::string_view key = event.event->ordering_key;
     if (!key.empty()) {
-        // All other events of the key wait behind this one, unless the sink keeps the order.
+        // All later events of the key wait behind this one, unless the sink keeps the order.
         if (waits_for_its_key(*event.event) && !capabilities_.ordered)
             chains_.hold(key);
         else
@@ -215,7 +217,7 @@ void Pipeline::hold_behind(Tracked& event) {
 }
 
 void Pipeline::recorded() {
-    // Those that were moved first: they may have ended since, and then stand there once more.
+    // Moved events first: they may have ended since, and then have a second record.
     for (const Record& record : records_)
         if (record.kind == Record::Kind::moved)
             moved(*record.event->tracked);
@@ -226,8 +228,9 @@ void Pipeline::recorded() {
     ledger_.advance();
 }
 
-// The log has let it go. A block that stays for such events only is one for each request that hangs,
-// and does not keep the log from being read.
+// The event no longer belongs to the log. A block that is kept only for such events does not count
+// towards the memory limit, so that requests that hang do not stop the reader. There is at most one
+// such block per request that hangs.
 void Pipeline::moved(Tracked& event) {
     ledger_.settle(event);
     TrackedBlock& block = *event.block;
@@ -237,7 +240,7 @@ void Pipeline::moved(Tracked& event) {
     }
 }
 
-// Nothing is to be done with it any more.
+// Forgets an event that needs no further work.
 void Pipeline::finish(Tracked& event) {
     lanes_.leave(event);
     unsettled_--;
@@ -263,7 +266,7 @@ Micros Pipeline::deadline() const noexcept {
     if (paused_)
         return next;
     const auto at = [&](Micros when) {
-        if (when > stepped_at_)  // else it waits for an answer, or has been done
+        if (when > stepped_at_)  // otherwise it has been done, or an answer will trigger it
             next = std::min(next, when);
     };
     if (may_move() && (is_crowded() || is_stretched() || any_lane_blocks()))
@@ -298,8 +301,9 @@ Micros Pipeline::deadline() const noexcept {
 }
 
 void Pipeline::step() {
-    // A sink that confirms at once (null, a fast local server) would otherwise need a turn of the
-    // whole loop per batch. Bounded, because the log and the latch want their turn too.
+    // Without this loop, a sink that confirms at once (null, a fast local server) would need a turn
+    // of the main loop per batch. The loop is bounded, because the log and the latch need their
+    // turn too.
     for (int round = 0; round < 16; round++) {
         const Micros now = stepped_at_ = clock_.now();
         mark_hanging(now);
@@ -316,11 +320,12 @@ void Pipeline::step() {
         ledger_.advance();
     }
     make_room(stepped_at_);
-    submit_ready(stepped_at_);  // the last confirmations made room; nobody would wake us to use it
+    // The last confirmations made room, and no later event would trigger its use.
+    submit_ready(stepped_at_);
 }
 
 // ---------------------------------------------------------------------------------------------
-// What is to be seen
+// State
 // ---------------------------------------------------------------------------------------------
 
 std::optional<Micros> Pipeline::oldest() const noexcept {
@@ -330,7 +335,7 @@ std::optional<Micros> Pipeline::oldest() const noexcept {
     return first->event->occurred_at;
 }
 
-// Of the lanes that have events; false when there is none.
+// True if there are lanes with events and all of them are down.
 bool Pipeline::all_lanes_down() const noexcept {
     bool any = false, all = true;
     lanes_.for_each([&](const Lane& lane) {

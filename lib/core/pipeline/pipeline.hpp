@@ -1,41 +1,44 @@
-// Between the log and a sink: which event may go now, what is in flight, what is settled.
+// Between the log and a sink: decides which event is sent when, and knows what is in flight and
+// what is settled.
 //
-//   KeyChains      which event of each key has the turn, and which keys are held
+//   KeyChains      which event of each key may be sent, and which keys are held
 //   Lanes          the events that may be sent, fresh ones and suspects, by lane
-//   LaneHealth     whether a lane takes requests, and how many
-//   Circuit        whether the destination does
+//   LaneHealth     whether a lane accepts requests, and how many
+//   Circuit        whether the destination accepts requests
 //   WindowLedger   up to where the log is settled
-//   Pipeline       asks them
+//   Pipeline       combines them
 //
-// Order. A sink that is `ordered` gets events as they come. For any other the pipeline keeps the
-// order of each key: while an event of a key is in flight, later ones of the key wait behind it.
-// Those that follow it may travel with it in one batch, as far as the sink's KeyPolicy has it.
+// Order. An `ordered` sink gets events in the order of the log. For all other sinks the pipeline
+// keeps the order of each key: while an event of a key is in flight, later ones of the key wait
+// behind it. If the sink's KeyPolicy allows it, the events behind it travel in the same batch.
 //
-// Failure. An event whose attempt failed is a suspect. It waits for a back-off of its own, and all
-// suspects together have a small share of the requests in flight; fresh keys have the rest. What
-// becomes of a suspect is evidence about the suspect alone. A lane is down when several requests
-// with fresh keys fail in a row; the destination when several lanes do, when connections fail one
-// after the other, or when it says that it will not have us. While something is down nothing is
-// sent but a probe, after a back-off: a fresh key, or else each suspect in turn.
+// Failure. An event whose attempt failed is a suspect. It waits for a back-off of its own. All
+// suspects together have a small share of the requests in flight; fresh keys have the rest. The
+// outcome of a suspect is evidence about the suspect alone. A lane is down when several requests
+// with fresh keys fail in a row. The destination is down when several lanes go down, when
+// connections fail one after the other, or when it denies access. While something is down only
+// probes are sent, after a back-off: a fresh key if there is one, otherwise each suspect in turn.
 //
-// A suspect that fails again and again while its lane works for others is at fault, and so is one
+// A suspect that fails again and again while its lane works for others is at fault. So is an event
 // that is refused. It leaves the pipeline for outbox.delivery, where it waits for another attempt
-// or for a person, and so do the later events of its key, which it holds. A batch that is refused,
-// or fails, is halved until the offender stands alone.
+// or for an operator. It holds its key, so later events of the key leave too. A batch that is
+// refused or fails is halved until the event at fault is alone.
 //
-// A request that is overtaken by later ones and takes much longer than usual hangs. It is not
-// counted among those in flight, so that others go on, up to Capabilities::more_batches.
+// A request hangs when it takes much longer than usual and later requests overtake it. It does not
+// count among those in flight, so that others go on, up to Capabilities::more_batches.
 //
-// A sink that is ordered has one lane, and no suspects: a failed batch goes to the front, and the
-// destination is backed off from.
+// An `ordered` sink has one lane and no suspects: a failed batch goes back to the front, and the
+// destination is down until a probe is confirmed.
 //
-// Memory is bounded by `Limits`, and a quarter more for retries and for what a destination that is
-// down is probed with; has_room() says when the reader must wait. Before events that wait
-// behind suspects, or for a lane that is down while others work, take all of it, they leave for
-// outbox.delivery. Nothing leaves while the destination is down. One thread.
+// Memory is bounded by `Limits`, plus a quarter for retries and for probes of a destination that is
+// down. has_room() says when the reader must wait. Events that wait behind suspects, or for a lane
+// that is down while others work, move to outbox.delivery before they fill the memory. Nothing
+// moves there while the destination is down.
 //
-// While a window is open and there is room, whoever reads the log goes on to read; so long batches
-// that are not full wait for what comes.
+// While a window is open and has_room() is true, the home must go on reading: batches that are not
+// full wait for more events.
+//
+// Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -58,66 +61,66 @@
 
 namespace outbox {
 
-// What has to be written to outbox.delivery before an event may leave the pipeline.
+// A change that must be written to outbox.delivery before the event may leave the pipeline.
 struct Record {
     enum class Kind {
-        refused,    // charged with an attempt
-        released,   // has to wait, through no fault of its own
-        moved,      // is on its way, and shall not keep the log
+        refused,    // has failed, which counts as an attempt
+        released,   // waits, through no fault of its own
+        moved,      // is in flight, but the log must not wait for it
         parked,     // waits behind an earlier event of its key
         confirmed,  // a retry that was delivered
-        unsent,     // a retry that is held back by an earlier one of its key
+        unsent,     // a retry that waits for an earlier one of its key
     };
     Event* event = nullptr;
     Kind kind = Kind::parked;
-    bool permanent = false;  // refused: for good
-    std::string error{};     // refused, released: why
-    unsigned steps = 0;      // released: how long it waits, as after so many attempts
+    bool permanent = false;  // refused: no further attempt
+    std::string error{};     // refused, released: the reason
+    unsigned steps = 0;      // released: how long it waits, as after this many attempts
 };
 
-// That an event was confirmed, for whoever wants to know later.
+// The confirmation of an event, to be kept on request.
 struct Receipt {
     Uuid event_id{};
     std::int64_t position = 0;
     Micros published_at = 0;   // since the Unix epoch
-    std::string message_id{};  // empty: the destination has none
+    std::string message_id{};  // empty if the destination has none
 };
 
 class Pipeline {
   public:
     struct Limits {
         std::size_t max_events = 10'000;           // read and not settled
-        std::size_t max_bytes = 16 * 1024 * 1024;  // memory of their blocks
+        std::size_t max_bytes = 16 * 1024 * 1024;  // of their blocks
         Micros backoff_base = milliseconds(100);
         Micros backoff_cap = seconds(30);
-        bool receipts = false;      // are kept until they are taken
-        bool moves_waiting = true;  // what waits may leave for outbox.delivery
+        bool receipts = false;      // receipts are kept until they are taken
+        bool moves_waiting = true;  // waiting events may leave for outbox.delivery
 
         bool operator==(const Limits&) const = default;
     };
-    // Events settled behind the first unsettled one are delivered again after a crash. This many
-    // times max_events is the most there can be of them.
+    // After a crash, all events behind the first unsettled one are delivered again, settled or not.
+    // There are at most this many times max_events of them.
     static constexpr std::size_t max_span_factor = 16;
-    // So many keys can be held by events in trouble; then nothing more is read.
+    // When events in trouble hold this many keys, nothing more is read.
     static constexpr std::size_t max_held_keys = 100'000;
-    // Of the requests that can be in flight, suspects have one in so many, but at least one.
+    // Suspects may use one in this many of the requests in flight, but at least one.
     static constexpr std::size_t suspects_share = 8;
-    // While there are fresh events, so many requests with them go for one with suspects.
+    // While there are fresh events, this many requests with them are sent for one with suspects.
     static constexpr unsigned fresh_per_suspect = 3;
-    // So many suspects in memory, and no more retries are taken from outbox.delivery.
+    // With this many suspects in memory no more retries are taken from outbox.delivery.
     static constexpr std::size_t max_suspects = 256;
-    // Failures of one event while its lane works for others that make it the event's fault: those
-    // that nobody can explain, and those that are explained by something else.
+    // Failures of one event, while its lane works for others, after which the event is at fault:
+    // for failures without an explanation, and for failures that something else explains.
     static constexpr unsigned failures_of_event = 3;
     static constexpr unsigned unavailable_to_event = 10;
-    // Connections that fail in a row.
+    // After this many failed connections in a row the destination is down.
     static constexpr unsigned max_lost_connections = 3;
-    // Lanes that go down in a row, with no success in between.
+    // After this many lanes went down without a success in between, the destination is down.
     static constexpr unsigned max_lanes_lost = 3;
-    // A request hangs when it takes so many times as long as usual, and at least so long.
+    // A request hangs when it takes this many times the usual duration, and at least this long.
     static constexpr Micros hangs_factor = 8;
     static constexpr Micros hangs_at_least = milliseconds(25);
-    static constexpr Micros hangs_at_first = seconds(1);  // while nothing is known
+    static constexpr Micros hangs_at_first = seconds(1);  // while the usual duration is not known
 
     Pipeline(std::unique_ptr<Sink> sink, const Limits& limits, const Clock& clock,
              DeliveryStats& stats, std::uint64_t seed);
@@ -125,54 +128,54 @@ class Pipeline {
     Pipeline(const Pipeline&) = delete;
     Pipeline& operator=(const Pipeline&) = delete;
 
-    // The log's side. Between open_window() and close_window() blocks are taken, filled and
-    // admitted; a block that is not admitted is given back by putting it in again with put_back().
+    // The side of the log. Between open_window() and close_window() blocks are taken, filled and
+    // admitted. A block that is not admitted must be returned with put_back().
     bool has_room() const noexcept;
     void open_window() { ledger_.open(); }
-    // There is no room, and nothing to send.
+    // True if there is neither room to read nor anything to send.
     bool starves() const noexcept;
     EventBlock* take_block();
     void put_back(EventBlock* block) noexcept;
     void admit(EventBlock* block);
-    // `last_position`: what was read and not admitted, being for others, ends there.
+    // `last_position` is the position up to which events were read, also if they were not admitted
+    // because they are for other destinations.
     void close_window(std::int64_t last_position = 0) { ledger_.close(last_position); }
 
-    // Events in trouble. A key is held while outbox.delivery has an event of it that comes first:
-    // events of the log that have it are parked.
+    // Events in trouble. A key is held while outbox.delivery has an event of it that must go first.
+    // Events of the log with a held key are parked.
     void hold_key(std::string_view key);
     void free_key(std::string_view key) { chains_.free(key); }
-    // These keys, those of what is to be recorded, and no others.
+    // Replaces all held keys. Keys of events in records() stay held.
     void hold_keys(std::vector<std::string>&& keys);
     std::size_t held_keys() const noexcept { return chains_.held(); }
-    // What is to be recorded. recorded() says that all of it has been.
+    // Changes to be written to outbox.delivery. Call recorded() once they have been committed.
     const std::vector<Record>& records() const noexcept { return records_; }
     void recorded();
-    // Takes a block of retries, in order of position, each key's from its first one on.
+    // Takes a block of retries in order of position. Each key must begin with its first event.
     void admit_retries(EventBlock* block);
-    // Whether retries are of use now: not while nothing can be sent anyway.
+    // True if retries can be sent now.
     bool wants_retries() const noexcept;
-    // What was down works again: what was released waits for nothing. Says so once.
+    // True once after something that was down works again: released events are due at once.
     bool take_recovered() noexcept { return std::exchange(recovered_, false); }
 
-    // The destination's side.
+    // The side of the destination.
     int descriptor() const noexcept { return sink_->descriptor(); }
-    // When step() must be called though the descriptor is quiet.
+    // Time at which step() must be called even if the descriptor is quiet.
     Micros deadline() const noexcept;
     void step();
-    // While paused nothing is sent; what is in flight ends as it may.
+    // While paused nothing is sent. Requests in flight end normally.
     void pause(bool paused) noexcept { paused_ = paused; }
     bool paused() const noexcept { return paused_; }
 
     const std::vector<Receipt>& receipts() const noexcept { return receipts_; }
     void receipts_taken() noexcept { receipts_.clear(); }
 
-    // Settlement. How many windows at the front were settled since the last call; they are
-    // forgotten.
+    // Settlement. Returns the number of windows at the front that were settled since the last call,
+    // and forgets them.
     std::size_t take_settled_windows() noexcept { return ledger_.take_settled(); }
     // The highest position of the windows settled so far.
     std::int64_t highest_settled() const noexcept { return ledger_.highest_settled(); }
-    // Of the front window: everything up to this position is settled. Nothing when no event of it
-    // was.
+    // Everything up to this position of the front window is settled; std::nullopt if nothing is.
     std::optional<std::int64_t> front_position() const noexcept { return ledger_.front_position(); }
 
     bool idle() const noexcept { return unsettled_ == 0 && ledger_.empty(); }
@@ -180,22 +183,22 @@ class Pipeline {
     // occurred_at of the first event that is not settled.
     std::optional<Micros> oldest() const noexcept;
 
-    // Nothing is sent until a pause is over.
+    // True while nothing is sent because of a back-off.
     bool backing_off() const noexcept;
-    // Failures of the destination, or of all lanes that have events, since the last confirmation.
+    // Failures of the destination, or of all lanes with events, since the last confirmation.
     std::uint64_t failures() const noexcept;
-    // All there is has failed, and nothing has been confirmed since.
+    // True if all events in memory have failed, and nothing has been confirmed since.
     bool only_suspects_left() const noexcept;
     const std::string& last_error() const noexcept { return last_error_; }
 
-    // Events that have failed or hang.
+    // Number of events that have failed or hang.
     std::size_t suspects() const noexcept;
     std::size_t lanes_down() const noexcept;
-    // Why the lane is down that is; empty: none is.
+    // The last error of a lane that is down, or empty if none is.
     const std::string& lane_error() const noexcept;
-    // Some lane has asked for less.
+    // True if any lane has asked for fewer requests.
     bool is_throttled() const noexcept;
-    // Requests a second that the lane may have that is throttled most; 0: none is.
+    // The lowest limit of any throttled lane, in requests per second; 0 if none is throttled.
     double request_limit() const noexcept;
 
   private:
@@ -203,10 +206,10 @@ class Pipeline {
         Lane* lane = nullptr;
         std::uint64_t number = 0;
         std::uint64_t period = 0;       // of the destination's circuit
-        std::uint64_t lane_period = 0;  // of the lane's
+        std::uint64_t lane_period = 0;  // of the lane's circuit
         Micros sent_at = 0;
         bool fresh = true;
-        bool often = false;  // of suspects that failed several times
+        bool often = false;  // has suspects that failed several times
         bool hangs = false;
     };
 
@@ -258,7 +261,7 @@ class Pipeline {
     bool explores() const noexcept;
     void mark_hanging(Micros now);
 
-    // What becomes of requests.
+    // Outcomes.
     void take_outcome(const Outcome& outcome, Micros now);
     void end(Request& request);
     void weigh(const Request& request, const Outcome& outcome, Fate fate, Scope scope, Micros now);
@@ -286,7 +289,7 @@ class Pipeline {
     void suspect_after(Tracked& event, Micros pause, Micros now);
     void refuse(Tracked& event, const std::string& error, bool permanent);
 
-    // What waits leaves memory.
+    // Freeing memory.
     std::size_t most_waiting() const noexcept;
     bool is_crowded() const noexcept;
     bool is_stretched() const noexcept;
@@ -321,19 +324,19 @@ class Pipeline {
     std::size_t unsettled_ = 0;   // events in memory
     std::size_t held_bytes_ = 0;  // of blocks in use
     std::uint64_t next_turn_ = 1;
-    std::string lane_name_;  // scratch
+    std::string lane_name_;  // scratch space
 
-    std::vector<std::unique_ptr<Request>> requests_;  // all there are: spare or in flight
+    std::vector<std::unique_ptr<Request>> requests_;  // all requests, spare or in flight
     std::vector<Request*> spare_requests_;
-    std::vector<Request*> in_flight_;  // in the order they were sent
-    std::uint64_t sent_ = 0;           // requests ever
-    std::size_t fresh_in_flight_ = 0;  // those that hang are not counted
+    std::vector<Request*> in_flight_;  // in the order of sending
+    std::uint64_t sent_ = 0;           // number of requests so far
+    std::size_t fresh_in_flight_ = 0;  // without those that hang
     std::size_t suspects_in_flight_ = 0;
     std::size_t often_in_flight_ = 0;
     std::size_t hanging_ = 0;
     unsigned fresh_since_suspect_ = 0;
     std::vector<Outcome> outcomes_;
-    std::vector<Tracked*> failed_;  // to be put in front again
+    std::vector<Tracked*> failed_;  // to be put back to the front
 
     std::vector<Record> records_;
     std::vector<Receipt> receipts_;

@@ -1,16 +1,17 @@
-// What waits leaves memory: events behind suspects, those of a lane that is down, and those that hang.
+// Frees memory: events behind suspects, of a lane that is down, or in requests that hang leave for
+// outbox.delivery.
 #include <algorithm>
 
 #include "core/pipeline/pipeline.hpp"
 
 namespace outbox {
 
-// Of a lane that is down so many events stay in memory, to probe it with.
+// Number of events of a lane that stay in memory while it is down, for probes.
 static constexpr std::size_t kept_for_probes = 16;
-// Fewer events than this are no reason to let anything leave memory.
+// With fewer events than this nothing needs to leave.
 static constexpr std::size_t few_events = 16;
 static constexpr Micros lasting_request = milliseconds(500);
-// Until make_room() looks again: after it let something leave memory, and after it did not.
+// Pauses of make_room(): after something left, and after nothing did.
 static constexpr Micros room_pause = milliseconds(10);
 static constexpr Micros room_long_pause = milliseconds(100);
 
@@ -27,7 +28,7 @@ bool Pipeline::is_stretched() const noexcept {
     return ledger_.span() > unsettled_ + limits_.max_events * max_span_factor / 2;
 }
 
-// Too much of what is in memory waits for a lane that is down.
+// True if too many events in memory wait for a lane that is down.
 bool Pipeline::blocks(const Lane& lane) const noexcept {
     return (lanes_.count() > 1 || capabilities_.lanes) && lane.health.circuit.is_down() &&
            lane.members > std::max(few_events, limits_.max_events / 8);
@@ -37,8 +38,8 @@ bool Pipeline::any_lane_blocks() const noexcept {
     return lanes_.any([&](const Lane& lane) { return blocks(lane); });
 }
 
-// Nothing is known to work. Of several topics one that does not exist is no outage, though for the
-// moment nothing else has been read.
+// True if nothing is known to work. If one of several topics does not exist, that is not an outage,
+// although for the moment no other event may be in memory.
 bool Pipeline::is_outage() const noexcept {
     if (destination_.is_down())
         return true;
@@ -48,14 +49,14 @@ bool Pipeline::is_outage() const noexcept {
     return !excused && all_lanes_down();
 }
 
-// Not in an outage: nothing is written per event then.
+// Nothing leaves during an outage, because it would cost a write per event.
 bool Pipeline::may_move() const noexcept {
     return limits_.moves_waiting && !capabilities_.ordered && !paused_ && !is_outage() &&
            chains_.held() < max_held_keys;
 }
 
 void Pipeline::make_room(Micros now) {
-    // What cannot be recorded, because an operator is at work, must not become more.
+    // While an operator is at work records cannot be written, so no more are added.
     if (now < next_room_at_ || !may_move() || !records_.empty())
         return;
     if (is_crowded())
@@ -69,10 +70,10 @@ void Pipeline::make_room(Micros now) {
     next_room_at_ = now + (records_.empty() ? room_long_pause : room_pause);
 }
 
-// Suspects with the events behind them, until half of what may wait is left. Not those that failed
-// for the first time, or have only just begun to hang: most of these are soon over, and a key that
-// has left comes back more slowly than it was read. Where nothing else can go on, those leave that
-// wait for long.
+// Suspects leave with the events behind them, until half of most_waiting() is left. Suspects that
+// failed only once, and requests that only just began to hang, stay: most of these end soon, and a
+// retry of a key that has left is slower. If nothing else can go on, those with a long wait ahead
+// leave too.
 void Pipeline::release_behind_suspects(Micros now) {
     const bool starved = starves();
     const auto lasts = [&](const Request& request) {
@@ -97,7 +98,8 @@ void Pipeline::release_behind_suspects(Micros now) {
 void Pipeline::release_lane(Lane& lane) {
     const auto steps =
         static_cast<unsigned>(std::min<std::uint64_t>(lane.health.circuit.failures(), 20));
-    const std::size_t kept = starves() ? 1 : kept_for_probes;  // each with what waits behind it
+    // Heads; the events behind each stay too.
+    const std::size_t kept = starves() ? 1 : kept_for_probes;
     while (lane.fresh.size() > kept) {
         Tracked& event = *lane.fresh.front();
         lanes_.pop_front(lane);
@@ -107,8 +109,8 @@ void Pipeline::release_lane(Lane& lane) {
         release(**lane.suspects.begin(), steps);
 }
 
-// One event must not keep the log: a crash would repeat all that overtook it. Requests that hang for
-// long would be in front one after the other, so all of them leave.
+// One event must not keep the log back: a crash would repeat all events that overtook it. Of requests
+// that hang for long, one after the other would come to the front, so all of them leave.
 void Pipeline::release_front(Micros now) {
     Tracked* first = ledger_.first_unsettled();
     if (first == nullptr)
@@ -122,7 +124,8 @@ void Pipeline::release_front(Micros now) {
             move(*request);
 }
 
-// Into outbox.delivery, and what waits behind it. What is its own fault is an attempt.
+// The event and those behind it leave for outbox.delivery. If the event is at fault, this counts as
+// an attempt.
 void Pipeline::release(Tracked& event, unsigned steps) {
     if (event.place == Tracked::Place::pausing)
         lanes_.remove_suspect(event);
@@ -134,7 +137,7 @@ void Pipeline::release(Tracked& event, unsigned steps) {
     hold_behind(event);
 }
 
-// The events of a request go on as retries that are under way.
+// Turns the events of a request into retries that are under way.
 void Pipeline::move(Request& request) {
     for (std::size_t i = 0, end; i < request.events.size(); i = end) {
         for (end = i + 1; end < request.events.size() && request.events[end]->tracked->chained;)

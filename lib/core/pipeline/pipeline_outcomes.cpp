@@ -1,4 +1,5 @@
-// What becomes of requests: what an answer says of its lane and of the destination, and of its events.
+// Handles the outcomes of requests: what they say about the lane and the destination, and what
+// happens to the events.
 #include <algorithm>
 
 #include "core/pipeline/pipeline.hpp"
@@ -41,7 +42,7 @@ void Pipeline::end(Request& request) {
     }
 }
 
-// What the answer to a request says of its lane, and of the destination.
+// Counts the outcome as evidence about its lane and the destination.
 void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, Scope scope,
                      Micros now) {
     Lane& lane = *request.lane;
@@ -50,7 +51,8 @@ void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, 
     const bool current =
         request.period == destination_.period() && request.lane_period == health.circuit.period();
     const bool probes = destination_.is_down() || health.circuit.is_down();
-    // What becomes of a suspect is evidence about the suspect, unless nothing else can be had.
+    // The outcome of a suspect is evidence about the suspect alone, unless there is no other
+    // evidence.
     const bool hung = request.hangs && lane.is_overtaken(request.number);
     const bool counts =
         current && (probes || (request.fresh && !hung && !request.events.front()->key_failed));
@@ -102,7 +104,7 @@ void Pipeline::weigh(const Request& request, const Outcome& outcome, Fate fate, 
                     lane.down_by_itself = true;
                 }
             } else if (scope == Scope::connection && !capabilities_.ordered) {
-                // Nothing has been sent, so it says nothing of the events, suspects or not.
+                // Nothing was sent, so this says nothing about the events, suspects or not.
                 if (current && (++lost_connections_ >= max_lost_connections || in_flight_.empty()))
                     destination_failed(outcome.retry_after, now);
             } else if (counts || (current && capabilities_.ordered)) {
@@ -123,7 +125,7 @@ void Pipeline::weigh_confirmed(Lane& lane, Micros now) {
         forgive(lane, now);
 }
 
-// The destination has looked at an event.
+// The destination has looked at an event, so it works.
 void Pipeline::weigh_answered(Lane& lane, Micros now) {
     if (lane.health.circuit.is_down())
         lane.health.flow.start_again(
@@ -148,7 +150,7 @@ void Pipeline::destination_failed(Micros retry_after, Micros now) {
     lost_connections_ = 0;
 }
 
-// What failed while the lane was down may have failed because of that.
+// Events that failed while the lane was down may have failed because of that.
 void Pipeline::forgive(Lane& lane, Micros now) {
     recovered_ = true;
     const std::vector<Tracked*> suspects(lane.suspects.begin(), lane.suspects.end());
@@ -203,7 +205,7 @@ void Pipeline::release_key(Tracked& event) {
         lanes_.push_back(*next);
 }
 
-// The destination took some events of the batch, and not others.
+// Handles a batch that the destination took in part.
 void Pipeline::divide(const Outcome& outcome, Micros now) {
     const auto& request = *static_cast<const Request*>(outcome.batch);
     const std::vector<Event*>& events = request.events;
@@ -216,15 +218,15 @@ void Pipeline::divide(const Outcome& outcome, Micros now) {
         if (own.fate != Fate::confirmed && own.fate != Fate::refused)
             worst = &own;
     }
-    // One answer, however many events it speaks of.
+    // The batch counts as one answer, however many events it has.
     if (any_taken)
         weigh(request, outcome, Fate::confirmed, outcome.scope, now);
     if (worst != nullptr && (!any_taken || worst->fate == Fate::throttled))
         weigh(request, {outcome.batch, worst->fate, worst->error, outcome.retry_after}, worst->fate,
               worst->scope, now);
 
-    std::vector<Tracked*> left;           // of the events of one key that travelled together
-    std::vector<std::size_t> first_left;  // the first one of each key, by index
+    std::vector<Tracked*> left;           // events of one key that travelled together
+    std::vector<std::size_t> first_left;  // index of the first one of each key
     for (std::size_t i = 0, end; i < events.size(); i = end) {
         for (end = i + 1; end < events.size() && events[end]->tracked->chained;)
             end++;
@@ -308,7 +310,7 @@ void Pipeline::refused(const Request& request, std::span<Event* const> events,
             suspect_after(*event->tracked, 0, now);
 }
 
-// An attempt that failed makes the event a suspect.
+// A failed attempt makes the event a suspect.
 void Pipeline::failed(Tracked& event, const EventOutcome& why, bool alone, Micros now) {
     if (is_held(*event.event)) {
         park(event);
@@ -316,7 +318,8 @@ void Pipeline::failed(Tracked& event, const EventOutcome& why, bool alone, Micro
     }
     if (event.failures == 0)
         event.works_before = event.lane->health.successes();
-    // What was never sent says nothing of the event. Others may still have their connections.
+    // The event was not sent, so this says nothing about it. Other requests may still have
+    // connections.
     const bool unsent = why.fate == Fate::unavailable && why.scope == Scope::connection;
     std::uint8_t& count = unsent ? event.unsent : event.failures;
     if (count < UINT8_MAX)
@@ -328,18 +331,19 @@ void Pipeline::failed(Tracked& event, const EventOutcome& why, bool alone, Micro
         suspect_after(event, pause_after(event.failures + event.unsent), now);
 }
 
-// Most attempts that fail for the first time fail by chance, and are soon made again.
+// Most first failures are accidents, so the second attempt comes soon.
 Micros Pipeline::pause_after(unsigned failures) noexcept {
     const Micros pause = pauses_.after(failures - 1);
     return failures == 1 ? pause / 8 : pause;
 }
 
-// It fails while its lane works for others.
+// True if the event fails while its lane works for others.
 bool Pipeline::is_at_fault(const Tracked& event, const EventOutcome& why) const noexcept {
     const LaneHealth& health = event.lane->health;
     if (destination_.is_down() || health.circuit.is_down())
         return false;
-    // Found at fault before. One answer that was lost may still be due to a receiver that went down.
+    // The event was at fault before, so one more failure suffices. After a lost connection it takes
+    // two: the receiver may just have gone down.
     if (event.event->has_failed && why.fate == Fate::failed)
         return why.scope != Scope::connection || event.failures > 1;
     return health.successes() > event.works_before &&

@@ -1,4 +1,4 @@
-// What is sent next: fresh events and suspects, batches, and requests that hang.
+// Chooses what is sent next: fresh events and suspects, batches, and requests that hang.
 #include <algorithm>
 
 #include "core/pipeline/pipeline.hpp"
@@ -40,12 +40,12 @@ bool Pipeline::may_take_fresh(const Lane& lane, Micros now) const noexcept {
         return true;
     if (now < health.flow.earliest())
         return false;
-    // One lane whose requests take long leaves something to the others.
+    // A lane with slow requests must leave some of them to other lanes.
     const std::size_t most = capabilities_.max_batches;
     return lanes_.count() == 1 || lane.fresh_in_flight < std::max<std::size_t>(1, most - most / 4);
 }
 
-// `probe`: the destination is down, and any lane will do; one that works rather than others.
+// With `probe`, the destination is down: any lane may send, but lanes that work come first.
 bool Pipeline::send_fresh(Micros now, bool probe) {
     if (!lanes_.any_fresh() || (!probe && fresh_in_flight_ >= capabilities_.max_batches))
         return false;
@@ -77,9 +77,9 @@ bool Pipeline::may_take_suspect(const Lane& lane, Micros now) const noexcept {
     return now >= health.flow.earliest();
 }
 
-// The first of those that failed once, or of those that failed often.
+// Returns the first suspect that failed often, or nullptr.
 static Tracked* first_often(const Lane& lane) noexcept {
-    // All that failed often come behind all others.
+    // Suspects that failed often come after all others.
     if (lane.suspects.empty() || !BySuspicion::often(**lane.suspects.rbegin()))
         return nullptr;
     Tracked earliest = **lane.suspects.rbegin();
@@ -108,7 +108,7 @@ Micros Pipeline::suspect_due(const Lane& lane) const noexcept {
     return first == nullptr ? never : first->again_at;
 }
 
-// Those that fail again and again have half of what suspects have.
+// Suspects that failed often may use half of the share of suspects.
 Tracked* Pipeline::due_suspect(const Lane& lane, Micros now) const noexcept {
     Tracked* seldom = first_seldom(lane);
     if (seldom != nullptr && seldom->again_at <= now)
@@ -121,7 +121,7 @@ Tracked* Pipeline::due_suspect(const Lane& lane, Micros now) const noexcept {
 bool Pipeline::send_suspect(Micros now) {
     const std::size_t most = most_requests();
     const std::size_t occupied = suspects_in_flight_ + hanging_;
-    // Never the last one: something fresh may come.
+    // Keeps the last request free for fresh events.
     if (suspects_in_flight_ >= most_suspects() || (most > 1 && occupied + 1 >= most))
         return false;
     Tracked* first = nullptr;
@@ -144,7 +144,7 @@ bool Pipeline::send_suspects(Tracked& first, Micros now) {
     return true;
 }
 
-// There is nothing fresh to probe the destination with: those that failed least, then each in turn.
+// Without fresh events, suspects probe the destination: those that failed least, then each in turn.
 bool Pipeline::probe_with_suspect(Micros now) {
     Tracked* first = nullptr;
     lanes_.for_each([&](Lane& lane) {
@@ -191,9 +191,9 @@ void Pipeline::submit(Request& request, Lane& lane, bool fresh, Micros now) {
     sink_->submit(request);
 }
 
-// Full batches cost a destination less. More comes while the window is read: at once when there is
-// room, else once what is in flight makes room. A sink that is ordered has its next batches behind
-// these anyway.
+// Full batches cost a destination less. More events come while a window is being read: at once if
+// there is room, otherwise when requests in flight end. An ordered sink has further batches in
+// flight anyway.
 bool Pipeline::waits_for_more(const Lane& lane) const noexcept {
     if (capabilities_.ordered || destination_.is_down() || lane.health.circuit.is_down() ||
         !ledger_.is_open())
@@ -212,7 +212,7 @@ bool Pipeline::fills_batch(const Lane& lane) const noexcept {
     return bytes >= capabilities_.max_batch_bytes;
 }
 
-// `limit`: of events in the batch, lowered by those that are to travel with fewer.
+// `limit` is the number of events in the batch. It falls with events that must travel with fewer.
 bool Pipeline::take(Request& request, Tracked& event, std::size_t& limit) {
     const std::size_t limit_with =
         event.batch_limit > 0 ? std::min<std::size_t>(limit, event.batch_limit) : limit;
@@ -229,7 +229,7 @@ bool Pipeline::take(Request& request, Tracked& event, std::size_t& limit) {
     return fits;
 }
 
-// Events that wait for the one that was taken may come along behind it.
+// Events that wait behind this one may travel in the same batch.
 void Pipeline::take_with_followers(Request& request, Tracked& event, std::size_t& limit) {
     Tracked* last = &event;
     while (capabilities_.keys != KeyPolicy::one_each && last->next_of_key != nullptr &&
@@ -278,8 +278,9 @@ Micros Pipeline::hangs_at(const Request& request) const noexcept {
            (usual == 0 ? hangs_at_first : std::max(hangs_at_least, usual * hangs_factor));
 }
 
-// Only a request that others have overtaken: else it is the destination that takes long. But when all
-// requests take long, a few more are tried, which may overtake them. One lane cannot have all.
+// A request can hang only if others overtook it; otherwise the whole destination is slow. If all
+// requests are slow, a few more are sent, which may overtake them. One lane cannot have all of
+// these.
 bool Pipeline::can_hang(const Request& request, bool explores) const noexcept {
     return request.fresh && !request.hangs && !capabilities_.ordered &&
            (explores || request.lane->is_overtaken(request.number)) &&

@@ -1,4 +1,4 @@
-// What the pipeline knows of an event, beside the event itself.
+// The pipeline's state of an event, beside the event itself.
 #pragma once
 
 #include <cstddef>
@@ -17,35 +17,36 @@ struct Window;
 
 struct Tracked {
     enum class Place : std::uint8_t {
-        behind,   // waits for the events of its key before it
+        behind,   // waits for earlier events of its key
         ready,    // may be sent
         pausing,  // has failed, and waits for its next attempt
         sent,
-        leaving,  // is to be recorded
+        leaving,  // waits for its record to be written
     };
 
     Event* event = nullptr;
     TrackedBlock* block = nullptr;
     Lane* lane = nullptr;
-    Tracked* next_of_key = nullptr;  // the event that waits for this one
-    std::uint64_t turn = 0;          // counts up as events are admitted
-    Micros again_at = 0;             // pausing: until then
-    std::uint64_t works_before = 0;  // successes of the lane when it failed first
-    std::uint32_t batch_limit = 0;   // travels with fewer events than the batch that failed; 0: any
-    std::uint8_t failures = 0;       // in a row, of attempts that were sent
-    std::uint8_t unsent = 0;         // attempts that found no connection
+    Tracked* next_of_key = nullptr;  // the event that waits behind this one
+    std::uint64_t turn = 0;          // increases in the order of admission
+    Micros again_at = 0;             // pausing: time of the next attempt
+    std::uint64_t works_before = 0;  // successes of the lane at its first failure
+    // Most events in its next batch, after a batch with more failed; 0 for any number.
+    std::uint32_t batch_limit = 0;
+    std::uint8_t failures = 0;  // in a row, of attempts that were sent
+    std::uint8_t unsent = 0;    // attempts that found no connection
     Place place = Place::behind;
-    bool suspect = false;  // it has failed, or hangs: its key is on its own
-    bool blamed = false;   // its last failure may be its own
+    bool suspect = false;  // it has failed or hangs, so its key is sent apart from others
+    bool blamed = false;   // its last failure may be its own fault
     bool chained = false;  // travels in one batch with the event of its key before it
-    bool settled = false;  // for the log
+    bool settled = false;  // the log does not wait for it
 };
 static_assert(sizeof(Tracked) <= EventBlock::bytes_per_event - sizeof(Event));
 
-// A block with what is known of its events. A window's blocks are a list in order of position.
+// A block and the state of its events. The blocks of a window are a list in order of position.
 class TrackedBlock : public EventBlock {
   public:
-    // Of a block that has been filled.
+    // Call this once the block has been filled.
     void track() {
         tracked_.assign(events().size(), {});
         for (std::size_t i = 0; i < tracked_.size(); i++) {
@@ -63,14 +64,15 @@ class TrackedBlock : public EventBlock {
 
     TrackedBlock* previous = nullptr;
     TrackedBlock* next = nullptr;
-    Window* window = nullptr;         // nullptr: of retries, or all settled
-    std::size_t in_use = 0;           // events that are needed in memory
-    std::size_t unsettled = 0;        // for the log
-    std::size_t first_unsettled = 0;  // index of an event at or before the first unsettled one
-    std::int64_t through = 0;         // once all of the block is settled, everything up to here is
-    std::size_t span = 0;  // events up to `through`, with those of blocks that left the list
+    Window* window = nullptr;         // nullptr for retries, or if all is settled
+    std::size_t in_use = 0;           // events still in memory
+    std::size_t unsettled = 0;        // events that the log waits for
+    std::size_t first_unsettled = 0;  // index at or before the first unsettled event
+    // When the whole block is settled, the log is settled up to this position.
+    std::int64_t through = 0;
+    std::size_t span = 0;  // events up to `through`, including those of blocks that left the list
 
-    bool is_extra = false;  // stays only for events that were moved
+    bool is_extra = false;  // kept only for events that were moved
 
   private:
     std::vector<Tracked> tracked_;

@@ -93,7 +93,7 @@ Tracked* WindowLedger::first_unsettled() const noexcept {
     TrackedBlock* block = first_block();
     if (block == nullptr)
         return nullptr;
-    // advance() has looked at the front window only.
+    // advance() updates the front window only, so skip settled events here.
     std::size_t i = block->first_unsettled;
     while (block->tracked()[i].settled)
         i++;

@@ -5,8 +5,8 @@
 
 namespace outbox {
 
-// Two answers are of one kind when they differ in numbers only, behind the first few characters,
-// which may be a status: a request id must not make each of them a change.
+// Two answers are of the same kind if they differ only in numbers after the first few characters,
+// which may be a status. Otherwise each new request id would be a change.
 std::string ConditionLog::gist_of(std::string_view reason) {
     static constexpr std::size_t status_ends = 8, long_enough = 64;
     std::string gist;

@@ -1,6 +1,6 @@
-// When the condition of a destination is worth a line in the server log: once it has changed and
-// stayed changed for a moment, and not more often than every ten seconds. A destination that comes
-// and goes has few lines, which count what happened in between.
+// Decides when the condition of a destination is worth a line in the server log: once it has
+// changed and stayed changed for a moment, and at most every ten seconds. A destination that comes
+// and goes has few lines, which count the changes in between.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace outbox {
 struct Condition {
     enum class Kind { works, throttled, partly, failing };
     Kind kind = Kind::works;
-    std::string reason{};  // empty when it works
+    std::string reason{};  // empty while it works
 };
 
 class ConditionLog {
@@ -22,11 +22,11 @@ class ConditionLog {
     static constexpr Micros settles_after = seconds(1);
     static constexpr Micros pause = seconds(10);
 
-    // True: now is the time for a line about this condition.
+    // Returns true if a line about this condition is due now.
     bool observe(Micros now, Condition::Kind kind, std::string_view reason);
-    // When to observe again at the latest; `never`: when something changes.
+    // Latest time for the next observe(), or `never` if nothing is due before the next change.
     Micros deadline() const noexcept;
-    // Changes since the line before the last one, that one's included.
+    // Changes since the line before the last one, including the change of the last one.
     std::uint64_t changes() const noexcept { return changes_shown_; }
 
   private:
@@ -37,7 +37,7 @@ class ConditionLog {
     };
     static std::string gist_of(std::string_view reason);
 
-    Seen shown_;  // by the last line
+    Seen shown_;  // in the last line
     Seen current_;
     Micros since_ = 0;
     Micros line_at_ = 0;
@@ -46,13 +46,14 @@ class ConditionLog {
     std::uint64_t changes_shown_ = 0;
 };
 
-// Lines about single events: a few at once, then one in a while.
+// Limits lines about single events: a few at once, then one at intervals.
 class LineBudget {
   public:
     static constexpr unsigned at_once = 2;
     static constexpr Micros pause = seconds(30);
 
-    // True: this one may be logged; left_out() is how many were not before it.
+    // Returns true if this line may be logged. left_out() is the number of lines suppressed before
+    // it.
     bool take(Micros now) noexcept;
     std::uint64_t left_out() const noexcept { return left_out_shown_; }
 

@@ -1,4 +1,4 @@
-// The cursor of a destination: up to where its log is settled.
+// The cursor of a destination: the point up to which its log is settled.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,24 @@ namespace outbox {
 
 struct Cursor {
     std::int32_t number = 0;  // of the destination
-    // Settled are the events of all transactions finished in `done` and, while there is an `upto`,
-    // those of the window from `done` to `upto` at or below `position`. A new Snapshot: nothing yet.
+    // Settled are the events of all transactions that had finished in `done`. If there is an
+    // `upto`, so are the events of the window from `done` to `upto` up to `position`. A default
+    // Snapshot means that nothing is settled.
     Snapshot done;
     std::optional<Snapshot> upto;
     std::int64_t position = 0;
-    // `done` and `upto` are of another cluster's transactions. Must not be saved in this state.
+    // `done` and `upto` refer to transactions of another cluster. A cursor must not be saved like
+    // this.
     bool foreign = false;
 };
 
-// The part of a window that was settled before the relay started: after a restart in the middle of
-// the window, or with a cursor that came from another cluster, whose transactions do not compare
+// The part of a window that was settled before the relay started. It exists after a restart in the
+// middle of a window, and for a cursor from another cluster, whose transactions cannot be compared
 // with those of this one.
 struct Settled {
     bool any = false;
     Snapshot in;                // an event is settled if its transaction had finished here
-    std::int64_t position = 0;  // and its position is not above this
+    std::int64_t position = 0;  // and its position is at most this
 };
 
 }  // namespace outbox

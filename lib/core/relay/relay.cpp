@@ -25,7 +25,7 @@ void Relay::start(std::unique_ptr<Sink> sink, const Pipeline::Limits& limits) {
     frontier_ = cursor_.done;
     settled_before_ = {};
     if (cursor_.foreign) {
-        // Nothing is known of this cluster's transactions: the whole log is looked through.
+        // Nothing is known about the transactions of this cluster, so the whole log is read.
         frontier_ = Snapshot{};
         settled_before_ = {true, cursor_.done, cursor_.position};
     }
@@ -121,7 +121,7 @@ void Relay::window_found(const Snapshot& end, bool several) {
     poll_.reset();
 }
 
-// An empty window moves the frontier and, with nothing in flight, the cursor; neither is worth a
+// An empty window moves the frontier and, if nothing is in flight, the cursor. Neither is worth a
 // write.
 void Relay::nothing_found(const Snapshot& end) {
     frontier_ = end;
@@ -229,7 +229,7 @@ void Relay::retries_taken(std::size_t count, Micros next_retry) noexcept {
     const Micros now = clock_.now();
     retries_due_ = hurries_ ? 0 : next_retry;
     retries_taken_at_ = count < many_retries ? now : 0;
-    if (count == 0 && !hurries_)  // what is due waits for something before it
+    if (count == 0 && !hurries_)  // due rows wait for something before them
         retries_due_ = std::max(retries_due_, now + retry_pause);
 }
 

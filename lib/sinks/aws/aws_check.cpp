@@ -1,6 +1,7 @@
-// Whether queues of SQS and topics of SNS are there, and whether the service knows us: asks for the
-// attributes of each. That it may be sent to only an event tells. A name ends with ".fifo" exactly
-// where it is a FIFO queue or topic; the services see to that.
+// Checks whether queues of SQS and topics of SNS exist, and whether the service accepts the
+// credentials: it asks for the attributes of each. Whether events may be sent there can only be
+// tested by sending one. Names need no check: the services make sure that exactly FIFO queues and
+// topics end with ".fifo".
 #include <algorithm>
 
 #include "cloud/aws/aws_credentials.hpp"
@@ -99,10 +100,10 @@ class AwsCheck final : public RequestCheck {
     const bool is_sns_;
     const Clock& clock_;
     AwsService service_;
-    AwsCredentials* credentials_ = nullptr;  // the base class owns them
+    AwsCredentials* credentials_ = nullptr;  // owned by the base class
     std::vector<std::string> names_;
     std::size_t next_ = 0;
-    std::string address_;  // of the next one, where it had to be looked up
+    std::string address_;  // of the next one, if it was looked up
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ static std::size_t base64_size(std::size_t size) noexcept {
 // Text
 // ---------------------------------------------------------------------------------------------
 
-// The length of the character at the beginning of `text`; 0: there is none that may be sent.
+// Returns the length of the first character of `text`, or 0 if it must not be sent.
 static std::size_t character_length(std::string_view text) noexcept {
     const char first = text[0];
     if (static_cast<unsigned char>(first) < ' ' && first != '\t' && first != '\n' && first != '\r')
@@ -54,7 +54,7 @@ std::string& AwsMessage::add(std::string_view name, std::string_view type) {
     return attribute.value;
 }
 
-// `which`: of the names of headers, those that go there.
+// `which(name)` selects the headers to add.
 template <class Which>
 void AwsMessage::add_headers(const Event& event, Which which) {
     document_.clear();
@@ -141,7 +141,7 @@ std::string_view AwsMessage::illegal_attribute() const {
 // Sizes
 // ---------------------------------------------------------------------------------------------
 
-// Their names hold nothing to be escaped, their values no control characters.
+// Names of headers need no escapes, and their values have no control characters.
 static std::size_t headers_bound(const Event& event) noexcept {
     std::size_t size = 2;  // of the braces
     for (const Header& header : event.headers)
@@ -159,7 +159,7 @@ std::size_t message_size_bound(const Event& event, const MessageStyle& style) no
                                                                 : base64_size(event.payload.size());
         return fixed + texts + headers_bound(event) + body;
     }
-    // What a character of a text may become: three in a path, six in a JSON string.
+    // Longest encoding of a character: three bytes in a path, six in a JSON string.
     const std::size_t document = 2 * fixed + style.source_prefix.size() + 6 * texts +
                                  6 * (event.ordering_key.size() + event.topic.size()) +
                                  headers_bound(event) + base64_size(event.payload.size());

@@ -1,18 +1,18 @@
-// An event as a message of SQS or SNS, which have the same idea of one: a text, at most ten
-// attributes, and for FIFO a group and an id to tell duplicates by.
+// An event as a message of SQS or SNS. In both, a message is a text with at most ten attributes
+// and, for FIFO, a group and a deduplication id.
 //
 //   attribute                       from
 //   event_id, event_type            the event
 //   aggregate_type, aggregate_id
-//   version, schema_version         numbers; version where the event has one
+//   version, schema_version         numbers; version only if the event has one
 //   occurred_at
-//   content_type                    where there is a payload
-//   headers                         all of them as a JSON object, where there are any
-//   encoding                        base64: the text is, because what is in it is none that can be
-//                                   sent; none: there is no payload, and "-" stands for it
+//   content_type                    only with a payload
+//   headers                         all headers as a JSON object, if there are any
+//   encoding                        base64: the text is encoded, because it has characters that
+//                                   cannot be sent; none: there is no payload, and the text is "-"
 //
-// In structured format the text is a CloudEvents document, `content-type` says so, and `headers`
-// has those headers that are no attributes of it.
+// In the format "structured" the text is a CloudEvents document, the attribute `content-type` says
+// so, and `headers` has the headers that are not attributes of the document.
 #pragma once
 
 #include <array>
@@ -41,23 +41,23 @@ class AwsMessage {
     };
 
     AwsMessage() = default;
-    AwsMessage(const AwsMessage&) = delete;  // parts lie in others
+    AwsMessage(const AwsMessage&) = delete;  // members point into others
     AwsMessage& operator=(const AwsMessage&) = delete;
 
-    // Becomes the message of an event, which must outlive it. Used again, it allocates little. May
-    // throw std::bad_alloc.
+    // Turns this into the message of an event, which must outlive it. Reuses memory. May throw
+    // std::bad_alloc.
     void assign(const Event& event, const MessageStyle& style);
 
     std::string_view body() const { return body_; }
     const Attribute* begin() const { return attributes_.data(); }
     const Attribute* end() const { return attributes_.data() + used_; }
-    // For FIFO; else empty.
+    // Empty if not FIFO.
     const std::string& group_id() const { return group_id_; }
     const std::string& deduplication_id() const { return deduplication_id_; }
 
-    // What counts towards the limits of both services.
+    // The size that counts towards the limits of both services.
     std::size_t size() const;
-    // Which attribute holds what is no text for them; empty: none.
+    // Returns the attribute with characters that the services do not accept, or an empty text.
     std::string_view illegal_attribute() const;
 
   private:
@@ -69,17 +69,17 @@ class AwsMessage {
     std::array<Attribute, 10> attributes_;
     std::size_t used_ = 0;
     std::string_view body_;
-    RequestContent structured_;  // what `body_` may lie in, as in
+    RequestContent structured_;  // `body_` may point into it
     std::string encoded_;
-    std::string document_;  // scratch
+    std::string document_;  // scratch space; `body_` may point into it too
     std::string group_id_, deduplication_id_;
 };
 
-// At least what AwsMessage::size() will be.
+// Returns an upper bound of AwsMessage::size().
 std::size_t message_size_bound(const Event& event, const MessageStyle& style) noexcept;
 
-// Does the text consist of what the services take: UTF-8 without U+FFFE, U+FFFF, and control
-// characters but for tab and line ends?
+// True if the text has only characters that the services accept: UTF-8 without U+FFFE, U+FFFF, and
+// control characters other than tab and line ends.
 bool is_message_text(std::string_view text) noexcept;
 
 }  // namespace outbox

@@ -1,5 +1,5 @@
-// The sqs and sns sinks: a batch is one request of up to ten entries to one queue or topic, whose
-// answer has a word for each of them.
+// The sqs and sns sinks. A batch is one request of up to ten entries to one queue or topic. The
+// answer has a result for each entry.
 #include <unordered_map>
 
 #include "cloud/aws/aws_credentials.hpp"
@@ -29,7 +29,7 @@ class AwsSink : public RequestSink {
                 .max_batch_bytes = service_.traits().most_bytes,
                 .max_batches = connections(),
                 .more_batches = more_connections(),
-                // An entry of a group may be taken though the one before it was not.
+                // An entry of a group may be accepted although the one before it was not.
                 .keys = style_.fifo ? KeyPolicy::one_each : KeyPolicy::mixed,
                 .lanes = !names_.is_constant()};
     }
@@ -62,7 +62,8 @@ class AwsSink : public RequestSink {
         return name;
     }
 
-    // Makes the request that sends the batch to this queue or topic; or says why it cannot be sent.
+    // Makes the request that sends the batch to this queue or topic, or returns the outcome if it
+    // cannot be sent.
     std::optional<Outcome> make_batch(Exchange& exchange, const std::string& address) {
         const std::vector<Event*>& events = exchange.batch->events;
         std::string& body = exchange.content.buffer;
@@ -88,17 +89,17 @@ class AwsSink : public RequestSink {
         return std::nullopt;
     }
 
-    // No other attempt would do better.
+    // Refused for good: another attempt would fail in the same way.
     static Outcome refused(const Exchange& exchange, std::string why) {
         return {exchange.batch, Fate::refused, std::move(why), 0, true};
     }
 
-    // The body stands in the buffer.
+    // The body must be in the buffer.
     void sign(Exchange& exchange, std::string_view action = {}) {
         service_.sign(exchange, credentials_->keys(), clock().unix_now(), action);
     }
 
-    // What an answer other than 200, or none, means for the whole batch.
+    // Judges the whole batch by an answer other than 200, or by a missing answer.
     Outcome judge_failure(const Exchange& exchange) {
         if (exchange.status == 0)
             return scoped({exchange.batch, exchange.reached ? Fate::failed : Fate::unavailable,
@@ -150,7 +151,7 @@ class AwsSink : public RequestSink {
     virtual void end_batch(std::string&) {}
     virtual std::optional<BatchAnswer> parse_answer(std::string_view body, std::size_t count) = 0;
 
-    // A name that cannot be; nothing: it can.
+    // Returns the outcome if the name is invalid.
     std::optional<Outcome> check_name(const Exchange& exchange, const std::string& name) const {
         if (name.size() <= service_.traits().longest_name)
             return std::nullopt;
@@ -158,7 +159,7 @@ class AwsSink : public RequestSink {
             refused(exchange, subject(exchange) + ": the name has " + std::to_string(name.size()) +
                                   " characters, at most " +
                                   std::to_string(service_.traits().longest_name) + " are allowed");
-        if (names_.is_constant()) {  // no event has a part in it
+        if (names_.is_constant()) {  // the name is the same for all events, so no event is at fault
             outcome.fate = Fate::unavailable;
             outcome.permanent = false;
         }
@@ -188,16 +189,16 @@ class AwsSink : public RequestSink {
     const MessageStyle style_;
     const std::size_t batch_size_;
     const bool receipts_;
-    AwsCredentials* credentials_;  // RequestSink has them
-    AwsMessage message_;           // scratch
+    AwsCredentials* credentials_;  // owned by RequestSink
+    AwsMessage message_;           // scratch space
 };
 
 // ---------------------------------------------------------------------------------------------
 // SQS
 // ---------------------------------------------------------------------------------------------
 
-// A queue goes by its URL. Where the account is known, so is the URL; else the service is asked for
-// it first, within the same exchange.
+// Requests name a queue by its URL. If the account is known, so is the URL. Otherwise the service
+// is asked for it first, within the same exchange.
 class SqsSink final : public AwsSink {
   public:
     SqsSink(const AwsSinkOptions& options, const Clock& clock) : AwsSink(options, clock) {}
@@ -212,7 +213,7 @@ class SqsSink final : public AwsSink {
         if (std::optional<Outcome> outcome = check_name(exchange, name))
             return outcome;
         const std::string queue_url = url_of(name);
-        // What cannot be sent is refused whether there is such a queue or not.
+        // A batch that cannot be sent is refused whether the queue exists or not.
         if (std::optional<Outcome> outcome = make_batch(exchange, queue_url))
             return outcome;
         if (queue_url.empty())
@@ -238,7 +239,7 @@ class SqsSink final : public AwsSink {
             known_urls_.clear();
         known_urls_[name_of(exchange)] = queue_url;
         exchange.step = send;
-        make_batch(exchange, queue_url);  // it could be sent before
+        make_batch(exchange, queue_url);  // it can be sent: make_batch() was called before
         sign(exchange, "SendMessageBatch");
         return true;
     }
@@ -254,7 +255,7 @@ class SqsSink final : public AwsSink {
         return outcome;
     }
 
-    // Nothing has been sent yet.
+    // Nothing has been sent to the queue yet.
     Outcome judge_look_up(const Exchange& exchange) {
         if (exchange.status == 200)
             return scoped({exchange.batch, Fate::unavailable,
@@ -270,7 +271,7 @@ class SqsSink final : public AwsSink {
         return outcome;
     }
 
-    // Empty: not known yet.
+    // Returns an empty URL if it is not known yet.
     std::string url_of(const std::string& name) const {
         const std::string address = address_of(name);
         if (!address.empty())

@@ -3,14 +3,14 @@
 namespace outbox {
 
 static constexpr OptionSpec batch_size =
-    batch_size_option("10", "most messages of a request; the service takes 10");
+    batch_size_option("10", "largest number of messages in a request; the service accepts 10");
 
-// CloudEvents have more attributes than a message can.
+// A CloudEvent has more attributes than a message can have.
 static std::optional<Error> check_format(const OptionSpec& spec, std::string_view value) {
     std::optional<Error> error = check_choice(spec, value);
     if (error && value == "binary")
         error->detail =
-            "A message of SQS and SNS has at most 10 attributes, a CloudEvent has more.";
+            "A message of SQS and SNS has at most 10 attributes; a CloudEvent has more.";
     return error;
 }
 static constexpr OptionSpec format{
@@ -18,7 +18,7 @@ static constexpr OptionSpec format{
     .type = OptionType::choice,
     .choices = {"attributes", "structured"},
     .default_value = "attributes",
-    .description = "the payload with attributes of our own, or a CloudEvents document",
+    .description = "the payload with attributes of pg_outbox, or a CloudEvents document",
     .check = check_format};
 static constexpr OptionSpec max_connections = max_connections_option("16");
 static constexpr std::string_view template_fields =
@@ -28,15 +28,13 @@ static constexpr OptionSpec queue{
     .type = OptionType::name,
     .range = template_fields,
     .default_value = "{topic}",
-    .description =
-        "name of the queue that an event goes to; one that ends with .fifo is a FIFO queue"};
+    .description = "name of the queue of an event; a name that ends with .fifo is a FIFO queue"};
 static constexpr OptionSpec topic{
     .name = "topic",
     .type = OptionType::name,
     .range = template_fields,
     .default_value = "{topic}",
-    .description =
-        "name of the topic that an event goes to; one that ends with .fifo is a FIFO topic"};
+    .description = "name of the topic of an event; a name that ends with .fifo is a FIFO topic"};
 
 static constexpr std::array<OptionSpec, 11> options_with(const OptionSpec& target) {
     return {connect_timeout_option,   request_timeout_option, batch_size,    format,

@@ -1,4 +1,4 @@
-// Options of destinations that are Amazon SQS or SNS.
+// Options of Amazon SQS and SNS destinations.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace outbox {
 
 struct AwsSinkOptions {
     AwsKind kind = AwsKind::sqs;
-    std::string source;   // the database events come from
+    std::string source;   // the database that events come from
     TextTemplate target;  // name of the queue or topic
     bool receipts = false;
     EventFormat format = EventFormat::attributes;

@@ -10,7 +10,7 @@ void begin_sns_batch(std::string& body, std::string_view topic_arn) {
 }
 
 void add_sns_entry(std::string& body, std::size_t index, const AwsMessage& message) {
-    // Both kinds of lists count from 1.
+    // Both lists count from 1.
     const std::string prefix =
         "PublishBatchRequestEntries.member." + std::to_string(index + 1) + '.';
     append_form_field(body, prefix + "Id", std::to_string(index));

@@ -1,4 +1,4 @@
-// The request PublishBatch of SNS.
+// Writes the request PublishBatch of SNS.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace outbox {
 
-// Made entry by entry.
+// Call begin_sns_batch() first, then add_sns_entry() for each entry.
 void begin_sns_batch(std::string& body, std::string_view topic_arn);
 void add_sns_entry(std::string& body, std::size_t index, const AwsMessage& message);
 

@@ -1,4 +1,4 @@
-// The names of the queues or topics that events go to.
+// The names of the queues or topics of events.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@ namespace outbox {
 
 class TargetNames {
   public:
-    // `database`: the field of that name.
+    // `database` is the value of the field {database}.
     TargetNames(TextTemplate made_by, std::string database);
 
-    // Whether they are FIFO queues or topics, whose names have a suffix.
+    // True if they are FIFO queues or topics, whose names have a suffix.
     bool fifo() const noexcept { return fifo_; }
     bool is_constant() const noexcept { return template_.is_constant(); }
 
-    // Appends the name that the template made as the service can have it: characters that no queue or
-    // topic can have in its name become "-".
+    // Appends `made`, a name from the template, in a form that the service accepts: invalid
+    // characters become "-".
     void append(std::string& out, std::string_view made) const;
     void append(std::string& out, const Event& event) const;
 

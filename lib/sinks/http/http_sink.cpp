@@ -1,5 +1,5 @@
-// The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; what others mean is in
-// verdict_of(). Redirects are not followed (CloudEvents webhook specification, section 2.1).
+// The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; verdict_of() judges all
+// others. Redirects are not followed (CloudEvents webhook specification, section 2.1).
 #include "core/base64.hpp"
 #include "sinks/cloudevents.hpp"
 #include "sinks/connection_check.hpp"
@@ -27,8 +27,8 @@ struct Verdict {
     Scope scope = Scope::destination;
 };
 
-// The URL and the credentials are the same for all events, so an answer about them says nothing
-// about this one. Server errors and lost answers may be due to either (RFC 9110, section 15).
+// All events have the same URL and credentials, so an answer about these says nothing about the
+// event. Server errors and lost answers may have either cause (RFC 9110, section 15).
 Verdict verdict_of(const Exchange& exchange) {
     const int status = exchange.status;
     if (status == 0)
@@ -37,7 +37,7 @@ Verdict verdict_of(const Exchange& exchange) {
         return {Fate::confirmed};
     switch (status) {
         case 413:  // too large
-        case 415:  // of a kind it does not take
+        case 415:  // of a type that it does not accept
         case 431:  // its headers are too large
             return {Fate::refused, true};
         case 429:

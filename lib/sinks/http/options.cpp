@@ -3,7 +3,7 @@
 namespace outbox {
 
 static constexpr OptionSpec batch_size =
-    batch_size_option("100", "most events of a request, in the format \"batched\"");
+    batch_size_option("100", "largest number of events in a request, for the format \"batched\"");
 static constexpr OptionSpec format{
     .name = "format",
     .type = OptionType::choice,
@@ -47,7 +47,7 @@ static std::optional<Error> check_options(const OptionValues& values) {
         event_format(values, format) == EventFormat::batched)
         return std::nullopt;
     return Error{ErrorKind::invalid_value, "option \"batch_size\" has no effect here", "",
-                 "It needs the format \"batched\"."};
+                 "Set the option \"format\" to \"batched\"."};
 }
 
 static constexpr std::array<std::string_view, 2> schemes{"http", "https"};

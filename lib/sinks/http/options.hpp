@@ -1,4 +1,4 @@
-// Options of a destination that is a web server.
+// Options of destinations that are web servers.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace outbox {
 
 struct HttpOptions {
     std::string url;
-    std::string source;  // the database, in CloudEvents
+    std::string source;  // name of the database, for CloudEvents
     EventFormat format = EventFormat::binary;
-    std::size_t batch_size = 0;  // in the format `batched`
+    std::size_t batch_size = 0;  // for the format `batched`
     TransportOptions transport;
-    // At most one way to prove who we are: the token counts.
+    // At most one of token and user is used: the token, if both are set.
     std::string token, user, password;
 };
 

@@ -1,4 +1,4 @@
-// The sink that confirms everything at once: for benchmarks and tests.
+// A sink that confirms everything at once, for benchmarks and tests.
 #pragma once
 
 #include "core/sink.hpp"

@@ -1,4 +1,4 @@
-// A destination that confirms everything at once has no options of its own.
+// Options of the null sink: it has none of its own.
 #pragma once
 
 #include "core/sink_declaration.hpp"

@@ -6,9 +6,10 @@ namespace outbox {
 
 namespace {
 
-// dimensions, has nulls, element type; then of the one dimension its length and lower bound.
+// Number of dimensions, whether there are nulls, element type; then length and lower bound of the
+// one dimension.
 constexpr std::size_t header_size = 20;
-// PostgreSQL counts microseconds from 2000-01-01.
+// PostgreSQL counts microseconds since 2000-01-01.
 constexpr std::int64_t postgres_epoch = 946'684'800'000'000;
 
 template <class Integer>

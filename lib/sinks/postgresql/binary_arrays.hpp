@@ -1,5 +1,5 @@
-// Arrays in PostgreSQL's binary format (array_recv in the server's array functions), as parameters
-// of a prepared statement: one array per column, one element per event.
+// Builds arrays in PostgreSQL's binary format (array_recv in the server), as parameters of a
+// prepared statement: one array per column, one element per event.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class BinaryArray {
 
     explicit BinaryArray(Type type) : type_(type) {}
 
-    // Starts over; the buffer keeps its memory.
+    // Removes all elements, and keeps the memory.
     void clear();
     void add_null();
     void add(std::string_view bytes);  // text, bytea
@@ -34,7 +34,7 @@ class BinaryArray {
     void add_timestamp(std::int64_t unix_micros);
     void add_json(std::string_view text);  // jsonb
 
-    // The parameter; valid until the next change.
+    // The value of the parameter. It is valid until the next change.
     std::string_view bytes();
 
   private:

@@ -31,7 +31,7 @@ void PostgresqlConnection::start() {
     deadline_ = clock_.now() + options_.limits.connect;
     stage_ = Stage::login;
     if (LoginStep::one_is_left_over()) {
-        failure_ = "the destination asked for a computation that takes too long, and has not ended";
+        failure_ = "the destination asked for a login that takes too long to compute";
         return;
     }
     if (options_.password_required && options_.password.empty()) {
@@ -95,7 +95,7 @@ void PostgresqlConnection::resolve() {
     resolver_.reset();
 }
 
-// Both separated by commas. When none is left, failure_ says why.
+// Both are separated by commas. If no address is left, failure_ has the reason.
 std::string PostgresqlConnection::allowed_among(std::string_view addresses) {
     if (options_.allowed_hosts.empty())
         return std::string(addresses);
@@ -114,8 +114,8 @@ std::string PostgresqlConnection::allowed_among(std::string_view addresses) {
     return allowed;
 }
 
-// `addresses`: of the host, separated by commas; libpq tries one after the other. Empty: the host
-// is a directory of sockets.
+// `addresses` has the addresses of the host, separated by commas; libpq tries one after the other.
+// It is empty if the host is a directory of sockets.
 void PostgresqlConnection::start_connection(const std::string& addresses) {
     if (std::optional<std::string> why = unusable_file()) {
         stage_ = Stage::tls;
@@ -123,7 +123,7 @@ void PostgresqlConnection::start_connection(const std::string& addresses) {
         return;
     }
     stage_ = Stage::connection;
-    std::string hosts = options_.host;  // as many as there are addresses
+    std::string hosts = options_.host;  // repeated for each address
     for (const char c : addresses)
         if (c == ',')
             hosts += ',' + options_.host;
@@ -159,13 +159,13 @@ void PostgresqlConnection::start_connection(const std::string& addresses) {
         take_error();
         return;
     }
-    // libpq would write notices to stderr, which is the server log.
+    // By default libpq writes notices to stderr, which is the server log.
     PQsetNoticeReceiver(
         connection_, [](void*, const PGresult*) {}, nullptr);
     watch(PQsocket(connection_), EPOLLOUT);
 }
 
-// libpq takes names of files and opens them itself: it would wait for a pipe.
+// libpq opens files by name, and would wait for a pipe.
 std::optional<std::string> PostgresqlConnection::unusable_file() const {
     for (const std::string& path : options_.files())
         if (const std::optional<Error> error = check_file(path))
@@ -230,7 +230,7 @@ void PostgresqlConnection::logged_in() {
         return;
     }
     PQsetnonblocking(connection_, 1);
-    // Details quote rows, which are events; monitors see the error.
+    // Details of errors quote rows, which contain events, and errors are shown to monitors.
     PQsetErrorVerbosity(connection_, PQERRORS_TERSE);
     ask_for_danger();
 }
@@ -239,12 +239,13 @@ void PostgresqlConnection::logged_in() {
 // Superusers
 // -------------------------------------------------------------------------------------------------
 
-// Who owns a database can have any session there run its code: by replacing inbox.receive(), by a
-// trigger, or by types and operators that search_path finds. It must not find a superuser. So
-// search_path is set before anything is looked up; and where the role is a superuser, or a member
-// of one and so free to become it, all that belongs to the inbox must belong to superusers.
+// The owner of a database can run code in every session there: by replacing inbox.receive(), by a
+// trigger, or by types and operators that search_path finds. That code must not run as a superuser.
+// So search_path is set before any name is looked up. And if the role is a superuser, or a member
+// of one and so able to become it, all objects of the inbox must belong to superusers.
 //
-// is_superuser of the session is not asked: the owner of a database can set its default role.
+// The setting is_superuser of the session is not used, because the owner of a database can set the
+// default role of sessions.
 void PostgresqlConnection::ask_for_danger() {
     static constexpr const char* question =
         "SET search_path = pg_catalog, pg_temp; SET client_min_messages = error; "
@@ -316,8 +317,8 @@ void PostgresqlConnection::read() {
     flush();
 }
 
-// libpq does not say how much it has read, and it keeps rows, parameters and the beginning of a
-// message. The kernel knows what has come: of TCP in all, of a Unix socket what waits to be read.
+// libpq does not say how much it has read, and it keeps rows, parameters and partial messages. The
+// kernel knows how much has arrived: with TCP in total, with a Unix socket the part not yet read.
 void PostgresqlConnection::count_bytes() {
     const int socket = PQsocket(connection_);
     tcp_info info{};
@@ -327,10 +328,10 @@ void PostgresqlConnection::count_bytes() {
         received_ = info.tcpi_bytes_received;
     else if (ioctl(socket, FIONREAD, &waiting) == 0)
         received_ += static_cast<std::uint64_t>(waiting);
-    if (received_ < counted_to_)  // the next address of the host was tried
+    if (received_ < counted_to_)  // libpq tried the next address of the host
         counted_to_ = 0;
     if (received_ - counted_to_ > max_answer)
-        failure_ = "the destination sends more than an answer can have";
+        failure_ = "the answer of the destination is too long";
 }
 
 void PostgresqlConnection::flush() {

@@ -1,9 +1,9 @@
-// A connection to the database of a destination: finds the host, connects and logs in, without
+// A connection to the database of a destination. Resolves the host, connects and logs in without
 // blocking.
 //
-// The peer is not trusted. Whatever it sends is counted; notices and notifications are dropped.
-// Nothing is taken from the environment of the server process. A role that is, or may become, a
-// superuser is used only where nobody else's code could run.
+// The peer is not trusted. All received bytes are counted; notices and notifications are dropped.
+// Nothing is taken from the environment of the server process. A role that is a superuser, or can
+// become one, is used only if no other role's code can run.
 #pragma once
 
 #include <libpq-fe.h>
@@ -21,50 +21,50 @@
 
 namespace outbox {
 
-// May throw std::bad_alloc. What goes wrong is left in failure(), until close().
+// May throw std::bad_alloc. After a failure, failure() has the reason until close().
 class PostgresqlConnection {
   public:
-    // What it is at; after a failure, what it failed at.
+    // The current stage. After a failure, the stage that failed.
     enum class Stage { closed, address, connection, tls, login, open };
 
-    // `options` must outlive it.
+    // `options` must outlive the connection.
     PostgresqlConnection(const PostgresqlOptions& options, const Clock& clock);
     ~PostgresqlConnection();
     PostgresqlConnection(const PostgresqlConnection&) = delete;
     PostgresqlConnection& operator=(const PostgresqlConnection&) = delete;
 
     int descriptor() const noexcept { return epoll_; }
-    // When it must be open.
+    // Time by which the connection must be open.
     Micros deadline() const noexcept { return deadline_; }
     Stage stage() const noexcept { return stage_; }
     const std::string& failure() const noexcept { return failure_; }
     void fail(std::string why) { failure_ = std::move(why); }
 
     void start();
-    // Moves on towards `open` as far as it goes.
+    // Proceeds towards `open` as far as it can without blocking.
     void step(Micros now);
     void close() noexcept;
 
-    // nullptr while libpq is at work in a thread.
+    // Returns nullptr while libpq works in a thread.
     PGconn* get() const noexcept { return login_step_ == nullptr ? connection_ : nullptr; }
 
-    // The rest is for one that is open.
+    // The following functions are for an open connection.
 
-    // Reads what has come. False: nothing has, or the connection is lost.
+    // Reads the bytes that have arrived. Returns false if there are none, or if the connection is
+    // lost.
     bool consume();
     void flush();
-    // An answer that was waited for is complete: its bytes no longer count against the limit of the
-    // next one.
+    // An expected answer is complete. Its bytes do not count against the limit of the next one.
     void answered() noexcept { counted_to_ = received_; }
-    // libpq remembers some of what it was sent for as long as the connection is open. It is time
-    // for another one.
+    // libpq keeps some of the data it received until the connection is closed. True when it is time
+    // for a new connection.
     bool is_worn_out() const noexcept { return received_ > max_received; }
-    // A call of libpq's did not work, which says why.
+    // A call of libpq failed. Takes over its error.
     void take_error();
 
   private:
-    // An answer is a few hundred bytes, or an error, which may quote a payload. libpq needs up to
-    // eight times as much memory for what it keeps, and looks parameters up one after the other.
+    // An answer is a few hundred bytes, or an error that may quote a payload. libpq needs up to
+    // eight times that memory, and its search for a parameter is linear.
     static constexpr std::uint64_t max_answer = 1280 * 1024;
     static constexpr std::uint64_t max_received = 512 * 1024;
 
@@ -91,7 +91,7 @@ class PostgresqlConnection {
     std::uint32_t watched_events_ = 0;
 
     Stage stage_ = Stage::closed;
-    bool asked_ = false;  // whether it is dangerous to go on
+    bool asked_ = false;  // the question of ask_for_danger() was sent
     std::uint64_t received_ = 0;
     std::uint64_t counted_to_ = 0;
     std::unique_ptr<Resolver> resolver_;
@@ -101,12 +101,12 @@ class PostgresqlConnection {
     std::string failure_;
 };
 
-// Call it before the first connection, and before there are threads. libpq would take hosts,
-// services, options and files from the environment of the server process, whose owner meant
-// something else.
+// Call this before the first connection, and before there are threads. Otherwise libpq would take
+// hosts, services, options and files from the environment of the server process, where they are
+// meant for something else.
 void prepare_process_for_libpq();
 
-// A message of libpq's.
+// Turns a message of libpq into one line.
 std::string one_line(std::string_view message);
 
 }  // namespace outbox

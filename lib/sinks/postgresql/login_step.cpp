@@ -24,7 +24,7 @@ struct LoginStep::Shared {
     int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     std::atomic<State> state = runs;
     std::atomic<pid_t> thread = 0;
-    // Whoever has read it sees the connection as the thread has left it.
+    // The thread stores it last, so a reader of it sees the connection as the thread left it.
     std::atomic<PostgresPollingStatusType> status = PGRES_POLLING_FAILED;
 
     explicit Shared(PGconn* of) : connection(of) {}
@@ -82,7 +82,8 @@ bool LoginStep::one_is_left_over() noexcept {
 
 void LoginStep::prepare_process() {
     static const bool prepared = [] {
-        // Its clean-up at exit is registered first, and so would run after ours.
+        // OpenSSL must register its clean-up at exit before our handler: exit handlers run in
+        // reverse order.
         OPENSSL_init_crypto(0, nullptr);
         on_exit(
             [](int status, void*) {

@@ -6,15 +6,16 @@
 
 namespace outbox {
 
-static constexpr OptionSpec batch_size = batch_size_option("1000", "most events of a transaction");
+static constexpr OptionSpec batch_size =
+    batch_size_option("1000", "largest number of events in a transaction");
 static constexpr OptionSpec consumer{
     .name = "consumer",
-    .description = "consumer whose inbox it is; if not set, the name of its database"};
+    .description = "name of the consumer; if not set, the name of its database"};
 static constexpr OptionSpec user{
     .name = "user",
     .place = OptionPlace::user_mapping,
     .description =
-        "role to connect as; if not set, that of the URL, or else the owner of the server"};
+        "role to connect as; if not set, the role in the URL, or else the owner of the server"};
 static constexpr OptionSpec password{.name = "password",
                                      .place = OptionPlace::user_mapping,
                                      .description = "password of that role",
@@ -24,11 +25,12 @@ static constexpr OptionSpec ssl_cert{.name = "sslcert",
                                      .range = "set by superusers only",
                                      .description = "client certificate, a file of the server",
                                      .names_file = NamesFile::yes};
-static constexpr OptionSpec ssl_key{.name = "sslkey",
-                                    .place = OptionPlace::user_mapping,
-                                    .range = "set by superusers only",
-                                    .description = "its key, a file of the server",
-                                    .names_file = NamesFile::yes};
+static constexpr OptionSpec ssl_key{
+    .name = "sslkey",
+    .place = OptionPlace::user_mapping,
+    .range = "set by superusers only",
+    .description = "key of the client certificate, a file of the server",
+    .names_file = NamesFile::yes};
 static constexpr std::array options{connect_timeout_option,
                                     request_timeout_option,
                                     batch_size,
@@ -38,8 +40,8 @@ static constexpr std::array options{connect_timeout_option,
                                     ssl_cert,
                                     ssl_key};
 
-// Parameters of libpq that may follow the `?`. One that is a secret, or that could point the connection
-// elsewhere than the URL says, may not.
+// Parameters of libpq that the URL may have. Secrets are not allowed, and neither are parameters
+// that could point the connection to another place.
 static constexpr OptionSpec parameter(std::string_view name, std::string_view description,
                                       NamesFile names_file = NamesFile::no) {
     return {.name = name,
@@ -48,8 +50,8 @@ static constexpr OptionSpec parameter(std::string_view name, std::string_view de
             .names_file = names_file};
 }
 static constexpr std::array parameters{
-    parameter("host", "host or socket directory, in place of the URL's"),
-    parameter("port", "port, in place of the URL's"),
+    parameter("host", "host or socket directory, instead of that in the URL"),
+    parameter("port", "port, instead of that in the URL"),
     parameter("sslmode", "whether TLS is used, and what is verified"),
     parameter("sslrootcert", "file of certificates to trust, or \"system\" (libpq 16)",
               NamesFile::unless_system),
@@ -86,20 +88,20 @@ static std::optional<Error> check_parameter(std::string_view name) {
 
 static std::optional<Error> check_database(const std::string& path) {
     if (path.size() < 2 || path.front() != '/')
-        return invalid("URL names no database",
+        return invalid("URL does not name a database",
                        "Write for example \"postgresql://host/database\", or "
                        "\"postgresql:///database\" for a database of this server.");
     if (!percent_decoded(path))
         return invalid("name of the database is badly encoded",
-                       "Percent-encode what is special in it.");
+                       "Percent-encode special characters in it.");
     if (path.find('/', 1) != std::string::npos)
-        return invalid("URL names no database",
-                       "A database name follows the host, and nothing else.");
+        return invalid("URL does not name a database",
+                       "Only the name of a database may follow the host.");
     return std::nullopt;
 }
 
 static std::optional<Error> check_url(const Url& url, std::string_view) {
-    // libpq would take it for several hosts, and only the first would be checked.
+    // libpq would read it as several hosts, but only the first one would be checked.
     const auto is_list = [](const std::string& host) { return host.find(',') != host.npos; };
     bool several_hosts = is_list(url.host);
     for (const auto& [name, value] : url.query) {

@@ -1,4 +1,4 @@
-// Options of a destination that is the inbox of another database.
+// Options of destinations that are the inbox of another database.
 #pragma once
 
 #include <string>
@@ -11,20 +11,21 @@
 namespace outbox {
 
 struct PostgresqlOptions {
-    std::string destination;  // its name
-    std::string source;       // the database events come from
-    std::string consumer;     // of the inbox; empty: the name of its database
+    std::string destination;  // name of the destination
+    std::string source;       // the database that events come from
+    std::string consumer;     // of the inbox; empty for the name of its database
     std::size_t batch_size = 0;
     TimeLimits limits;
     AllowedHosts allowed_hosts;
 
-    // How to connect, with the defaults filled in.
+    // Parameters of the connection, with all defaults applied.
     std::string host, port, database, role;
-    std::vector<std::pair<std::string, std::string>> parameters;  // others of the URL, for libpq
+    // Further parameters of the URL, for libpq.
+    std::vector<std::pair<std::string, std::string>> parameters;
     std::string password, ssl_cert, ssl_key;
     bool password_required = false;
 
-    // The files that libpq opens.
+    // Files that libpq opens.
     std::vector<std::string> files() const;
 };
 

@@ -1,5 +1,5 @@
-// Whether the inbox of another database can be used: connects and logs in as the sink does, then
-// looks at what the sink would call. Nothing is written there.
+// Checks whether the inbox of another database can be used. It connects and logs in as the sink
+// does, then looks up the objects that the sink would use. Writes nothing there.
 #include <string_view>
 
 #include "core/check.hpp"
@@ -11,7 +11,7 @@ namespace outbox {
 
 namespace {
 
-// Of functions of that name, only the one that was prepared can be meant.
+// If several functions have this name, the sink means the one that it could prepare.
 constexpr const char* question =
     "SELECT pg_catalog.bool_or(pg_catalog.has_function_privilege(p.oid, 'EXECUTE')), "
     "       pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool "
@@ -75,7 +75,7 @@ class PostgresqlCheck final : public Check {
         sent(PQsendPrepare(pg, receive_name, receive_statement, 0, nullptr));
     }
 
-    // Those that lie behind us.
+    // Reports the stages that succeeded.
     void report_steps(std::vector<Finding>& findings) const {
         PGconn* pg = connection_.get();
         const std::string host = PQhost(pg);
@@ -111,7 +111,7 @@ class PostgresqlCheck final : public Check {
             connection_.take_error();
     }
 
-    // Takes the answer to what was asked, if it is there, and asks the next.
+    // Takes the answer to the last question if it has arrived, and asks the next one.
     void look(Micros now, std::vector<Finding>& findings) {
         bool answered = false;
         if (!failed() && connection_.consume())
@@ -156,7 +156,7 @@ class PostgresqlCheck final : public Check {
                                 "the database is read-only: a standby, or "
                                 "default_transaction_read_only is on"});
         else
-            findings.push_back({"inbox", true, "it is there, and may be sent to"});
+            findings.push_back({"inbox", true, "it exists, and may be sent to"});
     }
 
     const PostgresqlOptions options_;

@@ -1,11 +1,12 @@
-// The postgresql sink: batches of events into the inbox of another database, by inbox.receive().
+// The postgresql sink: sends batches of events to the inbox of another database, with
+// inbox.receive().
 //
-// One connection in libpq's pipeline mode, so that the next batch travels while the server works on
-// the one before. Each batch is BEGIN, receive, COMMIT, with no synchronisation point between
-// batches: after an error the server skips everything up to the next one, which never comes. So no
-// batch takes effect after one that failed, and the order holds. The connection is then given up,
-// and with it all batches in flight; those whose COMMIT was not confirmed may have happened, and
-// the inbox ignores what it has already.
+// It uses one connection in libpq's pipeline mode, so that the next batch travels while the server
+// works on the one before. Each batch is BEGIN, receive, COMMIT. There are no synchronisation
+// points between batches: after an error the server skips everything up to the next one, which
+// never comes. So no batch takes effect after one that failed, and the order holds. The connection
+// is then closed, and all batches in flight fail with it. A batch whose COMMIT was not confirmed
+// may have taken effect; the inbox ignores events that it already has.
 #include <libpq-fe.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ namespace {
 constexpr std::size_t batches_in_flight = 4;
 constexpr int statements_per_batch = 3;
 
-// The array parameters of inbox.receive(), from $3 on, filled from the events of a batch.
+// The array parameters of inbox.receive(), from $3 on, made from the events of a batch.
 class ReceiveParameters {
   public:
     static constexpr std::size_t array_count = 14;
@@ -143,13 +144,13 @@ class PostgresqlSink final : public Sink {
     enum class State {
         disconnected,
         connecting,
-        preparing,  // the statement
-        ready,      // pipeline mode
+        preparing,  // preparing the statement
+        ready,      // in pipeline mode
     };
 
     bool failed() const noexcept { return !connection_.failure().empty(); }
 
-    // Moves on as far as it goes. Failures are left in connection_.
+    // Proceeds as far as it can without blocking. Failures are in connection_.
     void advance(Micros now, std::vector<Outcome>& outcomes) {
         if (state_ == State::disconnected && !batches_.empty()) {
             state_ = State::connecting;
@@ -244,11 +245,12 @@ class PostgresqlSink final : public Sink {
         connection_.flush();
     }
 
-    // Results come in the order of statements: BEGIN, receive, COMMIT, each ended by a null.
+    // Results come in the order of the statements: BEGIN, receive, COMMIT. A null ends each
+    // statement.
     void exchange(std::vector<Outcome>& outcomes) {
         if (!connection_.consume())
             return;
-        int nulls = 0;  // two in a row: there is nothing behind them
+        int nulls = 0;  // two in a row mean that no result is left
         while (sent_ > 0 && nulls < 2 && !PQisBusy(connection_.get())) {
             PGresult* result = PQgetResult(connection_.get());
             if (result == nullptr) {
@@ -277,7 +279,7 @@ class PostgresqlSink final : public Sink {
             }
         }
         if (sent_ == 0 && connection_.is_worn_out())
-            disconnect();  // the batches that wait go over another connection
+            disconnect();  // the waiting batches go over another connection
     }
 
     void disconnect() noexcept {
@@ -288,8 +290,8 @@ class PostgresqlSink final : public Sink {
         statements_done_ = 0;
     }
 
-    // Errors that another attempt with the same data would meet again, by SQLSTATE class: wrong
-    // data, a violated constraint, a limit, an error raised by a trigger.
+    // True for errors that would come back with the same data, by SQLSTATE class: invalid data, a
+    // violated constraint, a limit, an error raised by a trigger.
     static bool is_about_the_data(const char* state) {
         static constexpr std::array<std::string_view, 6> classes{"21", "22", "23",
                                                                  "44", "54", "P0"};
@@ -313,12 +315,12 @@ class PostgresqlSink final : public Sink {
     PostgresqlConnection connection_;
 
     State state_ = State::disconnected;
-    Micros deadline_ = never;  // of what is asked over an open connection
-    bool refused_ = false;     // because of an event in the first batch
+    Micros deadline_ = never;  // of the current request over an open connection
+    bool refused_ = false;     // because of an event of the first batch
 
     std::deque<Batch*> batches_;  // in flight, or waiting for the connection
-    std::size_t sent_ = 0;        // of these, the first ones
-    int statements_done_ = 0;     // of the first one
+    std::size_t sent_ = 0;        // the first ones of `batches_`
+    int statements_done_ = 0;     // of the first batch
     ReceiveParameters parameters_;
 };
 

@@ -1,4 +1,4 @@
-// The one statement that the inbox is given events with.
+// The statement that gives events to the inbox.
 #pragma once
 
 #include <libpq-fe.h>
@@ -14,7 +14,7 @@ constexpr const char* receive_statement =
     "$13::text[], "
     "$14::text[], $15::jsonb[], $16::bytea[])";
 
-// Why it could not be prepared, and what to do about it.
+// Explains why the statement could not be prepared, and what to do.
 std::string explain_missing_inbox(const PGconn* connection, const PGresult* result);
 
 }  // namespace outbox

@@ -22,7 +22,7 @@ static void freeaddrinfo_if_any(addrinfo* found) {
 struct Resolver::LookUp {
     std::string host;
     int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    // Written by the thread before it changes the state and signals the descriptor, read after that.
+    // See the protocol in resolver.hpp.
     std::string addresses;
     std::string error;
     enum State { runs, has_ended, has_no_memory };
@@ -33,7 +33,7 @@ struct Resolver::LookUp {
             close(descriptor);
     }
 
-    // A thread of its own has nobody to throw to.
+    // noexcept, because nothing could catch an exception of the thread.
     void run() noexcept {
         try {
             look_up();

@@ -10,12 +10,12 @@ namespace outbox {
 
 namespace {
 
-// https://cloud.google.com/pubsub/docs/reference/error-codes. What is about a topic, or about our
-// rights to it, is the lane's; the project and who we are are the destination's; a message that is
-// no good is its event's own.
+// https://cloud.google.com/pubsub/docs/reference/error-codes. Errors of a topic, or of our rights
+// to it, concern the lane. Errors of the project or of our identity concern the destination. An
+// invalid message concerns its event.
 struct Code {
     std::string_view status;
-    int http;  // by which it goes when the body does not say; 0: never
+    int http;  // used if the body has no status; 0 for never
     Fate fate;
     Scope scope = Scope::destination;
 };
@@ -75,12 +75,13 @@ Verdict verdict_on(const Exchange& exchange, const ServiceError& error, std::str
     const int http = exchange.status;
     if (http == 0)
         return {exchange.reached ? Fate::failed : Fate::unavailable, false, exchange.scope};
-    if (http == 413)  // too large for whatever stands in front of the service
+    if (http == 413)  // too large for a proxy in front of the service
         return {Fate::refused, true};
     const Code* code = error.status.empty() ? nullptr : code_of(error.status, 0);
     if (code == nullptr)
         return {http >= 500 || http == 408 ? Fate::failed : Fate::unavailable};
-    // Of the names of topics only the project has not been checked: all events have it.
+    // Only the project in the name of a topic has not been checked, and it is the same for all
+    // events.
     if (code->fate == Fate::refused && error.message.find(topic) != std::string::npos)
         return {Fate::unavailable};
     return {code->fate, false, code->scope};

@@ -1,4 +1,4 @@
-// What answers of Pub/Sub mean.
+// Interprets the answers of Pub/Sub.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,20 @@
 
 namespace outbox {
 
-// So much of an answer to so many events must be kept.
+// Number of bytes of an answer that must be kept for this number of events.
 constexpr std::size_t kept_answer(std::size_t events) {
     return 16 * 1024 + 64 * events;
 }
 
-// Why a request was not successful, in the service's own terms.
+// The reason why a request failed, in the service's own terms.
 struct ServiceError {
-    std::string status;   // canonical, such as NOT_FOUND; empty: the answer is not the service's
-    std::string message;  // its own words
+    // Canonical, such as NOT_FOUND; empty if the answer is not from the service.
+    std::string status;
+    std::string message;  // the service's own text
 
     static ServiceError of(const Exchange& exchange);
 
-    // One line, for any request that was not successful.
+    // Describes any request that failed, in one line.
     std::string explain(const Exchange& exchange) const;
 };
 
@@ -34,11 +35,11 @@ struct Verdict {
     Scope scope = Scope::destination;
 };
 
-// On a publish request that was not successful. `topic`: "projects/<project>/topics/<id>".
+// Judges a publish request that failed. `topic` is "projects/<project>/topics/<id>".
 Verdict verdict_on(const Exchange& exchange, const ServiceError& error, std::string_view topic);
 
-// Of a successful one: what the service calls each message, in order. Nothing: the answer is not
-// what it should be.
+// Returns the ids that the service gave to the messages, in order, or std::nullopt if the answer is
+// malformed.
 std::optional<std::vector<std::string>> message_ids_of(std::string_view body);
 
 }  // namespace outbox

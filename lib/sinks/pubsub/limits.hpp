@@ -1,5 +1,5 @@
-// What a message of Pub/Sub may be at most (https://cloud.google.com/pubsub/quotas). Checked before
-// it is sent, so that the event it was made from can be told why it is refused.
+// Limits of a Pub/Sub message (https://cloud.google.com/pubsub/quotas). They are checked before
+// sending, so that only the event at fault is refused.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace outbox {
 
-// Of one message. Tell it what the message consists of, then ask what is wrong.
+// The limits of one message. Add its parts, then call broken().
 class MessageLimits {
   public:
-    static constexpr std::size_t max_size = 10'000'000;  // of a request, as protobuf has it
+    static constexpr std::size_t max_size = 10'000'000;  // of a request, in protobuf
     static constexpr std::size_t max_ordering_key = 1024;
     static constexpr std::size_t max_attributes = 100;
     static constexpr std::size_t max_attribute_name = 256;
     static constexpr std::size_t max_attribute_value = 1024;
-    // What protobuf adds: tags and lengths, and the name of the topic.
+    // Bytes that protobuf adds: tags and lengths, and the name of the topic.
     static constexpr std::size_t overhead = 400;
     static constexpr std::size_t attribute_overhead = 9;
 
@@ -25,7 +25,7 @@ class MessageLimits {
     void ordering_key(std::string_view key);
     void attribute(std::string_view name, std::string_view value);
 
-    // The first limit that is broken, in words.
+    // Describes the first limit that is exceeded.
     std::optional<std::string> broken() const;
 
   private:

@@ -5,14 +5,14 @@
 namespace outbox {
 
 static constexpr OptionSpec batch_size =
-    batch_size_option("1000", "most messages of a request; the service takes 1000");
+    batch_size_option("1000", "largest number of messages in a request; the service accepts 1000");
 static constexpr OptionSpec format{
     .name = "format",
     .type = OptionType::choice,
     .choices = {"attributes", "binary", "structured"},
     .default_value = "attributes",
     .description =
-        "the payload with attributes of our own, with those of CloudEvents, or a CloudEvents "
+        "the payload with attributes of pg_outbox or of CloudEvents, or a CloudEvents "
         "document"};
 static constexpr OptionSpec max_connections = max_connections_option("32");
 static constexpr OptionSpec topic{
@@ -20,9 +20,9 @@ static constexpr OptionSpec topic{
     .type = OptionType::name,
     .range = "{topic}, {aggregate_type}, {event_type}, {database} and text",
     .default_value = "{topic}",
-    .description = "id of the topic that an event goes to"};
+    .description = "id of the topic of an event"};
 
-// As PUBSUB_EMULATOR_HOST has it: without a scheme.
+// Has the form of PUBSUB_EMULATOR_HOST, without a scheme.
 static std::optional<Error> check_emulator_host(const OptionSpec& spec, std::string_view value) {
     if (value.find("://") != std::string_view::npos)
         return invalid_option_value(spec.name,
@@ -32,7 +32,7 @@ static std::optional<Error> check_emulator_host(const OptionSpec& spec, std::str
 static constexpr OptionSpec emulator_host{
     .name = "emulator_host",
     .range = "host and port",
-    .description = "an emulator to use in place of the service, without TLS and credentials",
+    .description = "emulator to use instead of the service, without TLS and credentials",
     .check = check_emulator_host};
 static constexpr OptionSpec create_topics{
     .name = "create_topics",
@@ -80,7 +80,7 @@ constinit const SinkDeclaration pubsub_declaration{
     .check_url = check_url,
     .module = "pg_outbox_pubsub.so"};
 
-// The general address leads to the nearest region. That may change, and the order of a key with it.
+// The general address leads to the nearest region. That can change, and then keys lose their order.
 static std::string service_url(const Destination& destination) {
     if (destination.options.has(emulator_host))
         return "http://" + destination.options.text(emulator_host);

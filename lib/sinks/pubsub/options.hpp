@@ -1,4 +1,4 @@
-// Options of a destination that is Google Pub/Sub.
+// Options of Google Pub/Sub destinations.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@
 namespace outbox {
 
 struct PubsubOptions {
-    std::string source;  // the database events come from
+    std::string source;  // the database that events come from
     std::string project;
-    std::string service_url;  // where Pub/Sub is
-    bool emulated = false;    // that is an emulator, which wants no credentials
+    std::string service_url;  // address of Pub/Sub or of an emulator
+    bool emulated = false;    // true for an emulator, which needs no credentials
     TextTemplate topic;
     bool create_topics = false;
     bool receipts = false;

@@ -10,7 +10,7 @@ namespace outbox {
 
 namespace {
 
-// Writes the members of a message's `attributes`.
+// Writes the members of `attributes` of a message.
 class AttributeWriter {
   public:
     AttributeWriter(std::string& out, MessageLimits& limits) : out_(out), limits_(limits) {}
@@ -109,7 +109,7 @@ std::optional<std::string> PublishEncoder::append(std::string& out, const Event&
 }
 
 std::size_t PublishEncoder::size_of(const Event& event) noexcept {
-    constexpr std::size_t names = 300;  // of attributes, and what is always there
+    constexpr std::size_t names = 300;  // names of attributes, and parts that are always there
     std::size_t size = names + event.payload.size() * 4 / 3 + 2 * event.ordering_key.size() +
                        event.topic.size() + event.aggregate_type.size() +
                        event.aggregate_id.size() + event.event_type.size() +

@@ -1,15 +1,14 @@
-// Events as the body of a publish request: JSON, see
+// Encodes events as the body of a publish request. It is JSON, see
 // https://cloud.google.com/pubsub/docs/reference/rest/v1/PubsubMessage.
 //
 //   format      data                     attributes
 //   attributes  the payload              event_id, event_type, aggregate_type, aggregate_id,
-//   version,
-//                                        schema_version, occurred_at, content_type, and the headers
+//                                        version, schema_version, occurred_at, content_type, and
+//                                        the headers
 //   binary      the payload              ce-<CloudEvents attribute>, content-type, other headers
 //   structured  a CloudEvents document   content-type, headers that are not in the document
 //
-// What an event does not have is left out. A header that bears the name of an attribute of ours
-// gives way.
+// Attributes without a value are omitted. So are headers with the name of one of these attributes.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +27,10 @@ class PublishEncoder {
   public:
     PublishEncoder(EventFormat format, std::string_view database);
 
-    // Which limit one of the events breaks, if one does: the body is of no use then.
+    // Returns the limit that one of the events exceeds, if any. The body must not be used then.
     std::optional<std::string> encode(std::span<Event* const> events, std::string& body);
 
-    // About what it adds to the body.
+    // Estimates the bytes that the event adds to the body.
     static std::size_t size_of(const Event& event) noexcept;
 
   private:

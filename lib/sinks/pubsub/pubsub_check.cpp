@@ -1,7 +1,8 @@
-// Whether topics of Pub/Sub can be published to: looks at each, and then asks for the permission.
+// Checks whether topics of Pub/Sub can be published to: looks at each topic, and then asks for the
+// permission.
 //
-// Who may only publish may not look (pubsub.topics.get is not part of roles/pubsub.publisher), so
-// that the permission is what counts. Emulators know no permissions.
+// A role that may only publish may not look (pubsub.topics.get is not part of
+// roles/pubsub.publisher), so the permission decides. Emulators have no permissions.
 #include "cloud/google/google_credentials.hpp"
 #include "net/json.hpp"
 #include "sinks/module_entry.hpp"
@@ -73,7 +74,7 @@ class PubsubCheck final : public RequestCheck {
         next_++;
     }
 
-    // Nothing: the permission decides.
+    // Returns std::nullopt if the permission decides.
     std::optional<Finding> after_look(const Exchange& exchange) {
         const ServiceError error = ServiceError::of(exchange);
         hidden_.clear();
@@ -93,7 +94,7 @@ class PubsubCheck final : public RequestCheck {
         return std::nullopt;
     }
 
-    // Whoever stands in for the service may not know the question; then it decides nothing.
+    // An emulator or another server may not know this request. Then the answer decides nothing.
     Finding after_permission(const Exchange& exchange) const {
         if (exchange.status == 200 && is_permitted(exchange.body))
             return {
@@ -123,10 +124,10 @@ class PubsubCheck final : public RequestCheck {
 
     const PubsubOptions options_;
     const std::vector<std::string>& topics_;
-    GoogleCredentials* credentials_ = nullptr;  // the base class owns them
+    GoogleCredentials* credentials_ = nullptr;  // owned by the base class
     std::size_t next_ = 0;
     Step step_ = look;
-    std::string hidden_;  // why we may not look at this one
+    std::string hidden_;  // why we may not look at this topic
 };
 
 }  // namespace

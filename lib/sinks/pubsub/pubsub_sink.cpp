@@ -1,8 +1,8 @@
-// The pubsub sink: a publish request per batch, which is of one topic and has events of one
-// ordering key, or events without a key.
+// The pubsub sink: one publish request per batch. A batch is for one topic, and has events of one
+// ordering key or events without a key.
 //
-// A topic that does not exist can be created on the way: the batch's exchange goes out as the
-// request that creates it, and then once more as the publish request.
+// A topic that does not exist can be created on the way: the exchange of the batch first carries
+// the request that creates the topic, and then the publish request again.
 #include <algorithm>
 
 #include "cloud/google/google_credentials.hpp"
@@ -17,8 +17,8 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t most_messages = 1'000;  // the service's own limit
-// A request may have ten times as much, but what has to go again should not be large.
+constexpr std::size_t most_messages = 1'000;  // limit of the service
+// A request may be ten times as large, but large ones are expensive to repeat.
 constexpr std::size_t usual_request = 1024 * 1024;
 
 class PubsubSink final : public RequestSink {
@@ -52,7 +52,7 @@ class PubsubSink final : public RequestSink {
     }
 
   private:
-    // The steps of an exchange.
+    // Steps of an exchange.
     enum Step { publish, create_topic, publish_again };
 
     std::string topic_of(const Exchange& exchange) const {
@@ -64,7 +64,7 @@ class PubsubSink final : public RequestSink {
     std::optional<Outcome> encode(Exchange& exchange) override {
         const std::string topic = topic_of(exchange);
         if (std::optional<std::string> why = invalid_topic_id(topic)) {
-            // A name that no event has a part in is everybody's.
+            // If the name is the same for all events, no event is at fault.
             const bool own = !options_.topic.is_constant();
             return Outcome{exchange.batch, own ? Fate::refused : Fate::unavailable, std::move(*why),
                            0, own};
@@ -105,7 +105,7 @@ class PubsubSink final : public RequestSink {
         return false;
     }
 
-    // Somebody else may have been faster.
+    // Another sender may have created it first.
     static bool topic_is_there(const Exchange& exchange) {
         return exchange.status == 200 ||
                (exchange.status == 409 && ServiceError::of(exchange).status == "ALREADY_EXISTS");
@@ -155,7 +155,7 @@ class PubsubSink final : public RequestSink {
 
     const PubsubOptions options_;
     PublishEncoder encoder_;
-    GoogleCredentials* credentials_ = nullptr;  // the base class owns them
+    GoogleCredentials* credentials_ = nullptr;  // owned by the base class
 };
 
 }  // namespace

@@ -22,8 +22,9 @@ std::optional<std::string> invalid_topic_id(std::string_view id) {
     if (valid)
         return std::nullopt;
     return "\"" + std::string(id.substr(0, 255)) +
-           "\" cannot be a topic: its id has 3 to 255 letters, digits and -_.~+%, starts with a "
-           "letter, and not with \"goog\"";
+           "\" cannot be a topic: its id must have 3 to 255 letters, digits and -_.~+%, start with "
+           "a "
+           "letter, and not start with \"goog\"";
 }
 
 std::string topic_path(std::string_view project, std::string_view id) {

@@ -1,4 +1,4 @@
-// What Pub/Sub calls a topic.
+// Names of topics in Pub/Sub.
 #pragma once
 
 #include <optional>
@@ -7,10 +7,10 @@
 
 namespace outbox {
 
-// Why it cannot be the id of a topic; nothing: it can.
+// Returns why the text is not valid as the id of a topic, or std::nullopt if it is.
 std::optional<std::string> invalid_topic_id(std::string_view id);
 
-// "/v1/projects/<project>/topics/<id>", as it stands in a request.
+// Returns "/v1/projects/<project>/topics/<id>", the path in requests.
 std::string topic_path(std::string_view project, std::string_view id);
 
 }  // namespace outbox

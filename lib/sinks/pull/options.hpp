@@ -1,4 +1,4 @@
-// Options of a destination whose events are fetched. Its code is SQL: sql/pg_outbox/pull.sql.
+// Options of destinations whose events are fetched. Their code is SQL: sql/pg_outbox/pull.sql.
 #pragma once
 
 #include "core/sink_declaration.hpp"

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Captures of random tables, with conditions that get in their own way, DDL, DML, backfills, and triggers in wrong places.
 
-As a superuser, and as a role that may capture its tables and nothing else. In the end outbox.captures can
+Runs as a superuser, and as a role that may only capture its tables. At the end outbox.captures can
 be read, others can create and alter their tables, and the role is what it was.
 """
 
@@ -50,7 +50,7 @@ OBJECTS = """
     RESET ROLE;
 """
 
-# What a condition does to the table that it is a condition of ({t}).
+# Statements of a condition on its own table ({t}).
 MISDEEDS = [
     "UPDATE {t} SET v = repeat(''y'', 2000), n = n + 1 WHERE n < 2", "DELETE FROM {t}", "INSERT INTO {t} SELECT * FROM {t} LIMIT 1", "TRUNCATE {t}",
     "DROP TABLE {t} CASCADE", "ALTER TABLE {t} ADD COLUMN IF NOT EXISTS more text", "ALTER TABLE {t} DROP COLUMN IF EXISTS n", "ALTER TABLE {t} ALTER v TYPE varchar(9000)",
@@ -62,7 +62,7 @@ MISDEEDS = [
 
 
 class Tables:
-    """What this round has made, as far as it knows: much of it fails, or is gone."""
+    """Objects that this round has tried to make; many of them failed or are gone."""
 
     def __init__(self, fuzz: Fuzz, role: str) -> None:
         self.fuzz = fuzz
@@ -126,7 +126,7 @@ class Tables:
         return f"CREATE {self.one_of('', '', '', 'UNLOGGED')} TABLE {table} ({', '.join(items)})"
 
     def condition(self, table: str) -> str:
-        """Now and then with the functions it needs."""
+        """Makes a table, now and then with the functions it needs."""
         roll = self.fuzz.random.random()
         if roll < 0.25:
             short = table.split(".")[1]
@@ -162,12 +162,12 @@ class Tables:
             options["condition"] = quoted(self.condition(table))
         arguments = "".join(f", {name} => {options[name]}" for name in chosen)
         statements = [self.helpers, f"SELECT outbox.capture('{table}'{arguments})"]
-        if chosen and self.fuzz.random.random() < 0.5:  # sets off what the condition does
+        if chosen and self.fuzz.random.random() < 0.5:  # runs the statements of the condition
             statements += [self.insert(table), self.insert(table), f"UPDATE {table} SET n = 0, v = 'x'",
                            f"UPDATE {table} SET n = 1 WHERE ctid = (SELECT min(ctid) FROM {table})", f"DELETE FROM {table} WHERE n = 2"]  # fmt: skip
         return statements
 
-    # ---- what is done with them -----------------------------------------------------------------
+    # ---- statements on tables -------------------------------------------------------------------
 
     def insert(self, table: str) -> str:
         columns = self.columns[table]
@@ -228,7 +228,7 @@ class Tables:
         ])]  # fmt: skip
 
     def trigger(self) -> list[str]:
-        """Capture triggers where they do not belong."""
+        """Creates capture triggers in wrong places."""
         dice = self.fuzz.random
         table = self.table()
         name = '"00_outbox_capture_' + self.one_of("insert", "update", "delete", "truncate") + '"' if dice.random() < 0.7 else "odd"
@@ -268,7 +268,7 @@ class Tables:
 
 
 def check_others(fuzz: Fuzz, database: str) -> None:
-    """What the captures of one role must not keep others from."""
+    """Statements of other roles that captures of one role must not prevent."""
     with fuzz.connect(database, "other", statement_timeout=f"{int(20 * SLOWNESS)}s", lock_timeout="0") as session:
         for statement in (
             "CREATE TABLE other.fine (id int PRIMARY KEY, v text)", "ALTER TABLE other.fine ADD COLUMN w text", "CREATE TEMP TABLE fine (i int)",
@@ -282,8 +282,8 @@ def check_others(fuzz: Fuzz, database: str) -> None:
                 raise Failure(f"a superuser cannot: {statement}")
 
 
-# Said by the server about what was done to its objects, not by the extension: it makes no difference whether the
-# extension is there. "XX001" is what one of the conditions raises.
+# Errors of the server about changed objects, not of the extension: they are the same without the
+# extension. One of the conditions raises "XX001".
 OF_THE_SERVER = r"^no: |cache lookup failed for|could not open relation|could not find tuple|attribute \S+ of .* does not|unexpected|cannot rename trigger"
 
 

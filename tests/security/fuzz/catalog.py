@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Chaos in the tables, functions and settings of both extensions, while their workers are at work.
 
-By a superuser, and by the owner of a database that has pg_inbox. The server must not crash, be reached all
-the time, not be filled with log, and after the extensions were dropped and created they work.
+Made by a superuser, and by the owner of a database that has pg_inbox. The server must not crash, be reachable all
+the time, not fill its log, and the extensions must work after they were dropped and created.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RECEIVE = """SELECT inbox.receive({consumer}, 's', ARRAY[gen_random_uuid(), gen_
     ARRAY[NULL, NULL]::jsonb[], ARRAY['{{}}', '{{}}']::bytea[])"""
 WAKE = "BEGIN; SELECT set_config('inbox.wake', 'subscriptions', true); COMMIT"
 
-# As the superuser or the owner sets them for the database, or for the role that workers run as.
+# Settings that the superuser or the owner makes for the database, or for the role of workers.
 SETTINGS = [
     "search_path = evil, pg_catalog", "search_path = ''", "default_transaction_read_only = on", "default_transaction_isolation = 'serializable'",
     "statement_timeout = '1ms'", "lock_timeout = '1ms'", "idle_in_transaction_session_timeout = '1ms'", "idle_session_timeout = '1ms'", "work_mem = '64kB'",
@@ -99,7 +99,7 @@ class Chaos:
         return self.drop() if roll < 0.92 else self.use()
 
     def hurt_column(self) -> list[str]:
-        """A value that nobody thought of, in spite of constraints."""
+        """Writes an odd value, in spite of constraints."""
         dice = self.fuzz.random
         table = dice.choice([*self.workers_tables, *self.columns])
         column, kind = dice.choice(self.columns[table])
@@ -181,7 +181,7 @@ class Chaos:
         ])  # fmt: skip
 
     def use(self) -> list[str]:
-        """What others do with it all the time."""
+        """Normal statements of other sessions."""
         consumer = self.fuzz.random.choice(["'c'", "'outside'", "'new'"])
         return self.fuzz.random.choice([
             [RECEIVE.format(consumer=consumer)], ["SELECT * FROM inbox.claim('outside')"], ["SELECT h FROM inbox.health() AS h"], ["SELECT s FROM inbox.status AS s"], ["SELECT inbox.prune(100)"], ["SELECT inbox.set_window('30 days')"],
@@ -255,7 +255,7 @@ def play(fuzz: Fuzz, chaos: Chaos, user: str) -> None:
 
 
 def recover(fuzz: Fuzz, user: str, schemas: list[str]) -> None:
-    """What an administrator would do; afterwards everything is as new."""
+    """Repairs the database as an administrator would; then everything is as new."""
     fuzz.cluster.execute("ALTER DATABASE fuzz RESET ALL")
     fuzz.cluster.execute("ALTER DATABASE fuzz OWNER TO postgres")
     for role in (user, "postgres"):

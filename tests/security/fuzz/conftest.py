@@ -10,7 +10,7 @@ from cluster import MakeCluster
 from fuzz import SETTINGS, Fuzz, NewFuzz
 
 
-# Takes the place of the one for attacks, which starts the shared server.
+# Replaces the fixture for attacks, which starts the shared server.
 @pytest.fixture(autouse=True)
 def new_role() -> None:
     return None

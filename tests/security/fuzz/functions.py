@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Calls all functions of both extensions with odd values of their arguments, in odd places.
 
-As a superuser, as a role with all rights (which must own and be no more than before), and on a standby.
+Runs as a superuser, as a role with all rights (which must not gain anything), and on a standby.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GRANTS = """
     GRANT USAGE ON FOREIGN SERVER p TO mallory;
 """
 
-# For each of two roles the same: one is the attacker, the other must not notice.
+# The same for each of two roles: one is the attacker, the other must not be affected.
 RELATIONS = """
     CREATE SCHEMA {role} AUTHORIZATION {role};
     SET ROLE {role};
@@ -90,7 +90,7 @@ EVENTS = """
            array_fill('{}'::bytea, ARRAY[6])) FROM unnest(ARRAY['mine', 'theirs']) AS c
 """
 
-# What calls have undone is there again for those of the next session.
+# Restores objects for the calls of the next session.
 AGAIN = [
     "SELECT outbox.capture('mallory.t', topic => 't.a', replace => true)", "SELECT outbox.capture('mallory.p', topic => 't.a', replace => true)",
     "SELECT outbox.resume('d')", "SELECT outbox.enqueue('a', '1', 'X', '{}'::jsonb, topic => 't.a')", "SELECT inbox.subscribe('mine', '*', 'mallory.handler')",
@@ -146,8 +146,8 @@ def call_of(fuzz: Fuzz, function: Function, odd: Odd) -> str:
     dice = fuzz.random
     least = len(function.arguments) - function.defaults
     count = len(function.arguments) if dice.random() < 0.5 else dice.randint(least, len(function.arguments))
-    sanity = dice.choice([0.0, 0.5, 1.0])  # so that some get behind the checks of the first argument
-    odd_one = dice.randrange(count) if count else 0  # the one that is odd where all others are sane
+    sanity = dice.choice([0.0, 0.5, 1.0])  # so that some calls pass the checks of the first argument
+    odd_one = dice.randrange(count) if count else 0  # the one odd argument among sane ones
     values = []
     for i, (name, kind) in enumerate(function.arguments[:count]):
         sane = odd.sane(kind, name) if dice.random() < sanity and (sanity < 1 or i != odd_one) else None
@@ -161,7 +161,7 @@ def call_of(fuzz: Fuzz, function: Function, odd: Odd) -> str:
 # Wrappings
 # -------------------------------------------------------------------------------------------------
 
-# Statements with {call}; {n} is a new number. What fails does not keep the others from being tried.
+# Statements with {call}; {n} is a new number. A failed statement does not end the list.
 Wrapping = list[str]
 
 WRAPPINGS: dict[str, Wrapping] = {
@@ -294,7 +294,7 @@ def make_calls(fuzz: Fuzz, connection: psycopg.Connection, user: str, wrappings:
     odd = Odd(fuzz.random, relations, handlers, composites_of(connection), domains_of(connection))
     functions = functions_of(connection)
     functions += [function for function in functions if function.in_c] * 3  # where crashes are
-    if user != "postgres":  # most calls to what it may call
+    if user != "postgres":  # most calls are to functions that it may call
         allowed = {
             name for (name,) in connection.execute(
                 """SELECT p.oid::regproc::text FROM pg_proc AS p WHERE has_function_privilege(%s, p.oid, 'EXECUTE')

@@ -1,4 +1,4 @@
-"""What all fuzzers share: seeds, time, counts, and an eye on the server.
+"""Common parts of all fuzzers: seeds, time, counts, and checks of the server.
 
 A fuzzer is a program, and a test that pytest runs for a minute. It plays rounds, each in a database of its
 own, and all that a round does follows from its seed. A server that crashes, hangs or cannot be reached is
@@ -36,7 +36,7 @@ from database import Database  # noqa: E402
 from waiting import SLOWNESS, wait_until  # noqa: E402
 
 STATEMENT_TIMEOUT = 1.0
-HANGS = 30.0 * SLOWNESS  # a statement that is not over so long after its timeout cannot be cancelled
+HANGS = 30.0 * SLOWNESS  # a statement that runs for this long after its timeout cannot be cancelled
 STATEMENTS_SHOWN = 40
 
 # Errors are many and belong to the client; LOG, which tells of crashes, is above ERROR in the server's log.
@@ -50,14 +50,14 @@ SETTINGS = {
     "outbox.poll_max": "1s",
 }
 
-# What the server says for itself and not for us: two sessions that change the same catalog row.
+# Errors of the server itself: two sessions change the same catalog row.
 SERVERS_OWN = re.compile(r"tuple (concurrently (updated|deleted)|already updated by self)")
 
 ENDED_AS_TOLD = re.compile(r"terminating connection due to (idle-|administrator command)")
 
 
 class Failure(AssertionError):
-    """A fuzzer found something."""
+    """A fuzzer found a failure."""
 
 
 class Fuzz:
@@ -66,7 +66,7 @@ class Fuzz:
     reports: list[str] = []  # of the test that runs
 
     def __init__(self, cluster: Cluster, name: str, *, share: int = 1) -> None:
-        """`share`: among how many tests the minutes of the program are divided."""
+        """`share` is the number of tests among which the minutes of the program are divided."""
         self.cluster = cluster
         self.name = name
         self.seed = int(os.environ.get("OUTBOX_TEST_SEED", random.randrange(1_000_000)))
@@ -99,7 +99,7 @@ class Fuzz:
 
     @contextmanager
     def judged(self) -> Iterator[None]:
-        """Around a whole run: prints the counts, and with a failure what to repeat it with."""
+        """Wraps a whole run: prints the counts, and after a failure the seed that repeats it."""
         try:
             yield
         except BaseException as error:
@@ -146,7 +146,7 @@ class Fuzz:
             raise
 
     def run(self, connection: psycopg.Connection, statement: str) -> list[tuple[str | None, ...]] | None:
-        """Runs one, and returns its rows, as text; None: an error, which is counted."""
+        """Runs a statement and returns its rows as text, or None after an error, which is counted."""
         self.calls += 1
         self.statements.append(f"{connection.info.user}: {statement}")
         watchdog = threading.Timer(STATEMENT_TIMEOUT + HANGS, self.end_hanging, [connection.info.backend_pid])
@@ -170,13 +170,13 @@ class Fuzz:
         ]
 
     def mourn(self, connection: psycopg.Connection) -> None:
-        """A session that has ended: fails unless the server ended it for what it was told to."""
+        """Checks a session that has ended: fails unless the server ended it on request."""
         message = connection.pgconn.error_message.decode(errors="replace")
         self.count_error("session lost", message)
-        # What the server said last is lost when we were about to send.
+        # The server's last message is lost if this side was sending.
         if ENDED_AS_TOLD.search(message) or ENDED_AS_TOLD.search(self.cluster.log_since(self.read_to)):
             return
-        with suppress(AssertionError):  # the postmaster may not have written of it yet
+        with suppress(AssertionError):  # the postmaster may not have logged it yet
             wait_until(lambda: CRASH.search(self.cluster.log_since(self.read_to)), timeout=2 * SLOWNESS, what="a crash")
         self.watch()
         raise Failure(f"the session was lost: {message}")
@@ -221,7 +221,7 @@ class Fuzz:
 
     @contextmanager
     def database(self, name: str = "fuzz", *, extensions: bool = True) -> Iterator[Database]:
-        """A new one for a round."""
+        """Creates a database for a round."""
         self.drop_database(name)
         self.cluster.execute(f"CREATE DATABASE {name}")
         database = Database(self.cluster, name)
@@ -268,7 +268,7 @@ NewFuzz = Callable[..., Fuzz]
 
 
 def new_roles(cluster: Cluster, *names: str) -> None:
-    """Roles live as long as the server: those of the round before are used again."""
+    """Roles live as long as the server: the next round uses them again."""
     for name in names:
         if not cluster.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,)):
             cluster.execute(f"CREATE ROLE {name} LOGIN")

@@ -13,7 +13,7 @@ NAMES = [
     "tutorial", "cqrs", "debezium", "seed", "seed_jsonb", "produce", "capture", "operate", "fetch", "monitor", "send",
     "read", "consume", "application/json", "application/json ", "text/plain", "redrive", "all", "now", "infinity", "true",
 ]  # fmt: skip
-# Conditions, templates and the like: text that is code somewhere.
+# Conditions, templates and similar: text that some function runs as code.
 CODE = [
     "true", "false", "NULL", "id > 0", "v IS NOT NULL", "1/0 = 1", "(SELECT true)", "EXISTS (SELECT FROM pg_class)", "t", "t.*",
     "OLD.id = NEW.id", "NEW", "id = ANY ('{1,2}')", "count(*) > 0", "row_number() OVER () > 1", "$1", "ctid IS NOT NULL",
@@ -53,7 +53,7 @@ def huge(dice: Random) -> int:
 
 
 class Odd:
-    """Makes expressions. `relations` and `functions`: names that may be used as regclass and regproc."""
+    """Makes expressions. `relations` and `functions` are names for regclass and regproc."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Odd:
         return self.dice.choice(options)
 
     def value(self, kind: str) -> str:
-        """An expression of a type, NULL among them, and now and then one that is none of it."""
+        """Returns an expression of a type, also NULL, and now and then one of another type."""
         roll = self.dice.random()
         if roll < 0.1:
             return f"NULL::{kind}"
@@ -110,7 +110,7 @@ class Odd:
         return f"NULL::{kind}"
 
     def sane(self, kind: str, name: str) -> str | None:
-        """One that gets further than most, by the name of the parameter."""
+        """Returns a plausible value by the name of the parameter."""
         known = {
             "destination": "'d'", "consumer": "'mine'", "event_id": quoted(self.pick(KNOWN_IDS)), "table": "'mallory.t'::regclass",
             "condition": quoted(self.pick(CODE)), "topic": "'t.a'", "lease_time": "'1 minute'", "event_type": "'*'",

@@ -1,7 +1,7 @@
 """Hostile peers at random: python3 tests/security/fuzz/peers.py --seconds 60 --seed 1
 
 Several destinations at a time get peers of random kinds and modes, some of which also change bytes of what they send. Beside
-them a healthy destination must go on. Watched are the memory of each relay, the growth of the server log, the time a relay
+them a healthy destination must go on. It watches the memory of each relay, the growth of the server log, the time a relay
 needs to end, and that nothing crashes. It prints its seed, and what it did.
 """
 
@@ -38,7 +38,7 @@ PASSWORD = "s3cret-s3cret-1"
 
 
 def mutating(mode: Mode) -> Mode:
-    """The mode, with bytes of its messages changed now and then."""
+    """Returns the mode with bytes of its messages changed now and then."""
 
     def changed(session: Session) -> None:
         send, chance = session.send, session.random
@@ -68,7 +68,7 @@ class Fuzzer:
         self.slowest_end = 0.0
 
     def open_peer(self) -> tuple[Peer, str, str, dict[str, str], dict[str, str]]:
-        """A peer, what it is, its URL, and options of its server and user mapping."""
+        """Returns a peer, its description, its URL, and options of its server and user mapping."""
         chance = self.random
         kind = chance.choice(["http", "https", "postgresql", "pubsub", "sqs", "sns"])
         modes = {
@@ -129,7 +129,7 @@ class Fuzzer:
 
 
 def fuzz(cluster: Cluster, seconds: float, seed: int, directory: Path) -> str:
-    """Returns what was done; raises when something went wrong."""
+    """Returns a report; raises if something went wrong."""
     print(f"seed {seed}", flush=True)
     receiver = Receiver()
     database = create_database(cluster, "fuzzed")

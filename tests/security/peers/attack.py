@@ -1,4 +1,4 @@
-"""A destination that means harm, and what may come of it at most."""
+"""A hostile destination, and limits on its effects."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MOST_LOG_A_MINUTE = 1_000_000
 
 
 def peak(pid: int) -> int:
-    """The most memory that the process has had, in bytes."""
+    """Returns the peak memory of the process in bytes."""
     return int(status_of(f"/proc/{pid}")["VmHWM"].split()[0]) << 10
 
 
 def seconds_to_end(pid: int) -> float:
-    """SIGTERM, and how long the process takes to end."""
+    """Sends SIGTERM; returns the time until the process ends."""
     watch = Stopwatch()
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: process_exists(pid), lambda there: not there, what=f"process {pid} to end")
@@ -60,7 +60,7 @@ class Target:
         self.database = database
 
     def create(self, name: str, url: str, mapping: dict[str, str] | None = None, **options: str) -> int:
-        """A destination, which gets the topic of its name; returns the pid of its relay."""
+        """Adds a destination with the topic of its name; returns the pid of its relay."""
         options = {"topics": name, "request_timeout": "2s", "connect_timeout": "2s", **options}
         self.database.execute("BEGIN")
         self.database.add_destination(name, url, **options)
@@ -84,7 +84,7 @@ class Target:
         return self.database.value("SELECT last_error FROM outbox.status WHERE destination = %s", (name,))
 
     def suffer(self, name: str, url: str, mapping: dict[str, str] | None = None, **options: str) -> Damage:
-        """Gives it events, until it has answered or failed; then ends its relay."""
+        """Enqueues events until it has answered or failed; then ends its relay."""
         cluster = self.database.cluster
         log_before, watch = cluster.log_size(), Stopwatch()
         pid = self.create(name, url, mapping, **options)

@@ -1,7 +1,7 @@
 """Hostile PostgreSQL servers: the protocol's messages, in the wrong number, size and order.
 
 They let the relay log in as far as the mode needs it: `Server` plays an honest server step by step, and a mode stops being
-honest where it likes.
+honest at a certain step.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Server:
             self.session.send(b"N")
 
     def authenticate(self) -> None:
-        """Asks for a password, and takes any."""
+        """Asks for a password, and accepts any."""
         self.start()
         self.session.send(message(b"R", struct.pack("!I", 3)))
         self.read()
@@ -79,7 +79,7 @@ class Server:
         return kind, self.session.receive(size - 4)
 
     def answer_question(self) -> None:
-        """Of superusers: no."""
+        """Answers the question for superusers: no."""
         while self.read()[0] != b"Q":
             pass
         self.session.send(done(b"SET") + done(b"SET") + row_description() + row(b"f") + done(b"SELECT 1") + READY)
@@ -95,7 +95,7 @@ class Server:
         self.prepare()
 
     def await_batch(self) -> None:
-        """Up to its end."""
+        """Reads a message to its end."""
         while self.read()[0] != b"H":
             pass
 
@@ -128,7 +128,7 @@ def in_batch(server: Server) -> None:
 
 
 def parameters(step: Step) -> Mode:
-    """Parameters of names that were not there before: libpq keeps each."""
+    """Sends parameters with new names, because libpq keeps each of them."""
 
     def mode(session: Session) -> None:
         step(Server(session))

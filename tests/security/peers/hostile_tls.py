@@ -92,7 +92,7 @@ def no_tls(session: Session) -> None:
     session.flood(b"\x16\x03\x03\x40\x00" + b"\x00" * 16384)
 
 
-# Those that can be done without knowing TLS.
+# Modes that need no TLS.
 RAW_MODES: dict[str, Mode] = {"endless handshake": no_tls, "mute": hostile_http.mute}
 MODES: dict[str, Mode] = {**hostile_http.MODES, **HTTP2_MODES}
 

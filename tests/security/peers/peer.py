@@ -1,4 +1,4 @@
-"""Peers that mean harm: a socket on loopback, and a thread per connection that does one of the named modes.
+"""Hostile peers: a socket on loopback, and a thread per connection that runs one of the named modes.
 
 A mode is a function that gets a `Session` and talks until it has nothing more to say or the other side has had enough.
 Everything is bounded: a peer ends with `close()`, and sends no more than `MOST` bytes over a connection.
@@ -39,13 +39,13 @@ class Session:
         self.peer.sent += len(data)
 
     def flood(self, data: bytes) -> None:
-        """The same for ever, in large pieces."""
+        """Sends the same bytes for ever, in large pieces."""
         piece = data * max(1, PIECE // len(data))
         while True:
             self.send(piece)
 
     def drip(self, data: bytes, pause: float = 0.02) -> None:
-        """Byte after byte."""
+        """Sends the data byte by byte."""
         for i in range(len(data)):
             self.send(data[i : i + 1])
             self.rest(pause)
@@ -55,7 +55,7 @@ class Session:
             raise Enough
 
     def stay(self) -> None:
-        """Says nothing, until the other side closes the connection."""
+        """Sends nothing until the other side closes the connection."""
         while True:
             with suppress(TimeoutError):
                 if not self.connection.recv(PIECE):
@@ -90,7 +90,7 @@ Mode = Callable[[Session], None]
 
 
 class Peer:
-    """Listens on 127.0.0.1 and does `mode` with whoever connects."""
+    """Listens on 127.0.0.1 and runs `mode` on each connection."""
 
     def __init__(self, mode: Mode, *, seed: int = 1, tls: ssl.SSLContext | None = None) -> None:
         self.mode = mode
@@ -117,7 +117,7 @@ class Peer:
     def _serve(self, connection: socket.socket) -> None:
         with suppress(OSError, Enough, ValueError):
             with connection:
-                # Both a peer that waits and one that cannot send any more hear of close().
+                # Both a waiting peer and one that cannot send notice close().
                 connection.settimeout(0.5)
                 if self.tls is not None:
                     connection.settimeout(5)

@@ -1,6 +1,6 @@
-"""target: a database with pg_inbox. consume: starts consumers on it, or by another way to it.
+"""target: a database with pg_inbox. consume: starts consumers on it, directly or through a proxy.
 
-Of the examples: shop and catalog, two databases; make_page: a page of the documentation, whose commands
+For the examples: shop and catalog, two databases; make_page: a page of the documentation, whose commands
 are run on them; examples: where the programs are.
 """
 
@@ -56,7 +56,7 @@ def consume(installation: Installation, target: Target) -> Iterator[Consume]:
 
 @pytest.fixture(scope="session")
 def examples(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where they lie, and the catalog service is built: by its page, with the installed library."""
+    """Directory of the examples, in which the catalog service is built as its page says."""
     (package,) = installation.stage.rglob("pg_inboxConfig.cmake")
     if not (package.parent / "pg_inbox-pubsub.cmake").exists():
         pytest.skip("NOT TESTED: the source pubsub is not part of this build")
@@ -70,7 +70,7 @@ def examples(installation: Installation, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def emulator() -> Iterator[str]:
-    """Google's, of Pub/Sub: its host and port. Others have different ones for REST and gRPC."""
+    """Host and port of Google's Pub/Sub emulator. Other fakes have different ports for REST and gRPC."""
     try:
         with servers.pub_sub_emulator() as server:
             yield f"127.0.0.1:{server.port}"
@@ -80,7 +80,7 @@ def emulator() -> Iterator[str]:
 
 @pytest.fixture
 def wire(emulator: str) -> Iterator[EmulatorWire]:
-    """The way of consumers to it."""
+    """The proxy between consumers and the emulator."""
     wire = EmulatorWire(emulator)
     yield wire
     wire.close()
@@ -108,7 +108,7 @@ def make_page(shop: Shop, catalog: Catalog) -> Iterator[MakePage]:
 
     def make(path: str, directory: Path, **environment: str) -> Page:
         databases = {"SHOP": shop.cluster.conninfo(shop.name), "CATALOG": catalog.cluster.conninfo(catalog.name)}
-        # The python3 of the page is the one that runs us, and has psycopg.
+        # The page's python3 is the one that runs the tests, which has psycopg.
         programs = {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
         made.append(Page(path, directory, {**os.environ, **databases, **programs, **environment}))
         return made[-1]

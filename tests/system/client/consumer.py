@@ -19,7 +19,7 @@ from database import Database
 from processes import end_process
 from waiting import wait_until
 
-# What the consumer's handler calls. An event fails while it stands in `poison`.
+# The function that the consumer's handler calls. An event fails while its id is in `poison`.
 SETUP = """
     CREATE TABLE applied (number bigint GENERATED ALWAYS AS IDENTITY, event_id uuid, key text, type text,
                           version bigint, payload text, xid xid8 DEFAULT pg_current_xact_id());
@@ -73,7 +73,7 @@ class Target(Database):
         self.execute("DELETE FROM poison")
 
     def set_policy(self, **policy: object) -> None:
-        """Of a consumer that there is once its process has begun an event, or this was called."""
+        """Sets the policy of the consumer, and creates it if it does not exist yet."""
         arguments = ", ".join(f"{name} => {value!r}" for name, value in policy.items())
         self.execute(f"SET SESSION AUTHORIZATION {self.role}")
         self.execute(f"SELECT inbox.set_policy('c', {arguments})")
@@ -90,7 +90,7 @@ class Target(Database):
         assert sorted(self.applied()) == sorted(ids)
 
     def transactions(self) -> int:
-        """In how many the events were applied."""
+        """Returns the number of transactions in which the events were applied."""
         return self.value("SELECT count(DISTINCT xid) FROM applied")
 
     def attempts(self) -> int:
@@ -102,12 +102,12 @@ class Target(Database):
         )
 
     def backends(self) -> list[int]:
-        """Of the consumer."""
+        """Returns the server processes of the consumer."""
         rows = self.execute("SELECT pid FROM pg_stat_activity WHERE usename = %s", (self.role,))
         return [row[0] for row in rows]
 
     def wait_for_lock(self, what: str, *, backends: int = 1) -> None:
-        """Waits until so many of the consumer's wait for a lock that the test holds."""
+        """Waits until this number of the consumer's sessions wait for a lock that the test holds."""
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s"
         wait_until(lambda: self.value(waiting, (self.role,)), lambda seen: seen >= backends, what=what)
 
@@ -144,14 +144,14 @@ class Consumer:
         self, key: str = "a", count: int = 1, *, type: str = "changed", payload: str = "{}",
         event_id: str | None = None, first: int = 1,
     ) -> list[str]:  # fmt: skip
-        """Versions `first`, ... of a key; returns the ids."""
+        """Publishes versions `first`, ... of a key; returns the ids."""
         ids = [event_id or str(uuid.uuid4()) for _ in range(count)]
         for version, id in enumerate(ids, first):
             self.command("deliver", id, key, type, version, payload)
         return ids
 
     def wait_for(self, what: str, *, timeout: float = 60, **values: int) -> dict[str, Any]:
-        """Waits until these figures are at least so much; lists count by their length."""
+        """Waits until these figures reach these values; lists count by their length."""
 
         def reached(state: dict[str, Any]) -> bool:
             seen = {n: len(state[n]) if isinstance(state[n], list) else state[n] for n in values}
@@ -169,7 +169,7 @@ class Consumer:
         return json.loads(answer.splitlines()[-1])
 
     def wait_ended(self) -> int:
-        """The consumer has ended by itself; returns with what."""
+        """Waits until the consumer ends by itself; returns its exit code."""
         self.process.communicate(timeout=60)
         return self.process.returncode
 

@@ -1,8 +1,8 @@
-"""What lies between a consumer and Google's emulator of Pub/Sub, and passes on everything.
+"""A proxy between a consumer and Google's emulator of Pub/Sub that passes on everything.
 
 With one difference, for a fault of the emulator: when a stream is cancelled, or its client dies, it goes
-on sending the ordering keys that it had given to this stream there, and nobody gets them any more. Only
-a stream whose client says that it has nothing more to say ends there. So that is what it is told here.
+on sending the ordering keys of this stream there, so that no client gets them any more. Only
+a stream whose client has closed its sending side ends. So the proxy closes that side.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EmulatorWire:
     def stream(self, method: str, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-        def receive() -> None:  # to the end, whether anybody listens or not
+        def receive() -> None:  # to the end, even if no client listens
             try:
                 for answer in self._channel.stream_stream(method)(until_gone(requests)):
                     answers.put(answer)
@@ -63,7 +63,7 @@ def until_gone(requests: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class Handler:
-    """Of any call; a duck that gRPC takes for a grpc.GenericRpcHandler."""
+    """Handles any call; gRPC uses it as a grpc.GenericRpcHandler."""
 
     def __init__(self, wire: EmulatorWire) -> None:
         self.wire = wire

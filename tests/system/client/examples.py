@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Page:
-    """The commands of a page, by the headings they stand under."""
+    """The commands of a page, by their headings."""
 
     def __init__(self, path: str, directory: Path, environment: dict[str, str]) -> None:
         self.path = REPOSITORY / path
@@ -54,7 +54,7 @@ class Page:
 
 
 class Program:
-    """One that runs until it is told to end."""
+    """A program that runs until it is told to end."""
 
     def __init__(self, command: str, directory: Path, environment: dict[str, str]) -> None:
         self.log_file = tempfile.TemporaryFile("w+")
@@ -64,7 +64,7 @@ class Program:
         )  # fmt: skip
 
     def stop(self) -> str:
-        """SIGTERM; returns what it printed."""
+        """Sends SIGTERM; returns the program's output."""
         self.process.send_signal(signal.SIGTERM)
         output, _ = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, f"ended with {self.process.returncode}:\n{self.log()}"
@@ -76,7 +76,7 @@ class Program:
             self.process.communicate()
 
     def wait_until(self, fetch: Callable[[], T], predicate: Callable[[T], object] = bool, *, what: str) -> T:
-        """If it waits in vain, what the program said is told as well."""
+        """Waits; a failure shows the program's output as well."""
         try:
             # Google's emulator may take minutes to send again what it had sent to a program that was killed.
             return wait_until(fetch, predicate, timeout=240, what=what)
@@ -93,7 +93,7 @@ Change = tuple[str, int, str, str]
 
 
 class Shop(Database):
-    """The example's shop. Keeps a ledger of what it has committed."""
+    """The example's shop, with a ledger of its committed changes."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         super().__init__(cluster, name)
@@ -103,7 +103,7 @@ class Shop(Database):
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
-        """From here on videos change all the time."""
+        """Starts to change videos all the time."""
         self._closing.clear()
         self._thread = threading.Thread(target=self._sell, daemon=True)
         self._thread.start()
@@ -115,7 +115,7 @@ class Shop(Database):
             assert not self._thread.is_alive()
 
     def sell(self, count: int) -> None:
-        """Waits until it has made so many more changes."""
+        """Waits until the shop has made this number of further changes."""
         enough = len(self.ledger) + count
         wait_until(lambda: len(self.ledger), lambda n: n >= enough, what=f"{count} changes in the shop")
 
@@ -157,7 +157,7 @@ class Catalog(Database):
         return self.execute("SELECT * FROM catalog_read.video ORDER BY video_id")
 
     def history(self) -> list[tuple[str, int, str]]:
-        """In the order in which it was applied."""
+        """Returns the history in the order in which it was applied."""
         return self.execute(
             "SELECT video_id::text, version, event_type FROM catalog_read.video_history ORDER BY number"
         )

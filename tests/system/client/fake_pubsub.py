@@ -44,7 +44,7 @@ class Request:
 
 
 class Failure(Exception):
-    """What a call is to be answered with. `ack_ids`: what went wrong with each, by ErrorInfo."""
+    """The error that answers a call. `ack_ids` has the error of each, as ErrorInfo."""
 
     def __init__(self, code: str, ack_ids: dict[str, str] | None = None) -> None:
         self.code = code
@@ -139,7 +139,7 @@ class FakePubSub:
             self.port = self._server.add_insecure_port(address)
         else:
             self.port = self._server.add_secure_port(address, self._credentials)
-        # Streams that were opened while the one before was being stopped are gone with it.
+        # Streams opened while the previous server was being stopped are gone with it.
         self._next_stream = itertools.count(len(self.streams))
         self._server.start()
 
@@ -148,7 +148,7 @@ class FakePubSub:
             stream.end("UNAVAILABLE")
         self._server.stop(None).wait()
 
-    # What the test says ---------------------------------------------------------------------------
+    # For the test -----------------------------------------------------------------------------------
 
     def next_stream(self) -> FakeStream:
         """Waits for the next stream that the source opens."""
@@ -157,17 +157,17 @@ class FakePubSub:
         return self.streams[number]
 
     def fail(self, method: str, *failures: Failure) -> None:
-        """The next calls of the method."""
+        """Returns the next calls of the method."""
         self._answers.setdefault(method, []).extend(raising(failure) for failure in failures)
 
     def answer_always(self, method: str, answer: Callable[[Any], None] | None) -> None:
-        """`answer` gets the request, may wait and may raise Failure."""
+        """Sets the answer; `answer` gets the request, may wait and may raise Failure."""
         if answer is None:
             self._always.pop(method, None)
         else:
             self._always[method] = answer
 
-    # What the source has said ---------------------------------------------------------------------
+    # Requests of the source ---------------------------------------------------------------------
 
     def calls(self, method: str) -> list[Request]:
         return [request for request in self.requests if request.method == method]

@@ -48,12 +48,12 @@ class PubSubSource:
         return self
 
     def receive(self, max_messages: int = 1000, *, wait: float = 0.0) -> list[Message]:
-        """What there is within so many seconds."""
+        """Returns the messages that come within this number of seconds."""
         messages: list[Message] = self.command("receive", max_messages, int(wait * 1000))
         return messages
 
     def wait_for(self, count: int, *, timeout: float = 60) -> list[Message]:
-        """Exactly so many."""
+        """Waits for exactly this number of messages."""
         messages: list[Message] = []
 
         def more() -> int:

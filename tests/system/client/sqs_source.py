@@ -25,7 +25,7 @@ def action(request: Request) -> str:
 
 
 def calls(*actions: str) -> Callable[[Request], bool]:
-    """Requests of the source, by name."""
+    """Returns requests of the source by name."""
     return lambda request: action(request) in actions
 
 
@@ -55,14 +55,14 @@ class Queue:
             )  # fmt: skip
 
     def receive(self) -> list[str]:
-        """Bodies of the messages that anybody could have now; they stay visible."""
+        """Returns bodies of the visible messages; they stay visible."""
         messages = self.client.receive_message(
             QueueUrl=self.url, MaxNumberOfMessages=10, VisibilityTimeout=0, WaitTimeSeconds=0
         ).get("Messages", [])
         return [message["Body"] for message in messages]
 
     def left(self) -> int:
-        """Messages that are in it, visible or not."""
+        """Returns the number of messages in the queue, visible or not."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)["Attributes"]
         return sum(int(found[name]) for name in names)
@@ -71,7 +71,7 @@ class Queue:
         wait_until(self.left, lambda left: left == 0, what=f"{self.name} to be empty")
 
     def requests(self, *actions: str) -> list[Request]:
-        """Of the source so far."""
+        """Returns the source's requests of these actions so far."""
         return [request for request in list(self.proxy.requests) if action(request) in actions]
 
     def wait_for_requests(self, name: str, count: int) -> list[Request]:
@@ -95,7 +95,7 @@ def error(status: int, code: str) -> Answer:
 
 
 def entry_fails(number: int, code: str, *, for_good: bool) -> Callable[[Request, Answer], Answer]:
-    """An entry of a batch has failed, whatever became of it."""
+    """Marks an entry of a batch as failed, whatever the server did."""
 
     def change(request: Request, answered: Answer) -> Answer:
         document = json.loads(answered.body)
@@ -108,7 +108,7 @@ def entry_fails(number: int, code: str, *, for_good: bool) -> Callable[[Request,
 
 
 def without_entry(number: int) -> Callable[[Request], Request]:
-    """The server does not get to see this one."""
+    """Keeps this entry from the server."""
 
     def change(request: Request) -> Request:
         document = request.json()
@@ -144,7 +144,7 @@ class SqsSource:
         assert self.command("open") == {}, self.log()
 
     def receive(self, count: int, *, most: int = 100) -> list[dict[str, Any]]:
-        """Waits until so many have come."""
+        """Waits until this number of messages has come."""
         received: list[dict[str, Any]] = []
 
         def more() -> int:

@@ -34,7 +34,7 @@ CHANGES_AMONG_ROWS = """
 
 
 class Application:
-    """Sessions that change customers all the time, and keep some of them locked for a while."""
+    """Sessions that change customers all the time, and keep some rows locked for a while."""
 
     def __init__(self, database: Database, sessions: int = 3) -> None:
         self.committed = 0
@@ -83,7 +83,7 @@ class Application:
             )
 
     def work(self, transactions: int) -> None:
-        """Waits until it has done so many more."""
+        """Waits until the sessions have made this number of further changes."""
         enough = self.committed + transactions
         wait_until(lambda: self._errors or self.committed >= enough, what=f"{transactions} more transactions")
         assert not self._errors, self._errors
@@ -139,7 +139,7 @@ def test_a_new_consumer_of_an_old_table(
     page: Page, application: Application, shop: Database, crm: Database
 ) -> None:
     capture, consumer, destination, backfill, progress, pending = page.commands("The steps")
-    (proof,) = page.commands("The proof")
+    (proof,) = page.commands("Comparing the tables")
     application.work(50)
     page.run(capture)
     application.work(50)

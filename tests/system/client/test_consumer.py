@@ -12,7 +12,7 @@ from .conftest import Consume
 from .consumer import Target
 
 # -------------------------------------------------------------------------------------------------
-# Good days
+# Normal operation
 # -------------------------------------------------------------------------------------------------
 
 
@@ -43,7 +43,7 @@ def test_a_batch_is_one_transaction(target: Target, consume: Consume) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100])
-def test_keys_keep_their_order_whoever_applies_them(target: Target, consume: Consume, batch_size: int) -> None:
+def test_keys_keep_their_order_on_any_connection(target: Target, consume: Consume, batch_size: int) -> None:
     consumer = consume(connections=4, batch_size=batch_size)
     for n in range(1, 51):
         for key in "abcdefgh":
@@ -153,7 +153,7 @@ def test_an_event_that_always_fails_becomes_a_dead_letter(
 
 @pytest.mark.parametrize("type", ["commit", "native_commit"])
 def test_a_handler_that_ends_the_transaction_is_told_so(target: Target, consume: Consume, type: str) -> None:
-    """The harm is done: the event counts as applied. That of its batch which came behind is not lost."""
+    """The event counts as applied all the same. Events behind it in its batch are not lost."""
     with target.connect() as blocker:
         blocker.execute("BEGIN")
         blocker.execute("LOCK applied")
@@ -222,7 +222,7 @@ def test_conflicts_are_charged_to_no_event(target: Target, consume: Consume, sql
     consumer.wait_for("the first event", acked=1)
     bad = "00000000-0000-4000-8000-000000000002"
     target.poison(bad, sqlstate)
-    before = target.attempts()  # ten of them in a row would be its fault
+    before = target.attempts()  # ten in a row would count as its failure
     consumer.deliver("a", event_id=bad)
     ids = consumer.deliver("b", 5)
     wait_until(target.attempts, lambda seen: seen >= before + 3, what="it to be tried again and again")

@@ -25,7 +25,7 @@ def set_up(page: Page) -> None:
 
 
 def check_copy(shop: Shop, catalog: Catalog, program: Program) -> None:
-    """The shop has closed. The program has applied what there is, each once."""
+    """Waits until the program has applied all changes of the closed shop, each once."""
     catalog.wait_applied(len(shop.ledger), program)
     applied, committed = sorted(catalog.history()), sorted(change[:3] for change in shop.ledger)
     assert applied == committed, "what was applied is not what was committed, each once"
@@ -43,7 +43,7 @@ WAITING = "SELECT pid, query FROM pg_stat_activity WHERE datname = %s AND wait_e
 
 
 def kill_in_handler(catalog: Catalog, program: Program) -> None:
-    """kill -9 when it has begun to apply what it got."""
+    """Sends SIGKILL when the program has begun to apply events."""
     with catalog.connect() as blocker:
         blocker.execute("BEGIN; LOCK TABLE catalog_read.video_history IN SHARE MODE")
         program.wait_until(lambda: catalog.execute(WAITING, (catalog.name,)), what="an event to be applied")
@@ -57,7 +57,7 @@ def kill_in_handler(catalog: Catalog, program: Program) -> None:
 
 
 def kill_before_ack(shop: Shop, program: Program) -> None:
-    """kill -9 when it has committed what it applied, and says so to the shop."""
+    """Sends SIGKILL when the program has committed events and is acknowledging them."""
     with shop.connect() as blocker:
 
         def acknowledges() -> bool:
@@ -76,12 +76,12 @@ def kill_before_ack(shop: Shop, program: Program) -> None:
 
 
 def end_leases(shop: Shop) -> None:
-    """As time would."""
+    """Ends a lease at once."""
     shop.execute("UPDATE outbox.batch SET locked_until = clock_timestamp() WHERE token IS NOT NULL")
 
 
 def check_over_pull(shop: Shop, catalog: Catalog, start: Callable[[], Program]) -> str:
-    """The shop goes on selling while the consumer is killed. Returns what that said in the end."""
+    """Kills the consumer while the shop is busy. Returns the consumer's last output."""
     program = start()
     shop.open()
     catalog.wait_applied(100, program)
@@ -120,7 +120,7 @@ def test_in_python(make_page: MakePage, shop: Shop, catalog: Catalog) -> None:
 
 
 def test_in_python_an_event_that_fails(make_page: MakePage, shop: Shop, catalog: Catalog) -> None:
-    """It and its video wait; nothing else does. In the end it is a dead letter, and the video goes on."""
+    """Only the event and its video wait. At last it is a dead letter, and the video goes on."""
     page = make_page(README, REPOSITORY / "examples/catalog")
     set_up(page)
     create_server, _, run = page.commands(PULL)
@@ -214,8 +214,8 @@ def test_over_pub_sub(
     shop.open()
     catalog.wait_applied(100, program)
     check_order(catalog)
-    # From here on the emulator does not keep the order: while what a consumer had got before it died is
-    # held for it, another one gets what comes behind that. The versions see to the rest.
+    # From here on the emulator does not keep the order: while events of a dead consumer are
+    # held for it, another one gets later events. The versions keep the projection correct.
     kill_in_handler(catalog, program)
     program = page.start(run, PUBSUB_EMULATOR_HOST=wire.address)
     for _ in range(2):
@@ -235,7 +235,7 @@ def test_over_pub_sub(
 def test_every_command_of_the_page_is_run(
     make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog
 ) -> None:
-    """Those under the other headings are run above."""
+    """Commands under the other headings are run by the tests above."""
     page = make_page(README, examples / "catalog")
     headings = re.findall(r"^## (.*)", page.path.read_text(), re.MULTILINE)
     assert headings == ["Set up", PULL, PUB_SUB, "See it work"]

@@ -24,7 +24,7 @@ servers.add_clients_to_path()
 
 
 class Topic:
-    """With a subscription, in a project of the test's own."""
+    """A topic with a subscription, in a project of the test's own."""
 
     def __init__(self, server: Server, project: str, **subscription: Any) -> None:
         import grpc
@@ -84,7 +84,7 @@ def read(installation: Installation) -> Iterator[Read]:
     made: list[PubSubSource] = []
 
     def read(topic: Topic, *, min_ack_deadline: int = 600) -> PubSubSource:
-        """Leases are so long that nothing comes again that nobody has given back."""
+        """Reads with long leases, so that only messages that were given back come again."""
         made.append(PubSubSource(installation, **topic.options(), min_ack_deadline=min_ack_deadline).open())
         return made[-1]
 
@@ -95,7 +95,7 @@ def read(installation: Installation) -> Iterator[Read]:
 
 @pytest.fixture
 def several_of_a_key() -> None:
-    """The server hands out messages of a key before those in front of them are acknowledged."""
+    """Skips servers that hand out only one message of a key before its acknowledgement."""
     if servers.emulator_jar() is None:
         pytest.skip("NOT TESTED: pstest hands out one message of a key at a time")
 
@@ -130,7 +130,7 @@ def test_every_message_comes_in_the_order_of_its_key(make_topic: MakeTopic, read
 def test_while_it_is_held_a_message_does_not_come_again(
     make_topic: MakeTopic, read: Read, pub_sub_fake: Server  # noqa: F811
 ) -> None:
-    """By pstest: Google's emulator, when it is busy, sends again what was extended in time."""
+    """Uses pstest, because a busy emulator of Google redelivers even extended messages."""
     topic = make_topic(pub_sub_fake)
     topic.publish(texts(3))
     source, other = (read(topic, min_ack_deadline=10) for _ in range(2))

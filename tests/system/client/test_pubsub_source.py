@@ -1,4 +1,4 @@
-"""The Pub/Sub source, with a service that the test plays: what goes over the wire, and when."""
+"""The Pub/Sub source against a scripted service: its requests and their times."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def wait_acked(fake: FakePubSub, *ack_ids: str) -> None:
 
 
 def wait_nacked(fake: FakePubSub, *ack_ids: str) -> None:
-    """In this order."""
+    """Expects the messages in this order."""
     wait_until(fake.nacked, lambda ids: ids == list(ack_ids), what=f"{ack_ids} to be given back")
 
 
@@ -365,11 +365,11 @@ def test_what_overtakes_a_message_that_was_given_back_is_given_back(fake: FakePu
     stream = fake.next_stream()
     stream.send(*numbered(1, key="a"), ordered=True)
     source.nack(source.wait_for(1))
-    # Under way before the service knew.
+    # Sent before the service knew that the message was given back.
     stream.send(*numbered(2, first=2, key="a"), *numbered(1, first=4, key="b"), ordered=True)
     assert payloads(source.wait_for(1)) == ["4"]
     wait_nacked(fake, "ack-1", "ack-2", "ack-3")
-    # Now it begins anew, and goes on.
+    # Now the service sends the key again from the first message on.
     stream.send(*numbered(3, key="a"), *numbered(1, first=5, key="a"), ordered=True)
     assert payloads(source.wait_for(4)) == ["1", "2", "3", "5"]
 
@@ -395,7 +395,7 @@ def test_without_order_nothing_is_taken_along(fake: FakePubSub, read: Read) -> N
 
 
 def test_a_message_is_not_extended_after_it_was_given_back(fake: FakePubSub, read: Read) -> None:
-    """An extension that arrives last would keep it from coming again."""
+    """An extension that arrives later would delay its redelivery."""
     source = read(min_ack_deadline=1, max_ack_deadline=1)
     fake.fail("ModifyAckDeadline", Failure("UNAVAILABLE"))
     fake.next_stream().send(*numbered(2))
@@ -533,7 +533,7 @@ def test_seek_to_a_time(fake: FakePubSub, read: Read) -> None:
     assert call.request.subscription == SUBSCRIPTION
     assert call.request.time.isoformat() == "2023-11-14T22:13:20.123456+00:00"
     assert ended_before == [True], "what the service sends after it must not come on the old stream"
-    # What was read before and not received, the service sends again if it is still to come.
+    # Messages read before and not received are sent again if they are after the seek.
     wait_nacked(fake, "ack-2", "ack-3")
     fake.next_stream().send(*numbered(1, first=7))
     assert payloads(source.wait_for(1)) == ["7"]
@@ -585,7 +585,7 @@ def test_a_seek_that_fails(fake: FakePubSub, read: Read, code: str, transient: b
 
 
 # -------------------------------------------------------------------------------------------------
-# The end
+# Closing
 # -------------------------------------------------------------------------------------------------
 
 
@@ -643,7 +643,7 @@ def test_close_ends_a_receive_that_is_under_way(fake: FakePubSub, read: Read) ->
 
 
 # -------------------------------------------------------------------------------------------------
-# The process it lives in
+# Its process
 # -------------------------------------------------------------------------------------------------
 
 
@@ -763,7 +763,7 @@ def test_a_certificate_that_is_not_trusted(secure_fake: FakePubSub, make_source:
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"type": "service_account"}'])
-def test_a_key_file_that_is_none(make_source: Read, tmp_path: Path, text: str | None) -> None:
+def test_an_invalid_key_file_is_an_error(make_source: Read, tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "key.json"
     if text is not None:
         file.write_text(text)

@@ -35,7 +35,7 @@ class Producer:
         return self.database.execute("SELECT * FROM outbox.lease")
 
     def left(self) -> int:
-        """What is neither settled nor still in the log only."""
+        """Returns events that are in batches or in outbox.delivery."""
         return self.database.value(
             "SELECT (SELECT count(*) FROM outbox.batch) + (SELECT count(*) FROM outbox.delivery)"
         )
@@ -180,5 +180,5 @@ def test_the_producer_goes_away_and_comes_back(producer: Producer, target: Targe
 
 def test_a_destination_that_does_not_exist_is_fatal(producer: Producer, consume: Consume) -> None:
     consumer = pull(consume, producer, destination="x")
-    consumer.wait_logged('run() threw: there is no pull destination "x"')
+    consumer.wait_logged('run() threw: pull destination "x" does not exist')
     assert consumer.wait_ended() == 3

@@ -1,6 +1,6 @@
-"""docs/rebuild.md: a projection is made anew while it is read, by the commands of the page.
+"""docs/rebuild.md: a projection is rebuilt while it is read, by the commands of the page.
 
-The shop goes on selling all the time, and somebody reads all the time.
+The shop changes videos and a reader reads them all the time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .test_examples import PUB_SUB, PULL, README, set_up
 
 
 class Reader:
-    """Reads the catalog all the time, as a visitor does, and remembers what it has seen."""
+    """Reads the catalog all the time, and remembers all rows that it has seen."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.seen: list[dict[str, tuple[int, str]]] = []
@@ -53,7 +53,7 @@ class Reader:
         assert self._error is None, f"a reader was told {self._error!r}"
 
     def check(self, shop: Shop, key: Callable[[int, str], int]) -> None:
-        """`key` says how new a row is; from version and title."""
+        """`key` gives the age of a row from its version and title."""
         removed = {video for video, _, event, _ in shop.ledger if event == "VideoDeleted"}
         newest: dict[str, int] = {}
         gone: set[str] = set()
@@ -67,7 +67,7 @@ class Reader:
                 newest[video] = seen
 
     def check_rows(self, shop: Shop) -> None:
-        """Every row that was seen is as the shop had committed it."""
+        """Checks that every row seen is one that the shop had committed."""
         committed = {(video, version): title for video, version, _, title in shop.ledger}
         for videos in self.seen:
             for video, (version, title) in videos.items():
@@ -83,7 +83,7 @@ def readers(catalog: Catalog) -> Iterator[list[Reader]]:
 
 
 class Way:
-    """Between shop and catalog: pull, or Pub/Sub."""
+    """The connection between shop and catalog: pull or Pub/Sub."""
 
     def __init__(
         self, make_page: MakePage, directory: Path, heading: str, wire: EmulatorWire | None = None,
@@ -98,7 +98,7 @@ class Way:
         self.readme.run(create)
 
     def start(self, command: str | None = None) -> Program:
-        """The consumer of the example, or another."""
+        """Starts the consumer of the example, or another one."""
         return self.page.start(command or self.run, **self.to_emulator)
 
 
@@ -189,7 +189,7 @@ VIDEO = {"video_id": "00000000-0000-0000-0000-000000000001", "title": "", "durat
 def test_what_is_behind(
     make_page: MakePage, catalog: Catalog, old: list[tuple], new: list[tuple], is_behind: bool
 ) -> None:
-    """What the old one and the new one have done to a row, and whether the new one takes its place."""
+    """Compares changes of the old and the new projection, and whether the new one may replace the old."""
     set_up(make_page(README, REPOSITORY / "examples/catalog"))
     page = make_page("docs/rebuild.md", REPOSITORY / "examples/catalog")
     page.run(page.commands("Beside the old one")[0])
@@ -209,7 +209,7 @@ def test_what_is_behind(
 # In place
 # -------------------------------------------------------------------------------------------------
 
-# The handler that is wrong: titles are shouted.
+# A wrong handler, which writes titles in upper case.
 WRONG = """
     CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN

@@ -1,4 +1,4 @@
-"""The SQS source, against moto and ElasticMQ: claims that are kept, settled and given back."""
+"""The SQS source against moto and ElasticMQ: messages that are held, settled and given back."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_message_becomes_a_delivery(queue: Queue, make_source: MakeSource) -> 
     assert began - 1 <= delivery["published_at"] / 1e6 <= time.time() + 1
 
 
-def test_anybodys_message_keeps_its_id(queue: Queue, make_source: MakeSource) -> None:
+def test_messages_of_other_senders_keep_their_id(queue: Queue, make_source: MakeSource) -> None:
     queue.send("not of ours")
     source = make_source(queue)
     (first,) = source.receive(1)
@@ -161,11 +161,11 @@ def test_what_is_given_back_comes_again_at_once(queue: Queue, make_source: MakeS
 
 
 def test_a_group_comes_again_in_its_order(fifo: Queue, make_source: MakeSource) -> None:
-    """What has been received behind a message that is given back must not be handled before it."""
+    """A message received behind one that is given back must not be handled before it."""
     fifo.send("1", "2", "3", group="a")
     fifo.send("x", "y", group="b")
     source = make_source(fifo, visibility=3600)
-    one, two = source.receive(2, most=2)  # the others are with the source
+    one, two = source.receive(2, most=2)  # the source holds the others
     assert (payloads([one, two]), one["key"]) == (["1", "2"], "a")
     source.nack(one, two)
     received: list[dict[str, Any]] = []
@@ -176,8 +176,8 @@ def test_a_group_comes_again_in_its_order(fifo: Queue, make_source: MakeSource) 
     assert [d["payload"] for d in received if d["key"] == "b"] == ["x", "y"]
 
 
-def test_a_group_of_one_event_is_no_key(fifo: Queue, make_source: MakeSource) -> None:
-    """As the sink sends events without an ordering key."""
+def test_a_group_of_one_event_is_not_an_ordering_key(fifo: Queue, make_source: MakeSource) -> None:
+    """The sink sends events without an ordering key in this way."""
     id = "0193c0de-0000-7000-8000-00000000000a"
     fifo.send("{}", group=id, event_id=id, event_type="E")
     (delivery,) = make_source(fifo).receive(1)
@@ -312,7 +312,7 @@ def test_close_has_a_limit(queue: Queue, make_source: MakeSource) -> None:
     gate.open()
 
 
-def test_nobody_polls_for_more_than_is_wanted(queue: Queue, make_source: MakeSource) -> None:
+def test_polls_ask_for_no_more_than_is_wanted(queue: Queue, make_source: MakeSource) -> None:
     queue.send(*(str(n) for n in range(30)))
     source = make_source(queue, pollers=2)
     requests = queue.wait_for_requests("ReceiveMessage", 2)
@@ -329,7 +329,7 @@ def test_polls_go_side_by_side(queue: Queue, make_source: MakeSource) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# Bad days
+# Failures
 # -------------------------------------------------------------------------------------------------
 
 
@@ -390,8 +390,8 @@ def test_a_queue_that_does_not_exist(queue: Queue, make_source: MakeSource) -> N
 
 
 @pytest.mark.parametrize("worked", [False, True])
-def test_no_permission_any_more(queue: Queue, make_source: MakeSource, worked: bool) -> None:
-    """From the beginning it is a mistake that somebody has to mend; later it may pass."""
+def test_a_lost_permission_is_retried(queue: Queue, make_source: MakeSource, worked: bool) -> None:
+    """At the start it is an error that ends the source; later it may be temporary."""
     denied = reply(error(403, "AccessDenied"))
     if not worked:
         queue.proxy.on(calls("ReceiveMessage"), denied)
@@ -426,7 +426,7 @@ def test_without_keys(queue: Queue, make_source: MakeSource, monkeypatch: pytest
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     source = make_source(queue, opened=False, access_key_id="", secret_access_key="")
     failed = source.command("open")
-    assert failed["transient"] and "no AWS credentials: there are none" in failed["error"]
+    assert failed["transient"] and "no AWS credentials: none in the user mapping" in failed["error"]
 
 
 def test_sqs_cannot_go_back(queue: Queue, make_source: MakeSource) -> None:

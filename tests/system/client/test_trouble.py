@@ -1,4 +1,4 @@
-"""The client on bad days: connections that go, commits in doubt, sources that fail, stopping, resets."""
+"""Failures around the client: lost connections, commits in doubt, failing sources, stopping, resets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_commit_that_never_arrived_is_made_again(target: Target, consume: Cons
 
 
 def test_a_commit_that_is_still_under_way_is_waited_for(target: Target, consume: Consume, proxy: TcpProxy) -> None:
-    """The connection goes while the old transaction sits in its COMMIT, which then succeeds."""
+    """The connection breaks while the old transaction waits in its COMMIT, which then succeeds."""
     consumer = consume(conninfo=through(target, proxy), connections=1)
     first = consumer.deliver("a")
     consumer.wait_for("the first event", acked=1)
@@ -129,7 +129,7 @@ def test_a_server_that_is_never_there_does_not_keep_it_from_stopping(target: Tar
         ("UPDATE inbox.consumer SET role = 'postgres'", "belongs to role"),
     ],
 )
-def test_what_no_waiting_mends_ends_it(target: Target, consume: Consume, spoil: str, says: str) -> None:
+def test_errors_that_waiting_cannot_repair_end_the_consumer(target: Target, consume: Consume, spoil: str, says: str) -> None:
     if spoil.startswith("UPDATE"):
         consume().deliver("a")
         wait_until(lambda: target.value("SELECT count(*) FROM inbox.consumer"), what="the consumer to be known")
@@ -248,7 +248,7 @@ def test_what_was_begun_is_finished(target: Target, consume: Consume) -> None:
 
 
 def test_what_takes_too_long_is_left(target: Target, consume: Consume) -> None:
-    """COMMIT is on its way, and may yet succeed: the events are not acknowledged, and found applied later."""
+    """COMMIT has been sent and may succeed, so the events are not acknowledged and found applied later."""
     with target.connect() as blocker:
         blocker.execute("BEGIN")
         blocker.execute("LOCK applied")
@@ -278,7 +278,7 @@ def test_it_can_be_stopped_by_a_signal_handler(target: Target, consume: Consume)
 
 
 def blocked_signals(pid: int) -> list[int]:
-    """Of each thread, as sets of bits."""
+    """Returns the blocked signals of each thread, as sets of bits."""
     masks = []
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("SigBlk"))

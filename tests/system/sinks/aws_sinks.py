@@ -1,7 +1,7 @@
 """The sqs and sns sinks, read back with Amazon's own client.
 
-Queues and topics are told apart by their names, for a server has one account. What is
-published to a topic of SNS is read from a queue that is subscribed to it.
+Queues and topics differ by their names, because a server has one account. Messages
+of a topic of SNS are read from a queue that is subscribed to it.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class AwsSink(Sink):
         }
 
     def refuse(self, chosen: Callable[[Message], bool], *, for_good: bool, times: int | None) -> None:
-        """Entries that carry such an event fail; the server gets the others."""
+        """Makes entries that carry such an event fail; the server gets the others."""
 
         async def behave(exchange: Exchange) -> None:
             entries = self.entries(exchange.request)
@@ -234,7 +234,7 @@ class SqsFifoSink(SqsSink):
     deduplicates = True
 
 
-# A batch is taken in part, and the reader is given messages in any order.
+# A batch may be accepted in part, and the reader gets messages in any order.
 STANDARD = {"order": "standard queues have none"}
 
 
@@ -296,7 +296,7 @@ class SnsSink(AwsSink):
         ]
 
     def keep_entries(self, request: Request, ids: list[str]) -> Request:
-        """The others keep their numbers but for the gaps, which the server would not take."""
+        """Renumbers the other entries without gaps, which the server would refuse."""
         fields = form(request)
         matches = [(MEMBER.fullmatch(name), value) for name, value in fields]
         numbers = [m[1] for m, value in matches if m and m[2] == "Id" and value in ids]

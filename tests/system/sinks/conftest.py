@@ -3,7 +3,7 @@
     sink          a destination behind a proxy; the test runs once for each kind of sink
     make_sink     the same in a database of the test's own
 
-A test marked `needs("x")` leaves out the sinks that say they cannot do x (`Sink.cannot`); one marked
+A test marked `needs("x")` leaves out the sinks that cannot do x (`Sink.cannot`); one marked
 `other_servers` runs with the other servers for a protocol as well. A new sink is a class, as sink.py
 says, and its name in SINKS.
 """
@@ -89,7 +89,7 @@ AnyServer = TypeVar("AnyServer")
 
 
 def running(*candidates: Callable[[], AbstractContextManager[AnyServer]]) -> Iterator[AnyServer]:
-    """The first of them that is installed."""
+    """Returns the first server that is installed."""
     missing = []
     for candidate in candidates:
         try:

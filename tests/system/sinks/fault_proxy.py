@@ -1,11 +1,11 @@
-"""Proxies between a relay and a server, which do what networks and servers do on bad days.
+"""Proxies between a relay and a server that simulate failures of networks and servers.
 
 `FaultProxy` is for HTTP: a `Receiver` (tests/system/receiver.py) that passes on what no rule says
 otherwise about. All its behaviours answer for the server, which then never sees the request; those
 made here let the server have it:
 
     proxy.on(everything, reset, times=1)                      lost before the server had it
-    proxy.on(everything, proxy.taken_then(reset), times=1)    done, and nobody hears of it
+    proxy.on(everything, proxy.taken_then(reset), times=1)    done, but the answer is lost
 
 `TcpProxy` does the same to a connection of the PostgreSQL protocol, around COMMIT; `KafkaProxy` to
 connections of Kafka's, for requests that have records.
@@ -40,7 +40,7 @@ class Answer:
 
 class FaultProxy(Receiver):
     def __init__(self, server_port: int, carries: Callable[[Request], bool] = everything) -> None:
-        """`carries`: whether a request carries events; the faults below spare all others."""
+        """`carries` tells whether a request carries events; the faults below affect only these."""
         self.server_port = server_port
         self.carries = carries
         self.taken: list[Request] = []  # those the server has answered
@@ -56,7 +56,7 @@ class FaultProxy(Receiver):
         self._threads.shutdown(cancel_futures=True)
 
     async def ask(self, request: Request) -> Answer:
-        """What the server answers."""
+        """Returns the server's answer."""
         asked = self._threads.submit(ask, self.server_port, request)
         self._asked.add(asked)
         asked.add_done_callback(self._asked.discard)
@@ -65,22 +65,22 @@ class FaultProxy(Receiver):
         return answered
 
     def refuse_connections(self) -> None:
-        """The server has answered what it was asked before, though nobody hears of it."""
+        """Waits until the server has answered earlier requests, even if the answers are dropped."""
         super().refuse_connections()
         wait(list(self._asked))
 
     # ---- faults that every sink must survive ------------------------------------------------------
 
     def lose_requests(self, times: int) -> None:
-        """The connection is reset, and the server never hears of the request."""
+        """Resets the connection, so that the server never gets the request."""
         self.on(self.carries, reset, times=times)
 
     def lose_answers(self, times: int) -> None:
-        """The server has done it, and the connection is reset."""
+        """Lets the server do it, then resets the connection."""
         self.on(self.carries, self.taken_then(reset), times=times)
 
     def hold_answers(self, times: int | None = None) -> Gate:
-        """The server has done it, and the answer comes when the gate is opened."""
+        """Lets the server do it, and holds the answer until the gate is opened."""
         gate = Gate()
         self.on(self.carries, self.held(gate), times=times)
         return gate
@@ -109,7 +109,7 @@ class FaultProxy(Receiver):
         change_request: Callable[[Request], Request],
         change_answer: Callable[[Request, Answer], Answer],
     ) -> Behaviour:
-        """The server gets another request; the relay another answer (to the request it made)."""
+        """Changes the request for the server, and the answer for the relay."""
 
         async def behave(exchange: Exchange) -> None:
             answered = await self.ask(change_request(exchange.request))
@@ -160,15 +160,15 @@ class TcpProxy:
     # ---- what tests ask for -----------------------------------------------------------------------
 
     def lose_requests(self, times: int) -> None:
-        """The connection is reset before the server has COMMIT."""
+        """Resets the connection before the server gets COMMIT."""
         self._requests_to_lose = times
 
     def lose_answers(self, times: int) -> None:
-        """The connection is reset when the server has committed."""
+        """Resets the connection after the server has committed."""
         self._answers_to_lose = times
 
     def hold_answers(self, times: int | None = None) -> Gate:
-        """What the server says from its next COMMIT on comes when the gate is opened."""
+        """Holds the server's answers from its next COMMIT on until the gate is opened."""
         assert times in (None, 1), "the connection is one: what follows is held as well"
         self._gate = Gate()
         return self._gate

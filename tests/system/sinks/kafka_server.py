@@ -71,8 +71,7 @@ class KafkaServer:
         if not libraries.exists():
             raise NotInstalled(f"there is no {libraries}")
         self.directory = directory
-        options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        self.java = [java(), *options, "-cp", f"{libraries}/*"]
+        self.java = [*java(), "-Xmx512m", "-cp", f"{libraries}/*"]
         self.log = directory / "log"
         self.certificates: Certificates = make_certificates(directory)
         pem = Path(self.certificates.key).read_text() + Path(self.certificates.certificate).read_text()

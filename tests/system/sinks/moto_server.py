@@ -1,8 +1,8 @@
-"""moto, whose queues are asked by one request at a time.
+"""moto with one request at a time on its queues.
 
-moto answers each request in a thread of its own and locks hardly anything. Two polls side by side may
-be given the same message; and which groups are in flight a poll looks up when it begins, so that one
-that has waited since is given what is behind messages that others have. SQS promises that neither
+moto answers each request in a thread of its own and locks hardly anything. Two concurrent polls may
+get the same message. A poll looks up the groups in flight when it begins, so one
+that has waited since may get messages behind those of other polls. SQS promises that neither
 happens, and a consumer with several polls relies on it for the order of a group.
 """
 
@@ -31,7 +31,7 @@ def receive_message(
 
 
 def locked(change: Callable[..., None]) -> Callable[..., None]:
-    """With the lock under which messages are added."""
+    """Runs under the lock with which messages are added."""
 
     def changed(self: SQSBackend, queue_name: str, *arguments: Any, **named: Any) -> None:
         queue: Queue = self.get_queue(queue_name)

@@ -62,7 +62,7 @@ class PubSubSink(Sink):
         return {"emulator_host": f"127.0.0.1:{self.proxy.port}"}
 
     def add_topic(self, name: str = "item.events") -> None:
-        """With a subscription, which gets what is published from here on."""
+        """Creates a topic with a subscription, which gets later messages."""
         topic = f"projects/{self.project}/topics/{name}"
         subscription = f"projects/{self.project}/subscriptions/{name}"
         self._publisher.create_topic(request={"name": topic})
@@ -131,7 +131,7 @@ class PubSubSink(Sink):
         return self.error(401, "UNAUTHENTICATED")
 
     def create_with_credentials(self) -> None:
-        """An emulator would be given none."""
+        """Not for emulators, which get no credentials."""
         self.database.add_destination("d", f"{self.url()}?endpoint=http://127.0.0.1:{self.proxy.port}")
         self.map_credentials()
 
@@ -141,7 +141,7 @@ class PubSubSink(Sink):
 
 
 class PubSubFakeSink(PubSubSink):
-    """The same with Google's other fake."""
+    """The same sink with Google's other fake."""
 
     name = "pubsub_fake"
     server = "pub_sub_fake"

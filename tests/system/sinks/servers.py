@@ -30,19 +30,19 @@ PYTHON = INSTALLED / "python/bin/python"
 
 
 class NotInstalled(Exception):
-    """Its text says what is missing."""
+    """A server cannot run; the text says what is missing."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where it listens, on 127.0.0.1."""
+    """Ports of a server on 127.0.0.1."""
 
     port: int  # REST
     grpc_port: int = 0
 
 
 def add_clients_to_path() -> None:
-    """Amazon's and Google's libraries, before those of the distribution."""
+    """Puts Amazon's and Google's libraries before those of the distribution."""
     libraries = [str(path) for path in INSTALLED.glob("python/lib/python3*/site-packages")]
     begin = next((n for n, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path))
     sys.path[begin:begin] = libraries
@@ -54,7 +54,7 @@ class Ended(Exception):
 
 @contextmanager
 def running(command_for: Callable[[int], list[str]], log: Path) -> Iterator[int]:
-    """A process that answers HTTP requests on a port; that is told to `command_for`, and yielded."""
+    """Runs a process that answers HTTP requests on a port, which `command_for` gets and this yields."""
     for again in (True, True, False):  # somebody may take the port between our choice and its use
         port = free_port()
         try:
@@ -116,7 +116,7 @@ def log_file() -> Iterator[Path]:
 
 
 def emulator_jar() -> str | None:
-    """Of the package google-cloud-cli-pubsub-emulator."""
+    """Google's emulator, from the package google-cloud-cli-pubsub-emulator."""
     if shutil.which("dpkg") is None:
         return None
     command = ["dpkg", "-L", "google-cloud-cli-pubsub-emulator"]
@@ -129,7 +129,7 @@ def pub_sub_emulator() -> Iterator[Server]:
     jar = emulator_jar()
     if jar is None:
         raise NotInstalled("Google's emulator of Pub/Sub is not installed")
-    command = [java(), "-Xmx512m", "-jar", jar, "--host=127.0.0.1"]
+    command = [*java(), "-Xmx512m", "-jar", jar, "--host=127.0.0.1"]
     with log_file() as log, running(lambda port: [*command, f"--port={port}"], log) as port:
         yield Server(port, port)
 
@@ -174,7 +174,7 @@ def elasticmq() -> Iterator[Server]:
     with log_file() as log:
         configuration = log.with_name("elasticmq.conf")
         command = [
-            java(), "-Xmx256m", f"-Dconfig.file={configuration}", "-cp", f"{libraries}/*",
+            *java(), "-Xmx256m", f"-Dconfig.file={configuration}", "-cp", f"{libraries}/*",
             "org.elasticmq.server.Main",
         ]  # fmt: skip
 
@@ -186,8 +186,9 @@ def elasticmq() -> Iterator[Server]:
             yield Server(port)
 
 
-def java() -> str:
+def java() -> list[str]:
+    """Servers of tests live for minutes: the second compiler takes more than it gives."""
     path = shutil.which("java")
     if path is None:
         raise NotInstalled("there is no java")
-    return path
+    return [path, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]

@@ -1,4 +1,4 @@
-"""What the conformance suite knows about a sink: how to make a destination, and what arrived there.
+"""A sink for the conformance suite: how to create a destination, and how to read events from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .fault_proxy import FaultProxy, TcpProxy
 
 @dataclass(frozen=True)
 class Message:
-    """An event as an independent client has received it. None: it has no such thing."""
+    """An event as an independent client received it; None for parts that it does not have."""
 
     event_id: str
     event_type: str
@@ -43,7 +43,7 @@ def message_of(
     headers: Mapping[str, Any],
     payload: bytes | None,
 ) -> Message:
-    """From the attributes that carry an event where they have the names of its columns."""
+    """Makes an event from attributes that have the names of its columns."""
 
     def number(name: str) -> int | None:
         return int(attributes[name]) if name in attributes else None
@@ -97,7 +97,7 @@ def message_of_cloud_event(
 
 
 def message_of_document(text: bytes) -> Message:
-    """One event as JSON. Its payload is written again, as compact as can be."""
+    """Reads one event as JSON, with its payload in compact form."""
     document = json.loads(text)
     payload = None
     if "data_base64" in document:
@@ -109,7 +109,7 @@ def message_of_document(text: bytes) -> Message:
     return message_of_cloud_event(attributes, attributes.get("datacontenttype"), payload)
 
 
-# What a sink may lack, and says so in `cannot`.
+# Abilities that a sink may lack and list in `cannot`.
 ABILITIES: Mapping[str, str] = {
     "requests": "the proxy can tell requests apart, and read the events in them",
     "order": "readers get the events of a key in order, also when something failed",
@@ -131,17 +131,17 @@ class Sink(ABC):
     name: ClassVar[str]
     module: ClassVar[str]
     server: ClassVar[str | None] = None  # the fixture with the server it needs
-    # Which of ABILITIES it has not got, and why; tests that need them leave it out.
+    # ABILITIES that it lacks, with the reason; tests that need them leave it out.
     cannot: ClassVar[Mapping[str, str]] = {}
-    # An event that was sent twice, because its answer was lost, is one message.
+    # True if an event sent twice after a lost answer is one message.
     deduplicates: ClassVar[bool] = False
     batch_limit: ClassVar[int] = 1  # events in one request
-    cloud_events: ClassVar[tuple[str, ...]] = ()  # formats that are such
+    cloud_events: ClassVar[tuple[str, ...]] = ()  # its formats of CloudEvents
     proxy: FaultProxy | TcpProxy
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.place = f"test-{next(numbers)}"  # the server's part that is this sink's alone
+        self.place = f"test-{next(numbers)}"  # part of the server for this sink only
         self._messages: list[Message] = []
 
     @abstractmethod
@@ -151,21 +151,21 @@ class Sink(ABC):
         return {}
 
     def add_topic(self, name: str = "item.events") -> None:
-        """Makes the place where events of this topic go, and a reader there."""
+        """Creates the place where events of this topic go, and its reader."""
 
     def create(self, destination: str = "d", **options: str) -> None:
         self.database.add_destination(destination, self.url(), **{**self.options(), **options})
 
     @abstractmethod
     def receive(self) -> list[Message]:
-        """What has arrived since the last call, in the order in which readers get it."""
+        """Returns events since the last call, in the order in which readers get them."""
 
     def messages(self) -> list[Message]:
         self._messages += self.receive()
         return self._messages
 
     def wait_for(self, ids: list[str], *, timeout: float = 20) -> list[Message]:
-        """Waits until all these events have arrived, and returns what has, repetitions included."""
+        """Waits until all these events have arrived; returns all events, with duplicates."""
 
         def missing() -> set[str]:
             return set(ids) - {message.event_id for message in self.messages()}
@@ -174,7 +174,7 @@ class Sink(ABC):
         return self._messages
 
     def as_carried(self, message: Message) -> Message:
-        """What of an event this sink carries: empty is nothing, and nothing has no type."""
+        """Returns the event as this sink carries it, for sinks that drop empty parts."""
         content_type = None if message.payload is None else message.content_type
         return replace(message, content_type=content_type, payload=message.payload or None)
 
@@ -184,36 +184,36 @@ class Sink(ABC):
     # ---- what `cannot` leaves out -----------------------------------------------------------------
 
     def carried(self, request: Request) -> list[Message]:
-        """`requests`: the events in a request the proxy has recorded."""
+        """`requests`: returns the events in a recorded request."""
         raise NotImplementedError
 
     def check_batch(self, messages: list[Message]) -> None:
-        """`requests`: what a server may let pass, and must not be sent."""
+        """`requests`: checks what a server may accept but must not be sent."""
         assert len(messages) <= self.batch_limit
 
     def refuse_batch(self) -> Behaviour:
-        """`batches`: the answer to a request in which one event is no good."""
+        """`batches`: returns the answer to a request with one bad event."""
         raise NotImplementedError
 
     def throttle(self, seconds: int) -> Behaviour:
-        """`throttling`: the answer that asks to be left alone for so long."""
+        """`throttling`: returns an answer that asks for a pause of this length."""
         raise NotImplementedError
 
     def size_limit(self) -> int:
-        """`limits`: a payload of so many bytes is too large, for good."""
+        """`limits`: returns a payload size that is always refused."""
         raise NotImplementedError
 
     def credentials(self, number: int = 1) -> dict[str, str]:
-        """`secrets`: options of a user mapping; others for each number."""
+        """`secrets`: returns options of a user mapping, different for each number."""
         raise NotImplementedError
 
     def secrets(self) -> list[str]:
-        """An access key has an id that is none."""
+        """Returns secrets; the id of an access key is not one."""
         both = [*self.credentials(1).items(), *self.credentials(2).items()]
         return [value for name, value in both if name != "access_key_id"]
 
     def refuse_credentials(self) -> Behaviour:
-        """`secrets`: the answer to those that have expired."""
+        """`secrets`: returns the answer to expired credentials."""
         raise NotImplementedError
 
     def create_with_credentials(self) -> None:
@@ -231,6 +231,6 @@ class Sink(ABC):
         self.database.execute(f"ALTER USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({options})")
 
     def uses_credentials(self, request: Request, number: int) -> bool:
-        """Whether a secret, or what names it, is in the request as it should be."""
+        """Returns whether the secret or its id is in the request as it should be."""
         named = next(iter(self.credentials(number).values()))
         return named in request.headers.get("authorization", "")

@@ -1,4 +1,4 @@
-"""What only SQS and SNS have: queues found by name, names they can have, a limit on attributes."""
+"""Features of SQS and SNS only: queues found by name, valid names, a limit on attributes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conftest import MakeSink
 
 
 class QueueOfTheKeys(SqsFifoSink):
-    """The URL names no account: that of the credentials is meant."""
+    """Leaves the account out of the URL, so that it is that of the credentials."""
 
     def url(self) -> str:
         return f"sqs://{REGION}?endpoint=http://127.0.0.1:{self.proxy.port}"
@@ -56,7 +56,7 @@ def test_the_url_of_a_queue_is_asked_for_once(make_sink: MakeSink, database: Dat
 
 @pytest.mark.parametrize("kind", [SqsStandardSink, SnsFifoSink])
 def test_each_topic_has_its_place(make_sink: MakeSink, database: Database, kind: type[AwsSink]) -> None:
-    """Batches do not mix them, and names have what a name can have."""
+    """Batches do not mix topics, and names are made of valid characters."""
     sink = make_sink(kind, database)
     assert isinstance(sink, AwsSink)
     for topic in ("one.events", "two.events"):

@@ -1,4 +1,4 @@
-"""outbox.check_destination() against what destinations really say."""
+"""outbox.check_destination() against real destinations."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from .sink import Sink
 
 
 class Platform:
-    """Hands out credentials number 1, 2, ..., and says so in their names."""
+    """Issues credentials number 1, 2, ..., with the number in their names."""
 
     def __init__(self, receiver: Receiver, directory: Path) -> None:
         self.receiver = receiver
@@ -44,7 +44,7 @@ class Platform:
         raise NotImplementedError
 
     def answer_to(self, request: Request) -> str:
-        """Empty: there is nothing under this address."""
+        """Returns the answer; empty if the address does not exist."""
         raise NotImplementedError
 
     def keys(self) -> dict[str, str]:
@@ -82,7 +82,7 @@ class AwsContainer(Platform):
 
 
 class AwsInstance(Platform):
-    """IMDSv2."""
+    """Amazon's metadata service (IMDSv2)."""
 
     ROLES = "/latest/meta-data/iam/security-credentials/"
 

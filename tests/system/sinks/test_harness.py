@@ -1,6 +1,6 @@
 """The proxies and servers themselves, driven by independent clients.
 
-A fault that nobody sees tests nothing.
+A fault without an effect would test nothing.
 """
 
 from __future__ import annotations

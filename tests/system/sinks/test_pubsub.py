@@ -1,4 +1,4 @@
-"""What only the pubsub sink has: message ids, formats, topics it creates, keys of service accounts."""
+"""Features of the pubsub sink only: message ids, formats, created topics, keys of service accounts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pubsub(database: Database, make_sink: MakeSink) -> PubSubSink:
 
 
 def ask(sink: PubSubSink, method: str, path: str, body: object | None = None) -> Any:
-    """The server itself, not by way of the proxy."""
+    """Talks to the server directly, not through the proxy."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{sink.proxy.server_port}/v1/projects/{sink.place}/{path}",
         None if body is None else json.dumps(body).encode(),
@@ -45,7 +45,7 @@ def ask(sink: PubSubSink, method: str, path: str, body: object | None = None) ->
 
 
 def pull(sink: PubSubSink, count: int, subscription: str = "item.events") -> list[dict[str, Any]]:
-    """Messages as they are in JSON."""
+    """Reads messages in JSON."""
     messages: list[dict[str, Any]] = []
 
     def more() -> int:
@@ -167,7 +167,7 @@ def test_a_topic_name_that_cannot_be_is_a_dead_letter(pubsub: PubSubSink, db: Da
 
 @pytest.fixture
 def key_file(tmp_path: Path) -> str:
-    """The text of one, with a key of its own."""
+    """Returns the text of a service account's file, with a new key."""
     pem = tmp_path / "key.pem"
     subprocess.run(
         ["openssl", "genpkey", "-quiet", "-algorithm", "RSA", "-out", pem], check=True
@@ -185,7 +185,7 @@ def key_file(tmp_path: Path) -> str:
 
 
 def create_with_key(pubsub: PubSubSink, db: Database, key: str) -> None:
-    """An emulator would be given no credentials."""
+    """Makes a destination without an emulator, which would get no credentials."""
     db.add_destination("d", f"{pubsub.url()}?endpoint=http://127.0.0.1:{pubsub.proxy.port}")
     db.execute(
         f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (key {psycopg.sql.quote(key)})"
@@ -216,7 +216,7 @@ def test_a_key_that_cannot_be_used_says_why(pubsub: PubSubSink, db: Database, ke
 
 
 def test_only_superusers_lend_what_the_server_process_has(pubsub: PubSubSink, db: Database) -> None:
-    """Neither its identity nor its files."""
+    """Other roles can use neither its identity nor its files."""
     role = f"{db.name}_owner"
     db.execute(f"CREATE ROLE {role}")
     try:

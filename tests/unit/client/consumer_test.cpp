@@ -1,4 +1,4 @@
-// The consumer without a database: what it does while it waits for one.
+// The consumer without a database: its behaviour while it waits for one.
 #include "inbox/consumer.hpp"
 
 #include <dlfcn.h>
@@ -17,9 +17,9 @@
 #include "inbox/sources/scripted.hpp"
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-static thread_local int threads_until_failure = -1;  // -1: none fails
+static thread_local int threads_until_failure = -1;  // -1 if none fails
 
-// In front of the system's own.
+// Replaces the function of the system.
 extern "C" __attribute__((visibility("default"))) int pthread_create(
     pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
     void* argument) noexcept {
@@ -60,7 +60,7 @@ class ConsumerTest : public testing::Test {
     }
 };
 
-TEST_F(ConsumerTest, HoldsWhatItHasWhileTheDatabaseIsGone) {
+TEST_F(ConsumerTest, KeepsDeliveriesWhileTheDatabaseIsUnreachable) {
     std::atomic<int> attempts = 0;
     const auto consumer = make([&] {
         attempts++;
@@ -80,7 +80,7 @@ TEST_F(ConsumerTest, HoldsWhatItHasWhileTheDatabaseIsGone) {
     EXPECT_EQ(consumer->metrics().received, 2u);
 }
 
-TEST_F(ConsumerTest, AFactoryThatThrowsIsADatabaseThatIsGone) {
+TEST_F(ConsumerTest, AFactoryThatThrowsCountsAsAnUnreachableDatabase) {
     std::atomic<int> attempts = 0;
     const auto consumer = make([&]() -> PGconn* {
         attempts++;
@@ -94,7 +94,7 @@ TEST_F(ConsumerTest, AFactoryThatThrowsIsADatabaseThatIsGone) {
     runner.join();
 }
 
-TEST_F(ConsumerTest, ASourceThatFailsForGoodEndsRun) {
+TEST_F(ConsumerTest, ASourceErrorThatIsNotTransientEndsRun) {
     script->fail_open(1, "never", false);
     EXPECT_THROW(make()->run(), SourceError);
 }
@@ -113,9 +113,10 @@ TEST_F(ConsumerTest, ASourceThatFailsIsOpenedAgain) {
     EXPECT_EQ(consumer->metrics().source_reconnects, 2u);
 }
 
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they have one of their own
+// Sanitizers replace pthread_create() themselves.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 
-TEST_F(ConsumerTest, ASystemWithoutRoomForItsThreadsIsAnError) {
+TEST_F(ConsumerTest, FailsIfTheSystemHasNoMoreThreads) {
     options.connections = 2;
     for (const int threads : {0, 1, 2, 3}) {
         const auto consumer = make();
@@ -127,14 +128,14 @@ TEST_F(ConsumerTest, ASystemWithoutRoomForItsThreadsIsAnError) {
 
 #endif
 
-TEST_F(ConsumerTest, StoppedBeforeItRuns) {
+TEST_F(ConsumerTest, ReturnsAtOnceIfStoppedBeforeRun) {
     const auto consumer = make();
     consumer->stop();
     consumer->run();
     EXPECT_TRUE(script->closed());
 }
 
-TEST_F(ConsumerTest, OptionsOutOfRange) {
+TEST_F(ConsumerTest, RefusesOptionsOutOfRange) {
     for (const auto& spoil : std::initializer_list<void (*)(ConsumerOptions&)>{
              [](ConsumerOptions& o) { o.name = ""; }, [](ConsumerOptions& o) { o.connections = 0; },
              [](ConsumerOptions& o) { o.batch_size = 0; },
@@ -171,14 +172,14 @@ TEST(ScriptedSourceTest, WhatIsNackedComesAgainFirstAndInOrder) {
     source.open();
     const auto again = source.receive(9, milliseconds{0});
     EXPECT_THAT(message_ids(again), ElementsAre("a2", "a3", "a4"));
-    source.ack(first);  // handles of before
+    source.ack(first);  // with handles from before the source was opened again
     EXPECT_FALSE(script->wait_until_settled(milliseconds{0}));
     source.ack(again);
     EXPECT_TRUE(script->wait_until_settled(milliseconds{0}));
     EXPECT_THAT(script->acked(), ElementsAre("a1", "a2", "a3", "a4"));
 }
 
-TEST(PullSourceTest, ADatabaseThatIsGoneIsTransient) {
+TEST(PullSourceTest, AnUnreachableDatabaseIsATransientError) {
     PullSource source(nowhere, "d");
     try {
         source.open();
@@ -191,7 +192,7 @@ TEST(PullSourceTest, ADatabaseThatIsGoneIsTransient) {
     EXPECT_THROW(PullSource(nowhere, ""), std::invalid_argument);
 }
 
-// For ThreadSanitizer: a seek comes from any thread, also while the source is opened again.
+// For ThreadSanitizer: any thread may call seek(), also while the source is opened again.
 TEST(PullSourceTest, SeekMayComeFromAnyThread) {
     PullSource source(nowhere, "d");
     std::thread seeker([&] {
@@ -210,7 +211,7 @@ TEST(PullSourceTest, SeekMayComeFromAnyThread) {
 // Metrics, flags
 // ------------------------------------------------------------------------------------------------
 
-TEST(ClientMetrics, PercentilesOfTheLastThousand) {
+TEST(ClientMetrics, PercentilesCoverTheLastThousandBatches) {
     RecentTimes times;
     std::chrono::microseconds p50{}, p99{};
     for (int i = 0; i < 1000; i++)
@@ -222,7 +223,7 @@ TEST(ClientMetrics, PercentilesOfTheLastThousand) {
     EXPECT_EQ(p99.count(), 990);
 }
 
-TEST(ClientMetrics, AsText) {
+TEST(ClientMetrics, AreWrittenAsOpenMetrics) {
     ConsumerMetrics metrics;
     metrics.applied = 7;
     metrics.apply_p99 = milliseconds{1500};

@@ -1,4 +1,4 @@
-// Deliveries for tests: by key and number.
+// Makes deliveries for tests, by key and number.
 #pragma once
 
 #include <string>

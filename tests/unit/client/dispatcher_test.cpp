@@ -123,7 +123,7 @@ TEST_F(DispatcherTest, StopEndsWaiting) {
     EXPECT_EQ(room(), 0u);
 }
 
-// Whatever workers do at the same time, a key's events are done one after the other.
+// The events of a key are handled one after the other, however many workers run.
 TEST(DispatcherThreads, KeepTheOrderOfKeys) {
     constexpr int count = 2000;
     Dispatcher dispatcher(100, 1 << 20);

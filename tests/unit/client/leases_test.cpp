@@ -22,7 +22,7 @@ class LeasesTest : public testing::Test {
         }
         return deliveries;
     }
-    // "t" for an ack of the lease t, "t:2" for so many that are nacked under it.
+    // Returns "t" for an ack of the lease t, and "t:2" if two events under it are nacked.
     std::vector<std::string> settlements() {
         std::vector<std::string> all;
         for (const Settlement& s : leases.settlements())
@@ -62,7 +62,7 @@ TEST_F(LeasesTest, OneNackMayConcernSeveralLeases) {
     EXPECT_THAT(settlements(), ElementsAre("t:1", "t", "u:2", "u"));
 }
 
-TEST_F(LeasesTest, WhatIsNotKnownIsPassedOver) {
+TEST_F(LeasesTest, UnknownHandlesAreIgnored) {
     leases.add("t", 1);
     leases.forget("t");
     leases.ack(under("t", {1}));

@@ -65,13 +65,13 @@ TEST(ClientText, HeadersFromJson) {
                 ElementsAre(Pair("a", R"({"b": ["}", 1]})"), Pair("c", "x")));
 }
 
-TEST(ClientText, HeadersComeBack) {
+TEST(ClientText, HeadersSurviveARoundTrip) {
     const std::map<std::string, std::string> headers{{"", "\""}, {"a b", "ä\t\x01"}, {"z", "{}"}};
     EXPECT_EQ(headers_from_json(*headers_to_json(headers)), headers);
 }
 
-// Whatever it is, reading ends.
-TEST(ClientText, BrokenJson) {
+// Reading ends for any input.
+TEST(ClientText, ReadingBrokenJsonEnds) {
     const std::string whole = R"({"a": "\u00e4\ud83d\ude00", "b": [1, {"c": "]"}], "d": 12})";
     for (std::size_t length = 0; length < whole.size(); length++) {
         headers_from_json(whole.substr(0, length));

@@ -40,7 +40,7 @@ TEST(Address, IPv4InsideOfIPv6IsTheSameAddress) {
     EXPECT_NE(address("::192.0.2.1"), address("192.0.2.1"));
 }
 
-TEST(Address, TakesNoOddSpellings) {
+TEST(Address, RefusesOddSpellings) {
     for (const char* text :
          {"", "127.1", "127.0.1", "2130706433", "0x7f000001", "0x7f.0.0.1", "0177.0.0.1",
           "127.0.0.01", "127.0.0.1.", " 127.0.0.1", "127.0.0.256", "1.2.3.4.5", "[::1]", ":::1",
@@ -48,7 +48,7 @@ TEST(Address, TakesNoOddSpellings) {
         EXPECT_FALSE(Address::parse(text)) << text;
 }
 
-TEST(Address, IsReadFromWhatASocketTakes) {
+TEST(Address, IsReadFromASocketAddress) {
     sockaddr_in ipv4{};
     ipv4.sin_family = AF_INET;
     inet_pton(AF_INET, "192.0.2.1", &ipv4.sin_addr);
@@ -89,7 +89,7 @@ TEST(ReservedAddresses, AreNotTheirNeighboursNorPrivateNetworks) {
 // The list
 // ---------------------------------------------------------------------------------------------
 
-TEST(AllowedHosts, AllowNothingByThemselves) {
+TEST(AllowedHosts, AllowNothingWhenEmpty) {
     for (const char* list : {"", "  ", "\n"}) {
         EXPECT_TRUE(hosts(list).empty());
         EXPECT_FALSE(hosts(list).allows("example.com", address("192.0.2.1")));
@@ -140,7 +140,7 @@ TEST(AllowedHosts, NetworksEndWhereTheirPrefixSays) {
         EXPECT_FALSE(list.allows("h", address(text))) << text;
 }
 
-TEST(AllowedHosts, EachFamilyHasItsOwnEverything) {
+TEST(AllowedHosts, AWholeNetworkCoversItsFamilyOnly) {
     EXPECT_TRUE(hosts("0.0.0.0/0").allows("h", address("127.0.0.1")));
     EXPECT_FALSE(hosts("0.0.0.0/0").allows("h", address("::1")));
     EXPECT_TRUE(hosts("::/0").allows("h", address("::1")));
@@ -149,7 +149,7 @@ TEST(AllowedHosts, EachFamilyHasItsOwnEverything) {
     EXPECT_TRUE(hosts("::ffff:0:0/96").allows("h", address("192.0.2.1")));
 }
 
-TEST(AllowedHosts, RefuseWhatIsNoHostAndShowAList) {
+TEST(AllowedHosts, RefuseMalformedEntriesAndShowAnExample) {
     for (const char* list : {",",
                              "example.com,",
                              ",example.com",

@@ -15,7 +15,7 @@ TEST(Base64Decoding, TakesEitherAlphabet) {
         EXPECT_EQ(base64_decoded(text), std::nullopt) << text;
 }
 
-TEST(Base64Decoding, TakesWhatIsEncoded) {
+TEST(Base64Decoding, DecodesEncodedText) {
     std::string bytes, text;
     for (int i = 0; i < 40; i++) {
         text.clear();

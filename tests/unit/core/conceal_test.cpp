@@ -1,4 +1,4 @@
-// Secrets in what a server says.
+// Secrets in the text of a server.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -15,12 +15,12 @@ std::string concealed(std::string text) {
     return text;
 }
 
-TEST(Conceal, TakesOutEveryOccurrence) {
+TEST(Conceal, ReplacesEveryOccurrence) {
     EXPECT_EQ(concealed("a s3cret-s3cret-1, s3cret-s3cret-1s3cret-s3cret-1 b"), "a ***, ****** b");
     EXPECT_EQ(concealed("s3cret-s3cret-1"), "***");
 }
 
-TEST(Conceal, TakesOutWhatIsLeftWhereTheTextWasCutOff) {
+TEST(Conceal, ReplacesASecretThatIsCutOffAtTheEnd) {
     EXPECT_EQ(concealed("token s3cret-s3cret-"), "token ***");
     EXPECT_EQ(concealed("token s3cret-s"), "token ***");
     EXPECT_EQ(concealed("s3cret-s3cret-1 s3cret-s3"), "*** ***");
@@ -32,7 +32,7 @@ TEST(Conceal, LeavesEverythingElse) {
     EXPECT_EQ(concealed("s3cret-s3cret-2 s3cret-"), "s3cret-s3cret-2 s3cret-");
 }
 
-TEST(Conceal, TakesNoWordForASecret) {
+TEST(Conceal, LeavesOrdinaryWords) {
     std::string text = "bad request";
     conceal(text, "bad");
     conceal(text, "");

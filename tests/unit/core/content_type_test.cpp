@@ -1,4 +1,4 @@
-// What is a content type, and which of them promise JSON.
+// Texts that are content types, and those that promise JSON.
 #include "core/content_type.hpp"
 
 #include <gtest/gtest.h>

@@ -14,10 +14,10 @@ using Histogram = LatencyHistogram;
 constexpr Micros minute = Histogram::generation_length;
 constexpr Micros start = 1'800'000'000 * seconds(1);
 
-// What the header promises of a percentile.
+// The error of a percentile that the header documents.
 constexpr double documented_error = 0.25;
 
-// Around every bound of a bucket, up to twelve days.
+// Latencies around the bounds of all buckets, up to twelve days.
 std::vector<Micros> telling_latencies() {
     std::vector<Micros> latencies;
     for (Micros power = 1; power <= Micros{1} << 40; power *= 2)

@@ -48,9 +48,9 @@ TEST(EventBlock, HeadersAreAlignedBehindTextsOfAnyLength) {
     }
 }
 
-TEST(EventBlock, WhatWasAskedForFitsToTheLastByte) {
-    // Odd sizes, so that every header array needs its share of padding. The address sanitizer sees
-    // a byte too many; without it the texts of the neighbours show.
+TEST(EventBlock, ReservedRoomFitsToTheLastByte) {
+    // Odd sizes, so that every header array needs its share of padding. The address sanitizer finds
+    // a byte too many. Without it, damaged texts of the neighbours show it.
     EventBlock block;
     const std::string name = "trace", filler(701, 'f');
     std::size_t count = 0;
@@ -72,7 +72,7 @@ TEST(EventBlock, WhatWasAskedForFitsToTheLastByte) {
     }
 }
 
-TEST(EventBlock, IsFullAfterSoManyEvents) {
+TEST(EventBlock, IsFullAtItsMaximumOfEvents) {
     EventBlock block;
     for (std::size_t i = 0; i < EventBlock::max_events; i++)
         ASSERT_TRUE(append(block, {.position = static_cast<std::int64_t>(i)})) << i;

@@ -76,7 +76,7 @@ TEST(JsonCheck, RefusesEverythingElse) {
     EXPECT_FALSE(is_json_value(std::string_view("1\0", 2)));
 }
 
-TEST(JsonCheck, GoesOnlySoDeep) {
+TEST(JsonCheck, LimitsTheDepth) {
     const auto nested = [](int levels) {
         return std::string(static_cast<std::size_t>(levels), '[') + "1" +
                std::string(static_cast<std::size_t>(levels), ']');

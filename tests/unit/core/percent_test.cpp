@@ -18,7 +18,7 @@ TEST(PercentDecoding, TakesHexDigitsOfBothCases) {
     EXPECT_EQ(percent_decoded("%2541"), "%41") << "once, and not again";
 }
 
-TEST(PercentDecoding, RefusesWhatIsBrokenOrHidesAZero) {
+TEST(PercentDecoding, RefusesMalformedTextAndZeroBytes) {
     for (const char* text : {"%", "%4", "a%4", "%4g", "%g4", "%%41", "% 41", "%00", "a%00b"})
         EXPECT_EQ(percent_decoded(text), std::nullopt) << text;
 }

@@ -1,5 +1,5 @@
-// Parsers under random input: whatever comes, they answer, and what they accept keeps its promises.
-// Meant for the sanitizers.
+// Parsers under random input: they always return, and what they accept has the promised form. Meant
+// for the sanitizers.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Credentials in what a peer says, in all the forms it may say them in.
+// Credentials in the text of a peer, in all forms that they may have there.
 #include "core/secrets.hpp"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ std::string concealed(const Secrets& secrets, std::string text) {
     return text;
 }
 
-TEST(Secrets, AreTakenOutInEveryForm) {
+TEST(Secrets, AreRemovedInEveryForm) {
     Secrets secrets;
     secrets.add("p\"ss/w rd+1?>");
     for (const char* form :
@@ -26,7 +26,7 @@ TEST(Secrets, AreTakenOutInEveryForm) {
     }
 }
 
-TEST(Secrets, OfADestinationAreAllItHas) {
+TEST(Secrets, IncludeAllCredentialsOfADestination) {
     const Secrets secrets(
         parse_destination("d", {{"url", "http://h/"}},
                           {{"user", "bob"}, {"password", "password-1"}, {"token", "token-12"}}, {})
@@ -44,7 +44,7 @@ TEST(Secrets, OfADestinationAreAllItHas) {
               "access-key-id *** ***");
 }
 
-TEST(Secrets, ThatAreShortConcealNoWords) {
+TEST(Secrets, ThatAreShortAreNotConcealed) {
     Secrets secrets;
     secrets.add("");
     secrets.add("the");
@@ -54,7 +54,7 @@ TEST(Secrets, ThatAreShortConcealNoWords) {
     EXPECT_EQ(concealed(secrets, "it was pas"), "it was pas");
 }
 
-TEST(Secrets, WithoutAnyLeaveEverything) {
+TEST(Secrets, LeaveTheTextIfThereAreNone) {
     EXPECT_EQ(concealed(Secrets(Destination{}), "anything"), "anything");
 }
 

@@ -1,4 +1,4 @@
-// Files of the server that options name: read without waiting, and only regular ones.
+// Files of the server that options name are read without waiting, and only if they are regular.
 #include "core/small_file.hpp"
 
 #include <gtest/gtest.h>

@@ -66,8 +66,8 @@ TEST(Snapshot, LongestTextFitsTheRoomItAsksFor) {
     EXPECT_EQ(text.c_str(), snapshot.to_string());
 }
 
-// PostgreSQL refuses each of them as a pg_snapshot too, but for the last, which it silently
-// changes.
+// PostgreSQL also refuses each of them as a pg_snapshot, except the last one, which it changes
+// without an error.
 TEST(Snapshot, RefusesEveryOtherText) {
     for (const char* text : {"",
                              ":",

@@ -42,7 +42,7 @@ TEST(TextTemplate, KnowsWhatItDependsOn) {
     EXPECT_FALSE(TextTemplate().ends_with(""));
 }
 
-TEST(TextTemplate, RefusesWhatItDoesNotUnderstand) {
+TEST(TextTemplate, RefusesMalformedTemplates) {
     for (const char* text :
          {"", "{", "}", "{topic", "topic}", "{}", "{Topic}", "{name}", "{{topic}}"})
         EXPECT_FALSE(TextTemplate::parse(text)) << text;

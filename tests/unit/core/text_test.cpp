@@ -39,9 +39,10 @@ TEST(Timestamp, KnowsLeapYears) {
     EXPECT_EQ(timestamp(951'782'400 * second), "2000-02-29T00:00:00.000000Z");
     EXPECT_EQ(timestamp(1'709'164'800 * second), "2024-02-29T00:00:00.000000Z");
     EXPECT_EQ(timestamp(1'677'628'800 * second), "2023-03-01T00:00:00.000000Z");
-    EXPECT_EQ(timestamp(4'107'542'400 * second), "2100-03-01T00:00:00.000000Z");  // no leap year
+    EXPECT_EQ(timestamp(4'107'542'400 * second), "2100-03-01T00:00:00.000000Z");  // not a leap year
     EXPECT_EQ(timestamp(4'107'542'400 * second - 1), "2100-02-28T23:59:59.999999Z");
-    EXPECT_EQ(timestamp(-2'203'891'200 * second), "1900-03-01T00:00:00.000000Z");  // nor this
+    // Not a leap year.
+    EXPECT_EQ(timestamp(-2'203'891'200 * second), "1900-03-01T00:00:00.000000Z");
 }
 
 TEST(Timestamp, AgreesWithTheCLibraryFromYear1To9999) {
@@ -61,8 +62,8 @@ TEST(Timestamp, AgreesWithTheCLibraryFromYear1To9999) {
     EXPECT_EQ(timestamp(last * second + 999'999), "9999-12-31T23:59:59.999999Z");
 }
 
-// PostgreSQL's timestamps reach the year 294276. RFC 3339 has no form for them, but a wrong year is
-// worse than a long one.
+// PostgreSQL's timestamps reach the year 294276. RFC 3339 has no form for such years, but a long
+// year is better than a wrong one.
 TEST(Timestamp, IsAppended) {
     std::string text = "at ";
     append_timestamp(text, 0);
@@ -140,7 +141,7 @@ TEST(EqualIgnoringCase, FoldsAsciiLettersOnly) {
     EXPECT_FALSE(equal_ignoring_case("Ä", "ä"));
 }
 
-TEST(Text, MadePrintableIsOneLineOfWhatCanBeSeen) {
+TEST(Text, PrintableTextIsOneLineOfVisibleCharacters) {
     EXPECT_EQ(printable(""), "");
     EXPECT_EQ(printable(" \r\n plain text \n"), "plain text");
     EXPECT_EQ(printable("a\nb\rc\td\x1b[2J\x7f."), "a b c d [2J .");

@@ -44,7 +44,7 @@ TEST(TopicPattern, KnowsNoOtherSpecialCharacterAndMindsCase) {
     EXPECT_FALSE(pattern_matches("Video", "video"));
 }
 
-// The definition, as short as it can be said.
+// The definition in its shortest form.
 bool matches_by_definition(std::string_view pattern, std::string_view text) {
     if (pattern.empty())
         return text.empty();

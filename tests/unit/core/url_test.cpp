@@ -21,7 +21,7 @@ Error refusal(std::string_view text) {
     return url ? Error{} : url.error();
 }
 
-TEST(Url, ComesApart) {
+TEST(Url, IsParsedIntoItsParts) {
     const Url url = parsed("HTTPS://alice@Example.com:8443/a/b%20c?x=1&y=two");
     EXPECT_EQ(url.scheme, "https");
     EXPECT_EQ(url.user, "alice");
@@ -118,8 +118,8 @@ TEST(Url, RefusesCharactersThatCouldBreakOutOfARequestLine) {
         EXPECT_THAT(refusal(text).message, HasSubstr("blanks or control characters"));
 }
 
-TEST(Url, RefusesSuchCharactersInDisguiseToo) {
-    // The host becomes a header line, the user part of a connection string.
+TEST(Url, RefusesSuchCharactersWhenEncodedToo) {
+    // The host becomes part of a header line, and the user part of a connection string.
     for (const char* text :
          {"http://ho%0d%0ast/", "http://ho%7Fst/", "postgresql://al%0Aice@host/db"})
         refusal(text);
@@ -156,7 +156,7 @@ TEST(Url, RefusesBadIpv6Addresses) {
     refusal("http://[::1]8080/");
 }
 
-TEST(Url, ARefusalDoesNotRepeatWhatMayBeSecret) {
+TEST(Url, ARefusalDoesNotRepeatPossibleSecrets) {
     for (const char* text : {"http://alice:hunter2@host:x/", "http://alice:hunter2@h%zz/",
                              "http://alice:hunter2@host/#f", "http://alice:hunter2@host/ ",
                              "http://alice:hunter2@[::1/", "http://%zz:hunter2@host/",

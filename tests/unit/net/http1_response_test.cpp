@@ -1,4 +1,4 @@
-// Responses as servers send them, and as they should not; whole, and cut at every byte.
+// Valid and invalid responses, whole and cut at every byte.
 #include "net/http1_response.hpp"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ Parsed parse(std::string_view bytes, bool closed = false) {
     return result_of(response, state);
 }
 
-// Every cut of the bytes in two, and byte by byte, must give what the whole gave.
+// Any cut in two pieces, and single bytes, must have the same result as the whole.
 void expect_same_in_pieces(std::string_view bytes, bool closed = false) {
     const Parsed whole = parse(bytes, closed);
     for (std::size_t cut = 1; cut <= bytes.size(); cut++) {
@@ -119,7 +119,7 @@ TEST(Http1Response, KnowsWhetherTheConnectionCanBeUsedAgain) {
             .keep_alive);
 }
 
-TEST(Http1Response, RefusesWhatIsNoResponse) {
+TEST(Http1Response, RefusesMalformedResponses) {
     for (const char* bytes : {
              "garbage\r\n\r\n",
              "\r\n\r\n",
@@ -153,7 +153,7 @@ TEST(Http1Response, EndsEarlyWhenTheConnectionDoes) {
     }
 }
 
-TEST(Http1Response, KeepsLittleAndTakesNoMoreThanItsLimits) {
+TEST(Http1Response, KeepsAShortBodyAndEnforcesItsLimits) {
     const std::string big(Http1Response::max_body + 1, 'x');
     const Parsed parsed = parse("HTTP/1.1 500 x\r\nContent-Length: 99999999\r\n\r\n" + big);
     EXPECT_EQ(parsed.state, State::complete);

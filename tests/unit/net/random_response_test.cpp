@@ -1,4 +1,4 @@
-// Responses from hell: whatever a server sends, in whatever pieces, it is read the same way.
+// Random responses are read the same way, in whatever pieces they arrive.
 #include <gtest/gtest.h>
 
 #include "net/http1_response.hpp"
@@ -16,7 +16,7 @@ struct Reading {
     bool operator==(const Reading&) const = default;
 };
 
-// In pieces of 1 to `largest` bytes, until the response is over or the connection closes.
+// Reads pieces of 1 to `largest` bytes, until the response is complete or the connection closes.
 Reading read(std::string_view text, Mutations& dice, std::size_t largest) {
     Http1Response response;
     Reading reading;
@@ -30,7 +30,7 @@ Reading read(std::string_view text, Mutations& dice, std::size_t largest) {
     if (reading.state == Http1Response::State::complete) {
         reading.status = response.status();
         reading.body = response.body();
-        // Bytes behind the end can only be seen when they come in the same piece.
+        // Bytes after the end are noticed only if they arrive in the same piece.
         reading.keep_alive = response.keep_alive() || !text.empty();
     }
     return reading;

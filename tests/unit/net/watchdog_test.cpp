@@ -1,4 +1,4 @@
-// Work that takes too long is interrupted; work that does not is left alone.
+// Work that takes too long is interrupted; other work is not.
 #include "net/watchdog.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ TEST(Watchdog, BarksUntilTheWorkEnds) {
         while (barks < 2 * round) {
         }
         watchdog.end();
-        std::this_thread::sleep_for(milliseconds(20));  // long enough that it goes to sleep
+        std::this_thread::sleep_for(milliseconds(20));  // long enough for it to go to sleep
         barks = 2 * round;
     }
 }

@@ -51,7 +51,7 @@ TEST(CloudEvents, BinaryHasEveryAttributeAsAHeaderAndThePayloadAsBody) {
     EXPECT_EQ(content.body, sample.event.payload);
 }
 
-TEST(CloudEvents, WhatAnEventDoesNotHaveIsNotSent) {
+TEST(CloudEvents, OmitsMissingFields) {
     SampleEvent sample;
     sample.event.ordering_key = "";
     sample.event.has_payload = false;
@@ -75,7 +75,7 @@ TEST(CloudEvents, TheSourceIsAPathAndThenAHeaderValue) {
               std::string::npos);
 }
 
-TEST(CloudEvents, HeadersBecomeAttributesIfTheyCanAndHttpHeadersElse) {
+TEST(CloudEvents, HeadersBecomeAttributesOrElseHttpHeaders) {
     SampleEvent sample;
     sample.add("traceparent", "00-a");
     sample.add("X-Tenant", "t 1");
@@ -169,7 +169,7 @@ TEST(CloudEvents, BuffersStartOverWithEachRequest) {
     EXPECT_EQ(content.body, sample.event.payload);
 }
 
-// What went past enqueue(): restored, or written by an earlier version.
+// Payloads that enqueue() has not checked: restored rows, and rows of an earlier version.
 TEST(CloudEvents, ADocumentHoldsOneEventWhateverItsPayloadIs) {
     const std::string forged =
         R"(1},{"specversion":"1.0","id":"1","source":"/a","type":"Paid","data":{"amount":1})";
@@ -190,7 +190,7 @@ TEST(CloudEvents, ADocumentHoldsOneEventWhateverItsPayloadIs) {
     }
 }
 
-TEST(CloudEvents, HeadersStandInForNoAttributeOfTheEvent) {
+TEST(CloudEvents, HeadersNeverReplaceAttributesOfTheEvent) {
     SampleEvent sample;
     sample.add("id", "forged");
     sample.add("topic", "bank.payments");

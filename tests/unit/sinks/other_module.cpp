@@ -1,5 +1,5 @@
-// A module of a sink as another build makes it: with the entries of before they carried a version, and
-// those of some other one. Entering it would be a crash.
+// A sink module of another build. It exports entries without a version, as old builds did, and
+// entries of another version. Calling one of them would crash.
 #include <cstdlib>
 
 #define ENTRY(name)                                                             \

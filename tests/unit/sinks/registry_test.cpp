@@ -43,7 +43,7 @@ std::string text_of(const Error& error) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// What is accepted
+// Accepted options
 // ---------------------------------------------------------------------------------------------
 
 TEST(Destination, OfSchemeNullNeedsNothingElse) {
@@ -239,10 +239,10 @@ TEST(Destination, ABatchOfOneNeedsNoBatchedFormat) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// What is declared
+// Declarations
 // ---------------------------------------------------------------------------------------------
 
-// They are shown in databases of any encoding.
+// Declarations are shown in databases of any encoding.
 bool is_ascii(std::string_view text) {
     return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7f; });
 }
@@ -309,14 +309,14 @@ TEST(DestinationValidation, AgreesWithParsing) {
     EXPECT_EQ(validate_no_options({}), std::nullopt);
 }
 
-TEST(DestinationValidation, OfAMappingDoesNotKnowItsServersSink) {
+TEST(DestinationValidation, AMappingIsCheckedWithoutTheSinkOfItsServer) {
     const Options token{{"token", "t"}};
     EXPECT_EQ(validate_mapping_options(token), std::nullopt);
     EXPECT_FALSE(parse({{"url", "postgresql:///db"}}, token)) << "only the whole shows the mistake";
 }
 
 // ---------------------------------------------------------------------------------------------
-// What is refused: each case with a part of what the message, and the detail or hint, must say
+// Refused options: each case has a part of the message, and of the detail or hint
 // ---------------------------------------------------------------------------------------------
 
 struct Refused {
@@ -326,7 +326,7 @@ struct Refused {
     ErrorKind kind;
     const char* message;
     const char* advice;
-    bool only_together = false;  // each catalogue's options are valid without the other's
+    bool only_together = false;  // the options of each catalog are valid without those of the other
 };
 
 void PrintTo(const Refused& refused, std::ostream* out) {
@@ -376,10 +376,15 @@ const Refused refusals[] = {
      {{"url", "pubsub://"}},
      {},
      value,
-     "no project",
+     "does not name a project",
      "pubsub://my-project"},
     {"PubsubWithTopic", {{"url", "pubsub://p/t"}}, {}, value, "follow the project", "\"topic\""},
-    {"PubsubWithPort", {{"url", "pubsub://p:1"}}, {}, value, "no project", "pubsub://my-project"},
+    {"PubsubWithPort",
+     {{"url", "pubsub://p:1"}},
+     {},
+     value,
+     "does not name a project",
+     "pubsub://my-project"},
     {"PubsubParameter", {{"url", "pubsub://p?zone=x"}}, {}, value, "\"zone\"", "region, endpoint"},
     {"PubsubEndpoint",
      {{"url", "pubsub://p?endpoint=h:1"}},
@@ -412,8 +417,18 @@ const Refused refusals[] = {
      "\"topic\"",
      "There is no field \"{name}\"."},
     {"EmptyKey", {{"url", "pubsub://p"}}, {{"key", " "}}, value, "\"key\"", "service account"},
-    {"SnsWithoutAccount", {{"url", "sns://r"}}, {}, value, "no account", "sns://eu-west-1/1234"},
-    {"ShortAccount", {{"url", "sqs://r/123"}}, {}, value, "no account", "twelve digits"},
+    {"SnsWithoutAccount",
+     {{"url", "sns://r"}},
+     {},
+     value,
+     "does not name an account",
+     "sns://eu-west-1/1234"},
+    {"ShortAccount",
+     {{"url", "sqs://r/123"}},
+     {},
+     value,
+     "does not name an account",
+     "twelve digits"},
     {"RegionOfSqs", {{"url", "sqs://r?region=x"}}, {}, value, "\"region\"", "\"endpoint\""},
     {"TopicOfSqs",
      {{"url", "sqs://r"}, {"topic", "x"}},
@@ -490,15 +505,25 @@ const Refused refusals[] = {
      "CREATE USER MAPPING"},
     {"NoHost", {{"url", "https:///events"}}, {}, value, "no host", "https://example.com"},
     {"NoSlashes", {{"url", "https:example.com"}}, {}, value, "no host", "https://example.com"},
-    {"NoDatabase", {{"url", "postgresql://h"}}, {}, value, "no database", "postgresql://host/"},
-    {"EmptyDatabase", {{"url", "postgresql://h/"}}, {}, value, "no database", "postgresql://host/"},
+    {"NoDatabase",
+     {{"url", "postgresql://h"}},
+     {},
+     value,
+     "does not name a database",
+     "postgresql://host/"},
+    {"EmptyDatabase",
+     {{"url", "postgresql://h/"}},
+     {},
+     value,
+     "does not name a database",
+     "postgresql://host/"},
     {"DatabaseWithoutSlashes", {{"url", "postgresql:catalog"}}, {}, value, "URL", "postgresql://"},
     {"MoreThanADatabase",
      {{"url", "postgresql://h/db/table"}},
      {},
      value,
-     "no database",
-     "A database name follows the host, and nothing else."},
+     "does not name a database",
+     "Only the name of a database may follow the host."},
     {"SomethingBehindNull", {{"url", "null:x"}}, {}, value, "null:", ""},
     {"SeveralHosts",
      {{"url", "postgresql://a,b/db"}},
@@ -521,7 +546,7 @@ const Refused refusals[] = {
 
     {"BadlyEncodedDatabase", {{"url", "postgresql:///d%zz"}}, {}, value, "badly encoded", ""},
 
-    // Options that do not exist, or not here.
+    // Options that do not exist, or not in this place.
     {"UnknownHttpOption",
      {http_url, {"fromat", "binary"}},
      {},
@@ -562,13 +587,13 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"password\"",
-     "It belongs into CREATE USER MAPPING"},
+     "Set it in CREATE USER MAPPING"},
     {"TokenInTheServer",
      {http_url, {"token", "hunter2"}},
      {},
      option,
      "invalid option \"token\"",
-     "It belongs into CREATE USER MAPPING"},
+     "Set it in CREATE USER MAPPING"},
     {"UnknownMappingOption",
      {http_url},
      {{"pasword", "hunter2"}},
@@ -587,13 +612,13 @@ const Refused refusals[] = {
      {{"format", "binary"}},
      option,
      "invalid option \"format\"",
-     "It belongs into CREATE SERVER."},
+     "Set it in CREATE SERVER."},
     {"MappingOfNull",
      {null_url},
      {{"user", "alice"}},
      option,
      "invalid option \"user\"",
-     "There are no valid options here.",
+     "There are no valid options in this context.",
      true},
 
     // Values.
@@ -674,7 +699,7 @@ const Refused refusals[] = {
 INSTANTIATE_TEST_SUITE_P(, Refusal, testing::ValuesIn(refusals),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(Refusal, SaysWhatIsWrongAndWhatWouldBeRight) {
+TEST_P(Refusal, NamesTheMistakeAndAValidValue) {
     const Result<Destination> result = parse(GetParam().server, GetParam().mapping);
     ASSERT_FALSE(result) << "it was accepted";
     const Error& error = result.error();
@@ -686,7 +711,7 @@ TEST_P(Refusal, SaysWhatIsWrongAndWhatWouldBeRight) {
     EXPECT_THAT(text_of(error), Not(HasSubstr("hunter2"))) << "a secret is repeated";
 }
 
-TEST(DestinationValidation, RefusesWhatParsingRefusesIfOneCatalogueShowsIt) {
+TEST(DestinationValidation, RefusesEveryMistakeThatOneCatalogShows) {
     for (const Refused& each : refusals) {
         const bool refused = validate_server_options(each.server).has_value() ||
                              validate_mapping_options(each.mapping).has_value();
@@ -699,7 +724,7 @@ TEST(DestinationValidation, ObjectsWithoutOptionsSaySo) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind, ErrorKind::invalid_option);
     EXPECT_EQ(error->message, "invalid option \"url\"");
-    EXPECT_EQ(error->hint, "There are no valid options here.");
+    EXPECT_EQ(error->hint, "There are no valid options in this context.");
 }
 
 TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {

@@ -1,4 +1,4 @@
-// Checks over HTTP against a scripted server on loopback: what is asked, and in which order.
+// Checks over HTTP against a scripted server on loopback: their requests and the order of these.
 #include "sinks/request_check.hpp"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-// How far the credentials get.
+// Credentials that get as far as the test says.
 class ScriptedCredentials final : public Credentials {
   public:
     explicit ScriptedCredentials(std::vector<State> states) : states_(std::move(states)) {}
@@ -39,7 +39,7 @@ class ScriptedCredentials final : public Credentials {
     const std::string error_ = "there are none";
 };
 
-// Asks for some paths, and repeats what it hears.
+// Requests some paths, and repeats the answers.
 class Questions final : public RequestCheck {
   public:
     Questions(TransportConfig config, std::vector<std::string> paths,
@@ -91,7 +91,7 @@ class ChecksOverHttp : public testing::Test {
         return run(check);
     }
 
-    // As the worker does.
+    // Drives the check as the worker does.
     std::vector<Finding> run(Check& check) {
         std::vector<Finding> findings;
         const Micros give_up = clock_.now() + seconds(20);
@@ -147,7 +147,7 @@ TEST_F(ChecksOverHttp, AskOneQuestionAfterTheOther) {
                 ElementsAre(StartsWith("GET /a HTTP/1.1\r\n"), StartsWith("GET /b HTTP/1.1\r\n")));
 }
 
-TEST_F(ChecksOverHttp, DoNotRepeatWhatTheyProvedThemselvesWith) {
+TEST_F(ChecksOverHttp, DoNotRepeatCredentials) {
     peer_.then({.bytes = "HTTP/1.1 401 x\r\nContent-Length: 20\r\n\r\nwho is s3cret-token?"});
     EXPECT_THAT(ask({"/a"}), ElementsAre(Ok("address", ""), Ok("connection", ""),
                                          NotOk("/a", "HTTP 401: who is ***?")));

@@ -1,4 +1,4 @@
-// Modules of sinks: which of them are entered.
+// Modules of sinks, and which of them are used.
 #include "sinks/sink_loader.hpp"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Beside this program lies a pg_outbox_http.so of another build: see other_module.cpp.
+// Beside this program is a pg_outbox_http.so of another build: see other_module.cpp.
 TEST(SinkLoader, AModuleOfAnotherBuildIsNotEntered) {
     DestinationDefaults defaults;
     defaults.allowed_hosts = "127.0.0.1";

@@ -4,9 +4,9 @@
 //         inbox::PubSubOptions{.project = "shop", .subscription = "billing"});
 //
 // Messages are held under leases, which are extended until the messages are settled. If the
-// connection is lost, or the service ends the stream, the source opens another by itself. receive()
-// only throws what waiting cannot repair: the subscription does not exist, or the account has no
-// right to it.
+// connection is lost, or the service ends the stream, the source opens another one by itself.
+// receive() throws only if waiting cannot help: the subscription does not exist, or the account
+// lacks a permission.
 //
 // CMake target pg_inbox::pubsub; needs gRPC. See docs/client-pubsub.md.
 #pragma once
@@ -25,29 +25,28 @@ namespace inbox {
 struct PubSubOptions {
     std::string project;       // id of the Google Cloud project
     std::string subscription;  // id of the subscription, which must exist
-    // Topic of events whose messages do not name one. Empty: the id of the subscription.
+    // Topic of events whose messages do not name one. Empty for the id of the subscription.
     std::string topic{};
 
-    // Host and port of the service. Where order or exactly-once delivery matter, use the endpoint
-    // of the region, such as 'europe-west1-pubsub.googleapis.com:443'.
+    // Host and port of the service. If order or exactly-once delivery matter, use the endpoint of
+    // the region, such as 'europe-west1-pubsub.googleapis.com:443'.
     std::string endpoint = "pubsub.googleapis.com:443";
-    // Host and port of an emulator, which is used instead, without TLS and without credentials.
+    // Host and port of an emulator to use instead, without TLS and credentials.
     std::string emulator_host{};
-    // File with the JSON key of a service account. Empty: Google's default credentials, which are
-    // the file that GOOGLE_APPLICATION_CREDENTIALS names, those of gcloud, or the machine's
-    // account.
+    // File with the JSON key of a service account. Empty for Google's default credentials: the file
+    // that GOOGLE_APPLICATION_CREDENTIALS names, those of gcloud, or the account of the machine.
     std::string key_file{};
-    // File with the certificates to trust, in PEM. Empty: those of gRPC.
+    // File with the certificates to trust, in PEM. Empty for those of gRPC.
     std::string ca_file{};
 
-    // Limits of what is received and not settled, which the service keeps. The same limits hold for
-    // messages that were read and wait for receive(), which the source keeps.
+    // Limits for messages that were received and are not settled; the service keeps them. The
+    // source keeps the same limits for messages that were read and wait for receive().
     std::size_t max_outstanding_messages = 1000;
     std::size_t max_outstanding_bytes = 100 << 20;
 
-    // Bounds of a lease, each 1 s to 600 s. Within them a lease is as long as 99 % of the messages
-    // take to be acknowledged; with exactly-once delivery at least 60 s, if the upper bound allows
-    // it.
+    // Bounds of a lease, each 1 s to 600 s. Between them, a lease is as long as 99 % of the
+    // messages take to be acknowledged. With exactly-once delivery it is at least 60 s, if the
+    // upper bound allows it.
     std::chrono::seconds min_ack_deadline{10};
     std::chrono::seconds max_ack_deadline{600};
     // Time after which leases of a message are no longer extended, and the service gives it to
@@ -56,7 +55,7 @@ struct PubSubOptions {
     // Time between keep-alives on an idle stream. The service ends a stream that is silent for 60
     // s.
     std::chrono::milliseconds heartbeat{30'000};
-    // Identifies this source to the service. Empty: a random id, the same for all its streams.
+    // Identifies this source to the service. Empty for a random id, the same for all its streams.
     std::string client_id{};
 };
 
@@ -69,7 +68,7 @@ struct PubSubStats {
     std::uint64_t extended = 0;   // leases that were extended, the first of each message included
     std::uint64_t overtaken = 0;  // messages given back because an earlier one of their key was
     std::uint64_t expired = 0;    // leases that ended before their message was settled
-    // Exactly-once delivery: messages that another consumer had got, and that were not handed out.
+    // Exactly-once delivery: messages not handed out, because another consumer had taken them over.
     std::uint64_t refused = 0;
     std::uint64_t lost_acks = 0;  // acknowledgements that did not arrive; the message comes again
     std::size_t leased = 0;       // now: messages under a lease
@@ -86,8 +85,8 @@ class PubSubSource final : public Source {
 
     // Returns 'pubsub://<project>/<subscription>'.
     std::string subscription() const override;
-    // Throws SourceError that is not transient if there are no credentials. Does not wait for an
-    // answer of the service; if there is none, the log says so.
+    // Throws SourceError, not transient, if there are no credentials. Does not wait for an answer
+    // of the service; if none comes, the log says so.
     void open() override;
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;
@@ -97,7 +96,7 @@ class PubSubSource final : public Source {
     void seek(Time to) override;
     void close(std::chrono::milliseconds limit) noexcept override;
 
-    // A snapshot remembers where the subscription stands, for at most seven days. `id`: its name
+    // A snapshot stores the position of the subscription for at most seven days. `id` is its name
     // within the project. Creating one needs roles/pubsub.editor. The source need not be open. Both
     // throw SourceError.
     void create_snapshot(const std::string& id);

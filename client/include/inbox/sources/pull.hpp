@@ -1,5 +1,5 @@
-// A pull destination of pg_outbox as a source: events come from the producer's database, with no
-// broker between. It calls outbox.fetch(), outbox.ack() and outbox.nack().
+// A pull destination of pg_outbox as a source: events come from the producer's database, without a
+// broker. It calls outbox.fetch(), outbox.ack() and outbox.nack().
 //
 //     auto source = std::make_unique<inbox::PullSource>("dbname=shop", "catalog");
 //
@@ -28,9 +28,9 @@ struct PullOptions {
     std::chrono::milliseconds poll_max{200};
 };
 
-// An event that is nacked waits for its next attempt in the producer's database, as the options
-// retry_base and retry_max of the destination say. After the destination's max_attempts it becomes
-// a dead letter there. Let that be more than the consumer's own max_attempts.
+// An event that is nacked waits for its next attempt in the producer's database, according to the
+// options retry_base and retry_max of the destination. After the destination's max_attempts it
+// becomes a dead letter there, so set that higher than the consumer's own max_attempts.
 //
 // Thread-safety: as Source says. Lifetime: keeps two connections and one thread from open() to
 // close().
@@ -47,7 +47,7 @@ class PullSource final : public Source {
     std::string describe() const override;
 
     // open(), receive() and seek() throw SourceError. It is not transient if the destination or
-    // pg_outbox does not exist, or if the role lacks a right.
+    // pg_outbox does not exist, or if the role lacks a privilege.
     void open() override;
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;

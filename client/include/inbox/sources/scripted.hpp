@@ -1,5 +1,5 @@
-// A source in memory, for tests of your own handlers: it hands out what the test tells it to, and
-// remembers what was acknowledged and what was given back.
+// A source in memory, for tests of your own handlers. It hands out the events that the test adds,
+// and records which of them were acknowledged and which were given back.
 //
 //     auto script = std::make_shared<inbox::Script>();
 //     inbox::Consumer consumer({.name = "test"}, std::make_unique<inbox::ScriptedSource>(script),
@@ -23,14 +23,14 @@
 
 namespace inbox {
 
-// What a ScriptedSource hands out, and a record of what was done to it.
+// The events that a ScriptedSource hands out, and the record of calls.
 //
 // Thread-safety: any thread may call any function at any time. Lifetime: shared by the test and the
 // source.
 class Script {
   public:
-    // Adds an event behind those added before. Its message id is its number, counted from 1, and
-    // its time of publication is now. The second form keeps what the delivery says itself.
+    // Adds an event after those added before. Its message id is its number, counted from 1, and its
+    // time of publication is now. The second form takes both from the delivery.
     void deliver(Event event);
     void deliver(Delivery delivery);
 
@@ -80,13 +80,13 @@ class Script {
     bool closed_ = false;
 };
 
-// A delivery that is nacked comes again, and so do all that are not acknowledged when the source is
-// opened again: before all others, in their old order.
+// A delivery that is nacked comes again. When the source is opened again, so do all deliveries that
+// were not acknowledged, before all others and in their old order.
 //
 // Thread-safety: as Source says.
 class ScriptedSource final : public Source {
   public:
-    // `subscription`: the name under which the consumer saves its offset.
+    // The consumer saves its offset under the name `subscription`.
     explicit ScriptedSource(std::shared_ptr<Script> script, std::string subscription = "scripted");
 
     std::string subscription() const override { return subscription_; }

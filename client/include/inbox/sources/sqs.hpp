@@ -18,13 +18,14 @@ namespace inbox {
 
 // SqsSource's constructor throws std::invalid_argument for a value out of range.
 struct SqsOptions {
-    std::string queue{};    // name or URL of the queue
-    std::string region{};   // empty: from the URL, AWS_REGION or AWS_DEFAULT_REGION
-    std::string account{};  // 12 digits, the owner of the queue; empty: from the keys or the URL
+    std::string queue{};   // name or URL of the queue
+    std::string region{};  // empty for the one in the URL, AWS_REGION or AWS_DEFAULT_REGION
+    // Owner of the queue, 12 digits; empty for the one of the keys or in the URL.
+    std::string account{};
     // URL of a server other than Amazon's, such as 'http://127.0.0.1:9324'.
     std::string endpoint{};
 
-    // Credentials. Empty: what the platform provides; docs/sqs.md has the order.
+    // Credentials. Empty for those of the platform; docs/sqs.md has the order.
     std::string access_key_id{};
     std::string secret_access_key{};
     std::string session_token{};
@@ -33,15 +34,15 @@ struct SqsOptions {
     // Number of requests that wait for messages at the same time, each for up to ten; 1 to 100.
     int pollers = 2;
     // Visibility timeout of a message, 2 s to 12 h. It is extended when half of it has passed.
-    // After a crash of the consumer a message comes again when the rest has passed.
+    // After a crash of the consumer, a message comes again when the rest has passed.
     std::chrono::seconds visibility{60};
     // Time that a request waits for messages, 0 to 20 s.
     std::chrono::seconds poll{20};
 
-    // File with the certificates to trust, in PEM. Empty: the system's.
+    // File with the certificates to trust, in PEM. Empty for those of the system.
     std::string ca_file{};
     std::chrono::milliseconds connect_timeout{10'000};
-    // Time to wait for an answer, beside the time of the poll.
+    // Timeout of a request. A poll may take `poll` longer.
     std::chrono::milliseconds request_timeout{30'000};
     // Pause after a failed request. It is random, up to retry_base after the first failure, up to
     // twice that after the next, and never longer than retry_max.
@@ -60,13 +61,13 @@ class SqsSource : public Source {
     // Returns 'sqs://<region>/<queue>'.
     std::string subscription() const override;
     // Throws SourceError if the service refuses: the queue does not exist, a permission is missing,
-    // the keys are wrong. It is not transient, unless the source was open before.
+    // the keys are wrong. It is transient only if the source was open before.
     void open() override;
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;
     void ack(std::span<const Delivery> deliveries) override;
     void nack(std::span<const Delivery> deliveries) override;
-    // Always throws SourceError, not transient: SQS keeps no message that was deleted.
+    // Always throws SourceError, not transient: SQS does not keep deleted messages.
     void seek(Time to) override;
     void close(std::chrono::milliseconds limit) noexcept override;
 

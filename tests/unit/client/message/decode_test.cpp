@@ -1,4 +1,4 @@
-// Messages as events: what our own sinks write, read back; and what others may send.
+// Messages as events: those of pg_outbox's sinks, read back, and those of other senders.
 #include "message/decode.hpp"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ Event decode(const Texts& attributes, const std::string& body = "") {
     return decode_message(attributes, body, fallback());
 }
 
-// What the sink sends for an event, as a source would get it.
+// Encodes an event as the sink does, and decodes it as a source does.
 Event there_and_back(outbox::Event& event, outbox::EventFormat format) {
     outbox::PublishEncoder encoder(format, "my shop");
     std::string body;
@@ -39,13 +39,13 @@ Event there_and_back(outbox::Event& event, outbox::EventFormat format) {
     return decode_message(attributes, *data, known);
 }
 
-class ThereAndBack : public testing::TestWithParam<outbox::EventFormat> {};
-INSTANTIATE_TEST_SUITE_P(Formats, ThereAndBack,
+class RoundTrip : public testing::TestWithParam<outbox::EventFormat> {};
+INSTANTIATE_TEST_SUITE_P(Formats, RoundTrip,
                          testing::Values(outbox::EventFormat::attributes,
                                          outbox::EventFormat::binary,
                                          outbox::EventFormat::structured));
 
-TEST_P(ThereAndBack, EverythingIsAsItWas) {
+TEST_P(RoundTrip, KeepsAllFields) {
     outbox::SampleEvent sample;
     sample.event.aggregate_type = "a b/c";
     sample.event.has_version = true;
@@ -69,7 +69,7 @@ TEST_P(ThereAndBack, EverythingIsAsItWas) {
     EXPECT_EQ(event.headers.at("X-Plain"), "y z");
     const bool cloud_event = GetParam() != outbox::EventFormat::attributes;
     EXPECT_EQ(event.topic, cloud_event ? "video.events" : "video");
-    // What Event has no place for is not lost.
+    // Values without a field in Event are kept as headers.
     EXPECT_EQ(event.headers.size(), cloud_event ? 4u : 2u);
     if (cloud_event) {
         EXPECT_EQ(event.headers.at("source"), "/my%20shop/a%20b%2Fc");
@@ -77,7 +77,7 @@ TEST_P(ThereAndBack, EverythingIsAsItWas) {
     }
 }
 
-TEST_P(ThereAndBack, BytesAndOtherTypes) {
+TEST_P(RoundTrip, KeepsBinaryPayloadsAndOtherTypes) {
     outbox::SampleEvent sample;
     const std::string bytes("\0\xff\x10", 3);
     sample.event.payload = bytes;
@@ -87,7 +87,7 @@ TEST_P(ThereAndBack, BytesAndOtherTypes) {
     EXPECT_EQ(event.content_type, "application/x-protobuf");
 }
 
-TEST_P(ThereAndBack, NoPayloadIsNotAnEmptyOne) {
+TEST_P(RoundTrip, DistinguishesAMissingFromAnEmptyPayload) {
     outbox::SampleEvent sample;
     sample.event.has_payload = false;
     sample.event.payload = "";
@@ -97,7 +97,7 @@ TEST_P(ThereAndBack, NoPayloadIsNotAnEmptyOne) {
     EXPECT_EQ(there_and_back(sample.event, GetParam()).payload, "");
 }
 
-TEST_P(ThereAndBack, TheEventThatCausedIt) {
+TEST_P(RoundTrip, KeepsTheSourceEventId) {
     outbox::SampleEvent sample;
     sample.event.has_source_event_id = true;
     sample.event.source_event_id = sample.event.event_id;
@@ -109,10 +109,10 @@ TEST_P(ThereAndBack, TheEventThatCausedIt) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// Anybody's messages
+// Messages of other senders
 // -------------------------------------------------------------------------------------------------
 
-TEST(DecodeMessage, WithoutAnIdItGetsOneThatStays) {
+TEST(DecodeMessage, AnEventWithoutAnIdGetsAStableOne) {
     const Event event = decode({}, "hello");
     // python3 -c 'import uuid; print(uuid.uuid5(uuid.NAMESPACE_URL, "pubsub://shop/billing/17"))'
     EXPECT_EQ(event.id, "9f3c92bb-fc30-5477-a7b4-f29aee7ff885");
@@ -127,7 +127,7 @@ TEST(DecodeMessage, WithoutAnIdItGetsOneThatStays) {
     EXPECT_EQ(event.schema_version, 1);
 }
 
-TEST(DecodeMessage, WhatCannotBeReadStaysInTheHeaders) {
+TEST(DecodeMessage, UnreadableTextsStayInTheHeaders) {
     const Texts attributes{{"event_id", "17"},
                            {"version", "7b"},
                            {"schema_version", "99999999999"},
@@ -165,7 +165,7 @@ TEST(DecodeMessage, ExtensionsBecomeHeaders) {
     EXPECT_EQ(event.content_type, "text/plain");
 }
 
-TEST(DecodeMessage, ADocumentThatIsNoneIsThePayload) {
+TEST(DecodeMessage, AMalformedDocumentIsThePayload) {
     const std::string deep(100'000, '[');
     for (const std::string& body :
          {std::string("{"), std::string("[]"), std::string("{}"), std::string("\xef\xbb\xbf{}"),
@@ -177,7 +177,7 @@ TEST(DecodeMessage, ADocumentThatIsNoneIsThePayload) {
     }
 }
 
-TEST(DecodeMessage, TextsAreWhatPostgreSqlTakes) {
+TEST(DecodeMessage, TextsAreValidForPostgreSql) {
     const Event event = decode({{"event_type", std::string("a\0b\xff", 4)}, {"\xc0\x80", "x"}});
     EXPECT_EQ(event.type,
               "a\xef\xbf\xbd"
@@ -189,7 +189,7 @@ TEST(DecodeMessage, TextsAreWhatPostgreSqlTakes) {
     EXPECT_TRUE(document.type.empty() || document.type.find("\xed\xb0\x80") == std::string::npos);
 }
 
-TEST(DecodeMessage, TheBrokersKeyCountsMore) {
+TEST(DecodeMessage, TheBrokersKeyTakesPrecedence) {
     Fallback known = fallback();
     known.ordering_key = "group";
     const Texts attributes{{"ce-specversion", "1.0"}, {"ce-id", "1"}, {"ce-partitionkey", "key"}};
@@ -198,7 +198,7 @@ TEST(DecodeMessage, TheBrokersKeyCountsMore) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// Parts
+// Helpers
 // -------------------------------------------------------------------------------------------------
 
 TEST(ParseTime, TakesWhatRfc3339Allows) {
@@ -220,7 +220,7 @@ TEST(ParseTime, TakesWhatRfc3339Allows) {
         EXPECT_EQ(micros(text), std::nullopt) << text;
 }
 
-TEST(HeadersFromJson, TextsAndTheRest) {
+TEST(HeadersFromJson, KeepsTextsAndWritesOtherValuesAsJson) {
     EXPECT_EQ(members_of_json(R"({"a": "x", "n": 1.10, "o": {"b": [1]}, "no": null})"),
               (Texts{{"a", "x"}, {"n", "1.10"}, {"o", R"({"b": [1]})"}}));
     EXPECT_EQ(members_of_json("{}"), Texts{});

@@ -1,4 +1,4 @@
-// What a status of gRPC means.
+// Interpretation of gRPC statuses.
 #include "pubsub/answer.hpp"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ TEST(Answer, IsFatalOrTransientOrNeither) {
     EXPECT_FALSE(is_transient({grpc::StatusCode::DATA_LOSS, ""}));
 }
 
-TEST(Answer, SaysWhatBecameOfEachAckId) {
+TEST(Answer, HasTheReasonOfEachFailedAckId) {
     const auto failed = failed_ack_ids(with_details({{"a", "PERMANENT_FAILURE_INVALID_ACK_ID"},
                                                      {"b", "TRANSIENT_FAILURE_UNORDERED_ACK_ID"},
                                                      {"quota_limit", "17"}}));
@@ -50,7 +50,7 @@ TEST(Answer, SaysWhatBecameOfEachAckId) {
     EXPECT_FALSE(is_transient_reason(failed.at("a")));
 }
 
-TEST(Answer, MaySayNothingOfThem) {
+TEST(Answer, MayHaveNoReasons) {
     EXPECT_THAT(failed_ack_ids(grpc::Status::OK), IsEmpty());
     EXPECT_THAT(failed_ack_ids({grpc::StatusCode::UNAVAILABLE, "x"}), IsEmpty());
     EXPECT_THAT(failed_ack_ids({grpc::StatusCode::UNAVAILABLE, "x", "\xff\xff no message"}),

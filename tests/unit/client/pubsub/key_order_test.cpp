@@ -1,4 +1,4 @@
-// What may be handed out after a message of its key was given back.
+// Messages that may be handed out after an earlier one of their key was given back.
 #include "pubsub/key_order.hpp"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST(KeyOrder, WithoutAKeyThereIsNoOrder) {
     EXPECT_TRUE(order.may_pass("", "2"));
 }
 
-TEST(KeyOrder, WhatOvertakesIsGivenBackOnce) {
+TEST(KeyOrder, OvertakingMessagesAreGivenBackOnce) {
     KeyOrder order;
     order.given_back("a", "1");
     order.given_back("a", "2");
@@ -30,7 +30,7 @@ TEST(KeyOrder, WhatOvertakesIsGivenBackOnce) {
         EXPECT_TRUE(order.may_pass("a", id));
 }
 
-TEST(KeyOrder, AKeyWhoseFirstWentElsewhereGoesOn) {
+TEST(KeyOrder, AKeyGoesOnIfItsFirstMessageWentToAnotherConsumer) {
     KeyOrder order;
     order.given_back("a", "1");
     EXPECT_FALSE(order.may_pass("a", "2"));

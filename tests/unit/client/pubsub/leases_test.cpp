@@ -1,4 +1,4 @@
-// How long leases are, and when they are extended.
+// The length of leases, and the times of their extensions.
 #include "pubsub/leases.hpp"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ using testing::UnorderedElementsAre;
 
 const SteadyTime start{1000h};
 
-TEST(AckTimes, KnowsWhatHardlyAnyExceeded) {
+TEST(AckTimes, KnowsTheTimeThat99PercentDidNotExceed) {
     AckTimes times;
     EXPECT_EQ(times.p99(), 0s);
     for (int i = 0; i < 99; i++)
@@ -25,7 +25,7 @@ TEST(AckTimes, KnowsWhatHardlyAnyExceeded) {
     EXPECT_EQ(times.p99(), 300s);
 }
 
-TEST(AckTimes, CountsWhatIsBeyondItsRange) {
+TEST(AckTimes, CountsTimesBeyondItsRange) {
     AckTimes times;
     times.add(-5s);
     EXPECT_EQ(times.p99(), 0s);
@@ -33,7 +33,7 @@ TEST(AckTimes, CountsWhatIsBeyondItsRange) {
     EXPECT_EQ(times.p99(), 600s);
 }
 
-TEST(AckTimes, ForgetsWhatWasLongAgo) {
+TEST(AckTimes, ForgetsOldTimes) {
     AckTimes times;
     for (int i = 0; i < 9'000; i++)
         times.add(100s);
@@ -99,7 +99,7 @@ TEST(Leases, ARoundIsInTimeForTheShortestOfThem) {
     EXPECT_EQ(leases.next_round(), start + 5s);
 }
 
-TEST(Leases, AllThatAreHeldAreExtended) {
+TEST(Leases, AllHeldLeasesAreExtended) {
     Leases leases({});
     for (const char* ack_id : {"a", "b", "c", "d"})
         leases.add(ack_id, start, 0);
@@ -115,7 +115,7 @@ TEST(Leases, AllThatAreHeldAreExtended) {
     EXPECT_EQ(leases.next_round(), SteadyTime::max());
 }
 
-TEST(Leases, EndAfterAWhile) {
+TEST(Leases, EndAfterTheirLimit) {
     Leases leases({.max_lease = 60s});
     leases.add("a", start, 0);
     leases.add("b", start + 30s, 0);

@@ -1,4 +1,4 @@
-// What is sent when, in which pieces, and again.
+// Settlements: when they are sent, in which pieces, and when they are repeated.
 #include "pubsub/settlements.hpp"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ TEST(Settlements, WaitAMomentForMore) {
     EXPECT_THAT(ids_of(settlements.next(start + 10ms)), ElementsAre("a", "b"));
 }
 
-TEST(Settlements, ExtendAtOnce) {
+TEST(Settlements, ExtensionsDoNotWait) {
     Settlements settlements;
     settlements.add(Action::extend, "a", start);
     EXPECT_LE(settlements.due(), start);
@@ -76,7 +76,7 @@ TEST(Settlements, DeadlinesChangeOneRequestAfterTheOther) {
     EXPECT_THAT(ids_of(settlements.next(start + 1s)), ElementsAre("a"));
 }
 
-TEST(Settlements, WhatFailedComesAgainLaterAndLater) {
+TEST(Settlements, FailedRequestsAreRepeatedAtGrowingIntervals) {
     Settlements settlements;
     settlements.add(Action::ack, "a", start);
     SteadyTime now = start + 10ms;
@@ -95,7 +95,7 @@ TEST(Settlements, WhatFailedComesAgainLaterAndLater) {
     EXPECT_EQ(pauses.back(), 30s);
 }
 
-TEST(Settlements, OthersDoNotWaitForWhatFailed) {
+TEST(Settlements, OtherRequestsDoNotWaitForFailedOnes) {
     Settlements settlements;
     settlements.add(Action::ack, "a", start);
     std::optional<Batch> batch = settlements.next(start + 10ms);
@@ -109,7 +109,7 @@ TEST(Settlements, OthersDoNotWaitForWhatFailed) {
     EXPECT_THAT(ids_of(settlements.next(start + 110ms)), ElementsAre("a"));
 }
 
-TEST(Settlements, PatienceEnds) {
+TEST(Settlements, AttemptsEndAfterALimit) {
     const auto gives_up_after = [](Action action) {
         Settlements settlements;
         settlements.add(action, "a", start);
@@ -129,7 +129,7 @@ TEST(Settlements, PatienceEnds) {
     EXPECT_LE(gives_up_after(Action::extend), 2min);
 }
 
-TEST(Settlements, CanBeHurried) {
+TEST(Settlements, HurryMakesEverythingDue) {
     Settlements settlements;
     settlements.add(Action::ack, "a", start);
     std::optional<Batch> batch = settlements.next(start + 10ms);

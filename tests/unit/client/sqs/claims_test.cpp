@@ -34,7 +34,7 @@ static std::vector<std::string> handles(const std::vector<Delivery>& deliveries)
     return taken;
 }
 
-// What is sent now, all of it, each answered as `answer`.
+// Takes all requests that are due now, and answers each entry with `answer`.
 static std::vector<std::vector<std::string>> sent(Claims& claims, Change change, outbox::Micros now,
                                                   Answer answer = Answer::done) {
     std::vector<std::vector<std::string>> batches;
@@ -49,7 +49,7 @@ static std::vector<std::vector<std::string>> sent(Claims& claims, Change change,
     return batches;
 }
 
-TEST(SqsClaims, HandsOutWhatCameInItsOrder) {
+TEST(SqsClaims, HandsOutMessagesInOrderOfReceipt) {
     Claims claims(false, visibility);
     claims.add(messages(3), 0);
     EXPECT_EQ(claims.buffered(), 3u);
@@ -58,7 +58,7 @@ TEST(SqsClaims, HandsOutWhatCameInItsOrder) {
     EXPECT_THAT(claims.take(2), IsEmpty());
 }
 
-TEST(SqsClaims, ExtendsWhatIsHeldWhenHalfTheTimeHasPassed) {
+TEST(SqsClaims, ExtendsClaimsAfterHalfTheirTime) {
     Claims claims(false, visibility);
     claims.add(messages(2), 0);
     claims.take(1);
@@ -71,11 +71,11 @@ TEST(SqsClaims, ExtendsWhatIsHeldWhenHalfTheTimeHasPassed) {
     EXPECT_THAT(sent(claims, Change::extend, seconds(60)), ElementsAre(ElementsAre("1")));
 }
 
-TEST(SqsClaims, FillsRequestsWithWhatIsDueSoon) {
+TEST(SqsClaims, FillsRequestsWithClaimsThatAreDueSoon) {
     Claims claims(false, visibility);
     for (int i = 0; i < 12; i++)
         claims.add({message(std::to_string(i))}, seconds(i));
-    // Up to an eighth of the time ahead.
+    // Includes claims that are due within an eighth of the visibility timeout.
     EXPECT_THAT(sent(claims, Change::extend, seconds(30)), ElementsAre(SizeIs(8)));
     EXPECT_EQ(claims.deadline(), seconds(38));
 }
@@ -94,7 +94,7 @@ TEST(SqsClaims, RepeatsAnExtensionThatFailedUntilItIsTooLate) {
     EXPECT_EQ(claims.deadline(), outbox::never);
 }
 
-TEST(SqsClaims, ForgetsWhatIsNotItsOwnAnyMore) {
+TEST(SqsClaims, ForgetsLostMessages) {
     Claims claims(false, visibility);
     claims.add(messages(2), 0);
     const auto batch = claims.next(seconds(30));
@@ -112,7 +112,7 @@ TEST(SqsClaims, DeletesTenAtATime) {
     EXPECT_EQ(claims.deadline(), outbox::never);
 }
 
-TEST(SqsClaims, RepeatsWhatFailedAndNothingElse) {
+TEST(SqsClaims, RepeatsOnlyFailedEntries) {
     Claims claims(false, visibility);
     claims.add(messages(3), 0);
     claims.ack(claims.take(3), 0);
@@ -124,7 +124,7 @@ TEST(SqsClaims, RepeatsWhatFailedAndNothingElse) {
     EXPECT_TRUE(claims.is_settled());
 }
 
-TEST(SqsClaims, RepeatsNoDeletionOfWhatComesAgainAnyhow) {
+TEST(SqsClaims, DoesNotRepeatDeletionsOfMessagesThatComeAgain) {
     Claims claims(false, visibility);
     claims.add(messages(1), 0);
     claims.ack(claims.take(1), seconds(59));
@@ -133,7 +133,7 @@ TEST(SqsClaims, RepeatsNoDeletionOfWhatComesAgainAnyhow) {
     EXPECT_TRUE(claims.is_settled());
 }
 
-TEST(SqsClaims, GivesBackWhatStandsBehindAMessageOfAGroup) {
+TEST(SqsClaims, GivesBackLaterMessagesOfTheGroup) {
     Claims claims(true, visibility);
     claims.add({message("a1", "a"), message("b1", "b"), message("a2", "a"), message("c1"),
                 message("a3", "a"), message("c2")},
@@ -144,7 +144,7 @@ TEST(SqsClaims, GivesBackWhatStandsBehindAMessageOfAGroup) {
     EXPECT_THAT(handles(claims.take(9)), ElementsAre("c1", "c2"));
 }
 
-TEST(SqsClaims, GivesBackOneRequestAfterTheOtherWhereOrderCounts) {
+TEST(SqsClaims, GivesBackOneRequestAtATimeIfOrderMatters) {
     for (const bool order : {true, false}) {
         Claims claims(order, visibility);
         claims.add(messages(12, "a"), 0);
@@ -154,7 +154,7 @@ TEST(SqsClaims, GivesBackOneRequestAfterTheOtherWhereOrderCounts) {
         EXPECT_THAT(first->handles, SizeIs(10));
         const auto second = claims.next(0);
         EXPECT_EQ(second.has_value(), !order);
-        claims.settle(*first, {}, 1);  // failed: the same again
+        claims.settle(*first, {}, 1);  // failed: the same handles are due again
         if (order) {
             const auto again = claims.next(1);
             ASSERT_TRUE(again);
@@ -163,7 +163,7 @@ TEST(SqsClaims, GivesBackOneRequestAfterTheOtherWhereOrderCounts) {
     }
 }
 
-// An extension that arrives after it would hide the message again.
+// An extension that arrives after the release would hide the message again.
 TEST(SqsClaims, GivesNothingBackWhileItIsBeingExtended) {
     Claims claims(true, visibility);
     claims.add(messages(1, "a"), 0);
@@ -186,7 +186,7 @@ TEST(SqsClaims, GivesBackAllInTheOrderOfReceipt) {
     EXPECT_TRUE(claims.is_settled());
 }
 
-TEST(SqsClaims, SettlesWhatItNeverHeld) {
+TEST(SqsClaims, DeletesMessagesThatItNeverHeld) {
     Claims claims(false, visibility);
     claims.ack(std::vector{message("of before")}, 0);
     EXPECT_THAT(sent(claims, Change::remove, 0), ElementsAre(ElementsAre("of before")));

@@ -22,7 +22,7 @@ static Event event_of(Message message, bool fifo = false) {
     return delivery_from(std::move(message), "sqs://r/q", "q", fifo).event;
 }
 
-TEST(SqsDelivery, TakesWhatOurSinkSends) {
+TEST(SqsDelivery, DecodesMessagesOfTheSink) {
     const Event event = event_of(message(R"({"n":1})", {{"event_id", id},
                                                         {"event_type", "Changed"},
                                                         {"aggregate_type", "item"},
@@ -50,12 +50,12 @@ TEST(SqsDelivery, DecodesTheBody) {
     };
     EXPECT_EQ(payload("AP8=", "base64", true), std::string("\0\xff", 2));
     EXPECT_EQ(payload("-", "none", false), std::nullopt);
-    EXPECT_EQ(payload("-", "none", true), "");  // there was a payload, an empty one
+    EXPECT_EQ(payload("-", "none", true), "");  // there was an empty payload
     EXPECT_EQ(payload("no base64!", "base64", true), "no base64!");
     EXPECT_EQ(payload("x", "rot13", true), "x");
 }
 
-TEST(SqsDelivery, KeepsHeadersThatAreNoObject) {
+TEST(SqsDelivery, KeepsHeadersThatAreNotAnObject) {
     const Event event = event_of(message("", {{"headers", "[1]"}, {"encoding", "rot13"}}));
     EXPECT_THAT(event.headers,
                 UnorderedElementsAre(Pair("headers", "[1]"), Pair("encoding", "rot13")));
@@ -75,7 +75,8 @@ TEST(SqsDelivery, TakesCloudEvents) {
 
 TEST(SqsDelivery, OpensTheEnvelopeOfSns) {
     const Event event = event_of(message(R"({
-        "Type": "Notification", "MessageId": "1", "TopicArn": "arn:aws:sns:eu-west-1:123456789012:items",
+        "Type": "Notification", "MessageId": "1",
+         "TopicArn": "arn:aws:sns:eu-west-1:123456789012:items",
         "Message": "AP8=", "Timestamp": "2026-01-31T10:20:30.123Z", "MessageAttributes": {
           "event_type": {"Type": "String", "Value": "Changed"},
           "content_type": {"Type": "String", "Value": "a/b"},
@@ -87,7 +88,7 @@ TEST(SqsDelivery, OpensTheEnvelopeOfSns) {
     EXPECT_THAT(event.headers, ElementsAre(Pair("blob", "blob")));
 }
 
-TEST(SqsDelivery, LeavesAloneWhatOnlyLooksLikeAnEnvelope) {
+TEST(SqsDelivery, LeavesMessagesThatOnlyLookLikeAnEnvelope) {
     for (const std::string body :
          {R"({"Type":"Notification"})", R"({"Type":"Notification","TopicArn":"t","Message":{}})",
           R"({"Type":"Other","TopicArn":"t","Message":"m"})", "{", R"({"a":1})"}) {
@@ -108,7 +109,7 @@ TEST(SqsDelivery, OnlyGroupsOfFifoQueuesMeanOrder) {
     EXPECT_EQ(event_of(m, true).ordering_key, "");
 }
 
-TEST(SqsDelivery, SaysWhereItIsFrom) {
+TEST(SqsDelivery, NamesItsSource) {
     Message m = message("body", {{"name", "value"}});
     m.sent_at = Time(std::chrono::milliseconds(1234));
     const Delivery delivery = delivery_from(m, "sqs://r/q", "q", false);
@@ -163,7 +164,7 @@ TEST(SqsProtocol, ReadsMessages) {
                 ElementsAre(Pair("b", std::string("\0\xff", 2)), Pair("n", "7"), Pair("s", "v")));
 }
 
-TEST(SqsProtocol, NoMessagesAreNoError) {
+TEST(SqsProtocol, AnEmptyAnswerIsNotAnError) {
     for (const char* body : {"{}", R"({"Messages":null})", R"({"Messages":[]})"}) {
         const auto messages = parse_messages(body);
         ASSERT_TRUE(messages) << body;
@@ -171,7 +172,7 @@ TEST(SqsProtocol, NoMessagesAreNoError) {
     }
 }
 
-TEST(SqsProtocol, RefusesWhatIsNoAnswer) {
+TEST(SqsProtocol, RefusesMalformedAnswers) {
     for (const char* body : {"", "[]", "<html>", R"({"Messages":{}})", R"({"Messages":[{}]})",
                              R"({"Messages":[{"ReceiptHandle":1}]})", R"({"Messages":["x"]})"})
         EXPECT_FALSE(parse_messages(body)) << body;

@@ -1,4 +1,4 @@
-// What SQS and SNS answer, and what of it means what.
+// Answers of SQS and SNS, and the verdicts on them.
 #include <gmock/gmock.h>
 
 #include "cloud/aws/batch_answer.hpp"
@@ -11,7 +11,7 @@ namespace outbox {
 namespace {
 
 // ---------------------------------------------------------------------------------------------
-// Meaning
+// Verdicts
 // ---------------------------------------------------------------------------------------------
 
 TEST(AwsVerdict, OfARequestGoesByItsCode) {
@@ -88,7 +88,7 @@ constexpr const char* sqs_answer =
         "Failed":[{"Id":"0","Code":"AWS.SimpleQueueService.InternalError","SenderFault":false,
                    "Message":"later"}]})";
 
-TEST(SqsAnswer, HasAWordForEachEntry) {
+TEST(SqsAnswer, HasAResultForEachEntry) {
     const auto answer = parse_sqs_answer(sqs_answer, 3);
     ASSERT_TRUE(answer);
     EXPECT_EQ((*answer)[0].state, EntryAnswer::State::failed);
@@ -100,7 +100,7 @@ TEST(SqsAnswer, HasAWordForEachEntry) {
     EXPECT_EQ((*answer)[2].state, EntryAnswer::State::missing);
 }
 
-TEST(SqsAnswer, WhatIsNoAnswerIsNone) {
+TEST(SqsAnswer, MalformedAnswersAreRefused) {
     for (const char* text : {"", "[]", "null", "{", "<x/>", "{\"Successful\":[}"})
         EXPECT_FALSE(parse_sqs_answer(text, 1)) << text;
     for (const char* text : {"{}", R"({"Successful":{}})",
@@ -145,7 +145,7 @@ constexpr const char* sns_answer = R"(<?xml version="1.0"?>
   <ResponseMetadata><RequestId>r</RequestId></ResponseMetadata>
 </PublishBatchResponse>)";
 
-TEST(SnsAnswer, HasAWordForEachEntry) {
+TEST(SnsAnswer, HasAResultForEachEntry) {
     const auto answer = parse_sns_answer(sns_answer, 3);
     ASSERT_TRUE(answer);
     EXPECT_EQ((*answer)[0].state, EntryAnswer::State::failed);
@@ -157,7 +157,7 @@ TEST(SnsAnswer, HasAWordForEachEntry) {
     EXPECT_EQ((*answer)[2].state, EntryAnswer::State::missing);
 }
 
-TEST(SnsAnswer, WhatIsNoAnswerIsNone) {
+TEST(SnsAnswer, MalformedAnswersAreRefused) {
     for (const char* text : {"", "{}", "<PublishBatchResponse>", "<Other/>",
                              "<PublishBatchResponse/><PublishBatchResponse/>"})
         EXPECT_FALSE(parse_sns_answer(text, 1)) << text;
@@ -191,7 +191,7 @@ TEST(Xml, IsReadAsWritten) {
     EXPECT_EQ(root->child("d").child("e").text, "");
 }
 
-TEST(Xml, WhatIsMalformedIsRefused) {
+TEST(Xml, MalformedDocumentsAreRefused) {
     for (const char* text : {"",
                              " ",
                              "a",
@@ -237,10 +237,10 @@ TEST(Xml, ItsDepthIsBounded) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Anything
+// Random input
 // ---------------------------------------------------------------------------------------------
 
-TEST(RandomAnswer, OnlySaysOfAnEntryWhatItNames) {
+TEST(RandomAnswer, ChangesOnlyTheEntriesThatItNames) {
     Mutations json({sqs_answer, R"({"__type":"com.amazonaws.sqs#X","message":"y"})"},
                    "{}[]\",:\\0u\xff");
     Mutations xml({sns_answer, "<ErrorResponse><Error><Code>X</Code></Error></ErrorResponse>"},

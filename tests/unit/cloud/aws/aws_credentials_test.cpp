@@ -1,4 +1,4 @@
-// Each place keys can come from, which of them counts, and when they are fetched anew.
+// All sources of keys, their precedence, and the times at which keys are fetched again.
 #include "cloud/aws/aws_credentials.hpp"
 
 #include <gmock/gmock.h>
@@ -82,7 +82,7 @@ class AwsCredentialsTest : public testing::Test {
         return *credentials_;
     }
 
-    // Until they are there or cannot be had; the fake clock stands still.
+    // Steps until the keys are there or have failed. The fake clock stands still.
     State settle() {
         State state = credentials_->need(clock_.now());
         for (int i = 0; state == State::pending && i < 1'000; i++)
@@ -96,7 +96,7 @@ class AwsCredentialsTest : public testing::Test {
         return credentials_->step(clock_.now());
     }
 
-    // The renewal that is under way beside keys that are still good.
+    // Finishes a renewal that is under way while the old keys are still valid.
     void finish_renewal(std::size_t requests) {
         for (int i = 0; i < 1'000 && peer_.requests().size() < requests; i++)
             step();
@@ -105,7 +105,7 @@ class AwsCredentialsTest : public testing::Test {
         EXPECT_EQ(peer_.requests().size(), requests);
     }
 
-    // All that the metadata service is asked.
+    // Scripts all answers of the metadata service.
     void instance_gives(const std::string& id,
                         const std::string& expiration = "2027-01-15T09:00:00Z") {
         peer_.then(ok("session"));
@@ -121,7 +121,7 @@ class AwsCredentialsTest : public testing::Test {
 };
 
 // ---------------------------------------------------------------------------------------------
-// Where they come from
+// Sources
 // ---------------------------------------------------------------------------------------------
 
 TEST_F(AwsCredentialsTest, TheUserMappingComesFirst) {
@@ -138,13 +138,13 @@ TEST_F(AwsCredentialsTest, TheUserMappingComesFirst) {
     EXPECT_EQ(credentials_->need(clock_.now()), State::ready);
 }
 
-TEST_F(AwsCredentialsTest, HalfAUserMappingIsNone) {
+TEST_F(AwsCredentialsTest, AnIncompleteUserMappingIsRefused) {
     options_.access_key_id = "AKIA";
     ASSERT_EQ(create().need(clock_.now()), State::failed);
     EXPECT_THAT(credentials_->error(), HasSubstr("both access_key_id and secret_access_key"));
 }
 
-TEST_F(AwsCredentialsTest, NobodyBorrowsTheIdentityOfTheServer) {
+TEST_F(AwsCredentialsTest, OnlySuperusersMayUseTheIdentityOfTheServer) {
     const TemporaryFile file("[default]\naws_access_key_id=a\naws_secret_access_key=b\n");
     environment_["AWS_ACCESS_KEY_ID"] = "AKIA";
     environment_["AWS_SECRET_ACCESS_KEY"] = "secret";
@@ -155,7 +155,7 @@ TEST_F(AwsCredentialsTest, NobodyBorrowsTheIdentityOfTheServer) {
     EXPECT_EQ(peer_.connections(), 0);
 }
 
-TEST_F(AwsCredentialsTest, TheEnvironmentComesNext) {
+TEST_F(AwsCredentialsTest, TheEnvironmentComesSecond) {
     environment_["AWS_ACCESS_KEY_ID"] = "AKIA";
     EXPECT_EQ(create().need(clock_.now()), State::failed);
     EXPECT_THAT(credentials_->error(), HasSubstr("AWS_SECRET_ACCESS_KEY"));
@@ -210,14 +210,14 @@ TEST_F(AwsCredentialsTest, SaysWhatIsWrongWithAWebIdentity) {
               "no AWS credentials: web identity: HTTP 400 ExpiredTokenException: Token expired");
 }
 
-TEST_F(AwsCredentialsTest, ThenTheSharedFile) {
+TEST_F(AwsCredentialsTest, TheSharedFileComesAfterTheWebIdentity) {
     TemporaryFile file("[default]\naws_access_key_id = AKIA\naws_secret_access_key = secret\n");
     environment_["AWS_SHARED_CREDENTIALS_FILE"] = file.path();
     environment_["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = peer_url();
     EXPECT_EQ(create().need(clock_.now()), State::ready);
     EXPECT_EQ(credentials_->keys().access_key_id, "AKIA");
 
-    // It is read again when they are refused.
+    // The file is read again when the keys are refused.
     file.write("[default]\naws_access_key_id = AKIB\naws_secret_access_key = secret\n");
     EXPECT_EQ(credentials_->need(clock_.now()), State::ready);
     EXPECT_EQ(credentials_->keys().access_key_id, "AKIA");
@@ -227,7 +227,7 @@ TEST_F(AwsCredentialsTest, ThenTheSharedFile) {
     EXPECT_EQ(peer_.connections(), 0);
 }
 
-TEST_F(AwsCredentialsTest, AProfileThatIsNamedMustBeThere) {
+TEST_F(AwsCredentialsTest, ANamedProfileMustExist) {
     const TemporaryFile file(
         "[a]\naws_access_key_id = A\naws_secret_access_key = s\n[b]\nregion = x");
     environment_["AWS_SHARED_CREDENTIALS_FILE"] = file.path();
@@ -236,9 +236,9 @@ TEST_F(AwsCredentialsTest, AProfileThatIsNamedMustBeThere) {
     EXPECT_EQ(credentials_->keys().access_key_id, "A");
     environment_["AWS_PROFILE"] = "c";
     EXPECT_EQ(create().need(clock_.now()), State::failed);
-    EXPECT_THAT(credentials_->error(), HasSubstr("there is no profile \"c\" in \"/tmp/"));
+    EXPECT_THAT(credentials_->error(), HasSubstr("profile \"c\" does not exist in \"/tmp/"));
 
-    // The user mapping names one: the file, and nothing else.
+    // A profile in the user mapping means the file, and no other source.
     environment_["AWS_ACCESS_KEY_ID"] = "from the environment";
     environment_["AWS_SECRET_ACCESS_KEY"] = "secret";
     options_.may_use_platform_keys = false;
@@ -253,7 +253,7 @@ TEST_F(AwsCredentialsTest, AProfileThatIsNamedMustBeThere) {
     EXPECT_THAT(credentials_->error(), HasSubstr("No such file"));
 }
 
-TEST_F(AwsCredentialsTest, ThenTheContainer) {
+TEST_F(AwsCredentialsTest, TheContainerComesAfterTheSharedFile) {
     const TemporaryFile token("Bearer x");
     environment_["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = peer_url() + "/v2/keys?id=1";
     environment_["AWS_CONTAINER_AUTHORIZATION_TOKEN"] = "not this one";
@@ -289,7 +289,7 @@ TEST_F(AwsCredentialsTest, AContainersTokenDoesNotLeaveTheMachine) {
     }
 }
 
-TEST_F(AwsCredentialsTest, LastTheInstance) {
+TEST_F(AwsCredentialsTest, TheInstanceComesLast) {
     instance_gives("ASIA");
     create();
     ASSERT_EQ(settle(), State::ready) << credentials_->error();
@@ -336,15 +336,15 @@ TEST_F(AwsCredentialsTest, SaysWhatIsWrongWithAnInstance) {
     }
 }
 
-TEST_F(AwsCredentialsTest, SaysWhenThereAreNone) {
+TEST_F(AwsCredentialsTest, ReportsMissingCredentials) {
     environment_["AWS_EC2_METADATA_DISABLED"] = "TRUE";
     EXPECT_EQ(create().need(clock_.now()), State::failed);
     EXPECT_EQ(credentials_->error(),
-              "no AWS credentials: there are none, neither in the user mapping nor from the "
-              "server's platform");
+              "no AWS credentials: none in the user mapping, and none from the platform of the "
+              "server");
 }
 
-TEST_F(AwsCredentialsTest, AFailureIsNotTheLastWord) {
+TEST_F(AwsCredentialsTest, AFailedFetchIsTriedAgain) {
     peer_.then(status(500));
     create();
     ASSERT_EQ(settle(), State::failed);
@@ -352,7 +352,7 @@ TEST_F(AwsCredentialsTest, AFailureIsNotTheLastWord) {
     ASSERT_EQ(settle(), State::ready) << credentials_->error();
 }
 
-TEST_F(AwsCredentialsTest, AnEndpointThatIsNoneIsNotAsked) {
+TEST_F(AwsCredentialsTest, AnInvalidEndpointIsNotContacted) {
     for (const char* endpoint : {"nonsense", "ftp://127.0.0.1/", "http://"}) {
         environment_["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = endpoint;
         create();
@@ -361,7 +361,7 @@ TEST_F(AwsCredentialsTest, AnEndpointThatIsNoneIsNotAsked) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// How long they are good
+// Expiry
 // ---------------------------------------------------------------------------------------------
 
 TEST_F(AwsCredentialsTest, AreRenewedWhileTheOldOnesAreStillUsed) {
@@ -380,7 +380,7 @@ TEST_F(AwsCredentialsTest, AreRenewedWhileTheOldOnesAreStillUsed) {
     EXPECT_EQ(credentials_->keys().access_key_id, "ASIA2");
 }
 
-TEST_F(AwsCredentialsTest, ARenewalThatFailsHarmsNobodyWhileTheyAreValid) {
+TEST_F(AwsCredentialsTest, AFailedRenewalDoesNoHarmWhileTheKeysAreValid) {
     instance_gives("ASIA1");
     create();
     ASSERT_EQ(settle(), State::ready);
@@ -391,7 +391,7 @@ TEST_F(AwsCredentialsTest, ARenewalThatFailsHarmsNobodyWhileTheyAreValid) {
     EXPECT_EQ(credentials_->need(clock_.now()), State::ready);
     EXPECT_EQ(credentials_->keys().access_key_id, "ASIA1");
 
-    // It is not tried with every request, but before long.
+    // It is not tried again with every request, but soon.
     finish_renewal(4);
     clock_.advance(seconds(61));
     peer_.then(status(500));
@@ -405,7 +405,7 @@ TEST_F(AwsCredentialsTest, ARenewalThatFailsHarmsNobodyWhileTheyAreValid) {
     EXPECT_EQ(credentials_->keys().access_key_id, "ASIA2");
 }
 
-TEST_F(AwsCredentialsTest, ThoseThatAreRefusedAreFetchedAnew) {
+TEST_F(AwsCredentialsTest, RejectedKeysAreFetchedAgain) {
     instance_gives("ASIA1");
     create();
     ASSERT_EQ(settle(), State::ready);
@@ -428,7 +428,7 @@ TEST_F(AwsCredentialsTest, GivesUpWhenThereIsNoAnswerInTime) {
     EXPECT_THAT(credentials_->error(), HasSubstr("instance metadata: no answer in time"));
 }
 
-TEST_F(AwsCredentialsTest, CanGoWhileTheyAreBeingFetched) {
+TEST_F(AwsCredentialsTest, CanBeDestroyedDuringAFetch) {
     peer_.then({.bytes = ""});
     create();
     EXPECT_EQ(credentials_->need(clock_.now()), State::pending);
@@ -455,7 +455,7 @@ TEST(SharedFile, IsReadAsAmazonsToolsDo) {
     EXPECT_FALSE(find_profile("", "default").found);
 }
 
-TEST(SharedFile, CanHoldAnything) {
+TEST(SharedFile, SurvivesAnyContent) {
     Mutations texts(
         {"[default]\naws_access_key_id = AKIA\naws_secret_access_key = s\n", "[", "]", "="},
         "[]=\n\r #;");

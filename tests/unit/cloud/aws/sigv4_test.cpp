@@ -1,5 +1,4 @@
-// Signatures: AWS's own test suite (requests and what they must come to), and requests to SQS and
-// SNS as signed by botocore 1.44.
+// Signatures of AWS's own test suite, and of requests to SQS and SNS as signed by botocore 1.44.
 #include "cloud/aws/sigv4.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +15,7 @@ struct Vector {
 
 class Sigv4Suite : public testing::TestWithParam<Vector> {};
 
-TEST_P(Sigv4Suite, ComesToTheSameSignature) {
+TEST_P(Sigv4Suite, HasTheExpectedSignature) {
     const Vector& vector = GetParam();
     const AwsKeys keys{"AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", ""};
     SignedRequest request = vector.request;
@@ -129,7 +128,7 @@ std::string signature_in(const std::string& authorization) {
     return authorization.substr(authorization.rfind('=') + 1);
 }
 
-TEST(Sigv4, SignsWhatSqsAndSnsGetAsBotocoreDoes) {
+TEST(Sigv4, SignsRequestsToSqsAndSnsAsBotocoreDoes) {
     constexpr std::string_view time = "20261120T190000Z";
     EXPECT_EQ(signature_in(
                   Sigv4("eu-west-1", "sqs")
@@ -155,8 +154,8 @@ TEST(Sigv4, SignsWhatSqsAndSnsGetAsBotocoreDoes) {
         "5c9153bf70a3346a8861f063a3e3f327f5eab29bf2a444fa58b43decfcefc2f0");
 }
 
-// The derived key is kept: another secret, or another day, needs another one.
-TEST(Sigv4, DerivesAnotherKeyWhereItMust) {
+// The derived key is cached, but only for the same secret and day.
+TEST(Sigv4, DerivesAnotherKeyForAnotherSecretOrDay) {
     const auto sign = [](Sigv4& signature, const char* secret, const char* time) {
         return signature.authorization({}, {"id", secret, ""}, time);
     };

@@ -1,4 +1,5 @@
-// Tokens: those signed here, verified with the public key; those of a scripted metadata server.
+// Tokens that are signed here, verified with the public key, and tokens of a scripted metadata
+// server.
 #include "cloud/google/google_credentials.hpp"
 
 #include <gtest/gtest.h>
@@ -109,7 +110,7 @@ TEST(ServiceAccount, SaysWhatIsWrongWithAKey) {
     EVP_PKEY_free(ec);
 }
 
-TEST(ServiceAccount, TakesAnyText) {
+TEST(ServiceAccount, SurvivesAnyText) {
     Mutations texts({key_file()}, "{}\",:-\\n");
     for (int i = 0; i < 2'000; i++)
         static_cast<void>(ServiceAccount::parse(texts.next()));
@@ -135,7 +136,7 @@ class GoogleCredentialsTest : public testing::Test {
         return credentials_.get();
     }
 
-    // What they come to, when they are needed now.
+    // Steps until the credentials that are needed now are there or have failed.
     State need() {
         State state = credentials_->need(clock_.now());
         for (int i = 0; i < 1'000 && state == State::pending; i++) {
@@ -147,7 +148,7 @@ class GoogleCredentialsTest : public testing::Test {
         return state;
     }
 
-    // One more turn of the loop, in which the tokens that are there can be used.
+    // Runs one turn of the loop, in which existing tokens can be used.
     void turn() {
         pollfd watched{credentials_->descriptor(), POLLIN, 0};
         poll(&watched, 1, 5);
@@ -181,7 +182,7 @@ TEST_F(GoogleCredentialsTest, ATokenIsTakenAsItIs) {
     EXPECT_EQ(need(), State::ready);
 }
 
-TEST_F(GoogleCredentialsTest, NobodyButASuperuserBorrowsTheServersIdentity) {
+TEST_F(GoogleCredentialsTest, OnlySuperusersMayUseTheIdentityOfTheServer) {
     ScriptedPeer metadata;
     setenv("GCE_METADATA_HOST", metadata.url().substr(7, metadata.url().rfind('/') - 7).c_str(), 1);
     setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere", 1);
@@ -228,7 +229,7 @@ TEST_F(GoogleCredentialsTest, ARejectedTokenIsReplaced) {
     EXPECT_EQ(token().claims["iat"].asInt64(), clock_.unix_now() / seconds(1));
 }
 
-TEST_F(GoogleCredentialsTest, WhatIsWrongWithAKeyIsSaidWithoutTheKey) {
+TEST_F(GoogleCredentialsTest, ErrorsOfAKeyDoNotShowTheKey) {
     options_.key = key_file_with("top secret");
     create();
     EXPECT_EQ(need(), State::failed);
@@ -340,7 +341,7 @@ TEST_F(MetadataServer, MayFailAsLongAsTheOldTokenIsValid) {
     clock_.advance(seconds(3600 - 225));
     for (int i = 0; i < 2'000 && peer_.requests().size() < 2; i++)
         turn();
-    for (int i = 0; i < 50; i++)  // not at once again
+    for (int i = 0; i < 50; i++)  // not asked again at once
         turn();
     EXPECT_EQ(peer_.requests().size(), 2u);
     EXPECT_EQ(credentials_->authorization(), "Bearer old");
@@ -378,18 +379,18 @@ TEST_F(MetadataServer, IsNotAskedOverAndOverForATokenThatNeverLastsLong) {
     wait_for("Bearer next");
 }
 
-TEST_F(MetadataServer, WhatItSaysInsteadIsTheError) {
+TEST_F(MetadataServer, AnUnexpectedAnswerIsTheError) {
     const struct {
         std::string answer, error;
     } table[] = {
         {"HTTP/1.1 404 x\r\nContent-Length: 9\r\n\r\nno secret", "HTTP 404: no secret"},
-        {token_answer("secret", 0), "its answer is not what it should be"},
-        {http_ok("what?"), "its answer is not what it should be"},
-        {http_ok(R"({"access_token":"secret"})"), "its answer is not what it should be"},
-        {token_answer("", 3600), "its answer is not what it should be"},
-        {token_answer("secret", -1), "its answer is not what it should be"},
-        {token_answer("secret\\r\\nx: y", 3600), "its answer is not what it should be"},
-        {token_answer(std::string(20'000, 'x'), 3600), "its answer is not what it should be"},
+        {token_answer("secret", 0), "its answer is malformed"},
+        {http_ok("what?"), "its answer is malformed"},
+        {http_ok(R"({"access_token":"secret"})"), "its answer is malformed"},
+        {token_answer("", 3600), "its answer is malformed"},
+        {token_answer("secret", -1), "its answer is malformed"},
+        {token_answer("secret\\r\\nx: y", 3600), "its answer is malformed"},
+        {token_answer(std::string(20'000, 'x'), 3600), "its answer is malformed"},
     };
     for (const auto& [answer, error] : table) {
         peer_.then({.bytes = answer});
@@ -402,7 +403,7 @@ TEST_F(MetadataServer, WhatItSaysInsteadIsTheError) {
     EXPECT_EQ(need(), State::ready);
 }
 
-TEST_F(MetadataServer, IsNotThere) {
+TEST_F(MetadataServer, AMissingServerIsAnError) {
     setenv("GCE_METADATA_HOST", "127.0.0.1:1", 1);
     create();
     EXPECT_EQ(need(), State::failed);
@@ -413,7 +414,7 @@ TEST_F(MetadataServer, IsNotThere) {
     EXPECT_EQ(credentials_->error(), "GCE_METADATA_HOST is not a host");
 }
 
-TEST_F(MetadataServer, MaySayAnything) {
+TEST_F(MetadataServer, SurvivesAnyAnswer) {
     Mutations bodies({R"({"access_token":"abc","expires_in":1,"token_type":"Bearer"})"},
                      R"({}[]":,\u0n1)");
     for (int i = 0; i < 500; i++) {

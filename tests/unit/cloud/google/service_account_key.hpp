@@ -1,4 +1,4 @@
-// A key of a service account that the tests make up.
+// A made-up key of a service account.
 #pragma once
 
 #include <openssl/evp.h>

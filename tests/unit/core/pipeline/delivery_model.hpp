@@ -1,8 +1,8 @@
-// What must be true of a pipeline, kept in the plainest way: a list of all events ever admitted.
+// The rules of a pipeline in the simplest form: a list of all events ever admitted.
 //
-// The model is told what is admitted and what the sink answers, watches what is submitted, and says
-// what the pipeline must report. It knows nothing of blocks that move, of batches that are spare,
-// or of who waits for whom; every answer is computed from the whole list.
+// The model is told which events are admitted and what the sink answers. It checks every batch that
+// is submitted, and says what the pipeline must report. It knows nothing of blocks, spare requests
+// and waiting events: every answer is computed from the whole list.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ class DeliveryModel {
     DeliveryModel(const Capabilities& capabilities, const Pipeline::Limits& limits)
         : capabilities_(capabilities), limits_(limits) {}
 
-    // What the log's side does.
+    // The side of the log.
     void open_window() { windows_.push_back({}); }
     void close_window() { windows_.back().closed = true; }
     void admit(const std::vector<EventSpec>& specs, std::size_t block_bytes) {
@@ -36,7 +36,7 @@ class DeliveryModel {
         }
     }
 
-    // What the sink is given: checked before it is believed.
+    // Checks a batch that the sink was given.
     void submitted(const Batch& batch) {
         batches_in_flight_++;
         EXPECT_LE(batches_in_flight_, capabilities_.max_batches);
@@ -54,7 +54,7 @@ class DeliveryModel {
         }
     }
 
-    // What the sink answers.
+    // Answers of the sink.
     void confirmed(const Positions& batch) {
         answered(batch);
         for (std::int64_t position : batch)
@@ -72,7 +72,8 @@ class DeliveryModel {
                 settle(batch[i]);
     }
 
-    // What the pipeline must say now. Windows settled since the last call are forgotten, as there.
+    // Compares with what the pipeline reports now. As there, windows settled since the last call
+    // are forgotten.
     void expect_agreement(Pipeline& pipeline, const DeliveryStats& stats) {
         std::size_t settled_windows = 0;
         while (front_ < windows_.size() && windows_[front_].closed &&
@@ -165,9 +166,9 @@ class DeliveryModel {
             }
     }
 
-    // An earlier event of the key must be settled, or go before this one in the same batch. An
-    // ordered sink keeps the order of what it has in flight, so there it may be in flight as well,
-    // and for that sink all events count as one key.
+    // An earlier event of the key must be settled, or be in front of this one in the same batch. An
+    // ordered sink keeps the order of batches in flight, so there it may also be in flight, and all
+    // events count as one key.
     void expect_predecessors_out_of_the_way(std::int64_t position, const Batch& batch) const {
         const std::size_t self = index_.at(position);
         const std::string& key = events_[self].spec.key;

@@ -1,5 +1,5 @@
-// The objects that the pipeline asks, each alone: flow limit, circuit, lane health, chains of keys,
-// ledger of windows, condition log.
+// The parts of the pipeline, each alone: flow limit, circuit, lane health, chains of keys, ledger
+// of windows, condition log.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -34,7 +34,7 @@ struct Receiver {
     }
 };
 
-// Requests take `duration(now)`, and all that may go goes.
+// Requests take `duration(now)`. All that are allowed are sent.
 template <class Duration>
 void drive(FlowLimit& flow, Receiver& receiver, Micros from, Micros to, Duration duration) {
     for (Micros now = from; now < to; now += 25) {
@@ -45,7 +45,7 @@ void drive(FlowLimit& flow, Receiver& receiver, Micros from, Micros to, Duration
     }
 }
 
-TEST(FlowLimit, ComesNearWhatAReceiverTakes) {
+TEST(FlowLimit, ComesNearTheRateThatAReceiverAccepts) {
     for (const double at_once : {5.0, 20.0, 200.0}) {
         FlowLimit flow;
         Receiver receiver{.a_second = 2'000, .at_once = at_once};
@@ -55,7 +55,7 @@ TEST(FlowLimit, ComesNearWhatAReceiverTakes) {
     }
 }
 
-TEST(FlowLimit, HowLongRequestsTakeMakesNoDifference) {
+TEST(FlowLimit, DoesNotDependOnTheDurationOfRequests) {
     FlowLimit flow;
     Receiver receiver{.a_second = 2'000, .at_once = 20};
     drive(flow, receiver, 0, seconds(20),
@@ -80,7 +80,7 @@ TEST(FlowLimit, RefusalsAtRandomDoNotStopALane) {
     }
 }
 
-TEST(FlowLimit, FollowsAReceiverThatTakesLessAndMore) {
+TEST(FlowLimit, FollowsAReceiverThatAcceptsLessAndThenMore) {
     FlowLimit flow;
     Receiver receiver{.a_second = 2'000, .at_once = 20};
     const auto duration = [](Micros) { return 100; };
@@ -112,12 +112,12 @@ TEST(FlowLimit, ALaneThatWorksAgainStartsWithAPartAndIsNotThrottled) {
     EXPECT_TRUE(flow.is_throttled());
 }
 
-TEST(FlowLimit, GoesWhenItNoLongerLimits) {
+TEST(FlowLimit, EndsWhenItNoLongerLimits) {
     FlowLimit flow;
     for (int i = 0; i < 64; i++)
         flow.answered(0, 100, true);
     EXPECT_TRUE(flow.is_lowered());
-    // Ten requests a second, and all are taken.
+    // Ten requests per second, and all are accepted.
     for (Micros now = seconds(1); now < seconds(60); now += milliseconds(100))
         flow.answered(now, 100, false);
     EXPECT_FALSE(flow.is_lowered());
@@ -183,7 +183,7 @@ TEST_F(KeyChainsTest, TheFirstOfAKeyHasTheTurnAndPassesItOn) {
     EXPECT_EQ(chains.last_of("a"), nullptr);
 }
 
-TEST_F(KeyChainsTest, CountsWhatWaitsBehindASuspect) {
+TEST_F(KeyChainsTest, CountsTheEventsBehindASuspect) {
     chains.join(event(1));
     chains.join(event(2));
     chains.set_suspect(event(1), true);
@@ -196,7 +196,7 @@ TEST_F(KeyChainsTest, CountsWhatWaitsBehindASuspect) {
     EXPECT_EQ(chains.held_back(), 0u);
 }
 
-TEST_F(KeyChainsTest, WhatIsLeftOfABatchKeepsItsPlace) {
+TEST_F(KeyChainsTest, TheRestOfABatchKeepsItsPlace) {
     for (std::size_t position : {1, 2, 3})
         chains.join(event(position));
     Event* travelled[] = {event(1).event, event(2).event};
@@ -207,7 +207,7 @@ TEST_F(KeyChainsTest, WhatIsLeftOfABatchKeepsItsPlace) {
 
 // ---- WindowLedger
 
-TEST(WindowLedger, AWindowIsSettledWhenItIsClosedAndAllOfItIs) {
+TEST(WindowLedger, AWindowIsSettledWhenItIsClosedAndAllItsEventsAre) {
     TrackedBlock block;
     append(block, {.position = 5});
     append(block, {.position = 7});
@@ -240,7 +240,7 @@ TEST(ConditionLog, AConditionThatLastsHasOneLine) {
     EXPECT_EQ(log.deadline(), never);
 }
 
-TEST(ConditionLog, WhatPassesAtOnceHasNone) {
+TEST(ConditionLog, AConditionThatPassesAtOnceHasNoLine) {
     ConditionLog log;
     for (Micros now = 0; now < seconds(60); now += milliseconds(400)) {
         EXPECT_FALSE(log.observe(now, Condition::Kind::failing, "x"));
@@ -248,7 +248,7 @@ TEST(ConditionLog, WhatPassesAtOnceHasNone) {
     }
 }
 
-TEST(ConditionLog, AChangedReasonIsAChangeAndLinesAreApart) {
+TEST(ConditionLog, AChangedReasonHasALineAndLinesAreSpacedOut) {
     ConditionLog log;
     log.observe(0, Condition::Kind::failing, "HTTP 500: down");
     EXPECT_TRUE(log.observe(seconds(1), Condition::Kind::failing, "HTTP 500: down"));
@@ -257,7 +257,7 @@ TEST(ConditionLog, AChangedReasonIsAChangeAndLinesAreApart) {
     EXPECT_TRUE(log.observe(seconds(11), Condition::Kind::failing, "HTTP 401: who"));
 }
 
-TEST(ConditionLog, NumbersInAReasonAreNoChange) {
+TEST(ConditionLog, OtherNumbersInAReasonAreNotAChange) {
     ConditionLog log;
     log.observe(0, Condition::Kind::failing, "HTTP 500: request 17 failed");
     EXPECT_TRUE(log.observe(seconds(1), Condition::Kind::failing, "HTTP 500: request 18 failed"));

@@ -1,6 +1,6 @@
-// Liveness in virtual time: whatever fails, an event that its destination would accept is confirmed
-// within a stated bound, and an event that is refused for ever is given up. The destination, the
-// clock and the table outbox.delivery are played here; nothing waits for real.
+// Liveness in virtual time. Whatever fails, an event that its destination would accept is confirmed
+// within a stated bound, and an event that is always refused becomes a dead letter. The
+// destination, the clock and the table outbox.delivery are simulated; nothing waits for real time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ constexpr Micros request_timeout = seconds(5);
 constexpr Micros retry_base = milliseconds(200), retry_max = seconds(5);
 constexpr int max_attempts = 4;
 
-// A destination that answers by key, lane and time of day.
+// A destination whose answers depend on key, lane and time.
 class World {
   public:
     World(const Capabilities& capabilities, std::size_t max_events, std::uint64_t seed)
@@ -39,13 +39,13 @@ class World {
                                               clock, stats, seed);
     }
 
-    // Wanted: key and topic of each event, in order.
+    // Adds a wanted event. The arguments are its key and topic.
     void enqueue(const std::string& key, const std::string& topic) {
         log_.push_back({.position = ++last_, .key = key, .topic = topic});
         specs_[last_] = log_.back();
     }
 
-    // Until everything that can be confirmed is; false: not within the bound.
+    // Runs until `reached` is true. Returns false if that takes longer than `bound`.
     bool run_until(const std::function<bool()>& reached, Micros bound) {
         const Micros end = clock.now() + bound;
         while (!reached()) {
@@ -68,7 +68,7 @@ class World {
         });
     }
 
-    // Of what is missing.
+    // Describes the missing events.
     std::string where() const {
         std::size_t unread = log_.size(), rows = 0, locked = 0, memory = 0;
         for (const auto& [position, spec] : specs_)
@@ -88,7 +88,7 @@ class World {
     std::map<std::string, Trouble> keys;
     std::set<std::string> lanes_missing;
     Micros down_until = 0;
-    int random_percent = 0;  // 503 to so many requests
+    int random_percent = 0;  // share of requests that get a 503
 
     FakeClock clock;
     DeliveryStats stats;
@@ -160,7 +160,7 @@ class World {
             load();
         pipeline->step();
         record();
-        // To the next thing that happens.
+        // Moves the clock to the next thing that happens.
         Micros next = pipeline->deadline();
         for (const Answer& answer : answers_)
             next = std::min(next, answer.at);
@@ -289,7 +289,7 @@ class World {
 
 constexpr Capabilities single_events{.max_batches = 8, .more_batches = 24};
 
-TEST(PipelineLiveness, PoisonThatIsAllThatIsLeftBecomesDeadLettersAndHoldsNobodyUp) {
+TEST(PipelineLiveness, EventsThatAlwaysFailBecomeDeadLettersAndDelayNoOthers) {
     for (Trouble trouble : {Trouble::refused, Trouble::failed}) {
         World world(single_events, 1000, 1);
         for (int i = 0; i < 100; i++) {
@@ -317,14 +317,14 @@ TEST(PipelineLiveness, KeysThatHangCostTheirOwnSlots) {
             world.keys[key] = Trouble::hangs;
         world.enqueue(key, "t");
     }
-    // Eight at a time, 2 ms each: 1.25 s.
+    // Eight at a time, 2 ms each, take 1.25 s.
     EXPECT_TRUE(world.run_until([&] { return world.all_good_confirmed(); }, milliseconds(2500)))
         << world.confirmed.size() << " confirmed, unsettled " << world.pipeline->unsettled()
         << ", suspects " << world.pipeline->suspects() << ", lanes down "
         << world.pipeline->lanes_down() << ", room " << world.pipeline->has_room();
 }
 
-TEST(PipelineLiveness, AMissingLaneDoesNotHoldUpOthersAndIsMadeUpForWhenItIsThere) {
+TEST(PipelineLiveness, AMissingLaneDoesNotDelayOthersAndCatchesUpOnceItExists) {
     World world({.max_batches = 8, .lanes = true}, 400, 1);
     for (int i = 0; i < 5000; i++)
         world.enqueue("k" + std::to_string(i % 500), "t" + std::to_string(i % 10));
@@ -348,8 +348,8 @@ TEST(PipelineLiveness, AnOutageWritesNothing) {
     EXPECT_EQ(world.written, 0u);
 }
 
-// The bound: an outage at most `backoff_cap` longer, retries `retry_max` twice, timeouts of keys that
-// hang in front of a suspect that does not.
+// The bound covers an outage that ends at most `backoff_cap` late, two pauses of `retry_max` for
+// retries, and the timeouts of hanging keys ahead of a suspect that does not hang.
 TEST(PipelineLiveness, HoldsForRandomSetsOfFailingKeysLanesAndPeriods) {
     for (std::uint64_t seed = 1; seed <= 30; seed++) {
         SCOPED_TRACE("seed " + std::to_string(seed));
@@ -359,7 +359,7 @@ TEST(PipelineLiveness, HoldsForRandomSetsOfFailingKeysLanesAndPeriods) {
         capabilities.more_batches = below(2) * 3 * capabilities.max_batches;
         capabilities.lanes = below(2) == 0;
         World world(capabilities, std::array<std::size_t, 2>{400, 2000}[below(2)], seed);
-        // One that hangs has all of a destination that takes one request at a time.
+        // If the destination takes one request at a time, a request that hangs blocks it.
         const std::size_t kinds = capabilities.max_batches < 4 ? 4 : 5;
         const std::size_t keys = 20 + below(200), lanes = 1 + below(6);
         for (std::size_t i = 0; i < keys; i++)

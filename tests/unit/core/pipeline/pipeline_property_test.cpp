@@ -1,8 +1,8 @@
-// The pipeline under random load: windows, keys, batch sizes, failures, answers out of order. After
-// every action a plain model (delivery_model.hpp) says what must be true.
+// The pipeline under random load: windows, keys, batch sizes, failures, answers out of order. A
+// simple model (delivery_model.hpp) checks it after every action.
 //
-// Each seed is one run of a few hundred events and always the same one. A failure names its seed;
-// OUTBOX_TEST_SEED=<first>[:<count>] runs that one, or as many others as there is patience for.
+// Each seed is one run of a few hundred events, and always the same run. A failure names its seed.
+// OUTBOX_TEST_SEED=<first>[:<count>] runs that seed, or any number of others.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -33,8 +33,8 @@ class Dice {
     std::mt19937_64 random_;
 };
 
-// Positions as the log hands them out: rising within a window, while a later window may have lower
-// ones, of transactions that took longer.
+// Positions as the log assigns them. They rise within a window. A later window may have lower ones,
+// from transactions that took longer.
 class Sequence {
   public:
     Positions of_window(Dice& dice, std::size_t count) {
@@ -55,7 +55,7 @@ class Sequence {
 
   private:
     std::int64_t last_ = 0;
-    Positions late_;  // taken by transactions that are not committed yet
+    Positions late_;  // taken by transactions that have not committed yet
 };
 
 Capabilities random_capabilities(Dice& dice) {
@@ -144,7 +144,7 @@ class RandomRun {
         step();
     }
 
-    // --- the log's side
+    // --- the side of the log
 
     void read_some() {
         if (!reading_) {
@@ -195,7 +195,7 @@ class RandomRun {
         }
     }
 
-    // --- the destination's side
+    // --- the side of the destination
 
     void watch_submission(const Batch& batch) {
         EXPECT_GE(clock_.now(), not_before_) << "the destination was to be left alone";
@@ -226,7 +226,7 @@ class RandomRun {
         sink_->confirm(positions.front());
     }
 
-    // The destination takes some events of a batch.
+    // The destination accepts some events of a batch.
     void divide_one() {
         const auto positions = sink_->in_flight().at(choose_batch());
         std::vector<EventOutcome> of_events;
@@ -264,7 +264,7 @@ class RandomRun {
         }
     }
 
-    // What is at fault leaves at once, and is of no interest here.
+    // Events at fault leave at once; this test is not about them.
     void record() {
         for (const Record& record : pipeline_->records()) {
             model_.recorded(record.event->position);

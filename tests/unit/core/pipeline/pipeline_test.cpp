@@ -1,5 +1,5 @@
 // The pipeline, one behaviour at a time, with a scripted sink and a clock that stands still.
-// pipeline_property_test.cpp tries what nobody thought of.
+// pipeline_property_test.cpp covers unforeseen cases.
 #include "core/pipeline/pipeline.hpp"
 
 #include <gmock/gmock.h>
@@ -29,14 +29,14 @@ class PipelineTest : public testing::Test {
         pipeline = std::make_unique<Pipeline>(std::move(scripted), limits, clock, stats, 42);
     }
 
-    // One block of events, in the window that is open.
+    // Admits one block of events to the open window.
     void admit(const std::vector<EventSpec>& events) {
         EventBlock* block = pipeline->take_block();
         for (const EventSpec& event : events)
             ASSERT_TRUE(append(*block, event)) << "event " << event.position;
         pipeline->admit(block);
     }
-    // A whole window, one block each.
+    // Admits a whole window of several blocks.
     void window(const std::vector<std::vector<EventSpec>>& blocks) {
         pipeline->open_window();
         for (const std::vector<EventSpec>& events : blocks)
@@ -53,7 +53,7 @@ class PipelineTest : public testing::Test {
         sink->fail(position, error, retry_after);
         step();
     }
-    // To the moment the pipeline asked for.
+    // Moves the clock to the deadline of the pipeline.
     void wait() {
         ASSERT_NE(pipeline->deadline(), never) << "nothing would ever wake the relay";
         clock.advance_to(pipeline->deadline());
@@ -74,9 +74,9 @@ class PipelineTest : public testing::Test {
     std::unique_ptr<Pipeline> pipeline;
 };
 
-// One event a request, some requests at a time: HTTP.
+// One event per request, several requests at a time: HTTP.
 constexpr Capabilities single_events{.max_batches = 8};
-// Some events a request, one request at a time.
+// Several events per request, one request at a time.
 constexpr Capabilities one_batch{.max_batch_events = 10, .max_batches = 1};
 // Pipelined transactions: PostgreSQL.
 constexpr Capabilities ordered{.max_batches = 3, .ordered = true};
@@ -100,7 +100,7 @@ TEST_F(PipelineOrder, EventsOfOneKeyGoOneAfterTheOther) {
     EXPECT_EQ(sink->in_flight(), (Batches{{4}}));
 }
 
-TEST_F(PipelineOrder, EventsWithoutKeyWaitForNobody) {
+TEST_F(PipelineOrder, EventsWithoutAKeyDoNotWait) {
     start(single_events);
     window({{{1}, {2}, {3}}});
     step();
@@ -184,7 +184,7 @@ TEST_F(PipelineOrder, BatchesThatAreNotFullWaitWhileTheWindowIsRead) {
                 UnorderedElementsAre(Positions{2, 4, 5}, Positions{1}, Positions{3, 6}));
 }
 
-TEST_F(PipelineOrder, TheRestOfALaneWaitsWhileWhatIsInFlightWillMakeRoom) {
+TEST_F(PipelineOrder, TheRestOfALaneWaitsWhileRequestsInFlightWillMakeRoom) {
     start({.max_batch_events = 4, .max_batches = 8, .lanes = true}, {.max_events = 5});
     pipeline->open_window();
     admit({{.position = 1}, {.position = 2}, {.position = 3}, {.position = 4}, {.position = 5}});
@@ -281,7 +281,7 @@ TEST_F(PipelineOrder, AKeyOutlivesTheBlockItCameIn) {
     window({{{1, "a"}}, {{2, "a"}}});
     step();
     confirm(1);
-    // The block of the first event is used again, with other texts at the same place.
+    // The block of the first event is reused, with other texts at the same place.
     window({{{3, "b"}, {4, "a"}}});
     step();
     EXPECT_EQ(sink->in_flight(), (Batches{{2}, {3}}));
@@ -355,7 +355,7 @@ TEST_F(PipelineFailure, AnOrderedSinkIsSentEverythingAgainInOrder) {
     window({{{1, "a"}, {2, "a"}, {3, "b"}, {4, "a"}}});
     step();
     confirm(1);
-    fail(3);  // the ones before and behind it fail with it
+    fail(3);  // the batches before and after it fail with it
     EXPECT_THAT(sink->in_flight(), IsEmpty());
     wait();
     EXPECT_EQ(sink->in_flight(), (Batches{{2}}));
@@ -364,7 +364,7 @@ TEST_F(PipelineFailure, AnOrderedSinkIsSentEverythingAgainInOrder) {
     EXPECT_EQ(sink->submitted(), (Batches{{1}, {2}, {3}, {4}, {2}, {3}, {4}}));
 }
 
-TEST_F(PipelineFailure, LeavesTheDestinationAloneForAWhile) {
+TEST_F(PipelineFailure, BacksOffFromTheDestination) {
     start(single_events, limits);
     window({{{1}, {2}}});
     step();
@@ -400,7 +400,7 @@ TEST_F(PipelineFailure, ProbesWithOneBatchAndOpensWithItsConfirmation) {
     EXPECT_EQ(pipeline->failures(), 0u);
 }
 
-TEST_F(PipelineFailure, TheProbeDoesNotWaitForBatchesOfBefore) {
+TEST_F(PipelineFailure, TheProbeDoesNotWaitForEarlierBatches) {
     start(single_events, limits);
     window({{{1}, {2}, {3}}});
     step();
@@ -546,7 +546,7 @@ TEST_F(PipelineFailure, ConfirmationsFromBeforeTheBackOffDoNotEndIt) {
     EXPECT_EQ(pipeline->failures(), 0u);
 }
 
-TEST_F(PipelineFailure, OfABatchIsCountedAndTheLastErrorKept) {
+TEST_F(PipelineFailure, EachFailureIsCountedAndTheLastErrorIsKept) {
     start(single_events, limits);
     window({{{1}, {2}}});
     step();
@@ -559,7 +559,7 @@ TEST_F(PipelineFailure, OfABatchIsCountedAndTheLastErrorKept) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// When to be called again
+// Deadlines
 // ---------------------------------------------------------------------------------------------
 
 class PipelineDeadline : public PipelineTest {};
@@ -610,7 +610,7 @@ class PipelineMemory : public PipelineTest {
     const std::size_t block_bytes = usual_block_bytes();
 };
 
-TEST_F(PipelineMemory, HasRoomUntilSoManyEventsAreNotSettled) {
+TEST_F(PipelineMemory, HasRoomUntilMaxEventsAreNotSettled) {
     start(single_events, {.max_events = 3});
     window({{{1}, {2}}});
     EXPECT_TRUE(pipeline->has_room());
@@ -621,7 +621,7 @@ TEST_F(PipelineMemory, HasRoomUntilSoManyEventsAreNotSettled) {
     EXPECT_TRUE(pipeline->has_room());
 }
 
-TEST_F(PipelineMemory, HasRoomUntilItsBlocksHoldSoManyBytes) {
+TEST_F(PipelineMemory, HasRoomUntilItsBlocksHoldMaxBytes) {
     start(single_events, {.max_bytes = 2 * block_bytes});
     window({{{1}}});
     EXPECT_TRUE(pipeline->has_room());

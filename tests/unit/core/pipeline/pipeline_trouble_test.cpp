@@ -1,5 +1,5 @@
-// The pipeline and events in trouble: whose failure it is, what is recorded, and which keys are
-// held. The second half runs it at random against a table as outbox.delivery is.
+// Events in trouble: which of them are at fault, what is recorded, and which keys are held. The
+// second half runs the pipeline at random against a simulation of the table outbox.delivery.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ class PipelineTrouble : public testing::Test {
         sink->fail(position, "why", retry_after, fate, permanent);
         step();
     }
-    // To the moment the pipeline asked for.
+    // Moves the clock to the deadline of the pipeline.
     void wait() {
         ASSERT_NE(pipeline->deadline(), never) << "nothing would ever wake the relay";
         clock.advance_to(pipeline->deadline());
@@ -82,7 +82,7 @@ constexpr Capabilities ordered{.max_batch_events = 4, .max_batches = 4, .ordered
 // Refused events
 // ---------------------------------------------------------------------------------------------
 
-TEST_F(PipelineTrouble, ARefusedEventIsRecordedWithWhatWaitsBehindIt) {
+TEST_F(PipelineTrouble, ARefusedEventIsRecordedWithTheEventsBehindIt) {
     start(single_events);
     window({{1, "a"}, {2, "b"}, {3, "a"}, {4, "a"}});
     fail(1, Fate::refused, true);
@@ -115,7 +115,7 @@ TEST_F(PipelineTrouble, LaterEventsOfAHeldKeyAreParkedUntilItIsFree) {
     EXPECT_EQ(sink->in_flight(), (Batches{{3}, {4}}));
 }
 
-TEST_F(PipelineTrouble, AKeyThatIsHeldLateParksWhatWasReadBefore) {
+TEST_F(PipelineTrouble, AKeyHeldLaterParksEventsReadBefore) {
     start({.max_batches = 1});
     window({{1, "b"}, {2, "a"}, {3, "a"}});
     pipeline->hold_key("a");
@@ -149,11 +149,11 @@ TEST_F(PipelineTrouble, ARefusedBatchIsHalvedUntilTheOffenderIsAlone) {
     EXPECT_TRUE(pipeline->idle());
 }
 
-TEST_F(PipelineTrouble, AnOrderedSinkIsSentWhatWasUndoneAgain) {
+TEST_F(PipelineTrouble, AnOrderedSinkGetsUndoneEventsAgain) {
     start(ordered);
     window({{1, "a"}, {2, "b"}, {3, "a"}, {4, "b"}, {5, "b"}, {6, "a"}});
     EXPECT_EQ(sink->in_flight(), (Batches{{1, 2, 3, 4}, {5, 6}}));
-    fail(1, Fate::refused);  // takes the second along
+    fail(1, Fate::refused);  // event 2 is undone with it
     EXPECT_FALSE(pipeline->backing_off());
     EXPECT_EQ(sink->in_flight(), (Batches{{1, 2}, {3, 4}, {5, 6}}));
     fail(1, Fate::refused);
@@ -164,7 +164,7 @@ TEST_F(PipelineTrouble, AnOrderedSinkIsSentWhatWasUndoneAgain) {
                                        std::pair(6, Kind::parked)));
 }
 
-TEST_F(PipelineTrouble, WhatADestinationTookOfABatchIsSettledAndTheRestGoesAgain) {
+TEST_F(PipelineTrouble, ABatchTakenInPartIsSettledInPartAndTheRestIsSentAgain) {
     start(batched);
     window({{1}, {2}, {3}});
     sink->divide(1, {{Fate::confirmed}, {Fate::refused, "too long", true}, {Fate::failed, "oops"}});
@@ -178,8 +178,8 @@ TEST_F(PipelineTrouble, WhatADestinationTookOfABatchIsSettledAndTheRestGoesAgain
     EXPECT_EQ(sink->in_flight(), (Batches{{3}}));
 }
 
-// 1 and 3 were not taken: 3 goes again behind 1, and 4 behind both, though 2 has arrived.
-TEST_F(PipelineTrouble, WhatIsLeftOfAKeyGoesAgainInItsOrder) {
+// Events 1 and 3 were not taken. 3 is sent again after 1, and 4 after both, although 2 has arrived.
+TEST_F(PipelineTrouble, TheRestOfAKeyIsSentAgainInOrder) {
     start(batched);
     window({{1, "k"}, {2, "k"}, {3, "k"}});
     window({{4, "k"}, {5, "k"}});
@@ -197,7 +197,7 @@ TEST_F(PipelineTrouble, WhatIsLeftOfAKeyGoesAgainInItsOrder) {
     EXPECT_TRUE(pipeline->idle());
 }
 
-TEST_F(PipelineTrouble, ABatchOfWhichNothingIsTakenCountsAsOneFailedRequest) {
+TEST_F(PipelineTrouble, ABatchWithoutATakenEventCountsAsOneFailedRequest) {
     start({.max_batch_events = 2, .max_batches = 4});
     window({{1}, {2}, {3}, {4}, {5}, {6}});
     for (std::int64_t first : {1, 3}) {
@@ -243,7 +243,7 @@ TEST_F(PipelineTrouble, WhenEverythingIsRefusedTheDestinationIsBackedOffFrom) {
     EXPECT_EQ(pipeline->failures(), 0u);
 }
 
-TEST_F(PipelineTrouble, RefusalsOfKeysThatWereRefusedBeforeSayNothingOfTheLane) {
+TEST_F(PipelineTrouble, RefusalsOfKeysRefusedBeforeSayNothingAboutTheLane) {
     start({.max_batches = 1});
     for (int i = 1; i <= 2 * static_cast<int>(LaneHealth::max_refused_in_a_row); i++) {
         retries({{.position = i, .key = "k" + std::to_string(i), .key_failed = true}});
@@ -300,7 +300,7 @@ TEST_F(PipelineTrouble, AnEventThatFailsWhileOthersSucceedIsAtFault) {
     EXPECT_THAT(records(), ElementsAre(std::pair(1, Kind::refused), std::pair(2, Kind::parked)));
 }
 
-// As when a receiver takes no new connections, and answers on those it has.
+// Simulates a receiver that accepts no new connections, but answers on existing ones.
 TEST_F(PipelineTrouble, AnEventThatFindsNoConnectionIsNotAtFault) {
     start(single_events);
     window({{1, "a"}});
@@ -350,7 +350,7 @@ TEST_F(PipelineTrouble, FailuresOfADestinationThatIsDownAreNotTheEvents) {
     window({{1}});
     for (int i = 0; i < 20; i++) {
         fail(1, Fate::failed);
-        while (sink->in_flight().empty())  // the back-off, then the event's own pause
+        while (sink->in_flight().empty())  // the back-off, then the pause of the event
             wait();
         EXPECT_EQ(sink->in_flight(), (Batches{{1}})) << i;
     }
@@ -401,18 +401,18 @@ TEST_F(PipelineTrouble, ARetryThatIsRefusedAgainHoldsBackTheOnesBehindIt) {
     EXPECT_TRUE(pipeline->idle());
 }
 
-// A leak is what LeakSanitizer finds at the end; it is found only here.
+// Only LeakSanitizer, at the end of the program, finds a failure of this test.
 TEST_F(PipelineTrouble, RetriesUnderWayEndWithThePipeline) {
     start(single_events);
     retries({{1, "a"}, {2, "a"}});
     retries({{3}});
-    confirm(3);  // its block is spare once it is recorded
+    confirm(3);  // its block becomes spare once it is recorded
     pipeline->recorded();
     EXPECT_EQ(pipeline->unsettled(), 2u);
     pipeline.reset();
 }
 
-TEST_F(PipelineTrouble, RetriesMoveNoCursor) {
+TEST_F(PipelineTrouble, RetriesDoNotMoveTheCursor) {
     start(single_events);
     retries({{1}});
     window({{7}});
@@ -424,7 +424,7 @@ TEST_F(PipelineTrouble, RetriesMoveNoCursor) {
     EXPECT_EQ(pipeline->highest_settled(), 7);
 }
 
-TEST_F(PipelineTrouble, TooManyHeldKeysStopReadingAndNotTheRetriesThatFreeThem) {
+TEST_F(PipelineTrouble, TooManyHeldKeysStopReadingButNotRetries) {
     start(single_events);
     std::vector<std::string> keys;
     for (std::size_t i = 0; i < Pipeline::max_held_keys; i++)
@@ -440,7 +440,7 @@ TEST_F(PipelineTrouble, TooManyHeldKeysStopReadingAndNotTheRetriesThatFreeThem) 
 // Pause
 // ---------------------------------------------------------------------------------------------
 
-TEST_F(PipelineTrouble, APauseEndsWhatIsInFlightAndSendsNothingMore) {
+TEST_F(PipelineTrouble, APauseLetsRequestsInFlightEndAndSendsNothingMore) {
     start({.max_batches = 1});
     window({{1}, {2}});
     pipeline->pause(true);
@@ -454,11 +454,11 @@ TEST_F(PipelineTrouble, APauseEndsWhatIsInFlightAndSendsNothingMore) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// At random
+// Random runs
 // ---------------------------------------------------------------------------------------------
 
-// Plays the log, a relay with its table, and a destination that refuses. `truth` knows of every
-// event whether it is settled, in order of enqueueing.
+// Simulates the log, a relay with its table, and a destination that refuses. `truth` says for every
+// event, in order of enqueueing, whether it is settled.
 class TroubledRun {
   public:
     explicit TroubledRun(std::uint64_t seed) : random_(seed) {
@@ -499,7 +499,7 @@ class TroubledRun {
     };
     struct Row {
         std::string key;
-        bool failed = false;  // RELEASED, else PENDING
+        bool failed = false;  // RELEASED, otherwise PENDING
         bool dead = false;
         bool locked = false;
         int attempts = 0;
@@ -550,8 +550,8 @@ class TroubledRun {
         pipeline_->close_window();
     }
 
-    // Earlier events of the key are settled, go before in the batch, or, where the sink keeps the
-    // order, are on their way before it.
+    // Earlier events of the key must be settled, or be in front in the batch. If the sink keeps the
+    // order, they may also be in flight.
     void check_order(const Batch& batch) {
         for (const Event* event : batch.events) {
             Truth& self = truth_.at(event->position);
@@ -626,7 +626,7 @@ class TroubledRun {
         }
     }
 
-    // What record_events() does with the table.
+    // Does to the table what record_events() does.
     void record() {
         if (pipeline_->records().empty())
             return;
@@ -672,7 +672,7 @@ class TroubledRun {
         }
     }
 
-    // What claim_due() does: first rows of their keys, some with what follows.
+    // Does what claim_due() does: takes the first rows of keys, some with the rows behind them.
     void load() {
         std::vector<EventSpec> claimed;
         std::set<std::string> stopped;

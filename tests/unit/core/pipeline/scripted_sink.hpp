@@ -1,8 +1,7 @@
-// A sink that does what a test tells it: it keeps every batch until the test says what became of
-// it.
+// A sink under the control of a test: it keeps every batch until the test gives its outcome.
 //
-// Batches are named by the position of any event in them. What the sink was given can be compared
-// with lists of positions: {{1, 2}, {5}} are two batches, in order of submission.
+// Any event of a batch names the batch by its position. Submitted batches can be compared with
+// lists of positions: {{1, 2}, {5}} are two batches, in order of submission.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +28,7 @@ class ScriptedSink final : public Sink {
   public:
     explicit ScriptedSink(const Capabilities& capabilities) : capabilities_(capabilities) {}
 
-    // The pipeline's side.
+    // The side of the pipeline.
     Capabilities capabilities() const noexcept override { return capabilities_; }
     int descriptor() const noexcept override { return -1; }
     Micros deadline() const noexcept override { return answers_.empty() ? own_deadline_ : 0; }
@@ -52,7 +51,7 @@ class ScriptedSink final : public Sink {
         answers_.clear();
     }
 
-    // The test's side. The answers arrive with the pipeline's next step.
+    // The side of the test. Answers arrive with the pipeline's next step.
     void confirm(std::int64_t position) {
         Batch* batch = batch_with(position);
         if (batch == nullptr)
@@ -62,7 +61,7 @@ class ScriptedSink final : public Sink {
                           << " is not the first";
         answer(*batch, {.batch = batch});
     }
-    // When the sink is ordered, nothing behind the failed batch takes effect either.
+    // If the sink is ordered, the batches behind the failed one are undone.
     void fail(std::int64_t position, std::string error = "down", Micros retry_after = 0,
               Fate fate = Fate::unavailable, bool permanent = false) {
         Batch* failed = batch_with(position);
@@ -80,7 +79,7 @@ class ScriptedSink final : public Sink {
         if (Batch* batch = batch_with(position))
             answer(*batch, {.batch = batch, .fate = fate, .error = "why", .scope = scope});
     }
-    // Each event has its own fate; one for each, in order.
+    // Gives each event of the batch an outcome of its own, in order.
     void divide(std::int64_t position, std::vector<EventOutcome> of_events) {
         if (Batch* batch = batch_with(position))
             answer(*batch, {.batch = batch, .of_events = std::move(of_events)});
@@ -89,7 +88,7 @@ class ScriptedSink final : public Sink {
         while (!in_flight_.empty())
             confirm(in_flight_.front()->events.front()->position);
     }
-    // Every batch from now on is confirmed in the very step that submits it.
+    // From now on every batch is confirmed in the step that submits it.
     void confirm_at_once() { confirms_at_once_ = true; }
     void set_deadline(Micros deadline) { own_deadline_ = deadline; }
 
@@ -100,13 +99,13 @@ class ScriptedSink final : public Sink {
             positions.push_back(positions_of(*batch));
         return positions;
     }
-    // Everything ever submitted.
+    // All batches ever submitted.
     const std::vector<Positions>& submitted() const { return submitted_; }
 
     std::function<void(const Batch&)> on_submit;
 
   private:
-    // And the pipeline does not know yet.
+    // True if a failure has not reached the pipeline yet.
     bool has_failed() const {
         return std::any_of(answers_.begin(), answers_.end(),
                            [](const Outcome& answer) { return answer.fate != Fate::confirmed; });

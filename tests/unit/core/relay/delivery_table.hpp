@@ -1,5 +1,5 @@
-// The table outbox.delivery as a test plays it: the rules of sql/pg_outbox/delivery.sql, with a clock
-// that is told. A value, so that a copy is a backup.
+// Simulates the table outbox.delivery: the rules of sql/pg_outbox/delivery.sql, with a clock that
+// the test sets. It is a value, so that a copy is a backup.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class DeliveryTable {
     struct Row {
         std::string key;
         std::string topic;
-        bool failed = false;  // RELEASED, else PENDING
+        bool failed = false;  // RELEASED, otherwise PENDING
         bool dead = false;
         bool locked = false;
         int attempts = 0;
@@ -40,7 +40,7 @@ class DeliveryTable {
 
     const std::map<std::int64_t, Row>& rows() const { return rows_; }
 
-    // Returns the keys that nothing holds any more.
+    // Returns the keys that are no longer held.
     std::vector<std::string> record(const std::vector<Record>& records, Micros now) {
         std::set<std::string> keys;
         for (const Record& record : records) {
@@ -50,7 +50,8 @@ class DeliveryTable {
         return promote(keys, now);
     }
 
-    // What is due: first rows of their keys, each with what waits right behind it.
+    // Returns the rows that are due: first rows of their keys, each with the waiting rows behind
+    // it.
     std::vector<Claimed> claim(Micros now, std::size_t at_most) {
         std::vector<Claimed> claimed;
         std::set<std::string> following;
@@ -70,7 +71,7 @@ class DeliveryTable {
         return claimed;
     }
 
-    // As a relay finds the table when it starts.
+    // Unlocks all rows, as a relay does when it starts.
     void unlock_all(Micros now) {
         std::set<std::string> keys;
         for (auto& [position, row] : rows_) {
@@ -98,7 +99,7 @@ class DeliveryTable {
                 keys.insert(row.key);
         return {keys.begin(), keys.end()};
     }
-    // The row that has the turn of its key.
+    // Returns the row of the key that may be sent.
     std::optional<std::int64_t> first_of(const std::string& key) const {
         for (const auto& [position, row] : rows_)
             if (!key.empty() && row.key == key && (!row.dead || rules_.blocks))

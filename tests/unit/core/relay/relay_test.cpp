@@ -1,4 +1,4 @@
-// The relay in virtual time, at a home that is played: a log with transactions, the row of
+// The relay in virtual time, at a simulated home: a log with transactions, the row of
 // outbox.cursor, the table outbox.delivery, operators, and crashes of the relay and of the server.
 #include "core/relay/relay.hpp"
 
@@ -22,7 +22,7 @@ using testing::IsEmpty;
 using Wish = Relay::Wish;
 
 // A log in which transactions take positions while they run, and finish in any order. A key belongs
-// to one running transaction, as a row that is locked does.
+// to one running transaction, like a row that is locked.
 class FakeLog {
   public:
     struct Row {
@@ -44,7 +44,7 @@ class FakeLog {
         rows_.push_back({++last_position_, xid, key, topic});
         return true;
     }
-    // Of the rows of its last subtransaction.
+    // Rolls back the rows of its last subtransaction.
     void roll_back_last(std::uint64_t xid) {
         for (auto row = rows_.rbegin(); row != rows_.rend(); ++row)
             if (row->xid == xid) {
@@ -77,19 +77,19 @@ class FakeLog {
     std::int64_t last_position_ = 0;
 };
 
-// What outlives a relay: the row of outbox.cursor and the table outbox.delivery.
+// The state that outlives a relay: the row of outbox.cursor and the table outbox.delivery.
 struct Saved {
     Cursor cursor;
     DeliveryTable table;
 
-    // Whether the relay will not meet this row again.
+    // True if the relay will not read this row again.
     bool has_passed(const FakeLog::Row& row) const {
         return cursor.done.finished(row.xid) ||
                (cursor.upto && cursor.upto->finished(row.xid) && row.position <= cursor.position);
     }
 };
 
-// Does for a relay what it wants.
+// Does the tasks of a relay.
 class FakeHome {
   public:
     FakeHome(const Capabilities& capabilities, const DeliveryTable::Rules& rules,
@@ -101,7 +101,7 @@ class FakeHome {
         start();
     }
 
-    // From what is saved.
+    // Starts a relay from the saved state.
     void start() {
         relay.emplace(clock, stats, ++seed_);
         relay->set_intervals({.poll_min = poll, .poll_max = poll, .save = save_interval});
@@ -123,7 +123,7 @@ class FakeHome {
         cursor_moved = false;
     }
 
-    // Returns what was done.
+    // Does one task and returns which.
     Wish turn() {
         const Wish wish = relay->next(committed);
         switch (wish) {
@@ -151,7 +151,7 @@ class FakeHome {
     DeliveryStats stats;
     FakeLog log;
     Saved saved;
-    Saved flushed = saved;  // what a crash of the server leaves
+    Saved flushed = saved;  // the state after a crash of the server
     std::optional<Relay> relay;
     ScriptedSink* sink = nullptr;
     std::function<void(const Batch&)> on_submit;
@@ -179,7 +179,7 @@ class FakeHome {
         window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(n));
         relay->block_read(window_.empty(), last);
     }
-    // What finished since the frontier, and was not settled before.
+    // Finds transactions that finished since the frontier and were not settled before.
     bool look() {
         committed = false;
         const Snapshot now = log.snapshot();
@@ -195,7 +195,7 @@ class FakeHome {
         return !window_.empty();
     }
 
-    // Nothing is written under a cursor that somebody else has moved.
+    // Nothing may be written if the cursor was moved by an operator.
     bool has_lock() {
         if (!operator_has_lock && !cursor_moved)
             return true;
@@ -241,12 +241,12 @@ class FakeHome {
     const Capabilities capabilities_;
     Pipeline::Limits limits_;
     std::uint64_t seed_;
-    std::vector<FakeLog::Row> window_;  // what is left of it to read
+    std::vector<FakeLog::Row> window_;  // rows that are left to read
     std::set<std::int64_t> recorded_;
 };
 
 // ---------------------------------------------------------------------------------------------
-// One thing at a time
+// Single behaviours
 // ---------------------------------------------------------------------------------------------
 
 constexpr Capabilities single_events{.max_batches = 8};
@@ -261,7 +261,7 @@ struct RelayTest : testing::Test {
         home.log.end(xid, true);
         home.committed = true;
     }
-    // Until the relay has nothing left to do but wait. Returns what it did.
+    // Runs until the relay only waits. Returns the tasks that it did.
     std::vector<Wish> settle_down() {
         std::vector<Wish> wishes;
         Wish wish{};
@@ -275,7 +275,7 @@ struct RelayTest : testing::Test {
 };
 
 TEST_F(RelayTest, AnEventIsReadSentAndSavedLater) {
-    settle_down();  // nothing there
+    settle_down();  // the log is empty
     commit({"a"});
     home.clock.advance(milliseconds(200));
     EXPECT_EQ(settle_down(), (std::vector{Wish::read}));
@@ -393,19 +393,20 @@ TEST_F(RelayTest, AStoppedRelayForgetsWhatItWasReading) {
     commit({"a", "b", "c", "d", "e"});
     EXPECT_EQ(home.turn(), Wish::read);
     ASSERT_TRUE(home.relay->in_window());
-    home.relay->block();  // is given back
+    home.relay->block();  // the block is given back
     home.relay->stop();
     EXPECT_FALSE(home.relay->started());
     EXPECT_FALSE(home.relay->in_window());
 }
 
 // ---------------------------------------------------------------------------------------------
-// At random
+// Random runs
 // ---------------------------------------------------------------------------------------------
 
-// The promises. An event of a transaction that commits arrives, unless it is refused for good; never
-// before the events of its key that were written before it have arrived; never when its transaction
-// rolled back; and not again once the saved cursor has passed it, unless somebody moves the cursor.
+// Checks four promises. An event of a committed transaction arrives, unless it is refused for good.
+// It never arrives before earlier events of its key have arrived. It never arrives if its
+// transaction rolled back. It does not arrive again once the saved cursor has passed it, unless an
+// operator moves the cursor.
 class RandomRun {
   public:
     explicit RandomRun(std::uint64_t seed)
@@ -449,7 +450,7 @@ class RandomRun {
         return result;
     }
 
-    // What the world does.
+    // One random action of sessions, operators or the destination.
     void act() {
         switch (below(14)) {
             case 0:
@@ -506,7 +507,7 @@ class RandomRun {
         if (due != never)
             home_.clock.advance_to(due);
         if (!trouble_)
-            home_.committed = true;  // the slow poll sees what nothing announced
+            home_.committed = true;  // the slow poll finds commits that were not announced
     }
 
     void produce() {
@@ -531,8 +532,8 @@ class RandomRun {
         home_.paused = paused;
         home_.relay->follow_operator(paused);
     }
-    // The relay dies, and with it what was on its way; some of that has arrived. With the server go
-    // the last transactions that were not flushed.
+    // The relay ends, and with it everything in flight, some of which has arrived. A crash of the
+    // server also loses the last transactions that were not flushed.
     void crash(bool server) {
         for (const Batch* batch : std::vector(home_.sink->batches()))
             if (below(2) == 0 && !ordered_)
@@ -543,11 +544,11 @@ class RandomRun {
     }
     void seek() {
         home_.saved.cursor = {};
-        home_.flushed = home_.saved;  // an operator's commit waits for the disk
+        home_.flushed = home_.saved;  // commits of operators wait for the disk
         home_.cursor_moved = true;
     }
 
-    // What is sent.
+    // Checks a batch that is sent.
     void check(const Batch& batch) {
         for (const Event* event : batch.events) {
             const FakeLog::Row& row = row_at(event->position);
@@ -560,8 +561,8 @@ class RandomRun {
             expect_order(row, batch);
         }
     }
-    // Earlier events of the key have arrived, are given up, go before in the batch or, if the sink
-    // keeps the order, in an earlier one.
+    // Earlier events of the key must have arrived, be dead letters, or be in front in the batch. If
+    // the sink keeps the order, they may also be in an earlier batch.
     void expect_order(const FakeLog::Row& row, const Batch& batch) {
         for (const FakeLog::Row& earlier : home_.log.rows()) {
             if (earlier.position >= row.position || earlier.rolled_back || row.key.empty() ||
@@ -578,7 +579,7 @@ class RandomRun {
         }
     }
 
-    // What the destination answers.
+    // A random answer of the destination.
     void answer() {
         const Batch& batch =
             *home_.sink->batches()[ordered_ ? 0 : below(home_.sink->batches().size())];
@@ -589,7 +590,7 @@ class RandomRun {
             home_.sink->fail(positions.front(), "poison", 0, Fate::refused, below(4) == 0);
         } else if (trouble_ && below(5) == 0) {
             if (!ordered_ && below(3) == 0)
-                arrived(positions);  // and the answer was lost
+                arrived(positions);  // but the answer was lost
             home_.sink->fail(
                 positions.front(), "down", 0,
                 std::array{Fate::failed, Fate::unavailable, Fate::throttled}[below(3)]);
@@ -610,7 +611,7 @@ class RandomRun {
                 return true;
         return false;
     }
-    // Nothing more is to be done about it.
+    // True if the row needs no further work.
     bool is_finished(const FakeLog::Row& row) const {
         if (arrived_.contains(row.position))
             return true;

@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// "name type value" of each attribute.
+// Returns "name type value" of each attribute.
 std::vector<std::string> attributes(const AwsMessage& message) {
     std::vector<std::string> lines;
     for (const AwsMessage::Attribute& a : message)
@@ -35,7 +35,7 @@ struct MessageOf : AwsMessage {
     }
 };
 
-TEST(AwsMessage, CarriesWhatTheEventHas) {
+TEST(AwsMessage, CarriesAllFieldsOfTheEvent) {
     const Event event = sample_event();
     const MessageOf message(event);
     EXPECT_EQ(message.body(), event.payload);
@@ -63,7 +63,7 @@ TEST(AwsMessage, HasNoMoreThanTenAttributes) {
     EXPECT_EQ(value_of(message, "encoding"), "base64");
 }
 
-TEST(AwsMessage, LeavesOutWhatTheEventHasNot) {
+TEST(AwsMessage, OmitsMissingFields) {
     const Header headers[] = {{"nothing", "", Header::Kind::null}};
     Event event = sample_event();
     event.headers = headers;
@@ -76,7 +76,7 @@ TEST(AwsMessage, LeavesOutWhatTheEventHasNot) {
     EXPECT_EQ(value_of(message, "encoding"), "none");
 }
 
-TEST(AwsMessage, AnEmptyPayloadIsSaidToBeEmpty) {
+TEST(AwsMessage, MarksAnEmptyPayload) {
     Event event = sample_event();
     event.payload = "";
     const MessageOf message(event);
@@ -85,7 +85,7 @@ TEST(AwsMessage, AnEmptyPayloadIsSaidToBeEmpty) {
     EXPECT_EQ(value_of(message, "content_type"), "application/json");
 }
 
-TEST(AwsMessage, EncodesWhatIsNoText) {
+TEST(AwsMessage, EncodesPayloadsThatAreNotText) {
     for (const std::string_view text :
          {std::string_view("\x01"), std::string_view("a\0b", 3), std::string_view("\x1f"),
           std::string_view("\x80"), std::string_view("\xc3\x28"), std::string_view("\xc0\xaf"),
@@ -162,7 +162,7 @@ TEST(AwsMessage, CanBeUsedAgain) {
     EXPECT_EQ(value_of(message, "content_type"), "(none)");
 }
 
-// Whatever is in an event: its size is no more than was said before, and what is sent is text.
+// For any event, the size does not exceed the bound, and the message is valid text.
 TEST(AwsMessage, ItsSizeIsBounded) {
     Mutations texts({"", "plain", "\"quoted\\\"", "\u1234\uffff", "a b/c%", "tab\there",
                      std::string("\0\x01\xff", 3), std::string(300, '"')},

@@ -190,7 +190,7 @@ TEST_F(AwsSinkTest, AnEndpointMayEndWithASlash) {
                 HasSubstr("\"QueueUrl\":\"" + peer + "123456789012/video-events\""));
 }
 
-TEST_F(AwsSinkTest, SaysWhatItCan) {
+TEST_F(AwsSinkTest, DeclaresItsCapabilities) {
     create(sqs);
     Capabilities can = sink_->capabilities();
     EXPECT_EQ(can.max_batch_events, 10u);
@@ -213,11 +213,11 @@ TEST_F(AwsSinkTest, SaysWhatItCan) {
 // Limits
 // ---------------------------------------------------------------------------------------------
 
-TEST_F(AwsSinkTest, SendsWhatIsJustSmallEnough) {
+TEST_F(AwsSinkTest, SendsMessagesOfTheLargestSize) {
     for (const auto& [url, limit] : {std::pair{sqs, 1024 * 1024}, {sns, 256 * 1024}}) {
         create(url);
         Event& one = event();
-        // Names, types and values of its attributes count.
+        // Names, types and values of attributes count.
         const std::size_t others = sink_->size_of(one);
         std::size_t largest = static_cast<std::size_t>(limit);
         std::string payload;
@@ -236,13 +236,13 @@ TEST_F(AwsSinkTest, SendsWhatIsJustSmallEnough) {
             }
             return sent;
         };
-        // What is sent as it is, and so much more that it is not, lie next to each other.
+        // The largest size that is sent, and the smallest that is refused, are next to each other.
         std::size_t low = largest - others, high = largest;
         ASSERT_TRUE(fits(low));
         ASSERT_FALSE(fits(high));
         while (high - low > 1)
             (fits((low + high) / 2) ? low : high) = (low + high) / 2;
-        // 8 attributes of the sample event, by hand.
+        // The 8 attributes of the sample event, counted by hand.
         const std::size_t attributes =
             std::string(
                 "event_idevent_typeaggregate_typeaggregate_idversionschema_version"
@@ -281,14 +281,14 @@ TEST_F(AwsSinkTest, RefusesNamesThatAreTooLong) {
     one.topic = suffixed;
     EXPECT_THAT(send(batch({&one})).error, HasSubstr("257 characters, at most 256"));
 
-    // No event has a part in it.
+    // The name is the same for all events, so no event is at fault.
     create(sqs, {{"queue", too_long}});
     const Outcome everybodys = send(batch({&one}));
     EXPECT_EQ(everybodys.fate, Fate::unavailable);
     EXPECT_FALSE(everybodys.permanent);
 }
 
-TEST_F(AwsSinkTest, RefusesAttributesThatAreNoText) {
+TEST_F(AwsSinkTest, RefusesAttributesWithIllegalCharacters) {
     create(sqs);
     Event& one = event();
     one.aggregate_id = "a\uffff";
@@ -330,7 +330,7 @@ TEST_F(AwsSinkTest, GivesMessageIdsToReceipts) {
     EXPECT_THAT(send(batch(3)).message_ids, testing::ElementsAre("m0", "m1", "m2"));
 }
 
-TEST_F(AwsSinkTest, AnErrorOfTheRequestIsOfAll) {
+TEST_F(AwsSinkTest, AnErrorOfTheRequestAppliesToAllEvents) {
     create(sqs);
     peer_.then(sqs_error(400, "QueueDoesNotExist", "The specified queue does not exist."));
     Outcome outcome = send(batch(2));
@@ -390,7 +390,7 @@ TEST_F(AwsSinkTest, ASessionTokenThatComesBackIsNotShown) {
     }
 }
 
-TEST_F(AwsSinkTest, SeveralRequestsCanBeToldThatTheirKeysAreNoGood) {
+TEST_F(AwsSinkTest, SeveralRequestsMayBeRejectedForTheirKeys) {
     create(sqs);
     for (int i = 0; i < 4; i++)
         peer_.then(sqs_error(403, "InvalidClientTokenId"));
@@ -448,7 +448,7 @@ TEST_F(AwsSinkTest, AQueueThatCannotBeFoundIsTheDestinationsFailure) {
     }
 }
 
-TEST_F(AwsSinkTest, WhatCannotBeSentNeedsNoQueue) {
+TEST_F(AwsSinkTest, ABatchThatCannotBeSentIsRefusedWithoutAQueue) {
     create("sqs://eu-west-1");
     Event& one = event();
     const std::string payload(2 * 1024 * 1024, 'x');
@@ -508,7 +508,7 @@ TEST_F(AwsSinkTest, WaitsForCredentialsAndFetchesOthersWhenTheyAreRefused) {
     EXPECT_THAT(peer_.requests().back(), HasSubstr("Credential=ASIA2/"));
 }
 
-TEST_F(AwsSinkTest, SaysWhenThereAreNoCredentials) {
+TEST_F(AwsSinkTest, ReportsMissingCredentials) {
     Variables environment;
     environment.set("HOME", "/there/is/no/such/directory");
     environment.set("AWS_EC2_METADATA_DISABLED", "true");
@@ -520,7 +520,7 @@ TEST_F(AwsSinkTest, SaysWhenThereAreNoCredentials) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Anything
+// Random input
 // ---------------------------------------------------------------------------------------------
 
 TEST_F(AwsSinkTest, AnyAnswerHasAnOutcome) {

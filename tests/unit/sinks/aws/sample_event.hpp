@@ -1,4 +1,4 @@
-// An event with everything in it.
+// An event in which every field is set.
 #pragma once
 
 #include <vector>

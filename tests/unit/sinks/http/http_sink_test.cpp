@@ -11,7 +11,7 @@ namespace {
 
 class HttpSink : public DrivenSink {
   protected:
-    // Options beyond the URL; the timeouts are short because tests wait for them.
+    // `options` are added to the URL. Timeouts are short because tests wait for them.
     void create(std::vector<Option> options = {}, std::vector<Option> mapping = {}) {
         if (std::none_of(options.begin(), options.end(),
                          [](const Option& o) { return o.name == "url"; }))
@@ -43,7 +43,7 @@ class HttpSink : public DrivenSink {
     std::string allowed_hosts_ = "127.0.0.1";
 };
 
-TEST_F(HttpSink, MemoryThatRunsOutIsTheCallersConcern) {
+TEST_F(HttpSink, ThrowsBadAllocWhenMemoryRunsOut) {
     const Outcome outcome = send_without_memory(
         batch(1), [&] { create(); }, allocations_until_failure, allocation_failed);
     EXPECT_EQ(outcome.fate, Fate::confirmed) << outcome.error;
@@ -111,7 +111,8 @@ TEST_F(HttpSink, ObeysRetryAfter) {
 TEST_F(HttpSink, SendsAgainWhenAnIdleConnectionTurnsOutToBeClosed) {
     create();
     EXPECT_EQ(send_one().fate, Fate::confirmed);
-    peer_.then({.bytes = "", .close = true});  // as a server that closes just then
+    // Simulates a server that closes the connection at that moment.
+    peer_.then({.bytes = "", .close = true});
     EXPECT_EQ(send_one().fate, Fate::confirmed);
     EXPECT_EQ(peer_.connections(), 2);
     EXPECT_EQ(peer_.requests().size(), 3u);
@@ -150,13 +151,13 @@ TEST_F(HttpSink, SendsLargeBodies) {
 }
 
 TEST_F(HttpSink, GivesUpWhenThereIsNoAnswerInTime) {
-    create({{"request_timeout", "1s"}});  // the second answer has to be in time
+    create({{"request_timeout", "1s"}});  // the second answer must be in time
     peer_.then({.bytes = ""});
     EXPECT_EQ(send_one().error, "no answer in time");
     EXPECT_EQ(send_one().fate, Fate::confirmed);
 }
 
-TEST_F(HttpSink, SaysWhenNobodyListens) {
+TEST_F(HttpSink, ReportsARefusedConnection) {
     create({{"url", "http://127.0.0.1:1/"}});
     const Outcome outcome = send_one();
     EXPECT_NE(outcome.fate, Fate::confirmed);
@@ -176,7 +177,7 @@ TEST_F(HttpSink, SendsCredentialsAndNeverShowsThem) {
 
 // -- outbox.allowed_hosts ---------------------------------------------------------------------
 
-// One that differs from what the peer listens on only in how it is written.
+// Addresses that differ from the address of the peer only in their spelling.
 std::string at_host(const std::string& url, const std::string& scheme, const std::string& host) {
     return scheme + "://" + host + url.substr(url.rfind(':'));
 }
@@ -208,7 +209,7 @@ TEST_F(HttpSink, ConnectsToNoReservedAddressUnlessToldTo) {
             create({{"url", at_host(peer_.url(), scheme, host)}});
             const Outcome outcome = send_one();
             EXPECT_NE(outcome.fate, Fate::confirmed);
-            // What libcurl or the resolver do not take for an address never gets so far.
+            // Texts that libcurl or the resolver do not accept as addresses never get this far.
             if (outcome.error.find("resolve") == std::string::npos) {
                 EXPECT_TRUE(outcome.error.starts_with("address ")) << host << ": " << outcome.error;
                 EXPECT_TRUE(outcome.error.ends_with(" is not allowed (outbox.allowed_hosts)"))
@@ -258,7 +259,7 @@ TEST_F(HttpSink, ConnectsToAnAllowedNameWhereverItIs) {
     }
 }
 
-TEST_F(HttpSink, AListAllowsNothingElse) {
+TEST_F(HttpSink, AListForbidsEverythingElse) {
     allowed_hosts_ = "localhost, 192.0.2.0/24, *.example.com";
     for (const char* host : {"127.0.0.1", "127.1"})
         for (const char* scheme : {"http", "https"}) {
@@ -274,7 +275,7 @@ TEST_F(HttpSink, FailsInLibcurlsWordsWhereAnAddressIsAllowed) {
     peer_.then({.bytes = "no TLS", .close = true});
     const std::string error = send_one().error;
     EXPECT_EQ(error.find("allowed"), std::string::npos) << error;
-    for (int i = 0; i < 2'000 && peer_.connections() == 0; i++)  // it may not have looked yet
+    for (int i = 0; i < 2'000 && peer_.connections() == 0; i++)  // it may not have accepted yet
         poll(nullptr, 0, 10);
     EXPECT_GT(peer_.connections(), 0);
 }

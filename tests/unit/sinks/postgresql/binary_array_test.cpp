@@ -1,4 +1,4 @@
-// Arrays in the server's binary format, against bytes written down from array_send().
+// Arrays in the server's binary format, compared with recorded bytes of array_send().
 #include "sinks/postgresql/binary_arrays.hpp"
 
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@ namespace {
 
 class PostgresqlSink : public DrivenSink {};
 
-TEST_F(PostgresqlSink, MemoryThatRunsOutIsTheCallersConcern) {
+TEST_F(PostgresqlSink, ThrowsBadAllocWhenMemoryRunsOut) {
     Event event;
     event.position = 1;
     event.topic = event.aggregate_type = event.aggregate_id = event.event_type = "e";

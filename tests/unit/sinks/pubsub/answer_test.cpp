@@ -1,4 +1,4 @@
-// What answers of Pub/Sub mean.
+// Interpretation of answers of Pub/Sub.
 #include "sinks/pubsub/answer.hpp"
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(PubsubAnswer, GoesByTheStatusOfHttpWhenTheBodyDoesNotSay) {
     EXPECT_EQ(ServiceError::of(nobody).explain(nobody), "NOT_FOUND: HTTP 404");
 }
 
-TEST(PubsubAnswer, ThereIsNone) {
+TEST(PubsubAnswer, AMissingOneIsJudgedByWhetherTheRequestArrived) {
     Exchange exchange;
     exchange.fail("could not connect");
     EXPECT_EQ(verdict(exchange).fate, Fate::unavailable);
@@ -87,7 +87,7 @@ TEST(PubsubAnswer, ThereIsNone) {
     EXPECT_EQ(verdict(exchange).fate, Fate::failed);
 }
 
-TEST(PubsubAnswer, AnInvalidTopicIsNoFaultOfTheEvent) {
+TEST(PubsubAnswer, AnInvalidTopicIsNotTheEventsFault) {
     const Exchange exchange = answered(
         400, error_body("INVALID_ARGUMENT", "Invalid name: (name=projects/p/topics/videos)"));
     EXPECT_EQ(verdict(exchange).fate, Fate::unavailable);
@@ -121,7 +121,7 @@ TEST(PubsubAnswer, AThousandIdsAreKept) {
     EXPECT_EQ(message_ids_of(body)->size(), 1'000u);
 }
 
-TEST(PubsubAnswer, WhateverItIsItMeansSomething) {
+TEST(PubsubAnswer, AnyAnswerHasAVerdict) {
     Mutations bodies({error_body("NOT_FOUND"), error_body("INVALID_ARGUMENT", "\\ud800"),
                       R"({"messageIds":["1","2"]})", R"({"error":[{"status":5}]})", "<html>"},
                      R"({}[]":,\u0n1)");

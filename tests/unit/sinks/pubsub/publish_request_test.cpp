@@ -1,5 +1,5 @@
-// Events as the body of a publish request, read back by another library; and what is too much for
-// one.
+// Events as the body of a publish request, read back by another library, and the limits of a
+// request.
 #include "sinks/pubsub/publish_request.hpp"
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ TEST(PublishRequest, HasThePayloadTheKeyAndAnAttributeForEverythingElse) {
     EXPECT_EQ(sent["attributes"], attributes);
 }
 
-TEST(PublishRequest, WhatAnEventDoesNotHaveIsLeftOut) {
+TEST(PublishRequest, OmitsMissingFields) {
     SampleEvent sample;
     sample.event.has_payload = false;
     sample.event.payload = "";
@@ -80,7 +80,7 @@ TEST(PublishRequest, WhatAnEventDoesNotHaveIsLeftOut) {
     EXPECT_FALSE(sent["attributes"].isMember("content_type"));
 }
 
-TEST(PublishRequest, AHeaderGivesWayToAnAttributeOfOurs) {
+TEST(PublishRequest, AHeaderGivesWayToAnAttributeOfTheSameName) {
     SampleEvent sample;
     for (const char* name : {"event_id", "event_type", "aggregate_type", "aggregate_id", "version",
                              "schema_version", "occurred_at", "content_type"})
@@ -170,7 +170,7 @@ TEST(PublishRequest, IsEstimatedToBeAboutAsLargeAsItIs) {
 
 // -- limits -----------------------------------------------------------------------------------
 
-TEST(PublishLimits, OfTheOrderingKey) {
+TEST(PublishLimits, BoundTheOrderingKey) {
     SampleEvent sample;
     const std::string key(1025, 'k');
     sample.event.ordering_key = std::string_view(key).substr(1);
@@ -179,7 +179,7 @@ TEST(PublishLimits, OfTheOrderingKey) {
     EXPECT_EQ(refusal(sample.event), "ordering key has 1025 bytes; Pub/Sub takes 1024");
 }
 
-TEST(PublishLimits, OfAnAttribute) {
+TEST(PublishLimits, BoundAttributes) {
     const std::string value(1025, 'v'), name(257, 'n');
     SampleEvent fits;
     fits.add(std::string_view(name).substr(1), std::string_view(value).substr(1));
@@ -193,7 +193,7 @@ TEST(PublishLimits, OfAnAttribute) {
     EXPECT_EQ(refusal(long_name.event), "name of an attribute has 257 bytes; Pub/Sub takes 256");
 }
 
-TEST(PublishLimits, OfReservedNames) {
+TEST(PublishLimits, RefuseReservedNames) {
     SampleEvent sample;
     sample.add("Goog", "v");
     EXPECT_EQ(refusal(sample.event), "");
@@ -202,8 +202,8 @@ TEST(PublishLimits, OfReservedNames) {
               "attribute \"google-id\" has a reserved name: it starts with \"goog\"");
 }
 
-TEST(PublishLimits, OfTheNumberOfAttributes) {
-    SampleEvent sample;  // seven of ours: it has no version
+TEST(PublishLimits, BoundTheNumberOfAttributes) {
+    SampleEvent sample;  // it has seven attributes of pg_outbox: there is no version
     std::deque<std::string> names;
     for (int i = 0; i < 93; i++)
         sample.add(names.emplace_back("h" + std::to_string(i)), "v");
@@ -212,7 +212,7 @@ TEST(PublishLimits, OfTheNumberOfAttributes) {
     EXPECT_EQ(refusal(sample.event), "message has 101 attributes; Pub/Sub takes 100");
 }
 
-TEST(PublishLimits, OfTheWholeMessage) {
+TEST(PublishLimits, BoundTheWholeMessage) {
     MessageLimits exact;
     exact.data(10'000'000 - MessageLimits::overhead - 5);
     exact.ordering_key("12345");
@@ -231,7 +231,7 @@ TEST(PublishLimits, OfTheWholeMessage) {
                   std::string::npos);
 }
 
-// The overhead is protobuf's: counted here from the wire format.
+// The overhead of protobuf, counted from the wire format.
 TEST(PublishLimits, OverheadIsEnoughForWhatProtobufAdds) {
     const auto field = [](std::size_t size) {  // tag, length, content
         std::size_t length = 1;
@@ -249,7 +249,7 @@ TEST(PublishLimits, OverheadIsEnoughForWhatProtobufAdds) {
               data + 1024 + MessageLimits::overhead);
 }
 
-TEST(PublishLimits, TheFirstOfABatchToBreakOneIsEnough) {
+TEST(PublishLimits, OneEventAboveALimitRefusesTheBatch) {
     SampleEvent good, bad;
     bad.add("goog", "v");
     std::string body;

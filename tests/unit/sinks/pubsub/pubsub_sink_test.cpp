@@ -68,7 +68,7 @@ TEST_F(PubsubSink, PublishesABatchWithOneRequest) {
     peer_.then(published(3));
     const Outcome outcome = send(batch(3));
     EXPECT_EQ(outcome.fate, Fate::confirmed) << outcome.error;
-    EXPECT_TRUE(outcome.message_ids.empty());  // nobody wants to know
+    EXPECT_TRUE(outcome.message_ids.empty());  // receipts are not kept
     ASSERT_EQ(peer_.requests().size(), 1u);
     const std::string request = peer_.requests().front();
     EXPECT_EQ(line(request), "POST /v1/projects/p/topics/video.events:publish HTTP/1.1");
@@ -77,7 +77,7 @@ TEST_F(PubsubSink, PublishesABatchWithOneRequest) {
     EXPECT_EQ(parse_json(body(request)).value_or(Json::Value())["messages"].size(), 3u);
 }
 
-TEST_F(PubsubSink, KnowsTheIdsOfMessagesWhereReceiptsAreKept) {
+TEST_F(PubsubSink, ReportsMessageIdsIfReceiptsAreKept) {
     create({{"receipts", "on"}});
     peer_.then(published(3));
     EXPECT_EQ(send(batch(3)).message_ids, (std::vector<std::string>{"1", "2", "3"}));
@@ -123,7 +123,7 @@ TEST_F(PubsubSink, Capabilities) {
     EXPECT_EQ(sink_->capabilities().max_batch_events, 10u);
 }
 
-TEST_F(PubsubSink, ATopicThatCannotBeIsTheEventsFaultIfTheEventNamesIt) {
+TEST_F(PubsubSink, AnInvalidTopicIsTheEventsFaultOnlyIfTheEventNamesIt) {
     create();
     const std::string longest(255, 't');
     for (const std::string& good : {std::string("abc"), longest, std::string("a-_.~+%9")}) {
@@ -210,7 +210,7 @@ TEST_F(PubsubSink, SaysWhyATopicCouldNotBeCreated) {
     EXPECT_EQ(outcome.fate, Fate::unavailable);
     EXPECT_EQ(outcome.error,
               "topic \"video.events\" could not be created: PERMISSION_DENIED: so it is");
-    // It is there, and yet it is not: no reason to go round in circles.
+    // The topic exists and is missing at the same time: the sink must not loop.
     peer_.then(error(404, "NOT_FOUND"));
     peer_.then(error(409, "ALREADY_EXISTS"));
     peer_.then(error(404, "NOT_FOUND"));
@@ -256,7 +256,8 @@ TEST_F(PubsubSink, SignsAnotherTokenWhenOneIsRejected) {
     EXPECT_EQ(send_one().fate, Fate::confirmed);
     EXPECT_EQ(send_one().fate, Fate::unavailable);
     const Micros then = clock_.unix_now() / seconds(1);
-    while (clock_.unix_now() / seconds(1) == then)  // a token says the second it was made in
+    // A token contains the second in which it was made.
+    while (clock_.unix_now() / seconds(1) == then)
         poll(nullptr, 0, 10);
     EXPECT_EQ(send_one().fate, Fate::confirmed);
     const std::vector<std::string> requests = peer_.requests();
@@ -273,7 +274,7 @@ TEST_F(PubsubSink, SendsNothingWithoutTheCredentialsItNeeds) {
     EXPECT_EQ(peer_.connections(), 0);
 }
 
-// -- whatever comes ---------------------------------------------------------------------------
+// -- random input ---------------------------------------------------------------------------
 
 TEST_F(PubsubSink, TakesAnyAnswer) {
     create({{"create_topics", "on"}, {"request_timeout", "50ms"}});

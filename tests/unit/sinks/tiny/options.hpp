@@ -1,4 +1,4 @@
-// The options of a sink that is only in the tests: what it takes to add one
+// The options of a sink that exists only in the tests. It shows what a new sink needs
 // (docs/architecture/new-sink.md).
 #pragma once
 

@@ -1,4 +1,4 @@
-// The module: confirms events at once, under the name of their topic with a prefix.
+// The module: confirms events at once, with their topic and a prefix as message ids.
 #include "core/check.hpp"
 #include "core/sink.hpp"
 #include "sinks/module_entry.hpp"

@@ -1,4 +1,4 @@
-// A sink that the product does not know: its folder and the list of sinks are all that it takes.
+// A sink outside the product: it needs only its own folder and an entry in the list of sinks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 namespace outbox {
 
-// Takes the place of lib/sinks/sink_list.cpp in this program.
+// Replaces lib/sinks/sink_list.cpp in this program.
 std::span<const SinkDeclaration* const> all_sinks() noexcept {
     static constexpr const SinkDeclaration* sinks[] = {&tiny_declaration};
     return sinks;
@@ -44,7 +44,7 @@ TEST(TinySink, IsKnownToTheValidator) {
     EXPECT_EQ(error->hint, "Supported schemes are: tiny.");
 }
 
-// Its module lies beside this program, as that of any sink lies beside pg_outbox.so.
+// Its module is beside this program, as modules of other sinks are beside pg_outbox.so.
 TEST(TinySink, IsLoadedAndReadsItsOptions) {
     const SystemClock clock;
     for (const std::string prefix : {"", "other-"}) {
