@@ -1,10 +1,13 @@
 // The kafka sink: each event of a batch is a record, and the batch is settled when the broker has
 // acknowledged, or refused, every one of them.
 //
-// What was produced cannot be taken back one by one. When a record failed, or a batch takes too long,
-// the producer is given up with all that it has in flight: what was acknowledged counts, and the rest
-// goes again by the next producer. The pipeline has one batch of a key in flight, and of a partition
-// nothing arrives behind a record that failed, so the order of a key holds.
+// Records that were produced cannot be taken back one by one. When a record fails, or a batch takes too
+// long, the sink gives up the producer with everything that it has in flight: acknowledged records
+// count, and the next producer sends the others again. The pipeline has one batch of a key in flight,
+// and no record of a partition arrives after one that failed, so the order of a key holds.
+//
+// A topic whose broker refused something is on trial: a second producer has it, which sends each
+// record in a request of its own, and stops without harm to other topics.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -29,11 +32,15 @@ constexpr std::size_t usual_batches = 32;
 constexpr std::size_t usual_batch_bytes = 1024 * 1024;
 // A producer that stops says so before it says which record was to blame.
 constexpr Micros wait_for_blame = milliseconds(200);
-// How long each record has a request of its own after a broker has refused some together.
-constexpr Micros time_one_by_one = seconds(10);
+// How long a topic is on trial at least.
+constexpr Micros trial_time = seconds(10);
+constexpr std::size_t most_on_trial = 1000;
+
+struct Line;
 
 // A batch in flight.
 struct Sending {
+    Line* line = nullptr;
     Batch* batch = nullptr;
     std::string topic;
     Micros sent_at = 0;
@@ -42,16 +49,35 @@ struct Sending {
     std::string complaint{};  // about the event that could not even be made a record
 };
 
+// A producer, and what it has in flight.
+struct Line {
+    explicit Line(KafkaOptions of) : options(std::move(of)) {}
+
+    const KafkaOptions options;
+    std::deque<std::unique_ptr<Sending>> sendings{};  // in the order they were sent
+    std::unique_ptr<Producer> producer{};             // must go before the sendings
+    Micros broken_at = never;
+    Micros disconnected_at = 0;
+};
+
+KafkaOptions one_by_one(KafkaOptions options) {
+    options.one_by_one = true;
+    return options;
+}
+
 class KafkaSink final : public Sink {
   public:
     explicit KafkaSink(const SinkContext& context)
         : options_(kafka_options(context.destination)),
           clock_(context.clock),
           encoder_(options_.format, options_.source),
-          wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+          wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+          usual_(options_),
+          trial_(one_by_one(options_)) {}
 
     ~KafkaSink() override {
-        producer_.reset();
+        usual_.producer.reset();
+        trial_.producer.reset();
         if (wake_ >= 0)
             close(wake_);
     }
@@ -67,11 +93,7 @@ class KafkaSink final : public Sink {
     int descriptor() const noexcept override { return wake_; }
 
     Micros deadline() const noexcept override {
-        if (!outcomes_.empty())
-            return 0;
-        if (broken_at_ != never)
-            return broken_at_ + wait_for_blame;
-        return sendings_.empty() ? never : due(*sendings_.front());
+        return outcomes_.empty() ? std::min(deadline(usual_), deadline(trial_)) : 0;
     }
 
     std::size_t size_of(const Event& event) const noexcept override {
@@ -99,10 +121,8 @@ class KafkaSink final : public Sink {
     void step(Micros now, std::vector<Outcome>& outcomes) override {
         std::uint64_t count = 0;
         [[maybe_unused]] const ssize_t size = read(wake_, &count, sizeof count);
-        if (producer_ != nullptr)
-            take_reports(now);
-        if (producer_ != nullptr && !sendings_.empty() && now >= due(*sendings_.front()))
-            give_up_late(now);
+        for (Line* line : {&usual_, &trial_})
+            step(*line, now);
         send_waiting();
         for (Outcome& outcome : outcomes_)
             outcomes.push_back(std::move(outcome));
@@ -118,34 +138,33 @@ class KafkaSink final : public Sink {
     // -- sending ----------------------------------------------------------------------------------
 
     void send_waiting() {
-        while (!waiting_.empty() && broken_at_ == never) {
-            Waiting& next = waiting_.front();
-            if (producer_ != nullptr &&
-                (!producer_->has_room_for(next.topic) || is_over_cautious())) {
-                if (!sendings_.empty())
-                    return;
-                producer_.reset();
-            }
-            if (producer_ == nullptr) {
-                options_.one_by_one = clock_.now() < one_by_one_until_;
-                producer_ = std::make_unique<Producer>(options_, wake_);
-            }
-            if (const std::string& failure = producer_->failure(); !failure.empty()) {
-                outcomes_.push_back({next.batch, Fate::unavailable, failure});
-                producer_.reset();
-            } else {
-                send(*next.batch, std::move(next.topic));
-            }
-            waiting_.pop_front();
+        std::erase_if(waiting_, [&](Waiting& next) { return start(next); });
+    }
+
+    // False: it has to wait, until a producer can be replaced.
+    bool start(Waiting& next) {
+        Line& line = on_trial_.contains(next.topic) ? trial_ : usual_;
+        if (line.broken_at != never)
+            return false;
+        if (line.producer != nullptr && !line.producer->has_room_for(next.topic)) {
+            if (!line.sendings.empty())
+                return false;
+            line.producer.reset();
         }
+        if (line.producer == nullptr)
+            line.producer = std::make_unique<Producer>(line.options, wake_);
+        if (const std::string& failure = line.producer->failure(); !failure.empty()) {
+            outcomes_.push_back({next.batch, Fate::unavailable, failure});
+            line.producer.reset();
+        } else {
+            send(line, *next.batch, std::move(next.topic));
+        }
+        return true;
     }
 
-    bool is_over_cautious() const noexcept {
-        return options_.one_by_one && sendings_.empty() && clock_.now() >= one_by_one_until_;
-    }
-
-    void send(Batch& batch, std::string topic) {
-        Sending& sending = *sendings_.emplace_back(std::make_unique<Sending>());
+    void send(Line& line, Batch& batch, std::string topic) {
+        Sending& sending = *line.sendings.emplace_back(std::make_unique<Sending>());
+        sending.line = &line;
         sending.batch = &batch;
         sending.topic = std::move(topic);
         sending.sent_at = clock_.now();
@@ -170,7 +189,7 @@ class KafkaSink final : public Sink {
                 held[event.ordering_key] = own ? RD_KAFKA_RESP_ERR__PURGE_QUEUE : delivery.error;
         }
         if (sending.left == 0)
-            finish(sending);
+            finish(sending, clock_.now());
     }
 
     rd_kafka_resp_err_t produce(Sending& sending, const Event& event, Delivery& delivery) {
@@ -184,7 +203,7 @@ class KafkaSink final : public Sink {
             }
             partition = *named;
         }
-        return producer_->produce(sending.topic, event, partition, encoder_, delivery);
+        return sending.line->producer->produce(sending.topic, event, partition, encoder_, delivery);
     }
 
     std::optional<std::int32_t> named_partition(const Event& event) const {
@@ -199,80 +218,112 @@ class KafkaSink final : public Sink {
 
     // -- outcomes ---------------------------------------------------------------------------------
 
-    void take_reports(Micros now) {
+    void step(Line& line, Micros now) {
+        if (line.producer != nullptr)
+            take_reports(line, now);
+        if (line.producer != nullptr && !line.sendings.empty() &&
+            now >= due(line, *line.sendings.front()))
+            give_up_late(line, now);
+        if (&line == &trial_ && on_trial_.empty() && line.sendings.empty())
+            line.producer.reset();
+    }
+
+    void take_reports(Line& line, Micros now) {
+        Producer& producer = *line.producer;
         reported_.clear();
-        const bool was_disconnected = producer_->is_disconnected();
-        producer_->poll(reported_);
-        throttled_until_ = std::max(throttled_until_, now + producer_->take_throttle());
+        const bool was_disconnected = producer.is_disconnected();
+        producer.poll(reported_);
+        throttled_until_ = std::max(throttled_until_, now + producer.take_throttle());
         bool blamed = false, together = false;
-        for (Delivery* delivery : reported_) {
+        for (const Delivery* delivery : reported_) {
             auto& sending = *static_cast<Sending*>(delivery->owner);
             blamed |=
                 delivery->error != RD_KAFKA_RESP_ERR_NO_ERROR && !is_given_up(delivery->error);
-            together |= is_refused_together(*delivery);
+            together |= is_refused_together(*delivery, line);
+            note_trial(*delivery, sending, now);
             if (--sending.left == 0)
-                finish(sending);
+                finish(sending, now);
         }
-        if (producer_->is_disconnected() && !was_disconnected)
-            disconnected_at_ = now;
-        if (producer_->is_broken() && broken_at_ == never)
-            broken_at_ = now;
-        if (together) {
-            one_by_one_until_ = now + time_one_by_one;
-            give_up(Fate::undone);
-        } else if (broken_at_ != never && (blamed || now >= broken_at_ + wait_for_blame)) {
-            give_up(blamed || producer_->has_confirmed() ? Fate::undone : Fate::unavailable);
-        } else if (producer_->is_disconnected() && !producer_->has_confirmed()) {
-            give_up(Fate::unavailable);  // it never was connected
-        }
+        if (producer.is_disconnected() && !was_disconnected)
+            line.disconnected_at = now;
+        if (producer.is_broken() && line.broken_at == never)
+            line.broken_at = now;
+        if (together)
+            give_up(line, Fate::undone);
+        else if (line.broken_at != never && (blamed || now >= line.broken_at + wait_for_blame))
+            give_up(line, blamed || producer.has_confirmed() ? Fate::undone : Fate::unavailable);
+        else if (producer.is_disconnected() && !producer.has_confirmed())
+            give_up(line, Fate::unavailable);  // it never was connected
     }
 
-    // A broker refuses records that travelled together, and does not say which of them was no good.
-    bool is_refused_together(const Delivery& delivery) const noexcept {
-        return !options_.one_by_one && delivery.partition >= 0 &&
+    // A broker refuses records that travelled together, and does not say which of them was to blame.
+    static bool is_refused_together(const Delivery& delivery, const Line& line) noexcept {
+        return !line.options.one_by_one && delivery.partition >= 0 &&
                verdict_on(delivery.error).fate == Fate::refused;
     }
 
-    // When the batch has taken too long.
-    Micros due(const Sending& sending) const noexcept {
-        const Micros answer = sending.sent_at + options_.limits.request;
-        if (producer_ == nullptr || !producer_->is_disconnected())
-            return answer;
-        // The library connects again, and then nothing is sent twice.
-        return std::min(answer,
-                        std::max(disconnected_at_, sending.sent_at) + options_.limits.connect);
+    void note_trial(const Delivery& delivery, const Sending& sending, Micros now) {
+        const Verdict verdict = verdict_on(delivery.error);
+        const bool of_broker =
+            delivery.partition >= 0 &&
+            (verdict.fate == Fate::refused ||
+             (verdict.fate == Fate::unavailable && verdict.scope == Scope::lane));
+        if (of_broker && (on_trial_.size() < most_on_trial || on_trial_.contains(sending.topic)))
+            on_trial_[sending.topic] = now + trial_time;
     }
 
-    void give_up_late(Micros now) {
-        if (producer_->is_disconnected() || !producer_->trouble().empty()) {
-            give_up(Fate::unavailable);
+    Micros deadline(const Line& line) const noexcept {
+        if (line.broken_at != never)
+            return line.broken_at + wait_for_blame;
+        return line.sendings.empty() ? never : due(line, *line.sendings.front());
+    }
+
+    // When the batch has taken too long.
+    Micros due(const Line& line, const Sending& sending) const noexcept {
+        const Micros answer = sending.sent_at + options_.limits.request;
+        if (line.producer == nullptr || !line.producer->is_disconnected())
+            return answer;
+        // librdkafka connects again, and then nothing is sent twice.
+        return std::min(answer,
+                        std::max(line.disconnected_at, sending.sent_at) + options_.limits.connect);
+    }
+
+    void give_up_late(Line& line, Micros now) {
+        if (line.producer->is_disconnected() || !line.producer->trouble().empty()) {
+            give_up(line, Fate::unavailable);
             return;
         }
-        for (const auto& sending : sendings_)
-            if (now >= due(*sending))
-                late_.insert(sending.get());
-        give_up(Fate::undone);
+        std::set<const Sending*> late;
+        for (const auto& sending : line.sendings)
+            if (now >= due(line, *sending))
+                late.insert(sending.get());
+        give_up(line, Fate::undone, late);
     }
 
-    // With the producer. `fate`: of what has not been reported.
-    void give_up(Fate fate) {
-        const std::string why = producer_->trouble();
-        while (!sendings_.empty()) {
-            Sending& sending = *sendings_.front();
-            const bool late = late_.contains(&sending);
-            report(sending, late ? Fate::failed : fate, late ? "no answer in time" : why);
-            sendings_.pop_front();
+    // The producer, and everything that it has in flight. `fate`: of records without a report.
+    void give_up(Line& line, Fate fate, const std::set<const Sending*>& late = {}) {
+        const std::string why = line.producer->trouble();
+        for (const auto& sending : line.sendings) {
+            const bool is_late = late.contains(sending.get());
+            report(*sending, is_late ? Fate::failed : fate, is_late ? "no answer in time" : why);
             if (fate == Fate::unavailable)
-                fate = Fate::undone;  // it has been said once
+                fate = Fate::undone;  // one report of it is enough
         }
-        late_.clear();
-        producer_.reset();
-        broken_at_ = never;
+        line.producer.reset();
+        line.sendings.clear();
+        line.broken_at = never;
     }
 
-    void finish(Sending& sending) {
+    void finish(const Sending& sending, Micros now) {
         report(sending, Fate::failed, "");
-        std::erase_if(sendings_, [&](const auto& one) { return one.get() == &sending; });
+        const bool confirmed = std::all_of(
+            sending.deliveries.begin(), sending.deliveries.end(),
+            [](const Delivery& delivery) { return delivery.error == RD_KAFKA_RESP_ERR_NO_ERROR; });
+        const auto trial = on_trial_.find(sending.topic);
+        if (confirmed && trial != on_trial_.end() && now >= trial->second)
+            on_trial_.erase(trial);
+        std::erase_if(sending.line->sendings,
+                      [&](const auto& one) { return one.get() == &sending; });
     }
 
     // `unreported`: the fate of records that nothing was heard of, and why.
@@ -329,24 +380,21 @@ class KafkaSink final : public Sink {
                                       ? explain(delivery.error, sending.topic)
                                       : std::string();
         const Verdict verdict = verdict_on(delivery.error);
-        if (is_refused_together(delivery))
+        if (is_refused_together(delivery, *sending.line))
             return {Fate::undone, error};
         return {verdict.fate, error, verdict.permanent, verdict.scope};
     }
 
-    KafkaOptions options_;
+    const KafkaOptions options_;
     const Clock& clock_;
     RecordEncoder encoder_;
     const int wake_;
 
-    std::deque<Waiting> waiting_;                    // for a producer
-    std::deque<std::unique_ptr<Sending>> sendings_;  // in the order they were sent
-    std::set<const Sending*> late_;
-    std::unique_ptr<Producer> producer_;  // must go before what it was given
-    Micros broken_at_ = never;
-    Micros disconnected_at_ = 0;
+    std::deque<Waiting> waiting_;  // for a producer
+    Line usual_;
+    Line trial_;
+    std::map<std::string, Micros> on_trial_;  // topics, and until when at least
     Micros throttled_until_ = 0;
-    Micros one_by_one_until_ = 0;
     std::vector<Outcome> outcomes_;
     std::vector<Delivery*> reported_;
 };
