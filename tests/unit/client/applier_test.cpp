@@ -356,9 +356,9 @@ TEST_F(ApplierTest, WhatAHandlerCommitsForOthersIsStillHandled) {
 TEST_F(ApplierTest, ConflictsAreRepeatedAndChargedToNoEvent) {
     int number = 0;
     for (const char* sqlstate : {"40001", "40P01"})
-        for (const char* where : {"INSERT effect", "COMMIT", "inbox.begin_events"}) {
+        for (const char* where : {"INSERT effect", "COMMIT", "inbox.begin_event"}) {
             number++;
-            server.on(where, ScriptedPostgresql::error(sqlstate), 1);
+            server.on(where, ScriptedPostgresql::error(sqlstate), 2);  // carefully as well
             auto batch = items({{"a", {number}}});
             EXPECT_THAT(apply(batch), ElementsAre(applied)) << sqlstate << " at " << where;
             EXPECT_EQ(effects().back(), number);

@@ -570,8 +570,8 @@ TEST_P(NoPermission, ToReceiveIsAnErrorAfterSeveralRefusals) {
     make();
     if (has_worked)
         offer({});
-    then(receive_message, error(403, "AccessDenied"), 3);
     open();
+    then(receive_message, error(403, "AccessDenied"), 3);
     const SourceError failed = error_of_receive();
     EXPECT_EQ(failed.transient(), has_worked);
     EXPECT_THAT(failed.what(), HasSubstr("AccessDenied"));
