@@ -24,6 +24,13 @@ const char* __tsan_default_options() {
 
 // libcurl may take a socket out of the epoll set after it has closed it; the peer of a test, a thread
 // of the same process, may have the number by then. Taking out what is not in has no effect.
+//
+// gRPC is not instrumented, as tests/thread_suppressions says: what orders its threads is not seen.
 const char* __tsan_default_suppressions() {
-    return "race:outbox::CurlLoop::on_socket\n";
+    return "race:outbox::CurlLoop::on_socket\n"
+           "called_from_lib:libgrpc.so\n"
+           "called_from_lib:libgrpc++.so\n"
+           "called_from_lib:libgpr.so\n"
+           "race:libabsl_\n"
+           "race:grpc::internal::\n";
 }
