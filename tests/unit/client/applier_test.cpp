@@ -93,12 +93,12 @@ class ApplierTest : public testing::Test {
         return all;
     }
 
-    std::vector<Outcome> apply(std::vector<Item>& batch) {
+    std::vector<HandlerResult> apply(std::vector<Item>& batch) {
         applier().apply(batch);
-        std::vector<Outcome> outcomes;
+        std::vector<HandlerResult> results;
         for (const Item& item : batch)
-            outcomes.push_back(item.outcome);
-        return outcomes;
+            results.push_back(item.result);
+        return results;
     }
 
     // Numbers of the events whose effects are committed, in order.
@@ -136,8 +136,9 @@ class ApplierTest : public testing::Test {
     std::optional<Applier> applier_;
 };
 
-constexpr Outcome applied = Outcome::applied, duplicate = Outcome::duplicate,
-                  failed = Outcome::failed, behind = Outcome::behind, dead = Outcome::dead;
+constexpr HandlerResult applied = HandlerResult::applied, duplicate = HandlerResult::duplicate,
+                        failed = HandlerResult::failed, behind = HandlerResult::behind,
+                        dead = HandlerResult::dead;
 
 // ------------------------------------------------------------------------------------------------
 // Good days
@@ -190,7 +191,7 @@ TEST_F(ApplierTest, AFailureIsRolledBackAndHoldsBackItsKeyOnly) {
     EXPECT_THAT(apply(batch), ElementsAre(applied, failed, behind, applied));
     EXPECT_THAT(effects(), ElementsAre(1, 4));
     for (const Item& item : batch)
-        EXPECT_EQ(is_done(item.outcome), item.outcome == applied) << "a failure is not acked";
+        EXPECT_EQ(is_done(item.result), item.result == applied) << "a failure is not acked";
     EXPECT_EQ(batch[1].failure.sqlstate, "23505");
     EXPECT_EQ(shared->counters.failures, 1u);
     // It comes again as new, and what it has waited for then follows.
@@ -259,7 +260,7 @@ TEST_F(ApplierTest, AnEventThatTheDatabaseGivesUpIsDeadAndLetsItsKeyGoOn) {
             server.on("inbox.fail_event", ScriptedPostgresql::value("t"));
         auto batch = items({{"a", {1}}});
         EXPECT_THAT(apply(batch), ElementsAre(attempt < 3 ? failed : dead));
-        EXPECT_EQ(is_done(batch[0].outcome), attempt == 3);
+        EXPECT_EQ(is_done(batch[0].result), attempt == 3);
     }
     EXPECT_EQ(shared->counters.dead, 1u);
     for (const Statement& report : server.committed("inbox.fail_event"))
@@ -407,7 +408,7 @@ TEST_F(ApplierTest, WhatWaitingCannotRepairEndsIt) {
             EXPECT_EQ(error.sqlstate(), sqlstate);
             EXPECT_THAT(error.what(), HasSubstr("inbox.grant_consume()"));
         }
-        EXPECT_EQ(batch[0].outcome, Outcome::open);
+        EXPECT_EQ(batch[0].result, HandlerResult::open);
     }
 }
 
@@ -504,7 +505,7 @@ TEST_F(ApplierTest, WhatIsGivenUpStaysOpen) {
         shared->stop.raise();
         shared->give_up.raise();
     });
-    EXPECT_THAT(apply(batch), ElementsAre(Outcome::open));
+    EXPECT_THAT(apply(batch), ElementsAre(HandlerResult::open));
     impatient.join();
 }
 
