@@ -105,7 +105,7 @@ static void refuse_malformed(Item& item) {
         return;
     item.failure = {"the id of the event is not a UUID: \"" + delivery.event.id + '"', "22P02",
                     true};
-    item.outcome = Outcome::failed;
+    item.result = HandlerResult::failed;
     delivery.event.id = made_uuid(delivery.source, delivery.message_id);
 }
 
@@ -115,15 +115,15 @@ static bool is_behind_failure(std::span<Item> items, const Item& item) {
         return false;
     const Item& before = *(&item - 1);
     return before.line == item.line &&
-           (before.outcome == Outcome::failed || before.outcome == Outcome::behind);
+           (before.result == HandlerResult::failed || before.result == HandlerResult::behind);
 }
 
 static std::vector<Item*> open_items(std::span<Item> items) {
     std::vector<Item*> open;
     for (Item& item : items) {
-        if (item.outcome == Outcome::open && is_behind_failure(items, item))
-            item.outcome = Outcome::behind;
-        if (item.outcome == Outcome::open)
+        if (item.result == HandlerResult::open && is_behind_failure(items, item))
+            item.result = HandlerResult::behind;
+        if (item.result == HandlerResult::open)
             open.push_back(&item);
     }
     return open;
@@ -216,7 +216,8 @@ void Applier::apply_at_once(Items items) {
     }
     commit(items);
     for (std::size_t i = 0; i < items.size(); i++)
-        items[i]->outcome = is_new[i] || in_doubt_ ? Outcome::applied : Outcome::duplicate;
+        items[i]->result =
+            is_new[i] || in_doubt_ ? HandlerResult::applied : HandlerResult::duplicate;
     note_committed(items, began);
 }
 
@@ -262,8 +263,8 @@ void Applier::commit(Items items) {
 void Applier::note_committed(Items items, Clock::time_point began) {
     Counters& counters = shared_.counters;
     for (const Item* item : items) {
-        counters.applied += item->outcome == Outcome::applied;
-        counters.duplicates += item->outcome == Outcome::duplicate;
+        counters.applied += item->result == HandlerResult::applied;
+        counters.duplicates += item->result == HandlerResult::duplicate;
     }
     counters.transactions++;
     counters.times.add(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - began));
@@ -299,7 +300,7 @@ void Applier::apply_carefully(std::span<Item> items) {
         connection().roll_back();
         if (failure && piece.size() == 1) {
             piece[0]->failure = *failure;
-            piece[0]->outcome = Outcome::failed;
+            piece[0]->result = HandlerResult::failed;
         } else if (!failure && shared_.stop.wait(conflict_pauses_.after(conflicts))) {
             return;
         }
@@ -314,17 +315,17 @@ void Applier::apply_piece(std::span<Item> items, Items piece) {
         connection().send(Whose::own, "BEGIN");
         for (Item* item : piece) {
             if (is_behind_failure(items, *item))
-                item->outcome = Outcome::behind;
+                item->result = HandlerResult::behind;
             else
                 apply_under_savepoint(*item);
-            if (is_done(item->outcome))
+            if (is_done(item->result))
                 done.push_back(item);
         }
         end_failures(done);
         commit(done);
     } catch (...) {
         for (Item* item : piece)
-            item->outcome = Outcome::open;
+            item->result = HandlerResult::open;
         throw;
     }
     for (const Item* item : done)
@@ -339,7 +340,7 @@ void Applier::apply_under_savepoint(Item& item) {
         {shared_.options.name, item.delivery.event.id, clean_utf8(item.delivery.source)});
     if (is_new.text(0, 0) != "t" && !item.owed) {
         connection().send(Whose::own, "RELEASE SAVEPOINT inbox_event");
-        item.outcome = in_doubt_ ? Outcome::applied : Outcome::duplicate;
+        item.result = in_doubt_ ? HandlerResult::applied : HandlerResult::duplicate;
         return;
     }
     if (std::optional<Failure> failure = try_handler(item.delivery.event)) {
@@ -348,9 +349,9 @@ void Applier::apply_under_savepoint(Item& item) {
         connection().run(Whose::handler, "ROLLBACK TO SAVEPOINT inbox_event");
         connection().send(Whose::own, "RELEASE SAVEPOINT inbox_event");
         item.failure = std::move(*failure);
-        item.outcome = Outcome::failed;
+        item.result = HandlerResult::failed;
     } else {
-        item.outcome = Outcome::applied;
+        item.result = HandlerResult::applied;
     }
 }
 
@@ -380,7 +381,7 @@ void Applier::end_failures(Items done) {
 
 void Applier::report_failures(std::span<Item> items) {
     for (Item& item : items)
-        if (item.outcome == Outcome::failed && !item.reported)
+        if (item.result == HandlerResult::failed && !item.reported)
             report_failure(item);
 }
 
@@ -431,16 +432,17 @@ void Applier::report_failure(Item& item) {
     item.reported = true;
     shared_.counters.failures++;
     if (dead.text(0, 0) == "t") {
-        item.outcome = Outcome::dead;
+        item.result = HandlerResult::dead;
         shared_.failed.remove(id);
         shared_.counters.dead++;
     } else {
         item.pause = pauses_.after(shared_.failed.add(id) - 1);
     }
-    shared_.log(Level::warning,
-                "event " + id +
-                    (item.outcome == Outcome::dead ? " becomes a dead letter: " : " failed: ") +
-                    item.failure.error + " (SQLSTATE " + item.failure.sqlstate + ")");
+    shared_.log(
+        Level::warning,
+        "event " + id +
+            (item.result == HandlerResult::dead ? " becomes a dead letter: " : " failed: ") +
+            item.failure.error + " (SQLSTATE " + item.failure.sqlstate + ")");
 }
 
 }  // namespace inbox

@@ -32,7 +32,7 @@ class Applier {
     // other.
     Applier(Shared& shared, std::string name);
 
-    // Gives each item an outcome, unless the consumer stops. Throws DatabaseError if waiting cannot
+    // Gives each item a result, unless the consumer stops. Throws DatabaseError if waiting cannot
     // help.
     void apply(std::span<Item> items);
 

@@ -70,7 +70,7 @@ std::vector<Delivery> Dispatcher::finish(std::vector<Item> items) {
         std::vector<Delivery> left;
         std::chrono::milliseconds pause{0};
         for (auto item = begin; item != end; ++item) {
-            if (is_done(item->outcome)) {
+            if (is_done(item->result)) {
                 messages_--;
                 bytes_ -= item->delivery.size;
                 done.push_back(std::move(item->delivery));

@@ -38,7 +38,7 @@ struct Line {
     Clock::time_point held_until{};
 };
 
-enum class Outcome {
+enum class HandlerResult {
     open,       // not known yet, or the consumer stopped before it was
     applied,    // committed
     duplicate,  // was applied before
@@ -47,8 +47,9 @@ enum class Outcome {
     behind,     // an earlier event of its key failed, and it will come again after that one
 };
 // True if the source need not deliver the event again.
-inline bool is_done(Outcome outcome) {
-    return outcome == Outcome::applied || outcome == Outcome::duplicate || outcome == Outcome::dead;
+inline bool is_done(HandlerResult result) {
+    return result == HandlerResult::applied || result == HandlerResult::duplicate ||
+           result == HandlerResult::dead;
 }
 
 struct Failure {
@@ -59,7 +60,7 @@ struct Failure {
 struct Item {
     Delivery delivery;
     std::shared_ptr<Line> line;
-    Outcome outcome = Outcome::open;
+    HandlerResult result = HandlerResult::open;
     Failure failure{};                   // only if it failed
     bool owed = false;                   // its id is committed although it was not handled
     bool reported = false;               // the failure is in the database

@@ -3,15 +3,10 @@
 //
 //   stats                                      inbox::PubSubStats
 //   create_snapshot ID, seek_to_snapshot ID    {}
-//   close_during_receive WAIT                  an array of deliveries
-#include <thread>
-
 #include "inbox/sources/pubsub.hpp"
 #include "source_driver.hpp"
 
 namespace {
-
-using std::chrono::milliseconds;
 
 inbox::PubSubOptions pubsub_options(driver::Options& options) {
     inbox::PubSubOptions o;
@@ -40,8 +35,6 @@ class PubSubDriver : public driver::Driver {
     Json::Value execute(const std::vector<std::string>& f) override {
         if (f[0] == "stats")
             return stats();
-        if (f[0] == "close_during_receive")
-            return close_during_receive(milliseconds(std::stoll(f.at(1))));
         if (f[0] == "create_snapshot")
             source_.create_snapshot(f.at(1));
         else if (f[0] == "seek_to_snapshot")
@@ -49,16 +42,6 @@ class PubSubDriver : public driver::Driver {
         else
             return Driver::execute(f);
         return Json::Value(Json::objectValue);
-    }
-
-    Json::Value close_during_receive(milliseconds wait) {
-        std::thread closer([&] {
-            std::this_thread::sleep_for(milliseconds(200));  // by then it waits
-            source_.close(milliseconds(0));
-        });
-        Json::Value answer = receive(1, wait);
-        closer.join();
-        return answer;
     }
 
     Json::Value stats() const {

@@ -25,6 +25,13 @@ const char* __tsan_default_options() {
 // libcurl may remove a socket from the epoll set after closing it. By then the peer of a test, a
 // thread of the same process, may have a socket of that number. Removing one that is not in the set
 // has no effect.
+//
+// gRPC is not instrumented, so TSan does not see what orders its threads (tests/thread_suppressions).
 const char* __tsan_default_suppressions() {
-    return "race:outbox::CurlLoop::on_socket\n";
+    return "race:outbox::CurlLoop::on_socket\n"
+           "called_from_lib:libgrpc.so\n"
+           "called_from_lib:libgrpc++.so\n"
+           "called_from_lib:libgpr.so\n"
+           "race:libabsl_\n"
+           "race:grpc::internal::\n";
 }

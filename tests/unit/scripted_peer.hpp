@@ -12,12 +12,17 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace outbox {
@@ -46,8 +51,7 @@ class ScriptedPeer {
 
     ~ScriptedPeer() {
         stop_ = true;
-        const std::uint64_t one = 1;
-        [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
+        wake();
         thread_.join();
         close(listener_);
         close(wake_);
@@ -60,41 +64,75 @@ class ScriptedPeer {
         const std::lock_guard lock(mutex_);
         replies_.push_back(std::move(reply));
     }
+    // What each request gets instead, which the peer's thread asks for; nothing: it has to wait, and is
+    // asked for again after ask_again(). It must not call the peer.
+    using Answer = std::function<std::optional<Reply>(const std::string& request)>;
+    void answer_with(Answer answer) {
+        const std::lock_guard lock(mutex_);
+        answer_ = std::move(answer);
+    }
+    void ask_again() { wake(); }
     std::vector<std::string> requests() const {
         const std::lock_guard lock(mutex_);
         return requests_;
     }
+    // Waits until there are more than this many; false: that took too long.
+    bool wait_for_more(std::size_t than, std::chrono::milliseconds limit) const {
+        std::unique_lock lock(mutex_);
+        return arrived_.wait_for(lock, limit, [&] { return requests_.size() > than; });
+    }
     int connections() const { return connections_; }
 
   private:
+    struct Connection {
+        std::string bytes{};    // received and not answered
+        bool is_noted = false;  // the first request in them
+    };
+
+    void wake() {
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
+    }
+
     void serve() {
-        std::map<int, std::string> open;
+        std::map<int, Connection> open;
         while (!stop_) {
             std::vector<pollfd> watched{{listener_, POLLIN, 0}, {wake_, POLLIN, 0}};
-            for (const auto& [fd, bytes] : open)
+            for (const auto& [fd, connection] : open)
                 watched.push_back({fd, POLLIN, 0});
             poll(watched.data(), watched.size(), -1);
+            const bool again = watched[1].revents != 0;
+            std::uint64_t count = 0;
+            if (again && read(wake_, &count, sizeof count) < 0)
+                continue;
             if (watched[0].revents) {
                 open[accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)];
                 connections_++;
             }
             for (std::size_t i = 2; i < watched.size(); i++)
-                if (watched[i].revents && !answer(watched[i].fd, open[watched[i].fd])) {
-                    close(watched[i].fd);
-                    open.erase(watched[i].fd);
+                if (const int fd = watched[i].fd;
+                    (watched[i].revents && !receive(fd, open[fd])) ||
+                    ((watched[i].revents || again) && !answer(fd, open[fd]))) {
+                    close(fd);
+                    open.erase(fd);
                 }
         }
-        for (const auto& [fd, bytes] : open)
+        for (const auto& [fd, connection] : open)
             close(fd);
     }
 
-    // Reads, and answers complete requests. Returns false once the connection is closed.
-    bool answer(int fd, std::string& bytes) {
+    // Returns false once the connection is closed.
+    static bool receive(int fd, Connection& connection) {
         char buffer[65536];
         const ssize_t size = recv(fd, buffer, sizeof buffer, 0);
-        if (size <= 0)
-            return false;
-        bytes.append(buffer, static_cast<std::size_t>(size));
+        if (size > 0)
+            connection.bytes.append(buffer, static_cast<std::size_t>(size));
+        return size > 0;
+    }
+
+    // Answers complete requests. Returns false once the connection is closed.
+    bool answer(int fd, Connection& connection) {
+        std::string& bytes = connection.bytes;
         while (true) {
             const std::size_t head = bytes.find("\r\n\r\n");
             if (head == std::string::npos)
@@ -103,16 +141,13 @@ class ScriptedPeer {
             const std::size_t body = std::stoul(bytes.substr(field + 16));
             if (bytes.size() < head + 4 + body)
                 return true;
-            Reply reply;
-            {
-                const std::lock_guard lock(mutex_);
-                requests_.push_back(bytes.substr(0, head + 4 + body));
-                if (!replies_.empty()) {
-                    reply = std::move(replies_.front());
-                    replies_.pop_front();
-                }
-            }
+            const std::optional<Reply> next = reply_to(bytes.substr(0, head + 4 + body),
+                                                       std::exchange(connection.is_noted, true));
+            if (!next)
+                return true;
+            const Reply& reply = *next;
             bytes.erase(0, head + 4 + body);
+            connection.is_noted = false;
             const std::size_t step = reply.byte_by_byte ? 1 : reply.bytes.size();
             const int one = 1;
             setsockopt(fd, IPPROTO_TCP, 1 /* TCP_NODELAY */, &one, sizeof one);
@@ -124,11 +159,27 @@ class ScriptedPeer {
         }
     }
 
+    std::optional<Reply> reply_to(const std::string& request, bool is_noted) {
+        const std::lock_guard lock(mutex_);
+        if (!is_noted)
+            requests_.push_back(request);
+        arrived_.notify_all();
+        if (answer_)
+            return answer_(request);
+        if (replies_.empty())
+            return Reply();
+        Reply reply = std::move(replies_.front());
+        replies_.pop_front();
+        return reply;
+    }
+
     int listener_ = -1;
     int wake_ = -1;
     int port_ = 0;
     mutable std::mutex mutex_;
+    mutable std::condition_variable arrived_;
     std::deque<Reply> replies_;
+    Answer answer_;
     std::vector<std::string> requests_;
     std::atomic<int> connections_{0};
     std::atomic<bool> stop_{false};

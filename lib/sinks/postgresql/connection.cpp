@@ -312,6 +312,10 @@ void PostgresqlConnection::read() {
         take_error();
         return;
     }
+    // libpq goes on reading for as long as more comes, up to the end of a message.
+    count_bytes(true);
+    if (!failure_.empty())
+        return;
     while (PGnotify* notification = PQnotifies(connection_))
         PQfreemem(notification);
     flush();
@@ -319,14 +323,14 @@ void PostgresqlConnection::read() {
 
 // libpq does not say how much it has read, and it keeps rows, parameters and partial messages. The
 // kernel knows how much has arrived: with TCP in total, with a Unix socket the part not yet read.
-void PostgresqlConnection::count_bytes() {
+void PostgresqlConnection::count_bytes(bool has_read) {
     const int socket = PQsocket(connection_);
     tcp_info info{};
     socklen_t size = sizeof info;
     int waiting = 0;
     if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
         received_ = info.tcpi_bytes_received;
-    else if (ioctl(socket, FIONREAD, &waiting) == 0)
+    else if (!has_read && ioctl(socket, FIONREAD, &waiting) == 0)
         received_ += static_cast<std::uint64_t>(waiting);
     if (received_ < counted_to_)  // libpq tried the next address of the host
         counted_to_ = 0;

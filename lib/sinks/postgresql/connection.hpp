@@ -78,7 +78,7 @@ class PostgresqlConnection {
     void ask_for_danger();
     void take_danger();
     void read();
-    void count_bytes();
+    void count_bytes(bool has_read = false);
     void watch(int descriptor, std::uint32_t events);
     void rewatch(std::uint32_t events);
     void unwatch() noexcept;

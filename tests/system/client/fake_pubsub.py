@@ -28,7 +28,6 @@ from google import pubsub_v1  # noqa: E402
 from google.protobuf import any_pb2, empty_pb2  # noqa: E402
 from grpc_status import rpc_status as rich_status  # noqa: E402
 
-SUBSCRIPTION = "projects/p/subscriptions/sub"
 SERVICE = "google.pubsub.v1.Subscriber"
 
 
@@ -66,7 +65,6 @@ class FakeStream:
         self.context = context
         self.requests: list[Request] = []
         self.outgoing: queue.Queue[Any] = queue.Queue()
-        self.sent = 0  # taken from the queue by gRPC
         self.closed = threading.Event()  # by the client, or by end()
 
     @property
@@ -98,7 +96,6 @@ class FakeStream:
                 if response.code != "OK":
                     response.abort(self.context)
                 return
-            self.sent += 1
             yield response
 
     def read(self, requests: Iterator[Any]) -> None:

@@ -7,13 +7,12 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from cluster import Installation
 from processes import end_process
 from receiver import Request
-from sinks.fault_proxy import Answer, FaultProxy
+from sinks.fault_proxy import FaultProxy
 from sinks.servers import Server
 from waiting import wait_until
 
@@ -87,35 +86,6 @@ class Queue:
 
 def as_attributes(values: dict[str, str]) -> dict[str, Any]:
     return {name: {"DataType": "String", "StringValue": value} for name, value in values.items()}
-
-
-def error(status: int, code: str) -> Answer:
-    body = {"__type": f"com.amazonaws.sqs#{code}", "message": "as the test wants it"}
-    return Answer(status, [("Content-Type", "application/x-amz-json-1.0")], json.dumps(body).encode())
-
-
-def entry_fails(number: int, code: str, *, for_good: bool) -> Callable[[Request, Answer], Answer]:
-    """Marks an entry of a batch as failed, whatever the server did."""
-
-    def change(request: Request, answered: Answer) -> Answer:
-        document = json.loads(answered.body)
-        id = request.json()["Entries"][number]["Id"]
-        document["Successful"] = [entry for entry in document.get("Successful", []) if entry["Id"] != id]
-        document["Failed"] = [{"Id": id, "Code": code, "SenderFault": for_good, "Message": "not this one"}]
-        return answered.with_body(json.dumps(document).encode())
-
-    return change
-
-
-def without_entry(number: int) -> Callable[[Request], Request]:
-    """Keeps this entry from the server."""
-
-    def change(request: Request) -> Request:
-        document = request.json()
-        del document["Entries"][number]
-        return replace(request, body=json.dumps(document).encode())
-
-    return change
 
 
 class SqsSource:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from waiting import stays, wait_until
+from waiting import stays
 
 from .conftest import Consume
 from .consumer import Target
@@ -213,23 +213,6 @@ def test_a_constraint_that_is_checked_at_commit(target: Target, consume: Consume
     assert (state["applied"], state["dead"]) == (119, 1)
     assert target.value("SELECT version FROM inbox.dead_message") == 70
     assert target.dead_letters()[0][2] == "23503"
-
-
-@pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
-def test_conflicts_are_charged_to_no_event(target: Target, consume: Consume, sqlstate: str) -> None:
-    consumer = consume(connections=1, max_attempts=1)
-    consumer.deliver("", 1)
-    consumer.wait_for("the first event", acked=1)
-    bad = "00000000-0000-4000-8000-000000000002"
-    target.poison(bad, sqlstate)
-    before = target.attempts()  # ten in a row would count as its failure
-    consumer.deliver("a", event_id=bad)
-    ids = consumer.deliver("b", 5)
-    wait_until(target.attempts, lambda seen: seen >= before + 3, what="it to be tried again and again")
-    target.cure()
-    state = consumer.wait_for("all to be applied", acked=7)
-    assert (state["failures"], state["dead"]) == (0, 0)
-    assert set(ids) < set(target.applied())
 
 
 # -------------------------------------------------------------------------------------------------

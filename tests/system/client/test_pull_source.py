@@ -122,23 +122,6 @@ def test_a_dead_letter_lets_the_rest_of_its_key_go_on(producer: Producer, target
     consumer.stop()
 
 
-def test_leases_are_extended_while_a_handler_is_at_work(producer: Producer, target: Target, consume: Consume) -> None:
-    with target.connect() as blocker:
-        blocker.execute("BEGIN")
-        blocker.execute("LOCK applied")
-        ids = producer.enqueue("a", 3)
-        consumer = pull(consume, producer, lease=3000)
-        consumer.wait_for("them to be received", received=3)
-        first = producer.database.value("SELECT max(locked_until) FROM outbox.lease")
-        outlived = "SELECT clock_timestamp() > %s + interval '0.5 s'"
-        wait_until(lambda: producer.database.value(outlived, (first,)), what="the lease to outlive its first end")
-        assert len(producer.leases()) == 1
-        blocker.execute("COMMIT")
-    target.wait_applied(ids)
-    producer.wait_settled()
-    assert consumer.stop()["received"] == 3
-
-
 def test_what_a_killed_consumer_held_goes_to_another(producer: Producer, target: Target, consume: Consume) -> None:
     with target.connect() as blocker:
         blocker.execute("BEGIN")

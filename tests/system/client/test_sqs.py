@@ -13,16 +13,13 @@ import pytest
 
 from cluster import Installation
 from database import Database
-from receiver import answer, reset
+from receiver import reset
 from sinks import servers
-from sinks.fault_proxy import reply
 from sinks.servers import Server
-from waiting import SECOND, Stopwatch, stays, wait_until
+from waiting import SECOND, Stopwatch, wait_until
 
 from .consumer import Target
-from .sqs_source import (
-    REGION, Queue, SqsSource, as_attributes, calls, entry_fails, error, payloads, without_entry,
-)  # fmt: skip
+from .sqs_source import REGION, Queue, SqsSource, as_attributes, calls, payloads
 
 servers.add_clients_to_path()
 
@@ -139,17 +136,6 @@ def test_the_queue_may_be_given_by_its_url(queue: Queue, make_source: MakeSource
 # -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_acknowledged_is_deleted(queue: Queue, make_source: MakeSource) -> None:
-    queue.send(*(str(n) for n in range(25)))
-    source = make_source(queue, pollers=3)
-    received = source.receive(25)
-    assert sorted(payloads(received), key=int) == [str(n) for n in range(25)]
-    source.ack(*received)
-    queue.wait_empty()
-    entries = [len(request.json()["Entries"]) for request in queue.requests("DeleteMessageBatch")]
-    assert sorted(entries) == [5, 10, 10]
-
-
 def test_what_is_given_back_comes_again_at_once(queue: Queue, make_source: MakeSource) -> None:
     queue.send("x")
     source = make_source(queue, visibility=3600)
@@ -184,54 +170,6 @@ def test_a_group_of_one_event_is_not_an_ordering_key(fifo: Queue, make_source: M
     assert (delivery["event_id"], delivery["key"]) == (id, "")
 
 
-@pytest.mark.parametrize("outcome", ["done", "not done"])
-def test_a_deletion_that_failed_is_repeated(queue: Queue, make_source: MakeSource, outcome: str) -> None:
-    queue.send("1", "2", "3")
-    source = make_source(queue)
-    received = source.receive(3)
-    change = without_entry(1) if outcome == "not done" else lambda request: request
-    fails = entry_fails(1, "InternalError", for_good=False)
-    queue.proxy.on(calls("DeleteMessageBatch"), queue.proxy.changed(change, fails), times=1)
-    source.ack(*received)
-    queue.wait_empty()
-    first, second = queue.wait_for_requests("DeleteMessageBatch", 2)
-    assert second.json()["Entries"][0]["ReceiptHandle"] == first.json()["Entries"][1]["ReceiptHandle"]
-    assert len(second.json()["Entries"]) == 1
-
-
-def test_a_deletion_that_is_refused_is_not_repeated(queue: Queue, make_source: MakeSource) -> None:
-    queue.send("1")
-    source = make_source(queue)
-    (delivery,) = source.receive(1)
-    fails = entry_fails(0, "ReceiptHandleIsInvalid", for_good=True)
-    queue.proxy.on(calls("DeleteMessageBatch"), queue.proxy.changed(lambda r: r, fails))
-    source.ack(delivery)
-    wait_until(
-        source.log, lambda log: "could not be deleted, and will come again: ReceiptHandleIsInvalid" in log,
-        what="the source to say so",
-    )  # fmt: skip
-    source.close()
-    assert len(queue.requests("DeleteMessageBatch")) == 1
-
-
-@pytest.mark.parametrize("fault", ["request", "answer", "500", "throttled"])
-def test_requests_that_settle_are_repeated(queue: Queue, make_source: MakeSource, fault: str) -> None:
-    queue.send("1")
-    source = make_source(queue)
-    (delivery,) = source.receive(1)
-    proxy = queue.proxy
-    behave = {
-        "request": reset,
-        "answer": proxy.taken_then(reset),
-        "500": answer(500),
-        "throttled": reply(error(400, "RequestThrottled")),
-    }[fault]
-    proxy.on(calls("DeleteMessageBatch"), behave, times=2)
-    source.ack(delivery)
-    queue.wait_for_requests("DeleteMessageBatch", 3)
-    queue.wait_empty()
-
-
 # -------------------------------------------------------------------------------------------------
 # Claims
 # -------------------------------------------------------------------------------------------------
@@ -245,27 +183,6 @@ def test_what_is_held_is_extended(queue: Queue, make_source: MakeSource) -> None
     assert queue.receive() == []
     (other,) = source.receive(1)
     source.ack(delivery, other)
-    queue.wait_empty()
-
-
-def test_what_is_settled_is_not_extended(queue: Queue, make_source: MakeSource) -> None:
-    queue.send("1", "2")
-    source = make_source(queue, visibility=4)
-    done, held = source.receive(2)
-    source.ack(done)
-    before = len(queue.requests("ChangeMessageVisibilityBatch")) + 1  # one may be on its way
-    requests = queue.wait_for_requests("ChangeMessageVisibilityBatch", before + 2)
-    assert {len(request.json()["Entries"]) for request in requests[before:]} == {1}
-
-
-def test_an_extension_that_failed_is_repeated_in_time(queue: Queue, make_source: MakeSource) -> None:
-    queue.send("1")
-    source = make_source(queue, visibility=8)
-    (delivery,) = source.receive(1)
-    queue.proxy.on(calls("ChangeMessageVisibilityBatch"), answer(500), times=3)
-    queue.wait_for_requests("ChangeMessageVisibilityBatch", 5)  # the fourth is in time, the fifth behind the end
-    assert queue.receive() == []
-    source.ack(delivery)
     queue.wait_empty()
 
 
@@ -300,54 +217,9 @@ def test_close_does_not_wait_for_polls(queue: Queue, make_source: MakeSource) ->
     queue.wait_empty()
 
 
-def test_close_has_a_limit(queue: Queue, make_source: MakeSource) -> None:
-    queue.send("1")
-    source = make_source(queue)
-    source.receive(1)
-    gate = queue.proxy.hold_answers()
-    watch = Stopwatch()
-    source.close(0.5)
-    assert watch.seconds < 5 * SECOND
-    assert "1 messages could not be settled before the end" in source.log()
-    gate.open()
-
-
-def test_polls_ask_for_no_more_than_is_wanted(queue: Queue, make_source: MakeSource) -> None:
-    queue.send(*(str(n) for n in range(30)))
-    source = make_source(queue, pollers=2)
-    requests = queue.wait_for_requests("ReceiveMessage", 2)
-    stays(lambda: len(queue.requests("ReceiveMessage")), len(requests), seconds=1, what="polls")
-    assert len(source.receive(20, most=10)) == 20  # what is polled for then may come at once
-    assert len(source.receive(10, most=10)) == 10
-
-
-def test_polls_go_side_by_side(queue: Queue, make_source: MakeSource) -> None:
-    gate = queue.proxy.hold_answers()
-    make_source(queue, pollers=5, queue=queue.url.replace(str(queue.server.port), str(queue.proxy.port)))
-    queue.wait_for_requests("ReceiveMessage", 5)
-    gate.open()
-
-
 # -------------------------------------------------------------------------------------------------
 # Failures
 # -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fault", ["request", "answer", "500", "throttled", "nonsense"])
-def test_polls_are_repeated(queue: Queue, make_source: MakeSource, fault: str) -> None:
-    behave = {
-        "request": reset,
-        "answer": queue.proxy.taken_then(reset),
-        "500": answer(500),
-        "throttled": reply(error(400, "ThrottlingException")),
-        "nonsense": answer(200, [], b"<html>"),
-    }[fault]
-    queue.proxy.on(calls("ReceiveMessage"), behave, times=5)
-    source = make_source(queue)
-    queue.wait_for_requests("ReceiveMessage", 6)
-    queue.send("1")
-    assert payloads(source.receive(1)) == ["1"]
-    assert f'cannot receive from queue "{queue.name}"' in source.log()
 
 
 def test_a_poll_whose_answer_was_lost_is_repeated_as_the_same(
@@ -387,74 +259,6 @@ def test_a_queue_that_does_not_exist(queue: Queue, make_source: MakeSource) -> N
     failed = source.command("open")
     assert not failed["transient"]
     assert 'cannot find queue "nowhere": HTTP 400' in failed["error"]
-
-
-@pytest.mark.parametrize("worked", [False, True])
-def test_a_lost_permission_is_retried(queue: Queue, make_source: MakeSource, worked: bool) -> None:
-    """At the start it is an error that ends the source; later it may be temporary."""
-    denied = reply(error(403, "AccessDenied"))
-    if not worked:
-        queue.proxy.on(calls("ReceiveMessage"), denied)
-    source = make_source(queue)
-    if worked:
-        queue.wait_for_requests("ReceiveMessage", 2)
-        queue.proxy.on(calls("ReceiveMessage"), denied)
-    failed = source.receive_error()
-    assert failed["transient"] == worked
-    assert "AccessDenied: as the test wants it" in failed["error"]
-    assert "s3cret" not in failed["error"] + source.log()
-
-    queue.proxy.forget_rules()
-    source.open()
-    queue.send("1")
-    assert payloads(source.receive(1)) == ["1"]
-
-
-def test_what_was_received_survives_an_error(queue: Queue, make_source: MakeSource) -> None:
-    queue.send("1")
-    source = make_source(queue, visibility=2)
-    (delivery,) = source.receive(1)
-    queue.proxy.on(calls("ReceiveMessage"), reply(error(403, "AccessDenied")))
-    assert source.receive_error()["transient"]
-    queue.wait_for_requests("ChangeMessageVisibilityBatch", 3)
-    source.ack(delivery)
-    queue.wait_empty()
-
-
-def test_without_keys(queue: Queue, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    source = make_source(queue, opened=False, access_key_id="", secret_access_key="")
-    failed = source.command("open")
-    assert failed["transient"] and "no AWS credentials: none in the user mapping" in failed["error"]
-
-
-def test_sqs_cannot_go_back(queue: Queue, make_source: MakeSource) -> None:
-    failed = make_source(queue).command("seek", 0)
-    assert not failed["transient"] and "outbox.replay()" in failed["error"]
-
-
-@pytest.mark.parametrize(
-    "options, complaint",
-    [
-        ({"queue": ""}, "no queue is given"),
-        ({"region": ""}, "no region is given"),
-        ({"region": "a b"}, "region is not a valid name"),
-        ({"account": "1234"}, "account must be twelve digits"),
-        ({"queue": "http://127.0.0.1/"}, "is not the URL of a queue"),
-        ({"pollers": 0}, "pollers must be 1 to 100"),
-        ({"visibility": 1}, "visibility must be"),
-        ({"poll": 21}, "poll must be"),
-        ({"retry_base": 0}, "retry_base must be"),
-    ],
-)
-def test_options_that_make_no_sense(
-    queue: Queue, make_source: MakeSource, options: dict[str, object], complaint: str
-) -> None:
-    source = make_source(queue, opened=False, **options)
-    source.process.communicate()
-    assert source.process.returncode == 1
-    assert complaint in source.log()
 
 
 # -------------------------------------------------------------------------------------------------

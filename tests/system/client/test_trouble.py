@@ -43,18 +43,6 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(target: Target, consume: Con
     assert target.applied()[1:] == ids
 
 
-def test_a_commit_that_never_arrived_is_made_again(target: Target, consume: Consume, proxy: TcpProxy) -> None:
-    consumer = consume(conninfo=through(target, proxy), connections=1)
-    consumer.deliver("a")
-    consumer.wait_for("the first event", acked=1)
-    proxy.lose_requests(1)
-    ids = consumer.deliver("a", 3, first=2)
-    state = consumer.wait_for("the others", acked=4)
-    assert state["in_doubt"] == 1, consumer.log()
-    assert (state["applied"], state["nacked"]) == (4, [])
-    assert target.applied()[1:] == ids
-
-
 def test_a_commit_that_is_still_under_way_is_waited_for(target: Target, consume: Consume, proxy: TcpProxy) -> None:
     """The connection breaks while the old transaction waits in its COMMIT, which then succeeds."""
     consumer = consume(conninfo=through(target, proxy), connections=1)
@@ -112,15 +100,6 @@ def test_the_server_goes_and_comes_back(make_cluster: MakeCluster, consume: Cons
     target.wait_applied(ids)
 
 
-def test_a_server_that_is_never_there_does_not_keep_it_from_stopping(target: Target, consume: Consume) -> None:
-    consumer = consume(conninfo="host=127.0.0.1 port=1", retry_base=60_000, retry_max=60_000)
-    consumer.deliver("a", 3)
-    consumer.wait_for("them to be received", received=3)
-    watch = Stopwatch()
-    assert consumer.stop()["acked"] == []
-    assert watch.seconds < 5 * SECOND
-
-
 @pytest.mark.parametrize(
     "spoil, says",
     [
@@ -139,26 +118,6 @@ def test_errors_that_waiting_cannot_repair_end_the_consumer(target: Target, cons
     consumer.wait_logged("run() threw: ")
     assert consumer.wait_ended() == 3
     assert says in consumer.log()
-
-
-def test_a_handler_that_lacks_a_right_is_no_reason_to_end(target: Target, consume: Consume) -> None:
-    target.execute(f"REVOKE INSERT ON applied FROM {target.role}")
-    consumer = consume(max_attempts=2)
-    consumer.deliver("a")
-    state = consumer.wait_for("it to be given up", dead=1, acked=1)
-    assert target.dead_letters()[0][2] == "42501"
-    consumer.stop()
-
-
-def test_a_full_disk_is_charged_to_no_event(target: Target, consume: Consume) -> None:
-    consumer = consume(max_attempts=1)
-    bad = "00000000-0000-4000-8000-000000000002"
-    target.poison(bad, "53100")
-    consumer.deliver("a", event_id=bad)
-    wait_until(target.attempts, lambda seen: seen >= 3, what="it to be tried again and again")
-    target.cure()
-    state = consumer.wait_for("it to be applied", acked=1)
-    assert (state["failures"], state["dead"]) == (0, 0)
 
 
 def test_statements_that_must_be_prepared_again(target: Target, consume: Consume) -> None:
@@ -186,13 +145,6 @@ def test_a_source_that_fails_is_opened_again(target: Target, consume: Consume, f
     ids = consumer.deliver("a", 5)
     consumer.wait_for("all to be acknowledged", acked=5, source_reconnects=1)
     assert target.applied() == ids
-
-
-def test_a_source_that_fails_for_good_ends_it(consume: Consume) -> None:
-    consumer = consume()
-    consumer.command("fail_receive", 1, "for good")
-    consumer.wait_logged("run() threw: scripted")
-    assert consumer.wait_ended() == 3
 
 
 def test_a_reset_is_carried_out(target: Target, consume: Consume) -> None:

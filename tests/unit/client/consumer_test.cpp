@@ -99,6 +99,27 @@ TEST_F(ConsumerTest, ASourceErrorThatIsNotTransientEndsRun) {
     EXPECT_THROW(make()->run(), SourceError);
 }
 
+TEST_F(ConsumerTest, ASourceThatCannotGoOnEndsRun) {
+    script->fail_receive(1, "no more", false);
+    EXPECT_THROW(make()->run(), SourceError);
+}
+
+TEST_F(ConsumerTest, APauseDoesNotKeepItFromStopping) {
+    options.retry_base = options.retry_max = std::chrono::hours{1};
+    std::atomic<int> attempts = 0;
+    const auto consumer = make([&] {
+        attempts++;
+        return nowhere();
+    });
+    std::thread runner([&] { consumer->run(); });
+    script->deliver(delivery("a", 1).event);
+    while (attempts < 1 || consumer->metrics().received < 1)
+        std::this_thread::yield();
+    consumer->stop();
+    runner.join();
+    EXPECT_THAT(script->acked(), IsEmpty());
+}
+
 TEST_F(ConsumerTest, ASourceThatFailsIsOpenedAgain) {
     script->fail_open(3);
     const auto consumer = make();

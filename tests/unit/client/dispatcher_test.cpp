@@ -23,9 +23,9 @@ std::vector<std::string> names(const std::vector<Item>& items) {
     return names;
 }
 
-std::vector<Item> all(std::vector<Item> items, Outcome outcome) {
+std::vector<Item> all(std::vector<Item> items, HandlerResult result) {
     for (Item& item : items)
-        item.outcome = outcome;
+        item.result = result;
     return items;
 }
 
@@ -48,7 +48,7 @@ TEST_F(DispatcherTest, AKeyIsWithOneWorkerAtATime) {
     EXPECT_THAT(names(first), ElementsAre("a1"));
     EXPECT_THAT(names(dispatcher.take(10)), ElementsAre("b1"));
     add({delivery("a", 3)});
-    EXPECT_THAT(message_ids(dispatcher.finish(all(std::move(first), Outcome::applied))),
+    EXPECT_THAT(message_ids(dispatcher.finish(all(std::move(first), HandlerResult::applied))),
                 ElementsAre("a1"));
     EXPECT_THAT(names(dispatcher.take(10)), ElementsAre("a2", "a3"));
 }
@@ -63,9 +63,9 @@ TEST_F(DispatcherTest, AFailedEventGoesBackWithAllBehindIt) {
     add({delivery("a", 1), delivery("a", 2), delivery("a", 3), delivery("b", 1)});
     auto items = dispatcher.take(10);
     add({delivery("a", 4)});
-    items[0].outcome = items[3].outcome = Outcome::applied;
-    items[1].outcome = Outcome::failed;
-    items[2].outcome = Outcome::behind;
+    items[0].result = items[3].result = HandlerResult::applied;
+    items[1].result = HandlerResult::failed;
+    items[2].result = HandlerResult::behind;
     EXPECT_THAT(message_ids(dispatcher.finish(std::move(items))), ElementsAre("a1", "b1"));
     add({delivery("a", 5)});
     EXPECT_THAT(message_ids(dispatcher.take_held(Clock::now())),
@@ -79,7 +79,7 @@ TEST_F(DispatcherTest, AFailedEventGoesBackWithAllBehindIt) {
 TEST_F(DispatcherTest, AFailedEventIsHeldForItsPause) {
     add({delivery("a", 1)});
     auto items = dispatcher.take(10);
-    items[0].outcome = Outcome::failed;
+    items[0].result = HandlerResult::failed;
     items[0].pause = milliseconds{60'000};
     dispatcher.finish(std::move(items));
     EXPECT_THAT(dispatcher.take_held(Clock::now()), IsEmpty());
@@ -92,16 +92,16 @@ TEST_F(DispatcherTest, RoomComesBackBelowFourFifths) {
     for (int i = 0; i < 10; i++)
         add({delivery("", i)});
     EXPECT_EQ(room(), 0u);
-    dispatcher.finish(all(dispatcher.take(2), Outcome::applied));
+    dispatcher.finish(all(dispatcher.take(2), HandlerResult::applied));
     EXPECT_EQ(room(), 0u);
-    dispatcher.finish(all(dispatcher.take(1), Outcome::duplicate));
+    dispatcher.finish(all(dispatcher.take(1), HandlerResult::duplicate));
     EXPECT_EQ(room(), 3u);
 }
 
 TEST_F(DispatcherTest, BytesCountAsWell) {
     add({delivery("", 1, 5000)});
     EXPECT_EQ(room(), 0u);
-    dispatcher.finish(all(dispatcher.take(10), Outcome::dead));
+    dispatcher.finish(all(dispatcher.take(10), HandlerResult::dead));
     EXPECT_EQ(room(), 10u);
 }
 
@@ -110,7 +110,7 @@ TEST_F(DispatcherTest, TakeAllWaitsForWorkers) {
     auto items = dispatcher.take(1);
     std::vector<Delivery> everything;
     EXPECT_FALSE(dispatcher.take_all(milliseconds{1}, everything));
-    dispatcher.finish(all(std::move(items), Outcome::applied));
+    dispatcher.finish(all(std::move(items), HandlerResult::applied));
     EXPECT_TRUE(dispatcher.take_all(milliseconds{1}, everything));
     EXPECT_THAT(message_ids(everything), testing::UnorderedElementsAre("a2", "b1"));
     EXPECT_EQ(dispatcher.messages(), 0u);
@@ -143,7 +143,7 @@ TEST(DispatcherThreads, KeepTheOrderOfKeys) {
                     EXPECT_EQ(item.delivery.message_id, key + std::to_string(done[key]++));
                 }
                 finished += static_cast<int>(
-                    dispatcher.finish(all(std::move(items), Outcome::applied)).size());
+                    dispatcher.finish(all(std::move(items), HandlerResult::applied)).size());
                 if (finished == count)
                     dispatcher.stop();
             }
