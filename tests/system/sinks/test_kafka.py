@@ -36,10 +36,10 @@ def kafka(database: Database, make_sink: MakeSink) -> KafkaSink:
 
 
 def add_destination(sink: KafkaSink, listener: str, mapping: dict[str, str], **options: str) -> None:
-    """By way of another listener."""
+    """By way of another listener. A login takes its time on a machine that is busy."""
     scheme = "kafkas" if listener in ("tls", "mutual") else "kafka"
     url = f"{scheme}://127.0.0.1:{sink.broker.ports[listener]}"
-    sink.database.add_destination("d", url, **{**sink.options(), **options})
+    sink.database.add_destination("d", url, **{**sink.options(), "connect_timeout": "30s", **options})
     if mapping:
         pairs = ", ".join(f"{name} '{value}'" for name, value in mapping.items())
         sink.database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({pairs})")
