@@ -36,7 +36,8 @@ elif [ "${suites[0]}" = --stress ]; then
 fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
-    python3-pytest python3-pytest-xdist python3-psycopg procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler
+    python3-pytest python3-pytest-xdist python3-psycopg procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler \
+    librdkafka-dev
 
 results=$(mktemp -d)
 beside=() # background processes
@@ -153,6 +154,7 @@ install_servers() {
         say "could not build the front of pstest"
     installed requirements.txt || install_python || say "could not install moto and the clients"
     installed elasticmq/pom.xml || install_elasticmq || say "could not install ElasticMQ"
+    installed kafka/pom.xml || install_kafka || say "could not install Kafka"
     { installed debezium/pom.xml && installed debezium/Reader.java; } || install_debezium ||
         say "could not install Debezium"
 }
@@ -180,6 +182,13 @@ install_elasticmq() {
     mvn -q -B -f "$repository/tests/elasticmq/pom.xml" dependency:copy-dependencies \
         -DoutputDirectory="$build/servers/elasticmq" >&2 &&
         cp "$repository/tests/elasticmq/pom.xml" "$build/servers/elasticmq"
+}
+
+install_kafka() {
+    rm -rf "$build/servers/kafka"
+    mvn -q -B -f "$repository/tests/kafka/pom.xml" dependency:copy-dependencies \
+        -DincludeScope=runtime -DoutputDirectory="$build/servers/kafka" >&2 &&
+        cp "$repository/tests/kafka/pom.xml" "$build/servers/kafka"
 }
 
 install_debezium() {

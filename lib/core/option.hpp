@@ -56,7 +56,7 @@ struct OptionSpec {
     OptionPlace place = OptionPlace::server;
     OptionType type = OptionType::text;
     std::int64_t max = 0;                       // largest valid number
-    std::array<std::string_view, 4> choices{};  // valid choices; unused elements are empty
+    std::array<std::string_view, 5> choices{};  // valid choices; unused elements are empty
     std::string_view unit{};                    // of a number
     std::string_view range{};                   // valid values, as far as the type does not say
     // A value, or the name of the setting that is the default, such as "outbox.max_attempts". Empty

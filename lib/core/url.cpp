@@ -29,7 +29,34 @@ static bool is_scheme(std::string_view text) {
            });
 }
 
-Result<Url> Url::parse(std::string_view text) {
+// Takes "host:port" apart. nullptr, or what is wrong with it.
+static const char* parse_host(std::string_view text, std::string& host, std::string& port) {
+    std::size_t end_of_host = text.find(':');
+    if (!text.empty() && text.front() == '[') {
+        const std::size_t bracket = text.find(']');
+        if (bracket == std::string_view::npos)
+            return "its IPv6 address is not closed";
+        host = text.substr(1, bracket - 1);
+        end_of_host = bracket + 1;
+        if (end_of_host < text.size() && text[end_of_host] != ':')
+            return "its host is malformed";
+    } else {
+        auto decoded = percent_decoded(text.substr(0, end_of_host));
+        if (!decoded || has_control_character(*decoded))
+            return "its host is badly encoded";
+        host = *decoded;
+    }
+    if (end_of_host < text.size()) {
+        const std::string_view digits = text.substr(end_of_host + 1);
+        const auto number = parse_integer(digits);
+        if (!number || *number < 1 || *number > 65535)
+            return "its port is not a number from 1 to 65535";
+        port = digits;
+    }
+    return nullptr;
+}
+
+Result<Url> Url::parse(std::string_view text, Hosts hosts) {
     for (char c : text)
         if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f || c == '"' || c == '<' || c == '>')
             return malformed("it contains blanks or control characters");
@@ -77,28 +104,19 @@ Result<Url> Url::parse(std::string_view text) {
         if (!url.user || has_control_character(*url.user))
             return malformed("its user is badly encoded");
     }
-    std::size_t end_of_host = authority.find(':');
-    if (!authority.empty() && authority.front() == '[') {
-        const std::size_t bracket = authority.find(']');
-        if (bracket == std::string_view::npos)
-            return malformed("its IPv6 address is not closed");
-        url.host = authority.substr(1, bracket - 1);
-        end_of_host = bracket + 1;
-        if (end_of_host < authority.size() && authority[end_of_host] != ':')
-            return malformed("its host is malformed");
-    } else {
-        auto host = percent_decoded(authority.substr(0, end_of_host));
-        if (!host || has_control_character(*host))
-            return malformed("its host is badly encoded");
-        url.host = *host;
-    }
-    if (end_of_host < authority.size()) {
-        const std::string_view port = authority.substr(end_of_host + 1);
-        const auto number = parse_integer(port);
-        if (!number || *number < 1 || *number > 65535)
-            return malformed("its port is not a number from 1 to 65535");
-        url.port = port;
-    }
+    bool first = true;
+    do {
+        const std::string_view one =
+            hosts == Hosts::list ? authority.substr(0, authority.find(',')) : authority;
+        authority.remove_prefix(std::min(authority.size(), one.size() + 1));
+        if (!first)
+            url.further_hosts.emplace_back();
+        auto& host = first ? url.host : url.further_hosts.back().first;
+        auto& port = first ? url.port : url.further_hosts.back().second;
+        if (const char* why = parse_host(one, host, port))
+            return malformed(why);
+        first = false;
+    } while (!authority.empty());
     return url;
 }
 

@@ -17,12 +17,16 @@ struct Url {
     bool has_password = false;        // whether it has one; the password itself is never kept
     std::string host;                 // percent-decoded; an IPv6 address without its brackets
     std::string port;                 // digits, or empty
-    std::string path;                 // as written, with its leading slash, or empty
+    // Hosts and ports after the first one, if the scheme allows a list.
+    std::vector<std::pair<std::string, std::string>> further_hosts;
+    std::string path;  // as written, with its leading slash, or empty
     std::vector<std::pair<std::string, std::string>> query;  // percent-decoded
+
+    enum class Hosts { one, list };  // list: "host:port,host:port"
 
     // Returns an error for text that is not a URL, and for characters that could break out of a
     // request line.
-    static Result<Url> parse(std::string_view text);
+    static Result<Url> parse(std::string_view text, Hosts hosts = Hosts::one);
 };
 
 }  // namespace outbox

@@ -116,10 +116,11 @@ Error unknown_scheme(const std::string& scheme) {
 
 // The URL selects the sink, and the sink decides which options are valid.
 std::optional<Error> apply_url(Destination& destination, const std::string& text) {
-    Result<Url> url = Url::parse(text);
+    destination.sink = sink_of_url(text);
+    Result<Url> url =
+        Url::parse(text, destination.sink != nullptr ? destination.sink->hosts : Url::Hosts::one);
     if (!url)
         return url.error();
-    destination.sink = sink_of_url(text);
     if (destination.sink == nullptr)
         return unknown_scheme(url.value().scheme);
     if (url.value().has_password)

@@ -1,6 +1,7 @@
 // The list of all sinks. Outside of the folder of a sink, only this file names it.
 #include "sinks/aws/options.hpp"
 #include "sinks/http/options.hpp"
+#include "sinks/kafka/options.hpp"
 #include "sinks/null/options.hpp"
 #include "sinks/postgresql/options.hpp"
 #include "sinks/pubsub/options.hpp"
@@ -11,8 +12,8 @@ namespace outbox {
 
 std::span<const SinkDeclaration* const> all_sinks() noexcept {
     static constexpr const SinkDeclaration* sinks[] = {
-        &null_declaration, &http_declaration, &postgresql_declaration, &pubsub_declaration,
-        &sqs_declaration,  &sns_declaration,  &pull_declaration};
+        &null_declaration,   &http_declaration, &postgresql_declaration, &kafka_declaration,
+        &pubsub_declaration, &sqs_declaration,  &sns_declaration,        &pull_declaration};
     return sinks;
 }
 

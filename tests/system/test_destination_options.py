@@ -19,6 +19,7 @@ from database import Database
 PAGES = {
     "http": "http.md",
     "postgresql": "postgresql.md",
+    "kafka": "kafka.md",
     "pubsub": "pubsub.md",
     "sqs": "sqs.md",
     "sns": "sns.md",
@@ -128,6 +129,7 @@ def test_the_validator_lists_the_same_options(database: Database, set_in: str) -
         "null": "null:",
         "http": "http://example.com/",
         "postgresql": "postgresql://example.com/db",
+        "kafka": "kafka://example.com",
         "pubsub": "pubsub://project",
         "sqs": "sqs://eu-west-1",
         "sns": "sns://eu-west-1/123456789012",

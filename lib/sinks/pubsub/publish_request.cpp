@@ -1,11 +1,9 @@
 #include "sinks/pubsub/publish_request.hpp"
 
-#include <algorithm>
-#include <array>
-
 #include "core/base64.hpp"
 #include "core/text.hpp"
 #include "sinks/cloudevents.hpp"
+#include "sinks/plain_attributes.hpp"
 #include "sinks/pubsub/limits.hpp"
 
 namespace outbox {
@@ -32,40 +30,6 @@ class AttributeWriter {
     MessageLimits& limits_;
     bool first_ = true;
 };
-
-bool is_our_name(std::string_view name) {
-    static constexpr std::array names{
-        std::string_view{"event_id"},       std::string_view{"event_type"},
-        std::string_view{"aggregate_type"}, std::string_view{"aggregate_id"},
-        std::string_view{"version"},        std::string_view{"schema_version"},
-        std::string_view{"occurred_at"},    std::string_view{"content_type"}};
-    return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-void add_plain(AttributeWriter& attributes, const Event& event) {
-    std::string text;
-    append_uuid(text, event.event_id);
-    attributes.add("event_id", text);
-    attributes.add("event_type", event.event_type);
-    attributes.add("aggregate_type", event.aggregate_type);
-    attributes.add("aggregate_id", event.aggregate_id);
-    const auto number = [&](std::string_view name, std::int64_t value) {
-        text.clear();
-        append_integer(text, value);
-        attributes.add(name, text);
-    };
-    if (event.has_version)
-        number("version", event.version);
-    number("schema_version", event.schema_version);
-    text.clear();
-    append_timestamp(text, event.occurred_at);
-    attributes.add("occurred_at", text);
-    if (event.has_payload)
-        attributes.add("content_type", event.content_type);
-    for (const Header& header : event.headers)
-        if (header.kind != Header::Kind::null && !is_our_name(header.name))
-            attributes.add(header.name, header.value);
-}
 
 void add_binary(AttributeWriter& attributes, const Event& event, std::string_view source_prefix) {
     std::string prefixed = "ce-";
@@ -121,7 +85,9 @@ std::optional<std::string> PublishEncoder::append(std::string& out, const Event&
             data = document_.body;
             break;
         default:
-            add_plain(attributes, event);
+            for_each_plain_attribute(event, [&](std::string_view name, std::string_view value) {
+                attributes.add(name, value);
+            });
             break;
     }
     out += '}';

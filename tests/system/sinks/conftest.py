@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import pytest
 
@@ -28,6 +29,8 @@ from .aws_sinks import (
     SqsStandardSink,
 )
 from .http_sink import HttpSink
+from .kafka_server import KafkaServer, kafka
+from .kafka_sink import KafkaSink
 from .postgresql_sink import PostgresqlSink
 from .pubsub_sink import PubSubFakeSink, PubSubSink
 from .servers import Server
@@ -36,7 +39,7 @@ from .sink import ABILITIES, Sink
 servers.add_clients_to_path()
 
 SINKS: list[type[Sink]] = [
-    HttpSink, PostgresqlSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink
+    HttpSink, PostgresqlSink, KafkaSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink
 ]  # fmt: skip
 OTHER_SERVERS: list[type[Sink]] = [PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink]
 
@@ -82,7 +85,10 @@ def sink(database: Database, make_sink: MakeSink, request: pytest.FixtureRequest
 # -------------------------------------------------------------------------------------------------
 
 
-def running(*candidates: Callable[[], AbstractContextManager[Server]]) -> Iterator[Server]:
+AnyServer = TypeVar("AnyServer")
+
+
+def running(*candidates: Callable[[], AbstractContextManager[AnyServer]]) -> Iterator[AnyServer]:
     """Returns the first server that is installed."""
     missing = []
     for candidate in candidates:
@@ -113,3 +119,8 @@ def aws_server() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def elasticmq_server() -> Iterator[Server]:
     yield from running(servers.elasticmq)
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[KafkaServer]:
+    yield from running(kafka)

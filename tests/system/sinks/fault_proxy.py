@@ -7,7 +7,8 @@ made here let the server have it:
     proxy.on(everything, reset, times=1)                      lost before the server had it
     proxy.on(everything, proxy.taken_then(reset), times=1)    done, but the answer is lost
 
-`TcpProxy` does the same to a connection of the PostgreSQL protocol, around COMMIT.
+`TcpProxy` does the same to a connection of the PostgreSQL protocol, around COMMIT; `KafkaProxy` to
+connections of Kafka's, for requests that have records.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ def reply(answered: Answer) -> Behaviour:
 class TcpProxy:
     """Passes bytes, one thread per direction."""
 
-    def __init__(self, server_port: int) -> None:
+    def __init__(self, server_port: int, port: int = 0) -> None:
+        """`port`: where it listens; 0: anywhere."""
         self.server_port = server_port
         self._lock = threading.Lock()
         self._requests_to_lose = 0
@@ -152,7 +154,7 @@ class TcpProxy:
         self._gate: Gate | None = None
         self._sockets: set[socket.socket] = set()
         self._listener: socket.socket | None = None
-        self.port = 0
+        self.port = port
         self.listen()
 
     # ---- what tests ask for -----------------------------------------------------------------------
@@ -208,12 +210,19 @@ class TcpProxy:
                 abort(client)
                 continue
             self._sockets |= {client, server}
-            self._start(self._pass, client, server, self._loses_request)
-            self._start(self._pass, server, client, self._loses_answer)
+            self._connected(client, server)
+
+    def _connected(self, client: socket.socket, server: socket.socket) -> None:
+        self._start(self._pass, client, server, self._loses_request)
+        self._start(self._pass, server, client, self._loses_answer)
+
+    def _read(self, source: socket.socket) -> bytes:
+        """What is passed on at once; empty: that was all."""
+        return source.recv(65536)
 
     def _pass(self, source: socket.socket, target: socket.socket, loses: Callable[[bytes], bool]) -> None:
         try:
-            while data := source.recv(65536):
+            while data := self._read(source):
                 if loses(data):
                     break
                 target.sendall(data)
@@ -224,14 +233,18 @@ class TcpProxy:
             self._sockets.discard(sock)
 
     def _loses_request(self, data: bytes) -> bool:
+        return b"COMMIT" in data and self._loses_this_request()
+
+    def _loses_this_request(self) -> bool:
         with self._lock:
-            lose = b"COMMIT" in data and self._requests_to_lose > 0
+            lose = self._requests_to_lose > 0
             self._requests_to_lose -= lose
         return lose
 
     def _loses_answer(self, data: bytes) -> bool:
-        if b"COMMIT\0" not in data:
-            return False
+        return b"COMMIT\0" in data and self._loses_this_answer()
+
+    def _loses_this_answer(self) -> bool:
         gate = self._gate
         if gate is not None:
             gate.hold_thread()
@@ -239,6 +252,45 @@ class TcpProxy:
             lose = self._answers_to_lose > 0
             self._answers_to_lose -= lose
         return lose
+
+
+class KafkaProxy(TcpProxy):
+    """Passes requests and answers, each of which begins with its size."""
+
+    PRODUCE = b"\0\0"
+
+    def _connected(self, client: socket.socket, server: socket.socket) -> None:
+        produced: set[bytes] = set()  # ids of requests with records that have no answer yet
+
+        def loses_request(data: bytes) -> bool:
+            if data[4:6] != self.PRODUCE:
+                return False
+            produced.add(data[8:12])
+            return self._loses_this_request()
+
+        def loses_answer(data: bytes) -> bool:
+            if data[4:8] not in produced:
+                return False
+            produced.discard(data[4:8])
+            return self._loses_this_answer()
+
+        self._start(self._pass, client, server, loses_request)
+        self._start(self._pass, server, client, loses_answer)
+
+    def _read(self, source: socket.socket) -> bytes:
+        size = read_exactly(source, 4)
+        return size and size + read_exactly(source, int.from_bytes(size, "big"))
+
+
+def read_exactly(source: socket.socket, count: int) -> bytes:
+    """Empty: the connection ended before."""
+    data = b""
+    while len(data) < count:
+        more = source.recv(count - len(data))
+        if not more:
+            return b""
+        data += more
+    return data
 
 
 def abort(sock: socket.socket) -> None:

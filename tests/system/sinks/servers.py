@@ -4,6 +4,7 @@
     pub_sub_fake()       Google's pstest behind a REST front of our own, where that is absent
     moto()               SQS and SNS
     elasticmq()          another SQS, which keeps closer to the limits
+    kafka()              Apache Kafka, one broker: kafka_server.py
 
 Each is a process of the test's own on a free port of 127.0.0.1, and ends with the test process.
 """

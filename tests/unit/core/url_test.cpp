@@ -42,6 +42,16 @@ TEST(Url, NeedsNothingButAScheme) {
     EXPECT_TRUE(url.query.empty());
 }
 
+TEST(Url, MayHaveSeveralHosts) {
+    const auto url = Url::parse("kafka://a:1,[::1]:2,c/", Url::Hosts::list);
+    ASSERT_TRUE(url);
+    EXPECT_EQ(url.value().host + url.value().port, "a1");
+    EXPECT_EQ(url.value().further_hosts, (decltype(Url::further_hosts){{"::1", "2"}, {"c", ""}}));
+    EXPECT_EQ(url.value().path, "/");
+    EXPECT_FALSE(Url::parse("kafka://a:1,b:x", Url::Hosts::list));
+    EXPECT_FALSE(Url::parse("http://a:1,b:2/")) << "unless they are asked for";
+}
+
 TEST(Url, HostMayBeEmpty) {
     const Url url = parsed("postgresql:///catalog");
     EXPECT_EQ(url.host, "");

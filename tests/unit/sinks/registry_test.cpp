@@ -8,6 +8,7 @@
 
 #include "sinks/aws/options.hpp"
 #include "sinks/http/options.hpp"
+#include "sinks/kafka/options.hpp"
 #include "sinks/postgresql/options.hpp"
 #include "sinks/pubsub/options.hpp"
 
@@ -192,6 +193,21 @@ TEST(Destination, OfPubsubHasAProjectAndPerhapsARegion) {
     EXPECT_EQ(other.google.key, "{\n}");
 }
 
+TEST(Destination, OfKafkaHasBrokersToBeginWith) {
+    const KafkaOptions plain = kafka_options(destination({{"url", "kafka://b"}}));
+    EXPECT_EQ(plain.brokers, "b:9092");
+    EXPECT_FALSE(plain.tls);
+    EXPECT_EQ(plain.partitioner, "murmur2_random");
+    EXPECT_EQ(plain.compression, "") << "the best there is";
+    EXPECT_EQ(plain.max_request_size, 1'000'000u);
+    const KafkaOptions other = kafka_options(
+        destination({{"url", "kafkas://b1:9093,[::1]:9094,b3/"}, {"sasl_mechanism", "PLAIN"}},
+                    {{"user", "u"}, {"password", "p"}}));
+    EXPECT_EQ(other.brokers, "b1:9093,[::1]:9094,b3:9092");
+    EXPECT_TRUE(other.tls);
+    EXPECT_EQ(other.mechanism + other.user + other.password, "PLAINup");
+}
+
 TEST(Destination, AnEmulatorGoesByItsHost) {
     const PubsubOptions o = pubsub_options(destination(
         {{"url", "pubsub://p?endpoint=http://x"}, {"emulator_host", "127.0.0.1:8085"}}));
@@ -336,7 +352,26 @@ const Refused refusals[] = {
      {},
      value,
      "\"ftp\" is not supported",
-     "Supported schemes are: null, http, https, postgresql, postgres, pubsub, sqs, sns, pull."},
+     "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, pubsub, sqs, "
+     "sns, pull."},
+    {"KafkaWithoutBroker", {{"url", "kafka://"}}, {}, value, "no broker", "kafka://broker1"},
+    {"KafkaWithEmptyBroker", {{"url", "kafka://a,,b"}}, {}, value, "no broker", "kafka://broker1"},
+    {"KafkaWithComma", {{"url", "kafka://a%2cb"}}, {}, value, "no broker", "kafka://broker1"},
+    {"KafkaWithUser", {{"url", "kafka://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
+    {"KafkaWithTopic", {{"url", "kafka://a/t"}}, {}, value, "follow the brokers", "\"topic\""},
+    {"KafkaPort", {{"url", "kafka://a:1,b:99999"}}, {}, value, "its port", "1 to 65535"},
+    {"KafkaPartitioners",
+     {{"url", "kafka://a"}, {"partitioner", "consistent_random"}, {"partition_header", "p"}},
+     {},
+     value,
+     "exclude each other",
+     "nothing left"},
+    {"KafkaKey",
+     {{"url", "kafka://a"}},
+     {{"private_key", "/etc/key.pem"}},
+     value,
+     "\"private_key\"",
+     "PEM"},
     {"PubsubWithoutProject",
      {{"url", "pubsub://"}},
      {},
@@ -696,7 +731,8 @@ TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
     const std::optional<Error> error = validate_mapping_options({{"x", "1"}});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->hint,
-              "Valid options are: user, password, token, key, key_file, access_key_id, "
+              "Valid options are: user, password, token, certificate, private_key, key, key_file, "
+              "access_key_id, "
               "secret_access_key, session_token, profile, sslcert, sslkey.");
 }
 

@@ -1,0 +1,281 @@
+#include "sinks/kafka/client.hpp"
+
+#include <netdb.h>
+#include <openssl/crypto.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "core/signals.hpp"
+#include "core/small_file.hpp"
+#include "core/text.hpp"
+
+namespace outbox {
+
+// Handles whose threads have not ended, and of these those that were given up.
+static std::atomic<int> alive = 0;
+static std::atomic<int> given_up = 0;
+// One may be caught in a name server that does not answer. There must not be ever more of them.
+static constexpr int most_given_up = 8;
+// Also of the library that is found when the module is loaded: all of 1.x has the same file name.
+static constexpr int oldest_version = 0x02000000;
+
+struct KafkaClient::Shared {
+    AllowedHosts allowed_hosts;
+    bool logs_in_by_scram = false;
+    int throttle = 0;  // in milliseconds; of the thread that reads the queue
+
+    // Written by threads of the library.
+    std::mutex mutex;
+    std::string refused;  // the last address that may not be connected to; empty: none
+
+    bool allows(std::string_view host, const Address& address) const noexcept {
+        return allowed_hosts.empty() ? !is_reserved(address) : allowed_hosts.allows(host, address);
+    }
+};
+
+// -------------------------------------------------------------------------------------------------
+// Callbacks
+// -------------------------------------------------------------------------------------------------
+
+// Takes what may not be connected to out of the list. Brokers say which hosts the others are, so each
+// name is asked about when it is looked up; the library connects to nothing else.
+static void keep_allowed(KafkaClient::Shared& shared, std::string_view host, addrinfo*& first) {
+    for (addrinfo** next = &first; *next != nullptr;) {
+        addrinfo* one = *next;
+        const std::optional<Address> address = Address::of(*one->ai_addr);
+        if (address && shared.allows(host, *address)) {
+            next = &one->ai_next;
+            continue;
+        }
+        if (address) {
+            const std::lock_guard lock(shared.mutex);
+            shared.refused = not_allowed(*address, printable(host, 253));
+        }
+        *next = one->ai_next;
+        one->ai_next = nullptr;
+        freeaddrinfo(one);
+    }
+}
+
+static int resolve(const char* node, const char* service, const addrinfo* hints, addrinfo** found,
+                   void* opaque) noexcept {
+    if (node == nullptr && service == nullptr && hints == nullptr) {
+        freeaddrinfo(*found);
+        return 0;
+    }
+    const int code = getaddrinfo(node, service, hints, found);
+    if (code != 0)
+        return code;
+    try {
+        keep_allowed(*static_cast<KafkaClient::Shared*>(opaque), node != nullptr ? node : "",
+                     *found);
+    } catch (...) {
+        freeaddrinfo(*found);
+        *found = nullptr;
+        return EAI_MEMORY;
+    }
+    return *found != nullptr ? 0 : EAI_FAIL;
+}
+
+// Called where the queue is read.
+static void note_throttle(rd_kafka_t*, const char*, std::int32_t, int milliseconds,
+                          void* opaque) noexcept {
+    int& throttle = static_cast<KafkaClient::Shared*>(opaque)->throttle;
+    throttle = std::max(throttle, milliseconds);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Configuration
+// -------------------------------------------------------------------------------------------------
+
+bool KafkaClient::set(rd_kafka_conf_t* conf, const char* name, const std::string& value) {
+    char error[512] = "";
+    if (rd_kafka_conf_set(conf, name, value.c_str(), error, sizeof error) == RD_KAFKA_CONF_OK)
+        return true;
+    failure_ = printable(error);
+    return false;
+}
+
+static std::string milliseconds_of(Micros duration) {
+    return std::to_string(std::clamp<Micros>(duration / 1000, 1000, 300'000));
+}
+
+bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) {
+    rd_kafka_conf_set_opaque(conf, shared_.get());
+    rd_kafka_conf_set_resolve_cb(conf, resolve);
+    rd_kafka_conf_set_throttle_cb(conf, note_throttle);
+    rd_kafka_conf_set_log_cb(conf, nullptr);  // what matters comes as an error as well
+    rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR);
+
+    const std::string security =
+        std::string(options.mechanism.empty() ? "" : "sasl_") + (options.tls ? "ssl" : "plaintext");
+    const std::string max_size = std::to_string(options.max_request_size);
+    bool done =
+        set(conf, "bootstrap.servers", options.brokers) && set(conf, "client.id", "pg_outbox") &&
+        set(conf, "security.protocol", security) &&
+        set(conf, "socket.connection.setup.timeout.ms", milliseconds_of(options.limits.connect)) &&
+        set(conf, "socket.nagle.disable", "true") && set(conf, "socket.keepalive.enable", "true") &&
+        set(conf, "reconnect.backoff.max.ms", "1000") &&
+        // An answer to a producer is small. A broker must not make us keep more.
+        set(conf, "receive.message.max.bytes", "8000000") &&
+        // A message that failed leaves no gap: none behind it in its partition arrives before it is
+        // sent again. Nothing but an answer ends the attempt; the sink has a deadline of its own.
+        set(conf, "enable.idempotence", "true") && set(conf, "enable.gapless.guarantee", "true") &&
+        set(conf, "message.timeout.ms", "0") &&
+        // What is in flight is bounded by the pipeline.
+        set(conf, "queue.buffering.max.messages", "10000000") &&
+        set(conf, "queue.buffering.max.kbytes", "2097151") && set(conf, "linger.ms", "0") &&
+        set(conf, "message.max.bytes", max_size) &&
+        set(conf, "batch.num.messages", options.one_by_one ? "1" : "10000") &&
+        set(conf, "partitioner", options.partitioner) &&
+        // A topic that is missing is said to be at once; the lane waits for it.
+        set(conf, "topic.metadata.propagation.max.ms", "0");
+    done = done &&
+           (options.compression.empty()
+                ? set(conf, "compression.codec", "zstd") || set(conf, "compression.codec", "lz4")
+                : set(conf, "compression.codec", options.compression));
+    if (done)
+        failure_.clear();
+    if (done && options.tls) {
+        done = set(conf, "enable.ssl.certificate.verification", "true") &&
+               set(conf, "ssl.endpoint.identification.algorithm", "https");
+        if (done && !options.ca_file.empty()) {
+            if (const std::optional<Error> error = check_file(options.ca_file)) {
+                failure_ = error->message;
+                return false;
+            }
+            done = set(conf, "ssl.ca.location", options.ca_file);
+        }
+        if (done && !options.certificate.empty())
+            done = set(conf, "ssl.certificate.pem", options.certificate);
+        if (done && !options.private_key.empty())
+            done = set(conf, "ssl.key.pem", options.private_key);
+    }
+    if (done && !options.mechanism.empty())
+        done = set(conf, "sasl.mechanism", options.mechanism) &&
+               set(conf, "sasl.username", options.user) &&
+               set(conf, "sasl.password", options.password);
+    return done;
+}
+
+// What only the user mapping and the options together can break.
+static std::string incomplete(const KafkaOptions& options) {
+    const bool has_login = !options.user.empty() || !options.password.empty();
+    if (!options.mechanism.empty() && (options.user.empty() || options.password.empty()))
+        return "user and password are required by sasl_mechanism (CREATE USER MAPPING)";
+    if (options.mechanism.empty() && has_login)
+        return "the user mapping has a user or password, and sasl_mechanism is not set";
+    if (options.certificate.empty() != options.private_key.empty())
+        return "certificate and private_key of the user mapping need each other";
+    if (!options.certificate.empty() && !options.tls)
+        return "a client certificate needs TLS (a URL that begins with kafkas:)";
+    return "";
+}
+
+// -------------------------------------------------------------------------------------------------
+// The handle
+// -------------------------------------------------------------------------------------------------
+
+KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
+    : shared_(std::make_shared<Shared>()), failure_(incomplete(options)) {
+    shared_->allowed_hosts = options.allowed_hosts;
+    shared_->logs_in_by_scram = options.mechanism.starts_with("SCRAM");
+    if (!failure_.empty())
+        return;
+    if (rd_kafka_version() < oldest_version) {
+        failure_ =
+            std::string("librdkafka ") + rd_kafka_version_str() + " is too old; use 2.0 or later";
+        return;
+    }
+    if (given_up >= most_given_up) {
+        failure_ = "connections that were given up have not ended";
+        return;
+    }
+    rd_kafka_conf_t* conf = rd_kafka_conf_new();
+    const SignalsBlocked blocked;
+    char error[512] = "";
+    try {
+        if (configure(conf, options))
+            handle_ = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, sizeof error);
+        if (handle_ == nullptr && failure_.empty())
+            failure_ = printable(error);
+    } catch (...) {
+        rd_kafka_conf_destroy(conf);
+        throw;
+    }
+    if (handle_ == nullptr) {
+        rd_kafka_conf_destroy(conf);
+        return;
+    }
+    alive++;
+    queue_ = rd_kafka_queue_get_main(handle_);
+    static constexpr std::uint64_t one = 1;
+    rd_kafka_queue_io_event_enable(queue_, wake, &one, sizeof one);
+}
+
+KafkaClient::~KafkaClient() {
+    if (handle_ == nullptr)
+        return;
+    rd_kafka_queue_io_event_enable(queue_, -1, nullptr, 0);
+    rd_kafka_queue_destroy(queue_);
+    rd_kafka_purge(handle_, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT |
+                                RD_KAFKA_PURGE_F_NON_BLOCKING);
+    // It waits for its threads, and one of them may wait for a name server.
+    given_up++;
+    const SignalsBlocked blocked;
+    try {
+        std::thread([handle = handle_, shared = shared_] {
+            rd_kafka_destroy(handle);
+            given_up--;
+            alive--;
+        }).detach();
+    } catch (...) {  // there is no thread to be had: it stays as it is, and is counted
+        static_cast<void>(new (std::nothrow) std::shared_ptr<Shared>(shared_));
+    }
+}
+
+rd_kafka_event_t* KafkaClient::next_event() noexcept {
+    return rd_kafka_queue_poll(queue_, 0);
+}
+
+Micros KafkaClient::take_throttle() noexcept {
+    return milliseconds(std::exchange(shared_->throttle, 0));
+}
+
+std::string KafkaClient::explain(rd_kafka_resp_err_t code, const char* error) const {
+    const std::lock_guard lock(shared_->mutex);
+    if (code == RD_KAFKA_RESP_ERR__RESOLVE && !shared_->refused.empty())
+        return shared_->refused;
+    std::string text = printable(error != nullptr ? error : rd_kafka_err2str(code));
+    // It sends a wrong nonce (librdkafka issue 4895).
+    constexpr int first_version_with_scram = 0x020601ff;
+    if (code == RD_KAFKA_RESP_ERR__AUTHENTICATION && shared_->logs_in_by_scram &&
+        rd_kafka_version() < first_version_with_scram)
+        text += std::string(" (Kafka 4 takes SCRAM from librdkafka 2.6.1 or later; this is ") +
+                rd_kafka_version_str() + ')';
+    return text;
+}
+
+void prepare_process_for_kafka() {
+    static const bool prepared = [] {
+        // Its clean-up at exit is registered first, and so would run after ours.
+        OPENSSL_init_crypto(0, nullptr);
+        on_exit(
+            [](int status, void*) {
+                if (alive > 0)
+                    _exit(status);
+            },
+            nullptr);
+        return true;
+    }();
+    static_cast<void>(prepared);
+}
+
+}  // namespace outbox

@@ -1,0 +1,54 @@
+// A handle of librdkafka: how it is configured, which addresses it may connect to, how it is given up.
+//
+// The library brings a thread of its own for each broker. All signals are blocked in them, they call
+// nothing of ours but the look-up of addresses, and what they have to say waits in one queue, which
+// this side reads when its descriptor is readable.
+#pragma once
+
+#include <librdkafka/rdkafka.h>
+
+#include <memory>
+#include <string>
+
+#include "sinks/kafka/options.hpp"
+
+namespace outbox {
+
+class KafkaClient {
+  public:
+    // `wake`: the descriptor, an eventfd, which becomes readable when the queue has something.
+    // May throw std::bad_alloc.
+    KafkaClient(const KafkaOptions& options, int wake);
+    // Waits for nothing: the library's threads end beside us, and what they have not sent is dropped.
+    ~KafkaClient();
+    KafkaClient(const KafkaClient&) = delete;
+    KafkaClient& operator=(const KafkaClient&) = delete;
+
+    // Why there is no handle; empty: there is one.
+    const std::string& failure() const noexcept { return failure_; }
+    rd_kafka_t* get() const noexcept { return handle_; }
+
+    // The next thing in the queue; nullptr: it is empty.
+    rd_kafka_event_t* next_event() noexcept;
+    // The longest time that a broker has throttled us for, since the last call.
+    Micros take_throttle() noexcept;
+    // What an error means to the reader: the library does not know why an address was refused.
+    std::string explain(rd_kafka_resp_err_t code, const char* error) const;
+
+    struct Shared;
+
+  private:
+    bool configure(rd_kafka_conf_t* conf, const KafkaOptions& options);
+    bool set(rd_kafka_conf_t* conf, const char* name, const std::string& value);
+
+    std::shared_ptr<Shared> shared_;  // the library's threads use it until they have ended
+    std::string failure_;
+    rd_kafka_t* handle_ = nullptr;
+    rd_kafka_queue_t* queue_ = nullptr;
+};
+
+// Before the first client: a process that exits while threads of the library run frees nothing that
+// they use.
+void prepare_process_for_kafka();
+
+}  // namespace outbox

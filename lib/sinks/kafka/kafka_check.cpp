@@ -1,0 +1,195 @@
+// Whether a cluster can be reached, takes our login, and has the topics: asks for metadata, which
+// changes nothing. Whether a topic may be written to, no request tells that has no consequence.
+//
+// The library answers such questions to a thread that waits, so there is one.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "core/check.hpp"
+#include "core/signals.hpp"
+#include "core/text.hpp"
+#include "sinks/kafka/client.hpp"
+#include "sinks/kafka/topic_name.hpp"
+#include "sinks/kafka/verdict.hpp"
+#include "sinks/module_entry.hpp"
+
+namespace outbox {
+
+namespace {
+
+// Questions to a cluster, in a thread of their own.
+class Questions {
+  public:
+    Questions(const KafkaOptions& options, std::vector<std::string> topics, const Clock& clock)
+        : options_(options), topics_(std::move(topics)), clock_(clock) {}
+    ~Questions() {
+        for (const int descriptor : {answered_, wake_})
+            if (descriptor >= 0)
+                close(descriptor);
+    }
+
+    // Readable when all of them are answered.
+    int descriptor() const noexcept { return answered_; }
+    std::atomic<bool> done = false;
+    std::vector<Finding> findings;  // when they are
+
+    // A thread has nobody to throw to.
+    void run() noexcept {
+        try {
+            ask();
+        } catch (...) {
+            failed_ = true;
+        }
+        done = true;
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const ssize_t written = write(answered_, &one, sizeof one);
+    }
+    bool has_no_memory() const noexcept { return failed_; }
+
+  private:
+    using Metadata =
+        std::unique_ptr<const rd_kafka_metadata_t, decltype(&rd_kafka_metadata_destroy)>;
+
+    static constexpr int at_a_time = 200;  // milliseconds; then errors are looked at
+
+    void ask() {
+        KafkaClient client(options_, wake_);
+        if (!client.failure().empty()) {
+            findings.push_back({"login", false, client.failure()});
+            return;
+        }
+        const Metadata cluster = metadata(client, nullptr, options_.limits.connect);
+        if (cluster == nullptr) {
+            findings.push_back(
+                {subject_, false, error_.empty() ? "no connection in time" : error_});
+            return;
+        }
+        findings.push_back({"connection", true,
+                            "a cluster of " + std::to_string(cluster->broker_cnt) +
+                                (cluster->broker_cnt == 1 ? " broker, " : " brokers, through ") +
+                                printable(cluster->orig_broker_name)});
+        if (options_.tls)
+            findings.push_back({"tls", true, "the certificate is valid for the broker"});
+        if (!options_.mechanism.empty())
+            findings.push_back(
+                {"login", true, options_.mechanism + " as \"" + options_.user + '"'});
+        for (const std::string& topic : topics_)
+            findings.push_back(look_at(client, topic));
+    }
+
+    Finding look_at(KafkaClient& client, const std::string& name) {
+        const std::string subject = "topic \"" + name + '"';
+        if (std::optional<std::string> why = invalid_topic_name(name))
+            return {subject, false, std::move(*why)};
+        rd_kafka_topic_t* topic = rd_kafka_topic_new(client.get(), name.c_str(), nullptr);
+        if (topic == nullptr)
+            throw std::bad_alloc();
+        const Metadata answer = metadata(client, topic, options_.limits.request);
+        rd_kafka_topic_destroy(topic);
+        if (answer == nullptr || answer->topic_cnt != 1)
+            return {subject, false, error_.empty() ? "no answer in time" : error_};
+        const rd_kafka_metadata_topic_t& found = answer->topics[0];
+        if (found.err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
+            return {subject, false, "it does not exist (create it)"};
+        if (found.err != RD_KAFKA_RESP_ERR_NO_ERROR)
+            return {subject, false, printable(rd_kafka_err2str(found.err))};
+        return {subject, true,
+                "it exists, with " + std::to_string(found.partition_cnt) +
+                    (found.partition_cnt == 1 ? " partition" : " partitions")};
+    }
+
+    // nullptr: error_ says why not.
+    Metadata metadata(KafkaClient& client, rd_kafka_topic_t* topic, Micros limit) {
+        const Micros give_up = clock_.now() + limit;
+        const rd_kafka_metadata_t* answer = nullptr;
+        while (answer == nullptr) {
+            const rd_kafka_resp_err_t error =
+                rd_kafka_metadata(client.get(), 0, topic, &answer, at_a_time);
+            const bool is_final =
+                error != RD_KAFKA_RESP_ERR__TIMED_OUT && error != RD_KAFKA_RESP_ERR__TRANSPORT;
+            if (error != RD_KAFKA_RESP_ERR_NO_ERROR && is_final && error_.empty())
+                error_ = printable(rd_kafka_err2str(error));
+            const bool is_down = take_errors(client);
+            if (answer == nullptr && (is_final || is_down || clock_.now() >= give_up))
+                break;
+        }
+        return {answer, rd_kafka_metadata_destroy};
+    }
+
+    // True: there is no broker to be had.
+    bool take_errors(KafkaClient& client) {
+        bool is_down = false;
+        while (rd_kafka_event_t* event = client.next_event()) {
+            const rd_kafka_resp_err_t error = rd_kafka_event_error(event);
+            if (rd_kafka_event_type(event) != RD_KAFKA_EVENT_ERROR) {
+            } else if (error == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN) {
+                is_down = true;
+            } else {
+                error_ = client.explain(error, rd_kafka_event_error_string(event));
+                subject_ = error == RD_KAFKA_RESP_ERR__RESOLVE          ? "address"
+                           : error == RD_KAFKA_RESP_ERR__SSL            ? "tls"
+                           : error == RD_KAFKA_RESP_ERR__AUTHENTICATION ? "login"
+                                                                        : "connection";
+            }
+            rd_kafka_event_destroy(event);
+        }
+        return is_down;
+    }
+
+    const KafkaOptions options_;
+    const std::vector<std::string> topics_;
+    const Clock& clock_;
+    const int answered_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    const int wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    std::string error_;
+    const char* subject_ = "connection";
+    std::atomic<bool> failed_ = false;
+};
+
+class KafkaCheck final : public Check {
+  public:
+    explicit KafkaCheck(const CheckContext& context)
+        : questions_(std::make_shared<Questions>(kafka_options(context.destination),
+                                                 context.targets, context.clock)) {}
+
+    int descriptor() const noexcept override { return questions_->descriptor(); }
+    Micros deadline() const noexcept override { return started_ ? never : 0; }
+
+    bool step(Micros, std::vector<Finding>& findings) override {
+        if (!started_) {
+            started_ = true;
+            const SignalsBlocked blocked;
+            // It may outlive us.
+            std::thread([questions = questions_] { questions->run(); }).detach();
+            return false;
+        }
+        if (!questions_->done)
+            return false;
+        if (questions_->has_no_memory())
+            throw std::bad_alloc();
+        for (Finding& finding : questions_->findings)
+            findings.push_back(std::move(finding));
+        return true;
+    }
+
+  private:
+    std::shared_ptr<Questions> questions_;
+    bool started_ = false;
+};
+
+}  // namespace
+
+}  // namespace outbox
+
+OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
+    const outbox::CheckContext& context) noexcept {
+    return outbox::made_by([&]() -> outbox::Check* {
+        outbox::prepare_process_for_kafka();
+        return new outbox::KafkaCheck(context);
+    });
+}

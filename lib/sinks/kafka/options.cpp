@@ -1,0 +1,188 @@
+#include "sinks/kafka/options.hpp"
+
+#include <algorithm>
+
+#include "core/text.hpp"
+
+namespace outbox {
+
+static constexpr std::string_view default_port = "9092";
+static constexpr std::size_t least_request_size = 1000;  // of the library
+
+static constexpr OptionSpec batch_size = batch_size_option("1000", "most events of a batch");
+static constexpr OptionSpec format{.name = "format",
+                                   .type = OptionType::choice,
+                                   .choices = {"attributes", "binary", "structured"},
+                                   .default_value = "attributes",
+                                   .description =
+                                       "the payload with headers of our own, with those of "
+                                       "CloudEvents, or a CloudEvents document"};
+static constexpr OptionSpec topic{
+    .name = "topic",
+    .type = OptionType::name,
+    .range = "{topic}, {aggregate_type}, {event_type}, {database} and text",
+    .default_value = "{topic}",
+    .description = "topic that an event goes to"};
+static constexpr OptionSpec partitioner{
+    .name = "partitioner",
+    .type = OptionType::choice,
+    .choices = {"murmur2_random", "consistent_random"},
+    .default_value = "murmur2_random",
+    .description =
+        "how the ordering key determines the partition: as Java clients do, or as librdkafka does "
+        "by default"};
+static constexpr OptionSpec partition_header{
+    .name = "partition_header",
+    .description =
+        "header of the event with the number of its partition, instead of a partitioner"};
+static constexpr OptionSpec compression{
+    .name = "compression",
+    .type = OptionType::choice,
+    .choices = {"none", "gzip", "snappy", "lz4", "zstd"},
+    .description = "compression of batches; if not set, zstd, or lz4 where librdkafka has no zstd"};
+static constexpr OptionSpec max_request_size{
+    .name = "max_request_size",
+    .type = OptionType::number,
+    .max = 100'000'000,
+    .unit = "bytes",
+    .default_value = "1000000",
+    .description =
+        "largest request, and so largest event; not more than message.max.bytes of the brokers"};
+static constexpr OptionSpec ca_file{
+    .name = "ca_file",
+    .range = "file of the server",
+    .description = "certificates to trust instead of those of the system, for kafkas",
+    .names_file = NamesFile::yes};
+static constexpr OptionSpec sasl_mechanism{
+    .name = "sasl_mechanism",
+    .type = OptionType::choice,
+    .choices = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"},
+    .description = "how to log in with the user and password of the user mapping"};
+static constexpr OptionSpec user{.name = "user",
+                                 .place = OptionPlace::user_mapping,
+                                 .description = "user to log in as, with sasl_mechanism"};
+static constexpr OptionSpec password{.name = "password",
+                                     .place = OptionPlace::user_mapping,
+                                     .description = "password of that user",
+                                     .secret = true};
+
+static std::optional<Error> check_pem(const OptionSpec& spec, std::string_view value) {
+    if (trim(value).starts_with("-----BEGIN "))
+        return std::nullopt;
+    return invalid_option_value(spec.name, "Give the text of a PEM file, with its first line.");
+}
+static constexpr OptionSpec certificate{.name = "certificate",
+                                        .place = OptionPlace::user_mapping,
+                                        .range = "PEM",
+                                        .description = "client certificate, for kafkas",
+                                        .check = check_pem};
+static constexpr OptionSpec private_key{.name = "private_key",
+                                        .place = OptionPlace::user_mapping,
+                                        .range = "PEM",
+                                        .description = "its key",
+                                        .secret = true,
+                                        .check = check_pem};
+static constexpr std::array options{connect_timeout_option,
+                                    request_timeout_option,
+                                    batch_size,
+                                    format,
+                                    topic,
+                                    partitioner,
+                                    partition_header,
+                                    compression,
+                                    max_request_size,
+                                    ca_file,
+                                    sasl_mechanism,
+                                    user,
+                                    password,
+                                    certificate,
+                                    private_key};
+
+static Error invalid(std::string message, std::string hint) {
+    return {ErrorKind::invalid_value, std::move(message), "", std::move(hint)};
+}
+
+// The list goes to the library as text: no host may bring a comma, or a scheme, of its own.
+static bool is_host(std::string_view host) {
+    return !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
+        const char lower = ascii_lower(c);
+        return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
+               c == '_' || c == ':';
+    });
+}
+
+static std::optional<Error> check_url(const Url& url, std::string_view) {
+    bool hosts_are_good = is_host(url.host);
+    for (const auto& [host, port] : url.further_hosts)
+        hosts_are_good &= is_host(host);
+    if (!hosts_are_good)
+        return invalid("URL names no broker, or one that is not a host name",
+                       "Write for example \"kafka://broker1:9092,broker2:9092\".");
+    if (url.user)
+        return invalid("URL must not contain a user", "Set \"user\" in CREATE USER MAPPING.");
+    if ((!url.path.empty() && url.path != "/") || !url.query.empty())
+        return invalid("nothing may follow the brokers in the URL",
+                       "Set the option \"topic\" to say which topic events go to.");
+    return std::nullopt;
+}
+
+static std::optional<Error> check_options(const OptionValues& values) {
+    if (values.has(partitioner) && values.has(partition_header))
+        return invalid("\"partitioner\" and \"partition_header\" exclude each other",
+                       "Where a header names the partition there is nothing left to compute.");
+    return std::nullopt;
+}
+
+static constexpr std::array<std::string_view, 2> schemes{"kafka", "kafkas"};
+constinit const SinkDeclaration kafka_declaration{
+    .name = "kafka",
+    .schemes = schemes,
+    .url = "kafka://<broker>:<port>,...",
+    .title = "Apache Kafka",
+    .order = "per ordering key",
+    .options = options,
+    .hosts = Url::Hosts::list,
+    .target = &topic,
+    .lanes = true,
+    .check = "address, connection, certificate, login, and whether each topic exists",
+    .check_url = check_url,
+    .check_options = check_options,
+    .module = "pg_outbox_kafka.so"};
+
+static void append_broker(std::string& list, const std::string& host, const std::string& port) {
+    if (!list.empty())
+        list += ',';
+    const bool is_ipv6 = host.find(':') != std::string::npos;
+    list.append(is_ipv6 ? "[" : "").append(host).append(is_ipv6 ? "]:" : ":");
+    list.append(port.empty() ? default_port : port);
+}
+
+KafkaOptions kafka_options(const Destination& destination) {
+    const OptionValues& values = destination.options;
+    KafkaOptions result{
+        .source = destination.source,
+        .brokers = {},
+        .tls = destination.url.scheme == "kafkas",
+        .ca_file = values.text(ca_file),
+        .certificate = values.text(certificate),
+        .private_key = values.text(private_key),
+        .mechanism = values.text(sasl_mechanism),
+        .user = values.text(user),
+        .password = values.text(password),
+        .topic = values.name(topic),
+        .format = event_format(values, format),
+        .partitioner = values.text(partitioner),
+        .partition_header = values.text(partition_header),
+        .compression = values.text(compression),
+        .batch_size = values.number(batch_size),
+        .max_request_size = std::max(least_request_size, values.number(max_request_size)),
+        .receipts = destination.receipts,
+        .limits = time_limits(destination),
+        .allowed_hosts = destination.allowed_hosts};
+    append_broker(result.brokers, destination.url.host, destination.url.port);
+    for (const auto& [host, port] : destination.url.further_hosts)
+        append_broker(result.brokers, host, port);
+    return result;
+}
+
+}  // namespace outbox

@@ -1,0 +1,35 @@
+// Options of a destination that is Apache Kafka, or a service that speaks its protocol.
+#pragma once
+
+#include <string>
+
+#include "core/destination.hpp"
+#include "sinks/event_format.hpp"
+
+namespace outbox {
+
+struct KafkaOptions {
+    std::string source;   // the database events come from
+    std::string brokers;  // "host:port,host:port", to begin with
+    bool tls = false;
+    std::string ca_file;
+    std::string certificate, private_key;   // of the client, as PEM; empty: none
+    std::string mechanism, user, password;  // empty: nobody logs in
+    TextTemplate topic;
+    EventFormat format = EventFormat::attributes;
+    std::string partitioner;
+    std::string partition_header;  // the header that has the partition; empty: the partitioner says
+    std::string compression;       // empty: the best one that the library has
+    std::size_t batch_size = 0;
+    std::size_t max_request_size = 0;
+    bool one_by_one = false;  // each record has a request of its own
+    bool receipts = false;
+    TimeLimits limits;
+    AllowedHosts allowed_hosts;
+};
+
+KafkaOptions kafka_options(const Destination& destination);
+
+extern const SinkDeclaration kafka_declaration;
+
+}  // namespace outbox

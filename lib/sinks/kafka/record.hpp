@@ -1,0 +1,41 @@
+// An event as a record of Kafka: its value and its headers. Key and timestamp are those of the event.
+//
+//   format      value                    headers
+//   attributes  the payload              event_id, event_type, aggregate_type, aggregate_id, version,
+//                                        schema_version, occurred_at, content_type, and the event's
+//   binary      the payload              ce_<CloudEvents attribute>, content-type, other headers
+//   structured  a CloudEvents document   content-type, headers that are not in the document
+//
+// An event without payload has no value, which is a tombstone; in the format structured it has a
+// document without data. `traceparent` and `tracestate` keep their names in every format.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/event.hpp"
+#include "sinks/cloudevents.hpp"
+#include "sinks/event_format.hpp"
+
+namespace outbox {
+
+class RecordEncoder {
+  public:
+    RecordEncoder(EventFormat format, std::string_view database);
+
+    // Calls header(name, value) for each header, and returns the value, which is valid until the next
+    // call; std::nullopt: the record has none.
+    std::optional<std::string_view> encode(const Event& event, const TakePart& header);
+
+    // About what the event adds to a request.
+    static std::size_t size_of(const Event& event) noexcept;
+
+  private:
+    EventFormat format_;
+    std::string source_prefix_;
+    RequestContent document_;  // of a structured event
+};
+
+}  // namespace outbox

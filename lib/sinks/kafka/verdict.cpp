@@ -1,0 +1,56 @@
+#include "sinks/kafka/verdict.hpp"
+
+#include "core/text.hpp"
+
+namespace outbox {
+
+Verdict verdict_on(rd_kafka_resp_err_t error) noexcept {
+    switch (error) {
+        case RD_KAFKA_RESP_ERR_NO_ERROR:
+            return {Fate::confirmed};
+
+        case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+        case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+        case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+        case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+            return {Fate::unavailable, Scope::lane};
+
+        case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+        case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
+            return {Fate::refused, Scope::destination, true};
+        case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:  // named by a header; there may be more later
+        case RD_KAFKA_RESP_ERR_INVALID_MSG:
+        case RD_KAFKA_RESP_ERR_INVALID_RECORD:
+        case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
+        case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
+        case RD_KAFKA_RESP_ERR_UNSUPPORTED_FOR_MESSAGE_FORMAT:
+            return {Fate::refused};
+
+        case RD_KAFKA_RESP_ERR_THROTTLING_QUOTA_EXCEEDED:
+            return {Fate::throttled, Scope::lane};
+
+        case RD_KAFKA_RESP_ERR__AUTHENTICATION:
+        case RD_KAFKA_RESP_ERR__SSL:
+        case RD_KAFKA_RESP_ERR__QUEUE_FULL:
+        case RD_KAFKA_RESP_ERR__UNSUPPORTED_FEATURE:
+        case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
+        case RD_KAFKA_RESP_ERR_UNSUPPORTED_COMPRESSION_TYPE:
+        case RD_KAFKA_RESP_ERR_UNSUPPORTED_VERSION:
+            return {Fate::unavailable};
+
+        default:
+            return is_given_up(error) ? Verdict{Fate::undone} : Verdict{Fate::failed};
+    }
+}
+
+bool is_given_up(rd_kafka_resp_err_t error) noexcept {
+    return error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT ||
+           error == RD_KAFKA_RESP_ERR__FATAL || error == RD_KAFKA_RESP_ERR__DESTROY ||
+           error == RD_KAFKA_RESP_ERR__GAPLESS_GUARANTEE;
+}
+
+std::string explain(rd_kafka_resp_err_t error, std::string_view topic) {
+    return "topic \"" + std::string(topic) + "\": " + printable(rd_kafka_err2str(error));
+}
+
+}  // namespace outbox

@@ -1,0 +1,27 @@
+// What errors of Kafka mean for the event, its topic, or the destination.
+#pragma once
+
+#include <librdkafka/rdkafka.h>
+
+#include <string>
+#include <string_view>
+
+#include "core/sink.hpp"
+
+namespace outbox {
+
+struct Verdict {
+    Fate fate;
+    Scope scope = Scope::destination;
+    bool permanent = false;
+};
+
+Verdict verdict_on(rd_kafka_resp_err_t error) noexcept;
+
+// The library gave the message up because of something else.
+bool is_given_up(rd_kafka_resp_err_t error) noexcept;
+
+// One line.
+std::string explain(rd_kafka_resp_err_t error, std::string_view topic);
+
+}  // namespace outbox
