@@ -481,7 +481,8 @@ SMALL_MEMORY = {"outbox.max_in_flight": "40"}
 
 def sinks_with_topics(installation: Installation, cluster: Cluster, make: MakeSink) -> list[Sink]:
     """Runs each sink in a database of its own."""
-    kinds = [k for k in SINKS if "topics" not in k.cannot and installation.has_module(k.module)]
+    needed = {"topics", "requests"}
+    kinds = [k for k in SINKS if not needed & set(k.cannot) and installation.has_module(k.module)]
     return [make(kind, create_database(cluster, kind.name)) for kind in kinds]
 
 
