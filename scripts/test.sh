@@ -204,7 +204,7 @@ install_debezium() {
 run_pytest() { # run_pytest SUITE
     servers_installed
     OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/$1" -p no:cacheprovider \
-        -n 3 --dist loadfile --junitxml="$results/$1.xml" >&2 || true
+        -n 4 --dist loadfile --junitxml="$results/$1.xml" >&2 || true
     count_junit "$results/$1.xml" "$1"
 }
 

@@ -20,9 +20,10 @@ void Call::start(const std::shared_ptr<grpc::Channel>& channel, std::chrono::mil
 
 grpc::Status Call::wait(const std::shared_ptr<grpc::Channel>& channel,
                         std::chrono::milliseconds limit) {
-    std::promise<grpc::Status> answered;
-    start(channel, limit, [&](const grpc::Status& status) { answered.set_value(status); });
-    return answered.get_future().get();
+    // The thread of gRPC may still be in set_value() when we go on.
+    const auto answered = std::make_shared<std::promise<grpc::Status>>();
+    start(channel, limit, [answered](const grpc::Status& status) { answered->set_value(status); });
+    return answered->get_future().get();
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -149,6 +149,8 @@ void Session::send(Lock& lock) {
             settlements_.done(batch->action);
             continue;
         }
+        // It stays in calls_ until answered(). If the callback owned it, too, a thread of gRPC could
+        // be the last to let go of the channel.
         const std::shared_ptr<Call> call =
             batch->action == Action::ack
                 ? acknowledge(subscription_, batch->ack_ids)
@@ -157,7 +159,7 @@ void Session::send(Lock& lock) {
         calls_[Settlements::lane(batch->action)] = call;
         lock.unlock();
         call->start(channel_, request_limit,
-                    [this, call, batch = *batch](const grpc::Status& status) mutable {
+                    [this, batch = *batch](const grpc::Status& status) mutable {
                         answered(std::move(batch), status);
                     });
         lock.lock();

@@ -104,8 +104,9 @@ void Stream::OnWritesDoneDone(bool) {
 }
 
 void Stream::OnDone(const grpc::Status& status) {
-    const std::shared_ptr<Stream> self = std::move(self_);
-    ended_callback_(status);
+    const Ended ended = std::move(ended_callback_);
+    self_.reset();  // and with it the context's reference to the channel
+    ended(status);
 }
 
 }  // namespace inbox::pubsub

@@ -21,7 +21,7 @@ class Stream final : public grpc::ClientBidiReactor<StreamingPullRequest, Stream
   public:
     // Both are called on threads of gRPC. Take returns false to stop reading until resume().
     using Take = std::function<bool(StreamingPullResponse&)>;
-    // The last call. The stream is not used afterwards.
+    // The last call. The stream is not used afterwards, and owns itself no longer.
     using Ended = std::function<void(const grpc::Status&)>;
 
     Stream(StreamingPullRequest first, Take take, Ended ended)
@@ -52,7 +52,7 @@ class Stream final : public grpc::ClientBidiReactor<StreamingPullRequest, Stream
     StreamingPullRequest request_;
     StreamingPullResponse response_;
     const Take take_;
-    const Ended ended_callback_;
+    Ended ended_callback_;
     std::shared_ptr<Stream> self_;
 
     std::mutex mutex_;  // for the following members; not held while gRPC is called

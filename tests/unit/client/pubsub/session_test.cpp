@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "scripted_pubsub.hpp"
@@ -702,6 +703,37 @@ TEST_F(PubSubSessionTest, CloseEndsAReceiveThatWaits) {
     std::thread closer([&] { source->close(patience); });
     EXPECT_THAT(source->receive(10, std::chrono::hours{1}), IsEmpty());
     closer.join();
+}
+
+// No thread of gRPC may be the last to let go of a channel. If one is, it ends the queue that it
+// serves, and the process crashes, often in what comes next.
+TEST(PubSubStream, HasLetGoOfItsChannelWhenItSaysThatItHasEnded) {
+    ScriptedPubSub service;
+    PubSubOptions options{.project = "p", .subscription = "sub"};
+    options.emulator_host = service.address();
+    const std::shared_ptr<grpc::Channel> channel = make_channel(options);
+    std::promise<long> owners;
+    auto stream = std::make_shared<Stream>(
+        StreamingPullRequest(), [](StreamingPullResponse&) { return true; },
+        [&](const grpc::Status&) { owners.set_value(channel.use_count()); });
+    Stream::start(stream, channel);
+    stream.reset();
+    service.next_stream().end(StatusCode::OK);
+    EXPECT_EQ(owners.get_future().get(), 1);
+}
+
+TEST(PubSubSession, CanFollowAnother) {
+    for (int i = 0; i < 100; i++) {
+        ScriptedPubSub service;
+        PubSubOptions options{.project = "p", .subscription = "sub"};
+        options.emulator_host = service.address();
+        PubSubSource source(options);
+        source.open();
+        service.next_stream().send(response({{.id = "1"}}));
+        source.ack(source.receive(1, patience));
+        source.close(patience);
+        EXPECT_EQ(service.acked().size(), 1u);
+    }
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ TEST(SqsSourceTest, WithoutKeysNothingCanBeReceived) {
         ADD_FAILURE();
     } catch (const SourceError& error) {
         EXPECT_TRUE(error.transient()) << "they may come";
-        EXPECT_THAT(error.what(), HasSubstr("no AWS credentials: there are none"));
+        EXPECT_THAT(error.what(), HasSubstr("no AWS credentials: none in the user mapping"));
     }
     EXPECT_TRUE(peer.requests().empty());
 }
