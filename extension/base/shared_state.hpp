@@ -46,7 +46,7 @@ enum class WorkerState : std::uint32_t {
 
 const char* worker_state_name(WorkerState state);
 
-// What a commit reads of a worker. It takes 16 bytes, so that four lie in a cache line.
+// The part of a worker that commits read. It takes 16 bytes, so that four lie in a cache line.
 struct Wakeup {
     std::atomic<Oid> database{InvalidOid};
     std::atomic<std::int32_t> process{-1};  // index into ProcGlobal->allProcs

@@ -10,7 +10,7 @@ namespace outbox {
 
 enum class WorkerKind : std::uint32_t { none, keeper, relay, processor, backfill };
 
-// What a worker serves. At most one worker runs for each identity.
+// Identifies what a worker serves. At most one worker runs for each identity.
 struct WorkerIdentity {
     WorkerKind kind;
     Oid database;

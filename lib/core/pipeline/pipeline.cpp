@@ -44,7 +44,7 @@ bool Pipeline::has_spare_memory() const noexcept {
     return unsettled_ < more(limits_.max_events) && held_bytes_ < more(limits_.max_bytes);
 }
 
-// What a crash would repeat is bounded.
+// A crash repeats at most this many events.
 bool Pipeline::has_span() const noexcept {
     return ledger_.span() < limits_.max_events * max_span_factor;
 }
