@@ -26,6 +26,15 @@ class KafkaSink : public DrivenSink {
         make(options, mapping, allowed_hosts);
     }
 
+    // A new producer has to ask three things before it sends, so its first records travel together. The
+    // first one might go alone otherwise, and the mock cluster, unlike Kafka, would take those behind
+    // it though it was refused.
+    void create_with_slow_answers() {
+        for (int broker = 1; broker <= 3; broker++)
+            rd_kafka_mock_broker_set_rtt(cluster_.get(), broker, 100);
+        create();
+    }
+
     Batch& batch(std::size_t count = 1) {
         Batch& batch = batches_.emplace_back();
         for (std::size_t i = 0; i < count; i++)
@@ -174,13 +183,9 @@ TEST_F(KafkaSink, OfABatchOnlyTheEventThatIsTooLargeIsRefused) {
     EXPECT_EQ(outcome.of_events[3].fate, Fate::undone) << "it is of the same key";
 }
 
-// Until a producer has asked three things, its records wait, and so they travel together. Answers take
-// their time, or the first record might go alone.
 TEST_F(KafkaSink, WhatABrokerRefusesTogetherIsSentOneByOne) {
     cluster_.add_topic("video.events", 1);
-    for (int broker = 1; broker <= 3; broker++)
-        rd_kafka_mock_broker_set_rtt(cluster_.get(), broker, 100);
-    create();
+    create_with_slow_answers();
     Batch& sent = numbered(3, 3);
     cluster_.fail({RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE});
     Outcome outcome = send(sent);
@@ -222,7 +227,7 @@ TEST_F(KafkaSink, ATopicThatIsMissingIsItsLanesFailure) {
 
 TEST_F(KafkaSink, WhatTheLibraryCanRepeatIsNoFailure) {
     cluster_.add_topic("video.events");
-    create();
+    create_with_slow_answers();
     cluster_.fail({RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
                    RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS, RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT});
     EXPECT_EQ(send(numbered(200, 20)).fate, Fate::confirmed);
@@ -245,12 +250,11 @@ TEST_F(KafkaSink, LostConnectionsLoseAndReorderNothing) {
 
 TEST_F(KafkaSink, AProducerThatLostCountIsReplaced) {
     cluster_.add_topic("video.events");
-    create();
-    EXPECT_EQ(send(numbered(10, 3)).fate, Fate::confirmed);
+    create_with_slow_answers();
     cluster_.fail({RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER});
-    send_until_confirmed(numbered(10, 3, 11));
-    EXPECT_EQ(send(numbered(10, 3, 21)).fate, Fate::confirmed);
-    expect_in_order(30);
+    send_until_confirmed(numbered(10, 3));
+    EXPECT_EQ(send(numbered(10, 3, 11)).fate, Fate::confirmed);
+    expect_in_order(20);
 }
 
 TEST_F(KafkaSink, AClusterThatIsAwayIsTheDestinationsFailure) {
