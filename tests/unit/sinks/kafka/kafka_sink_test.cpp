@@ -237,9 +237,9 @@ TEST_F(KafkaSink, WhatTheLibraryCanRepeatIsNoFailure) {
 
 TEST_F(KafkaSink, LostConnectionsLoseAndReorderNothing) {
     cluster_.add_topic("video.events");
-    create();
     std::size_t sent = 0;
     for (int round = 0; round < 5; round++) {
+        create_with_slow_answers();
         cluster_.fail({RD_KAFKA_RESP_ERR_NO_ERROR, RD_KAFKA_RESP_ERR__TRANSPORT,
                        RD_KAFKA_RESP_ERR__TRANSPORT});
         send_until_confirmed(numbered(100, 7, sent + 1));
