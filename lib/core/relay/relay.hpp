@@ -55,9 +55,9 @@ class Relay {
     // most this many.
     static constexpr std::uint64_t max_unsaved_events = 100'000;
     // While there is trouble, records are written and retries are taken at these intervals.
-    static constexpr Micros trouble_pause = milliseconds(200);
+    static constexpr Micros trouble_pause = milliseconds(50);
     // This many records or retries do not wait for trouble_pause.
-    static constexpr std::size_t many_records = 500;
+    static constexpr std::size_t many_records = 100;
     static constexpr std::size_t many_retries = 100;
     // Pause after retries were due but could not be taken.
     static constexpr Micros retry_pause = seconds(1);
