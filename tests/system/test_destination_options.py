@@ -17,13 +17,13 @@ from database import Database
 
 # The page of each sink. The options that all have are in destinations.md.
 PAGES = {
-    "http": "http.md",
-    "postgresql": "postgresql.md",
-    "kafka": "kafka.md",
-    "pubsub": "pubsub.md",
-    "sqs": "sqs.md",
-    "sns": "sns.md",
-    "pull": "pull.md",
+    "http": "destinations/http.md",
+    "postgresql": "destinations/postgresql.md",
+    "kafka": "destinations/kafka.md",
+    "pubsub": "destinations/pubsub.md",
+    "sqs": "destinations/sqs.md",
+    "sns": "destinations/sns.md",
+    "pull": "destinations/pull.md",
 }
 EVERYWHERE = "destinations.md"
 CREATE = "CREATE SERVER x FOREIGN DATA WRAPPER pg_outbox"

@@ -612,8 +612,8 @@ def test_ledger_with_fetchers_that_are_killed_refuse_and_stall(
 
 
 def test_the_relay_of_the_documentation(database: Database, tmp_path: Path) -> None:
-    """docs/pull.md: run as it stands, with a broker that refuses one event once."""
-    (text,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/pull.md").read_text(), re.DOTALL)
+    """docs/destinations/pull.md: run as it stands, with a broker that refuses one event once."""
+    (text,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/destinations/pull.md").read_text(), re.DOTALL)
     program = tmp_path / "relay.py"
     refusal = (
         'refused = []\nsent = publish\ndef publish(event):\n'

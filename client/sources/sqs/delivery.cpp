@@ -36,7 +36,8 @@ static std::string unwrap(Message& message) {
     return topic.substr(topic.rfind(':') + 1);
 }
 
-// Undoes the `encoding` of the sinks (docs/sqs.md). A body that cannot be decoded stays as it is.
+// Undoes the `encoding` of the sinks (docs/destinations/sqs.md). A body that cannot be decoded stays
+// as it is.
 static void decode_body(Message& message) {
     const auto found = message.attributes.find("encoding");
     if (found == message.attributes.end())
@@ -90,7 +91,7 @@ Delivery delivery_from(Message message, const std::string& source, const std::st
                                      .ordering_key = fifo ? message.group : "",
                                      .published_at = message.sent_at});
     decode_headers(delivery.event);
-    // Events without an ordering key have their id as the group: see docs/sqs.md.
+    // Events without an ordering key have their id as the group: see docs/destinations/sqs.md.
     if (delivery.event.ordering_key == delivery.event.id)
         delivery.event.ordering_key.clear();
     return delivery;

@@ -8,7 +8,7 @@
 // receive() throws only if waiting cannot help: the subscription does not exist, or the account
 // lacks a permission.
 //
-// CMake target pg_inbox::pubsub; needs gRPC. See docs/client-pubsub.md.
+// CMake target pg_inbox::pubsub; needs gRPC. See docs/client/pubsub.md.
 #pragma once
 
 #include <chrono>

@@ -5,7 +5,7 @@
 //     auto source = std::make_unique<inbox::SqsSource>(
 //         inbox::SqsOptions{.queue = "video-events.fifo", .region = "eu-west-1"});
 //
-// CMake target pg_inbox::sqs; needs libcurl, OpenSSL and jsoncpp. See docs/client-sqs.md.
+// CMake target pg_inbox::sqs; needs libcurl, OpenSSL and jsoncpp. See docs/client/sqs.md.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ struct SqsOptions {
     // URL of a server other than Amazon's, such as 'http://127.0.0.1:9324'.
     std::string endpoint{};
 
-    // Credentials. Empty for those of the platform; docs/sqs.md has the order.
+    // Credentials. Empty for those of the platform; docs/destinations/sqs.md has the order.
     std::string access_key_id{};
     std::string secret_access_key{};
     std::string session_token{};
