@@ -6,21 +6,20 @@
 // count, and the next producer sends the others again. The pipeline has one batch of a key in flight,
 // and no record of a partition arrives after one that failed, so the order of a key holds.
 //
-// A topic whose broker refused something is on trial: a second producer has it, which sends each
-// record in a request of its own, and stops without harm to other topics.
+// Topics on trial (trials.hpp) have a second producer.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <memory>
 #include <set>
 
 #include "core/sink.hpp"
 #include "core/text.hpp"
-#include "sinks/kafka/producer.hpp"
+#include "sinks/kafka/sending.hpp"
 #include "sinks/kafka/topic_name.hpp"
+#include "sinks/kafka/trials.hpp"
 #include "sinks/kafka/verdict.hpp"
 #include "sinks/module_entry.hpp"
 
@@ -32,22 +31,6 @@ constexpr std::size_t usual_batches = 32;
 constexpr std::size_t usual_batch_bytes = 1024 * 1024;
 // A producer that stops says so before it says which record was to blame.
 constexpr Micros wait_for_blame = milliseconds(200);
-// How long a topic is on trial at least.
-constexpr Micros trial_time = seconds(10);
-constexpr std::size_t most_on_trial = 1000;
-
-struct Line;
-
-// A batch in flight.
-struct Sending {
-    Line* line = nullptr;
-    Batch* batch = nullptr;
-    std::string topic;
-    Micros sent_at = 0;
-    std::size_t left = 0;  // records that nothing has been heard of
-    std::vector<Delivery> deliveries{};
-    std::string complaint{};  // about the event that could not even be made a record
-};
 
 // A producer, and what it has in flight.
 struct Line {
@@ -60,6 +43,10 @@ struct Line {
     Micros disconnected_at = 0;
 };
 
+Line& line_of(const Sending& sending) noexcept {
+    return *static_cast<Line*>(sending.line);
+}
+
 KafkaOptions one_by_one(KafkaOptions options) {
     options.one_by_one = true;
     return options;
@@ -70,7 +57,7 @@ class KafkaSink final : public Sink {
     explicit KafkaSink(const SinkContext& context)
         : options_(kafka_options(context.destination)),
           clock_(context.clock),
-          encoder_(options_.format, options_.source),
+          sender_(options_),
           wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
           usual_(options_),
           trial_(one_by_one(options_)) {}
@@ -143,7 +130,7 @@ class KafkaSink final : public Sink {
 
     // False: it has to wait, until a producer can be replaced.
     bool start(Waiting& next) {
-        Line& line = on_trial_.contains(next.topic) ? trial_ : usual_;
+        Line& line = trials_.has(next.topic) ? trial_ : usual_;
         if (line.broken_at != never)
             return false;
         if (line.producer != nullptr && !line.producer->has_room_for(next.topic)) {
@@ -168,52 +155,9 @@ class KafkaSink final : public Sink {
         sending.batch = &batch;
         sending.topic = std::move(topic);
         sending.sent_at = clock_.now();
-        sending.left = batch.events.size();
-        sending.deliveries.resize(batch.events.size());
-        std::map<std::string_view, rd_kafka_resp_err_t> held;  // keys of which one was not sent
-        for (std::size_t i = 0; i < batch.events.size(); i++) {
-            const Event& event = *batch.events[i];
-            Delivery& delivery = sending.deliveries[i];
-            delivery.owner = &sending;
-            const auto behind = held.find(event.ordering_key);
-            delivery.error =
-                behind != held.end() ? behind->second : produce(sending, event, delivery);
-            if (delivery.error == RD_KAFKA_RESP_ERR_NO_ERROR)
-                continue;
-            delivery.reported = true;
-            sending.left--;
-            // What is wrong with an event is not wrong with those behind it.
-            const bool own = delivery.error == RD_KAFKA_RESP_ERR__INVALID_ARG ||
-                             verdict_on(delivery.error).fate == Fate::refused;
-            if (!event.ordering_key.empty() && behind == held.end())
-                held[event.ordering_key] = own ? RD_KAFKA_RESP_ERR__PURGE_QUEUE : delivery.error;
-        }
+        sender_.send(*line.producer, sending);
         if (sending.left == 0)
             finish(sending, clock_.now());
-    }
-
-    rd_kafka_resp_err_t produce(Sending& sending, const Event& event, Delivery& delivery) {
-        std::int32_t partition = RD_KAFKA_PARTITION_UA;
-        if (!options_.partition_header.empty()) {
-            const std::optional<std::int32_t> named = named_partition(event);
-            if (!named) {
-                sending.complaint = "header \"" + options_.partition_header +
-                                    "\" of the event is not the number of a partition";
-                return RD_KAFKA_RESP_ERR__INVALID_ARG;
-            }
-            partition = *named;
-        }
-        return sending.line->producer->produce(sending.topic, event, partition, encoder_, delivery);
-    }
-
-    std::optional<std::int32_t> named_partition(const Event& event) const {
-        for (const Header& header : event.headers)
-            if (header.name == options_.partition_header && header.kind != Header::Kind::null) {
-                const std::optional<std::int64_t> number = parse_integer(header.value);
-                if (number && *number >= 0 && *number <= INT32_MAX)
-                    return static_cast<std::int32_t>(*number);
-            }
-        return std::nullopt;
     }
 
     // -- outcomes ---------------------------------------------------------------------------------
@@ -224,7 +168,7 @@ class KafkaSink final : public Sink {
         if (line.producer != nullptr && !line.sendings.empty() &&
             now >= due(line, *line.sendings.front()))
             give_up_late(line, now);
-        if (&line == &trial_ && on_trial_.empty() && line.sendings.empty())
+        if (&line == &trial_ && trials_.empty() && line.sendings.empty())
             line.producer.reset();
     }
 
@@ -239,8 +183,8 @@ class KafkaSink final : public Sink {
             auto& sending = *static_cast<Sending*>(delivery->owner);
             blamed |=
                 delivery->error != RD_KAFKA_RESP_ERR_NO_ERROR && !is_given_up(delivery->error);
-            together |= is_refused_together(*delivery, line);
-            note_trial(*delivery, sending, now);
+            together |= is_refused_together(*delivery, line.options.one_by_one);
+            trials_.note(*delivery, sending.topic, now);
             if (--sending.left == 0)
                 finish(sending, now);
         }
@@ -254,22 +198,6 @@ class KafkaSink final : public Sink {
             give_up(line, blamed || producer.has_confirmed() ? Fate::undone : Fate::unavailable);
         else if (producer.is_disconnected() && !producer.has_confirmed())
             give_up(line, Fate::unavailable);  // it never was connected
-    }
-
-    // A broker refuses records that travelled together, and does not say which of them was to blame.
-    static bool is_refused_together(const Delivery& delivery, const Line& line) noexcept {
-        return !line.options.one_by_one && delivery.partition >= 0 &&
-               verdict_on(delivery.error).fate == Fate::refused;
-    }
-
-    void note_trial(const Delivery& delivery, const Sending& sending, Micros now) {
-        const Verdict verdict = verdict_on(delivery.error);
-        const bool of_broker =
-            delivery.partition >= 0 &&
-            (verdict.fate == Fate::refused ||
-             (verdict.fate == Fate::unavailable && verdict.scope == Scope::lane));
-        if (of_broker && (on_trial_.size() < most_on_trial || on_trial_.contains(sending.topic)))
-            on_trial_[sending.topic] = now + trial_time;
     }
 
     Micros deadline(const Line& line) const noexcept {
@@ -316,84 +244,28 @@ class KafkaSink final : public Sink {
 
     void finish(const Sending& sending, Micros now) {
         report(sending, Fate::failed, "");
-        const bool confirmed = std::all_of(
-            sending.deliveries.begin(), sending.deliveries.end(),
-            [](const Delivery& delivery) { return delivery.error == RD_KAFKA_RESP_ERR_NO_ERROR; });
-        const auto trial = on_trial_.find(sending.topic);
-        if (confirmed && trial != on_trial_.end() && now >= trial->second)
-            on_trial_.erase(trial);
-        std::erase_if(sending.line->sendings,
+        trials_.finished(sending, now);
+        std::erase_if(line_of(sending).sendings,
                       [&](const auto& one) { return one.get() == &sending; });
     }
 
-    // `unreported`: the fate of records that nothing was heard of, and why.
     void report(const Sending& sending, Fate unreported, const std::string& why) {
-        Outcome outcome{.batch = sending.batch};
-        outcome.of_events.reserve(sending.deliveries.size());
-        std::size_t confirmed = 0;
-        for (const Delivery& delivery : sending.deliveries) {
-            outcome.of_events.push_back(outcome_of(delivery, sending, unreported, why));
-            const EventOutcome& own = outcome.of_events.back();
-            confirmed += own.fate == Fate::confirmed;
-        }
-        blame_the_topic(outcome);
-        const EventOutcome& first = outcome.of_events.front();
-        const bool all_alike =
-            std::all_of(outcome.of_events.begin(), outcome.of_events.end(),
-                        [&](const EventOutcome& own) { return own.fate == first.fate; });
-        if (all_alike && first.fate != Fate::refused) {
-            outcome.fate = first.fate;
-            outcome.error = first.error;
-            outcome.scope = first.scope;
-            outcome.of_events.clear();
-        }
-        if (options_.receipts && confirmed > 0)
-            for (const Delivery& delivery : sending.deliveries)
-                outcome.message_ids.push_back(std::to_string(delivery.partition) + '/' +
-                                              std::to_string(delivery.offset));
-        if (confirmed > 0)
+        Outcome outcome =
+            sender_.outcome_of(sending, unreported, why, line_of(sending).options.one_by_one);
+        if (any_confirmed(outcome))
             outcome.retry_after = std::max<Micros>(0, throttled_until_ - clock_.now());
         outcomes_.push_back(std::move(outcome));
     }
 
-    // What the topic, or the destination, did to one event of a batch holds for those that were given
-    // up because of it.
-    static void blame_the_topic(Outcome& outcome) {
-        const auto blamed =
-            std::find_if(outcome.of_events.begin(), outcome.of_events.end(),
-                         [](const EventOutcome& own) { return own.fate == Fate::unavailable; });
-        if (blamed == outcome.of_events.end())
-            return;
-        const EventOutcome verdict = *blamed;
-        for (EventOutcome& own : outcome.of_events)
-            if (own.fate == Fate::undone)
-                own = verdict;
-    }
-
-    EventOutcome outcome_of(const Delivery& delivery, const Sending& sending, Fate unreported,
-                            const std::string& why) const {
-        if (!delivery.reported)
-            return {unreported, why};
-        if (delivery.error == RD_KAFKA_RESP_ERR__INVALID_ARG && !sending.complaint.empty())
-            return {Fate::refused, sending.complaint, true};
-        const std::string error = delivery.error != RD_KAFKA_RESP_ERR_NO_ERROR
-                                      ? explain(delivery.error, sending.topic)
-                                      : std::string();
-        const Verdict verdict = verdict_on(delivery.error);
-        if (is_refused_together(delivery, *sending.line))
-            return {Fate::undone, error};
-        return {verdict.fate, error, verdict.permanent, verdict.scope};
-    }
-
     const KafkaOptions options_;
     const Clock& clock_;
-    RecordEncoder encoder_;
+    BatchSender sender_;
     const int wake_;
 
     std::deque<Waiting> waiting_;  // for a producer
     Line usual_;
     Line trial_;
-    std::map<std::string, Micros> on_trial_;  // topics, and until when at least
+    Trials trials_;
     Micros throttled_until_ = 0;
     std::vector<Outcome> outcomes_;
     std::vector<Delivery*> reported_;

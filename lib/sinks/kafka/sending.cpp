@@ -1,0 +1,142 @@
+#include "sinks/kafka/sending.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "core/text.hpp"
+#include "sinks/kafka/verdict.hpp"
+
+namespace outbox {
+
+BatchSender::BatchSender(const KafkaOptions& options)
+    : partition_header_(options.partition_header),
+      receipts_(options.receipts),
+      encoder_(options.format, options.source) {}
+
+// -------------------------------------------------------------------------------------------------
+// Events become records
+// -------------------------------------------------------------------------------------------------
+
+void BatchSender::send(Producer& producer, Sending& sending) {
+    const std::vector<Event*>& events = sending.batch->events;
+    sending.left = events.size();
+    sending.deliveries.resize(events.size());
+    std::map<std::string_view, rd_kafka_resp_err_t> held;  // keys of which one was not sent
+    for (std::size_t i = 0; i < events.size(); i++) {
+        const Event& event = *events[i];
+        Delivery& delivery = sending.deliveries[i];
+        delivery.owner = &sending;
+        const auto behind = held.find(event.ordering_key);
+        delivery.error =
+            behind != held.end() ? behind->second : produce(producer, sending, event, delivery);
+        if (delivery.error == RD_KAFKA_RESP_ERR_NO_ERROR)
+            continue;
+        delivery.reported = true;
+        sending.left--;
+        // What is wrong with an event is not wrong with those behind it.
+        const bool own = delivery.error == RD_KAFKA_RESP_ERR__INVALID_ARG ||
+                         verdict_on(delivery.error).fate == Fate::refused;
+        if (!event.ordering_key.empty() && behind == held.end())
+            held[event.ordering_key] = own ? RD_KAFKA_RESP_ERR__PURGE_QUEUE : delivery.error;
+    }
+}
+
+rd_kafka_resp_err_t BatchSender::produce(Producer& producer, Sending& sending, const Event& event,
+                                         Delivery& delivery) {
+    std::int32_t partition = RD_KAFKA_PARTITION_UA;
+    if (!partition_header_.empty()) {
+        const std::optional<std::int32_t> named = named_partition(event);
+        if (!named) {
+            sending.complaint = "header \"" + partition_header_ +
+                                "\" of the event is not the number of a partition";
+            return RD_KAFKA_RESP_ERR__INVALID_ARG;
+        }
+        partition = *named;
+    }
+    return producer.produce(sending.topic, event, partition, encoder_, delivery);
+}
+
+std::optional<std::int32_t> BatchSender::named_partition(const Event& event) const {
+    for (const Header& header : event.headers)
+        if (header.name == partition_header_ && header.kind != Header::Kind::null) {
+            const std::optional<std::int64_t> number = parse_integer(header.value);
+            if (number && *number >= 0 && *number <= INT32_MAX)
+                return static_cast<std::int32_t>(*number);
+        }
+    return std::nullopt;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Reports become an outcome
+// -------------------------------------------------------------------------------------------------
+
+bool is_refused_together(const Delivery& delivery, bool one_by_one) noexcept {
+    return !one_by_one && delivery.partition >= 0 &&
+           verdict_on(delivery.error).fate == Fate::refused;
+}
+
+bool any_confirmed(const Outcome& outcome) noexcept {
+    return outcome.of_events.empty()
+               ? outcome.fate == Fate::confirmed
+               : std::any_of(outcome.of_events.begin(), outcome.of_events.end(),
+                             [](const EventOutcome& own) { return own.fate == Fate::confirmed; });
+}
+
+static EventOutcome outcome_of(const Delivery& delivery, const Sending& sending, Fate unreported,
+                               const std::string& why, bool one_by_one) {
+    if (!delivery.reported)
+        return {unreported, why};
+    if (delivery.error == RD_KAFKA_RESP_ERR__INVALID_ARG && !sending.complaint.empty())
+        return {Fate::refused, sending.complaint, true};
+    const std::string error = delivery.error != RD_KAFKA_RESP_ERR_NO_ERROR
+                                  ? explain(delivery.error, sending.topic)
+                                  : std::string();
+    const Verdict verdict = verdict_on(delivery.error);
+    if (is_refused_together(delivery, one_by_one))
+        return {Fate::undone, error};
+    return {verdict.fate, error, verdict.permanent, verdict.scope};
+}
+
+// What the topic, or the destination, did to one event of a batch holds for those that were given
+// up because of it.
+static void blame_the_topic(Outcome& outcome) {
+    const auto blamed =
+        std::find_if(outcome.of_events.begin(), outcome.of_events.end(),
+                     [](const EventOutcome& own) { return own.fate == Fate::unavailable; });
+    if (blamed == outcome.of_events.end())
+        return;
+    const EventOutcome verdict = *blamed;
+    for (EventOutcome& own : outcome.of_events)
+        if (own.fate == Fate::undone)
+            own = verdict;
+}
+
+Outcome BatchSender::outcome_of(const Sending& sending, Fate unreported, const std::string& why,
+                                bool one_by_one) const {
+    Outcome outcome{.batch = sending.batch};
+    outcome.of_events.reserve(sending.deliveries.size());
+    bool any_confirmed = false;
+    for (const Delivery& delivery : sending.deliveries) {
+        outcome.of_events.push_back(
+            outbox::outcome_of(delivery, sending, unreported, why, one_by_one));
+        any_confirmed |= outcome.of_events.back().fate == Fate::confirmed;
+    }
+    blame_the_topic(outcome);
+    const EventOutcome& first = outcome.of_events.front();
+    const bool all_alike =
+        std::all_of(outcome.of_events.begin(), outcome.of_events.end(),
+                    [&](const EventOutcome& own) { return own.fate == first.fate; });
+    if (all_alike && first.fate != Fate::refused) {
+        outcome.fate = first.fate;
+        outcome.error = first.error;
+        outcome.scope = first.scope;
+        outcome.of_events.clear();
+    }
+    if (receipts_ && any_confirmed)
+        for (const Delivery& delivery : sending.deliveries)
+            outcome.message_ids.push_back(std::to_string(delivery.partition) + '/' +
+                                          std::to_string(delivery.offset));
+    return outcome;
+}
+
+}  // namespace outbox
