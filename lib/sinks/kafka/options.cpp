@@ -17,6 +17,27 @@ static constexpr OptionSpec format{.name = "format",
                                    .description =
                                        "the payload with headers of our own, with those of "
                                        "CloudEvents, or a CloudEvents document"};
+static std::optional<Error> check_headers(const OptionSpec& spec, std::string_view value) {
+    const auto parsed = parse_named_attributes(spec.name, value);
+    return parsed ? std::nullopt : std::optional(parsed.error());
+}
+static constexpr OptionSpec headers{
+    .name = "headers",
+    .range = "event_id:id, event_type, ...",
+    .description =
+        "attributes that become headers, each with the name of its header; if not set, all of them",
+    .check = check_headers};
+static constexpr OptionSpec json_key{
+    .name = "json_key",
+    .type = OptionType::toggle,
+    .default_value = "off",
+    .description = "whether the key is a JSON string, in quotes, as JsonConverter writes it"};
+static constexpr OptionSpec json_payload{
+    .name = "json_payload",
+    .type = OptionType::choice,
+    .choices = {"unchanged", "compact", "string"},
+    .default_value = "unchanged",
+    .description = "a JSON payload as it is, without white space, or as the text of a JSON string"};
 static constexpr OptionSpec topic{
     .name = "topic",
     .type = OptionType::name,
@@ -86,6 +107,9 @@ static constexpr std::array options{connect_timeout_option,
                                     request_timeout_option,
                                     batch_size,
                                     format,
+                                    headers,
+                                    json_key,
+                                    json_payload,
                                     topic,
                                     partitioner,
                                     partition_header,
@@ -127,6 +151,12 @@ static std::optional<Error> check_url(const Url& url, std::string_view) {
 }
 
 static std::optional<Error> check_options(const OptionValues& values) {
+    if (values.has(headers) && values.text(format) != "attributes")
+        return invalid("\"headers\" needs \"format\" to be \"attributes\"",
+                       "The other formats have the headers of CloudEvents.");
+    if (values.has(json_payload) && values.text(format) == "structured")
+        return invalid("\"json_payload\" and the format \"structured\" exclude each other",
+                       "The payload is a part of the document.");
     if (values.has(partitioner) && values.has(partition_header))
         return invalid("\"partitioner\" and \"partition_header\" exclude each other",
                        "Where a header names the partition there is nothing left to compute.");
@@ -149,6 +179,19 @@ constinit const SinkDeclaration kafka_declaration{
     .check_options = check_options,
     .module = "pg_outbox_kafka.so"};
 
+static RecordForm record_form(const OptionValues& values) {
+    const std::string text = values.text(json_payload);
+    RecordForm form{.format = event_format(values, format),
+                    .json_key = values.toggle(json_key),
+                    .json_payload = text == "compact"  ? JsonPayload::compact
+                                    : text == "string" ? JsonPayload::string
+                                                       : JsonPayload::unchanged};
+    if (values.has(headers))
+        if (auto named = parse_named_attributes(headers.name, values.text(headers)))
+            form.headers = std::move(named.value());
+    return form;
+}
+
 static void append_broker(std::string& list, const std::string& host, const std::string& port) {
     if (!list.empty())
         list += ',';
@@ -170,7 +213,7 @@ KafkaOptions kafka_options(const Destination& destination) {
         .user = values.text(user),
         .password = values.text(password),
         .topic = values.name(topic),
-        .format = event_format(values, format),
+        .form = record_form(values),
         .partitioner = values.text(partitioner),
         .partition_header = values.text(partition_header),
         .compression = values.text(compression),

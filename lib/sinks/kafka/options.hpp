@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/destination.hpp"
-#include "sinks/event_format.hpp"
+#include "sinks/kafka/record_form.hpp"
 
 namespace outbox {
 
@@ -16,7 +16,7 @@ struct KafkaOptions {
     std::string certificate, private_key;   // of the client, as PEM; empty: none
     std::string mechanism, user, password;  // empty: nobody logs in
     TextTemplate topic;
-    EventFormat format = EventFormat::attributes;
+    RecordForm form;
     std::string partitioner;
     std::string partition_header;  // the header that has the partition; empty: the partitioner says
     std::string compression;       // empty: the best one that the library has

@@ -80,7 +80,7 @@ rd_kafka_resp_err_t Producer::produce(const std::string& topic_name, const Event
     };
     void* const data = value ? pointer_to(*value) : nullptr;
     const std::size_t size = value ? value->size() : 0;
-    const std::string_view key = event.ordering_key;
+    const std::string_view key = encoder.key(event);
     const void* const key_data = key.empty() ? nullptr : key.data();
     // The library keeps a copy: when the batch has been given up it may still be writing it.
     const rd_kafka_resp_err_t error = rd_kafka_producev(

@@ -8,6 +8,8 @@
 //
 // An event without payload has no value, which is a tombstone; in the format structured it has a
 // document without data. `traceparent` and `tracestate` keep their names in every format.
+//
+// RecordForm has what Kafka Connect's converters can do beside that.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +19,16 @@
 
 #include "core/event.hpp"
 #include "sinks/cloudevents.hpp"
-#include "sinks/event_format.hpp"
+#include "sinks/kafka/record_form.hpp"
 
 namespace outbox {
 
 class RecordEncoder {
   public:
-    RecordEncoder(EventFormat format, std::string_view database);
+    RecordEncoder(RecordForm form, std::string_view database);
+
+    // The key of the event's record, which is valid until the next call; empty: it has none.
+    std::string_view key(const Event& event);
 
     // Calls header(name, value) for each header, and returns the value, which is valid until the next
     // call; std::nullopt: the record has none.
@@ -33,9 +38,13 @@ class RecordEncoder {
     static std::size_t size_of(const Event& event) noexcept;
 
   private:
-    EventFormat format_;
+    std::string_view payload_of(const Event& event);
+
+    RecordForm form_;
     std::string source_prefix_;
     RequestContent document_;  // of a structured event
+    std::string key_;          // as JSON
+    std::string payload_;      // where it is not as it was
 };
 
 }  // namespace outbox

@@ -11,7 +11,7 @@ namespace outbox {
 BatchSender::BatchSender(const KafkaOptions& options)
     : partition_header_(options.partition_header),
       receipts_(options.receipts),
-      encoder_(options.format, options.source) {}
+      encoder_(options.form, options.source) {}
 
 // -------------------------------------------------------------------------------------------------
 // Events become records

@@ -208,6 +208,19 @@ TEST(Destination, OfKafkaHasBrokersToBeginWith) {
     EXPECT_EQ(other.mechanism + other.user + other.password, "PLAINup");
 }
 
+TEST(Destination, OfKafkaSaysHowRecordsLook) {
+    const RecordForm form = kafka_options(destination({{"url", "kafka://b"},
+                                                       {"headers", "event_id:id, version"},
+                                                       {"json_key", "on"},
+                                                       {"json_payload", "string"}}))
+                                .form;
+    ASSERT_EQ(form.headers.size(), 2u);
+    EXPECT_EQ(form.headers[0].name, "id");
+    EXPECT_EQ(form.headers[1].attribute, PlainAttribute::version);
+    EXPECT_TRUE(form.json_key);
+    EXPECT_EQ(form.json_payload, JsonPayload::string);
+}
+
 TEST(Destination, AnEmulatorGoesByItsHost) {
     const PubsubOptions o = pubsub_options(destination(
         {{"url", "pubsub://p?endpoint=http://x"}, {"emulator_host", "127.0.0.1:8085"}}));
@@ -366,6 +379,24 @@ const Refused refusals[] = {
      value,
      "exclude each other",
      "nothing left"},
+    {"KafkaHeaders",
+     {{"url", "kafka://a"}, {"headers", "event_id:id, of_nobody"}},
+     {},
+     value,
+     "\"headers\"",
+     "event_id:id"},
+    {"KafkaHeadersOfCloudEvents",
+     {{"url", "kafka://a"}, {"headers", "event_id:id"}, {"format", "binary"}},
+     {},
+     value,
+     "\"attributes\"",
+     "CloudEvents"},
+    {"KafkaPayloadOfADocument",
+     {{"url", "kafka://a"}, {"json_payload", "compact"}, {"format", "structured"}},
+     {},
+     value,
+     "exclude each other",
+     "part of the document"},
     {"KafkaKey",
      {{"url", "kafka://a"}},
      {{"private_key", "/etc/key.pem"}},

@@ -20,13 +20,15 @@ using testing::Pair;
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct Encoded {
+    std::string key;
     std::optional<std::string> value;
     Headers headers;
 };
 
-Encoded encoded(EventFormat format, const Event& event) {
-    RecordEncoder encoder(format, "shop");
+Encoded encoded(const RecordForm& form, const Event& event) {
+    RecordEncoder encoder(form, "shop");
     Encoded result;
+    result.key = encoder.key(event);
     const auto value = encoder.encode(event, [&](std::string_view name, std::string_view text) {
         result.headers.emplace_back(name, text);
     });
@@ -41,7 +43,7 @@ TEST(Record, HasTheAttributesUnderTheirNames) {
     sample.event.has_version = true;
     sample.add("tenant", "t1");
     sample.add("event_id", "another");
-    const Encoded record = encoded(EventFormat::attributes, sample.event);
+    const Encoded record = encoded({EventFormat::attributes}, sample.event);
     EXPECT_EQ(record.value, R"({"title": "Cats"})");
     EXPECT_THAT(
         record.headers,
@@ -52,12 +54,61 @@ TEST(Record, HasTheAttributesUnderTheirNames) {
                     Pair("content_type", "application/json"), Pair("tenant", "t1")));
 }
 
+std::vector<NamedAttribute> named(std::string_view list) {
+    return parse_named_attributes("headers", list).value();
+}
+
+TEST(Record, HasChosenAttributesUnderChosenNames) {
+    SampleEvent sample;
+    sample.add("tenant", "t1");
+    sample.add("eventType", "another");
+    sample.add("event_id", "not an attribute here");
+    const Encoded record =
+        encoded({.headers = named(" event_id:id,event_type : eventType,version")}, sample.event);
+    EXPECT_THAT(record.headers, ElementsAre(Pair("id", "00112233-4455-6677-8899-aabbccddeeff"),
+                                            Pair("eventType", "VideoUpdated"), Pair("tenant", "t1"),
+                                            Pair("event_id", "not an attribute here")));
+}
+
+TEST(Record, RefusesListsOfAttributesThatMeanNothing) {
+    for (const char* list :
+         {"", "id", "event_id:", ":id", "event_id,", "event_id:id,version:id", "version,version"})
+        EXPECT_FALSE(parse_named_attributes("headers", list)) << list;
+}
+
+TEST(Record, HasAKeyInQuotes) {
+    SampleEvent sample;
+    sample.event.ordering_key = "a \"b\"";
+    EXPECT_EQ(encoded({.json_key = true}, sample.event).key, R"("a \"b\"")");
+    EXPECT_EQ(encoded({}, sample.event).key, "a \"b\"");
+    sample.event.ordering_key = "";
+    EXPECT_EQ(encoded({.json_key = true}, sample.event).key, "");
+}
+
+TEST(Record, HasJsonWithoutWhiteSpace) {
+    SampleEvent sample;
+    sample.event.payload = "{\"a \\\" b\": [1, 2],\n\t\"c\\\\\": \" \"}";
+    EXPECT_EQ(encoded({.json_payload = JsonPayload::compact}, sample.event).value,
+              R"({"a \" b":[1,2],"c\\":" "})");
+    sample.event.content_type = "text/plain";
+    EXPECT_EQ(encoded({.json_payload = JsonPayload::compact}, sample.event).value,
+              sample.event.payload);
+}
+
+TEST(Record, HasJsonInAString) {
+    SampleEvent sample;
+    EXPECT_EQ(encoded({.json_payload = JsonPayload::string}, sample.event).value,
+              R"("{\"title\": \"Cats\"}")");
+    sample.event.has_payload = false;
+    EXPECT_EQ(encoded({.json_payload = JsonPayload::string}, sample.event).value, std::nullopt);
+}
+
 TEST(Record, FollowsTheBindingOfCloudEventsInBinaryMode) {
     SampleEvent sample;
     sample.add("tenant", "t1");
     sample.add("x-tenant", "t2");
     sample.add("traceparent", "00-1-2-01");
-    const Encoded record = encoded(EventFormat::binary, sample.event);
+    const Encoded record = encoded({EventFormat::binary}, sample.event);
     EXPECT_EQ(record.value, R"({"title": "Cats"})");
     for (const auto& [name, value] : Headers{{"ce_specversion", "1.0"},
                                              {"ce_id", "00112233-4455-6677-8899-aabbccddeeff"},
@@ -77,7 +128,7 @@ TEST(Record, IsADocumentInStructuredMode) {
     SampleEvent sample;
     sample.add("x-tenant", "t2");
     sample.add("traceparent", "00-1-2-01");
-    const Encoded record = encoded(EventFormat::structured, sample.event);
+    const Encoded record = encoded({EventFormat::structured}, sample.event);
     EXPECT_THAT(record.value.value_or(""), HasSubstr(R"("data":{"title": "Cats"})"));
     EXPECT_THAT(record.headers,
                 ElementsAre(Pair("content-type", "application/cloudevents+json; charset=UTF-8"),
@@ -87,11 +138,11 @@ TEST(Record, IsADocumentInStructuredMode) {
 TEST(Record, WithoutPayloadIsATombstone) {
     SampleEvent sample;
     sample.event.payload = {};
-    EXPECT_EQ(encoded(EventFormat::attributes, sample.event).value, "");
+    EXPECT_EQ(encoded({EventFormat::attributes}, sample.event).value, "");
     sample.event.has_payload = false;
-    EXPECT_EQ(encoded(EventFormat::attributes, sample.event).value, std::nullopt);
-    EXPECT_EQ(encoded(EventFormat::binary, sample.event).value, std::nullopt);
-    EXPECT_NE(encoded(EventFormat::structured, sample.event).value, std::nullopt);
+    EXPECT_EQ(encoded({EventFormat::attributes}, sample.event).value, std::nullopt);
+    EXPECT_EQ(encoded({EventFormat::binary}, sample.event).value, std::nullopt);
+    EXPECT_NE(encoded({EventFormat::structured}, sample.event).value, std::nullopt);
 }
 
 TEST(TopicName, IsOneThatBrokersTake) {
