@@ -23,6 +23,11 @@ static std::atomic<int> alive = 0;
 static std::atomic<int> given_up = 0;
 // One may be caught in a name server that does not answer. There must not be ever more of them.
 static constexpr int most_given_up = 8;
+// Threads of brokers, of all handles.
+static std::atomic<int> broker_threads = 0;
+// The library starts a thread for each broker that the cluster names, up to 10,000 for one answer.
+// Ever more of them would take the last process number of the machine from the server.
+static constexpr int most_brokers = 1000;
 // Also of the library that is found when the module is loaded: all of 1.x has the same file name.
 static constexpr int oldest_version = 0x02000000;
 
@@ -32,8 +37,10 @@ struct KafkaClient::Shared {
     int throttle = 0;  // in milliseconds; of the thread that reads the queue
 
     // Written by threads of the library.
+    std::atomic<int> brokers = 0;
     std::mutex mutex;
     std::string refused;  // the last address that may not be connected to; empty: none
+    int wake = -1;        // the eventfd of the other side, while there is one
 
     bool allows(std::string_view host, const Address& address) const noexcept {
         return allowed_hosts.empty() ? !is_reserved(address) : allowed_hosts.allows(host, address);
@@ -84,6 +91,37 @@ static int resolve(const char* node, const char* service, const addrinfo* hints,
     return *found != nullptr ? 0 : EAI_FAIL;
 }
 
+static rd_kafka_resp_err_t note_broker(rd_kafka_t*, rd_kafka_thread_type_t type, const char*,
+                                       void* opaque) noexcept {
+    auto& shared = *static_cast<KafkaClient::Shared*>(opaque);
+    if (type != RD_KAFKA_THREAD_BROKER)
+        return RD_KAFKA_RESP_ERR_NO_ERROR;
+    broker_threads++;
+    if (++shared.brokers != most_brokers + 1)
+        return RD_KAFKA_RESP_ERR_NO_ERROR;
+    const std::lock_guard lock(shared.mutex);
+    const std::uint64_t one = 1;
+    if (shared.wake >= 0)
+        static_cast<void>(write(shared.wake, &one, sizeof one) == 0);
+    return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+static rd_kafka_resp_err_t forget_broker(rd_kafka_t*, rd_kafka_thread_type_t type, const char*,
+                                         void* opaque) noexcept {
+    if (type == RD_KAFKA_THREAD_BROKER) {
+        broker_threads--;
+        static_cast<KafkaClient::Shared*>(opaque)->brokers--;
+    }
+    return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+// Before the first thread.
+static rd_kafka_resp_err_t count_brokers(rd_kafka_t* handle, const rd_kafka_conf_t*, void* opaque,
+                                         char*, std::size_t) noexcept {
+    rd_kafka_interceptor_add_on_thread_start(handle, "pg_outbox", note_broker, opaque);
+    return rd_kafka_interceptor_add_on_thread_exit(handle, "pg_outbox", forget_broker, opaque);
+}
+
 // Called where the queue is read.
 static void note_throttle(rd_kafka_t*, const char*, std::int32_t, int milliseconds,
                           void* opaque) noexcept {
@@ -111,6 +149,7 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) 
     rd_kafka_conf_set_opaque(conf, shared_.get());
     rd_kafka_conf_set_resolve_cb(conf, resolve);
     rd_kafka_conf_set_throttle_cb(conf, note_throttle);
+    rd_kafka_conf_interceptor_add_on_new(conf, "pg_outbox", count_brokers, shared_.get());
     rd_kafka_conf_set_log_cb(conf, nullptr);  // what matters comes as an error as well
     rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR);
 
@@ -186,6 +225,7 @@ static std::string incomplete(const KafkaOptions& options) {
 KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
     : shared_(std::make_shared<Shared>()), failure_(incomplete(options)) {
     shared_->allowed_hosts = options.allowed_hosts;
+    shared_->wake = wake;
     shared_->logs_in_by_scram = options.mechanism.starts_with("SCRAM");
     if (!failure_.empty())
         return;
@@ -194,7 +234,7 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
             std::string("librdkafka ") + rd_kafka_version_str() + " is too old; use 2.0 or later";
         return;
     }
-    if (given_up >= most_given_up) {
+    if (given_up >= most_given_up || broker_threads > most_brokers) {
         failure_ = "connections that were given up have not ended";
         return;
     }
@@ -223,6 +263,10 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
 KafkaClient::~KafkaClient() {
     if (handle_ == nullptr)
         return;
+    {
+        const std::lock_guard lock(shared_->mutex);
+        shared_->wake = -1;
+    }
     rd_kafka_queue_io_event_enable(queue_, -1, nullptr, 0);
     rd_kafka_queue_destroy(queue_);
     rd_kafka_purge(handle_, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT |
@@ -247,6 +291,12 @@ rd_kafka_event_t* KafkaClient::next_event() noexcept {
 
 Micros KafkaClient::take_throttle() noexcept {
     return milliseconds(std::exchange(shared_->throttle, 0));
+}
+
+std::string KafkaClient::excess() const {
+    if (shared_->brokers <= most_brokers)
+        return "";
+    return "the cluster names more than " + std::to_string(most_brokers) + " brokers";
 }
 
 std::string KafkaClient::explain(rd_kafka_resp_err_t code, const char* error) const {

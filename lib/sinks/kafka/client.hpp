@@ -32,6 +32,9 @@ class KafkaClient {
     rd_kafka_event_t* next_event() noexcept;
     // The longest time that a broker has throttled us for, since the last call.
     Micros take_throttle() noexcept;
+    // What the cluster has more of than can be borne; empty: nothing. The descriptor becomes readable
+    // when there is something.
+    std::string excess() const;
     // What an error means to the reader: the library does not know why an address was refused.
     std::string explain(rd_kafka_resp_err_t code, const char* error) const;
 

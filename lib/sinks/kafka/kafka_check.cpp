@@ -138,6 +138,10 @@ class Questions {
             }
             rd_kafka_event_destroy(event);
         }
+        if (std::string excess = client.excess(); !excess.empty()) {
+            error_ = std::move(excess);
+            is_down = true;
+        }
         return is_down;
     }
 

@@ -185,14 +185,17 @@ class KafkaSink final : public Sink {
                 delivery->error != RD_KAFKA_RESP_ERR_NO_ERROR && !is_given_up(delivery->error);
             together |= is_refused_together(*delivery, line.options.one_by_one);
             trials_.note(*delivery, sending.topic, now);
-            if (--sending.left == 0)
+            // What a producer that stops drops waits for the reason.
+            if (!is_dropped(delivery->error) && --sending.left == 0)
                 finish(sending, now);
         }
         if (producer.is_disconnected() && !was_disconnected)
             line.disconnected_at = now;
         if (producer.is_broken() && line.broken_at == never)
             line.broken_at = now;
-        if (together)
+        if (producer.is_overgrown())
+            give_up(line, Fate::unavailable);
+        else if (together)
             give_up(line, Fate::undone);
         else if (line.broken_at != never && (blamed || now >= line.broken_at + wait_for_blame))
             give_up(line, blamed || producer.has_confirmed() ? Fate::undone : Fate::unavailable);

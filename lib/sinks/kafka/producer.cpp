@@ -105,6 +105,10 @@ void Producer::poll(std::vector<Delivery*>& reported) {
         else if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_ERROR)
             take_error(event);
     }
+    if (std::string excess = client_.excess(); !excess.empty()) {
+        trouble_ = std::move(excess);
+        is_overgrown_ = true;
+    }
 }
 
 void Producer::take_reports(rd_kafka_event_t* event, std::vector<Delivery*>& reported) {

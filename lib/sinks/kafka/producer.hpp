@@ -49,6 +49,8 @@ class Producer {
     bool has_confirmed() const noexcept { return has_confirmed_; }
     // It will send nothing any more.
     bool is_broken() const noexcept { return broken_; }
+    // The cluster is larger than can be borne.
+    bool is_overgrown() const noexcept { return is_overgrown_; }
     // Nothing listens, as far as is known.
     bool is_disconnected() const noexcept { return disconnected_; }
     // The last that went wrong with a connection, since something was confirmed; empty: nothing.
@@ -75,6 +77,7 @@ class Producer {
     Topics topics_;  // must go before the client
     bool has_confirmed_ = false;
     bool broken_ = false;
+    bool is_overgrown_ = false;
     bool disconnected_ = false;
     std::string trouble_;
 };

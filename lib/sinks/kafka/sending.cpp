@@ -8,6 +8,9 @@
 
 namespace outbox {
 
+// An event behind one of its key that was not sent. The library reports nothing with this error.
+static constexpr rd_kafka_resp_err_t held_back = RD_KAFKA_RESP_ERR__DESTROY;
+
 BatchSender::BatchSender(const KafkaOptions& options)
     : partition_header_(options.partition_header),
       receipts_(options.receipts),
@@ -37,7 +40,7 @@ void BatchSender::send(Producer& producer, Sending& sending) {
         const bool own = delivery.error == RD_KAFKA_RESP_ERR__INVALID_ARG ||
                          verdict_on(delivery.error).fate == Fate::refused;
         if (!event.ordering_key.empty() && behind == held.end())
-            held[event.ordering_key] = own ? RD_KAFKA_RESP_ERR__PURGE_QUEUE : delivery.error;
+            held[event.ordering_key] = own ? held_back : delivery.error;
     }
 }
 
@@ -84,7 +87,7 @@ bool any_confirmed(const Outcome& outcome) noexcept {
 
 static EventOutcome outcome_of(const Delivery& delivery, const Sending& sending, Fate unreported,
                                const std::string& why, bool one_by_one) {
-    if (!delivery.reported)
+    if (!delivery.reported || is_dropped(delivery.error))
         return {unreported, why};
     if (delivery.error == RD_KAFKA_RESP_ERR__INVALID_ARG && !sending.complaint.empty())
         return {Fate::refused, sending.complaint, true};

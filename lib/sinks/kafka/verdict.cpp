@@ -44,9 +44,12 @@ Verdict verdict_on(rd_kafka_resp_err_t error) noexcept {
 }
 
 bool is_given_up(rd_kafka_resp_err_t error) noexcept {
+    return error == RD_KAFKA_RESP_ERR__DESTROY || is_dropped(error);
+}
+
+bool is_dropped(rd_kafka_resp_err_t error) noexcept {
     return error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT ||
-           error == RD_KAFKA_RESP_ERR__FATAL || error == RD_KAFKA_RESP_ERR__DESTROY ||
-           error == RD_KAFKA_RESP_ERR__GAPLESS_GUARANTEE;
+           error == RD_KAFKA_RESP_ERR__FATAL || error == RD_KAFKA_RESP_ERR__GAPLESS_GUARANTEE;
 }
 
 std::string explain(rd_kafka_resp_err_t error, std::string_view topic) {

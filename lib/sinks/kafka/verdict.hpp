@@ -21,6 +21,9 @@ Verdict verdict_on(rd_kafka_resp_err_t error) noexcept;
 // The library gave the message up because of something else.
 bool is_given_up(rd_kafka_resp_err_t error) noexcept;
 
+// The producer has stopped, or is about to; it says why once.
+bool is_dropped(rd_kafka_resp_err_t error) noexcept;
+
 // One line.
 std::string explain(rd_kafka_resp_err_t error, std::string_view topic);
 

@@ -257,6 +257,18 @@ TEST_F(KafkaSink, AProducerThatLostCountIsReplaced) {
     expect_in_order(20);
 }
 
+TEST_F(KafkaSink, AClusterThatWantsNoProducerIsTheDestinationsFailure) {
+    cluster_.add_topic("video.events");
+    create();
+    const std::vector<rd_kafka_resp_err_t> refused(3, RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED);
+    constexpr int init_producer_id = 22;
+    rd_kafka_mock_push_request_errors_array(cluster_.get(), init_producer_id, refused.size(),
+                                            refused.data());
+    const Outcome outcome = send(batch(2));
+    EXPECT_EQ(outcome.fate, Fate::unavailable) << "it would be sent again and again";
+    EXPECT_THAT(outcome.error, HasSubstr("uthoriz"));
+}
+
 TEST_F(KafkaSink, AClusterThatIsAwayIsTheDestinationsFailure) {
     cluster_.add_topic("video.events");
     create({{"connect_timeout", "1s"}});

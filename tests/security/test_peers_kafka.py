@@ -1,0 +1,68 @@
+"""Hostile brokers of Kafka: limits on memory, threads, log and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cluster import Cluster, Installation
+from conftest import create_database
+from processes import status_of
+from waiting import wait_until
+
+from .peers import hostile_kafka
+from .peers.attack import Target
+from .peers.peer import Peer
+
+LOOPBACK = {"outbox.allowed_hosts": "127.0.0.1", "autovacuum": "off"}
+
+
+@pytest.fixture(scope="module")
+def target(installation: Installation) -> Iterator[Target]:
+    if not installation.has_module("pg_outbox_kafka"):
+        pytest.skip("NOT TESTED: pg_outbox_kafka is not part of this build")
+    cluster = Cluster(installation, LOOPBACK).start()
+    yield Target(create_database(cluster, "db"))
+    cluster.destroy()
+
+
+PASSWORD = "s3cret-s3cret-1"
+LOGIN = {"user": "u", "password": PASSWORD}
+
+
+@pytest.mark.parametrize("mode", hostile_kafka.MODES)
+def test_a_broker_can_do_little(target: Target, mode: str) -> None:
+    """S12, S23"""
+    with Peer(hostile_kafka.MODES[mode]) as peer:
+        damage = target.suffer(
+            "d", f"kafka://127.0.0.1:{peer.port}", LOGIN, sasl_mechanism="PLAIN", request_timeout="1s",
+            connect_timeout="1s",
+        )  # fmt: skip
+    damage.assert_bearable(mode)
+    assert PASSWORD not in damage.log + (damage.error or "")
+
+
+@pytest.mark.parametrize("mode", ["many brokers", "ever more brokers"])
+def test_a_cluster_of_very_many_brokers_is_given_up(target: Target, mode: str) -> None:
+    """S12: the library starts a thread for each, and some more until somebody has looked"""
+    database = target.database
+    most = 0
+
+    def error() -> str:
+        nonlocal most
+        most = max(most, int(status_of(f"/proc/{pid}")["Threads"]))
+        return target.error("many") or ""
+
+    with Peer(hostile_kafka.MODES[mode]) as peer:
+        pid = target.create(
+            "many", f"kafka://127.0.0.1:{peer.port}", request_timeout="1h", retry_base="1h", retry_max="1h"
+        )
+        database.enqueue("k", 1, topic="many")
+        wait_until(error, what="a cluster that is given up")
+        assert 500 < most < 5000
+        ok, detail = database.execute("SELECT ok, detail FROM outbox.check_destination('many')")[-1]
+        assert not ok and "more than 1000 brokers" in detail
+        wait_until(lambda: int(status_of(f"/proc/{pid}")["Threads"]), lambda count: count < 20, what="its threads to end")
+        assert database.pid("relay", "many") == pid
+        database.execute("DROP SERVER many CASCADE")
