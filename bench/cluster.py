@@ -18,6 +18,7 @@ import psycopg
 
 SETTINGS = {
     "listen_addresses": "",
+    "port": "5432",
     "extension_destdir": "{root}/stage",
     "shared_preload_libraries": "$libdir/pg_outbox",
     "unix_socket_directories": "{root}",
@@ -54,7 +55,7 @@ class Cluster:
         self._stop()
 
     def conninfo(self, database: str = "bench") -> str:
-        return f"host={self.root} user=postgres dbname={database}"
+        return f"host={self.root} port={self.settings['port']} user=postgres dbname={database}"
 
     def connect(self, database: str = "bench") -> psycopg.Connection:
         return psycopg.connect(self.conninfo(database), autocommit=True)
