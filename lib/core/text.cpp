@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 
 namespace outbox {
 
@@ -19,19 +18,30 @@ void append_uuid(std::string& out, const Uuid& uuid) {
     out.append(text, sizeof text);
 }
 
+// Writes this number of digits, with leading zeros. snprintf() took a tenth of the time of a relay.
+static void put_digits(char* to, std::size_t digits, std::uint64_t number) {
+    for (std::size_t i = digits; i > 0; i--, number /= 10)
+        to[i - 1] = static_cast<char>('0' + number % 10);
+}
+
 void append_timestamp(std::string& out, std::int64_t unix_micros) {
     using namespace std::chrono;
     const sys_time<microseconds> time{microseconds{unix_micros}};
     const auto day = floor<days>(time);
     const year_month_day date{day};
     const hh_mm_ss clock{time - day};
-    char text[64];
-    const int length = std::snprintf(
-        text, sizeof text, "%04d-%02u-%02uT%02d:%02d:%02d.%06dZ", static_cast<int>(date.year()),
-        static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
-        static_cast<int>(clock.hours().count()), static_cast<int>(clock.minutes().count()),
-        static_cast<int>(clock.seconds().count()), static_cast<int>(clock.subseconds().count()));
-    out.append(text, static_cast<std::size_t>(length));
+    char text[] = "0000-00-00T00:00:00.000000Z";
+    const auto put = [&](std::size_t at, std::size_t digits, auto number) {
+        put_digits(text + at, digits, static_cast<std::uint64_t>(number));
+    };
+    put(0, 4, static_cast<int>(date.year()));
+    put(5, 2, static_cast<unsigned>(date.month()));
+    put(8, 2, static_cast<unsigned>(date.day()));
+    put(11, 2, clock.hours().count());
+    put(14, 2, clock.minutes().count());
+    put(17, 2, clock.seconds().count());
+    put(20, 6, clock.subseconds().count());
+    out.append(text, sizeof text - 1);
 }
 
 void append_json_string(std::string& out, std::string_view text) {

@@ -114,16 +114,12 @@ static void blame_the_topic(Outcome& outcome) {
             own = verdict;
 }
 
-Outcome BatchSender::outcome_of(const Sending& sending, Fate unreported, const std::string& why,
-                                bool one_by_one) const {
-    Outcome outcome{.batch = sending.batch};
+// Each event has an outcome of its own, unless they are all alike.
+static void judge_events(Outcome& outcome, const Sending& sending, Fate unreported,
+                         const std::string& why, bool one_by_one) {
     outcome.of_events.reserve(sending.deliveries.size());
-    bool any_confirmed = false;
-    for (const Delivery& delivery : sending.deliveries) {
-        outcome.of_events.push_back(
-            outbox::outcome_of(delivery, sending, unreported, why, one_by_one));
-        any_confirmed |= outcome.of_events.back().fate == Fate::confirmed;
-    }
+    for (const Delivery& delivery : sending.deliveries)
+        outcome.of_events.push_back(outcome_of(delivery, sending, unreported, why, one_by_one));
     blame_the_topic(outcome);
     const EventOutcome& first = outcome.of_events.front();
     const bool all_alike =
@@ -135,7 +131,21 @@ Outcome BatchSender::outcome_of(const Sending& sending, Fate unreported, const s
         outcome.scope = first.scope;
         outcome.of_events.clear();
     }
-    if (receipts_ && any_confirmed)
+}
+
+static bool all_confirmed(const Sending& sending) {
+    return std::all_of(sending.deliveries.begin(), sending.deliveries.end(),
+                       [](const Delivery& delivery) {
+                           return delivery.reported && delivery.error == RD_KAFKA_RESP_ERR_NO_ERROR;
+                       });
+}
+
+Outcome BatchSender::outcome_of(const Sending& sending, Fate unreported, const std::string& why,
+                                bool one_by_one) const {
+    Outcome outcome{.batch = sending.batch};
+    if (!all_confirmed(sending))
+        judge_events(outcome, sending, unreported, why, one_by_one);
+    if (receipts_ && any_confirmed(outcome))
         for (const Delivery& delivery : sending.deliveries)
             outcome.message_ids.push_back(std::to_string(delivery.partition) + '/' +
                                           std::to_string(delivery.offset));
