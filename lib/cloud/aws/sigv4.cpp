@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <new>
 
+#include "cloud/aws/form_field.hpp"
 #include "cloud/aws/sha256.hpp"
 #include "core/percent.hpp"
 #include "core/text.hpp"
@@ -147,24 +148,51 @@ const Sigv4::Digest& Sigv4::signing_key(const std::string& secret, std::string_v
     return signing_key_;
 }
 
-std::string Sigv4::authorization(const SignedRequest& request, const AwsKeys& keys,
-                                 std::string_view time) {
-    const std::string_view day = time.substr(0, 8);
+std::string Sigv4::scope(std::string_view day) const {
     std::string scope(day);
     scope += '/' + region_ + '/' + service_ + '/';
     scope += terminator;
+    return scope;
+}
 
-    const std::vector<CanonicalHeader> headers = canonical_headers(request.headers);
+std::string Sigv4::signature(const std::string& canonical, const AwsKeys& keys,
+                             std::string_view time) {
+    const std::string_view day = time.substr(0, 8);
     std::string to_sign(algorithm);
     to_sign += '\n';
     to_sign += time;
-    to_sign += '\n' + scope + '\n' + sha256_hex(canonical_request(request, headers));
+    to_sign += '\n' + scope(day) + '\n' + sha256_hex(canonical);
+    std::string hex;
+    append_hex(hex, hmac(signing_key(keys.secret_access_key, day), to_sign));
+    return hex;
+}
 
+std::string Sigv4::authorization(const SignedRequest& request, const AwsKeys& keys,
+                                 std::string_view time) {
+    const std::vector<CanonicalHeader> headers = canonical_headers(request.headers);
     std::string value(algorithm);
-    value += " Credential=" + keys.access_key_id + '/' + scope +
-             ", SignedHeaders=" + signed_headers(headers) + ", Signature=";
-    append_hex(value, hmac(signing_key(keys.secret_access_key, day), to_sign));
+    value += " Credential=" + keys.access_key_id + '/' + scope(time.substr(0, 8)) +
+             ", SignedHeaders=" + signed_headers(headers) +
+             ", Signature=" + signature(canonical_request(request, headers), keys, time);
     return value;
+}
+
+std::string Sigv4::presigned_query(SignedRequest request, const AwsKeys& keys,
+                                   std::string_view time, std::int64_t lifetime) {
+    const std::vector<CanonicalHeader> headers = canonical_headers(request.headers);
+    std::string query(request.query);
+    append_form_field(query, "X-Amz-Algorithm", algorithm);
+    append_form_field(query, "X-Amz-Credential",
+                      keys.access_key_id + '/' + scope(time.substr(0, 8)));
+    append_form_field(query, "X-Amz-Date", time);
+    append_form_field(query, "X-Amz-Expires", std::to_string(lifetime));
+    if (!keys.session_token.empty())
+        append_form_field(query, "X-Amz-Security-Token", keys.session_token);
+    append_form_field(query, "X-Amz-SignedHeaders", signed_headers(headers));
+    request.query = query;
+    append_form_field(query, "X-Amz-Signature",
+                      signature(canonical_request(request, headers), keys, time));
+    return query;
 }
 
 std::string basic_timestamp(Micros unix_time) {

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,10 +57,16 @@ class Sigv4 {
     // std::bad_alloc.
     std::string authorization(const SignedRequest& request, const AwsKeys& keys,
                               std::string_view time);
+    // Returns the query of a request that is signed in its query, and valid for `lifetime` seconds.
+    std::string presigned_query(SignedRequest request, const AwsKeys& keys, std::string_view time,
+                                std::int64_t lifetime);
 
   private:
     using Digest = std::array<unsigned char, 32>;
 
+    std::string scope(std::string_view day) const;
+    std::string signature(const std::string& canonical, const AwsKeys& keys,
+                          std::string_view time);
     const Digest& signing_key(const std::string& secret, std::string_view day);
 
     const std::string region_;

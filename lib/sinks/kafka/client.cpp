@@ -12,6 +12,7 @@
 #include <new>
 #include <thread>
 
+#include "core/secrets.hpp"
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
@@ -151,10 +152,11 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) 
     rd_kafka_conf_set_throttle_cb(conf, note_throttle);
     rd_kafka_conf_interceptor_add_on_new(conf, "pg_outbox", count_brokers, shared_.get());
     rd_kafka_conf_set_log_cb(conf, nullptr);  // what matters comes as an error as well
-    rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR);
+    rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR |
+                                         RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH);
 
     const std::string security =
-        std::string(options.mechanism.empty() ? "" : "sasl_") + (options.tls ? "ssl" : "plaintext");
+        std::string(options.login.mechanism.empty() ? "" : "sasl_") + (options.tls ? "ssl" : "plaintext");
     const std::string max_size = std::to_string(options.max_request_size);
     bool done =
         set(conf, "bootstrap.servers", options.brokers) && set(conf, "client.id", "pg_outbox") &&
@@ -197,19 +199,22 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) 
         if (done && !options.private_key.empty())
             done = set(conf, "ssl.key.pem", options.private_key);
     }
-    if (done && !options.mechanism.empty())
-        done = set(conf, "sasl.mechanism", options.mechanism) &&
-               set(conf, "sasl.username", options.user) &&
-               set(conf, "sasl.password", options.password);
+    if (done && options.login.uses_token())
+        done = set(conf, "sasl.mechanism", "OAUTHBEARER");
+    else if (done && !options.login.mechanism.empty())
+        done = set(conf, "sasl.mechanism", options.login.mechanism) &&
+               set(conf, "sasl.username", options.login.user) &&
+               set(conf, "sasl.password", options.login.password);
     return done;
 }
 
 // What only the user mapping and the options together can break.
 static std::string incomplete(const KafkaOptions& options) {
-    const bool has_login = !options.user.empty() || !options.password.empty();
-    if (!options.mechanism.empty() && (options.user.empty() || options.password.empty()))
+    const bool has_login = !options.login.user.empty() || !options.login.password.empty();
+    const bool needs_login = !options.login.mechanism.empty() && !options.login.uses_token();
+    if (needs_login && (options.login.user.empty() || options.login.password.empty()))
         return "user and password are required by sasl_mechanism (CREATE USER MAPPING)";
-    if (options.mechanism.empty() && has_login)
+    if (options.login.mechanism.empty() && has_login)
         return "the user mapping has a user or password, and sasl_mechanism is not set";
     if (options.certificate.empty() != options.private_key.empty())
         return "certificate and private_key of the user mapping need each other";
@@ -223,10 +228,12 @@ static std::string incomplete(const KafkaOptions& options) {
 // -------------------------------------------------------------------------------------------------
 
 KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
-    : shared_(std::make_shared<Shared>()), failure_(incomplete(options)) {
+    : shared_(std::make_shared<Shared>()),
+      failure_(incomplete(options)),
+      token_extensions_(options.login.token_extensions) {
     shared_->allowed_hosts = options.allowed_hosts;
     shared_->wake = wake;
-    shared_->logs_in_by_scram = options.mechanism.starts_with("SCRAM");
+    shared_->logs_in_by_scram = options.login.mechanism.starts_with("SCRAM");
     if (!failure_.empty())
         return;
     if (rd_kafka_version() < oldest_version) {
@@ -258,6 +265,8 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
     queue_ = rd_kafka_queue_get_main(handle_);
     static constexpr std::uint64_t one = 1;
     rd_kafka_queue_io_event_enable(queue_, wake, &one, sizeof one);
+    // It announces only what finds the queue empty, and the wish for a token is already there.
+    [[maybe_unused]] const ssize_t written = write(wake, &one, sizeof one);
 }
 
 KafkaClient::~KafkaClient() {
@@ -286,7 +295,34 @@ KafkaClient::~KafkaClient() {
 }
 
 rd_kafka_event_t* KafkaClient::next_event() noexcept {
-    return rd_kafka_queue_poll(queue_, 0);
+    while (rd_kafka_event_t* event = rd_kafka_queue_poll(queue_, 0)) {
+        if (rd_kafka_event_type(event) != RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH)
+            return event;
+        wants_token_ = true;
+        rd_kafka_event_destroy(event);
+    }
+    return nullptr;
+}
+
+void KafkaClient::set_token(const Token& token) {
+    if (handle_ == nullptr)
+        return;
+    std::vector<const char*> extensions;
+    for (const std::string& text : token_extensions_)
+        extensions.push_back(text.c_str());
+    token_ = token.value;
+    char error[512] = "";
+    const rd_kafka_resp_err_t code = rd_kafka_oauthbearer_set_token(
+        handle_, token.value.c_str(), token.expires / 1000, token.principal.c_str(),
+        extensions.data(), extensions.size(), error, sizeof error);
+    wants_token_ = false;
+    if (code != RD_KAFKA_RESP_ERR_NO_ERROR)  // whose text may have the token
+        refuse_token(rd_kafka_err2str(code));
+}
+
+void KafkaClient::refuse_token(const std::string& why) noexcept {
+    wants_token_ = false;
+    rd_kafka_oauthbearer_set_token_failure(handle_, why.c_str());
 }
 
 Micros KafkaClient::take_throttle() noexcept {
@@ -304,6 +340,7 @@ std::string KafkaClient::explain(rd_kafka_resp_err_t code, const char* error) co
     if (code == RD_KAFKA_RESP_ERR__RESOLVE && !shared_->refused.empty())
         return shared_->refused;
     std::string text = printable(error != nullptr ? error : rd_kafka_err2str(code));
+    conceal(text, token_);  // a broker may repeat it
     // It sends a wrong nonce (librdkafka issue 4895).
     constexpr int first_version_with_scram = 0x020601ff;
     if (code == RD_KAFKA_RESP_ERR__AUTHENTICATION && shared_->logs_in_by_scram &&

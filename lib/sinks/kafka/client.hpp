@@ -9,10 +9,18 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "sinks/kafka/options.hpp"
 
 namespace outbox {
+
+// What a client presents with sasl_mechanism OAUTHBEARER.
+struct Token {
+    std::string value{};
+    std::string principal{};  // for messages of the library
+    Micros expires = 0;       // since the Unix epoch
+};
 
 class KafkaClient {
   public:
@@ -30,6 +38,14 @@ class KafkaClient {
 
     // The next thing in the queue; nullptr: it is empty.
     rd_kafka_event_t* next_event() noexcept;
+
+    // The library has asked for a token since the last one, which next_event() notices.
+    bool wants_token() const noexcept { return wants_token_; }
+    // May throw std::bad_alloc.
+    void set_token(const Token& token);
+    // There is none for now. The library asks again in ten seconds.
+    void refuse_token(const std::string& why) noexcept;
+
     // The longest time that a broker has throttled us for, since the last call.
     Micros take_throttle() noexcept;
     // What the cluster has more of than can be borne; empty: nothing. The descriptor becomes readable
@@ -48,6 +64,9 @@ class KafkaClient {
     std::string failure_;
     rd_kafka_t* handle_ = nullptr;
     rd_kafka_queue_t* queue_ = nullptr;
+    const std::vector<std::string> token_extensions_;  // names and values in turn
+    std::string token_;                                // to conceal it
+    bool wants_token_ = false;
 };
 
 // Before the first client: a process that exits while threads of the library run frees nothing that

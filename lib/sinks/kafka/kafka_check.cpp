@@ -2,9 +2,11 @@
 // changes nothing. Whether a topic may be written to, no request tells that has no consequence.
 //
 // The library answers such questions to a thread that waits, so there is one.
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -13,7 +15,9 @@
 #include "core/check.hpp"
 #include "core/signals.hpp"
 #include "core/text.hpp"
+#include "net/transport.hpp"
 #include "sinks/kafka/client.hpp"
+#include "sinks/kafka/token.hpp"
 #include "sinks/kafka/topic_name.hpp"
 #include "sinks/kafka/verdict.hpp"
 #include "sinks/module_entry.hpp"
@@ -58,7 +62,11 @@ class Questions {
     static constexpr int at_a_time = 200;  // milliseconds; then errors are looked at
 
     void ask() {
+        TokenLogin login(options_, clock_);
+        if (!get_token(login))
+            return;
         KafkaClient client(options_, wake_);
+        login.give(client);
         if (!client.failure().empty()) {
             findings.push_back({"login", false, client.failure()});
             return;
@@ -75,11 +83,35 @@ class Questions {
                                 printable(cluster->orig_broker_name)});
         if (options_.tls)
             findings.push_back({"tls", true, "the certificate is valid for the broker"});
-        if (!options_.mechanism.empty())
-            findings.push_back(
-                {"login", true, options_.mechanism + " as \"" + options_.user + '"'});
+        if (!options_.login.mechanism.empty())
+            findings.push_back({"login", true,
+                                options_.login.mechanism + " as \"" +
+                                    (login.source() != nullptr ? login.source()->token().principal
+                                                               : options_.login.user) +
+                                    '"'});
         for (const std::string& topic : topics_)
             findings.push_back(look_at(client, topic));
+    }
+
+    // False: there is none, and none can be had.
+    bool get_token(TokenLogin& login) {
+        Credentials::State state = login.need(clock_.now());
+        while (state == Credentials::State::pending) {
+            const Micros left = std::max<Micros>(0, login.deadline() - clock_.now());
+            pollfd watched{login.descriptor(), POLLIN, 0};
+            poll(&watched, 1, static_cast<int>(std::min<Micros>(left / 1000 + 1, at_a_time)));
+            login.step(clock_.now());
+            state = login.need(clock_.now());
+        }
+        if (state == Credentials::State::failed)
+            findings.push_back({"token", false, login.error()});
+        else if (const TokenSource* source = login.source())
+            findings.push_back(
+                {"token", true,
+                 source->origin() + ", valid for " +
+                     std::to_string((source->token().expires - clock_.unix_now()) / seconds(1)) +
+                     " s"});
+        return state == Credentials::State::ready;
     }
 
     Finding look_at(KafkaClient& client, const std::string& name) {
@@ -194,6 +226,8 @@ OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
     const outbox::CheckContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Check* {
         outbox::prepare_process_for_kafka();
+        if (!outbox::initialize_curl())
+            return nullptr;
         return new outbox::KafkaCheck(context);
     });
 }

@@ -17,10 +17,13 @@
 
 #include "core/sink.hpp"
 #include "core/text.hpp"
+#include "net/transport.hpp"
 #include "sinks/kafka/sending.hpp"
+#include "sinks/kafka/token.hpp"
 #include "sinks/kafka/topic_name.hpp"
 #include "sinks/kafka/trials.hpp"
 #include "sinks/kafka/verdict.hpp"
+#include "sinks/kafka/wait_set.hpp"
 #include "sinks/module_entry.hpp"
 
 namespace outbox {
@@ -58,9 +61,13 @@ class KafkaSink final : public Sink {
         : options_(kafka_options(context.destination)),
           clock_(context.clock),
           sender_(options_),
+          login_(options_, clock_),
           wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
           usual_(options_),
-          trial_(one_by_one(options_)) {}
+          trial_(one_by_one(options_)) {
+        ready_.add(wake_);
+        ready_.add(login_.descriptor());
+    }
 
     ~KafkaSink() override {
         usual_.producer.reset();
@@ -77,10 +84,12 @@ class KafkaSink final : public Sink {
                 .lanes = !options_.topic.is_constant()};
     }
 
-    int descriptor() const noexcept override { return wake_; }
+    int descriptor() const noexcept override { return ready_.descriptor(); }
 
     Micros deadline() const noexcept override {
-        return outcomes_.empty() ? std::min(deadline(usual_), deadline(trial_)) : 0;
+        return outcomes_.empty()
+                   ? std::min({deadline(usual_), deadline(trial_), login_.deadline()})
+                   : 0;
     }
 
     std::size_t size_of(const Event& event) const noexcept override {
@@ -108,6 +117,7 @@ class KafkaSink final : public Sink {
     void step(Micros now, std::vector<Outcome>& outcomes) override {
         std::uint64_t count = 0;
         [[maybe_unused]] const ssize_t size = read(wake_, &count, sizeof count);
+        login_.step(now);
         for (Line* line : {&usual_, &trial_})
             step(*line, now);
         send_waiting();
@@ -128,7 +138,7 @@ class KafkaSink final : public Sink {
         std::erase_if(waiting_, [&](Waiting& next) { return start(next); });
     }
 
-    // False: it has to wait, until a producer can be replaced.
+    // False: it has to wait, for a token, or until a producer can be replaced.
     bool start(Waiting& next) {
         Line& line = trials_.has(next.topic) ? trial_ : usual_;
         if (line.broken_at != never)
@@ -138,8 +148,17 @@ class KafkaSink final : public Sink {
                 return false;
             line.producer.reset();
         }
-        if (line.producer == nullptr)
+        if (line.producer == nullptr) {
+            const Credentials::State login = login_.need(clock_.now());
+            if (login == Credentials::State::pending)
+                return false;
+            if (login == Credentials::State::failed) {
+                outcomes_.push_back({next.batch, Fate::unavailable, login_.error()});
+                return true;
+            }
             line.producer = std::make_unique<Producer>(line.options, wake_);
+            login_.give(line.producer->client());
+        }
         if (const std::string& failure = line.producer->failure(); !failure.empty()) {
             outcomes_.push_back({next.batch, Fate::unavailable, failure});
             line.producer.reset();
@@ -165,6 +184,8 @@ class KafkaSink final : public Sink {
     void step(Line& line, Micros now) {
         if (line.producer != nullptr)
             take_reports(line, now);
+        if (line.producer != nullptr)
+            login_.renew(line.producer->client(), now);
         if (line.producer != nullptr && !line.sendings.empty() &&
             now >= due(line, *line.sendings.front()))
             give_up_late(line, now);
@@ -234,6 +255,8 @@ class KafkaSink final : public Sink {
     // The producer, and everything that it has in flight. `fate`: of records without a report.
     void give_up(Line& line, Fate fate, const std::set<const Sending*>& late = {}) {
         const std::string why = line.producer->trouble();
+        if (line.producer->is_refused())
+            login_.rejected();
         for (const auto& sending : line.sendings) {
             const bool is_late = late.contains(sending.get());
             report(*sending, is_late ? Fate::failed : fate, is_late ? "no answer in time" : why);
@@ -263,7 +286,9 @@ class KafkaSink final : public Sink {
     const KafkaOptions options_;
     const Clock& clock_;
     BatchSender sender_;
+    TokenLogin login_;
     const int wake_;
+    WaitSet ready_;
 
     std::deque<Waiting> waiting_;  // for a producer
     Line usual_;
@@ -281,6 +306,8 @@ class KafkaSink final : public Sink {
 OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept {
     return outbox::made_by([&]() -> outbox::Sink* {
         outbox::prepare_process_for_kafka();
+        if (!outbox::initialize_curl())
+            return nullptr;
         return new outbox::KafkaSink(context);
     });
 }

@@ -74,18 +74,11 @@ static constexpr OptionSpec ca_file{
     .range = "file of the server",
     .description = "certificates to trust instead of those of the system, for kafkas",
     .names_file = NamesFile::yes};
-static constexpr OptionSpec sasl_mechanism{
-    .name = "sasl_mechanism",
-    .type = OptionType::choice,
-    .choices = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"},
-    .description = "how to log in with the user and password of the user mapping"};
-static constexpr OptionSpec user{.name = "user",
-                                 .place = OptionPlace::user_mapping,
-                                 .description = "user to log in as, with sasl_mechanism"};
-static constexpr OptionSpec password{.name = "password",
-                                     .place = OptionPlace::user_mapping,
-                                     .description = "password of that user",
-                                     .secret = true};
+static constexpr OptionSpec https_ca_file{
+    .name = "https_ca_file",
+    .range = "file of the server",
+    .description = "certificates to trust instead of those of the system, for token_endpoint",
+    .names_file = NamesFile::yes};
 
 static std::optional<Error> check_pem(const OptionSpec& spec, std::string_view value) {
     if (trim(value).starts_with("-----BEGIN "))
@@ -116,9 +109,20 @@ static constexpr std::array options{connect_timeout_option,
                                     compression,
                                     max_request_size,
                                     ca_file,
-                                    sasl_mechanism,
-                                    user,
-                                    password,
+                                    sasl_mechanism_option,
+                                    token_endpoint_option,
+                                    client_id_option,
+                                    scope_option,
+                                    token_extensions_option,
+                                    msk_region_option,
+                                    https_ca_file,
+                                    sasl_user_option,
+                                    sasl_password_option,
+                                    client_secret_option,
+                                    access_key_id_option,
+                                    secret_access_key_option,
+                                    session_token_option,
+                                    profile_option,
                                     certificate,
                                     private_key};
 
@@ -151,6 +155,8 @@ static std::optional<Error> check_url(const Url& url, std::string_view) {
 }
 
 static std::optional<Error> check_options(const OptionValues& values) {
+    if (std::optional<Error> error = check_login(values))
+        return error;
     if (values.has(headers) && values.text(format) != "attributes")
         return invalid("\"headers\" needs \"format\" to be \"attributes\"",
                        "The other formats have the headers of CloudEvents.");
@@ -209,9 +215,11 @@ KafkaOptions kafka_options(const Destination& destination) {
         .ca_file = values.text(ca_file),
         .certificate = values.text(certificate),
         .private_key = values.text(private_key),
-        .mechanism = values.text(sasl_mechanism),
-        .user = values.text(user),
-        .password = values.text(password),
+        .login = kafka_login(destination),
+        .https = {.allowed_hosts = destination.allowed_hosts,
+                  .connect_timeout = time_limits(destination).connect,
+                  .request_timeout = time_limits(destination).request,
+                  .ca_file = values.text(https_ca_file)},
         .topic = values.name(topic),
         .form = record_form(values),
         .partitioner = values.text(partitioner),

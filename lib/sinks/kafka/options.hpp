@@ -4,6 +4,8 @@
 #include <string>
 
 #include "core/destination.hpp"
+#include "net/transport_options.hpp"
+#include "sinks/kafka/login_options.hpp"
 #include "sinks/kafka/record_form.hpp"
 
 namespace outbox {
@@ -13,8 +15,9 @@ struct KafkaOptions {
     std::string brokers;  // "host:port,host:port", to begin with
     bool tls = false;
     std::string ca_file;
-    std::string certificate, private_key;   // of the client, as PEM; empty: none
-    std::string mechanism, user, password;  // empty: nobody logs in
+    std::string certificate, private_key;  // of the client, as PEM; empty: none
+    KafkaLogin login;
+    TransportOptions https;  // for requests to servers that are not brokers
     TextTemplate topic;
     RecordForm form;
     std::string partitioner;

@@ -139,6 +139,7 @@ void Producer::take_error(rd_kafka_event_t* event) {
         if (trouble_.empty())
             trouble_ = client_.explain(error, rd_kafka_event_error_string(event));
     } else {
+        refused_ |= error == RD_KAFKA_RESP_ERR__AUTHENTICATION;
         trouble_ = client_.explain(error, rd_kafka_event_error_string(event));
     }
 }

@@ -55,7 +55,10 @@ class Producer {
     bool is_disconnected() const noexcept { return disconnected_; }
     // The last that went wrong with a connection, since something was confirmed; empty: nothing.
     const std::string& trouble() const noexcept { return trouble_; }
+    // A broker has refused the login.
+    bool is_refused() const noexcept { return refused_; }
     Micros take_throttle() noexcept { return client_.take_throttle(); }
+    KafkaClient& client() noexcept { return client_; }
 
   private:
     rd_kafka_topic_t* topic(const std::string& name);
@@ -79,6 +82,7 @@ class Producer {
     bool broken_ = false;
     bool is_overgrown_ = false;
     bool disconnected_ = false;
+    bool refused_ = false;
     std::string trouble_;
 };
 

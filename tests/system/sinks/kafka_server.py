@@ -5,6 +5,9 @@
     tls        TLS
     mutual     TLS, with a certificate of the client
     sasl       plain text with a login
+    oauth      plain text with a token of an issuer (token_issuer.py)
+    sessions   the same, and the broker ends each connection after a while
+    msk        plain text with a token that AWS keys have signed
 
 What is anonymous may do anything; a user that logs in is bound by access lists.
 """
@@ -20,14 +23,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from certificates import Certificates, make_certificates
-from cluster import free_port
+from cluster import REPOSITORY, free_port
 from waiting import wait_until
 
 from .fault_proxy import KafkaProxy
 from .servers import INSTALLED, Ended, NotInstalled, end, java
+from .token_issuer import ISSUER, SigningKey
 
 USERS = {"alice": "s3cret-of-alice", "bob": "s3cret-of-bob"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+TOKENS = "org.apache.kafka.common.security.oauthbearer"
+MSK_KEY = ("AKIAEXAMPLE", "s3cret+of/AKIAEXAMPLE")
 
 CONFIGURATION = """
 process.roles=broker,controller
@@ -36,11 +43,13 @@ controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=DIRECT
 listeners=CONTROLLER://127.0.0.1:{controller},DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{proxied},\
-TLS://127.0.0.1:{tls},MUTUAL://127.0.0.1:{mutual},SASL://127.0.0.1:{sasl}
+TLS://127.0.0.1:{tls},MUTUAL://127.0.0.1:{mutual},SASL://127.0.0.1:{sasl},OAUTH://127.0.0.1:{oauth},\
+SESSIONS://127.0.0.1:{sessions},MSK://127.0.0.1:{msk}
 advertised.listeners=DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{proxy},TLS://127.0.0.1:{tls},\
-MUTUAL://127.0.0.1:{mutual},SASL://127.0.0.1:{sasl}
+MUTUAL://127.0.0.1:{mutual},SASL://127.0.0.1:{sasl},OAUTH://127.0.0.1:{oauth},\
+SESSIONS://127.0.0.1:{sessions},MSK://127.0.0.1:{msk}
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,DIRECT:PLAINTEXT,PROXIED:PLAINTEXT,TLS:SSL,MUTUAL:SSL,\
-SASL:SASL_PLAINTEXT
+SASL:SASL_PLAINTEXT,OAUTH:SASL_PLAINTEXT,SESSIONS:SASL_PLAINTEXT,MSK:SASL_PLAINTEXT
 ssl.keystore.type=PEM
 ssl.keystore.location={directory}/server.pem
 ssl.truststore.type=PEM
@@ -50,6 +59,21 @@ listener.name.sasl.sasl.enabled.mechanisms={mechanisms}
 listener.name.sasl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {users};
 listener.name.sasl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 listener.name.sasl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.oauth.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.oauth.oauthbearer.sasl.jaas.config={token_module};
+listener.name.oauth.oauthbearer.sasl.server.callback.handler.class={token_validator}
+listener.name.oauth.oauthbearer.sasl.oauthbearer.jwks.endpoint.url={jwks}
+listener.name.oauth.oauthbearer.sasl.oauthbearer.expected.issuer={issuer}
+listener.name.sessions.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.sessions.oauthbearer.sasl.jaas.config={token_module};
+listener.name.sessions.oauthbearer.sasl.server.callback.handler.class={token_validator}
+listener.name.sessions.oauthbearer.sasl.oauthbearer.jwks.endpoint.url={jwks}
+listener.name.sessions.oauthbearer.sasl.oauthbearer.expected.issuer={issuer}
+listener.name.sessions.oauthbearer.connections.max.reauth.ms=2000
+sasl.oauthbearer.jwt.validator.class={tokens}.BrokerJwtValidator
+listener.name.msk.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.msk.oauthbearer.sasl.jaas.config={token_module} {msk_keys};
+listener.name.msk.oauthbearer.sasl.server.callback.handler.class=MskTokens
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 allow.everyone.if.no.acl.found=true
@@ -63,6 +87,17 @@ log.dirs={directory}/data
 """
 
 
+PORTS = ("controller", "direct", "proxied", "tls", "mutual", "sasl", "oauth", "sessions", "msk")
+
+
+def compile_java(source: Path, libraries: Path, classes: Path) -> None:
+    compiler = shutil.which("javac")
+    if compiler is None:
+        raise NotInstalled("there is no javac")
+    command = [compiler, "-cp", f"{libraries}/*", "-d", str(classes), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
 class KafkaServer:
     """`proxy` is between the relay and the broker."""
 
@@ -71,12 +106,16 @@ class KafkaServer:
         if not libraries.exists():
             raise NotInstalled(f"there is no {libraries}")
         self.directory = directory
-        self.java = [*java(), "-Xmx512m", "-cp", f"{libraries}/*"]
+        self.key = SigningKey(directory)
+        jwks = self.key.jwks.as_uri()
+        self.java = [*java(), "-Xmx512m", f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={jwks}",
+                     "-cp", f"{libraries}/*:{directory}/classes"]  # fmt: skip
+        compile_java(REPOSITORY / "tests/kafka/MskTokens.java", libraries, directory / "classes")
         self.log = directory / "log"
         self.certificates: Certificates = make_certificates(directory)
         pem = Path(self.certificates.key).read_text() + Path(self.certificates.certificate).read_text()
         (directory / "server.pem").write_text(pem)
-        self.ports = {name: free_port() for name in ("controller", "direct", "proxied", "tls", "mutual", "sasl")}
+        self.ports = {name: free_port() for name in PORTS}
         self.proxy = KafkaProxy(self.ports["proxied"])
         self.process: subprocess.Popen[bytes] | None = None
         users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
@@ -84,7 +123,9 @@ class KafkaServer:
         self.configuration.write_text(
             CONFIGURATION.format(
                 **self.ports, proxy=self.proxy.port, directory=directory, users=users,
-                mechanisms=",".join(MECHANISMS),
+                mechanisms=",".join(MECHANISMS), token_module=f"{TOKENS}.OAuthBearerLoginModule required",
+                token_validator=f"{TOKENS}.OAuthBearerValidatorCallbackHandler", tokens=TOKENS, jwks=jwks, issuer=ISSUER,
+                msk_keys=f'unsecuredLoginStringClaim_sub="broker" id="{MSK_KEY[0]}" secret="{MSK_KEY[1]}"',
             )
         )  # fmt: skip
         scram = [

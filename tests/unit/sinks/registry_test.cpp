@@ -205,7 +205,35 @@ TEST(Destination, OfKafkaHasBrokersToBeginWith) {
                     {{"user", "u"}, {"password", "p"}}));
     EXPECT_EQ(other.brokers, "b1:9093,[::1]:9094,b3:9092");
     EXPECT_TRUE(other.tls);
-    EXPECT_EQ(other.mechanism + other.user + other.password, "PLAINup");
+    EXPECT_EQ(other.login.mechanism + other.login.user + other.login.password, "PLAINup");
+}
+
+TEST(Destination, OfKafkaMayLogInWithTokens) {
+    const KafkaLogin oauth =
+        kafka_options(destination({{"url", "kafkas://b"},
+                                   {"sasl_mechanism", "OAUTHBEARER"},
+                                   {"token_endpoint", "https://id.example.com/token"},
+                                   {"client_id", "relay"},
+                                   {"scope", "write"},
+                                   {"token_extensions", "logicalCluster=lkc-1, identityPoolId=p=2"}},
+                                  {{"client_secret", "s"}}))
+            .login;
+    EXPECT_TRUE(oauth.uses_token());
+    EXPECT_EQ(oauth.token_endpoint + oauth.client_id + oauth.client_secret + oauth.scope,
+              "https://id.example.com/tokenrelayswrite");
+    EXPECT_EQ(oauth.token_extensions, (std::vector<std::string>{"logicalCluster", "lkc-1",
+                                                                "identityPoolId", "p=2"}));
+    const auto region_of = [](const std::string& url, Options options) {
+        options.insert(options.end(), {{"url", url}, {"sasl_mechanism", "AWS_MSK_IAM"}});
+        return kafka_options(destination(options)).login.aws.region;
+    };
+    EXPECT_EQ(region_of("kafkas://b-1.demo.abc.c2.kafka.eu-west-1.amazonaws.com:9098,b-2", {}),
+              "eu-west-1");
+    EXPECT_EQ(region_of("kafkas://boot-1.c1.kafka-serverless.us-east-1.amazonaws.com", {}),
+              "us-east-1");
+    EXPECT_EQ(region_of("kafkas://b-1.kafka.cn-north-1.amazonaws.com.cn", {}), "cn-north-1");
+    EXPECT_EQ(region_of("kafkas://b-1.kafka.eu-west-1.amazonaws.com", {{"region", "eu-west-2"}}),
+              "eu-west-2");
 }
 
 TEST(Destination, OfKafkaSaysHowRecordsLook) {
@@ -372,6 +400,42 @@ const Refused refusals[] = {
     {"KafkaWithComma", {{"url", "kafka://a%2cb"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithUser", {{"url", "kafka://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
     {"KafkaWithTopic", {{"url", "kafka://a/t"}}, {}, value, "follow the brokers", "\"topic\""},
+    {"KafkaTokenWithoutEndpoint",
+     {{"url", "kafka://a"}, {"sasl_mechanism", "OAUTHBEARER"}, {"client_id", "c"}},
+     {},
+     value,
+     "option \"token_endpoint\" is required",
+     "client_secret"},
+    {"KafkaTokenOverHttp",
+     {{"url", "kafka://a"}, {"token_endpoint", "http://h/"}},
+     {},
+     value,
+     "\"token_endpoint\"",
+     "https"},
+    {"KafkaTokenWithoutMechanism",
+     {{"url", "kafka://a"}, {"sasl_mechanism", "PLAIN"}, {"scope", "s"}},
+     {},
+     value,
+     "option \"scope\" has no effect here",
+     "OAUTHBEARER"},
+    {"KafkaTokenExtension",
+     {{"url", "kafka://a"}, {"token_extensions", "auth=x"}},
+     {},
+     value,
+     "\"token_extensions\"",
+     "logicalCluster"},
+    {"KafkaKeysWithoutRegion",
+     {{"url", "kafka://a"}, {"sasl_mechanism", "AWS_MSK_IAM"}},
+     {},
+     value,
+     "option \"region\" is required",
+     "first broker"},
+    {"KafkaRegionWithoutKeys",
+     {{"url", "kafka://a"}, {"region", "eu-west-1"}},
+     {},
+     value,
+     "option \"region\" has no effect here",
+     "AWS_MSK_IAM"},
     {"KafkaPort", {{"url", "kafka://a:1,b:99999"}}, {}, value, "its port", "1 to 65535"},
     {"KafkaPartitioners",
      {{"url", "kafka://a"}, {"partitioner", "consistent_random"}, {"partition_header", "p"}},
@@ -762,9 +826,9 @@ TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
     const std::optional<Error> error = validate_mapping_options({{"x", "1"}});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->hint,
-              "Valid options are: user, password, token, certificate, private_key, key, key_file, "
-              "access_key_id, "
-              "secret_access_key, session_token, profile, sslcert, sslkey.");
+              "Valid options are: user, password, token, client_secret, access_key_id, "
+              "secret_access_key, session_token, profile, certificate, private_key, key, key_file, "
+              "sslcert, sslkey.");
 }
 
 // ---------------------------------------------------------------------------------------------
