@@ -12,7 +12,7 @@ from processes import status_of
 from waiting import wait_until
 
 from .peers import hostile_kafka
-from .peers.attack import Target
+from .peers.attack import Target, peak
 from .peers.peer import Peer
 
 LOOPBACK = {"outbox.allowed_hosts": "127.0.0.1", "autovacuum": "off"}
@@ -41,6 +41,24 @@ def test_a_broker_can_do_little(target: Target, mode: str) -> None:
         )  # fmt: skip
     damage.assert_bearable(mode)
     assert PASSWORD not in damage.log + (damage.error or "")
+
+
+def test_a_topic_of_very_many_partitions_is_given_up(target: Target) -> None:
+    """S12: the library keeps something for each, also while it ends"""
+    database = target.database
+    with Peer(hostile_kafka.with_metadata(partitions=100_000)) as peer:
+        pid = target.create("parts", f"kafka://127.0.0.1:{peer.port}", retry_base="10ms", retry_max="10ms")
+        before = peak(pid)
+
+        def failed() -> bool:
+            """A record may be acknowledged before anybody has counted."""
+            database.enqueue("k", 1, topic="parts")
+            return peer.connections > 5 and "more than 50000 partitions" in (target.error("parts") or "")
+
+        wait_until(failed, what="some attempts, and the reason")
+        assert peak(pid) - before < 400 << 20
+        assert database.pid("relay", "parts") == pid
+        database.execute("DROP SERVER parts CASCADE")
 
 
 @pytest.mark.parametrize("mode", ["many brokers", "ever more brokers"])

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -29,8 +30,21 @@ static std::atomic<int> broker_threads = 0;
 // The library starts a thread for each broker that the cluster names, up to 10,000 for one answer.
 // Ever more of them would take the last process number of the machine from the server.
 static constexpr int most_brokers = 1000;
+// It takes about 1.5 kB for each partition of the topics that it has handles of.
+static constexpr int most_partitions = 50'000;
+static std::atomic<int> partitions_given_up = 0;
 // Also of the library that is found when the module is loaded: all of 1.x has the same file name.
 static constexpr int oldest_version = 0x02000000;
+
+// A topic that the client has a handle of.
+struct KnownTopic {
+    KnownTopic(KafkaClient::Shared& of, std::string_view partitioner)
+        : shared(of), placement(partitioner) {}
+
+    KafkaClient::Shared& shared;
+    Placement placement;
+    std::atomic<int> partitions = 0;
+};
 
 struct KafkaClient::Shared {
     AllowedHosts allowed_hosts;
@@ -39,9 +53,19 @@ struct KafkaClient::Shared {
 
     // Written by threads of the library.
     std::atomic<int> brokers = 0;
+    std::atomic<int> partitions = 0;
+    std::deque<KnownTopic> topics{};
     std::mutex mutex;
     std::string refused;  // the last address that may not be connected to; empty: none
     int wake = -1;        // the eventfd of the other side, while there is one
+
+    // The other side should look what there is.
+    void wake_up() noexcept {
+        const std::lock_guard lock(mutex);
+        const std::uint64_t one = 1;
+        if (wake >= 0)
+            static_cast<void>(write(wake, &one, sizeof one) == 0);
+    }
 
     bool allows(std::string_view host, const Address& address) const noexcept {
         return allowed_hosts.empty() ? !is_reserved(address) : allowed_hosts.allows(host, address);
@@ -98,12 +122,8 @@ static rd_kafka_resp_err_t note_broker(rd_kafka_t*, rd_kafka_thread_type_t type,
     if (type != RD_KAFKA_THREAD_BROKER)
         return RD_KAFKA_RESP_ERR_NO_ERROR;
     broker_threads++;
-    if (++shared.brokers != most_brokers + 1)
-        return RD_KAFKA_RESP_ERR_NO_ERROR;
-    const std::lock_guard lock(shared.mutex);
-    const std::uint64_t one = 1;
-    if (shared.wake >= 0)
-        static_cast<void>(write(shared.wake, &one, sizeof one) == 0);
+    if (++shared.brokers == most_brokers + 1)
+        shared.wake_up();
     return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
@@ -121,6 +141,15 @@ static rd_kafka_resp_err_t count_brokers(rd_kafka_t* handle, const rd_kafka_conf
                                          char*, std::size_t) noexcept {
     rd_kafka_interceptor_add_on_thread_start(handle, "pg_outbox", note_broker, opaque);
     return rd_kafka_interceptor_add_on_thread_exit(handle, "pg_outbox", forget_broker, opaque);
+}
+
+static std::int32_t place(const rd_kafka_topic_t* topic, const void* key, std::size_t size,
+                          std::int32_t partitions, void* opaque, void*) noexcept {
+    auto& known = *static_cast<KnownTopic*>(opaque);
+    const int added = partitions - known.partitions.exchange(partitions);
+    if (added != 0 && (known.shared.partitions += added) > most_partitions)
+        known.shared.wake_up();
+    return known.placement.choose(topic, key, size, partitions);
 }
 
 // Called where the queue is read.
@@ -175,7 +204,6 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) 
         set(conf, "queue.buffering.max.kbytes", "2097151") && set(conf, "linger.ms", "0") &&
         set(conf, "message.max.bytes", max_size) &&
         set(conf, "batch.num.messages", options.one_by_one ? "1" : "10000") &&
-        set(conf, "partitioner", options.partitioner) &&
         // A topic that is missing is said to be at once; the lane waits for it.
         set(conf, "topic.metadata.propagation.max.ms", "0");
     done = done &&
@@ -241,7 +269,8 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
             std::string("librdkafka ") + rd_kafka_version_str() + " is too old; use 2.0 or later";
         return;
     }
-    if (given_up >= most_given_up || broker_threads > most_brokers) {
+    if (given_up >= most_given_up || broker_threads > most_brokers ||
+        partitions_given_up > most_partitions) {
         failure_ = "connections that were given up have not ended";
         return;
     }
@@ -282,10 +311,13 @@ KafkaClient::~KafkaClient() {
                                 RD_KAFKA_PURGE_F_NON_BLOCKING);
     // It waits for its threads, and one of them may wait for a name server.
     given_up++;
+    const int partitions = shared_->partitions;
+    partitions_given_up += partitions;
     const SignalsBlocked blocked;
     try {
-        std::thread([handle = handle_, shared = shared_] {
+        std::thread([handle = handle_, shared = shared_, partitions] {
             rd_kafka_destroy(handle);
+            partitions_given_up -= partitions;
             given_up--;
             alive--;
         }).detach();
@@ -329,10 +361,27 @@ Micros KafkaClient::take_throttle() noexcept {
     return milliseconds(std::exchange(shared_->throttle, 0));
 }
 
+rd_kafka_topic_t* KafkaClient::new_topic(const std::string& name, const std::string& partitioner,
+                                         Placement*& placement) {
+    KnownTopic& known = shared_->topics.emplace_back(*shared_, partitioner);
+    placement = &known.placement;
+    rd_kafka_topic_conf_t* conf = rd_kafka_default_topic_conf_dup(handle_);
+    rd_kafka_topic_conf_set_partitioner_cb(conf, place);
+    rd_kafka_topic_conf_set_opaque(conf, &known);
+    rd_kafka_topic_t* topic = rd_kafka_topic_new(handle_, name.c_str(), conf);
+    if (topic == nullptr) {
+        rd_kafka_topic_conf_destroy(conf);
+        throw std::bad_alloc();
+    }
+    return topic;
+}
+
 std::string KafkaClient::excess() const {
-    if (shared_->brokers <= most_brokers)
-        return "";
-    return "the cluster names more than " + std::to_string(most_brokers) + " brokers";
+    if (shared_->brokers > most_brokers)
+        return "the cluster names more than " + std::to_string(most_brokers) + " brokers";
+    if (shared_->partitions > most_partitions)
+        return "the topics have more than " + std::to_string(most_partitions) + " partitions";
+    return "";
 }
 
 std::string KafkaClient::explain(rd_kafka_resp_err_t code, const char* error) const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sinks/kafka/options.hpp"
+#include "sinks/kafka/placement.hpp"
 
 namespace outbox {
 
@@ -48,6 +49,9 @@ class KafkaClient {
 
     // The longest time that a broker has throttled us for, since the last call.
     Micros take_throttle() noexcept;
+    // A new handle of a topic, and how its records are placed. May throw std::bad_alloc.
+    rd_kafka_topic_t* new_topic(const std::string& name, const std::string& partitioner,
+                                Placement*& placement);
     // What the cluster has more of than can be borne; empty: nothing. The descriptor becomes readable
     // when there is something.
     std::string excess() const;

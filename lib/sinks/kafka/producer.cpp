@@ -34,23 +34,24 @@ class Headers {
     rd_kafka_headers_t* headers_;
 };
 
-Producer::Producer(const KafkaOptions& options, int wake) : client_(options, wake) {}
+Producer::Producer(const KafkaOptions& options, int wake)
+    : partitioner_(options.partitioner), client_(options, wake) {}
 
 Producer::~Producer() = default;
 
 bool Producer::has_room_for(const std::string& topic) const {
-    return topics_.handles.size() < most_topics || topics_.handles.contains(topic);
+    return topics_.known.size() < most_topics || topics_.known.contains(topic);
 }
 
-rd_kafka_topic_t* Producer::topic(const std::string& name) {
-    const auto [entry, is_new] = topics_.handles.try_emplace(name, nullptr);
-    if (is_new)
-        entry->second = rd_kafka_topic_new(client_.get(), name.c_str(), nullptr);
-    if (entry->second == nullptr) {
-        topics_.handles.erase(entry);
-        throw std::bad_alloc();
-    }
-    return entry->second;
+Producer::Topic& Producer::topic(const std::string& name) {
+    Topic& topic = topics_.known[name];
+    if (topic.handle == nullptr)
+        topic.handle = client_.new_topic(name, partitioner_, topic.placement);
+    return topic;
+}
+
+void Producer::begin_batch(const std::string& topic_name) {
+    topic(topic_name).placement->begin_batch();
 }
 
 // Sends a question whose answer the library takes in by itself: that a topic is missing, or must not
@@ -70,7 +71,7 @@ static std::int64_t timestamp_of(const Event& event) {
 rd_kafka_resp_err_t Producer::produce(const std::string& topic_name, const Event& event,
                                       std::int32_t partition, RecordEncoder& encoder,
                                       Delivery& delivery) {
-    rd_kafka_topic_t* handle = topic(topic_name);
+    rd_kafka_topic_t* handle = topic(topic_name).handle;
     Headers headers;
     const std::optional<std::string_view> value = encoder.encode(
         event, [&](std::string_view name, std::string_view text) { headers.add(name, text); });

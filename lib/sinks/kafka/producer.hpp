@@ -39,6 +39,9 @@ class Producer {
     // producer is due.
     bool has_room_for(const std::string& topic) const;
 
+    // The records that follow are of one batch; see Placement.
+    void begin_batch(const std::string& topic);
+
     // Starts to send, or says why not. `partition`: RD_KAFKA_PARTITION_UA: the partitioner says.
     rd_kafka_resp_err_t produce(const std::string& topic, const Event& event,
                                 std::int32_t partition, RecordEncoder& encoder, Delivery& delivery);
@@ -61,7 +64,11 @@ class Producer {
     KafkaClient& client() noexcept { return client_; }
 
   private:
-    rd_kafka_topic_t* topic(const std::string& name);
+    struct Topic {
+        rd_kafka_topic_t* handle = nullptr;
+        Placement* placement = nullptr;
+    };
+    Topic& topic(const std::string& name);
     void ask_about(rd_kafka_topic_t* topic) noexcept;
     void take_reports(rd_kafka_event_t* event, std::vector<Delivery*>& reported);
     void take_error(rd_kafka_event_t* event);
@@ -69,13 +76,15 @@ class Producer {
     // Handles of topics, which are kept: with the first one the library asks for the topic's leaders,
     // and without it a first record may wait for a second.
     struct Topics {
-        std::map<std::string, rd_kafka_topic_t*, std::less<>> handles;
+        std::map<std::string, Topic, std::less<>> known;
         ~Topics() {
-            for (const auto& [name, handle] : handles)
-                rd_kafka_topic_destroy(handle);
+            for (const auto& [name, topic] : known)
+                if (topic.handle != nullptr)
+                    rd_kafka_topic_destroy(topic.handle);
         }
     };
 
+    const std::string partitioner_;
     KafkaClient client_;
     Topics topics_;  // must go before the client
     bool has_confirmed_ = false;

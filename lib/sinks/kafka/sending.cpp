@@ -24,6 +24,7 @@ void BatchSender::send(Producer& producer, Sending& sending) {
     const std::vector<Event*>& events = sending.batch->events;
     sending.left = events.size();
     sending.deliveries.resize(events.size());
+    producer.begin_batch(sending.topic);
     std::map<std::string_view, rd_kafka_resp_err_t> held;  // keys of which one was not sent
     for (std::size_t i = 0; i < events.size(); i++) {
         const Event& event = *events[i];

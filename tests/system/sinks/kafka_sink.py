@@ -61,6 +61,19 @@ class KafkaSink(Sink):
         self.admin.create_topics([new])[topic].result()
         self._next |= {(topic, partition): 0 for partition in range(self.partitions)}
 
+    def add_partitions(self, count: int, name: str = "item.events") -> None:
+        """The topic has this many then."""
+        from confluent_kafka.admin import NewPartitions
+
+        topic = f"{self.place}-{name}"
+        self.admin.create_partitions([NewPartitions(topic, count)])[topic].result()
+        wait_until(
+            lambda: len(self._consumer.list_topics(topic, timeout=20).topics[topic].partitions),
+            lambda seen: seen == count, what="the new partitions",
+        )  # fmt: skip
+        self._next |= {(topic, partition): 0 for partition in range(self.partitions, count)}
+        self.partitions = count
+
     def records(self) -> list[Any]:
         """What has arrived since the last call: the end of each partition is asked for first."""
         from confluent_kafka import TopicPartition

@@ -164,6 +164,45 @@ def test_a_broker_that_is_killed_in_the_middle(kafka: KafkaSink, db: Database) -
     assert_in_order(messages)
 
 
+def test_a_topic_that_gets_more_partitions(kafka: KafkaSink, db: Database) -> None:
+    """Keys move, and nothing of a key arrives at its new partition before all of the old one has arrived."""
+    kafka.partitions = 2
+    kafka.add_topic(**{"message.timestamp.type": "LogAppendTime"})
+    kafka.create(batch_size="50")
+    keys = [f"k{n}" for n in range(10)]
+    ids: list[str] = []
+    records: list[Any] = []
+
+    def arrived_in_new(new: int) -> bool:
+        """Enqueues more until something has arrived there."""
+        first = len(ids) // len(keys) + 1
+        ids.extend(id for key in keys for id in db.enqueue(key, 20, first=first))
+        records.extend(kafka.records())
+        return any(record.partition() >= new for record in records)
+
+    for count in (3, 8, 20):
+        new = kafka.partitions
+        assert not arrived_in_new(new)
+        kafka.add_partitions(count)
+        db.execute("SELECT pg_terminate_backend(%s)", (db.wait_for_worker("relay"),))  # which knows the old number
+        wait_until(lambda: arrived_in_new(new), what="records in new partitions")
+    db.wait_settled()
+    records += kafka.records()
+    arrived: dict[str, tuple[int, int]] = {}  # when, and where
+    for record in sorted(records, key=lambda record: record.timestamp()[1]):
+        arrived.setdefault(headers_of(record)["event_id"], (record.timestamp()[1], record.partition()))
+    assert set(arrived) == set(ids)
+    for number in range(len(keys)):
+        in_order = [arrived[id] for id in in_order_of_key(ids, number, len(keys))]
+        times = [when for when, _ in in_order]
+        assert times == sorted(times), f"{keys[number]}: {in_order}"
+
+
+def in_order_of_key(ids: list[str], number: int, keys: int) -> list[str]:
+    """Each call enqueued 20 of one key, then 20 of the next."""
+    return [id for n, id in enumerate(ids) if n // 20 % keys == number]
+
+
 def test_the_largest_event_of_a_topic_is_found_out(kafka: KafkaSink, db: Database) -> None:
     """The topic takes less than a request has: small ones that travel with it are not to blame."""
     kafka.add_topic(**{"max.message.bytes": "20000"})
