@@ -1,7 +1,9 @@
 // The worker of one destination. It runs a relay (core/relay/relay.hpp) inside the server:
 //
+//   recover       a short transaction, once, if the destination takes events exactly once
 //   read          a short transaction: scan the next window, read a block of its events
 //   take retries  a short transaction: rows of outbox.delivery that are due
+//   note          a short transaction: the events of one that the destination is about to commit
 //   record        a short transaction: events in trouble go to outbox.delivery
 //   save          a short transaction, now and then: the cursor and receipts
 //   wait          no transaction: for the network, a commit, a deadline
@@ -20,6 +22,7 @@
 #include "bgworker/relay/delivery_store.hpp"
 #include "bgworker/relay/destination_config.hpp"
 #include "bgworker/relay/log_reader.hpp"
+#include "bgworker/relay/transaction_store.hpp"
 #include "core/relay/relay.hpp"
 #include "extension/base/boundary.hpp"
 #include "extension/base/outside_text.hpp"
@@ -85,6 +88,8 @@ static std::optional<Error> restart_relay() {
     if (!destination)
         return destination.error();
     home->destination = std::move(destination.value());
+    home->destination.identity = std::to_string(GetSystemIdentifier()) + '.' + home->config.source +
+                                 '.' + std::to_string(home->relay.cursor().number);
     Result<std::unique_ptr<Sink>> sink = create_sink({home->destination, home->clock});
     if (!sink)
         return sink.error();
@@ -220,18 +225,68 @@ static void save() {
     Relay& relay = home->relay;
     // The receipt of an event must be there before the cursor passes the event.
     save_receipts(my_name(), relay.pipeline().receipts());
-    if (relay.may_save_cursor())
+    if (relay.may_save_cursor()) {
         save_cursor(relay.cursor());
+        forget_transactions(my_name(), relay.passed_transactions());
+    }
     end_sql_work();
     tell_keeper_of_progress();
     if (relay.saved())
         XLogFlush(XactLastCommitEnd);
 }
 
+static void warn_of_duplicates(const Recovered& found) {
+    if (found.doubtful > 0)
+        ereport(WARNING,
+                (errmsg("destination \"%s\" does not know any more whether it has %lld events",
+                        my_name(), static_cast<long long>(found.doubtful)),
+                 errdetail("They are delivered from the database's cursor on, and some may arrive "
+                           "twice."),
+                 errhint("The offsets of the group \"pg_outbox.%s\" are gone: they expired, or "
+                         "were deleted.",
+                         home->destination.identity.c_str())));
+    if (found.unknown > 0)
+        ereport(WARNING,
+                (errmsg("destination \"%s\" has %lld transactions that this database does not know "
+                        "of",
+                        my_name(), static_cast<long long>(found.unknown)),
+                 errdetail("The database has lost commits, as by a failover or a restored backup. "
+                           "Events of these transactions may arrive twice."),
+                 errhint("Synchronous replication prevents this for failovers.")));
+}
+
+// Takes over from an earlier relay: what the destination has of it is not sent again.
+static void recover() {
+    if (!begin_settling("recovering transactions"))
+        return;
+    Relay& relay = home->relay;
+    const Recovered found = recover_transactions(my_name(), relay.transactions().committed());
+    begin_deliveries(my_name(), relay.cursor(), home->recorded);
+    add_delivered_positions(my_name(), home->recorded);
+    load_held_keys(my_name(), relay.pipeline());
+    warn_of_duplicates(found);
+    end_sql_work();
+    run_core([] { home->relay.recovered(); });
+}
+
+// The row must be on disk before the destination commits, also on the disks of synchronous standbys.
+static void note() {
+    if (!begin_settling("noting a transaction"))
+        return;
+    note_transaction(my_name(), *home->relay.transactions().to_note());
+    SetConfigOption("synchronous_commit", "on", PGC_USERSET, PGC_S_OVERRIDE);
+    end_sql_work();
+    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
+    run_core([] { home->relay.noted(); });
+}
+
 static void record() {
     if (!begin_settling("recording events in trouble"))
         return;
     record_events(my_name(), home->relay.pipeline());
+    if (home->relay.has_transactions())
+        settle_retries(my_name(), home->relay.passed_transactions(),
+                       home->relay.transactions().committed());
     const Micros due = next_retry(my_name(), home->clock);
     end_sql_work();
     run_core([due] { home->relay.recorded(due); });
@@ -360,11 +415,17 @@ static void turn() {
         const bool committed = work_is_due();
         run_core([&wish, committed] { wish = home->relay.next(committed); });
         switch (wish) {
+            case Relay::Wish::recover:
+                recover();
+                break;
             case Relay::Wish::read:
                 read();
                 break;
             case Relay::Wish::take_retries:
                 take_retries();
+                break;
+            case Relay::Wish::note:
+                note();
                 break;
             case Relay::Wish::record:
                 record();

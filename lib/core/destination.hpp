@@ -33,7 +33,9 @@ struct DestinationDefaults {
 // The parsed options of a server and its user mapping. It is handed to the module of the sink.
 struct Destination {
     std::string name;
-    std::string source;                     // the database events come from
+    std::string source;  // the database events come from
+    // Relays only: names the destination among those of all clusters, and never changes.
+    std::string identity;
     const SinkDeclaration* sink = nullptr;  // of pg_outbox.so; a module has its own
     Url url;
     std::string url_text;

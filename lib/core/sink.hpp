@@ -86,6 +86,8 @@ struct Capabilities {
     bool lanes = false;
 };
 
+class Transactions;  // core/transactions.hpp
+
 class Sink {
   public:
     virtual ~Sink() = default;
@@ -109,6 +111,9 @@ class Sink {
     // ordered sink reports a failure, it reports all batches in flight; those behind the failed one
     // are undone.
     virtual void step(Micros now, std::vector<Outcome>& outcomes) = 0;
+
+    // If the destination takes events exactly once; otherwise nullptr.
+    virtual Transactions* transactions() noexcept { return nullptr; }
 };
 
 // Input of a sink.

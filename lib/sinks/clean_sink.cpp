@@ -2,6 +2,7 @@
 
 #include "core/secrets.hpp"
 #include "core/text.hpp"
+#include "core/transactions.hpp"
 
 namespace outbox {
 
@@ -22,10 +23,37 @@ class Cleaner {
     Secrets secrets_;
 };
 
+class CleanTransactions final : public Transactions {
+  public:
+    CleanTransactions(Transactions& transactions, const Cleaner& cleaner)
+        : transactions_(transactions), cleaner_(cleaner) {}
+
+    bool is_known() const noexcept override { return transactions_.is_known(); }
+    const std::string& trouble() const noexcept override { return trouble_; }
+    std::span<const std::optional<std::int64_t>> committed() const noexcept override {
+        return transactions_.committed();
+    }
+    const Transaction* to_note() const noexcept override { return transactions_.to_note(); }
+    void noted() override { transactions_.noted(); }
+
+    void clean_trouble() {
+        trouble_ = transactions_.trouble();
+        cleaner_.clean(trouble_);
+    }
+
+  private:
+    Transactions& transactions_;
+    const Cleaner& cleaner_;
+    std::string trouble_;
+};
+
 class CleanSink final : public Sink {
   public:
     CleanSink(std::unique_ptr<Sink> sink, const Destination& destination)
-        : sink_(std::move(sink)), cleaner_(destination) {}
+        : sink_(std::move(sink)), cleaner_(destination) {
+        if (Transactions* transactions = sink_->transactions())
+            transactions_.emplace(*transactions, cleaner_);
+    }
 
     Capabilities capabilities() const noexcept override { return sink_->capabilities(); }
     int descriptor() const noexcept override { return sink_->descriptor(); }
@@ -37,6 +65,9 @@ class CleanSink final : public Sink {
         sink_->lane_of(event, lane);
     }
     void submit(Batch& batch) override { sink_->submit(batch); }
+    Transactions* transactions() noexcept override {
+        return transactions_ ? &*transactions_ : nullptr;
+    }
 
     void step(Micros now, std::vector<Outcome>& outcomes) override {
         const std::size_t known = outcomes.size();
@@ -46,11 +77,14 @@ class CleanSink final : public Sink {
             for (EventOutcome& own : outcomes[i].of_events)
                 cleaner_.clean(own.error);
         }
+        if (transactions_)
+            transactions_->clean_trouble();
     }
 
   private:
     std::unique_ptr<Sink> sink_;
     Cleaner cleaner_;
+    std::optional<CleanTransactions> transactions_;
 };
 
 class CleanCheck final : public Check {

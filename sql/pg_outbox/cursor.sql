@@ -157,6 +157,7 @@ BEGIN
         UPDATE outbox.cursor SET destination = renamed.new, lease = lease + 1 WHERE destination = renamed.old;
         UPDATE outbox.delivery SET destination = renamed.new WHERE destination = renamed.old;
         UPDATE outbox.batch SET destination = renamed.new WHERE destination = renamed.old;
+        UPDATE outbox.transaction SET destination = renamed.new WHERE destination = renamed.old;
     END LOOP;
 END
 $$;
@@ -186,6 +187,7 @@ BEGIN
         DELETE FROM outbox.cursor WHERE destination = dropped;
         DELETE FROM outbox.delivery WHERE destination = dropped;
         DELETE FROM outbox.batch WHERE destination = dropped;
+        DELETE FROM outbox.transaction WHERE destination = dropped;
     END LOOP;
 END
 $$;

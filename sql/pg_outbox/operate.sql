@@ -279,6 +279,8 @@ DECLARE
 BEGIN
     LOCK TABLE outbox.event IN ACCESS SHARE MODE;
     DELETE FROM outbox.batch AS b WHERE b.destination = $1;
+    -- What was delivered is delivered again.
+    UPDATE outbox.transaction AS t SET positions = '{}', retries = '{}' WHERE t.destination = $1;
     UPDATE outbox.cursor AS c
        SET done = $2, upto = $3, position = $4, lease = c.lease + 1, saved_at = clock_timestamp(),
            system_identifier = s.system_identifier

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import *  # noqa: F403  tests/system
 from cluster import Installation, MakeCluster
-from sinks.conftest import pub_sub_fake, pub_sub_server  # noqa: F401
+from sinks.conftest import kafka_server, pub_sub_fake, pub_sub_server  # noqa: F401
 
 from .drill import SETTINGS, Drill, MakeDrill
 from .replica import MakeReplicaDrill, ReplicaDrill

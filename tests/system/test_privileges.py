@@ -62,6 +62,7 @@ USERS = {
     "table outbox.receipt_turn": NOBODY,
     "table outbox.ring": NOBODY,
     "table outbox.source_event": NOBODY,
+    "table outbox.transaction": NOBODY,
     "view outbox.backfill_progress": "capturer, operator, monitor",
     "view outbox.blocked_key": "operator",
     "view outbox.captures": "capturer",

@@ -160,6 +160,7 @@ class Pipeline {
 
     // The side of the destination.
     int descriptor() const noexcept { return sink_->descriptor(); }
+    Transactions* transactions() noexcept { return sink_->transactions(); }
     // Time at which step() must be called even if the descriptor is quiet.
     Micros deadline() const noexcept;
     void step();

@@ -32,16 +32,23 @@ void Relay::start(std::unique_ptr<Sink> sink, const Pipeline::Limits& limits) {
     if (cursor_.upto)
         settled_before_ = {true, *cursor_.upto, cursor_.position};
     pipeline_ = std::make_unique<Pipeline>(std::move(sink), limits, clock_, stats_, seed_);
+    transactions_ = pipeline_->transactions();
+    recovered_ = transactions_ == nullptr;
+    recovery_trouble_.clear();
 }
 
 void Relay::stop() noexcept {
     if (block_ != nullptr)
         pipeline_->put_back(std::exchange(block_, nullptr));
     pipeline_.reset();
+    transactions_ = nullptr;
+    noted_.clear();
+    recovered_ = true;
     open_windows_.clear();
+    upto_is_front_ = false;
     in_window_ = false;
     next_look_ = 0;
-    step_ = Step::read;
+    step_ = Step::recover;
 }
 
 void Relay::follow_operator(bool paused) noexcept {
@@ -55,6 +62,11 @@ void Relay::follow_operator(bool paused) noexcept {
 
 Relay::Wish Relay::next(bool committed) {
     switch (step_) {
+        case Step::recover:
+            step_ = Step::read;
+            if (is_due(recover_due()))
+                return Wish::recover;
+            [[fallthrough]];
         case Step::read:
             step_ = Step::take_retries;
             if (is_due(look_due(committed)))
@@ -66,8 +78,13 @@ Relay::Wish Relay::next(bool committed) {
                 return Wish::take_retries;
             [[fallthrough]];
         case Step::send:
-            step_ = Step::record;
+            step_ = Step::note;
             send();
+            [[fallthrough]];
+        case Step::note:
+            step_ = Step::record;
+            if (is_due(note_due()))
+                return Wish::note;
             [[fallthrough]];
         case Step::record:
             step_ = Step::save;
@@ -81,14 +98,14 @@ Relay::Wish Relay::next(bool committed) {
                 return Wish::save;
             [[fallthrough]];
         case Step::wait:
-            step_ = Step::read;
+            step_ = Step::recover;
     }
     return Wish::wait;
 }
 
 Micros Relay::deadline(bool committed) const noexcept {
-    return std::min({pipeline_->deadline(), save_due(), look_due(committed), record_due(),
-                     retry_due(), condition_log_.deadline()});
+    return std::min({pipeline_->deadline(), recover_due(), note_due(), save_due(),
+                     look_due(committed), record_due(), retry_due(), condition_log_.deadline()});
 }
 
 void Relay::send() {
@@ -97,6 +114,35 @@ void Relay::send() {
         hurries_ = true;
         retries_due_ = 0;
     }
+    if (!recovered_ && recovery_trouble_ != transactions_->trouble()) {
+        recovery_trouble_ = transactions_->trouble();
+        if (!recovery_trouble_.empty())
+            stats_.failed();
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Exactly once
+// ---------------------------------------------------------------------------------------------
+
+Micros Relay::recover_due() const noexcept {
+    return !recovered_ && transactions_->is_known() ? not_before_ : never;
+}
+
+void Relay::recovered() {
+    noted_.recovered(transactions_->committed());
+    recovered_ = true;
+}
+
+Micros Relay::note_due() const noexcept {
+    return recovered_ && transactions_ != nullptr && transactions_->to_note() != nullptr
+               ? not_before_
+               : never;
+}
+
+void Relay::noted() {
+    noted_.noted(*transactions_->to_note());
+    transactions_->noted();
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -104,7 +150,7 @@ void Relay::send() {
 // ---------------------------------------------------------------------------------------------
 
 Micros Relay::look_due(bool committed) const noexcept {
-    if (!pipeline_->has_room() || pipeline_->paused())
+    if (!recovered_ || !pipeline_->has_room() || pipeline_->paused())
         return never;
     if (in_window_)
         return 0;
@@ -113,6 +159,7 @@ Micros Relay::look_due(bool committed) const noexcept {
 
 void Relay::window_found(const Snapshot& end, bool several) {
     pipeline_->open_window();
+    noted_.window_opened();
     open_windows_.push_back(end);
     frontier_ = end;
     settled_before_ = {};
@@ -124,6 +171,7 @@ void Relay::window_found(const Snapshot& end, bool several) {
 // An empty window moves the frontier and, if nothing is in flight, the cursor. Neither is worth a
 // write.
 void Relay::nothing_found(const Snapshot& end) {
+    noted_.nothing_found();
     frontier_ = end;
     settled_before_ = {};
     if (open_windows_.empty()) {
@@ -156,6 +204,12 @@ void Relay::block_read(bool end_of_window, std::int64_t last_position) {
 // Saving
 // ---------------------------------------------------------------------------------------------
 
+// They must have left outbox.delivery before the row of their transaction may go.
+static bool has_confirmed_retries(const std::vector<Record>& records) noexcept {
+    return std::any_of(records.begin(), records.end(),
+                       [](const Record& record) { return record.kind == Record::Kind::confirmed; });
+}
+
 void Relay::settle() {
     for (std::size_t n = pipeline_->take_settled_windows(); n > 0; n--) {
         cursor_.done = std::move(open_windows_.front());
@@ -163,15 +217,30 @@ void Relay::settle() {
         cursor_.position = std::max(cursor_.position, pipeline_->highest_settled());
         cursor_.foreign = false;
         open_windows_.pop_front();
+        upto_is_front_ = false;
+        noted_.window_settled();
         unsaved_ = true;
     }
-    const std::optional<std::int64_t> position = pipeline_->front_position();
-    if (position && (!cursor_.upto || *position != cursor_.position)) {
-        if (!cursor_.upto)
-            cursor_.upto = open_windows_.front();
-        cursor_.position = *position;
-        unsaved_ = true;
+    if (const std::optional<std::int64_t> position = pipeline_->front_position())
+        settle_front(*position);
+    if (transactions_ != nullptr && !has_confirmed_retries(pipeline_->records()))
+        noted_.advance(transactions_->committed(), upto_is_front_ ? cursor_.position : -1);
+}
+
+// After a restart in the middle of a window, events below the saved position may have committed
+// since. The cursor cannot say that both these and those above are settled. Usually it goes back: a
+// crash would then repeat some events. But it never goes back behind a transaction that was
+// forgotten because the cursor had passed it.
+void Relay::settle_front(std::int64_t position) {
+    const bool goes_back = cursor_.upto && position < cursor_.position;
+    if ((cursor_.upto && position == cursor_.position) || (goes_back && transactions_ != nullptr))
+        return;
+    if (!goes_back) {
+        cursor_.upto = open_windows_.front();
+        upto_is_front_ = true;
     }
+    cursor_.position = position;
+    unsaved_ = true;
 }
 
 bool Relay::flush_is_due() const noexcept {
@@ -179,7 +248,8 @@ bool Relay::flush_is_due() const noexcept {
 }
 
 bool Relay::has_something_to_save() const noexcept {
-    return (unsaved_ && may_save_cursor()) || !pipeline_->receipts().empty();
+    return ((unsaved_ || noted_.any_passed()) && may_save_cursor()) ||
+           !pipeline_->receipts().empty();
 }
 
 Micros Relay::save_due() const noexcept {
@@ -189,6 +259,8 @@ Micros Relay::save_due() const noexcept {
 }
 
 bool Relay::saved() noexcept {
+    if (may_save_cursor())
+        noted_.forgotten();
     pipeline_->receipts_taken();
     unsaved_ = false;
     saved_at_ = clock_.now();
@@ -220,7 +292,7 @@ void Relay::recorded(Micros next_retry) {
 }
 
 Micros Relay::retry_due() const noexcept {
-    if (!pipeline_->wants_retries())
+    if (!recovered_ || !pipeline_->wants_retries())
         return never;
     return std::max({retries_due_, not_before_, retries_taken_at_ + trouble_pause});
 }
@@ -238,7 +310,8 @@ void Relay::retries_taken(std::size_t count, Micros next_retry) noexcept {
 // ---------------------------------------------------------------------------------------------
 
 Condition::Kind Relay::condition() const noexcept {
-    const bool stuck = pipeline_->only_suspects_left() && !pipeline_->is_throttled();
+    const bool stuck = (pipeline_->only_suspects_left() && !pipeline_->is_throttled()) ||
+                       (!recovered_ && !recovery_trouble_.empty());
     return pipeline_->failures() > 0 || stuck ? Condition::Kind::failing
            : pipeline_->lanes_down() > 0      ? Condition::Kind::partly
            : pipeline_->is_throttled()        ? Condition::Kind::throttled
@@ -246,8 +319,9 @@ Condition::Kind Relay::condition() const noexcept {
 }
 
 const std::string& Relay::reason() const noexcept {
-    return condition() == Condition::Kind::partly ? pipeline_->lane_error()
-                                                  : pipeline_->last_error();
+    return !recovered_                              ? recovery_trouble_
+           : condition() == Condition::Kind::partly ? pipeline_->lane_error()
+                                                    : pipeline_->last_error();
 }
 
 bool Relay::line_is_due() {

@@ -5,19 +5,24 @@
 // by SPI; a program outside uses SQL functions. A home calls next(), does what the relay asks for,
 // reports the result, and calls next() again:
 //
+//   Wish::recover       Only for a destination that takes events exactly once (core/transactions.hpp):
+//                       apply the rows of outbox.transaction up to transactions().committed(), then
+//                       call recovered(). Nothing is read before that.
 //   Wish::read          If not in_window(): take a snapshot and look for transactions that finished
 //                       since frontier(), then call window_found() or nothing_found(). In a window:
 //                       fill block(), then call block_read(). One transaction may do both.
 //   Wish::take_retries  If hurries(): make events due that waited for the end of an outage, then
 //                       call hurried(). Take rows of outbox.delivery that are due, pass them to
 //                       pipeline().admit_retries(), then call retries_taken().
+//   Wish::note          Write the row of transactions().to_note() to outbox.transaction, wait until
+//                       it is on disk, then call noted().
 //   Wish::record        Write pipeline().records() to outbox.delivery, then call recorded().
-//   Wish::save          Write pipeline().receipts() and, if may_save_cursor(), cursor(). Then call
-//                       saved().
+//   Wish::save          Write pipeline().receipts() and, if may_save_cursor(), cursor(), and remove
+//                       the rows of passed_transactions(). Then call saved().
 //   Wish::wait          Sleep until deadline(), until the pipeline's descriptor is readable, or
 //                       until a commit.
 //
-// The last three writes happen under the lock of the destination's row of outbox.cursor. If an
+// All writes but those of Wish::read happen under the lock of the destination's row of outbox.cursor. If an
 // operator holds that lock, the home does not wait for it, but calls cursor_is_busy().
 //
 // A home reports a result only after its transaction has committed. So a home that fails at any
@@ -38,12 +43,13 @@
 #include "core/pipeline/pipeline.hpp"
 #include "core/relay/condition_log.hpp"
 #include "core/relay/cursor.hpp"
+#include "core/relay/noted.hpp"
 
 namespace outbox {
 
 class Relay {
   public:
-    enum class Wish { read, take_retries, record, save, wait };
+    enum class Wish { recover, read, take_retries, note, record, save, wait };
 
     struct Intervals {
         Micros poll_min = milliseconds(250);  // first pause between looks that find nothing
@@ -103,6 +109,15 @@ class Relay {
     // destination.
     void block_read(bool end_of_window, std::int64_t last_position);
 
+    // Exactly once. transactions() must only be called if a wish was about them.
+    Transactions& transactions() noexcept { return *transactions_; }
+    bool has_transactions() const noexcept { return transactions_ != nullptr; }
+    void recovered();
+    void noted();
+    std::span<const NotedTransactions::Passed> passed_transactions() const noexcept {
+        return noted_.passed();
+    }
+
     // Trouble. `next_retry` is the time at which the next row of outbox.delivery is due, or
     // `never`.
     bool has_records() const noexcept;
@@ -135,9 +150,11 @@ class Relay {
 
   private:
     // The step at which next() goes on.
-    enum class Step { read, take_retries, send, record, save, wait };
+    enum class Step { recover, read, take_retries, send, note, record, save, wait };
 
     bool is_due(Micros due) const noexcept { return clock_.now() >= due; }
+    Micros recover_due() const noexcept;
+    Micros note_due() const noexcept;
     Micros look_due(bool committed) const noexcept;
     Micros retry_due() const noexcept;
     Micros record_due() const noexcept;
@@ -145,12 +162,19 @@ class Relay {
     bool flush_is_due() const noexcept;
     void send();
     void settle();
+    void settle_front(std::int64_t position);
 
     const Clock& clock_;
     DeliveryStats& stats_;
     std::uint64_t seed_;
     std::unique_ptr<Pipeline> pipeline_;
-    Step step_ = Step::read;
+    Step step_ = Step::recover;
+
+    // Exactly once. `transactions_` belongs to the sink; nullptr if it has none.
+    Transactions* transactions_ = nullptr;
+    NotedTransactions noted_;
+    bool recovered_ = true;
+    std::string recovery_trouble_;
 
     // Reading. `open_windows_` has the snapshot at the end of each window that is not settled.
     // Reading goes on from `frontier_`, the end of the last one.
@@ -166,6 +190,7 @@ class Relay {
     // Saving.
     Cursor cursor_;
     Micros save_interval_ = 0;
+    bool upto_is_front_ = false;  // cursor_.upto is the end of the first open window
     bool unsaved_ = false;
     Micros saved_at_ = 0;
     Micros not_before_ = 0;                 // for tasks that need the lock of the cursor

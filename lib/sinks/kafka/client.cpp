@@ -175,17 +175,33 @@ static std::string milliseconds_of(Micros duration) {
     return std::to_string(std::clamp<Micros>(duration / 1000, 1000, 300'000));
 }
 
+// A message that failed leaves no gap: none behind it in its partition arrives before it is sent
+// again. Nothing but an answer ends the attempt; the sink has a deadline of its own.
+bool KafkaClient::set_gapless(rd_kafka_conf_t* conf) {
+    return set(conf, "enable.gapless.guarantee", "true") && set(conf, "message.timeout.ms", "0");
+}
+
+// The broker rolls back a transaction whose relay has died after this time, and until then consumers
+// that read only committed records wait behind it. The sink gives up earlier.
+bool KafkaClient::set_transactional(rd_kafka_conf_t* conf, const KafkaOptions& options) {
+    constexpr Micros shortest = seconds(10), longest = seconds(900);  // of brokers, by default
+    const std::string timeout =
+        std::to_string(std::clamp(2 * options.limits.request, shortest, longest) / 1000);
+    return set(conf, "transactional.id", options.transactional_id) &&
+           set(conf, "transaction.timeout.ms", timeout) && set(conf, "message.timeout.ms", timeout);
+}
+
 bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) {
     rd_kafka_conf_set_opaque(conf, shared_.get());
     rd_kafka_conf_set_resolve_cb(conf, resolve);
     rd_kafka_conf_set_throttle_cb(conf, note_throttle);
     rd_kafka_conf_interceptor_add_on_new(conf, "pg_outbox", count_brokers, shared_.get());
     rd_kafka_conf_set_log_cb(conf, nullptr);  // what matters comes as an error as well
-    rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR |
-                                         RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH);
+    rd_kafka_conf_set_events(
+        conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR | RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH);
 
-    const std::string security =
-        std::string(options.login.mechanism.empty() ? "" : "sasl_") + (options.tls ? "ssl" : "plaintext");
+    const std::string security = std::string(options.login.mechanism.empty() ? "" : "sasl_") +
+                                 (options.tls ? "ssl" : "plaintext");
     const std::string max_size = std::to_string(options.max_request_size);
     bool done =
         set(conf, "bootstrap.servers", options.brokers) && set(conf, "client.id", "pg_outbox") &&
@@ -195,10 +211,7 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) 
         set(conf, "reconnect.backoff.max.ms", "1000") &&
         // An answer to a producer is small. A broker must not make us keep more.
         set(conf, "receive.message.max.bytes", "8000000") &&
-        // A message that failed leaves no gap: none behind it in its partition arrives before it is
-        // sent again. Nothing but an answer ends the attempt; the sink has a deadline of its own.
-        set(conf, "enable.idempotence", "true") && set(conf, "enable.gapless.guarantee", "true") &&
-        set(conf, "message.timeout.ms", "0") &&
+        set(conf, "enable.idempotence", "true") &&
         // What is in flight is bounded by the pipeline.
         set(conf, "queue.buffering.max.messages", "10000000") &&
         set(conf, "queue.buffering.max.kbytes", "2097151") && set(conf, "linger.ms", "0") &&
@@ -206,6 +219,8 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) 
         set(conf, "batch.num.messages", options.one_by_one ? "1" : "10000") &&
         // A topic that is missing is said to be at once; the lane waits for it.
         set(conf, "topic.metadata.propagation.max.ms", "0");
+    done = done && (options.transactional_id.empty() ? set_gapless(conf)
+                                                     : set_transactional(conf, options));
     done = done &&
            (options.compression.empty()
                 ? set(conf, "compression.codec", "zstd") || set(conf, "compression.codec", "lz4")
@@ -301,11 +316,7 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
 KafkaClient::~KafkaClient() {
     if (handle_ == nullptr)
         return;
-    {
-        const std::lock_guard lock(shared_->mutex);
-        shared_->wake = -1;
-    }
-    rd_kafka_queue_io_event_enable(queue_, -1, nullptr, 0);
+    stop_waking();
     rd_kafka_queue_destroy(queue_);
     rd_kafka_purge(handle_, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT |
                                 RD_KAFKA_PURGE_F_NON_BLOCKING);
@@ -324,6 +335,14 @@ KafkaClient::~KafkaClient() {
     } catch (...) {  // there is no thread to be had: it stays as it is, and is counted
         static_cast<void>(new (std::nothrow) std::shared_ptr<Shared>(shared_));
     }
+}
+
+void KafkaClient::stop_waking() noexcept {
+    {
+        const std::lock_guard lock(shared_->mutex);
+        shared_->wake = -1;
+    }
+    rd_kafka_queue_io_event_enable(queue_, -1, nullptr, 0);
 }
 
 rd_kafka_event_t* KafkaClient::next_event() noexcept {

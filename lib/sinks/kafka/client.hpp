@@ -37,6 +37,8 @@ class KafkaClient {
     const std::string& failure() const noexcept { return failure_; }
     rd_kafka_t* get() const noexcept { return handle_; }
 
+    // The descriptor is not touched any more.
+    void stop_waking() noexcept;
     // The next thing in the queue; nullptr: it is empty.
     rd_kafka_event_t* next_event() noexcept;
 
@@ -62,6 +64,8 @@ class KafkaClient {
 
   private:
     bool configure(rd_kafka_conf_t* conf, const KafkaOptions& options);
+    bool set_gapless(rd_kafka_conf_t* conf);
+    bool set_transactional(rd_kafka_conf_t* conf, const KafkaOptions& options);
     bool set(rd_kafka_conf_t* conf, const char* name, const std::string& value);
 
     std::shared_ptr<Shared> shared_;  // the library's threads use it until they have ended

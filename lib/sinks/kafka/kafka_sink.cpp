@@ -21,6 +21,7 @@
 #include "sinks/kafka/sending.hpp"
 #include "sinks/kafka/token.hpp"
 #include "sinks/kafka/topic_name.hpp"
+#include "sinks/kafka/transactional_sink.hpp"
 #include "sinks/kafka/trials.hpp"
 #include "sinks/kafka/verdict.hpp"
 #include "sinks/kafka/wait_set.hpp"
@@ -87,9 +88,8 @@ class KafkaSink final : public Sink {
     int descriptor() const noexcept override { return ready_.descriptor(); }
 
     Micros deadline() const noexcept override {
-        return outcomes_.empty()
-                   ? std::min({deadline(usual_), deadline(trial_), login_.deadline()})
-                   : 0;
+        return outcomes_.empty() ? std::min({deadline(usual_), deadline(trial_), login_.deadline()})
+                                 : 0;
     }
 
     std::size_t size_of(const Event& event) const noexcept override {
@@ -308,6 +308,8 @@ OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& 
         outbox::prepare_process_for_kafka();
         if (!outbox::initialize_curl())
             return nullptr;
-        return new outbox::KafkaSink(context);
+        return outbox::kafka_options(context.destination).exactly_once
+                   ? outbox::new_transactional_sink(context)
+                   : new outbox::KafkaSink(context);
     });
 }

@@ -52,8 +52,9 @@ inline constexpr OptionSpec token_extensions_option{
 inline constexpr OptionSpec msk_region_option{
     .name = "region",
     .range = "such as eu-west-1",
-    .description = "with AWS_MSK_IAM, the region of the cluster; needed if the first broker's name "
-                   "does not contain it",
+    .description =
+        "with AWS_MSK_IAM, the region of the cluster; needed if the first broker's name "
+        "does not contain it",
     .check = check_region};
 inline constexpr OptionSpec sasl_user_option{
     .name = "user",

@@ -14,10 +14,9 @@ std::string sign_msk_token(const std::string& region, const AwsKeys& keys, Micro
     const std::string host = "kafka." + region + ".amazonaws.com";
     Sigv4 signature(region, "kafka-cluster");
     std::string url = "https://" + host + "/?";
-    url += signature.presigned_query({.method = "GET",
-                                      .query = "Action=kafka-cluster%3AConnect",
-                                      .headers = {{"Host", host}}},
-                                     keys, basic_timestamp(unix_time), lifetime / seconds(1));
+    url += signature.presigned_query(
+        {.method = "GET", .query = "Action=kafka-cluster%3AConnect", .headers = {{"Host", host}}},
+        keys, basic_timestamp(unix_time), lifetime / seconds(1));
     url += "&User-Agent=pg_outbox";  // not signed
     std::string token;
     append_base64(token, url);

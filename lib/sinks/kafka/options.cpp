@@ -69,6 +69,11 @@ static constexpr OptionSpec max_request_size{
     .default_value = "1000000",
     .description =
         "largest request, and so largest event; not more than message.max.bytes of the brokers"};
+static constexpr OptionSpec exactly_once{
+    .name = "exactly_once",
+    .type = OptionType::toggle,
+    .default_value = "off",
+    .description = "whether a consumer that reads only committed records gets each event once"};
 static constexpr OptionSpec ca_file{
     .name = "ca_file",
     .range = "file of the server",
@@ -108,6 +113,7 @@ static constexpr std::array options{connect_timeout_option,
                                     partition_header,
                                     compression,
                                     max_request_size,
+                                    exactly_once,
                                     ca_file,
                                     sasl_mechanism_option,
                                     token_endpoint_option,
@@ -227,6 +233,9 @@ KafkaOptions kafka_options(const Destination& destination) {
         .compression = values.text(compression),
         .batch_size = values.number(batch_size),
         .max_request_size = std::max(least_request_size, values.number(max_request_size)),
+        .exactly_once = values.toggle(exactly_once),
+        .identity = destination.identity,
+        .transactional_id = {},
         .receipts = destination.receipts,
         .limits = time_limits(destination),
         .allowed_hosts = destination.allowed_hosts};

@@ -25,7 +25,10 @@ struct KafkaOptions {
     std::string compression;       // empty: the best one that the library has
     std::size_t batch_size = 0;
     std::size_t max_request_size = 0;
-    bool one_by_one = false;  // each record has a request of its own
+    bool exactly_once = false;
+    std::string identity;          // of the destination
+    std::string transactional_id;  // empty: no transactions
+    bool one_by_one = false;       // each record has a request of its own
     bool receipts = false;
     TimeLimits limits;
     AllowedHosts allowed_hosts;

@@ -34,6 +34,9 @@ class Producer {
 
     // Why it cannot be used; empty: it can.
     const std::string& failure() const noexcept { return client_.failure(); }
+    rd_kafka_t* handle() const noexcept { return client_.get(); }
+    // The descriptor is not touched any more.
+    void stop_waking() noexcept { client_.stop_waking(); }
 
     // The library keeps all that it learns of topics. Before there are too many of them another
     // producer is due.
@@ -62,6 +65,9 @@ class Producer {
     bool is_refused() const noexcept { return refused_; }
     Micros take_throttle() noexcept { return client_.take_throttle(); }
     KafkaClient& client() noexcept { return client_; }
+    std::string explain(rd_kafka_resp_err_t code, const char* error) const {
+        return client_.explain(code, error);
+    }
 
   private:
     struct Topic {

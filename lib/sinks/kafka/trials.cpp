@@ -11,11 +11,15 @@ static constexpr Micros trial_time = seconds(10);
 static constexpr std::size_t most_on_trial = 1000;
 
 void Trials::note(const Delivery& delivery, const std::string& topic, Micros now) {
+    if (delivery.partition >= 0)
+        note_failed(delivery, topic, now);
+}
+
+void Trials::note_failed(const Delivery& delivery, const std::string& topic, Micros now) {
     const Verdict verdict = verdict_on(delivery.error);
-    const bool of_broker = delivery.partition >= 0 &&
-                           (verdict.fate == Fate::refused ||
-                            (verdict.fate == Fate::unavailable && verdict.scope == Scope::lane));
-    if (of_broker && (topics_.size() < most_on_trial || topics_.contains(topic)))
+    const bool of_topic = verdict.fate == Fate::refused ||
+                          (verdict.fate == Fate::unavailable && verdict.scope == Scope::lane);
+    if (of_topic && (topics_.size() < most_on_trial || topics_.contains(topic)))
         topics_[topic] = now + trial_time;
 }
 

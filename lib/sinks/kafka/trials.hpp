@@ -15,8 +15,10 @@ class Trials {
     bool has(const std::string& topic) const { return topics_.contains(topic); }
     bool empty() const noexcept { return topics_.empty(); }
 
-    // To be called for each report.
+    // To be called for each report. Counts only what a broker said.
     void note(const Delivery& delivery, const std::string& topic, Micros now);
+    // Counts what the library found by itself as well, such as a missing topic.
+    void note_failed(const Delivery& delivery, const std::string& topic, Micros now);
     // To be called for each batch all of whose records were reported.
     void finished(const Sending& sending, Micros now);
 

@@ -18,8 +18,9 @@ import http.client
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from receiver import Behaviour, Exchange, Gate, Receiver, Request, Rule, answer, everything, reset
@@ -254,24 +255,38 @@ class TcpProxy:
         return lose
 
 
-class KafkaProxy(TcpProxy):
-    """Passes requests and answers, each of which begins with its size."""
+# Kinds of requests to Kafka.
+PRODUCE = b"\0\0"
+END_TXN = b"\0\x1a"
 
-    PRODUCE = b"\0\0"
+
+class KafkaProxy(TcpProxy):
+    """Passes requests and answers, each of which begins with its size. Rules are for one kind of request."""
+
+    kind = PRODUCE
+
+    @contextmanager
+    def watching(self, kind: bytes) -> Iterator[None]:
+        self.kind = kind
+        try:
+            yield
+        finally:
+            self.forget_rules()
+            self.kind = PRODUCE
 
     def _connected(self, client: socket.socket, server: socket.socket) -> None:
-        produced: set[bytes] = set()  # ids of requests with records that have no answer yet
+        watched: set[bytes] = set()  # ids of requests of the kind that have no answer yet
 
         def loses_request(data: bytes) -> bool:
-            if data[4:6] != self.PRODUCE:
+            if data[4:6] != self.kind:
                 return False
-            produced.add(data[8:12])
+            watched.add(data[8:12])
             return self._loses_this_request()
 
         def loses_answer(data: bytes) -> bool:
-            if data[4:8] not in produced:
+            if data[4:8] not in watched:
                 return False
-            produced.discard(data[4:8])
+            watched.discard(data[4:8])
             return self._loses_this_answer()
 
         self._start(self._pass, client, server, loses_request)

@@ -43,7 +43,7 @@ class KafkaSink(Sink):
         self.admin = AdminClient(address)
         self._consumer = Consumer(
             {**address, "group.id": self.place, "enable.auto.commit": False, "fetch.wait.max.ms": 20,
-             "auto.offset.reset": "earliest"}
+             "auto.offset.reset": "earliest", "enable.partition.eof": True}
         )  # fmt: skip
         self._next: dict[tuple[str, int], int] = {}  # offsets, by topic and partition
 
@@ -75,17 +75,21 @@ class KafkaSink(Sink):
         self.partitions = count
 
     def records(self) -> list[Any]:
-        """What has arrived since the last call: the end of each partition is asked for first."""
-        from confluent_kafka import TopicPartition
+        """What has arrived, and been committed, since the last call."""
+        from confluent_kafka import KafkaError, TopicPartition
 
         ends = {place: self.end_of(*place) for place in self._next}
         behind = {place for place, end in ends.items() if end > self._next[place]}
         self._consumer.assign([TopicPartition(*place, self._next[place]) for place in behind])
         received = []
-        while any(ends[place] > self._next[place] for place in behind):
+        while behind:
             for record in self._consumer.consume(1000, timeout=0.1):
-                assert record.error() is None, str(record.error())
                 place = (record.topic(), record.partition())
+                error = record.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    behind.discard(place)
+                    continue
+                assert error is None, str(error)
                 self._next[place] = record.offset() + 1
                 received.append(record)
         return received
@@ -100,6 +104,9 @@ class KafkaSink(Sink):
             what=f"the end of {topic}/{partition}", ignoring=(KafkaException,),
         )  # fmt: skip
         return end
+
+    def groups(self) -> list[str]:
+        return [group.group_id for group in self.admin.list_consumer_groups().result().valid]
 
     def receive(self) -> list[Message]:
         return [message_of_record(record) for record in self.records()]

@@ -40,6 +40,8 @@ class DeliveryTable {
 
     const std::map<std::int64_t, Row>& rows() const { return rows_; }
 
+    void erase(std::int64_t position) { rows_.erase(position); }
+
     // Returns the keys that are no longer held.
     std::vector<std::string> record(const std::vector<Record>& records, Micros now) {
         std::set<std::string> keys;

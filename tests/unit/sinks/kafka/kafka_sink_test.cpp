@@ -260,7 +260,8 @@ TEST_F(KafkaSink, AProducerThatLostCountIsReplaced) {
 TEST_F(KafkaSink, AClusterThatWantsNoProducerIsTheDestinationsFailure) {
     cluster_.add_topic("video.events");
     create();
-    const std::vector<rd_kafka_resp_err_t> refused(3, RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED);
+    const std::vector<rd_kafka_resp_err_t> refused(3,
+                                                   RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED);
     constexpr int init_producer_id = 22;
     rd_kafka_mock_push_request_errors_array(cluster_.get(), init_producer_id, refused.size(),
                                             refused.data());

@@ -1,0 +1,118 @@
+#include "bgworker/relay/transaction_store.hpp"
+
+#include <algorithm>
+
+#include "bgworker/base/query_result.hpp"
+#include "core/position_ranges.hpp"
+#include "extension/base/boundary.hpp"
+
+namespace outbox {
+
+static Datum name_datum(const char* destination) {
+    auto* name = static_cast<Name>(palloc(sizeof(NameData)));
+    namestrcpy(name, destination);
+    return NameGetDatum(name);
+}
+
+static void run(const char* statement, int count, Oid* types, Datum* values) {
+    const int code = SPI_execute_with_args(statement, count, types, values, nullptr, false, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not access outbox.transaction: %s", SPI_result_code_string(code));
+}
+
+// An array with null for a number that is not there.
+static Datum array_of(const Datum* values, bool* nulls, int count) {
+    int dimensions[] = {count};
+    int lower_bounds[] = {1};
+    return PointerGetDatum(construct_md_array(const_cast<Datum*>(values), nulls, 1, dimensions,
+                                              lower_bounds, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+                                              TYPALIGN_DOUBLE));
+}
+
+static Datum array_of(TransactionNumbers numbers) {
+    auto* values = static_cast<Datum*>(palloc(numbers.size() * sizeof(Datum)));
+    auto* nulls = static_cast<bool*>(palloc(numbers.size() * sizeof(bool)));
+    for (size_t i = 0; i < numbers.size(); i++) {
+        nulls[i] = !numbers[i].has_value();
+        values[i] = Int64GetDatum(numbers[i].value_or(0));
+    }
+    return array_of(values, nulls, static_cast<int>(numbers.size()));
+}
+
+Recovered recover_transactions(const char* destination, TransactionNumbers committed) {
+    Oid types[] = {NAMEOID, INT8ARRAYOID};
+    Datum values[] = {name_datum(destination), array_of(committed)};
+    run("SELECT doubtful, unknown FROM outbox_internal.recover_transactions($1, $2)",
+        lengthof(types), types, values);
+    check_result("recover_transactions", {INT8OID, INT8OID});
+    return {DatumGetInt64(required_value("recover_transactions", 0, 1)),
+            DatumGetInt64(required_value("recover_transactions", 0, 2))};
+}
+
+void add_delivered_positions(const char* destination, std::vector<std::int64_t>& recorded) {
+    Oid types[] = {NAMEOID};
+    Datum values[] = {name_datum(destination)};
+    run("SELECT outbox_internal.delivered_positions($1)", lengthof(types), types, values);
+    check_result("delivered_positions", {INT8OID});
+    run_core([&] { recorded.reserve(recorded.size() + SPI_processed); });
+    for (uint64 i = 0; i < SPI_processed; i++)  // does not allocate
+        recorded.push_back(DatumGetInt64(required_value("delivered_positions", i, 1)));
+    std::sort(recorded.begin(), recorded.end());
+}
+
+// The positions of a transaction, as texts of an int8multirange.
+struct Ranges {
+    const char* of_log;
+    const char* of_retries;
+};
+
+static Ranges ranges_of(const Transaction& transaction) {
+    static std::string of_log, of_retries;  // of the process: an error must not jump over them
+    run_core([&] {
+        std::vector<std::int64_t> log, retries;
+        for (const Batch* batch : transaction.batches)
+            for (const Event* event : batch->events)
+                (event->retry ? retries : log).push_back(event->position);
+        of_log = ranges_of(log);
+        of_retries = ranges_of(retries);
+    });
+    return {of_log.c_str(), of_retries.c_str()};
+}
+
+void note_transaction(const char* destination, const Transaction& transaction) {
+    const Ranges ranges = ranges_of(transaction);
+    Oid types[] = {NAMEOID, INT4OID, INT8OID, TEXTOID, TEXTOID};
+    Datum values[] = {name_datum(destination), Int32GetDatum(static_cast<int32>(transaction.line)),
+                      Int64GetDatum(transaction.number), CStringGetTextDatum(ranges.of_log),
+                      CStringGetTextDatum(ranges.of_retries)};
+    run("SELECT outbox_internal.note_transaction($1, $2, $3, $4::int8multirange, "
+        "$5::int8multirange)",
+        lengthof(types), types, values);
+}
+
+void settle_retries(const char* destination, std::span<const NotedTransactions::Passed> passed,
+                    TransactionNumbers committed) {
+    auto* numbers = static_cast<Datum*>(palloc(passed.size() * sizeof(Datum)));
+    for (size_t i = 0; i < passed.size(); i++)
+        numbers[i] = Int64GetDatum(passed[i].first);
+    Oid types[] = {NAMEOID, INT8ARRAYOID, INT8ARRAYOID};
+    Datum values[] = {name_datum(destination),
+                      array_of(numbers, nullptr, static_cast<int>(passed.size())),
+                      array_of(committed)};
+    run("SELECT outbox_internal.settle_retries($1, $2, $3)", lengthof(types), types, values);
+}
+
+void forget_transactions(const char* destination,
+                         std::span<const NotedTransactions::Passed> passed) {
+    for (size_t line = 0; line < passed.size(); line++) {
+        if (passed[line].last <= passed[line].first)
+            continue;
+        Oid types[] = {NAMEOID, INT4OID, INT8OID, INT8OID};
+        Datum values[] = {name_datum(destination), Int32GetDatum(static_cast<int32>(line)),
+                          Int64GetDatum(passed[line].first), Int64GetDatum(passed[line].last)};
+        run("SELECT outbox_internal.forget_transactions($1, $2, $3, $4)", lengthof(types), types,
+            values);
+    }
+}
+
+}  // namespace outbox

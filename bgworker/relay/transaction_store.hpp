@@ -1,0 +1,40 @@
+// Keeps the transactions of a destination that takes events exactly once in outbox.transaction.
+// sql/pg_outbox/transaction.sql defines the rows; its functions do the work.
+//
+// All functions need a transaction of begin_sql_work() and the lock of the cursor.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/relay/noted.hpp"
+#include "extension/base/pg.hpp"
+
+namespace outbox {
+
+using TransactionNumbers = std::span<const std::optional<std::int64_t>>;
+
+struct Recovered {
+    int64 doubtful;  // events that the destination may have, of transactions it has forgotten
+    int64 unknown;   // transactions that it has, and that are not in the table
+};
+
+// Applies what the destination knows when a relay starts.
+Recovered recover_transactions(const char* destination, TransactionNumbers committed);
+
+// Adds the positions of events that the destination has to `recorded`, which stays in order.
+void add_delivered_positions(const char* destination, std::vector<std::int64_t>& recorded);
+
+// Writes the row of a transaction that is about to be committed.
+void note_transaction(const char* destination, const Transaction& transaction);
+
+// Records that confirmed retries have left outbox.delivery.
+void settle_retries(const char* destination, std::span<const NotedTransactions::Passed> passed,
+                    TransactionNumbers committed);
+
+// Removes the rows that the cursor has passed.
+void forget_transactions(const char* destination,
+                         std::span<const NotedTransactions::Passed> passed);
+
+}  // namespace outbox

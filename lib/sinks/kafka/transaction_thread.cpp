@@ -1,0 +1,221 @@
+#include "sinks/kafka/transaction_thread.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "core/signals.hpp"
+
+namespace outbox {
+
+// How long a call waits before it looks whether it is still wanted; it goes on where it was.
+static constexpr int at_a_time = 200;  // milliseconds
+
+namespace {
+
+template <class T, void (*destroy)(T*)>
+struct Destroy {
+    void operator()(T* it) const noexcept { destroy(it); }
+};
+template <class T, void (*destroy)(T*)>
+using Owned = std::unique_ptr<T, Destroy<T, destroy>>;
+
+using OwnedError = Owned<rd_kafka_error_t, rd_kafka_error_destroy>;
+using Queue = Owned<rd_kafka_queue_t, rd_kafka_queue_destroy>;
+using OwnedEvent = Owned<rd_kafka_event_t, rd_kafka_event_destroy>;
+using Partitions = Owned<rd_kafka_topic_partition_list_t, rd_kafka_topic_partition_list_destroy>;
+using GroupMetadata =
+    Owned<rd_kafka_consumer_group_metadata_t, rd_kafka_consumer_group_metadata_destroy>;
+using Options = Owned<rd_kafka_AdminOptions_t, rd_kafka_AdminOptions_destroy>;
+using Question =
+    Owned<rd_kafka_ListConsumerGroupOffsets_t, rd_kafka_ListConsumerGroupOffsets_destroy>;
+
+}  // namespace
+
+struct TransactionThread::Shared {
+    std::string group;
+    rd_kafka_t* handle = nullptr;  // of the producer, which lives until the thread has ended
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool stops = false;
+    int wake = -1;
+    std::optional<Task> task;
+    std::int64_t number = 0;
+    std::string topic;
+    std::optional<Result> result;
+    std::unique_ptr<Producer> producer;  // once it stops
+
+    void run() noexcept;
+    bool is_stopping() {
+        const std::lock_guard lock(mutex);
+        return stops;
+    }
+    Result perform(Task task);
+    Result start();
+    Result commit();
+    template <class Call>
+    OwnedError repeat(Call call);
+    Result last_number(const rd_kafka_event_t* answer);
+};
+
+// Calls until it has ended, one way or the other.
+template <class Call>
+OwnedError TransactionThread::Shared::repeat(Call call) {
+    while (true) {
+        OwnedError error(call());
+        const bool goes_on = error != nullptr && !rd_kafka_error_is_fatal(error.get()) &&
+                             !rd_kafka_error_txn_requires_abort(error.get()) &&
+                             (rd_kafka_error_is_retriable(error.get()) ||
+                              rd_kafka_error_code(error.get()) == RD_KAFKA_RESP_ERR__TIMED_OUT);
+        if (!goes_on || is_stopping())
+            return error;
+    }
+}
+
+static TransactionThread::Result result_of(const OwnedError& error) {
+    if (error == nullptr)
+        return {};
+    return {rd_kafka_error_code(error.get()), rd_kafka_error_string(error.get()),
+            rd_kafka_error_txn_requires_abort(error.get()) != 0};
+}
+
+TransactionThread::Result TransactionThread::Shared::start() {
+    if (const OwnedError error =
+            repeat([&] { return rd_kafka_init_transactions(handle, at_a_time); }))
+        return result_of(error);
+
+    const Queue queue(rd_kafka_queue_new(handle));
+    const Options options(
+        rd_kafka_AdminOptions_new(handle, RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS));
+    if (queue == nullptr || options == nullptr)
+        throw std::bad_alloc();
+    // Transactions that are being ended now count as well.
+    const OwnedError refused(rd_kafka_AdminOptions_set_require_stable_offsets(options.get(), 1));
+    const Question question(rd_kafka_ListConsumerGroupOffsets_new(group.c_str(), nullptr));
+    rd_kafka_ListConsumerGroupOffsets_t* questions[] = {question.get()};
+    rd_kafka_ListConsumerGroupOffsets(handle, questions, 1, options.get(), queue.get());
+    while (!is_stopping())
+        if (const OwnedEvent answer(rd_kafka_queue_poll(queue.get(), at_a_time)); answer != nullptr)
+            return last_number(answer.get());
+    return {};
+}
+
+// The number is the offset of a partition. Which one may change, so all are looked at.
+TransactionThread::Result TransactionThread::Shared::last_number(const rd_kafka_event_t* answer) {
+    if (const rd_kafka_resp_err_t error =
+            rd_kafka_event_error(const_cast<rd_kafka_event_t*>(answer)))
+        return {error, rd_kafka_event_error_string(const_cast<rd_kafka_event_t*>(answer))};
+    Result result;
+    std::size_t count = 0;
+    const auto* const found =
+        rd_kafka_event_ListConsumerGroupOffsets_result(const_cast<rd_kafka_event_t*>(answer));
+    const rd_kafka_group_result_t** const groups =
+        rd_kafka_ListConsumerGroupOffsets_result_groups(found, &count);
+    for (std::size_t i = 0; i < count; i++) {
+        if (const rd_kafka_error_t* error = rd_kafka_group_result_error(groups[i]))
+            return {rd_kafka_error_code(error), rd_kafka_error_string(error)};
+        const rd_kafka_topic_partition_list_t* const partitions =
+            rd_kafka_group_result_partitions(groups[i]);
+        for (int j = 0; partitions != nullptr && j < partitions->cnt; j++) {
+            const rd_kafka_topic_partition_t& one = partitions->elems[j];
+            if (one.err != RD_KAFKA_RESP_ERR_NO_ERROR)
+                return {one.err, rd_kafka_err2str(one.err)};
+            if (one.offset >= 0)
+                result.committed = std::max(result.committed.value_or(0), one.offset);
+        }
+    }
+    return result;
+}
+
+TransactionThread::Result TransactionThread::Shared::commit() {
+    const Partitions offsets(rd_kafka_topic_partition_list_new(1));
+    const GroupMetadata metadata(rd_kafka_consumer_group_metadata_new(group.c_str()));
+    if (offsets == nullptr || metadata == nullptr)
+        throw std::bad_alloc();
+    rd_kafka_topic_partition_list_add(offsets.get(), topic.c_str(), 0)->offset = number;
+    if (const OwnedError error = repeat([&] {
+            return rd_kafka_send_offsets_to_transaction(handle, offsets.get(), metadata.get(),
+                                                        at_a_time);
+        })) {
+        Result result = result_of(error);
+        // Nothing was committed, whatever the library makes of the error.
+        result.must_abort = rd_kafka_error_is_fatal(error.get()) == 0;
+        return result;
+    }
+    return result_of(repeat([&] { return rd_kafka_commit_transaction(handle, at_a_time); }));
+}
+
+TransactionThread::Result TransactionThread::Shared::perform(Task what) {
+    switch (what) {
+        case Task::start:
+            return start();
+        case Task::commit:
+            return commit();
+        case Task::abort:
+            break;
+    }
+    return result_of(repeat([&] { return rd_kafka_abort_transaction(handle, at_a_time); }));
+}
+
+// A thread has nobody to throw to.
+void TransactionThread::Shared::run() noexcept {
+    std::unique_lock lock(mutex);
+    while (true) {
+        changed.wait(lock, [&] { return stops || task.has_value(); });
+        if (stops)
+            break;
+        const Task what = *task;
+        lock.unlock();
+        Result found{RD_KAFKA_RESP_ERR__FAIL, {}, false, {}};
+        try {
+            found = perform(what);
+        } catch (...) {  // out of memory: the transaction may or may not have ended
+        }
+        lock.lock();
+        task.reset();
+        result = std::move(found);
+        const std::uint64_t one = 1;
+        if (!stops) [[maybe_unused]]
+            const ssize_t written = write(wake, &one, sizeof one);
+    }
+    const std::unique_ptr<Producer> last = std::move(producer);
+    lock.unlock();
+}
+
+TransactionThread::TransactionThread(std::unique_ptr<Producer> producer, std::string group,
+                                     int wake)
+    : producer_(std::move(producer)), shared_(std::make_shared<Shared>()) {
+    shared_->group = std::move(group);
+    shared_->handle = producer_->handle();
+    shared_->wake = wake;
+    const SignalsBlocked blocked;
+    std::thread([shared = shared_] { shared->run(); }).detach();
+}
+
+TransactionThread::~TransactionThread() {
+    producer_->stop_waking();
+    const std::lock_guard lock(shared_->mutex);
+    shared_->stops = true;
+    shared_->producer = std::move(producer_);
+    shared_->changed.notify_one();
+}
+
+void TransactionThread::begin(Task task, std::int64_t number, const std::string& topic) {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->number = number;
+    shared_->topic = topic;
+    shared_->result.reset();
+    shared_->task = task;
+    shared_->changed.notify_one();
+}
+
+std::optional<TransactionThread::Result> TransactionThread::take_result() {
+    const std::lock_guard lock(shared_->mutex);
+    return std::exchange(shared_->result, std::nullopt);
+}
+
+}  // namespace outbox

@@ -1,0 +1,120 @@
+"""Exactly once into Kafka: processes are killed while writers write, and a consumer that reads only
+committed records gets every committed event once, and each key in order.
+
+By default there are 8 kills; OUTBOX_DRILL_KILLS=200 is the run of docs/destinations/kafka.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cluster import MakeCluster
+from ledger import check, read_ledger
+from sinks.fault_proxy import END_TXN
+from sinks.kafka_server import KafkaServer
+from sinks.kafka_sink import KafkaSink
+from waiting import wait_until
+
+from .drill import SETTINGS
+from .writing import Writing
+
+KILLS = int(os.environ.get("OUTBOX_DRILL_KILLS", "8"))
+
+
+class ExactlyOnceDrill(Writing):
+    def __init__(self, make_cluster: MakeCluster, broker: KafkaServer) -> None:
+        super().__init__(make_cluster(SETTINGS), "exactly once")
+        self.broker = broker
+        self.sink = KafkaSink(self.database, broker)
+        self.sink.add_topic()
+        self.sink.create(exactly_once="on", connect_timeout="10s", retry_base="10ms", retry_max="200ms")
+        self.arrived: list[str] = []
+
+    def close(self) -> None:
+        super().close()
+        self.sink.close()
+
+    def count_arrivals(self) -> int:
+        self.arrived += [message.event_id for message in self.sink.receive()]
+        return len(self.arrived)
+
+    def wait_for_arrivals(self, more: int) -> None:
+        goal = self.count_arrivals() + more
+        wait_until(self.count_arrivals, lambda seen: seen >= goal, timeout=180, what=f"{more} more events")
+
+    def relay(self) -> int:
+        return self.database.wait_for_worker("relay", "d")
+
+    # -- kills ------------------------------------------------------------------------------------
+
+    def kill_relay(self) -> None:
+        self.cluster.kill_and_recover(self.relay())
+
+    def end_relay(self) -> None:
+        self.database.execute("SELECT pg_terminate_backend(%s)", (self.relay(),))
+
+    def kill_postmaster(self) -> None:
+        self.cluster.kill_postmaster()
+        self.cluster.start()
+
+    def kill_broker(self) -> None:
+        self.broker.kill()
+        self.broker.start()
+
+    def lose_request(self) -> None:
+        """The broker never hears of the commit."""
+        with self.broker.proxy.watching(END_TXN):
+            self.broker.proxy.lose_requests(1)
+            self.wait_for_arrivals(1)
+
+    def lose_answer(self) -> None:
+        """The broker has committed, or rolled back, and the relay is not told."""
+        with self.broker.proxy.watching(END_TXN):
+            self.broker.proxy.lose_answers(1)
+            self.wait_for_arrivals(1)
+
+    def kill_both(self) -> None:
+        """The relay dies while the broker is away, so its last transaction is in doubt for longer."""
+        self.broker.kill()
+        self.cluster.kill_and_recover(self.relay())
+        self.broker.start()
+
+
+EVENTS: dict[Callable[[ExactlyOnceDrill], None], int] = {
+    ExactlyOnceDrill.kill_relay: 6,
+    ExactlyOnceDrill.end_relay: 4,
+    ExactlyOnceDrill.kill_postmaster: 3,
+    ExactlyOnceDrill.kill_broker: 2,
+    ExactlyOnceDrill.kill_both: 1,
+    ExactlyOnceDrill.lose_request: 2,
+    ExactlyOnceDrill.lose_answer: 2,
+}
+
+
+@pytest.fixture
+def drill(make_cluster: MakeCluster, kafka_server: KafkaServer) -> Iterator[ExactlyOnceDrill]:
+    made = ExactlyOnceDrill(make_cluster, kafka_server)
+    yield made
+    made.close()
+
+
+def test_kills_lose_nothing_and_repeat_nothing(drill: ExactlyOnceDrill) -> None:
+    with drill.load():
+        for _ in range(KILLS):
+            drill.wait_for_arrivals(drill.random.choice([1, 10, 50, 200]))
+            drill.random.choices(list(EVENTS), list(EVENTS.values()))[0](drill)
+        drill.wait_for_arrivals(50)
+    ledger = read_ledger(drill.database.connection)
+    wait_until(drill.count_arrivals, lambda seen: seen >= len(ledger), timeout=180, what="all events")
+    drill.database.wait_settled("d", timeout=180)
+    drill.count_arrivals()
+    verdict = check(ledger, drill.arrived)
+    drill.reports.append(f"exactly once: {KILLS} kills, {len(ledger)} events: {verdict}")
+    assert not verdict.lost and not verdict.invented and not verdict.out_of_order, verdict
+    twice = [event for event, count in Counter(drill.arrived).items() if count > 1]
+    assert not twice, f"{len(twice)} arrived twice: {twice[:10]}"
+    assert drill.database.value("SELECT count(*) FROM outbox.delivery") == 0
