@@ -233,7 +233,8 @@ class TransactionalSink final : public Sink, public Transactions {
 
     void open(Line& line, Micros now) {
         const Credentials::State login = login_.need(now);
-        if (login == Credentials::State::pending)
+        waits_for_token_ = login == Credentials::State::pending;
+        if (waits_for_token_)
             return;
         if (login == Credentials::State::failed) {
             fail(line, login_.error(), now);
@@ -440,7 +441,7 @@ class TransactionalSink final : public Sink, public Transactions {
     Micros deadline(const Line& line) const noexcept {
         switch (line.state) {
             case State::closed:
-                return is_needed(line) ? again_at_ : never;
+                return is_needed(line) && !waits_for_token_ ? again_at_ : never;
             case State::idle:
                 return may_begin(line) ? 0 : never;
             default:
@@ -513,6 +514,7 @@ class TransactionalSink final : public Sink, public Transactions {
 
     Backoff pauses_;       // between attempts to open a producer
     Micros again_at_ = 0;  // the next one
+    bool waits_for_token_ = false;
     std::deque<Waiting> usual_;
     std::deque<Waiting> on_trial_;
     std::array<Line, all_lines> lines_;
