@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <new>
+#include <system_error>
 #include <thread>
 
 #include "core/signals.hpp"
@@ -193,7 +195,11 @@ TransactionThread::TransactionThread(std::unique_ptr<Producer> producer, std::st
     shared_->handle = producer_->handle();
     shared_->wake = wake;
     const SignalsBlocked blocked;
-    std::thread([shared = shared_] { shared->run(); }).detach();
+    try {
+        std::thread([shared = shared_] { shared->run(); }).detach();
+    } catch (const std::system_error&) {
+        throw std::bad_alloc();
+    }
 }
 
 TransactionThread::~TransactionThread() {

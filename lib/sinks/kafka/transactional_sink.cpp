@@ -302,7 +302,8 @@ class TransactionalSink final : public Sink, public Transactions {
 
     void take_waiting(Line& line, Micros now) {
         const std::size_t most = line.options.one_by_one ? 1 : most_batches_of_transaction;
-        while (!line.waiting.empty() && line.sendings.size() < most) {
+        while (!line.waiting.empty() && line.sendings.size() < most &&
+               line.thread->producer().has_room_for(line.waiting.front().topic)) {
             Waiting next = std::move(line.waiting.front());
             line.waiting.pop_front();
             if (trials_.has(next.topic) && !line.options.one_by_one) {
@@ -319,8 +320,11 @@ class TransactionalSink final : public Sink, public Transactions {
 
     void begin(Line& line, Micros now) {
         take_waiting(line, now);
-        if (line.sendings.empty())
+        if (line.sendings.empty()) {
+            if (!line.waiting.empty())
+                shut(line, now);  // it knows too many topics
             return;
+        }
         Producer& producer = line.thread->producer();
         rd_kafka_error_t* error = rd_kafka_begin_transaction(producer.handle());
         if (error != nullptr) {
@@ -493,7 +497,7 @@ class TransactionalSink final : public Sink, public Transactions {
     void report_undone(Line& line, Fate fate, const std::string& why) {
         for (const auto& sending : line.sendings) {
             for (Delivery& delivery : sending->deliveries)
-                if (delivery.error == RD_KAFKA_RESP_ERR_NO_ERROR || is_given_up(delivery.error))
+                if (!is_of_record(delivery.error))
                     delivery.reported = false;
             if (sending->deliveries.empty())
                 outcomes_.push_back({sending->batch, fate, why});

@@ -52,6 +52,24 @@ bool is_dropped(rd_kafka_resp_err_t error) noexcept {
            error == RD_KAFKA_RESP_ERR__FATAL || error == RD_KAFKA_RESP_ERR__GAPLESS_GUARANTEE;
 }
 
+bool is_of_record(rd_kafka_resp_err_t error) noexcept {
+    switch (error) {
+        case RD_KAFKA_RESP_ERR_NO_ERROR:
+        case RD_KAFKA_RESP_ERR__FENCED:
+        case RD_KAFKA_RESP_ERR__STATE:
+        case RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH:
+        case RD_KAFKA_RESP_ERR_INVALID_PRODUCER_ID_MAPPING:
+        case RD_KAFKA_RESP_ERR_INVALID_TXN_STATE:
+        case RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER:
+        case RD_KAFKA_RESP_ERR_PRODUCER_FENCED:
+        case RD_KAFKA_RESP_ERR_TRANSACTION_COORDINATOR_FENCED:
+        case RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID:
+            return false;
+        default:
+            return !is_given_up(error);
+    }
+}
+
 std::string explain(rd_kafka_resp_err_t error, std::string_view topic) {
     return "topic \"" + std::string(topic) + "\": " + printable(rd_kafka_err2str(error));
 }

@@ -24,6 +24,9 @@ bool is_given_up(rd_kafka_resp_err_t error) noexcept;
 // The producer has stopped, or is about to; it says why once.
 bool is_dropped(rd_kafka_resp_err_t error) noexcept;
 
+// Something is wrong with the record or its topic, and not with the producer or its transaction.
+bool is_of_record(rd_kafka_resp_err_t error) noexcept;
+
 // One line.
 std::string explain(rd_kafka_resp_err_t error, std::string_view topic);
 
