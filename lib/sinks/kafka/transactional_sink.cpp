@@ -9,8 +9,9 @@
 // makes the broker end the transaction one way or the other, and asks for the number. The outcome of
 // the batches is reported only then.
 //
-// There are two usual lines, so that one sends while the other commits, and one for topics on trial
-// (trials.hpp), whose transactions have a single batch.
+// There are three usual lines: one sends, one commits, and one rests, because a broker makes a producer
+// wait that begins again at once. A further one is for topics on trial (trials.hpp), whose transactions
+// have a single batch.
 #include "sinks/kafka/transactional_sink.hpp"
 
 #include <sys/eventfd.h>
@@ -41,7 +42,7 @@ constexpr std::size_t usual_batches = 64;
 constexpr std::size_t usual_batch_bytes = 1024 * 1024;
 // The others are sent while a transaction ends, and show what is wrong while one is in doubt.
 constexpr std::size_t most_batches_of_transaction = usual_batches / 2;
-constexpr std::size_t usual_lines = 2;
+constexpr std::size_t usual_lines = 3;
 constexpr std::size_t all_lines = usual_lines + 1;
 
 // A batch that has not been sent.
@@ -97,7 +98,8 @@ class TransactionalSink final : public Sink, public Transactions {
           pauses_(milliseconds(100), seconds(10), random_seed()),
           lines_{Line(options_of_line(options_, 0), 0, usual_),
                  Line(options_of_line(options_, 1), 1, usual_),
-                 Line(options_of_line(options_, 2), 2, on_trial_)} {
+                 Line(options_of_line(options_, 2), 2, usual_),
+                 Line(options_of_line(options_, 3), 3, on_trial_)} {
         ready_.add(wake_);
         ready_.add(login_.descriptor());
     }
@@ -292,11 +294,14 @@ class TransactionalSink final : public Sink, public Transactions {
 
     // -- a transaction ----------------------------------------------------------------------------
 
-    // One line sends at a time: what waits meanwhile makes the next transaction larger.
+    // One line sends at a time: what waits meanwhile makes the next transaction larger. The line that
+    // has rested longest is next.
     bool may_begin(const Line& line) const noexcept {
         return !line.waiting.empty() &&
                std::none_of(lines_.begin(), lines_.end(), [&](const Line& other) {
-                   return &other.waiting == &line.waiting && other.state == State::sending;
+                   return &other.waiting == &line.waiting &&
+                          (other.state == State::sending ||
+                           (other.state == State::idle && other.since < line.since));
                });
     }
 
