@@ -18,6 +18,8 @@ from .fault_proxy import END_TXN
 from .kafka_sink import KafkaSink
 from .test_conformance import assert_in_order, enqueue_keys, in_trouble
 
+LINES = 3
+
 
 @pytest.fixture
 def db(database: Database) -> Database:
@@ -126,12 +128,12 @@ def test_another_producer_with_our_id_fences_us_off(kafka: KafkaSink, db: Databa
 
     ids = enqueue_keys(db, ["a", "b"], 10)
     assert_once(kafka, ids)
-    id = wait_until(
-        lambda: [name for name in kafka.groups() if f".{db.name}." in name and name.endswith(".0")],
-        what="our group",
-    )[0]
-    other = Producer({"bootstrap.servers": kafka.broker.address, "transactional.id": id, "log_level": 0})
-    other.init_transactions()
+    group = wait_until(lambda: [name for name in kafka.groups() if f".{db.name}." in name], what="our group")[0]
+    others = []
+    for line in range(LINES):
+        id = f"{group.rpartition('.')[0]}.{line}"
+        others.append(Producer({"bootstrap.servers": kafka.broker.address, "transactional.id": id, "log_level": 0}))
+        others[-1].init_transactions()
     ids += enqueue_keys(db, ["c", "d"], 10)
     assert_once(kafka, ids)
 
