@@ -72,6 +72,14 @@ Connection& connect(const Shared& shared, std::optional<Connection>& connection)
                               shared.options.log);
 }
 
+void send_position(const Shared& shared, Connection& connection, const Position& position,
+                   const std::string& saver) {
+    if (const Parameter published = time_literal(position.published_at))
+        connection.send(Whose::own, "SELECT inbox.save_offset($1, $2, $3, $4::timestamptz, $5)",
+                        {shared.options.name, position.subscription,
+                         clean_utf8(position.message_id), published, saver});
+}
+
 void handle(const Shared& shared, Connection& connection, const Event& event) {
     HandlerTransaction transaction(connection);
     shared.handler(transaction, event);
@@ -82,8 +90,9 @@ void handle(const Shared& shared, Connection& connection, const Event& event) {
 // A batch
 // ------------------------------------------------------------------------------------------------
 
-Applier::Applier(Shared& shared, std::string name)
+Applier::Applier(Shared& shared, Source& source, std::string name)
     : shared_(shared),
+      source_(source),
       name_(std::move(name)),
       pauses_(shared.options.retry_base, shared.options.retry_max),
       conflict_pauses_(milliseconds{10}, milliseconds{1000}) {}
@@ -238,14 +247,12 @@ std::vector<bool> Applier::begin_events(Items items) {
 }
 
 void Applier::commit(Items items) {
-    const auto newest = std::ranges::max_element(
-        items, {}, [](const Item* item) { return item->delivery.published_at; });
-    if (newest != items.end())
-        if (const Parameter published = time_literal((*newest)->delivery.published_at))
-            connection().send(Whose::own,
-                              "SELECT inbox.save_offset($1, $2, $3, $4::timestamptz, $5)",
-                              {shared_.options.name, shared_.subscription,
-                               clean_utf8((*newest)->delivery.message_id), published, name_});
+    std::vector<const Delivery*> deliveries;
+    for (const Item* item : items)
+        deliveries.push_back(&item->delivery);
+    if (!deliveries.empty())
+        for (const Position& position : source_.positions(deliveries))
+            send_position(shared_, connection(), position, name_);
     // COMMIT can fail only because of constraints that handlers deferred.
     connection().send(Whose::handler, "COMMIT");
     committing_ = true;

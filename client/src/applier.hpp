@@ -30,7 +30,7 @@ class Applier {
   public:
     // `name` is the row in which offsets are saved. Appliers with the same name would wait for each
     // other.
-    Applier(Shared& shared, std::string name);
+    Applier(Shared& shared, Source& source, std::string name);
 
     // Gives each item a result, unless the consumer stops. Throws DatabaseError if waiting cannot
     // help.
@@ -57,6 +57,7 @@ class Applier {
     void count_doubt();
 
     Shared& shared_;
+    Source& source_;
     const std::string name_;
     std::optional<Connection> connection_;
     bool connected_before_ = false;
@@ -68,6 +69,9 @@ class Applier {
 
 // Connects if there is no connection. Throws ConnectionLost.
 Connection& connect(const Shared& shared, std::optional<Connection>& connection);
+// Sends the statement that saves a position.
+void send_position(const Shared& shared, Connection& connection, const Position& position,
+                   const std::string& saver);
 // Runs the handler in the open transaction. Throws what the handler throws.
 void handle(const Shared& shared, Connection& connection, const Event& event);
 // Turns the current exception into a failure of the event. Rethrows it if the event is not at

@@ -89,6 +89,9 @@ Consumer::Impl::Impl(ConsumerOptions options, std::unique_ptr<Source> source,
       dispatcher_(options.max_outstanding_messages, options.max_outstanding_bytes),
       receiver_(shared_, *source_, dispatcher_) {
     source_->set_log(shared_.options.log);
+    source_->set_positions([this](const std::vector<std::string>& subscriptions) {
+        return load_positions(shared_, subscriptions);
+    });
 }
 
 // An exception in any thread ends the consumer.
@@ -143,7 +146,7 @@ void Consumer::Impl::run() {
 }
 
 void Consumer::Impl::keep_house() {
-    Housekeeper housekeeper(shared_, receiver_);
+    Housekeeper housekeeper(shared_, receiver_, *source_);
     do
         housekeeper.turn();
     while (!shared_.stop.wait(housekeeper.in_a_hurry() ? short_interval
@@ -151,7 +154,7 @@ void Consumer::Impl::keep_house() {
 }
 
 void Consumer::Impl::work(unsigned number) {
-    Applier applier(shared_, shared_.instance + "/" + std::to_string(number));
+    Applier applier(shared_, *source_, shared_.instance + "/" + std::to_string(number));
     for (;;) {
         std::vector<Item> items = dispatcher_.take(shared_.options.batch_size);
         if (items.empty() || shared_.stop.raised())
@@ -180,6 +183,7 @@ void Consumer::Impl::finish() {
         std::unique_lock lock(mutex_);
         ended_.wait_for(lock, shared_.options.drain_limit, [this] { return running_ == 0; });
     }
+    Housekeeper(shared_, receiver_, *source_).finish();
     shared_.give_up.raise();
     for (std::thread& thread : threads_)
         thread.join();

@@ -121,6 +121,38 @@ std::vector<Delivery> Dispatcher::take_held(Clock::time_point now) {
     return due;
 }
 
+std::vector<Delivery> Dispatcher::take_waiting(const std::function<bool(const Delivery&)>& which) {
+    const std::lock_guard lock(mutex_);
+    std::vector<Delivery> taken;
+    const auto take_from = [&](Line& line) {
+        std::deque<Delivery> kept;
+        for (Delivery& delivery : line.waiting) {
+            if (!which(delivery)) {
+                kept.push_back(std::move(delivery));
+                continue;
+            }
+            messages_--;
+            bytes_ -= delivery.size;
+            taken.push_back(std::move(delivery));
+        }
+        line.waiting = std::move(kept);
+    };
+    for (const auto& [key, line] : keys_)
+        take_from(*line);
+    const auto is_empty = [&](const std::shared_ptr<Line>& line) {
+        if (line->key.empty())
+            take_from(*line);
+        if (!line->waiting.empty())
+            return false;
+        keys_.erase(line->key);
+        return true;
+    };
+    std::erase_if(ready_, is_empty);
+    std::erase_if(held_, is_empty);
+    finished_.notify_all();  // there may be room
+    return taken;
+}
+
 bool Dispatcher::take_all(std::chrono::milliseconds wait, std::vector<Delivery>& all) {
     std::unique_lock lock(mutex_);
     paused_ = true;

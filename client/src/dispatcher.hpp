@@ -4,7 +4,8 @@
 // line is always in exactly one place:
 //
 //   ready_   some deliveries wait, and any worker may take them
-//   taken    one worker has its front; add() appends behind it, and no other worker takes from it
+//   taken    one worker has its front; add() appends behind it, and no other worker takes from it;
+//            it is in keys_ only
 //   held_    one of its events failed; after a pause the receiving thread gives all of it back to
 //            the source
 //
@@ -20,6 +21,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -86,6 +88,9 @@ class Dispatcher {
 
     // Returns the deliveries whose pause is over. They must be given back to the source.
     std::vector<Delivery> take_held(Clock::time_point now);
+    // Returns the deliveries that no worker has and that this is true for. They must be given back to
+    // the source.
+    std::vector<Delivery> take_waiting(const std::function<bool(const Delivery&)>& which);
     // Takes all deliveries. Waits for at most `wait` until all workers have finished; meanwhile
     // take() returns nothing. Returns false, and takes nothing, if a worker has not finished by
     // then.

@@ -1,6 +1,8 @@
 #include "housekeeper.hpp"
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <utility>
 
 #include "applier.hpp"
@@ -12,6 +14,8 @@ static constexpr int redriven_at_once = 100;
 
 void Housekeeper::turn() {
     attempt("cannot look for resets", [this] { look_for_reset(); });
+    if (has_unsaved())
+        attempt("cannot save positions", [this] { save_positions(); });
     attempt("cannot prune the window", [this] { prune(); });
     attempt("cannot apply redriven messages", [this] { take_redriven(); });
 }
@@ -32,6 +36,12 @@ void Housekeeper::attempt(const char* what, Task task) {
     }
 }
 
+static Time time_of(std::string_view text) {
+    std::int64_t micros = 0;
+    std::from_chars(text.data(), text.data() + text.size(), micros);
+    return Time{std::chrono::microseconds{micros}};
+}
+
 // ------------------------------------------------------------------------------------------------
 // Resets
 // ------------------------------------------------------------------------------------------------
@@ -44,16 +54,59 @@ void Housekeeper::look_for_reset() {
     resetting_ = found.rows() > 0 && !found.is_null(0, 0);
     if (!resetting_)
         return;
-    std::int64_t micros = 0;
-    const std::string_view text = found.text(0, 1);
-    std::from_chars(text.data(), text.data() + text.size(), micros);
-    if (!receiver_.seek(Time{std::chrono::microseconds{micros}}))
+    if (!receiver_.seek(time_of(found.text(0, 1))))
         return;
+    if (has_unsaved())
+        save_positions();
     connection_->run(Whose::own, "SELECT inbox.confirm_reset($1, $2, $3::bigint, $4)",
                      {shared_.options.name, shared_.subscription, std::string(found.text(0, 0)),
                       shared_.instance});
     resetting_ = false;
     shared_.log(Level::info, "the offset was reset, and the source moved to it");
+}
+
+// ------------------------------------------------------------------------------------------------
+// Positions
+// ------------------------------------------------------------------------------------------------
+
+// They are kept until they are saved.
+bool Housekeeper::has_unsaved() {
+    std::ranges::move(source_.moved_positions(), std::back_inserter(unsaved_));
+    return !unsaved_.empty();
+}
+
+void Housekeeper::save_positions() {
+    for (const Position& position : unsaved_)
+        send_position(shared_, *connection_, position, shared_.instance);
+    connection_->finish();
+    unsaved_.clear();
+}
+
+void Housekeeper::finish() noexcept {
+    try {
+        if (!has_unsaved())
+            return;
+        connect(shared_, connection_);
+        save_positions();
+    } catch (const std::exception& error) {
+        shared_.log(Level::warning, std::string("cannot save positions: ") + error.what());
+    }
+}
+
+std::vector<Position> load_positions(const Shared& shared,
+                                     const std::vector<std::string>& subscriptions) {
+    std::optional<Connection> connection;
+    const Result found = connect(shared, connection)
+                             .run(Whose::own,
+                                  "SELECT s, o.message_id, (extract(epoch FROM o.publish_time) * "
+                                  "1000000)::bigint FROM unnest($2::text[]) AS s, "
+                                  "inbox.load_offset($1, s) AS o WHERE o.message_id IS NOT NULL",
+                                  {shared.options.name, array_literal(subscriptions)});
+    std::vector<Position> positions;
+    for (int row = 0; row < found.rows(); row++)
+        positions.push_back({std::string(found.text(row, 0)), std::string(found.text(row, 1)),
+                             time_of(found.text(row, 2))});
+    return positions;
 }
 
 void Housekeeper::prune() {

@@ -1,10 +1,11 @@
-// The periodic work of a consumer: carries out resets of its offset, prunes the deduplication
-// window, and applies messages that operators have redriven.
+// The periodic work of a consumer: carries out resets of its offset, saves positions, prunes the
+// deduplication window, and applies messages that operators have redriven.
 #pragma once
 
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "connection.hpp"
 #include "event_row.hpp"
@@ -15,10 +16,13 @@ namespace inbox {
 
 class Housekeeper {
   public:
-    Housekeeper(Shared& shared, Receiver& receiver) : shared_(shared), receiver_(receiver) {}
+    Housekeeper(Shared& shared, Receiver& receiver, Source& source)
+        : shared_(shared), receiver_(receiver), source_(source) {}
 
     // Does one round. Failures are logged, and tried again in the next round.
     void turn();
+    // Saves positions when no handler runs any more.
+    void finish() noexcept;
     // True if the next round should not wait for the interval.
     bool in_a_hurry() const { return resetting_; }
 
@@ -26,15 +30,23 @@ class Housekeeper {
     template <typename Task>
     void attempt(const char* what, Task task);
     void look_for_reset();
+    bool has_unsaved();
+    void save_positions();
     void prune();
     void take_redriven();
     void try_redriven(const std::string& token, const Event& event);
 
     Shared& shared_;
     Receiver& receiver_;
+    Source& source_;
+    std::vector<Position> unsaved_;
     std::optional<Connection> connection_;
     bool resetting_ = false;
     std::set<std::string> failing_;  // names of failing tasks, so that each is logged once
 };
+
+// Implements LoadPositions.
+std::vector<Position> load_positions(const Shared& shared,
+                                     const std::vector<std::string>& subscriptions);
 
 }  // namespace inbox

@@ -41,6 +41,8 @@ void Receiver::open() {
 
 void Receiver::turn() {
     give_back(dispatcher_.take_held(Clock::now()));
+    if (const auto recalled = source_.recall())
+        give_back(dispatcher_.take_waiting(recalled));
     seek_if_asked();
     const std::size_t room = dispatcher_.room(longest_wait);
     if (room == 0)

@@ -2,7 +2,8 @@
 //
 // Options: those of inbox::ConsumerOptions by name, times in milliseconds. With pull=CONNINFO
 // events come from there (destination=, lease=, max_events=), with pubsub=PROJECT/SUBSCRIPTION from
-// there (emulator_host=, ack_deadline= in seconds), otherwise from a script. With die=POINT and
+// there (emulator_host=, ack_deadline= in seconds), with kafka=BROKERS from there (options as in
+// kafka_options.hpp, with kafka_ before them), otherwise from a script. With die=POINT and
 // after=EVENTS it dies: see dying.hpp.
 //
 // For each event it calls the SQL function handle(event_id, key, type, version, payload) of the
@@ -27,6 +28,9 @@
 #include "inbox/consumer.hpp"
 #include "inbox/sources/pull.hpp"
 #include "inbox/sources/scripted.hpp"
+#ifdef WITH_KAFKA
+#include "kafka_options.hpp"
+#endif
 #ifdef WITH_PUBSUB
 #include "inbox/sources/pubsub.hpp"
 #endif
@@ -233,10 +237,25 @@ std::unique_ptr<inbox::Source> make_pubsub_source(Options& options) {
 }
 #endif
 
+#ifdef WITH_KAFKA
+std::unique_ptr<inbox::Source> make_kafka_source(Options& options) {
+    Options given{{"brokers", taken(options, "kafka", "")}};
+    const std::string prefix = "kafka_";
+    for (auto at = options.lower_bound(prefix);
+         at != options.end() && at->first.starts_with(prefix); at = options.erase(at))
+        given[at->first.substr(prefix.size())] = at->second;
+    return std::make_unique<inbox::KafkaSource>(driver::kafka_options(given));
+}
+#endif
+
 std::unique_ptr<inbox::Source> make_source(Options& options,
                                            const std::shared_ptr<inbox::Script>& script) {
     if (options.contains("pull"))
         return make_pull_source(options);
+#ifdef WITH_KAFKA
+    if (options.contains("kafka"))
+        return make_kafka_source(options);
+#endif
 #ifdef WITH_PUBSUB
     if (options.contains("pubsub"))
         return make_pubsub_source(options);

@@ -52,6 +52,15 @@ class MortalSource final : public inbox::Source {
         death_.at("acked", deliveries.size());
     }
     void nack(std::span<const inbox::Delivery> deliveries) override { source_->nack(deliveries); }
+    std::vector<inbox::Position> positions(
+        std::span<const inbox::Delivery* const> deliveries) override {
+        return source_->positions(deliveries);
+    }
+    std::vector<inbox::Position> moved_positions() override { return source_->moved_positions(); }
+    void set_positions(inbox::LoadPositions load) override {
+        source_->set_positions(std::move(load));
+    }
+    std::function<bool(const inbox::Delivery&)> recall() override { return source_->recall(); }
     void seek(inbox::Time to) override { source_->seek(to); }
     void close(std::chrono::milliseconds limit) noexcept override { source_->close(limit); }
 

@@ -129,6 +129,8 @@ class Driver {
         return answer;
     }
 
+    const std::vector<inbox::Delivery>& received() const { return received_; }
+
   private:
     Json::Value answer(const std::string& line) {
         try {

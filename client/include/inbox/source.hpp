@@ -7,6 +7,7 @@
 // or to another consumer.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <span>
@@ -22,11 +23,22 @@ enum class Level { debug, info, warning, error };
 // Receives log messages of the library. Called from any of its threads. Must not throw.
 using Log = std::function<void(Level, const std::string& message)>;
 
-// Order of calls: set_log(), open(), receive() repeatedly, and close() at the end. After an
+// A place in a subscription, or in a part of it: everything before it has been applied.
+struct Position {
+    std::string subscription;  // the name under which it is saved
+    std::string message_id;
+    Time published_at{};  // a later position has a later time, or it is not saved
+};
+
+// Returns the saved positions of these subscriptions, without those that have none. Throws
+// DatabaseError.
+using LoadPositions = std::function<std::vector<Position>(const std::vector<std::string>&)>;
+
+// Order of calls: set_log() and set_positions(), open(), receive() repeatedly, and close() at the end. After an
 // exception of open() or receive(), open() is called again.
 //
-// Thread-safety: open() and receive() are called by one thread. ack(), nack() and seek() are called
-// by any thread, also while receive() waits. close() may be called while receive() waits, and ends
+// Thread-safety: open(), receive() and recall() are called by one thread. ack(), nack(), seek() and
+// the functions of positions are called by any thread, also while receive() waits. close() may be called while receive() waits, and ends
 // that wait.
 class Source {
   public:
@@ -55,6 +67,19 @@ class Source {
     // These were not applied and must come again. Those of one ordering key are in their order.
     virtual void nack(std::span<const Delivery> deliveries) = 0;
 
+    // Returns the positions to save in the transaction that applies these deliveries, of which there
+    // is at least one. By default the newest of them is the position of the subscription.
+    virtual std::vector<Position> positions(std::span<const Delivery* const> deliveries);
+    // Returns positions that have changed since the last call, to be saved by themselves: positions()
+    // may have returned earlier ones because several transactions ran at the same time.
+    virtual std::vector<Position> moved_positions() { return {}; }
+    // For sources that begin where the consumer's database says.
+    virtual void set_positions(LoadPositions) {}
+
+    // Returns which deliveries must be given back now, unless a handler has begun with them. Empty if
+    // none must. nack() is called for them.
+    virtual std::function<bool(const Delivery&)> recall() { return {}; }
+
     // Moves back or forward to the events published at this time. nack() is called afterwards for
     // deliveries that were handed out before. Throws SourceError, not transient, if the source
     // cannot seek.
@@ -76,5 +101,11 @@ class Source {
   private:
     Log log_;
 };
+
+inline std::vector<Position> Source::positions(std::span<const Delivery* const> deliveries) {
+    const Delivery* const newest = *std::ranges::max_element(
+        deliveries, {}, [](const Delivery* delivery) { return delivery->published_at; });
+    return {{subscription(), newest->message_id, newest->published_at}};
+}
 
 }  // namespace inbox

@@ -189,6 +189,17 @@ std::optional<Texts> members_of_json(std::string_view document) {
     return headers;
 }
 
+void take_headers(Event& event) {
+    const auto found = event.headers.find("headers");
+    if (found == event.headers.end())
+        return;
+    std::optional<Texts> headers = members_of_json(found->second);
+    if (!headers)
+        return;
+    event.headers.erase(found);
+    event.headers.merge(*headers);
+}
+
 // ---------------------------------------------------------------------------------------------
 // Events
 // ---------------------------------------------------------------------------------------------

@@ -37,6 +37,9 @@ Event decode_message(const std::map<std::string, std::string>& attributes, std::
 // anything else as JSON. Returns std::nullopt if the text is not an object.
 std::optional<std::map<std::string, std::string>> members_of_json(std::string_view document);
 
+// Replaces a header `headers` that has such an object by the headers in it.
+void take_headers(Event& event);
+
 // Returns the version 5 UUID (RFC 9562) of a name in the namespace of URLs.
 std::string uuid_of_name(std::string_view name);
 

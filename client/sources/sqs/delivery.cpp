@@ -55,18 +55,6 @@ static void decode_body(Message& message) {
     message.attributes.erase(found);
 }
 
-// A message has room for ten attributes, so the sinks put all headers into one.
-static void decode_headers(Event& event) {
-    const auto found = event.headers.find("headers");
-    if (found == event.headers.end())
-        return;
-    std::optional<std::map<std::string, std::string>> headers = members_of_json(found->second);
-    if (!headers)
-        return;
-    event.headers.erase(found);
-    event.headers.merge(*headers);
-}
-
 static std::size_t size_of(const Message& message) {
     std::size_t size = message.body.size();
     for (const auto& [name, value] : message.attributes)
@@ -90,7 +78,7 @@ Delivery delivery_from(Message message, const std::string& source, const std::st
                                      .topic = topic.empty() ? queue : topic,
                                      .ordering_key = fifo ? message.group : "",
                                      .published_at = message.sent_at});
-    decode_headers(delivery.event);
+    take_headers(delivery.event);  // there is room for ten attributes only
     // Events without an ordering key have their id as the group: see docs/destinations/sqs.md.
     if (delivery.event.ordering_key == delivery.event.id)
         delivery.event.ordering_key.clear();

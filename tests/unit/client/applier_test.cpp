@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "inbox/sources/scripted.hpp"
 #include "unit/scripted_postgresql.hpp"
 
 namespace inbox {
@@ -71,7 +72,7 @@ class ApplierTest : public testing::Test {
                 options, "me", "subscription",
                 [this] { return PQconnectdb(server.conninfo().c_str()); }, handler);
         if (!applier_)
-            applier_.emplace(*shared, "me/1");
+            applier_.emplace(*shared, source, "me/1");
         return *applier_;
     }
 
@@ -130,6 +131,7 @@ class ApplierTest : public testing::Test {
     Handler handler = [](Transaction& transaction, const Event& event) {
         transaction.queue("INSERT effect", {event.id});
     };
+    ScriptedSource source{std::make_shared<Script>(), "subscription"};
     std::optional<Shared> shared;
 
   private:

@@ -1,0 +1,52 @@
+// A consumer handle of librdkafka: its configuration, its two queues, and its end.
+//
+// The library has a thread for each broker, in which all signals are blocked. It calls nothing of
+// ours: what it has to say waits in `events`, and records wait in `records`.
+#pragma once
+
+#include <librdkafka/rdkafka.h>
+
+#include <memory>
+#include <string>
+
+#include "inbox/sources/kafka.hpp"
+
+namespace inbox::kafka {
+
+struct DestroyList {
+    void operator()(rd_kafka_topic_partition_list_t* list) const noexcept {
+        rd_kafka_topic_partition_list_destroy(list);
+    }
+};
+using List = std::unique_ptr<rd_kafka_topic_partition_list_t, DestroyList>;
+
+// Throws std::invalid_argument for properties that the source must set itself.
+void check_properties(const KafkaOptions& options);
+
+class Client {
+  public:
+    // `wake`: an eventfd, which becomes readable when a queue has something. Throws SourceError, not
+    // transient, if the library refuses a property.
+    Client(const KafkaOptions& options, int wake);
+    // Does not wait for long: a thread of the library may be caught in a name server that does not
+    // answer. The handle then ends beside us.
+    ~Client();
+    Client(const Client&) = delete;
+    Client& operator=(const Client&) = delete;
+
+    rd_kafka_t* get() const noexcept { return handle_; }
+    // Must be read all the time: whoever reads it is alive for the group.
+    rd_kafka_queue_t* events() const noexcept { return events_; }
+    // Need not be read: the library fetches no more when it holds enough.
+    rd_kafka_queue_t* records() const noexcept { return records_; }
+
+    // Must be called before a partition is assigned.
+    void forward_records(const char* topic, std::int32_t partition) const;
+
+  private:
+    rd_kafka_t* handle_ = nullptr;
+    rd_kafka_queue_t* events_ = nullptr;
+    rd_kafka_queue_t* records_ = nullptr;
+};
+
+}  // namespace inbox::kafka

@@ -1,0 +1,691 @@
+#include "kafka/session.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <system_error>
+
+#include "core/signals.hpp"
+#include "kafka/record.hpp"
+
+namespace inbox::kafka {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Records that wait for receive(), beside those in the library's queue.
+static constexpr std::size_t most_waiting = 1000;
+static constexpr std::size_t most_waiting_bytes = 4 << 20;
+static constexpr std::size_t records_at_once = 32;
+// How long the thread sleeps at most.
+static constexpr milliseconds longest_sleep{500};
+static constexpr milliseconds longest_question{10'000};
+// An error that goes on is logged this often.
+static constexpr seconds between_warnings{30};
+
+static List new_list(std::size_t size) {
+    return List(rd_kafka_topic_partition_list_new(static_cast<int>(size)));
+}
+
+static List copy_of(const rd_kafka_topic_partition_list_t* list) {
+    return List(rd_kafka_topic_partition_list_copy(list));
+}
+
+static std::span<rd_kafka_topic_partition_t> elements(const rd_kafka_topic_partition_list_t& list) {
+    return {list.elems, static_cast<std::size_t>(list.cnt)};
+}
+
+static Place place_of(const rd_kafka_topic_partition_t& partition) {
+    return {partition.topic, partition.partition};
+}
+
+static List list_of(const std::vector<Place>& places) {
+    List list = new_list(places.size());
+    for (const Place& place : places)
+        rd_kafka_topic_partition_list_add(list.get(), place.topic.c_str(), place.partition);
+    return list;
+}
+
+static List list_of(const std::vector<PlacedOffset>& offsets) {
+    List list = new_list(offsets.size());
+    for (const PlacedOffset& each : offsets)
+        rd_kafka_topic_partition_list_add(list.get(), each.place.topic.c_str(),
+                                          each.place.partition)
+            ->offset = each.offset;
+    return list;
+}
+
+// Takes over an error object and returns its text, empty if there is none.
+static std::string text_of(rd_kafka_error_t* error) {
+    if (error == nullptr)
+        return "";
+    std::string text = rd_kafka_error_string(error);
+    rd_kafka_error_destroy(error);
+    return text;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Calls of other threads
+// -------------------------------------------------------------------------------------------------
+
+Session::Session(Membership& membership)
+    : membership_(membership),
+      options_(membership.options),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      partitions_(membership.subscription) {
+    if (wake_ < 0)
+        throw std::system_error(errno, std::generic_category(), "eventfd");
+    try {
+        client_.emplace(options_, wake_);
+        List topics = new_list(options_.topics.size());
+        for (const std::string& topic : options_.topics)
+            rd_kafka_topic_partition_list_add(topics.get(), topic.c_str(),
+                                              RD_KAFKA_PARTITION_UA);
+        if (const auto code = rd_kafka_subscribe(client_->get(), topics.get()))
+            throw SourceError(std::string("cannot subscribe: ") + rd_kafka_err2str(code), false);
+        const outbox::SignalsBlocked blocked;
+        thread_ = std::thread([this] { run(); });
+    } catch (...) {
+        client_.reset();
+        ::close(wake_);
+        throw;
+    }
+}
+
+Session::~Session() {
+    close(milliseconds(0));
+    client_.reset();
+    ::close(wake_);
+}
+
+void Session::wake() const {
+    static constexpr std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
+}
+
+std::vector<Delivery> Session::receive(std::size_t most, milliseconds wait) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, wait, [this] {
+        return failure_ || close_by_ || wants_recall_ || partitions_.waiting() > 0;
+    });
+    if (failure_)
+        throw SourceError(failure_->message, failure_->transient);
+    std::vector<Delivery> taken = partitions_.take(most);
+    if (!taken.empty() && std::exchange(starved_, false))
+        wake();
+    return taken;
+}
+
+void Session::ack(std::span<const Delivery> deliveries) {
+    const std::lock_guard lock(mutex_);
+    partitions_.ack(deliveries);
+    stats_.acked += deliveries.size();
+    wake();
+}
+
+void Session::nack(std::span<const Delivery> deliveries) {
+    const std::lock_guard lock(mutex_);
+    partitions_.nack(deliveries);
+    stats_.nacked += deliveries.size();
+    wake();
+    changed_.notify_all();
+}
+
+std::vector<Position> Session::positions(std::span<const Delivery* const> deliveries) {
+    const std::lock_guard lock(mutex_);
+    return partitions_.positions(deliveries);
+}
+
+std::vector<Position> Session::moved_positions() {
+    const std::lock_guard lock(mutex_);
+    return partitions_.moved_positions();
+}
+
+bool Session::wants_recall() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(wants_recall_, false);
+}
+
+bool Session::is_recalled(const Delivery& delivery) {
+    const std::lock_guard lock(mutex_);
+    return partitions_.is_recalled(delivery);
+}
+
+void Session::close(milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    if (!close_by_)
+        close_by_ = Clock::now() + limit;
+    wake();
+    changed_.notify_all();
+    lock.unlock();
+    if (thread_.joinable())
+        thread_.join();
+}
+
+KafkaStats Session::stats() const {
+    const std::lock_guard lock(mutex_);
+    KafkaStats stats = stats_;
+    stats.partitions = partitions_.size();
+    stats.outstanding = partitions_.outstanding();
+    stats.waiting = partitions_.waiting();
+    for (const Place& place : partitions_.places()) {
+        std::int64_t low = 0, high = -1;
+        const std::int64_t position = partitions_.position_of(place);
+        if (position >= 0 &&
+            rd_kafka_get_watermark_offsets(client_->get(), place.topic.c_str(), place.partition,
+                                           &low, &high) == RD_KAFKA_RESP_ERR_NO_ERROR &&
+            high >= 0)
+            stats.lag += std::max<std::int64_t>(high - position, 0);
+    }
+    return stats;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Seeking
+// -------------------------------------------------------------------------------------------------
+
+// A reset is carried out once, so it must not reach only a part of the group.
+void Session::check_has_all(const std::vector<Place>& places) const {
+    std::map<std::string, int> ours;
+    for (const Place& place : places)
+        ours[place.topic]++;
+    const rd_kafka_metadata_t* metadata = nullptr;
+    if (const auto code = rd_kafka_metadata(client_->get(), 0, nullptr, &metadata,
+                                            longest_question.count()))
+        throw SourceError(rd_kafka_err2str(code), true);
+    std::string missing;
+    for (int i = 0; i < metadata->topic_cnt; i++) {
+        const rd_kafka_metadata_topic& topic = metadata->topics[i];
+        if (const auto found = ours.find(topic.topic);
+            found != ours.end() && found->second < topic.partition_cnt)
+            missing = "this process has " + std::to_string(found->second) + " of the " +
+                      std::to_string(topic.partition_cnt) + " partitions of \"" + topic.topic +
+                      "\"; stop the other processes of group \"" + options_.group + "\"";
+    }
+    rd_kafka_metadata_destroy(metadata);
+    if (missing.empty() && places.empty())
+        missing = "this process has no partitions";
+    if (!missing.empty())
+        throw SourceError(missing, false);
+}
+
+std::vector<PlacedOffset> Session::offsets_at(const std::vector<Place>& places, Time to) const {
+    List list = list_of(places);
+    for (rd_kafka_topic_partition_t& each : elements(*list))
+        each.offset = std::chrono::ceil<milliseconds>(to.time_since_epoch()).count();
+    rd_kafka_resp_err_t code =
+        rd_kafka_offsets_for_times(client_->get(), list.get(), longest_question.count());
+    std::vector<PlacedOffset> offsets;
+    for (const rd_kafka_topic_partition_t& each : elements(*list)) {
+        std::int64_t low = 0, offset = each.offset;
+        if (!code)
+            code = each.err;
+        if (!code && offset < 0)  // nothing is that late: it goes on at the end
+            code = rd_kafka_query_watermark_offsets(client_->get(), each.topic, each.partition,
+                                                    &low, &offset, longest_question.count());
+        if (code)
+            throw SourceError(std::string("cannot find the offsets of a time: ") +
+                                  rd_kafka_err2str(code),
+                              true);
+        offsets.push_back({place_of(each), offset});
+    }
+    return offsets;
+}
+
+void Session::seek(Time to) {
+    std::unique_lock lock(mutex_);
+    const std::vector<Place> places = partitions_.places();
+    lock.unlock();
+    check_has_all(places);
+    Seek seek{.to = offsets_at(places, to), .time = to};
+    lock.lock();
+    seek_ = &seek;
+    wake();
+    changed_.wait(lock, [&] { return seek.done || ended_; });
+    seek_ = nullptr;
+    if (!seek.done || !seek.error.empty())
+        throw SourceError(seek.done ? seek.error : "the source is closed", true);
+}
+
+void Session::seek_if_asked() {
+    const std::lock_guard lock(mutex_);
+    if (seek_ == nullptr || seek_->done)
+        return;
+    std::vector<Place> sought;
+    for (const PlacedOffset& each : seek_->to)
+        sought.push_back(each.place);
+    List list = list_of(seek_->to);
+    if (sought != partitions_.places() || to_revoke_ || to_assign_)
+        seek_->error = "the partitions of this process have changed";
+    else
+        seek_->error = text_of(
+            rd_kafka_seek_partitions(client_->get(), list.get(), longest_question.count()));
+    if (seek_->error.empty()) {
+        pause(sought, false);
+        for (const PlacedOffset& each : seek_->to)
+            partitions_.move(each.place, each.offset, seek_->time);
+    }
+    seek_->done = true;
+    changed_.notify_all();
+}
+
+// -------------------------------------------------------------------------------------------------
+// The thread
+// -------------------------------------------------------------------------------------------------
+
+void Session::run() noexcept {
+    try {
+        while (turn())
+            wait();
+    } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex_);
+        failure_ = {error.what(), true};
+    }
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+}
+
+bool Session::turn() {
+    serve_events();
+    assign();
+    revoke();
+    seek_if_asked();
+    has_more_ = !leaving_ && read_records();
+    commit_if_due();
+    return !leave();
+}
+
+void Session::wait() {
+    const Clock::time_point now = Clock::now();
+    Clock::time_point until = now + longest_sleep;
+    if (to_assign_)
+        until = std::min(until, load_at_);
+    if (to_revoke_)
+        until = std::min(until, revoke_by_);
+    if (leaving_)
+        until = std::min(until, now + milliseconds(10));
+    const auto sleep = std::chrono::ceil<milliseconds>(until - now).count();
+    pollfd descriptor{.fd = wake_, .events = POLLIN, .revents = 0};
+    poll(&descriptor, 1, has_more_ ? 0 : static_cast<int>(std::max<long>(sleep, 0)));
+    std::uint64_t count = 0;
+    [[maybe_unused]] const ssize_t taken = ::read(wake_, &count, sizeof count);
+}
+
+void Session::serve_events() {
+    while (rd_kafka_event_t* const event = rd_kafka_queue_poll(client_->events(), 0)) {
+        const std::unique_ptr<rd_kafka_event_t, void (*)(rd_kafka_event_t*)> owned(
+            event, rd_kafka_event_destroy);
+        serve(event);
+    }
+}
+
+void Session::serve(rd_kafka_event_t* event) {
+    switch (rd_kafka_event_type(event)) {
+        case RD_KAFKA_EVENT_REBALANCE:
+            rebalance(event);
+            break;
+        case RD_KAFKA_EVENT_OFFSET_COMMIT:
+            committed(event);
+            break;
+        case RD_KAFKA_EVENT_ERROR:
+            explain(rd_kafka_event_error(event), rd_kafka_event_error_string(event),
+                    rd_kafka_event_error_is_fatal(event) != 0);
+            break;
+        case RD_KAFKA_EVENT_LOG: {
+            const char *facility = nullptr, *text = nullptr;
+            int level = 0;
+            if (rd_kafka_event_log(event, &facility, &text, &level) == 0 && membership_.log)
+                membership_.log(Level::debug, membership_.subscription + ": " + text);
+            break;
+        }
+        default:
+            break;
+    }
+}
+
+// Waiting cannot repair these. But they may pass: brokers that start do not know all users yet.
+static bool is_refusal(rd_kafka_resp_err_t code) {
+    switch (code) {
+        case RD_KAFKA_RESP_ERR__AUTHENTICATION:
+        case RD_KAFKA_RESP_ERR__SSL:
+        case RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED:
+        case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+        case RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED:
+        case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
+            return true;
+        default:
+            return false;
+    }
+}
+
+void Session::explain(rd_kafka_resp_err_t code, const char* text, bool is_fatal) {
+    std::string message = text != nullptr ? text : rd_kafka_err2str(code);
+    // It sends a wrong nonce (librdkafka issue 4895).
+    constexpr int first_version_with_scram = 0x020601ff;
+    if (code == RD_KAFKA_RESP_ERR__AUTHENTICATION && options_.sasl_mechanism.starts_with("SCRAM") &&
+        rd_kafka_version() < first_version_with_scram)
+        message +=
+            std::string(" (Kafka 4 takes SCRAM from librdkafka 2.6.1 or later; this is ") +
+            rd_kafka_version_str() + ')';
+    if (is_fatal)
+        return fail(message, code != RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID);
+    if (is_refusal(code) && !membership_.has_worked)
+        return fail(message, false);
+    const Clock::time_point now = Clock::now();
+    Clock::time_point& logged = logged_[code];
+    if (membership_.log && (logged == Clock::time_point{} || now >= logged + between_warnings)) {
+        logged = now;
+        membership_.log(Level::warning, membership_.subscription + ": " + message);
+    }
+}
+
+void Session::fail(std::string message, bool transient) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_)
+        failure_ = {std::move(message), transient};
+    changed_.notify_all();
+}
+
+// -------------------------------------------------------------------------------------------------
+// Partitions come and go
+// -------------------------------------------------------------------------------------------------
+
+static bool is_cooperative(rd_kafka_t* handle) {
+    return std::string_view(rd_kafka_rebalance_protocol(handle)) == "COOPERATIVE";
+}
+
+void Session::rebalance(rd_kafka_event_t* event) {
+    const rd_kafka_topic_partition_list_t* const list =
+        rd_kafka_event_topic_partition_list(event);
+    switch (rd_kafka_event_error(event)) {
+        case RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS:
+            to_assign_ = copy_of(list);
+            load_at_ = Clock::now();
+            failed_loads_ = 0;
+            break;
+        case RD_KAFKA_RESP_ERR__REVOKE_PARTITIONS: {
+            to_revoke_ = copy_of(list);
+            revoke_by_ = Clock::now() + options_.revoke_limit;
+            lost_ = rd_kafka_assignment_lost(client_->get()) != 0;
+            const std::lock_guard lock(mutex_);
+            stats_.revocations++;
+            stats_.lost += lost_;
+            for (const rd_kafka_topic_partition_t& each : elements(*list))
+                partitions_.recall(place_of(each));
+            break;
+        }
+        default:
+            rd_kafka_assign(client_->get(), nullptr);
+            break;
+    }
+}
+
+static std::optional<std::int64_t> offset_of(const std::string& text) {
+    std::int64_t offset = -1;
+    const char* const end = text.data() + text.size();
+    if (const auto read = std::from_chars(text.data(), end, offset);
+        read.ec != std::errc() || read.ptr != end || offset < 0)
+        return std::nullopt;
+    return offset;
+}
+
+// Returns false if the database does not answer. The group waits for us that long, and goes on
+// without us when its patience is at an end.
+bool Session::load_saved(std::map<Place, Position>& saved) {
+    std::map<std::string, Place> places;
+    for (const rd_kafka_topic_partition_t& each : elements(*to_assign_))
+        places.emplace(partitions_.name_of(place_of(each)), place_of(each));
+    std::vector<std::string> names;
+    for (const auto& [name, place] : places)
+        names.push_back(name);
+    try {
+        for (Position& position : membership_.load_positions(names))
+            saved.emplace(places.at(position.subscription), std::move(position));
+        return true;
+    } catch (const std::exception& error) {
+        if (membership_.log)
+            membership_.log(Level::warning, membership_.subscription +
+                                                ": cannot load offsets: " + error.what());
+        load_at_ = Clock::now() + std::min(milliseconds(200 << std::min(failed_loads_++, 5u)),
+                                           milliseconds(5000));
+        return false;
+    }
+}
+
+void Session::assign() {
+    if (!to_assign_ || Clock::now() < load_at_)
+        return;
+    std::map<Place, Position> saved;
+    if (options_.offsets_in_database && !leaving_ && to_assign_->cnt > 0 && !load_saved(saved))
+        return;
+    {
+        const std::lock_guard lock(mutex_);
+        stats_.assignments++;
+        for (rd_kafka_topic_partition_t& each : elements(*to_assign_)) {
+            const auto found = saved.find(place_of(each));
+            const std::optional<std::int64_t> offset =
+                found == saved.end() ? std::nullopt : offset_of(found->second.message_id);
+            each.offset = offset.value_or(RD_KAFKA_OFFSET_STORED);
+            client_->forward_records(each.topic, each.partition);
+            partitions_.add(place_of(each), offset.value_or(-1),
+                            offset ? found->second.published_at : Time{});
+        }
+    }
+    membership_.has_worked = membership_.has_worked || to_assign_->cnt > 0;
+    const List list = std::move(to_assign_);
+    rd_kafka_t* const handle = client_->get();
+    std::string error;
+    if (is_cooperative(handle))
+        error = text_of(rd_kafka_incremental_assign(handle, list.get()));
+    else if (const auto code = rd_kafka_assign(handle, list.get()))
+        error = rd_kafka_err2str(code);
+    if (!error.empty())
+        fail("cannot assign partitions: " + error, true);
+}
+
+void Session::revoke() {
+    if (!to_revoke_)
+        return;
+    lost_ = lost_ || rd_kafka_assignment_lost(client_->get()) != 0;
+    bool has_begun = false;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const rd_kafka_topic_partition_t& each : elements(*to_revoke_))
+            has_begun = has_begun || partitions_.has_begun(place_of(each));
+        wants_recall_ = wants_recall_ || has_begun;
+        changed_.notify_all();
+    }
+    if (has_begun && !lost_ && !leaving_ && Clock::now() < revoke_by_)
+        return;
+    if (has_begun && !lost_ && !leaving_ && membership_.log)
+        membership_.log(Level::warning, membership_.subscription +
+                                            ": partitions go to another process while handlers "
+                                            "have not ended");
+    const List list = std::move(to_revoke_);
+    give_up(*list);
+}
+
+void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
+    if (!lost_) {
+        note_passed();
+        std::vector<PlacedOffset> offsets;
+        {
+            const std::lock_guard lock(mutex_);
+            offsets = partitions_.take_uncommitted();
+        }
+        commit(offsets);
+    }
+    lost_ = false;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const rd_kafka_topic_partition_t& each : elements(list))
+            partitions_.remove(place_of(each));
+    }
+    // It waits for the commit before it tells the group.
+    rd_kafka_t* const handle = client_->get();
+    std::string error;
+    if (is_cooperative(handle))
+        error = text_of(rd_kafka_incremental_unassign(handle, &list));
+    else if (const auto code = rd_kafka_assign(handle, nullptr))
+        error = rd_kafka_err2str(code);
+    if (!error.empty())
+        fail("cannot give up partitions: " + error, true);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Records
+// -------------------------------------------------------------------------------------------------
+
+// Returns true if there may be more, and room for them.
+bool Session::read_records() {
+    for (std::size_t read = 0; read < most_waiting;) {
+        {
+            const std::lock_guard lock(mutex_);
+            starved_ = partitions_.waiting() >= most_waiting ||
+                       partitions_.waiting_bytes() >= most_waiting_bytes;
+            if (starved_)
+                return false;
+        }
+        std::array<rd_kafka_message_t*, records_at_once> messages{};
+        const ssize_t count = rd_kafka_consume_batch_queue(client_->records(), 0, messages.data(),
+                                                           messages.size());
+        for (ssize_t i = 0; i < count; i++) {
+            const std::unique_ptr<rd_kafka_message_t, void (*)(rd_kafka_message_t*)> message(
+                messages[static_cast<std::size_t>(i)], rd_kafka_message_destroy);
+            this->read(*message);
+        }
+        if (count <= 0)
+            return false;
+        read += static_cast<std::size_t>(count);
+    }
+    return true;
+}
+
+void Session::read(const rd_kafka_message_t& message) {
+    if (message.err) {
+        explain(message.err, rd_kafka_message_errstr(&message), false);
+        return;
+    }
+    Record record = record_of(message);
+    const Place place{record.topic, record.partition};
+    const std::int64_t offset = record.offset;
+    Delivery delivery = delivery_from(std::move(record), membership_.subscription);
+    bool goes_on = false;
+    {
+        const std::lock_guard lock(mutex_);
+        stats_.received++;
+        goes_on = partitions_.read(place, offset, std::move(delivery));
+        changed_.notify_all();
+    }
+    if (!goes_on)
+        pause({place}, true);
+}
+
+void Session::pause(const std::vector<Place>& places, bool paused) {
+    List list = list_of(places);
+    if (paused)
+        rd_kafka_pause_partitions(client_->get(), list.get());
+    else
+        rd_kafka_resume_partitions(client_->get(), list.get());
+}
+
+// -------------------------------------------------------------------------------------------------
+// Commits
+// -------------------------------------------------------------------------------------------------
+
+void Session::commit_if_due() {
+    std::vector<Place> resumed;
+    {
+        const std::lock_guard lock(mutex_);
+        resumed = partitions_.take_resumed();
+    }
+    if (!resumed.empty())
+        pause(resumed, false);
+    if (Clock::now() < commit_at_ && !leaving_)
+        return;
+    commit_at_ = Clock::now() + options_.commit_interval;
+    note_passed();
+    std::vector<PlacedOffset> offsets;
+    {
+        const std::lock_guard lock(mutex_);
+        offsets = partitions_.take_uncommitted();
+    }
+    commit(offsets);
+}
+
+// Markers of transactions have offsets and are never delivered. Without this the last one would
+// count as lag.
+void Session::note_passed() {
+    std::vector<Place> idle;
+    {
+        const std::lock_guard lock(mutex_);
+        idle = partitions_.idle();
+    }
+    if (idle.empty())
+        return;
+    List list = list_of(idle);
+    if (rd_kafka_position(client_->get(), list.get()) != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return;
+    const std::lock_guard lock(mutex_);
+    for (const rd_kafka_topic_partition_t& each : elements(*list))
+        if (each.err == RD_KAFKA_RESP_ERR_NO_ERROR && each.offset >= 0)
+            partitions_.passed(place_of(each), each.offset);
+}
+
+void Session::commit(const std::vector<PlacedOffset>& offsets) {
+    if (offsets.empty())
+        return;
+    List list = list_of(offsets);
+    rd_kafka_commit_queue(client_->get(), list.get(), client_->events(), nullptr, nullptr);
+    const std::lock_guard lock(mutex_);
+    stats_.commits++;
+}
+
+void Session::committed(rd_kafka_event_t* event) {
+    const rd_kafka_resp_err_t code = rd_kafka_event_error(event);
+    const rd_kafka_topic_partition_list_t* const list =
+        rd_kafka_event_topic_partition_list(event);
+    rd_kafka_resp_err_t failed = code;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const rd_kafka_topic_partition_t& each : elements(*list)) {
+            if (code || each.err)
+                partitions_.commit_failed(place_of(each));
+            if (!failed)
+                failed = each.err;
+        }
+    }
+    // Both are common in a rebalance, and repeated afterwards.
+    if (failed && failed != RD_KAFKA_RESP_ERR__NO_OFFSET &&
+        failed != RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS)
+        explain(failed, nullptr, false);
+}
+
+// -------------------------------------------------------------------------------------------------
+// The end
+// -------------------------------------------------------------------------------------------------
+
+// Returns true when the thread may end.
+bool Session::leave() {
+    std::optional<Clock::time_point> by;
+    {
+        const std::lock_guard lock(mutex_);
+        by = close_by_;
+    }
+    if (!by)
+        return false;
+    if (!std::exchange(leaving_, true)) {
+        load_at_ = Clock::now();
+        commit_if_due();
+        if (!text_of(rd_kafka_consumer_close_queue(client_->get(), client_->events())).empty())
+            return true;
+    }
+    return rd_kafka_consumer_closed(client_->get()) != 0 || Clock::now() >= *by;
+}
+
+}  // namespace inbox::kafka

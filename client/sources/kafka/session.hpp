@@ -1,0 +1,127 @@
+// One membership in the consumer group, from open() to close(), and its thread.
+//
+// Protocol. Only the thread talks to the group: it reads both queues, assigns and unassigns, commits
+// and seeks. It never waits for a handler: while one is slow, the thread goes on polling. Other
+// threads change `partitions_` under the mutex and wake the thread. The exceptions are questions of
+// seek() and stats(), which librdkafka allows in any thread.
+//
+// A partition that must be given up goes through these steps: its records that wait are dropped;
+// recall() takes those back that no handler has begun with; the thread waits until the others are
+// settled, up to revoke_limit; then it commits the position and unassigns. A handler that takes
+// longer commits to the database beside the next owner of the partition, which waits for that
+// transaction in inbox.begin_events().
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kafka/client.hpp"
+#include "kafka/partitions.hpp"
+
+namespace inbox::kafka {
+
+// What sessions of a source share.
+struct Membership {
+    KafkaOptions options;
+    std::string subscription;
+    Log log;
+    LoadPositions load_positions{};
+    std::atomic<bool> has_worked{false};  // it has had a partition
+};
+
+class Session {
+  public:
+    // Starts a thread. Throws SourceError.
+    explicit Session(Membership& membership);
+    ~Session();
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    std::vector<Delivery> receive(std::size_t most, std::chrono::milliseconds wait);
+    void ack(std::span<const Delivery> deliveries);
+    void nack(std::span<const Delivery> deliveries);
+    std::vector<Position> positions(std::span<const Delivery* const> deliveries);
+    std::vector<Position> moved_positions();
+    bool wants_recall();
+    bool is_recalled(const Delivery& delivery);
+    void seek(Time to);
+    // Leaves the group. Waits for at most `limit`.
+    void close(std::chrono::milliseconds limit);
+    KafkaStats stats() const;
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    struct Failure {
+        std::string message;
+        bool transient;
+    };
+    struct Seek {
+        std::vector<PlacedOffset> to;
+        Time time;
+        std::string error{};
+        bool done = false;
+    };
+
+    void run() noexcept;
+    bool turn();
+    void serve_events();
+    void serve(rd_kafka_event_t* event);
+    void rebalance(rd_kafka_event_t* event);
+    void assign();
+    bool load_saved(std::map<Place, Position>& saved);
+    void revoke();
+    void give_up(const rd_kafka_topic_partition_list_t& list);
+    bool read_records();
+    void read(const rd_kafka_message_t& message);
+    void pause(const std::vector<Place>& places, bool paused);
+    void commit_if_due();
+    void commit(const std::vector<PlacedOffset>& offsets);
+    void note_passed();
+    void committed(rd_kafka_event_t* event);
+    void seek_if_asked();
+    bool leave();
+    void wait();
+
+    void check_has_all(const std::vector<Place>& places) const;
+    std::vector<PlacedOffset> offsets_at(const std::vector<Place>& places, Time to) const;
+
+    void fail(std::string message, bool transient);
+    void explain(rd_kafka_resp_err_t code, const char* text, bool is_fatal);
+    void wake() const;
+
+    Membership& membership_;
+    const KafkaOptions& options_;
+    int wake_;
+    std::optional<Client> client_;
+    std::thread thread_;
+
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    // These are guarded by the mutex.
+    Partitions partitions_;
+    KafkaStats stats_;
+    std::optional<Failure> failure_;
+    Seek* seek_ = nullptr;
+    bool wants_recall_ = true;  // of what an earlier session has handed out
+    bool starved_ = false;  // the thread has left records because too many wait
+    std::optional<Clock::time_point> close_by_;
+    bool ended_ = false;
+
+    // These belong to the thread.
+    List to_assign_, to_revoke_;
+    Clock::time_point load_at_{}, revoke_by_{}, commit_at_{};
+    unsigned failed_loads_ = 0;
+    bool lost_ = false;
+    bool leaving_ = false;
+    bool has_more_ = false;
+    std::map<int, Clock::time_point> logged_;  // by code of an error
+};
+
+}  // namespace inbox::kafka
