@@ -59,6 +59,18 @@ static List list_of(const std::vector<PlacedOffset>& offsets) {
     return list;
 }
 
+// For the log: 'orders/0, orders/3'.
+static std::string names_of(const rd_kafka_topic_partition_list_t& list) {
+    static constexpr int most = 50;
+    std::string names;
+    for (int i = 0; i < std::min(list.cnt, most); i++)
+        names.append(i > 0 ? ", " : "")
+            .append(list.elems[i].topic)
+            .append("/")
+            .append(std::to_string(list.elems[i].partition));
+    return names + (list.cnt > most ? ", ..." : "");
+}
+
 // Takes over an error object and returns its text, empty if there is none.
 static std::string text_of(rd_kafka_error_t* error) {
     if (error == nullptr)
@@ -339,8 +351,8 @@ void Session::serve(rd_kafka_event_t* event) {
         case RD_KAFKA_EVENT_LOG: {
             const char *facility = nullptr, *text = nullptr;
             int level = 0;
-            if (rd_kafka_event_log(event, &facility, &text, &level) == 0 && membership_.log)
-                membership_.log(Level::debug, membership_.subscription + ": " + text);
+            if (rd_kafka_event_log(event, &facility, &text, &level) == 0)
+                note(Level::debug, text);
             break;
         }
         default:
@@ -378,10 +390,15 @@ void Session::explain(rd_kafka_resp_err_t code, const char* text, bool is_fatal)
         return fail(message, false);
     const Clock::time_point now = Clock::now();
     Clock::time_point& logged = logged_[code];
-    if (membership_.log && (logged == Clock::time_point{} || now >= logged + between_warnings)) {
+    if (logged == Clock::time_point{} || now >= logged + between_warnings) {
         logged = now;
-        membership_.log(Level::warning, membership_.subscription + ": " + message);
+        note(Level::warning, message);
     }
+}
+
+void Session::note(Level level, const std::string& message) const {
+    if (membership_.log)
+        membership_.log(level, membership_.subscription + ": " + message);
 }
 
 void Session::fail(std::string message, bool transient) {
@@ -448,9 +465,7 @@ bool Session::load_saved(std::map<Place, Position>& saved) {
             saved.emplace(places.at(position.subscription), std::move(position));
         return true;
     } catch (const std::exception& error) {
-        if (membership_.log)
-            membership_.log(Level::warning, membership_.subscription +
-                                                ": cannot load offsets: " + error.what());
+        note(Level::warning, std::string("cannot load offsets: ") + error.what());
         load_at_ = Clock::now() + std::min(milliseconds(200 << std::min(failed_loads_++, 5u)),
                                            milliseconds(5000));
         return false;
@@ -478,6 +493,7 @@ void Session::assign() {
     }
     membership_.has_worked = membership_.has_worked || to_assign_->cnt > 0;
     const List list = std::move(to_assign_);
+    note(Level::info, "has " + names_of(*list) + " from now on");
     rd_kafka_t* const handle = client_->get();
     std::string error;
     if (is_cooperative(handle))
@@ -502,11 +518,11 @@ void Session::revoke() {
     }
     if (has_begun && !lost_ && !leaving_ && Clock::now() < revoke_by_)
         return;
-    if (has_begun && !lost_ && !leaving_ && membership_.log)
-        membership_.log(Level::warning, membership_.subscription +
-                                            ": partitions go to another process while handlers "
-                                            "have not ended");
+    if (has_begun && !lost_ && !leaving_)
+        note(Level::warning, "partitions go to another process while handlers have not ended");
     const List list = std::move(to_revoke_);
+    note(lost_ ? Level::warning : Level::info,
+         (lost_ ? "has lost " : "gives up ") + names_of(*list));
     give_up(*list);
 }
 

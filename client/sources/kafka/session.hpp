@@ -93,6 +93,7 @@ class Session {
     std::vector<PlacedOffset> offsets_at(const std::vector<Place>& places, Time to) const;
 
     void fail(std::string message, bool transient);
+    void note(Level level, const std::string& message) const;
     void explain(rd_kafka_resp_err_t code, const char* text, bool is_fatal);
     void wake() const;
 

@@ -30,7 +30,7 @@ int main() {
     std::puts(pull.describe().c_str());
 }
 """
-SOURCES = {"pubsub": "inbox::PubSubSource", "sqs": "inbox::SqsSource"}
+SOURCES = {"kafka": "inbox::KafkaSource", "pubsub": "inbox::PubSubSource", "sqs": "inbox::SqsSource"}
 
 
 def prefix(installation: Installation) -> Path:

@@ -1,9 +1,9 @@
-"""Compiles the examples in the comments of the client's public headers.
+"""Compiles the examples in the comments of the client's public headers, and in its pages.
 
     header_examples.py COMPILER INCLUDE_DIRECTORY...
 
-An example is an indented block in the comment that opens a header. It may use what an application has:
-a function that connects, a handler, an event.
+An example is an indented block in the comment that opens a header, or a block of C++ in a page. It may use
+what an application has: a function that connects, a handler, an event.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-HEADERS = Path(__file__).resolve().parents[3] / "client/include/inbox"
+REPOSITORY = Path(__file__).resolve().parents[3]
+HEADERS = REPOSITORY / "client/include/inbox"
+PAGES = REPOSITORY / "docs/client"
 
 PREAMBLE = """
 #include <thread>
 #include "inbox/consumer.hpp"
+#include "inbox/sources/kafka.hpp"
 #include "inbox/sources/pubsub.hpp"
 #include "inbox/sources/pull.hpp"
 #include "inbox/sources/scripted.hpp"
@@ -33,13 +36,20 @@ def examples(header: Path) -> str:
     return "\n".join(re.findall(r"^// {5}(.*)$", opening, re.MULTILINE))
 
 
+def examples_in_page(page: Path) -> list[str]:
+    """What a page includes is in the preamble."""
+    blocks = re.findall(r"^```cpp\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [re.sub(r"^#include .*$", "", block, flags=re.MULTILINE) for block in blocks]
+
+
 def main() -> int:
     compiler, *includes = sys.argv[1:]
-    found = {header: code for header in sorted(HEADERS.rglob("*.hpp")) if (code := examples(header))}
-    assert len(found) >= 5, f"examples in {[str(header) for header in found]} only"
+    found = [(header, code) for header in sorted(HEADERS.rglob("*.hpp")) if (code := examples(header))]
+    assert len(found) >= 5, f"examples in {[str(header) for header, _ in found]} only"
+    found += [(page, code) for page in sorted(PAGES.glob("*.md")) for code in examples_in_page(page)]
     source = PREAMBLE + "".join(
-        f"void example_{number}() {{\n#line 1 \"example in {header.name}\"\n{code}\n}}\n"
-        for number, (header, code) in enumerate(found.items())
+        f"void example_{number}() {{\n#line 1 \"example in {file.name}\"\n{code}\n}}\n"
+        for number, (file, code) in enumerate(found)
     )
     flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-variable"]
     paths = [f"-I{path}" for path in includes if path]

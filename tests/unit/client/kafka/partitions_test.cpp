@@ -1,0 +1,272 @@
+// What becomes of records, and the positions that follow.
+#include "kafka/partitions.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <random>
+
+namespace inbox::kafka {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+const Place first{"t", 0}, second{"t", 1};
+
+Time at(int second) {
+    return Time(std::chrono::seconds(1'700'000'000 + second));
+}
+
+class PartitionsTest : public testing::Test {
+  protected:
+    void read(const Place& place, std::initializer_list<int> offsets) {
+        for (const int offset : offsets) {
+            Delivery delivery;
+            delivery.message_id = std::to_string(offset);
+            delivery.published_at = at(offset);
+            delivery.size = 10;
+            partitions.read(place, offset, std::move(delivery));
+        }
+    }
+    std::vector<Delivery> take(std::size_t most = 100) { return partitions.take(most); }
+    void ack(const Delivery& delivery) { partitions.ack(std::span(&delivery, 1)); }
+    void nack(const std::vector<Delivery>& deliveries) { partitions.nack(deliveries); }
+    std::vector<std::string> positions(std::initializer_list<const Delivery*> deliveries) {
+        return texts(partitions.positions({deliveries.begin(), deliveries.size()}));
+    }
+    static std::vector<std::string> texts(const std::vector<Position>& positions) {
+        std::vector<std::string> texts;
+        for (const Position& position : positions)
+            texts.push_back(position.subscription + '=' + position.message_id);
+        return texts;
+    }
+    static std::vector<std::string> ids(const std::vector<Delivery>& deliveries) {
+        std::vector<std::string> ids;
+        for (const Delivery& delivery : deliveries)
+            ids.push_back(delivery.message_id);
+        return ids;
+    }
+
+    Partitions partitions{"s"};
+};
+
+TEST_F(PartitionsTest, OnlyAContiguousPrefixIsCommitted) {
+    partitions.add(first, 10);
+    read(first, {10, 11, 14});  // 12 and 13 were compacted away
+    const std::vector<Delivery> taken = take();
+    EXPECT_EQ(partitions.take_uncommitted().at(0).offset, 10);
+    ack(taken[1]);
+    EXPECT_THAT(partitions.take_uncommitted(), IsEmpty());
+    ack(taken[0]);
+    EXPECT_EQ(partitions.take_uncommitted().at(0).offset, 14);
+    ack(taken[2]);
+    EXPECT_EQ(partitions.take_uncommitted().at(0).offset, 15);
+    EXPECT_THAT(partitions.take_uncommitted(), IsEmpty());
+    partitions.commit_failed(first);
+    EXPECT_EQ(partitions.take_uncommitted().at(0).offset, 15);
+}
+
+TEST_F(PartitionsTest, NothingIsCommittedBeforeTheFirstRecordIsKnown) {
+    partitions.add(first, -1);
+    EXPECT_THAT(partitions.take_uncommitted(), IsEmpty());
+    EXPECT_THAT(partitions.moved_positions(), IsEmpty());
+    read(first, {7});
+    EXPECT_EQ(partitions.take_uncommitted().at(0).offset, 7);
+}
+
+TEST_F(PartitionsTest, WhatIsGivenBackComesFirst) {
+    partitions.add(first, 0);
+    read(first, {0, 1, 2, 3, 4});
+    std::vector<Delivery> taken = take(3);
+    EXPECT_EQ(partitions.waiting_bytes(), 20u);
+    nack({taken[1], taken[2]});
+    EXPECT_THAT(ids(take()), ElementsAre("1", "2", "3", "4"));
+    EXPECT_EQ(partitions.waiting_bytes(), 0u);
+    EXPECT_EQ(partitions.outstanding(), 5u);
+}
+
+TEST_F(PartitionsTest, WhatIsSettledTooLateChangesNothing) {
+    partitions.add(first, 0);
+    read(first, {0, 1});
+    const std::vector<Delivery> old = take();
+    partitions.remove(first);
+    partitions.add(first, 0);
+    read(first, {0, 1});
+    ack(old[0]);
+    nack({old[1]});
+    EXPECT_EQ(partitions.waiting(), 2u);
+    EXPECT_EQ(partitions.position_of(first), 0);
+    EXPECT_TRUE(partitions.is_recalled(old[0]));
+    const std::vector<Delivery> taken = take();
+    EXPECT_FALSE(partitions.is_recalled(taken[0]));
+    ack(taken[0]);
+    ack(taken[0]);
+    EXPECT_EQ(partitions.outstanding(), 1u);
+}
+
+TEST_F(PartitionsTest, NumbersAreNotUsedAgainByALaterSession) {
+    partitions.add(first, 0);
+    read(first, {0});
+    const std::vector<Delivery> old = take();
+    Partitions later{"s"};
+    later.add(second, 0);
+    EXPECT_TRUE(later.is_recalled(old[0]));
+}
+
+TEST_F(PartitionsTest, ARecalledPartitionWaitsForWhatIsHandedOut) {
+    partitions.add(first, 0);
+    partitions.add(second, 0);
+    read(first, {0, 1, 2});
+    read(second, {0});
+    const std::vector<Delivery> taken = take(2);
+    partitions.recall(first);
+    read(first, {3});
+    EXPECT_TRUE(partitions.is_recalled(taken[0]));
+    EXPECT_THAT(ids(take()), ElementsAre("0"));  // of the other partition
+    nack({taken[1]});
+    EXPECT_TRUE(partitions.has_begun(first));
+    EXPECT_EQ(partitions.waiting(), 0u);
+    ack(taken[0]);
+    EXPECT_FALSE(partitions.has_begun(first));
+    EXPECT_EQ(partitions.position_of(first), 1);
+}
+
+TEST_F(PartitionsTest, ATransactionSavesWhereItLeadsTo) {
+    partitions.add(first, 0);
+    partitions.add(second, 5);
+    read(first, {0, 1, 2});
+    read(second, {5, 6});
+    const std::vector<Delivery> taken = take();
+    EXPECT_THAT(positions({&taken[0], &taken[1], &taken[3]}), ElementsAre("s/t/0=2", "s/t/1=6"));
+    // Nothing of it is committed yet: an earlier record holds it back.
+    EXPECT_THAT(positions({&taken[2]}), IsEmpty());
+    ack(taken[0]);
+    ack(taken[2]);
+    EXPECT_THAT(positions({&taken[1]}), ElementsAre("s/t/0=3"));
+    // It is rolled back, and runs again.
+    EXPECT_THAT(positions({&taken[1]}), ElementsAre("s/t/0=3"));
+}
+
+TEST_F(PartitionsTest, WhatNoTransactionSavedIsSavedApart) {
+    partitions.add(first, 0);
+    read(first, {0, 1});
+    const std::vector<Delivery> taken = take();
+    EXPECT_THAT(positions({&taken[0]}), ElementsAre("s/t/0=1"));
+    EXPECT_THAT(positions({&taken[1]}), IsEmpty());
+    ack(taken[1]);
+    ack(taken[0]);
+    EXPECT_THAT(texts(partitions.moved_positions()), ElementsAre("s/t/0=2"));
+    EXPECT_THAT(partitions.moved_positions(), IsEmpty());
+}
+
+TEST_F(PartitionsTest, TimesOfPositionsGrow) {
+    partitions.add(first, 0, at(100));
+    read(first, {0, 1, 200, 3, 201});  // a later record may have an earlier time, and this one a lower offset
+    const std::vector<Delivery> taken = take();
+    ASSERT_THAT(taken, SizeIs(4));
+    Time last = at(100);
+    for (const Delivery& each : taken) {
+        const Delivery* const pointer = &each;
+        const std::vector<Position> positions = partitions.positions(std::span(&pointer, 1));
+        ASSERT_THAT(positions, SizeIs(1));
+        EXPECT_GT(positions[0].published_at, last);
+        last = positions[0].published_at;
+        ack(each);
+    }
+    EXPECT_EQ(last, at(201));
+}
+
+TEST_F(PartitionsTest, AMovedPartitionBeginsAgain) {
+    partitions.add(first, 0);
+    read(first, {0, 1, 2});
+    std::vector<Delivery> taken = take(2);
+    ack(taken[0]);
+    ack(taken[1]);
+    const std::vector<Position> before = partitions.moved_positions();
+    partitions.move(first, 1, at(1));
+    EXPECT_EQ(partitions.waiting(), 0u);
+    const std::vector<Position> after = partitions.moved_positions();
+    ASSERT_THAT(texts(after), ElementsAre("s/t/0=1"));
+    EXPECT_GT(after[0].published_at, before[0].published_at) << "it would not be saved";
+    EXPECT_EQ(partitions.take_uncommitted().at(0).offset, 1);
+    read(first, {1});
+    EXPECT_THAT(ids(take()), ElementsAre("1"));
+    // The library tells a position from before the move until something was read.
+    partitions.move(first, 1, at(1));
+    partitions.passed(first, 3);
+    EXPECT_EQ(partitions.position_of(first), 1);
+}
+
+TEST_F(PartitionsTest, MarkersBehindTheLastRecordArePassed) {
+    partitions.add(first, 0);
+    read(first, {0});
+    EXPECT_THAT(partitions.idle(), IsEmpty());
+    const std::vector<Delivery> taken = take();
+    ack(taken[0]);
+    EXPECT_THAT(partitions.idle(), ElementsAre(first));
+    partitions.passed(first, 2);
+    EXPECT_EQ(partitions.take_uncommitted().at(0).offset, 2);
+}
+
+TEST_F(PartitionsTest, APartitionWithTooManyUnsettledRecordsIsPaused) {
+    partitions.add(first, 0);
+    std::vector<Delivery> taken;
+    bool goes_on = true;
+    std::int64_t offset = 0;
+    for (; goes_on && offset < 1'000'000; offset++) {
+        goes_on = partitions.read(first, offset, {});
+        for (Delivery& each : take())
+            taken.push_back(std::move(each));
+    }
+    EXPECT_EQ(static_cast<std::size_t>(offset), Partitions::most_unsettled);
+    for (std::size_t i = 1; i < taken.size(); i++)
+        ack(taken[i]);
+    EXPECT_THAT(partitions.take_resumed(), IsEmpty());  // the first one is not settled
+    ack(taken[0]);
+    EXPECT_THAT(partitions.take_resumed(), ElementsAre(first));
+    EXPECT_THAT(partitions.take_resumed(), IsEmpty());
+}
+
+// Whatever happens, a position never passes a record that was not acknowledged.
+TEST_F(PartitionsTest, NoRecordIsEverPassed) {
+    for (unsigned seed = 0; seed < 200; seed++) {
+        std::mt19937 random(seed);
+        const auto chance = [&](unsigned of) { return random() % of == 0; };
+        Partitions tried{"s"};
+        tried.add(first, 0);
+        std::set<std::int64_t> applied;
+        std::int64_t next = 0;
+        std::vector<Delivery> out;
+        for (int step = 0; step < 300; step++) {
+            if (chance(2)) {
+                Delivery delivery;
+                delivery.message_id = std::to_string(next);
+                tried.read(first, next++, std::move(delivery));
+            }
+            if (chance(3))
+                std::ranges::move(tried.take(1 + random() % 3), std::back_inserter(out));
+            std::ranges::shuffle(out, random);
+            if (!out.empty() && chance(2)) {
+                applied.insert(std::stoll(out.back().message_id));
+                tried.ack(std::span(&out.back(), 1));
+                out.pop_back();
+            } else if (!out.empty() && chance(4)) {
+                tried.nack(std::span(&out.back(), 1));
+                out.pop_back();
+            }
+            if (chance(60)) {  // it goes to another process and comes back
+                const std::int64_t position = tried.position_of(first);
+                tried.remove(first);
+                tried.add(first, position);
+                next = position;
+            }
+            for (std::int64_t offset = 0; offset < tried.position_of(first); offset++)
+                ASSERT_TRUE(applied.contains(offset)) << "seed " << seed;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace inbox::kafka
