@@ -146,11 +146,28 @@ Client::Client(const KafkaOptions& options, int wake) {
     rd_kafka_queue_io_event_enable(records_, wake, &one, sizeof one);
 }
 
+// Before 2.2 the library aborts the process (its issue 4381) when a handle ends between the group's
+// answer to its join and the first assignment. A handle that has heard of a cluster may be there.
+bool Client::can_be_destroyed() const {
+    constexpr int first_safe_version = 0x02020000;
+    if (was_assigned_ || rd_kafka_version() >= first_safe_version)
+        return true;
+    char* const cluster = rd_kafka_clusterid(handle_, 0);
+    const bool is_known = cluster != nullptr;
+    if (is_known)
+        rd_kafka_mem_free(handle_, cluster);
+    return !is_known;
+}
+
 Client::~Client() {
     rd_kafka_queue_io_event_enable(events_, -1, nullptr, 0);
     rd_kafka_queue_io_event_enable(records_, -1, nullptr, 0);
     rd_kafka_queue_destroy(records_);
     rd_kafka_queue_destroy(events_);
+    if (!can_be_destroyed()) {
+        rd_kafka_unsubscribe(handle_);
+        return;
+    }
     given_up++;
     const outbox::SignalsBlocked blocked;
     try {

@@ -42,8 +42,13 @@ class Client {
 
     // Must be called before a partition is assigned.
     void forward_records(const char* topic, std::int32_t partition) const;
+    // Must be called when the group has assigned something, if only an empty list.
+    void has_been_assigned() noexcept { was_assigned_ = true; }
 
   private:
+    bool can_be_destroyed() const;
+
+    bool was_assigned_ = false;
     rd_kafka_t* handle_ = nullptr;
     rd_kafka_queue_t* events_ = nullptr;
     rd_kafka_queue_t* records_ = nullptr;

@@ -24,6 +24,8 @@ static constexpr std::size_t records_at_once = 32;
 // How long the thread sleeps at most.
 static constexpr milliseconds longest_sleep{500};
 static constexpr milliseconds longest_question{10'000};
+// After a commit that met a rebalance, the next one waits for its end, but not longer.
+static constexpr seconds longest_rebalance{10};
 // An error that goes on is logged this often.
 static constexpr seconds between_warnings{30};
 
@@ -421,6 +423,8 @@ void Session::rebalance(rd_kafka_event_t* event) {
         rd_kafka_event_topic_partition_list(event);
     switch (rd_kafka_event_error(event)) {
         case RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS:
+            client_->has_been_assigned();
+            commit_at_ = Clock::now();
             to_assign_ = copy_of(list);
             load_at_ = Clock::now();
             failed_loads_ = 0;
@@ -531,8 +535,12 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
         note_passed();
         std::vector<PlacedOffset> offsets;
         {
+            // Also what is committed at this moment: that may fail, and nobody would repeat it.
             const std::lock_guard lock(mutex_);
-            offsets = partitions_.take_uncommitted();
+            for (const rd_kafka_topic_partition_t& each : elements(list))
+                if (const std::int64_t position = partitions_.position_of(place_of(each));
+                    position >= 0)
+                    offsets.push_back({place_of(each), position});
         }
         commit(offsets);
     }
@@ -676,9 +684,11 @@ void Session::committed(rd_kafka_event_t* event) {
                 failed = each.err;
         }
     }
-    // Both are common in a rebalance, and repeated afterwards.
-    if (failed && failed != RD_KAFKA_RESP_ERR__NO_OFFSET &&
-        failed != RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS)
+    // The commit is repeated when the rebalance is over. If it went on, one would come to the group
+    // with the generation before, and the library would then take its partitions for lost.
+    if (failed == RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS)
+        commit_at_ = Clock::now() + longest_rebalance;
+    else if (failed && failed != RD_KAFKA_RESP_ERR__NO_OFFSET)
         explain(failed, nullptr, false);
 }
 

