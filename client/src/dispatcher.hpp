@@ -88,8 +88,8 @@ class Dispatcher {
 
     // Returns the deliveries whose pause is over. They must be given back to the source.
     std::vector<Delivery> take_held(Clock::time_point now);
-    // Returns the deliveries that no worker has and that this is true for. They must be given back to
-    // the source.
+    // Returns the deliveries that no worker has and that this is true for. They must be given back
+    // to the source.
     std::vector<Delivery> take_waiting(const std::function<bool(const Delivery&)>& which);
     // Takes all deliveries. Waits for at most `wait` until all workers have finished; meanwhile
     // take() returns nothing. Returns false, and takes nothing, if a worker has not finished by

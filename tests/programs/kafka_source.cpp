@@ -1,5 +1,5 @@
-// The Kafka source by itself: kafka_source OPTION=VALUE ..., as inbox::KafkaOptions names them, or as
-// librdkafka does, and takes the commands of source_driver.hpp, and these:
+// The Kafka source by itself: kafka_source OPTION=VALUE ..., as inbox::KafkaOptions names them, or
+// as librdkafka does, and takes the commands of source_driver.hpp, and these:
 //
 //   stats      inbox::KafkaStats
 //   recall     numbers of the deliveries that must be given back

@@ -34,12 +34,12 @@ struct Position {
 // DatabaseError.
 using LoadPositions = std::function<std::vector<Position>(const std::vector<std::string>&)>;
 
-// Order of calls: set_log() and set_positions(), open(), receive() repeatedly, and close() at the end. After an
-// exception of open() or receive(), open() is called again.
+// Order of calls: set_log() and set_positions(), open(), receive() repeatedly, and close() at the
+// end. After an exception of open() or receive(), open() is called again.
 //
 // Thread-safety: open(), receive() and recall() are called by one thread. ack(), nack(), seek() and
-// the functions of positions are called by any thread, also while receive() waits. close() may be called while receive() waits, and ends
-// that wait.
+// the functions of positions are called by any thread, also while receive() waits. close() may be
+// called while receive() waits, and ends that wait.
 class Source {
   public:
     virtual ~Source() = default;
@@ -67,17 +67,17 @@ class Source {
     // These were not applied and must come again. Those of one ordering key are in their order.
     virtual void nack(std::span<const Delivery> deliveries) = 0;
 
-    // Returns the positions to save in the transaction that applies these deliveries, of which there
-    // is at least one. By default the newest of them is the position of the subscription.
+    // Returns the positions to save in the transaction that applies these deliveries, of which
+    // there is at least one. By default the newest of them is the position of the subscription.
     virtual std::vector<Position> positions(std::span<const Delivery* const> deliveries);
-    // Returns positions that have changed since the last call, to be saved by themselves: positions()
-    // may have returned earlier ones because several transactions ran at the same time.
+    // Returns positions that have changed since the last call, to be saved by themselves. When
+    // several transactions run at the same time, positions() may have returned earlier ones.
     virtual std::vector<Position> moved_positions() { return {}; }
     // For sources that begin where the consumer's database says.
     virtual void set_positions(LoadPositions) {}
 
-    // Returns which deliveries must be given back now, unless a handler has begun with them. Empty if
-    // none must. nack() is called for them.
+    // Returns which deliveries must be given back now, unless a handler has begun with them; nack()
+    // is then called for them. Empty if none must.
     virtual std::function<bool(const Delivery&)> recall() { return {}; }
 
     // Moves back or forward to the events published at this time. nack() is called afterwards for

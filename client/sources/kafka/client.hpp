@@ -25,8 +25,8 @@ void check_properties(const KafkaOptions& options);
 
 class Client {
   public:
-    // `wake`: an eventfd, which becomes readable when a queue has something. Throws SourceError, not
-    // transient, if the library refuses a property.
+    // `wake` is an eventfd, which becomes readable when a queue has something. Throws SourceError,
+    // not transient, if the library refuses a property.
     Client(const KafkaOptions& options, int wake);
     // Does not wait for long: a thread of the library may be caught in a name server that does not
     // answer. The handle then ends beside us.
@@ -35,7 +35,7 @@ class Client {
     Client& operator=(const Client&) = delete;
 
     rd_kafka_t* get() const noexcept { return handle_; }
-    // Must be read all the time: whoever reads it is alive for the group.
+    // Must be read all the time: a process that does not read it is dead for the group.
     rd_kafka_queue_t* events() const noexcept { return events_; }
     // Need not be read: the library fetches no more when it holds enough.
     rd_kafka_queue_t* records() const noexcept { return records_; }

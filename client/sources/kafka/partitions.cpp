@@ -251,8 +251,8 @@ void Partitions::commit_failed(const Place& place) {
         partition->committed = -1;
 }
 
-// pg_inbox saves an offset only if its time is later than the saved one, and times of records may go
-// back.
+// pg_inbox saves an offset only if its time is later than the saved one, and times of records may
+// go back.
 Position Partitions::next_position(const Place& place, Partition& partition, std::int64_t offset,
                                    Time newest) const {
     partition.saved_at = std::max(newest, partition.saved_at + std::chrono::microseconds(1));

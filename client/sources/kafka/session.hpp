@@ -1,7 +1,7 @@
 // One membership in the consumer group, from open() to close(), and its thread.
 //
-// Protocol. Only the thread talks to the group: it reads both queues, assigns and unassigns, commits
-// and seeks. It never waits for a handler: while one is slow, the thread goes on polling. Other
+// Protocol. Only the thread talks to the group: it reads both queues, assigns and unassigns,
+// commits and seeks. It never waits for a handler: while one is slow, the thread goes on polling. Other
 // threads change `partitions_` under the mutex and wake the thread. The exceptions are questions of
 // seek() and stats(), which librdkafka allows in any thread.
 //

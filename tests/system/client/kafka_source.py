@@ -62,13 +62,17 @@ class Topic:
 
         wanted = [TopicPartition(self.name, partition) for partition in range(self.partitions)]
         request = ConsumerGroupTopicPartitions(self.group, wanted)
-        answer = self.admin.list_consumer_group_offsets([request])[self.group].result()
+        asked = self.admin.list_consumer_group_offsets([request], request_timeout=10)
+        answer = asked[self.group].result()
         return {each.partition: each.offset for each in answer.topic_partitions if each.offset >= 0}
 
     def wait_committed(self, total: int) -> None:
+        """A broker that has restarted may not answer for a moment."""
+        from confluent_kafka import KafkaException
+
         wait_until(
             lambda: sum(self.committed().values()), lambda seen: seen == total, timeout=60,
-            what=f"offsets of {total} records to be committed",
+            what=f"offsets of {total} records to be committed", ignoring=(KafkaException,),
         )  # fmt: skip
 
     def members(self) -> dict[str, set[int]]:
