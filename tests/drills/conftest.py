@@ -11,11 +11,14 @@ import pytest
 
 from conftest import *  # noqa: F403  tests/system
 from cluster import Installation, MakeCluster
+from sinks import servers
 from sinks.conftest import kafka_server, pub_sub_fake, pub_sub_server  # noqa: F401
+from sinks.kafka_server import KafkaServer, kafka
 
 from .drill import SETTINGS, Drill, MakeDrill
 from .replica import MakeReplicaDrill, ReplicaDrill
 from .routes import ROUTES, ROUTES_WITHOUT_DEATHS
+from .wires import KafkaWire
 from .writing import Writing
 
 
@@ -47,6 +50,16 @@ def make_drill(
         drill.close()
 
 
+@pytest.fixture(scope="session")
+def kafka_behind_a_wire() -> Iterator[KafkaServer]:
+    servers.add_clients_to_path()
+    try:
+        with kafka(KafkaWire) as server:
+            yield server
+    except servers.NotInstalled as missing:
+        pytest.skip(f"NOT TESTED: {missing}; scripts/test.sh installs what can be had")
+
+
 @pytest.fixture(params=ROUTES_WITHOUT_DEATHS)
 def make_replica_drill(
     installation: Installation, make_cluster: MakeCluster, request: pytest.FixtureRequest
@@ -55,8 +68,8 @@ def make_replica_drill(
     made: list[ReplicaDrill] = []
     route = ROUTES[request.param]
     server = request.getfixturevalue(route.server) if route.server else None
-    if route.server and not (installation.build / "tests/programs/pubsub_source").exists():
-        pytest.skip("NOT TESTED: the source inbox_pubsub is not part of this build")
+    if route.program and not (installation.programs / route.program).exists():
+        pytest.skip(f"NOT TESTED: {route.program} is not part of this build")
 
     def make() -> ReplicaDrill:
         made.append(

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 import pytest
 
 from database import Database
+from sinks.kafka_server import KafkaServer
 from sinks.servers import Server
 from waiting import wait_until
 
-from .wires import PubSubWire, PullWire, Wire
+from .wires import KafkaWire, PubSubWire, PullWire, Wire
 
 # Longer than unintended pauses of a drill, and short enough to wait for.
 LEASE_SECONDS = 3
@@ -25,6 +26,7 @@ class Route:
     wire: Wire
     lease_seconds = LEASE_SECONDS
     server: str | None = None  # a fixture
+    program: str | None = None  # that is built where this source is
     keeps_order = True  # of a key
     sends_again = False  # messages that were not given back
 
@@ -90,6 +92,7 @@ class PubSubRoute(Route):
     """
 
     server = "pub_sub_fake"
+    program = "pubsub_source"
     keeps_order = False
     projects = itertools.count(1)
 
@@ -166,10 +169,83 @@ class EmulatorRoute(PubSubRoute):
     sends_again = True  # even messages that were extended in time, when it is busy
 
 
+class KafkaRoute(Route):
+    """A lease is the time without a poll or a heartbeat after which the group gives partitions to others."""
+
+    server = "kafka_behind_a_wire"
+    program = "kafka_source"
+    sends_again = True  # what is received and not begun when a partition goes to another process
+    partitions = 6
+    numbers = itertools.count(1)
+
+    def __init__(self, database: Database, server: KafkaServer) -> None:
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        assert isinstance(server.proxy, KafkaWire)
+        self.broker = server
+        self.wire: KafkaWire = server.proxy
+        self.wire.calls.clear()
+        self.wire.lost_acks = 0
+        name = f"drill-{next(self.numbers)}"
+        self.topic, self.group = f"{name}-item.events", name
+        self.address = {"bootstrap.servers": server.address, "log_level": 0}
+        self.admin = AdminClient(self.address)
+        self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])[self.topic].result()
+        self.database = database
+        database.add_destination("d", f"kafka://{server.address}", topic=f"{name}-{{topic}}")
+
+    def consumer_options(self) -> dict[str, object]:
+        return {
+            "kafka": f"127.0.0.1:{self.wire.port}", "kafka_group": self.group, "kafka_topics": self.topic,
+            "kafka_session_timeout": self.lease_seconds * 1000,
+            "kafka_max.poll.interval.ms": self.lease_seconds * 1000, "kafka_commit_interval": 100,
+        }  # fmt: skip
+
+    @contextmanager
+    def broker_away(self) -> Iterator[None]:
+        self.wire.refuse_connections()
+        try:
+            yield
+        finally:
+            self.wire.listen()
+
+    def extensions(self, event_id: str) -> int:
+        return self.wire.calls[KafkaWire.HEARTBEAT]
+
+    def wait_settled(self, event_ids: set[str]) -> None:
+        """Waits until the offsets of all records are committed."""
+        from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+
+        self.database.wait_settled("d", timeout=60)
+        places = [TopicPartition(self.topic, partition) for partition in range(self.partitions)]
+        reader = Consumer({**self.address, "group.id": f"{self.group}-reader"})
+        try:
+            ends = {place.partition: reader.get_watermark_offsets(place, timeout=20)[1] for place in places}
+        finally:
+            reader.close()
+        request = ConsumerGroupTopicPartitions(self.group, places)
+
+        def committed() -> dict[int, int]:
+            answer = self.admin.list_consumer_group_offsets([request])[self.group].result()
+            return {each.partition: max(each.offset, 0) for each in answer.topic_partitions}
+
+        wait_until(committed, lambda seen: seen == ends, timeout=120, what=f"offsets to be {ends}")
+
+
+class KafkaDatabaseRoute(KafkaRoute):
+    """The offsets in the database are those that count."""
+
+    def consumer_options(self) -> dict[str, object]:
+        return {**super().consumer_options(), "kafka_offsets_in_database": 1}
+
+
 ROUTES: dict[str, type[Route]] = {
-    "pull": PullRoute, "pubsub": PubSubRoute, "pubsub_ordered": OrderedPubSubRoute, "emulator": EmulatorRoute
+    "pull": PullRoute, "pubsub": PubSubRoute, "pubsub_ordered": OrderedPubSubRoute, "emulator": EmulatorRoute,
+    "kafka": KafkaRoute, "kafka_database": KafkaDatabaseRoute,
 }  # fmt: skip
 # Google's emulator goes on sending into streams that are gone, deadline after deadline, for a very
 # long time. So drills in which consumers or their streams die are marked and do not use it.
-ROUTES_WITHOUT_DEATHS = ["pull", "pubsub_ordered", "emulator"]
-with_deaths = pytest.mark.parametrize("make_replica_drill", ["pull", "pubsub", "pubsub_ordered"], indirect=True)
+ROUTES_WITHOUT_DEATHS = ["pull", "pubsub_ordered", "emulator", "kafka"]
+with_deaths = pytest.mark.parametrize(
+    "make_replica_drill", ["pull", "pubsub", "pubsub_ordered", "kafka", "kafka_database"], indirect=True
+)

@@ -2,6 +2,7 @@
 
     PullWire      the protocol of PostgreSQL, to the producer's server
     PubSubWire    gRPC, to Pub/Sub; it can also be gone
+    KafkaWire     the protocol of Kafka; it can also be gone
 
 Both pass on everything until they are told otherwise.
 """
@@ -21,7 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from sinks import servers
-from sinks.fault_proxy import TcpProxy, abort
+from sinks.fault_proxy import KafkaProxy, TcpProxy, abort
 
 
 class Wire:
@@ -279,3 +280,37 @@ class Handler:
         return grpc.unary_unary_rpc_method_handler(
             lambda request, context: wire.unary(method, request, context)
         )
+
+
+# -------------------------------------------------------------------------------------------------
+# Kafka
+# -------------------------------------------------------------------------------------------------
+
+
+class KafkaWire(Wire, KafkaProxy):
+    """Loses a commit of offsets together with its connection. Brokers name it as their own address."""
+
+    OFFSET_COMMIT, HEARTBEAT = b"\0\x08", b"\0\x0c"
+
+    def __init__(self, server_port: int) -> None:
+        self.calls: Counter[bytes] = Counter()  # by the key of the API
+        super().__init__(server_port)
+
+    def _connected(self, client: socket.socket, server: socket.socket) -> None:
+        answers_to_lose: set[bytes] = set()  # by the ids of their requests
+
+        def loses_request(data: bytes) -> bool:
+            self.calls[data[4:6]] += 1
+            if data[4:6] != self.OFFSET_COMMIT or not self.losing_acks:
+                return False
+            self.lost_acks += 1
+            if self.lost_acks % 2:
+                return True
+            answers_to_lose.add(data[8:12])
+            return False
+
+        self._start(self._pass, client, server, loses_request)
+        self._start(self._pass, server, client, lambda data: data[4:8] in answers_to_lose)
+
+    def close(self) -> None:
+        """It stays, as the server does."""

@@ -103,7 +103,7 @@ def compile_java(source: Path, libraries: Path, classes: Path) -> None:
 class KafkaServer:
     """`proxy` is between the relay and the broker."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, make_proxy: type[KafkaProxy] = KafkaProxy) -> None:
         libraries = INSTALLED / "kafka"
         if not libraries.exists():
             raise NotInstalled(f"there is no {libraries}")
@@ -118,7 +118,7 @@ class KafkaServer:
         pem = Path(self.certificates.key).read_text() + Path(self.certificates.certificate).read_text()
         (directory / "server.pem").write_text(pem)
         self.ports = {name: free_port() for name in PORTS}
-        self.proxy = KafkaProxy(self.ports["proxied"])
+        self.proxy = make_proxy(self.ports["proxied"])
         self.process: subprocess.Popen[bytes] | None = None
         users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
         self.configuration = directory / "server.properties"
@@ -178,10 +178,10 @@ class KafkaServer:
 
 
 @contextmanager
-def kafka() -> Iterator[KafkaServer]:
+def kafka(make_proxy: type[KafkaProxy] = KafkaProxy) -> Iterator[KafkaServer]:
     directory = Path(tempfile.mkdtemp(prefix="outbox-kafka-"))
     try:
-        server = KafkaServer(directory)
+        server = KafkaServer(directory, make_proxy)
         try:
             server.start()
             yield server
