@@ -29,6 +29,7 @@ class Route:
     program: str | None = None  # that is built where this source is
     keeps_order = True  # of a key
     sends_again = False  # messages that were not given back
+    repeats = True  # what was applied and not acknowledged
 
     def consumer_options(self) -> dict[str, object]:
         raise NotImplementedError
@@ -233,7 +234,9 @@ class KafkaRoute(Route):
 
 
 class KafkaDatabaseRoute(KafkaRoute):
-    """The offsets in the database are those that count."""
+    """The offsets in the database are those that count: what was applied is not read again."""
+
+    repeats = False
 
     def consumer_options(self) -> dict[str, object]:
         return {**super().consumer_options(), "kafka_offsets_in_database": 1}

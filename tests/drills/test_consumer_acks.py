@@ -20,4 +20,4 @@ def test_acks_lost(make_replica_drill: MakeReplicaDrill) -> None:
         drill.consume()
         drill.wait_applied(100)
     drill.conclude()
-    assert drill.totals["duplicates"] > 0
+    assert drill.totals["duplicates"] > 0 or not drill.route.repeats

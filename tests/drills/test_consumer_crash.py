@@ -17,5 +17,5 @@ def test_killed(make_replica_drill: MakeReplicaDrill, point: str) -> None:
         drill.consume()
         drill.wait_applied(150)
     drill.conclude()
-    if point == "committed":
+    if point == "committed" and drill.route.repeats:
         assert drill.totals["duplicates"] > 0, "what was committed and not acknowledged comes again"

@@ -32,7 +32,9 @@ class Topic:
         self.group = f"group-{uuid.uuid4().hex[:12]}"
         self.address = {"bootstrap.servers": server.address, "log_level": 0}
         self.admin = AdminClient(self.address)
-        self.producer = Producer({**self.address, "linger.ms": 0, "partitioner": "murmur2_random"})
+        self.producer = Producer(
+            {**self.address, "linger.ms": 0, "partitioner": "murmur2_random", "enable.idempotence": True}
+        )
         self.admin.create_topics([NewTopic(self.name, partitions, 1, config=configuration)])[self.name].result()
 
     def send(
