@@ -17,6 +17,7 @@
 #include "core/text.hpp"
 #include "net/transport.hpp"
 #include "sinks/kafka/client.hpp"
+#include "sinks/kafka/schemas.hpp"
 #include "sinks/kafka/token.hpp"
 #include "sinks/kafka/topic_name.hpp"
 #include "sinks/kafka/verdict.hpp"
@@ -91,15 +92,34 @@ class Questions {
                                     '"'});
         for (const std::string& topic : topics_)
             findings.push_back(look_at(client, topic));
+        if (!options_.schemas.registry.empty() && options_.schemas.subject.empty())
+            for (const std::string& topic : topics_)
+                findings.push_back(schema_of(topic));
+    }
+
+    Finding schema_of(const std::string& topic) {
+        Schemas schemas(options_, clock_);
+        const std::shared_ptr<const Schema> schema = schemas.of_topic(topic);
+        while (schema->state == Schema::State::asking) {
+            wait_for(schemas.descriptor(), schemas.deadline());
+            schemas.step(clock_.now());
+        }
+        const bool known = schema->state == Schema::State::known;
+        return {"schema of \"" + topic + '"', known,
+                known ? "its id is " + std::to_string(schema->id) : schema->error};
+    }
+
+    void wait_for(int descriptor, Micros deadline) const noexcept {
+        const Micros left = std::max<Micros>(0, deadline - clock_.now());
+        pollfd watched{descriptor, POLLIN, 0};
+        poll(&watched, 1, static_cast<int>(std::min<Micros>(left / 1000 + 1, at_a_time)));
     }
 
     // False: there is none, and none can be had.
     bool get_token(TokenLogin& login) {
         Credentials::State state = login.need(clock_.now());
         while (state == Credentials::State::pending) {
-            const Micros left = std::max<Micros>(0, login.deadline() - clock_.now());
-            pollfd watched{login.descriptor(), POLLIN, 0};
-            poll(&watched, 1, static_cast<int>(std::min<Micros>(left / 1000 + 1, at_a_time)));
+            wait_for(login.descriptor(), login.deadline());
             login.step(clock_.now());
             state = login.need(clock_.now());
         }

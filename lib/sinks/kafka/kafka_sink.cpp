@@ -18,6 +18,7 @@
 #include "core/sink.hpp"
 #include "core/text.hpp"
 #include "net/transport.hpp"
+#include "sinks/kafka/schemas.hpp"
 #include "sinks/kafka/sending.hpp"
 #include "sinks/kafka/token.hpp"
 #include "sinks/kafka/topic_name.hpp"
@@ -63,11 +64,13 @@ class KafkaSink final : public Sink {
           clock_(context.clock),
           sender_(options_),
           login_(options_, clock_),
+          schemas_(options_, clock_),
           wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
           usual_(options_),
           trial_(one_by_one(options_)) {
         ready_.add(wake_);
         ready_.add(login_.descriptor());
+        ready_.add(schemas_.descriptor());
     }
 
     ~KafkaSink() override {
@@ -88,8 +91,10 @@ class KafkaSink final : public Sink {
     int descriptor() const noexcept override { return ready_.descriptor(); }
 
     Micros deadline() const noexcept override {
-        return outcomes_.empty() ? std::min({deadline(usual_), deadline(trial_), login_.deadline()})
-                                 : 0;
+        return outcomes_.empty()
+                   ? std::min({deadline(usual_), deadline(trial_), login_.deadline(),
+                               schemas_.deadline()})
+                   : 0;
     }
 
     std::size_t size_of(const Event& event) const noexcept override {
@@ -110,7 +115,7 @@ class KafkaSink final : public Sink {
                 {&batch, own ? Fate::refused : Fate::unavailable, std::move(*why), 0, own});
             return;
         }
-        waiting_.push_back({&batch, std::move(topic)});
+        waiting_.push_back({&batch, topic, schemas_.of(batch, topic)});
         send_waiting();
     }
 
@@ -118,6 +123,7 @@ class KafkaSink final : public Sink {
         std::uint64_t count = 0;
         [[maybe_unused]] const ssize_t size = read(wake_, &count, sizeof count);
         login_.step(now);
+        schemas_.step(now);
         for (Line* line : {&usual_, &trial_})
             step(*line, now);
         send_waiting();
@@ -130,6 +136,7 @@ class KafkaSink final : public Sink {
     struct Waiting {
         Batch* batch;
         std::string topic;
+        std::vector<SchemaOfEvent> schemas;
     };
 
     // -- sending ----------------------------------------------------------------------------------
@@ -138,8 +145,19 @@ class KafkaSink final : public Sink {
         std::erase_if(waiting_, [&](Waiting& next) { return start(next); });
     }
 
-    // False: it has to wait, for a token, or until a producer can be replaced.
+    // False: it has to wait, for schemas or a token, or until a producer can be replaced.
     bool start(Waiting& next) {
+        if (are_pending(next.schemas))
+            return false;
+        if (const Schema* failed = failed_one(next.schemas)) {
+            // Other topics may have all the schemas that they need.
+            outcomes_.push_back(
+                {.batch = next.batch,
+                 .fate = Fate::unavailable,
+                 .error = failed->error,
+                 .scope = Scope::lane});
+            return true;
+        }
         Line& line = trials_.has(next.topic) ? trial_ : usual_;
         if (line.broken_at != never)
             return false;
@@ -163,16 +181,17 @@ class KafkaSink final : public Sink {
             outcomes_.push_back({next.batch, Fate::unavailable, failure});
             line.producer.reset();
         } else {
-            send(line, *next.batch, std::move(next.topic));
+            send(line, next);
         }
         return true;
     }
 
-    void send(Line& line, Batch& batch, std::string topic) {
+    void send(Line& line, Waiting& next) {
         Sending& sending = *line.sendings.emplace_back(std::make_unique<Sending>());
         sending.line = &line;
-        sending.batch = &batch;
-        sending.topic = std::move(topic);
+        sending.batch = next.batch;
+        sending.topic = std::move(next.topic);
+        sending.schemas = std::move(next.schemas);
         sending.sent_at = clock_.now();
         sender_.send(*line.producer, sending);
         if (sending.left == 0)
@@ -287,6 +306,7 @@ class KafkaSink final : public Sink {
     const Clock& clock_;
     BatchSender sender_;
     TokenLogin login_;
+    Schemas schemas_;
     const int wake_;
     WaitSet ready_;
 

@@ -82,8 +82,23 @@ static constexpr OptionSpec ca_file{
 static constexpr OptionSpec https_ca_file{
     .name = "https_ca_file",
     .range = "file of the server",
-    .description = "certificates to trust instead of those of the system, for token_endpoint",
+    .description = "certificates to trust instead of those of the system, for token_endpoint and "
+                   "schema_registry",
     .names_file = NamesFile::yes};
+
+static std::optional<Error> check_event_types(const OptionSpec& spec, std::string_view value) {
+    if (TopicFilter::parse(value))
+        return std::nullopt;
+    return invalid_option_value(spec.name,
+                                "Write a list of event types, such as \"VideoDeleted, *Removed\".");
+}
+static constexpr OptionSpec tombstone_after{
+    .name = "tombstone_after",
+    .range = "patterns, separated by commas",
+    .description =
+        "types of events that delete: a tombstone of their key follows; * stands for any run of "
+        "characters",
+    .check = check_event_types};
 
 static std::optional<Error> check_pem(const OptionSpec& spec, std::string_view value) {
     if (trim(value).starts_with("-----BEGIN "))
@@ -111,6 +126,12 @@ static constexpr std::array options{connect_timeout_option,
                                     topic,
                                     partitioner,
                                     partition_header,
+                                    tombstone_after,
+                                    schema_registry_option,
+                                    schema_subject_option,
+                                    schema_id_header_option,
+                                    schema_format_option,
+                                    message_index_header_option,
                                     compression,
                                     max_request_size,
                                     exactly_once,
@@ -125,6 +146,8 @@ static constexpr std::array options{connect_timeout_option,
                                     sasl_user_option,
                                     sasl_password_option,
                                     client_secret_option,
+                                    registry_user_option,
+                                    registry_password_option,
                                     access_key_id_option,
                                     secret_access_key_option,
                                     session_token_option,
@@ -163,6 +186,11 @@ static std::optional<Error> check_url(const Url& url, std::string_view) {
 static std::optional<Error> check_options(const OptionValues& values) {
     if (std::optional<Error> error = check_login(values))
         return error;
+    if (std::optional<Error> error = check_schemas(values))
+        return error;
+    if (schema_options(values).are_used() && values.text(format) == "structured")
+        return invalid("schemas and the format \"structured\" exclude each other",
+                       "A document of CloudEvents has no schema in a registry.");
     if (values.has(headers) && values.text(format) != "attributes")
         return invalid("\"headers\" needs \"format\" to be \"attributes\"",
                        "The other formats have the headers of CloudEvents.");
@@ -228,6 +256,10 @@ KafkaOptions kafka_options(const Destination& destination) {
                   .ca_file = values.text(https_ca_file)},
         .topic = values.name(topic),
         .form = record_form(values),
+        .schemas = schema_options(values),
+        .tombstone_after = values.has(tombstone_after)
+                               ? std::optional(TopicFilter::parse(values.text(tombstone_after)).value())
+                               : std::nullopt,
         .partitioner = values.text(partitioner),
         .partition_header = values.text(partition_header),
         .compression = values.text(compression),

@@ -1,12 +1,15 @@
 // Options of a destination that is Apache Kafka, or a service that speaks its protocol.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "core/destination.hpp"
+#include "core/topic_filter.hpp"
 #include "net/transport_options.hpp"
 #include "sinks/kafka/login_options.hpp"
 #include "sinks/kafka/record_form.hpp"
+#include "sinks/kafka/schema_options.hpp"
 
 namespace outbox {
 
@@ -20,6 +23,8 @@ struct KafkaOptions {
     TransportOptions https;  // for requests to servers that are not brokers
     TextTemplate topic;
     RecordForm form;
+    SchemaOptions schemas;
+    std::optional<TopicFilter> tombstone_after;  // types of events
     std::string partitioner;
     std::string partition_header;  // the header that has the partition; empty: the partitioner says
     std::string compression;       // empty: the best one that the library has

@@ -70,11 +70,17 @@ static std::int64_t timestamp_of(const Event& event) {
 // not exist (librdkafka issue 4628, up to 2.11).
 rd_kafka_resp_err_t Producer::produce(const std::string& topic_name, const Event& event,
                                       std::int32_t partition, RecordEncoder& encoder,
-                                      Delivery& delivery) {
+                                      Delivery& delivery, const RecordValue& as) {
     rd_kafka_topic_t* handle = topic(topic_name).handle;
     Headers headers;
-    const std::optional<std::string_view> value = encoder.encode(
+    std::optional<std::string_view> value = encoder.encode(
         event, [&](std::string_view name, std::string_view text) { headers.add(name, text); });
+    if (as.is_null)
+        value.reset();
+    if (value && !as.frame.empty()) {
+        framed_.assign(as.frame).append(*value);
+        value = framed_;
+    }
     // No pointer is no value: an empty one needs some.
     const auto pointer_to = [](std::string_view text) {
         return const_cast<char*>(text.data() != nullptr ? text.data() : "");

@@ -24,6 +24,13 @@ struct Delivery {
     rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_NO_ERROR;
     std::int32_t partition = -1;
     std::int64_t offset = -1;
+    const Delivery* tombstone = nullptr;  // of the record that follows it, if one does
+};
+
+// How a record's value differs from the one that its format has.
+struct RecordValue {
+    std::string_view frame{};  // bytes in front of it, unless it is null
+    bool is_null = false;
 };
 
 class Producer {
@@ -47,7 +54,8 @@ class Producer {
 
     // Starts to send, or says why not. `partition`: RD_KAFKA_PARTITION_UA: the partitioner says.
     rd_kafka_resp_err_t produce(const std::string& topic, const Event& event,
-                                std::int32_t partition, RecordEncoder& encoder, Delivery& delivery);
+                                std::int32_t partition, RecordEncoder& encoder, Delivery& delivery,
+                                const RecordValue& as = {});
 
     // Takes in what there is, and appends the deliveries that were reported.
     void poll(std::vector<Delivery*>& reported);
@@ -93,6 +101,7 @@ class Producer {
     const std::string partitioner_;
     KafkaClient client_;
     Topics topics_;  // must go before the client
+    std::string framed_;
     bool has_confirmed_ = false;
     bool broken_ = false;
     bool is_overgrown_ = false;

@@ -11,8 +11,12 @@ namespace outbox {
 // An event behind one of its key that was not sent. The library reports nothing with this error.
 static constexpr rd_kafka_resp_err_t held_back = RD_KAFKA_RESP_ERR__DESTROY;
 
+// Its schema is not known. The library reports this only of values that it has encoded itself.
+static constexpr rd_kafka_resp_err_t without_schema = RD_KAFKA_RESP_ERR__VALUE_SERIALIZATION;
+
 BatchSender::BatchSender(const KafkaOptions& options)
     : partition_header_(options.partition_header),
+      tombstone_after_(options.tombstone_after),
       receipts_(options.receipts),
       encoder_(options.form, options.source) {}
 
@@ -31,22 +35,26 @@ void BatchSender::send(Producer& producer, Sending& sending) {
         Delivery& delivery = sending.deliveries[i];
         delivery.owner = &sending;
         const auto behind = held.find(event.ordering_key);
-        delivery.error =
-            behind != held.end() ? behind->second : produce(producer, sending, event, delivery);
-        if (delivery.error == RD_KAFKA_RESP_ERR_NO_ERROR)
+        delivery.error = behind != held.end() ? behind->second : produce(producer, sending, i);
+        rd_kafka_resp_err_t error = delivery.error;
+        if (error == RD_KAFKA_RESP_ERR_NO_ERROR && wants_tombstone(event))
+            error = produce_tombstone(producer, sending, i);
+        if (error == RD_KAFKA_RESP_ERR_NO_ERROR)
             continue;
-        delivery.reported = true;
-        sending.left--;
+        if (delivery.error != RD_KAFKA_RESP_ERR_NO_ERROR) {
+            delivery.reported = true;
+            sending.left--;
+        }
         // What is wrong with an event is not wrong with those behind it.
-        const bool own = delivery.error == RD_KAFKA_RESP_ERR__INVALID_ARG ||
-                         verdict_on(delivery.error).fate == Fate::refused;
+        const bool own = error == RD_KAFKA_RESP_ERR__INVALID_ARG ||
+                         verdict_on(error).fate == Fate::refused;
         if (!event.ordering_key.empty() && behind == held.end())
-            held[event.ordering_key] = own ? held_back : delivery.error;
+            held[event.ordering_key] = own ? held_back : error;
     }
 }
 
-rd_kafka_resp_err_t BatchSender::produce(Producer& producer, Sending& sending, const Event& event,
-                                         Delivery& delivery) {
+rd_kafka_resp_err_t BatchSender::produce(Producer& producer, Sending& sending, std::size_t i) {
+    const Event& event = *sending.batch->events[i];
     std::int32_t partition = RD_KAFKA_PARTITION_UA;
     if (!partition_header_.empty()) {
         const std::optional<std::int32_t> named = named_partition(event);
@@ -57,7 +65,39 @@ rd_kafka_resp_err_t BatchSender::produce(Producer& producer, Sending& sending, c
         }
         partition = *named;
     }
-    return producer.produce(sending.topic, event, partition, encoder_, delivery);
+    std::string frame;
+    if (!sending.schemas.empty() && sending.schemas[i].schema != nullptr) {
+        if (sending.schemas[i].schema->state != Schema::State::known)
+            return without_schema;
+        frame = frame_of(sending.schemas[i]);
+    }
+    return producer.produce(sending.topic, event, partition, encoder_, sending.deliveries[i],
+                            {.frame = frame});
+}
+
+// Without a key a tombstone deletes nothing, and an event without payload is one itself.
+bool BatchSender::wants_tombstone(const Event& event) const {
+    return tombstone_after_ && event.has_payload && !event.ordering_key.empty() &&
+           tombstone_after_->matches(event.event_type);
+}
+
+// It has the headers of its event, so that a consumer that removes duplicates ignores it: it is for
+// the compaction of the topic.
+rd_kafka_resp_err_t BatchSender::produce_tombstone(Producer& producer, Sending& sending,
+                                                   std::size_t i) {
+    Event event = *sending.batch->events[i];
+    event.has_payload = false;
+    event.payload = {};
+    Delivery& tombstone = sending.tombstones.emplace_back();
+    tombstone.owner = &sending;
+    sending.deliveries[i].tombstone = &tombstone;
+    tombstone.error = producer.produce(
+        sending.topic, event,
+        partition_header_.empty() ? RD_KAFKA_PARTITION_UA : named_partition(event).value(),
+        encoder_, tombstone, {.is_null = true});
+    tombstone.reported = tombstone.error != RD_KAFKA_RESP_ERR_NO_ERROR;
+    sending.left += !tombstone.reported;
+    return tombstone.error;
 }
 
 std::optional<std::int32_t> BatchSender::named_partition(const Event& event) const {
@@ -86,12 +126,23 @@ bool any_confirmed(const Outcome& outcome) noexcept {
                              [](const EventOutcome& own) { return own.fate == Fate::confirmed; });
 }
 
-static EventOutcome outcome_of(const Delivery& delivery, const Sending& sending, Fate unreported,
+const Delivery& decisive(const Delivery& delivery) noexcept {
+    const bool arrived = delivery.reported && delivery.error == RD_KAFKA_RESP_ERR_NO_ERROR;
+    return arrived && delivery.tombstone != nullptr ? *delivery.tombstone : delivery;
+}
+
+static EventOutcome outcome_of(const Sending& sending, std::size_t i, Fate unreported,
                                const std::string& why, bool one_by_one) {
+    const Delivery& delivery = decisive(sending.deliveries[i]);
     if (!delivery.reported || is_dropped(delivery.error))
         return {unreported, why};
     if (delivery.error == RD_KAFKA_RESP_ERR__INVALID_ARG && !sending.complaint.empty())
         return {Fate::refused, sending.complaint, true};
+    if (delivery.error == without_schema && !sending.schemas.empty()) {
+        // A subject may be registered later. A header stays what it is.
+        const Schema& schema = *sending.schemas[i].schema;
+        return {Fate::refused, schema.error, schema.state == Schema::State::invalid};
+    }
     const std::string error = delivery.error != RD_KAFKA_RESP_ERR_NO_ERROR
                                   ? explain(delivery.error, sending.topic)
                                   : std::string();
@@ -119,8 +170,8 @@ static void blame_the_topic(Outcome& outcome) {
 static void judge_events(Outcome& outcome, const Sending& sending, Fate unreported,
                          const std::string& why, bool one_by_one) {
     outcome.of_events.reserve(sending.deliveries.size());
-    for (const Delivery& delivery : sending.deliveries)
-        outcome.of_events.push_back(outcome_of(delivery, sending, unreported, why, one_by_one));
+    for (std::size_t i = 0; i < sending.deliveries.size(); i++)
+        outcome.of_events.push_back(outcome_of(sending, i, unreported, why, one_by_one));
     blame_the_topic(outcome);
     const EventOutcome& first = outcome.of_events.front();
     const bool all_alike =
@@ -137,7 +188,8 @@ static void judge_events(Outcome& outcome, const Sending& sending, Fate unreport
 static bool all_confirmed(const Sending& sending) {
     return std::all_of(sending.deliveries.begin(), sending.deliveries.end(),
                        [](const Delivery& delivery) {
-                           return delivery.reported && delivery.error == RD_KAFKA_RESP_ERR_NO_ERROR;
+                           const Delivery& last = decisive(delivery);
+                           return last.reported && last.error == RD_KAFKA_RESP_ERR_NO_ERROR;
                        });
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "sinks/kafka/options.hpp"
 #include "sinks/kafka/producer.hpp"
 #include "sinks/kafka/record.hpp"
+#include "sinks/kafka/schemas.hpp"
 
 namespace outbox {
 
@@ -20,8 +23,10 @@ struct Sending {
     Micros sent_at = 0;
     std::size_t left = 0;  // records that nothing has been heard of
     std::vector<Delivery> deliveries{};
-    std::string complaint{};  // about the event that could not even be made a record
-    void* line = nullptr;     // of the sink, which has the producer
+    std::deque<Delivery> tombstones{};     // that follow events, which have pointers to them
+    std::vector<SchemaOfEvent> schemas{};  // of the events; empty: payloads have no frame
+    std::string complaint{};               // about the event that could not even be made a record
+    void* line = nullptr;                  // of the sink, which has the producer
 };
 
 class BatchSender {
@@ -38,14 +43,19 @@ class BatchSender {
                        bool one_by_one) const;
 
   private:
-    rd_kafka_resp_err_t produce(Producer& producer, Sending& sending, const Event& event,
-                                Delivery& delivery);
+    rd_kafka_resp_err_t produce(Producer& producer, Sending& sending, std::size_t i);
+    rd_kafka_resp_err_t produce_tombstone(Producer& producer, Sending& sending, std::size_t i);
+    bool wants_tombstone(const Event& event) const;
     std::optional<std::int32_t> named_partition(const Event& event) const;
 
     const std::string partition_header_;
+    const std::optional<TopicFilter> tombstone_after_;
     const bool receipts_;
     RecordEncoder encoder_;
 };
+
+// The report that decides about an event: that of the first of its records that has not arrived.
+const Delivery& decisive(const Delivery& delivery) noexcept;
 
 // A broker refuses records that travelled together, and does not say which of them was to blame.
 bool is_refused_together(const Delivery& delivery, bool one_by_one) noexcept;

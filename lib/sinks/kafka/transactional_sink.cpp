@@ -24,6 +24,7 @@
 
 #include "core/backoff.hpp"
 #include "core/transactions.hpp"
+#include "sinks/kafka/schemas.hpp"
 #include "sinks/kafka/sending.hpp"
 #include "sinks/kafka/token.hpp"
 #include "sinks/kafka/topic_name.hpp"
@@ -49,6 +50,7 @@ constexpr std::size_t all_lines = usual_lines + 1;
 struct Waiting {
     Batch* batch;
     std::string topic;
+    std::vector<SchemaOfEvent> schemas;
 };
 
 // A series of transactions.
@@ -94,6 +96,7 @@ class TransactionalSink final : public Sink, public Transactions {
           clock_(context.clock),
           sender_(options_),
           login_(options_, clock_),
+          schemas_(options_, clock_),
           wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
           pauses_(milliseconds(100), seconds(10), random_seed()),
           lines_{Line(options_of_line(options_, 0), 0, usual_),
@@ -102,6 +105,7 @@ class TransactionalSink final : public Sink, public Transactions {
                  Line(options_of_line(options_, 3), 3, on_trial_)} {
         ready_.add(wake_);
         ready_.add(login_.descriptor());
+        ready_.add(schemas_.descriptor());
     }
 
     ~TransactionalSink() override {
@@ -126,7 +130,7 @@ class TransactionalSink final : public Sink, public Transactions {
     Micros deadline() const noexcept override {
         if (!outcomes_.empty())
             return 0;
-        Micros next = login_.deadline();
+        Micros next = std::min(login_.deadline(), schemas_.deadline());
         for (const Line& line : lines_)
             next = std::min(next, deadline(line));
         return next;
@@ -149,14 +153,16 @@ class TransactionalSink final : public Sink, public Transactions {
                 {&batch, own ? Fate::refused : Fate::unavailable, std::move(*why), 0, own});
             return;
         }
-        std::deque<Waiting>& waiting = trials_.has(topic) ? on_trial_ : usual_;
-        waiting.push_back({&batch, std::move(topic)});
+        asking_.push_back({&batch, topic, schemas_.of(batch, topic)});
+        take_asking();
     }
 
     void step(Micros now, std::vector<Outcome>& outcomes) override {
         std::uint64_t count = 0;
         [[maybe_unused]] const ssize_t size = read(wake_, &count, sizeof count);
         login_.step(now);
+        schemas_.step(now);
+        take_asking();
         for (Line& line : lines_)
             step(line, now);
         for (Outcome& outcome : outcomes_)
@@ -229,6 +235,25 @@ class TransactionalSink final : public Sink, public Transactions {
             shut(line, now);
         if (line.state != State::closed && line.state != State::idle && now >= due(line))
             take_too_long(line, now);
+    }
+
+    // -- schemas ----------------------------------------------------------------------------------
+
+    void take_asking() {
+        std::erase_if(asking_, [&](Waiting& next) {
+            if (are_pending(next.schemas))
+                return false;
+            if (const Schema* failed = failed_one(next.schemas)) {
+                outcomes_.push_back({.batch = next.batch,
+                                     .fate = Fate::unavailable,
+                                     .error = failed->error,
+                                     .scope = Scope::lane});
+                return true;
+            }
+            std::deque<Waiting>& waiting = trials_.has(next.topic) ? on_trial_ : usual_;
+            waiting.push_back(std::move(next));
+            return true;
+        });
     }
 
     // -- the producer -----------------------------------------------------------------------------
@@ -319,6 +344,7 @@ class TransactionalSink final : public Sink, public Transactions {
             sending.line = &line;
             sending.batch = next.batch;
             sending.topic = std::move(next.topic);
+            sending.schemas = std::move(next.schemas);
             sending.sent_at = now;
         }
     }
@@ -367,11 +393,13 @@ class TransactionalSink final : public Sink, public Transactions {
     void look_at(Line& line, Micros now) {
         bool failed = false;
         for (const auto& sending : line.sendings)
-            for (const Delivery& delivery : sending->deliveries)
+            for (const Delivery& first : sending->deliveries) {
+                const Delivery& delivery = decisive(first);
                 if (delivery.error != RD_KAFKA_RESP_ERR_NO_ERROR) {
                     failed = true;
                     trials_.note_failed(delivery, sending->topic, now);
                 }
+            }
         if (failed)
             abort(line, "", false, now);
         else
@@ -502,7 +530,7 @@ class TransactionalSink final : public Sink, public Transactions {
     void report_undone(Line& line, Fate fate, const std::string& why) {
         for (const auto& sending : line.sendings) {
             for (Delivery& delivery : sending->deliveries)
-                if (!is_of_record(delivery.error))
+                if (!is_of_record(decisive(delivery).error))
                     delivery.reported = false;
             if (sending->deliveries.empty())
                 outcomes_.push_back({sending->batch, fate, why});
@@ -518,12 +546,14 @@ class TransactionalSink final : public Sink, public Transactions {
     const Clock& clock_;
     BatchSender sender_;
     TokenLogin login_;
+    Schemas schemas_;
     const int wake_;
     WaitSet ready_;
 
     Backoff pauses_;       // between attempts to open a producer
     Micros again_at_ = 0;  // the next one
     bool waits_for_token_ = false;
+    std::deque<Waiting> asking_;  // for schemas
     std::deque<Waiting> usual_;
     std::deque<Waiting> on_trial_;
     std::array<Line, all_lines> lines_;

@@ -23,6 +23,7 @@ Verdict verdict_on(rd_kafka_resp_err_t error) noexcept {
         case RD_KAFKA_RESP_ERR_INVALID_RECORD:
         case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
         case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
+        case RD_KAFKA_RESP_ERR__VALUE_SERIALIZATION:  // its schema is not known
         case RD_KAFKA_RESP_ERR_UNSUPPORTED_FOR_MESSAGE_FORMAT:
             return {Fate::refused};
 

@@ -100,6 +100,30 @@ def test_an_event_without_payload_is_a_tombstone(kafka: KafkaSink, db: Database)
     assert receive_one(kafka).value() == b""
 
 
+def test_a_tombstone_follows_an_event_that_deletes(kafka: KafkaSink, db: Database) -> None:
+    kafka.add_topic()
+    kafka.create(tombstone_after="gone, *Deleted")
+    with db.connection.transaction():
+        for n in range(30):
+            enqueue_record(db, b"there", aggregate_id=f"k{n}", version=1)
+            enqueue_record(db, b"gone", aggregate_id=f"k{n}", event_type="ItemDeleted", version=2)
+            enqueue_record(db, b"again", aggregate_id=f"k{n}", version=3)
+    found: dict[bytes, list[Any]] = {}
+
+    def receive() -> int:
+        for record in kafka.records():
+            found.setdefault(record.key(), []).append(record)
+        return sum(map(len, found.values()))
+
+    wait_until(receive, lambda count: count == 120, what="all records")
+    for records in found.values():
+        assert [record.value() for record in records] == [b"there", b"gone", None, b"again"]
+        assert len({record.partition() for record in records}) == 1
+        deleted, tombstone = map(headers_of, records[1:3])
+        assert tombstone == {name: value for name, value in deleted.items() if name != "content_type"}
+    db.wait_settled()
+
+
 def test_an_event_without_key_has_none(kafka: KafkaSink, db: Database) -> None:
     kafka.add_topic()
     kafka.create()

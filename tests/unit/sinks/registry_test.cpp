@@ -436,6 +436,36 @@ const Refused refusals[] = {
      value,
      "option \"region\" has no effect here",
      "AWS_MSK_IAM"},
+    {"KafkaSchemaRegistry",
+     {{"url", "kafka://a"}, {"schema_registry", "https://u@h"}},
+     {},
+     value,
+     "\"schema_registry\"",
+     "registry_user"},
+    {"KafkaSubjectWithoutRegistry",
+     {{"url", "kafka://a"}, {"schema_subject", "s"}},
+     {},
+     value,
+     "option \"schema_subject\" has no effect here",
+     "schema_registry"},
+    {"KafkaIndexWithoutProtobuf",
+     {{"url", "kafka://a"}, {"schema_id_header", "s"}, {"message_index_header", "i"}},
+     {},
+     value,
+     "option \"message_index_header\" has no effect here",
+     "protobuf"},
+    {"KafkaSchemaOfDocument",
+     {{"url", "kafka://a"}, {"schema_id_header", "s"}, {"format", "structured"}},
+     {},
+     value,
+     "exclude each other",
+     "document"},
+    {"KafkaTombstones",
+     {{"url", "kafka://a"}, {"tombstone_after", "a,,b"}},
+     {},
+     value,
+     "\"tombstone_after\"",
+     "event types"},
     {"KafkaPort", {{"url", "kafka://a:1,b:99999"}}, {}, value, "its port", "1 to 65535"},
     {"KafkaPartitioners",
      {{"url", "kafka://a"}, {"partitioner", "consistent_random"}, {"partition_header", "p"}},
@@ -826,9 +856,9 @@ TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
     const std::optional<Error> error = validate_mapping_options({{"x", "1"}});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->hint,
-              "Valid options are: user, password, token, client_secret, access_key_id, "
-              "secret_access_key, session_token, profile, certificate, private_key, key, key_file, "
-              "sslcert, sslkey.");
+              "Valid options are: user, password, token, client_secret, registry_user, "
+              "registry_password, access_key_id, secret_access_key, session_token, profile, "
+              "certificate, private_key, key, key_file, sslcert, sslkey.");
 }
 
 // ---------------------------------------------------------------------------------------------

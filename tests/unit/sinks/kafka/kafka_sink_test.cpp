@@ -9,6 +9,7 @@
 #include "core/sink.hpp"
 #include "unit/drive.hpp"
 #include "unit/sample_event.hpp"
+#include "unit/scripted_peer.hpp"
 #include "unit/sinks/kafka/mock_cluster.hpp"
 
 extern "C" outbox::Check* OUTBOX_CREATE_CHECK(const outbox::CheckContext& context) noexcept;
@@ -347,6 +348,100 @@ TEST_F(KafkaSink, ASinkThatGoesWaitsForNothing) {
     const Micros began = clock_.now();
     sink_.reset();
     EXPECT_LT(clock_.now() - began, seconds(30));
+}
+
+TEST_F(KafkaSink, ATombstoneFollowsAnEventThatDeletes) {
+    cluster_.add_topic("video.events", 4);
+    create({{"tombstone_after", "*Deleted"}, {"receipts", "on"}});
+    Batch& sent = numbered(3, 1);
+    sent.events[1]->event_type = "VideoDeleted";
+    Outcome outcome = send(sent);
+    EXPECT_EQ(outcome.fate, Fate::confirmed) << outcome.error;
+    EXPECT_EQ(outcome.message_ids.size(), 3u);
+    const std::vector<MockRecord> records = cluster_.records("video.events");
+    ASSERT_EQ(records.size(), 4u);
+    EXPECT_EQ(records[1].value, "2");
+    EXPECT_EQ(records[2].value, std::nullopt);
+    EXPECT_EQ(records[2].key, records[1].key);
+    EXPECT_EQ(records[2].partition, records[1].partition);
+    EXPECT_EQ(records[2].timestamp, records[1].timestamp);
+    EXPECT_EQ(records[2].headers.front(), records[1].headers.front()) << "the same event_id";
+    EXPECT_EQ(records[3].value, "3");
+}
+
+TEST_F(KafkaSink, NoTombstoneFollowsATombstoneOrAnEventWithoutKey) {
+    cluster_.add_topic("video.events");
+    create({{"tombstone_after", "*"}});
+    Batch& sent = batch(2);
+    sent.events[0]->has_payload = false;
+    sent.events[0]->payload = {};
+    sent.events[1]->ordering_key = {};
+    EXPECT_EQ(send(sent).fate, Fate::confirmed);
+    EXPECT_EQ(cluster_.records("video.events").size(), 2u);
+}
+
+TEST_F(KafkaSink, AnEventWhoseTombstoneFailsIsNotConfirmed) {
+    cluster_.add_topic("video.events", 1);
+    create({{"tombstone_after", "*"}});
+    EXPECT_EQ(send(batch()).fate, Fate::confirmed);
+    const std::size_t known = cluster_.records("video.events", 1).size();
+    // The topic is on trial, and so each record has a request of its own.
+    cluster_.fail({RD_KAFKA_RESP_ERR_POLICY_VIOLATION});
+    Batch& sent = batch();
+    Outcome outcome = send(sent);
+    EXPECT_NE(outcome.fate, Fate::confirmed);
+    cluster_.fail({RD_KAFKA_RESP_ERR_NO_ERROR, RD_KAFKA_RESP_ERR_POLICY_VIOLATION});
+    outcome = send(sent);
+    ASSERT_EQ(outcome.of_events.size(), 1u);
+    EXPECT_EQ(outcome.of_events.front().fate, Fate::refused);
+    EXPECT_GT(cluster_.records("video.events", 1).size(), known) << "the event itself has arrived";
+    EXPECT_EQ(send(sent).fate, Fate::confirmed);
+    EXPECT_EQ(cluster_.records("video.events", 1).back().value, std::nullopt);
+}
+
+TEST_F(KafkaSink, TheFrameOfASchemaIsBeforeThePayload) {
+    cluster_.add_topic("video.events", 1);
+    create({{"schema_id_header", "schema"}, {"tombstone_after", "*Deleted"}});
+    Batch& sent = batch(3);
+    samples_[0].add("schema", "7", Header::Kind::literal);
+    samples_[0].event.event_type = "VideoDeleted";
+    samples_[2].event.has_payload = false;
+    samples_[1].event.ordering_key = "other";
+    const Outcome outcome = send(sent);
+    ASSERT_EQ(outcome.of_events.size(), 3u);
+    EXPECT_EQ(outcome.of_events[0].fate, Fate::confirmed);
+    EXPECT_EQ(outcome.of_events[1].fate, Fate::refused);
+    EXPECT_TRUE(outcome.of_events[1].permanent);
+    EXPECT_THAT(outcome.of_events[1].error, HasSubstr("header \"schema\""));
+    EXPECT_EQ(outcome.of_events[2].fate, Fate::confirmed);
+    const std::vector<MockRecord> records = cluster_.records("video.events", 1);
+    ASSERT_EQ(records.size(), 3u);
+    EXPECT_EQ(records[0].value, std::string("\0\0\0\0\7", 5) + R"({"title": "Cats"})");
+    EXPECT_EQ(records[1].value, std::nullopt);
+    EXPECT_EQ(records[2].value, std::nullopt);
+}
+
+TEST_F(KafkaSink, ARegistryThatIsAwayHoldsBackTheTopic) {
+    cluster_.add_topic("video.events");
+    create({{"schema_registry", "http://127.0.0.1:1"}});
+    Outcome outcome = send(batch());
+    EXPECT_EQ(outcome.fate, Fate::unavailable);
+    EXPECT_EQ(outcome.scope, Scope::lane);
+    EXPECT_THAT(outcome.error, HasSubstr("schema registry"));
+    ScriptedPeer registry;
+    const std::string not_found = R"({"error_code":40401})";
+    for (const std::string& body : {not_found, std::string(R"({"id":7})")})
+        registry.then({.bytes = std::string("HTTP/1.1 ") + (body == not_found ? "404" : "200") +
+                                " x\r\nContent-Length: " + std::to_string(body.size()) +
+                                "\r\n\r\n" + body});
+    create({{"schema_registry", registry.url()}});
+    outcome = send(batch());
+    ASSERT_EQ(outcome.of_events.size(), 1u);
+    EXPECT_EQ(outcome.of_events.front().fate, Fate::refused);
+    EXPECT_FALSE(outcome.of_events.front().permanent) << "it may be registered later";
+    EXPECT_EQ(send(batch()).fate, Fate::confirmed);
+    EXPECT_EQ(cluster_.records("video.events").front().value->substr(0, 5),
+              std::string("\0\0\0\0\7", 5));
 }
 
 TEST_F(KafkaSink, TheCheckLooksAtTheClusterAndAtTopics) {

@@ -18,8 +18,10 @@ using testing::HasSubstr;
 
 class TransactionalKafkaSink : public DrivenSink {
   protected:
-    void create() {
-        make({{"url", "kafka://" + cluster_.brokers()}, {"exactly_once", "on"}}, {});
+    void create(std::vector<Option> options = {}) {
+        options.push_back({"url", "kafka://" + cluster_.brokers()});
+        options.push_back({"exactly_once", "on"});
+        make(options, {});
         sink_->submit(batch());  // nothing is sent before it is known what was
         take_until([&] { return transactions().is_known(); });
     }
@@ -129,6 +131,42 @@ TEST_F(TransactionalKafkaSink, ARefusedEventIsFoundAndTheOthersAreSentAgain) {
     sink_->submit(both);
     note_until(1);
     EXPECT_EQ(outcomes_.front().fate, Fate::confirmed);
+}
+
+TEST_F(TransactionalKafkaSink, AnEventAndItsTombstoneAreOfOneTransaction) {
+    cluster_.add_topic("video.events");
+    create({{"tombstone_after", "*"}});
+    note_until(1);
+    EXPECT_EQ(outcomes_.front().fate, Fate::confirmed) << outcomes_.front().error;
+    const std::vector<MockRecord> records = cluster_.records("video.events");
+    ASSERT_EQ(records.size(), 2u);
+    EXPECT_NE(records[0].value, std::nullopt);
+    EXPECT_EQ(records[1].value, std::nullopt);
+}
+
+TEST_F(TransactionalKafkaSink, AnEventWithoutSchemaIsRefused) {
+    cluster_.add_topic("video.events");
+    create({{"schema_id_header", "schema"}});
+    note_until(1);
+    ASSERT_EQ(outcomes_.front().of_events.size(), 1u);
+    EXPECT_EQ(outcomes_.front().of_events.front().fate, Fate::refused);
+    EXPECT_THAT(outcomes_.front().of_events.front().error, HasSubstr("header \"schema\""));
+    outcomes_.clear();
+    Batch& good = batch();
+    samples_.back().add("schema", "7");
+    sink_->submit(good);
+    note_until(1);
+    EXPECT_EQ(outcomes_.front().fate, Fate::confirmed) << outcomes_.front().error;
+    EXPECT_EQ(cluster_.records("video.events").front().value->substr(0, 5),
+              std::string("\0\0\0\0\7", 5));
+}
+
+TEST_F(TransactionalKafkaSink, ARegistryThatIsAwayHoldsBackTheTopic) {
+    cluster_.add_topic("video.events");
+    create({{"schema_registry", "http://127.0.0.1:1"}});
+    note_until(1);
+    EXPECT_EQ(outcomes_.front().fate, Fate::unavailable);
+    EXPECT_EQ(outcomes_.front().scope, Scope::lane);
 }
 
 TEST_F(TransactionalKafkaSink, SaysWhyNothingIsKnown) {
