@@ -497,7 +497,8 @@ void Session::assign() {
     }
     membership_.has_worked = membership_.has_worked || to_assign_->cnt > 0;
     const List list = std::move(to_assign_);
-    note(Level::info, "has " + names_of(*list) + " from now on");
+    if (list->cnt > 0)
+        note(Level::info, "has " + names_of(*list) + " from now on");
     rd_kafka_t* const handle = client_->get();
     std::string error;
     if (is_cooperative(handle))

@@ -484,11 +484,11 @@ def test_going_back(topic: Topic, target: Target, consume: Consume, offsets_in_d
 
 
 def test_going_back_takes_all_partitions(topic: Topic, target: Target, consume: Consume) -> None:
-    topic.send_event("a", 1)
+    only = topic.send_event("a", 1)
     topic.flush()
     consumers = [consume(**consumer_options(topic, housekeeping_interval=200)) for _ in range(2)]
     topic.wait_members(2)
-    wait_applied(target, 1)
+    target.wait_applied([only])
     target.execute("SELECT inbox.reset_offset('c', %s, 'epoch', 'again')", (f"kafka://{topic.group}",))
     consumers[0].wait_logged("stop the other processes")
     consumers.pop().stop()
