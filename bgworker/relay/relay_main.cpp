@@ -49,6 +49,8 @@ struct Home {
     bool cursor_lost = false;            // an operator moved it, or another relay took it
     std::uint64_t failed_attempts_shown = 0;
     std::uint64_t failed_attempts_logged = 0;
+    SinkReport report{};
+    LineBudget library_lines{};
 
     explicit Home(DeliveryStats& stats) : relay(clock, stats, random_seed()) {}
 };
@@ -340,6 +342,32 @@ static void show_failures(Condition::Kind kind) {
         log_condition(kind);
 }
 
+static void log_library_lines() {
+    for (const std::string& line : home->report.lines) {
+        if (!home->library_lines.take(home->clock.now()))
+            continue;
+        char* text = line_from_outside(line);
+        ereport(LOG, (errmsg("destination \"%s\": client library: %s", my_name(), text)));
+        pfree(text);
+    }
+}
+
+static void show_report() {
+    bool there_is_one = false;
+    run_core(
+        [&there_is_one] { there_is_one = home->relay.pipeline().report(home->report); });
+    if (!there_is_one)
+        return;
+    const SinkReport& report = home->report;
+    WorkerSlot& slot = shared->slots[my_slot];
+    slot.round_trip_p50.store(report.round_trip_p50, std::memory_order_relaxed);
+    slot.round_trip_p99.store(report.round_trip_p99, std::memory_order_relaxed);
+    slot.client_queue.store(static_cast<int64>(report.queued), std::memory_order_relaxed);
+    slot.connects.store(static_cast<int64>(report.connects), std::memory_order_relaxed);
+    slot.disconnects.store(static_cast<int64>(report.disconnects), std::memory_order_relaxed);
+    log_library_lines();
+}
+
 static void show_progress() {
     const Relay& relay = home->relay;
     const Pipeline& pipeline = relay.pipeline();
@@ -352,6 +380,7 @@ static void show_progress() {
     slot.suspects.store(pipeline.suspects(), std::memory_order_relaxed);
     slot.lanes_down.store(pipeline.lanes_down(), std::memory_order_relaxed);
     slot.request_limit.store(pipeline.request_limit(), std::memory_order_relaxed);
+    show_report();
     const Condition::Kind kind = relay.condition();
     show_failures(kind);  // before the state, so that readers find its reason
     set_my_state(pipeline.paused()                    ? WorkerState::paused

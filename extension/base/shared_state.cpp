@@ -182,6 +182,9 @@ int reserve_slot(const WorkerIdentity& identity, const char* name, Oid account, 
         slot.held_keys = 0;
         slot.suspects = 0;
         slot.lanes_down = 0;
+        for (auto* figure : {&slot.round_trip_p50, &slot.round_trip_p99, &slot.client_queue,
+                             &slot.connects, &slot.disconnects})
+            *figure = -1;
         slot.request_limit = 0;
         slot.read_to = 0;
         slot.reading = 0;

@@ -33,6 +33,7 @@ struct WorkerRow {
     double request_limit;
     int64 settled_position, oldest;
     int64 p50, p99;  // microseconds; -1 if unknown
+    int64 round_trip_p50, round_trip_p99, client_queue, connects, disconnects;  // -1 if unknown
 };
 
 static const char* kind_name(WorkerKind kind) {
@@ -69,6 +70,11 @@ static void copy_row(WorkerRow& row, const WorkerSlot& slot) {
     row.suspects = slot.suspects;
     row.lanes_down = slot.lanes_down;
     row.request_limit = slot.request_limit;
+    row.round_trip_p50 = slot.round_trip_p50;
+    row.round_trip_p99 = slot.round_trip_p99;
+    row.client_queue = slot.client_queue;
+    row.connects = slot.connects;
+    row.disconnects = slot.disconnects;
     row.read_to = slot.read_to;
     row.settled_position = slot.settled_position;
     row.oldest = slot.oldest;
@@ -106,6 +112,11 @@ enum WorkerColumn {
     RequestLimit,
     Suspects,
     LanesDown,
+    RoundTripP50,
+    RoundTripP99,
+    ClientQueue,
+    Connects,
+    Disconnects,
     Columns
 };
 
@@ -140,6 +151,14 @@ static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
     nulls[RequestLimit] = row.request_limit == 0;
     values[Suspects] = Int64GetDatum(static_cast<int64>(row.suspects));
     values[LanesDown] = Int64GetDatum(static_cast<int64>(row.lanes_down));
+    values[RoundTripP50] = interval_from_micros(row.round_trip_p50);
+    nulls[RoundTripP50] = row.round_trip_p50 < 0;
+    values[RoundTripP99] = interval_from_micros(row.round_trip_p99);
+    nulls[RoundTripP99] = row.round_trip_p99 < 0;
+    values[ClientQueue] = Int64GetDatum(row.client_queue);
+    values[Connects] = Int64GetDatum(row.connects);
+    values[Disconnects] = Int64GetDatum(row.disconnects);
+    nulls[ClientQueue] = nulls[Connects] = nulls[Disconnects] = row.client_queue < 0;
     tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 

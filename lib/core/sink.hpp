@@ -88,6 +88,16 @@ struct Capabilities {
 
 class Transactions;  // core/transactions.hpp
 
+// What the client library of a sink tells of its connections, since the relay started.
+struct SinkReport {
+    Micros round_trip_p50 = -1;  // of recent requests with events; -1 if there were none
+    Micros round_trip_p99 = -1;
+    std::uint64_t queued = 0;  // events that the library has and the destination has not confirmed
+    std::uint64_t connects = 0;
+    std::uint64_t disconnects = 0;     // of connections that worked
+    std::vector<std::string> lines{};  // of its log, since the last report; not many
+};
+
 class Sink {
   public:
     virtual ~Sink() = default;
@@ -114,6 +124,9 @@ class Sink {
 
     // If the destination takes events exactly once; otherwise nullptr.
     virtual Transactions* transactions() noexcept { return nullptr; }
+
+    // Returns false if the sink has no such library. May throw std::bad_alloc.
+    virtual bool report(SinkReport& /*report*/) { return false; }
 };
 
 // Input of a sink.

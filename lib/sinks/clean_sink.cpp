@@ -81,6 +81,13 @@ class CleanSink final : public Sink {
             transactions_->clean_trouble();
     }
 
+    bool report(SinkReport& report) override {
+        const bool has_one = sink_->report(report);
+        for (std::string& line : report.lines)
+            cleaner_.clean(line);
+        return has_one;
+    }
+
   private:
     std::unique_ptr<Sink> sink_;
     Cleaner cleaner_;

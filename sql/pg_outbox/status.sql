@@ -22,7 +22,12 @@ CREATE FUNCTION outbox.workers(
     OUT throttled        bigint,
     OUT request_limit    double precision,
     OUT suspects         bigint,
-    OUT lanes_down       bigint)
+    OUT lanes_down       bigint,
+    OUT round_trip_p50   interval,
+    OUT round_trip_p99   interval,
+    OUT client_queue     bigint,
+    OUT connects         bigint,
+    OUT disconnects      bigint)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_workers';
@@ -103,7 +108,12 @@ SELECT d.name AS destination,
        coalesce(w.throttled, 0) AS throttled,
        w.request_limit,
        coalesce(w.suspects, 0) AS suspects,
-       coalesce(w.lanes_down, 0) AS lanes_down
+       coalesce(w.lanes_down, 0) AS lanes_down,
+       w.round_trip_p50,
+       w.round_trip_p99,
+       w.client_queue,
+       w.connects,
+       w.disconnects
   FROM outbox.destination AS d
   LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
   LEFT JOIN outbox.cursor AS c ON c.destination = d.name
@@ -144,3 +154,9 @@ COMMENT ON COLUMN outbox.status.request_limit IS
     'present limit of requests per second of the slowest topic or queue; null if there is none';
 COMMENT ON COLUMN outbox.status.suspects IS 'events in memory whose last attempt failed or whose request hangs';
 COMMENT ON COLUMN outbox.status.lanes_down IS 'topics or queues of the destination that fail and are probed';
+COMMENT ON COLUMN outbox.status.round_trip_p50 IS
+    'half of the recent requests were answered within this time; null, like the next columns, if no client library counts it';
+COMMENT ON COLUMN outbox.status.round_trip_p99 IS '99 of 100 recent requests were answered within this time';
+COMMENT ON COLUMN outbox.status.client_queue IS 'events that the client library has and the destination has not confirmed';
+COMMENT ON COLUMN outbox.status.connects IS 'connections of the client library since the relay started';
+COMMENT ON COLUMN outbox.status.disconnects IS 'of these, connections that have ended';

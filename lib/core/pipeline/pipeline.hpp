@@ -161,6 +161,7 @@ class Pipeline {
     // The side of the destination.
     int descriptor() const noexcept { return sink_->descriptor(); }
     Transactions* transactions() noexcept { return sink_->transactions(); }
+    bool report(SinkReport& report) { return sink_->report(report); }
     // Time at which step() must be called even if the descriptor is quiet.
     Micros deadline() const noexcept;
     void step();

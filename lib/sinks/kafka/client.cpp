@@ -17,6 +17,7 @@
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
+#include "sinks/kafka/notes.hpp"
 
 namespace outbox {
 
@@ -196,7 +197,7 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) 
     rd_kafka_conf_set_resolve_cb(conf, resolve);
     rd_kafka_conf_set_throttle_cb(conf, note_throttle);
     rd_kafka_conf_interceptor_add_on_new(conf, "pg_outbox", count_brokers, shared_.get());
-    rd_kafka_conf_set_log_cb(conf, nullptr);  // what matters comes as an error as well
+    take_notes_of(conf);
     rd_kafka_conf_set_events(
         conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR | RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH);
 

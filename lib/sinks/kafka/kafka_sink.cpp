@@ -18,6 +18,7 @@
 #include "core/sink.hpp"
 #include "core/text.hpp"
 #include "net/transport.hpp"
+#include "sinks/kafka/notes.hpp"
 #include "sinks/kafka/schemas.hpp"
 #include "sinks/kafka/sending.hpp"
 #include "sinks/kafka/token.hpp"
@@ -130,6 +131,14 @@ class KafkaSink final : public Sink {
         for (Outcome& outcome : outcomes_)
             outcomes.push_back(std::move(outcome));
         outcomes_.clear();
+    }
+
+    bool report(SinkReport& report) override {
+        std::size_t queued = 0;
+        for (const Line* line : {&usual_, &trial_})
+            queued += line->producer != nullptr ? line->producer->queued() : 0;
+        report_notes(queued, report);
+        return true;
     }
 
   private:

@@ -60,6 +60,10 @@ class Producer {
     // Takes in what there is, and appends the deliveries that were reported.
     void poll(std::vector<Delivery*>& reported);
 
+    // Records that it has not reported.
+    std::size_t queued() const noexcept {
+        return static_cast<std::size_t>(rd_kafka_outq_len(client_.get()));
+    }
     bool has_confirmed() const noexcept { return has_confirmed_; }
     // It will send nothing any more.
     bool is_broken() const noexcept { return broken_; }

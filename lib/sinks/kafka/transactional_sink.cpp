@@ -24,6 +24,7 @@
 
 #include "core/backoff.hpp"
 #include "core/transactions.hpp"
+#include "sinks/kafka/notes.hpp"
 #include "sinks/kafka/schemas.hpp"
 #include "sinks/kafka/sending.hpp"
 #include "sinks/kafka/token.hpp"
@@ -171,6 +172,14 @@ class TransactionalSink final : public Sink, public Transactions {
     }
 
     Transactions* transactions() noexcept override { return this; }
+
+    bool report(SinkReport& report) override {
+        std::size_t queued = 0;
+        for (const Line& line : lines_)
+            queued += line.thread != nullptr ? line.thread->producer().queued() : 0;
+        report_notes(queued, report);
+        return true;
+    }
 
     // -- Transactions -----------------------------------------------------------------------------
 

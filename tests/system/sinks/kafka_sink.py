@@ -28,6 +28,7 @@ class KafkaSink(Sink):
         "throttling": "a broker delays its answers; it refuses nothing",
         "secrets": "test_kafka.py has what a broker can ask for",
     }
+    counts_connections = True
     cloud_events = ("binary", "structured")
     partitions = 3
     proxy: KafkaProxy

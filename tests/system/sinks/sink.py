@@ -136,6 +136,7 @@ class Sink(ABC):
     # True if an event sent twice after a lost answer is one message.
     deduplicates: ClassVar[bool] = False
     batch_limit: ClassVar[int] = 1  # events in one request
+    counts_connections: ClassVar[bool] = False  # its client library does
     cloud_events: ClassVar[tuple[str, ...]] = ()  # its formats of CloudEvents
     proxy: FaultProxy | TcpProxy
 

@@ -375,6 +375,33 @@ def test_an_answer_that_comes_too_late_is_a_failure(sink: Sink, db: Database) ->
     assert in_trouble(db) == []
 
 
+CONNECTIONS = ("round_trip_p50", "round_trip_p99", "client_queue", "connects", "disconnects")
+
+
+def test_figures_of_connections(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    sink.create()
+    sink.wait_for(enqueue_keys(db, ["a", "b"], 3))
+    if not sink.counts_connections:
+        assert [db.status()[name] for name in CONNECTIONS] == [None] * len(CONNECTIONS)
+        return
+    first = wait_until(db.status, lambda s: s["client_queue"] == 0, what="an empty queue")
+    assert first["connects"] > 0
+    assert first["round_trip_p50"] <= first["round_trip_p99"]
+    sink.proxy.refuse_connections()
+    ids = enqueue_keys(db, ["a"], 3)
+    wait_until(db.status, lambda s: s["disconnects"] > first["disconnects"], what="a connection that has ended")
+    sink.proxy.listen()
+    sink.wait_for(ids)
+    wait_until(db.status, lambda s: s["connects"] > first["connects"], what="another connection")
+    wait_until(
+        lambda: 'destination "d": client library: ' in db.cluster.log_since(db.cluster.test_began),
+        what="a line of the library in the server log",
+    )  # fmt: skip
+    for name in ("round_trip_seconds", "client_queue", "connects_total", "disconnects_total"):
+        assert f'outbox_{name}{{destination="d"' in db.value("SELECT outbox.metrics()")
+
+
 def test_a_destination_that_goes_and_comes_back(sink: Sink, db: Database) -> None:
     sink.add_topic()
     sink.create()
