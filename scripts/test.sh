@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [security] [drills]
-#                                          default: all but unit, whose tests `sanitized` runs too, and threads
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [security] [drills] [kafka-matrix]
+#                                          default: all but unit, whose tests `sanitized` runs too, threads and kafka-matrix
 #   scripts/test.sh --long [minutes]       the drill of random kills for this time; default: 60
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for this time, two at a time; default: 60
 #   scripts/test.sh --stress NAME [times]  one test again and again beside a load on all processors; default: 50 times
@@ -184,11 +184,12 @@ install_elasticmq() {
         cp "$repository/tests/elasticmq/pom.xml" "$build/servers/elasticmq"
 }
 
-install_kafka() {
-    rm -rf "$build/servers/kafka"
-    mvn -q -B -f "$repository/tests/kafka/pom.xml" dependency:copy-dependencies \
-        -DincludeScope=runtime -DoutputDirectory="$build/servers/kafka" >&2 &&
-        cp "$repository/tests/kafka/pom.xml" "$build/servers/kafka"
+install_kafka() { # install_kafka [DIRECTORY [ARGUMENT...]]: of mvn
+    local target=$build/servers/${1:-kafka}
+    rm -rf "$target"
+    mvn -q -B -f "$repository/tests/kafka/pom.xml" dependency:copy-dependencies "${@:2}" \
+        -DincludeScope=runtime -DoutputDirectory="$target" >&2 &&
+        cp "$repository/tests/kafka/pom.xml" "$target"
 }
 
 install_debezium() {
@@ -211,6 +212,29 @@ run_pytest() { # run_pytest SUITE
 run_system() {
     build_tests
     run_pytest system
+}
+
+# The kafka sink with the Kafka of the system suite and the last of 3.x, each with the librdkafka of the distribution and
+# the one that Confluent's client brings.
+run_kafka-matrix() {
+    local sinks=$repository/tests/system/sinks current server library
+    build_tests
+    servers_installed
+    cmp -s "$repository/tests/kafka/pom.xml" "$build/servers/kafka-3.9/pom.xml" || install_kafka kafka-3.9 -Dkafka=3.9.1 ||
+        die "could not install Kafka 3.9"
+    current=$(mktemp -d)
+    chmod 755 "$current"
+    install -m 755 "$build"/servers/python/lib/python3*/site-packages/confluent_kafka.libs/librdkafka-*.so.1 \
+        "$current/librdkafka.so.1"
+    for server in kafka kafka-3.9; do
+        for library in distribution current; do
+            OUTBOX_BUILD=$build OUTBOX_TEST_KAFKA=$server LD_LIBRARY_PATH=$([ $library = distribution ] || echo "$current") \
+                /usr/bin/python3 -m pytest -q "$sinks"/test_conformance.py "$sinks"/test_kafka*.py -k kafka -p no:cacheprovider \
+                -n 4 --dist loadfile --junitxml="$results/matrix.xml" >&2 || true
+            count_junit "$results/matrix.xml" "$server, librdkafka: $library"
+        done
+    done
+    rm -rf "$current"
 }
 
 run_drills() {
@@ -302,7 +326,7 @@ run_stress() {
 for suite in "${suites[@]}"; do
     declare -F "run_$suite" >/dev/null || die "suite \"$suite\" does not exist"
 done
-[[ ! " ${suites[*]} " =~ \ (threads|system|security|drills)\  ]] || begin_to_install
+[[ ! " ${suites[*]} " =~ \ (threads|system|security|drills|kafka-matrix)\  ]] || begin_to_install
 for suite in "${suites[@]}"; do "run_$suite"; done
 [ ! -s "$results/failures" ] || sed 's/^/failed: /' "$results/failures" >&2
 echo "$passed passed, $failed failed"

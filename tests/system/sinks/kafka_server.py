@@ -14,6 +14,7 @@ What is anonymous may do anything; a user that logs in is bound by access lists.
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -104,7 +105,7 @@ class KafkaServer:
     """`proxy` is between the relay and the broker."""
 
     def __init__(self, directory: Path, make_proxy: type[KafkaProxy] = KafkaProxy) -> None:
-        libraries = INSTALLED / "kafka"
+        libraries = INSTALLED / os.environ.get("OUTBOX_TEST_KAFKA", "kafka")
         if not libraries.exists():
             raise NotInstalled(f"there is no {libraries}")
         self.directory = directory

@@ -16,7 +16,7 @@ import pytest
 from cluster import Cluster, Installation, MakeCluster
 from database import Database, create_database
 from receiver import Exchange, Gate, Request, answer, reset
-from waiting import wait_until
+from waiting import SECOND, Stopwatch, wait_until
 
 from .conftest import SINKS, MakeSink
 from .aws_sinks import AwsSink
@@ -359,6 +359,26 @@ def test_an_answer_that_gets_lost_repeats_at_most_its_request(sink: Sink, db: Da
     db.wait_settled()
     assert_arrived(sink, ids, times=2)
     assert in_trouble(db) == []
+
+
+def test_nothing_is_confirmed_before_the_answer(sink: Sink, db: Database) -> None:
+    """Also a relay that is asked to end meanwhile takes nothing for granted, and does not wait."""
+    sink.add_topic()
+    gate = sink.proxy.hold_answers()
+    sink.create()
+    ids = enqueue_keys(db, ["a"], 3)
+    wait_until(lambda: gate.holding, what="an answer that does not come")
+    relay = db.wait_for_worker("relay")
+    assert db.published() == 0 and db.status()["in_flight"] == len(ids)
+    watch = Stopwatch()
+    db.execute("SELECT pg_terminate_backend(%s, 60000)", (relay,))
+    assert watch.seconds < 2 * SECOND
+    db.wait_for_worker("relay", other_than=relay)
+    assert db.published() == 0
+    sink.proxy.forget_rules()
+    gate.open()
+    db.wait_settled()
+    assert_arrived(sink, ids, times=2)
 
 
 def test_an_answer_that_comes_too_late_is_a_failure(sink: Sink, db: Database) -> None:

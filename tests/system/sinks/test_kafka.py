@@ -14,7 +14,7 @@ import pytest
 
 from cluster import REPOSITORY, MakeCluster
 from database import Database, NewDatabase, create_database
-from waiting import SECOND, Stopwatch, wait_until
+from waiting import wait_until
 
 from .conftest import MakeSink
 from .kafka_server import MECHANISMS, USERS
@@ -298,21 +298,6 @@ def test_a_quota_shows_as_throttling(kafka: KafkaSink, db: Database) -> None:
     kafka.broker.run(tool, *quota, "--alter", "--delete-config", "producer_byte_rate")
     kafka.wait_for(ids, timeout=120)
     assert in_trouble(db) == []
-
-
-def test_a_relay_ends_at_once_while_a_broker_does_not_answer(kafka: KafkaSink, db: Database) -> None:
-    kafka.add_topic()
-    gate = kafka.proxy.hold_answers()
-    kafka.create()
-    ids = enqueue_keys(db, ["a"], 3)
-    wait_until(lambda: gate.holding, what="an answer that does not come")
-    relay = db.wait_for_worker("relay")
-    watch = Stopwatch()
-    db.execute("SELECT pg_terminate_backend(%s, 60000)", (relay,))
-    assert watch.seconds < 2 * SECOND
-    kafka.proxy.forget_rules()
-    gate.open()
-    kafka.wait_for(ids)
 
 
 # -------------------------------------------------------------------------------------------------
