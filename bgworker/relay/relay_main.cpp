@@ -354,8 +354,7 @@ static void log_library_lines() {
 
 static void show_report() {
     bool there_is_one = false;
-    run_core(
-        [&there_is_one] { there_is_one = home->relay.pipeline().report(home->report); });
+    run_core([&there_is_one] { there_is_one = home->relay.pipeline().report(home->report); });
     if (!there_is_one)
         return;
     const SinkReport& report = home->report;

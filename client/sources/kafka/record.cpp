@@ -29,8 +29,8 @@ Record record_of(const rd_kafka_message_t& message) {
     const char* name = nullptr;
     const void* value = nullptr;
     std::size_t size = 0;
-    for (std::size_t i = 0; rd_kafka_header_get_all(headers, i, &name, &value, &size) ==
-                            RD_KAFKA_RESP_ERR_NO_ERROR;
+    for (std::size_t i = 0;
+         rd_kafka_header_get_all(headers, i, &name, &value, &size) == RD_KAFKA_RESP_ERR_NO_ERROR;
          i++)
         if (value != nullptr)
             record.headers[name] = std::string(static_cast<const char*>(value), size);

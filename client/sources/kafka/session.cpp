@@ -97,8 +97,7 @@ Session::Session(Membership& membership)
         client_.emplace(options_, wake_);
         List topics = new_list(options_.topics.size());
         for (const std::string& topic : options_.topics)
-            rd_kafka_topic_partition_list_add(topics.get(), topic.c_str(),
-                                              RD_KAFKA_PARTITION_UA);
+            rd_kafka_topic_partition_list_add(topics.get(), topic.c_str(), RD_KAFKA_PARTITION_UA);
         if (const auto code = rd_kafka_subscribe(client_->get(), topics.get()))
             throw SourceError(std::string("cannot subscribe: ") + rd_kafka_err2str(code), false);
         const outbox::SignalsBlocked blocked;
@@ -208,8 +207,8 @@ void Session::check_has_all(const std::vector<Place>& places) const {
     for (const Place& place : places)
         ours[place.topic]++;
     const rd_kafka_metadata_t* metadata = nullptr;
-    if (const auto code = rd_kafka_metadata(client_->get(), 0, nullptr, &metadata,
-                                            longest_question.count()))
+    if (const auto code =
+            rd_kafka_metadata(client_->get(), 0, nullptr, &metadata, longest_question.count()))
         throw SourceError(rd_kafka_err2str(code), true);
     std::string missing;
     for (int i = 0; i < metadata->topic_cnt; i++) {
@@ -242,9 +241,8 @@ std::vector<PlacedOffset> Session::offsets_at(const std::vector<Place>& places, 
             code = rd_kafka_query_watermark_offsets(client_->get(), each.topic, each.partition,
                                                     &low, &offset, longest_question.count());
         if (code)
-            throw SourceError(std::string("cannot find the offsets of a time: ") +
-                                  rd_kafka_err2str(code),
-                              true);
+            throw SourceError(
+                std::string("cannot find the offsets of a time: ") + rd_kafka_err2str(code), true);
         offsets.push_back({place_of(each), offset});
     }
     return offsets;
@@ -276,8 +274,8 @@ void Session::seek_if_asked() {
     if (sought != partitions_.places() || to_revoke_ || to_assign_)
         seek_->error = "the partitions of this process have changed";
     else
-        seek_->error = text_of(
-            rd_kafka_seek_partitions(client_->get(), list.get(), longest_question.count()));
+        seek_->error =
+            text_of(rd_kafka_seek_partitions(client_->get(), list.get(), longest_question.count()));
     if (seek_->error.empty()) {
         pause(sought, false);
         for (const PlacedOffset& each : seek_->to)
@@ -383,9 +381,8 @@ void Session::explain(rd_kafka_resp_err_t code, const char* text, bool is_fatal)
     constexpr int first_version_with_scram = 0x020601ff;
     if (code == RD_KAFKA_RESP_ERR__AUTHENTICATION && options_.sasl_mechanism.starts_with("SCRAM") &&
         rd_kafka_version() < first_version_with_scram)
-        message +=
-            std::string(" (Kafka 4 takes SCRAM from librdkafka 2.6.1 or later; this is ") +
-            rd_kafka_version_str() + ')';
+        message += std::string(" (Kafka 4 takes SCRAM from librdkafka 2.6.1 or later; this is ") +
+                   rd_kafka_version_str() + ')';
     if (is_fatal)
         return fail(message, code != RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID);
     if (is_refusal(code) && !membership_.has_worked)
@@ -419,8 +416,7 @@ static bool is_cooperative(rd_kafka_t* handle) {
 }
 
 void Session::rebalance(rd_kafka_event_t* event) {
-    const rd_kafka_topic_partition_list_t* const list =
-        rd_kafka_event_topic_partition_list(event);
+    const rd_kafka_topic_partition_list_t* const list = rd_kafka_event_topic_partition_list(event);
     switch (rd_kafka_event_error(event)) {
         case RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS:
             client_->has_been_assigned();
@@ -470,8 +466,8 @@ bool Session::load_saved(std::map<Place, Position>& saved) {
         return true;
     } catch (const std::exception& error) {
         note(Level::warning, std::string("cannot load offsets: ") + error.what());
-        load_at_ = Clock::now() + std::min(milliseconds(200 << std::min(failed_loads_++, 5u)),
-                                           milliseconds(5000));
+        load_at_ = Clock::now() +
+                   std::min(milliseconds(200 << std::min(failed_loads_++, 5u)), milliseconds(5000));
         return false;
     }
 }
@@ -577,8 +573,8 @@ bool Session::read_records() {
                 return false;
         }
         std::array<rd_kafka_message_t*, records_at_once> messages{};
-        const ssize_t count = rd_kafka_consume_batch_queue(client_->records(), 0, messages.data(),
-                                                           messages.size());
+        const ssize_t count =
+            rd_kafka_consume_batch_queue(client_->records(), 0, messages.data(), messages.size());
         for (ssize_t i = 0; i < count; i++) {
             const std::unique_ptr<rd_kafka_message_t, void (*)(rd_kafka_message_t*)> message(
                 messages[static_cast<std::size_t>(i)], rd_kafka_message_destroy);
@@ -673,8 +669,7 @@ void Session::commit(const std::vector<PlacedOffset>& offsets) {
 
 void Session::committed(rd_kafka_event_t* event) {
     const rd_kafka_resp_err_t code = rd_kafka_event_error(event);
-    const rd_kafka_topic_partition_list_t* const list =
-        rd_kafka_event_topic_partition_list(event);
+    const rd_kafka_topic_partition_list_t* const list = rd_kafka_event_topic_partition_list(event);
     rd_kafka_resp_err_t failed = code;
     {
         const std::lock_guard lock(mutex_);

@@ -111,7 +111,7 @@ class Session {
     std::optional<Failure> failure_;
     Seek* seek_ = nullptr;
     bool wants_recall_ = true;  // of what an earlier session has handed out
-    bool starved_ = false;  // the thread has left records because too many wait
+    bool starved_ = false;      // the thread has left records because too many wait
     std::optional<Clock::time_point> close_by_;
     bool ended_ = false;
 

@@ -65,8 +65,7 @@ class Sigv4 {
     using Digest = std::array<unsigned char, 32>;
 
     std::string scope(std::string_view day) const;
-    std::string signature(const std::string& canonical, const AwsKeys& keys,
-                          std::string_view time);
+    std::string signature(const std::string& canonical, const AwsKeys& keys, std::string_view time);
     const Digest& signing_key(const std::string& secret, std::string_view day);
 
     const std::string region_;

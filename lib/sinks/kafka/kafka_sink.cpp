@@ -92,10 +92,9 @@ class KafkaSink final : public Sink {
     int descriptor() const noexcept override { return ready_.descriptor(); }
 
     Micros deadline() const noexcept override {
-        return outcomes_.empty()
-                   ? std::min({deadline(usual_), deadline(trial_), login_.deadline(),
-                               schemas_.deadline()})
-                   : 0;
+        return outcomes_.empty() ? std::min({deadline(usual_), deadline(trial_), login_.deadline(),
+                                             schemas_.deadline()})
+                                 : 0;
     }
 
     std::size_t size_of(const Event& event) const noexcept override {
@@ -160,11 +159,10 @@ class KafkaSink final : public Sink {
             return false;
         if (const Schema* failed = failed_one(next.schemas)) {
             // Other topics may have all the schemas that they need.
-            outcomes_.push_back(
-                {.batch = next.batch,
-                 .fate = Fate::unavailable,
-                 .error = failed->error,
-                 .scope = Scope::lane});
+            outcomes_.push_back({.batch = next.batch,
+                                 .fate = Fate::unavailable,
+                                 .error = failed->error,
+                                 .scope = Scope::lane});
             return true;
         }
         Line& line = trials_.has(next.topic) ? trial_ : usual_;

@@ -82,8 +82,9 @@ static constexpr OptionSpec ca_file{
 static constexpr OptionSpec https_ca_file{
     .name = "https_ca_file",
     .range = "file of the server",
-    .description = "certificates to trust instead of those of the system, for token_endpoint and "
-                   "schema_registry",
+    .description =
+        "certificates to trust instead of those of the system, for token_endpoint and "
+        "schema_registry",
     .names_file = NamesFile::yes};
 
 static std::optional<Error> check_event_types(const OptionSpec& spec, std::string_view value) {
@@ -257,9 +258,10 @@ KafkaOptions kafka_options(const Destination& destination) {
         .topic = values.name(topic),
         .form = record_form(values),
         .schemas = schema_options(values),
-        .tombstone_after = values.has(tombstone_after)
-                               ? std::optional(TopicFilter::parse(values.text(tombstone_after)).value())
-                               : std::nullopt,
+        .tombstone_after =
+            values.has(tombstone_after)
+                ? std::optional(TopicFilter::parse(values.text(tombstone_after)).value())
+                : std::nullopt,
         .partitioner = values.text(partitioner),
         .partition_header = values.text(partition_header),
         .compression = values.text(compression),

@@ -7,13 +7,13 @@ namespace outbox {
 std::optional<Error> check_registry_url(const OptionSpec& spec, std::string_view value) {
     const Result<Url> url = Url::parse(value);
     const bool usable = url && (url.value().scheme == "https" || url.value().scheme == "http") &&
-                        !url.value().host.empty() && !url.value().user &&
-                        url.value().query.empty();
+                        !url.value().host.empty() && !url.value().user && url.value().query.empty();
     if (usable)
         return std::nullopt;
     return invalid_option_value(
-        spec.name, "Write for example \"https://registry.example.com\". Set \"registry_user\" and "
-                   "\"registry_password\" in CREATE USER MAPPING.");
+        spec.name,
+        "Write for example \"https://registry.example.com\". Set \"registry_user\" and "
+        "\"registry_password\" in CREATE USER MAPPING.");
 }
 
 static Error invalid(const OptionSpec& spec, std::string hint) {

@@ -9,7 +9,7 @@
 namespace outbox {
 
 struct SchemaOptions {
-    std::string registry;        // its URL, without a slash at the end; empty: ids come from headers
+    std::string registry;  // its URL, without a slash at the end; empty: ids come from headers
     std::string user, password;  // of basic authentication
     TextTemplate subject;        // empty: the topic with "-value"
     std::string id_header;       // the header that has the id; empty: the registry is asked
@@ -24,8 +24,9 @@ std::optional<Error> check_registry_url(const OptionSpec& spec, std::string_view
 inline constexpr OptionSpec schema_registry_option{
     .name = "schema_registry",
     .range = "URL",
-    .description = "where the id of a subject's latest schema is looked up, which is put before each "
-                   "payload",
+    .description =
+        "where the id of a subject's latest schema is looked up, which is put before each "
+        "payload",
     .check = check_registry_url};
 inline constexpr OptionSpec schema_subject_option{
     .name = "schema_subject",
@@ -34,8 +35,9 @@ inline constexpr OptionSpec schema_subject_option{
     .description = "subject to look up; if not set, the topic of the record with -value"};
 inline constexpr OptionSpec schema_id_header_option{
     .name = "schema_id_header",
-    .description = "header of the event with the id of its schema; the registry is asked for events "
-                   "without it"};
+    .description =
+        "header of the event with the id of its schema; the registry is asked for events "
+        "without it"};
 inline constexpr OptionSpec schema_format_option{
     .name = "schema_format",
     .type = OptionType::choice,
@@ -44,8 +46,9 @@ inline constexpr OptionSpec schema_format_option{
     .description = "kind of the schemas; with protobuf, message indexes follow the id"};
 inline constexpr OptionSpec message_index_header_option{
     .name = "message_index_header",
-    .description = "header of the event with the indexes of its message in the schema, such as 1 or "
-                   "0,2; without it, it is the first one"};
+    .description =
+        "header of the event with the indexes of its message in the schema, such as 1 or "
+        "0,2; without it, it is the first one"};
 inline constexpr OptionSpec registry_user_option{
     .name = "registry_user",
     .place = OptionPlace::user_mapping,

@@ -198,9 +198,9 @@ void Schemas::step(Micros now) {
         return;
     client_->step(now, done_);
     for (; !done_.empty(); done_.pop_back()) {
-        const auto question =
-            std::find_if(asked_.begin(), asked_.end(),
-                         [&](const auto& one) { return &one->exchange == done_.back(); });
+        const auto question = std::find_if(asked_.begin(), asked_.end(), [&](const auto& one) {
+            return &one->exchange == done_.back();
+        });
         take_answer(**question);
         asked_.erase(question);
     }
@@ -223,7 +223,8 @@ void Schemas::take_answer(const Question& question) {
     subjects_.erase(question.subject);  // the next event asks again
     const std::string name = "subject \"" + printable(question.subject, 253) + '"';
     // "Subject not found" and "version not found". Without such a code it is the URL that is wrong.
-    if (exchange.status == 404 && (number("error_code") == 40401 || number("error_code") == 40402)) {
+    if (exchange.status == 404 &&
+        (number("error_code") == 40401 || number("error_code") == 40402)) {
         schema.state = Schema::State::unknown;
         schema.error = name + " is not in the schema registry";
         return;

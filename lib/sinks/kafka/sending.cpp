@@ -46,8 +46,8 @@ void BatchSender::send(Producer& producer, Sending& sending) {
             sending.left--;
         }
         // What is wrong with an event is not wrong with those behind it.
-        const bool own = error == RD_KAFKA_RESP_ERR__INVALID_ARG ||
-                         verdict_on(error).fate == Fate::refused;
+        const bool own =
+            error == RD_KAFKA_RESP_ERR__INVALID_ARG || verdict_on(error).fate == Fate::refused;
         if (!event.ordering_key.empty() && behind == held.end())
             held[event.ordering_key] = own ? held_back : error;
     }

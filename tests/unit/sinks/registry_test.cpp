@@ -210,19 +210,20 @@ TEST(Destination, OfKafkaHasBrokersToBeginWith) {
 
 TEST(Destination, OfKafkaMayLogInWithTokens) {
     const KafkaLogin oauth =
-        kafka_options(destination({{"url", "kafkas://b"},
-                                   {"sasl_mechanism", "OAUTHBEARER"},
-                                   {"token_endpoint", "https://id.example.com/token"},
-                                   {"client_id", "relay"},
-                                   {"scope", "write"},
-                                   {"token_extensions", "logicalCluster=lkc-1, identityPoolId=p=2"}},
-                                  {{"client_secret", "s"}}))
+        kafka_options(
+            destination({{"url", "kafkas://b"},
+                         {"sasl_mechanism", "OAUTHBEARER"},
+                         {"token_endpoint", "https://id.example.com/token"},
+                         {"client_id", "relay"},
+                         {"scope", "write"},
+                         {"token_extensions", "logicalCluster=lkc-1, identityPoolId=p=2"}},
+                        {{"client_secret", "s"}}))
             .login;
     EXPECT_TRUE(oauth.uses_token());
     EXPECT_EQ(oauth.token_endpoint + oauth.client_id + oauth.client_secret + oauth.scope,
               "https://id.example.com/tokenrelayswrite");
-    EXPECT_EQ(oauth.token_extensions, (std::vector<std::string>{"logicalCluster", "lkc-1",
-                                                                "identityPoolId", "p=2"}));
+    EXPECT_EQ(oauth.token_extensions,
+              (std::vector<std::string>{"logicalCluster", "lkc-1", "identityPoolId", "p=2"}));
     const auto region_of = [](const std::string& url, Options options) {
         options.insert(options.end(), {{"url", url}, {"sasl_mechanism", "AWS_MSK_IAM"}});
         return kafka_options(destination(options)).login.aws.region;

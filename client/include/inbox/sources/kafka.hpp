@@ -78,10 +78,10 @@ struct KafkaStats {
     std::uint64_t commits = 0;      // requests that committed offsets
     std::uint64_t assignments = 0;  // times that partitions were assigned
     std::uint64_t revocations = 0;  // times that partitions were taken away
-    std::uint64_t lost = 0;  // of those, without warning: the group took this process for dead
-    std::size_t partitions = 0;     // now: partitions of this process
-    std::size_t outstanding = 0;    // now: records handed out and not settled
-    std::size_t waiting = 0;        // now: records that were read and wait for receive()
+    std::uint64_t lost = 0;       // of those, without warning: the group took this process for dead
+    std::size_t partitions = 0;   // now: partitions of this process
+    std::size_t outstanding = 0;  // now: records handed out and not settled
+    std::size_t waiting = 0;      // now: records that were read and wait for receive()
     // Now: records of these partitions that are not applied, by the ends that the brokers told with
     // the last records.
     std::int64_t lag = 0;

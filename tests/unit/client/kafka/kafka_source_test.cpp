@@ -48,8 +48,7 @@ class KafkaSourceTest : public testing::Test {
         rd_kafka_conf_t* const conf = rd_kafka_conf_new();
         rd_kafka_conf_set(conf, "bootstrap.servers", cluster.brokers().c_str(), error,
                           sizeof error);
-        rd_kafka_t* const producer =
-            rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, sizeof error);
+        rd_kafka_t* const producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, sizeof error);
         ASSERT_NE(producer, nullptr) << error;
         for (int n = from; n < to; n++) {
             const std::string value = std::to_string(n);

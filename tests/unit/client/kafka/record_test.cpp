@@ -33,10 +33,9 @@ Event event_of(Record record) {
 Record encoded(outbox::EventFormat format, const outbox::Event& event) {
     outbox::RecordEncoder encoder({.format = format}, "shop");
     Record made = record({}, std::nullopt);
-    const auto value =
-        encoder.encode(event, [&](std::string_view name, std::string_view text) {
-            made.headers.emplace(name, text);
-        });
+    const auto value = encoder.encode(event, [&](std::string_view name, std::string_view text) {
+        made.headers.emplace(name, text);
+    });
     if (value)
         made.value.emplace(*value);
     made.key = std::string(event.ordering_key);
@@ -102,10 +101,11 @@ TEST(KafkaRecord, AHeaderThatIsCalledIdAndIsNoUuidIdentifiesNothing) {
     const Event event = event_of(record({{"id", "17"}, {"headers", "{}"}}));
     EXPECT_THAT(event.headers, UnorderedElementsAre(Pair("id", "17"), Pair("headers", "{}")));
     EXPECT_NE(event.id, event_of([] {
-                  Record next = record({{"id", "17"}});
-                  next.offset++;
-                  return next;
-              }()).id);
+                            Record next = record({{"id", "17"}});
+                            next.offset++;
+                            return next;
+                        }())
+                            .id);
 }
 
 TEST(KafkaRecord, AnythingHasAnIdThatStaysTheSame) {

@@ -134,7 +134,8 @@ TEST_F(Registry, ThatCannotBeAskedIsNoFaultOfAnEvent) {
           Reply{.bytes = "", .close = true}}) {
         registry_.then(reply);
         EXPECT_EQ(found_one().state, State::failed) << reply.bytes;
-        EXPECT_THAT(failed_one(kept_)->error, StartsWith("schema registry, subject \"videos-value\": "));
+        EXPECT_THAT(failed_one(kept_)->error,
+                    StartsWith("schema registry, subject \"videos-value\": "));
     }
 }
 

@@ -146,9 +146,8 @@ TEST_F(OidcToken, SaysWhatIsWrongWithAnAnswer) {
                     HasSubstr("expires_in"))
             << expires_in;
     EXPECT_THAT(error_after(answer(R"({"access_token":"a"})")), HasSubstr("expires_in"));
-    EXPECT_THAT(
-        error_after(answer(R"({"access_token":"a","expires_in":9,"token_type":"DPoP"})")),
-        HasSubstr("token_type"));
+    EXPECT_THAT(error_after(answer(R"({"access_token":"a","expires_in":9,"token_type":"DPoP"})")),
+                HasSubstr("token_type"));
     EXPECT_THAT(error_after(answer("{\"access_token\":\"" + std::string(70'000, 'x') + "\"}")),
                 HasSubstr("too large"));
     EXPECT_THAT(error_after(answer(R"({"access_token":"tok-s3cret"})", "203 x")),
@@ -207,11 +206,10 @@ TEST(MskToken, IsThatOfAmazonsSigner) {
         "X-Amz-Signature=bf4a9e785fcfa085d18ec5fe1a5d0963fb41f5a341fcaa3865dfb6117f0bcfe5&"
         "User-Agent=pg_outbox");
     keys.session_token = "IQoJ+session/token==";
-    EXPECT_THAT(
-        base64_decoded(sign_msk_token("eu-west-1", keys, time_of_signature)).value_or(""),
-        testing::AllOf(
-            HasSubstr("&X-Amz-Security-Token=IQoJ%2Bsession%2Ftoken%3D%3D&"),
-            HasSubstr("5ea5e4e056677407cfb98f66444dadf98a6c95a9d5a5146587dc317374090c5b")));
+    EXPECT_THAT(base64_decoded(sign_msk_token("eu-west-1", keys, time_of_signature)).value_or(""),
+                testing::AllOf(
+                    HasSubstr("&X-Amz-Security-Token=IQoJ%2Bsession%2Ftoken%3D%3D&"),
+                    HasSubstr("5ea5e4e056677407cfb98f66444dadf98a6c95a9d5a5146587dc317374090c5b")));
 }
 
 TEST(MskToken, HasTheAlphabetForUrlsAndNoPadding) {
