@@ -235,7 +235,7 @@ void Relay::settle_front(std::int64_t position) {
     const bool goes_back = cursor_.upto && position < cursor_.position;
     if ((cursor_.upto && position == cursor_.position) || (goes_back && transactions_ != nullptr))
         return;
-    if (!goes_back) {
+    if (!goes_back && !upto_is_front_) {
         cursor_.upto = open_windows_.front();
         upto_is_front_ = true;
     }
