@@ -160,12 +160,20 @@ class KafkaServer:
         wait_until(self.answers, timeout=180, what="Kafka to answer")
 
     def answers(self) -> bool:
-        """Its listeners are bound when it has recovered."""
+        """A broker that has just bound its listeners may name no controller yet, and a client that
+        was told so does not ask again for minutes; so the one that asks here is thrown away.
+        """
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
         assert self.process is not None
         if self.process.poll() is not None:
             raise Ended(f"Kafka has ended:\n{self.log.read_text(errors='replace')[-5000:]}")
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.ports["direct"]), timeout=5):
-            return True
+            with suppress(KafkaException):
+                client = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+                seen = client.list_topics(timeout=5)
+                return seen.controller_id == 1 and 1 in seen.brokers
         return False
 
     def kill(self) -> None:

@@ -411,13 +411,13 @@ def test_figures_of_connections(sink: Sink, db: Database) -> None:
     sink.proxy.refuse_connections()
     ids = enqueue_keys(db, ["a"], 3)
     wait_until(db.status, lambda s: s["disconnects"] > first["disconnects"], what="a connection that has ended")
+    wait_until(
+        lambda: 'destination "d": client library: ' in db.cluster.log_since(db.cluster.test_began),
+        what="a line of the library in the log: a connection was refused",
+    )  # fmt: skip
     sink.proxy.listen()
     sink.wait_for(ids)
     wait_until(db.status, lambda s: s["connects"] > first["connects"], what="another connection")
-    wait_until(
-        lambda: 'destination "d": client library: ' in db.cluster.log_since(db.cluster.test_began),
-        what="a line of the library in the server log",
-    )  # fmt: skip
     for name in ("round_trip_seconds", "client_queue", "connects_total", "disconnects_total"):
         assert f'outbox_{name}{{destination="d"' in db.value("SELECT outbox.metrics()")
 
