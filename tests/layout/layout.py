@@ -7,7 +7,8 @@ Prints one line per violation and fails if there is any.
 * An include points down this line, never up. extension/ never includes bgworker/; client/ and
   tools/ use lib/core, lib/net and lib/cloud, never a sink or the server's part. The folders of two
   sinks, or of two clouds, know nothing of each other.
-* extension/base and bgworker/base know nothing of the folders of features beside them.
+* extension/base and bgworker/base know nothing of the folders of features beside them. In relay/,
+  serve and main.cpp use database, observe and configure, in this order.
 * Only extension/base/pg.hpp and pg_compat.hpp include headers of the server.
 * Functions of server code own nothing: an ereport jumps over them, and no destructor runs
   (extension/base/boundary.hpp). The exceptions are listed below.
@@ -33,7 +34,16 @@ ROOMS = {
     "extension": ("extension/base", "lib/sinks", *BELOW_SINKS),
     "bgworker/base": ("extension", "extension/base", "lib/sinks", *BELOW_SINKS),
     "bgworker": ("bgworker/base", "extension", "extension/base", "lib/sinks", *BELOW_SINKS),
-    "relay": ("lib/sinks", *BELOW_SINKS),
+    "relay/configure": ("lib/sinks", *BELOW_SINKS),
+    "relay/observe": ("relay/configure", *BELOW_SINKS),
+    "relay/database": ("relay/observe", "relay/configure", *BELOW_SINKS),
+    "relay": (
+        "relay/database",
+        "relay/observe",
+        "relay/configure",
+        "lib/sinks",
+        *BELOW_SINKS,
+    ),
     "client": BELOW_SINKS,
     "tools": ("client", *BELOW_SINKS),
 }

@@ -57,6 +57,10 @@ class Includes(Tree):
             ("client__src__a", "lib__sinks__b", "sinks/b.hpp"),
             ("client__src__a", "extension__base__b", "extension/base/b.hpp"),
             ("tools__outboxctl__a", "bgworker__b", "bgworker/b.hpp"),
+            ("relay__serve__a", "extension__base__b", "extension/base/b.hpp"),
+            ("relay__database__a", "relay__serve__b", "relay/serve/b.hpp"),
+            ("relay__configure__a", "relay__observe__b", "relay/observe/b.hpp"),
+            ("relay__observe__a", "lib__sinks__b", "sinks/b.hpp"),
             ("lib__sinks__http__a", "lib__sinks__aws__b", "sinks/aws/b.hpp"),
             ("lib__cloud__aws__a", "lib__cloud__google__b", "cloud/google/b.hpp"),
         ):

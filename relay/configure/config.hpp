@@ -1,0 +1,66 @@
+// The configuration of outbox-relay: plain data, complete and checked. relay/configure makes it from
+// relay.toml, the command line and the environment.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/clock.hpp"
+#include "core/option.hpp"
+
+namespace outbox::relay {
+
+enum class SessionMode {
+    automatic,  // pooled if a pooler answers: PQbackendPID() differs from pg_backend_pid()
+    direct,     // a session keeps its server process, so it may hold locks and listen
+    pooled,     // nothing that belongs to a session survives a statement
+};
+
+struct DatabaseConfig {
+    std::string name;  // in logs, metrics and /status; unique
+
+    // For PQconnectdbParams() with expand_dbname: `dbname` = url, and then `password` unless empty.
+    // Both are secret.
+    std::string url;
+    std::string password;
+
+    // Names of destinations to serve. `*` stands for any run of characters.
+    std::vector<std::string> destinations{"*"};
+    SessionMode session = SessionMode::automatic;
+    // Connections for the statements of destinations, besides the control connection.
+    std::size_t connections = 2;
+    // Pauses while there is nothing to send. std::nullopt: the default of the session mode.
+    std::optional<Micros> poll_min{};
+    std::optional<Micros> poll_max{};
+
+    bool serves(std::string_view destination) const noexcept;
+};
+
+enum class LogFormat { text, json };
+enum class LogLevel { error, warning, info, debug };
+
+struct RelayConfig {
+    std::vector<DatabaseConfig> databases;  // at least one
+
+    // Options as in CREATE USER MAPPING, by the name that the option `credentials` of a destination
+    // has; default: the name of the destination. They replace options of a user mapping. All are
+    // secret.
+    std::map<std::string, std::vector<Option>, std::less<>> credentials;
+
+    std::string name;  // of this process in outbox.relay; default: host name and process id
+    Micros lease = seconds(15);
+    Micros shutdown_timeout = seconds(8);  // to finish what is in flight after SIGTERM
+
+    std::string listen;  // "host:port" of the HTTP server; empty: none
+    LogFormat log_format = LogFormat::text;
+    LogLevel log_level = LogLevel::info;
+
+    bool once = false;   // drain, then end
+    bool check = false;  // check the configuration and all destinations, then end
+};
+
+}  // namespace outbox::relay
