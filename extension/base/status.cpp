@@ -88,7 +88,7 @@ static Datum interval_from_micros(int64 micros) {
     return IntervalPGetDatum(interval);
 }
 
-// Columns of outbox.workers(), in the order of sql/pg_outbox/status.sql.
+// Columns of outbox.workers(), in the order of sql/pg_outbox/native/workers.sql.
 enum WorkerColumn {
     Kind,
     Object,
@@ -190,7 +190,7 @@ OUTBOX_FUNCTION(outbox_workers) {
 
 namespace outbox {
 
-// Columns, in the order of sql/pg_outbox/status.sql.
+// Columns, in the order of sql/pg_outbox/native/workers.sql.
 enum AbsentColumn {
     AbsentKind,
     AbsentObject,

@@ -9,7 +9,7 @@
 
 namespace outbox {
 
-// Columns of outbox.captured, in the order of sql/pg_outbox/capture.sql (zero-based).
+// Columns of outbox.captured, in the order of sql/pg_outbox/captured.sql (zero-based).
 enum CapturedColumn {
     CapturedRelation,
     CapturedAggregateType,

@@ -67,7 +67,7 @@ static void take_options(FunctionCallInfo fcinfo, int first, EventInput& input) 
 // A batch
 // ---------------------------------------------------------------------------------------------
 
-// Attributes of outbox.new_event, in the order of sql/pg_outbox/enqueue.sql (zero-based).
+// Attributes of outbox.new_event, in the order of sql/pg_outbox/new_event.sql (zero-based).
 enum NewEventAttribute {
     NewAggregateType,
     NewAggregateId,

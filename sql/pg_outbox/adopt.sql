@@ -116,16 +116,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.grants_to_move(regclass, text) IS 'privileges on a table that is adopted';
 
--- Runs a statement with the rights of the owner of a table, restricted as VACUUM is, and returns
--- the first row. Reading a table runs code of its owner: functions of its indexes, policies, rules.
--- That code must not have the caller's rights.
-CREATE FUNCTION outbox_internal.run_as_owner("table" regclass, statement text)
-RETURNS text[]
-LANGUAGE c VOLATILE STRICT
-SET search_path = pg_catalog, pg_temp
-AS 'MODULE_PATHNAME', 'outbox_run_as_owner';
-COMMENT ON FUNCTION outbox_internal.run_as_owner(regclass, text) IS 'runs a statement with the rights of the owner of a table';
-
 CREATE FUNCTION outbox_internal.rows_to_adopt(
     "table" regclass,
     layout text,

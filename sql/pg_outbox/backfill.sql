@@ -71,10 +71,6 @@ COMMENT ON COLUMN outbox.backfill_row.tried_at IS 'when the row was last found l
 CREATE INDEX backfill_row_tried ON outbox.backfill_row (task, tried_at);
 COMMENT ON INDEX outbox.backfill_row_tried IS 'finds the row to try next';
 
-SELECT pg_extension_config_dump('outbox.backfill_task', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class) AND role::oid IN (SELECT oid FROM pg_catalog.pg_roles)');
-SELECT pg_extension_config_dump('outbox.backfill_row',
-    'WHERE part::oid IN (SELECT oid FROM pg_catalog.pg_class) AND task IN (SELECT id FROM outbox.backfill_task WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class) AND role::oid IN (SELECT oid FROM pg_catalog.pg_roles))');
-
 -- A backfill restored from a dump waits for outbox.resume_backfill(), because the rows of its table
 -- may be restored later.
 CREATE FUNCTION outbox_internal.adopt_backfill()
@@ -100,18 +96,6 @@ COMMENT ON TRIGGER adopt_backfill ON outbox.backfill_task IS 'pauses a backfill 
 -- Start
 -- ---------------------------------------------------------------------------------------------
 
-CREATE FUNCTION outbox_internal.wake_for_backfill()
-RETURNS void
-LANGUAGE c VOLATILE
-AS 'MODULE_PATHNAME', 'outbox_wake_for_backfill';
-COMMENT ON FUNCTION outbox_internal.wake_for_backfill() IS 'makes the keeper look for backfills at commit';
-
-CREATE FUNCTION outbox_internal.check_can_backfill(part regclass)
-RETURNS void
-LANGUAGE c VOLATILE STRICT
-AS 'MODULE_PATHNAME', 'outbox_check_can_backfill';
-COMMENT ON FUNCTION outbox_internal.check_can_backfill(regclass) IS 'raises an error unless a table is captured and can be walked';
-
 -- Lists the tables that contain the rows of a table: itself, its partitions or children.
 CREATE FUNCTION outbox_internal.parts_of_table("table" regclass)
 RETURNS regclass[]
@@ -124,14 +108,6 @@ BEGIN ATOMIC
      WHERE c.relkind = 'r';
 END;
 COMMENT ON FUNCTION outbox_internal.parts_of_table(regclass) IS 'tables that contain the rows of a table';
-
--- Estimates the number of rows as the planner does, from the present size of the table. Nothing is
--- planned, because planning runs functions of the table's owner.
-CREATE FUNCTION outbox_internal.estimate_rows(part regclass)
-RETURNS bigint
-LANGUAGE c VOLATILE STRICT
-AS 'MODULE_PATHNAME', 'outbox_estimate_rows';
-COMMENT ON FUNCTION outbox_internal.estimate_rows(regclass) IS 'estimated number of rows of a table';
 
 CREATE FUNCTION outbox_internal.check_owner("table" regclass, role regrole)
 RETURNS void
@@ -303,22 +279,6 @@ COMMENT ON FUNCTION outbox.cancel_backfill(bigint, outbox_internal.caller) IS 'e
 -- ---------------------------------------------------------------------------------------------
 -- Work
 -- ---------------------------------------------------------------------------------------------
-
--- Writes the events of the rows of a part after a key, except those that are locked. Returns NULL
--- if the part is gone.
-CREATE FUNCTION outbox_internal.write_snapshots(
-    part regclass, columns name[], after text[], "limit" integer, only_to integer,
-    OUT key_columns name[], OUT rows integer, OUT last_key text[], OUT locked text[])
-LANGUAGE c VOLATILE
-AS 'MODULE_PATHNAME', 'outbox_write_snapshots';
-COMMENT ON FUNCTION outbox_internal.write_snapshots(regclass, name[], text[], integer, integer) IS 'a batch of a backfill';
-
--- Writes the event of one row, if it is still there. Waits for its lock.
-CREATE FUNCTION outbox_internal.write_snapshot(part regclass, columns name[], key text[], only_to integer)
-RETURNS void
-LANGUAGE c VOLATILE
-AS 'MODULE_PATHNAME', 'outbox_write_snapshot';
-COMMENT ON FUNCTION outbox_internal.write_snapshot(regclass, name[], text[], integer) IS 'one row of a backfill';
 
 -- Returns the destination of the backfill with the most events to deliver before the backfill's
 -- last event, as an upper bound. If a relay finds nothing for its destination, its position does

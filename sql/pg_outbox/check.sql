@@ -31,12 +31,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.events_to_check(name, text) IS 'events whose topics or queues are checked';
 
-CREATE FUNCTION outbox_internal.run_check(server oid, topic text, OUT subject text, OUT ok boolean, OUT detail text)
-RETURNS SETOF record
-LANGUAGE c VOLATILE
-AS 'MODULE_PATHNAME', 'outbox_run_check';
-COMMENT ON FUNCTION outbox_internal.run_check(oid, text) IS 'starts a background worker that checks a destination';
-
 -- Returns one row for each step, in the order in which a relay takes it. The first row that is not
 -- ok says what is wrong, and usually ends the check. `topic` is the topic of future events, where
 -- that decides which topic or queue of the destination they go to.

@@ -54,18 +54,9 @@ COMMENT ON INDEX outbox.delivery_failed IS 'counts retries and dead letters';
 CREATE INDEX delivery_operation ON outbox.delivery (operation) WHERE operation IS NOT NULL;
 COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
 
-SELECT pg_extension_config_dump('outbox.delivery', '');
-
 -- This table grows and shrinks faster than its statistics, and a plan made while it was empty lives
 -- on in a relay. So statements also name their rows by destination and `position = ANY (...)`, even
 -- where a join implies that. Otherwise a plan may read all rows of the destination.
-
--- Returns an option of a destination, or else the setting of the same name.
-CREATE FUNCTION outbox_internal.destination_option(destination name, option text)
-RETURNS text
-LANGUAGE c STABLE STRICT
-AS 'MODULE_PATHNAME', 'outbox_destination_option';
-COMMENT ON FUNCTION outbox_internal.destination_option(name, text) IS 'returns an option of a destination, or its default';
 
 CREATE FUNCTION outbox_internal.option_as_interval(destination name, option text)
 RETURNS interval

@@ -49,7 +49,6 @@ BEGIN
              CREATE INDEX event_%1$s_xid_position ON outbox.event_%1$s (xid, position);
              COMMENT ON INDEX outbox.event_%1$s_xid_position IS ''finds the events of a window''',
             number);
-        PERFORM pg_extension_config_dump(format('outbox.event_%s', number)::regclass, '');
     END LOOP;
 END
 $$;
@@ -90,6 +89,3 @@ COMMENT ON COLUMN outbox.source_event.aggregate_id IS 'aggregate id of the event
 COMMENT ON COLUMN outbox.source_event.event_type IS 'event type of the event that was enqueued';
 COMMENT ON COLUMN outbox.source_event.event_id IS 'id of the event that was enqueued';
 COMMENT ON COLUMN outbox.source_event.enqueued_at IS 'when it was enqueued';
-
-SELECT pg_extension_config_dump('outbox.event_position', '');
-SELECT pg_extension_config_dump('outbox.source_event', '');

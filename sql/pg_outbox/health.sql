@@ -9,7 +9,7 @@ BEGIN ATOMIC
     WITH status AS MATERIALIZED (
         SELECT * FROM outbox.status
     ), server(preloaded) AS (
-        SELECT current_setting('outbox.max_workers', true) IS NOT NULL
+        SELECT outbox_internal.is_preloaded()
     ), reason(level, text) AS (
         SELECT 'failing', 'pg_outbox is not preloaded: add it to shared_preload_libraries and restart the server'
           FROM server
@@ -108,7 +108,7 @@ BEGIN ATOMIC
           FROM outbox.backfill_task AS t
          WHERE t.state = 'failed'
         UNION ALL
-        SELECT 'degraded', 'events wait for a destination: CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox'
+        SELECT 'degraded', 'events wait for a destination: ' || outbox_internal.how_to_make_destination()
          WHERE NOT EXISTS (SELECT FROM outbox.destination) AND EXISTS (SELECT FROM outbox.event)
         UNION ALL
         SELECT 'degraded',
@@ -117,7 +117,7 @@ BEGIN ATOMIC
                                   FROM outbox.segment AS s, unnest(s.held_by) AS name),
                                'open transactions, or outbox.retention'))
           FROM (SELECT sum(s.size)::bigint AS size FROM outbox.segment AS s) AS log
-         WHERE log.size > pg_size_bytes(nullif(current_setting('outbox.max_log_size', true), '0'))
+         WHERE log.size > pg_size_bytes(nullif(outbox_internal.setting('max_log_size'), '0'))
     )
     SELECT CASE
              WHEN pg_is_in_recovery() THEN 'ok'  -- the primary delivers

@@ -31,15 +31,6 @@ COMMENT ON COLUMN outbox.operation.to_position IS 'position of a seek; events ab
 COMMENT ON COLUMN outbox.operation.events IS 'number of events concerned';
 COMMENT ON COLUMN outbox.operation.selection IS 'arguments that selected the events';
 
-SELECT pg_extension_config_dump('outbox.operation', '');
-SELECT pg_extension_config_dump('outbox.operation_id', '');
-
-CREATE FUNCTION outbox_internal.wake_relays()
-RETURNS void
-LANGUAGE c VOLATILE
-AS 'MODULE_PATHNAME', 'outbox_wake_relays';
-COMMENT ON FUNCTION outbox_internal.wake_relays() IS 'makes relays apply decisions of operators at commit';
-
 -- Locks the destination until the transaction ends, and returns its cursor.
 -- Errors: 42704 there is no such destination; 55P03 it is being set up.
 CREATE FUNCTION outbox_internal.take_control(destination name)
@@ -219,7 +210,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    most_bytes CONSTANT bigint := pg_size_bytes(current_setting('outbox.max_log_size')) / 2;
+    most_bytes CONSTANT bigint := pg_size_bytes(outbox_internal.setting('max_log_size')) / 2;
     oldest     record;
     holder     outbox.cursor;
     moved      bigint;

@@ -2,14 +2,6 @@
 -- the log. SELECT shows the log, with the columns that a publisher would have updated.
 -- docs/existing-outbox.md says what such a view does and what it does not.
 
--- Returns NULL for JSON that jsonb cannot hold, such as {"n": 1e999999}, "\ud800" and "\u0000". An
--- error would hit every reader of the view, whatever event it looks for.
-CREATE FUNCTION outbox.payload_as_jsonb(payload bytea)
-RETURNS jsonb
-LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'outbox_payload_as_jsonb';
-COMMENT ON FUNCTION outbox.payload_as_jsonb(bytea) IS 'a JSON payload, or NULL if jsonb cannot hold it';
-
 -- State of each event over all destinations that select it. Views call functions with the rights of
 -- their readers, so this uses functions of pg_catalog only.
 CREATE VIEW outbox.event_progress AS
@@ -19,11 +11,8 @@ WITH destination AS MATERIALIZED (
            (SELECT array_agg(replace(replace(replace(replace(btrim(topic, E' \t\r\n'), '\', '\\'), '%', '\%'), '_', '\_'),
                                      '*', '%'))
               FROM string_to_table(
-                       coalesce((SELECT o.option_value
-                                   FROM pg_foreign_server AS s, pg_options_to_table(s.srvoptions) AS o
-                                  WHERE s.oid = d.server AND o.option_name = 'topics'),
-                                '*'), ',') AS topic) AS patterns
-      FROM outbox.destination AS d
+                       coalesce(d.topics, '*'), ',') AS topic) AS patterns
+      FROM outbox_internal.destination_topics AS d
       LEFT JOIN outbox.cursor AS c ON c.destination = d.name
 ), unsettled AS (
     SELECT d.position, d.destination, d.attempts, d.next_retry_at, d.lock_token, d.locked_at
@@ -238,14 +227,6 @@ COMMENT ON FUNCTION outbox_internal.topic_expression(text) IS 'a template for to
 -- Views
 -- ---------------------------------------------------------------------------------------------
 
--- Its arguments are the layout, the content type of payloads that are bytes, and the template for
--- topics.
-CREATE FUNCTION outbox.insert_event()
-RETURNS trigger
-LANGUAGE c
-AS 'MODULE_PATHNAME', 'outbox_insert_event';
-COMMENT ON FUNCTION outbox.insert_event() IS 'enqueues an event for a row inserted into a view of the log';
-
 CREATE FUNCTION outbox.refuse_change()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -261,12 +242,6 @@ BEGIN
                      END;
 END $$;
 COMMENT ON FUNCTION outbox.refuse_change() IS 'refuses changes of events, with a hint';
-
-CREATE FUNCTION outbox_internal.is_content_type(text text)
-RETURNS boolean
-LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'outbox_is_content_type';
-COMMENT ON FUNCTION outbox_internal.is_content_type(text) IS 'returns whether a text is a media type, as in outbox.enqueue()';
 
 CREATE FUNCTION outbox_internal.make_outbox_view(schema name, name name, layout text, content_type text, topic text)
 RETURNS regclass

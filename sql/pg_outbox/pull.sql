@@ -55,8 +55,6 @@ COMMENT ON INDEX outbox.batch_token IS 'finds the batch of a lease';
 CREATE INDEX batch_restored ON outbox.batch (destination) WHERE xids IS NULL;
 COMMENT ON INDEX outbox.batch_restored IS 'finds restored batches';
 
-SELECT pg_extension_config_dump('outbox.batch', '');
-
 -- Positions stay valid in a restore, transactions do not: see restore.sql.
 CREATE FUNCTION outbox_internal.adopt_batch()
 RETURNS trigger
@@ -94,52 +92,6 @@ COMMENT ON COLUMN outbox.lease.fetched_by IS 'role, application_name and address
 COMMENT ON COLUMN outbox.lease.fetched_at IS 'when the lease began';
 COMMENT ON COLUMN outbox.lease.locked_until IS 'when the lease ends, and others may fetch the events';
 COMMENT ON COLUMN outbox.lease.events IS 'number of events left under the lease';
-
-CREATE FUNCTION outbox_internal.wake_keeper()
-RETURNS void
-LANGUAGE c VOLATILE
-AS 'MODULE_PATHNAME', 'outbox_wake_keeper';
-COMMENT ON FUNCTION outbox_internal.wake_keeper() IS 'tells the keeper at commit that events were read or settled';
-
--- Stands for outbox.default_destination, which has no server with USAGE: roles with EXECUTE on this
--- function may fetch from it. It is never called.
-CREATE FUNCTION outbox_internal.may_fetch_default()
-RETURNS void
-LANGUAGE sql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT;
-END;
-COMMENT ON FUNCTION outbox_internal.may_fetch_default() IS 'EXECUTE on this is the right to fetch from outbox.default_destination';
-
--- Returns the server of a pull destination, or raises an error if the role may not fetch from it.
-CREATE FUNCTION outbox_internal.check_fetcher(destination name, caller name)
-RETURNS oid
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    server oid;
-BEGIN
-    PERFORM outbox_internal.refuse_restricted();
-    SELECT d.server INTO server FROM outbox.destination AS d WHERE d.name = destination AND d.pull;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'pull destination "%" does not exist', destination
-            USING ERRCODE = 'undefined_object',
-                  HINT = 'CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox OPTIONS (url ''pull:'').';
-    END IF;
-    IF (server = 0 AND has_function_privilege(caller, 'outbox_internal.may_fetch_default()', 'EXECUTE')
-        OR server <> 0 AND has_server_privilege(caller, server, 'USAGE')) IS NOT TRUE THEN
-        RAISE EXCEPTION 'permission denied for destination "%"', destination
-            USING ERRCODE = 'insufficient_privilege',
-                  HINT = CASE server
-                           WHEN 0 THEN format('SELECT outbox.grant_fetch(%L, ''default'');', quote_ident(caller))
-                           ELSE format('GRANT USAGE ON FOREIGN SERVER %I TO %s;', destination, quote_ident(caller))
-                         END;
-    END IF;
-    RETURN server;
-END $$;
-COMMENT ON FUNCTION outbox_internal.check_fetcher(name, name) IS 'refuses a role that may not fetch';
 
 -- ------------------------------------------------------------------------------------------------
 -- Batches from the log
@@ -835,42 +787,3 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.release(uuid) IS
     'gives back events fetched under a token; returns their number';
-
--- ------------------------------------------------------------------------------------------------
--- Change of a pull destination's url
--- ------------------------------------------------------------------------------------------------
-
--- The cursor is ahead of the events in batches. So they move to outbox.delivery, where the relay
--- finds them.
-CREATE FUNCTION outbox_internal.leave_pull()
-RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    left_behind name;
-BEGIN
-    FOR left_behind IN
-        SELECT DISTINCT d.name
-          FROM pg_event_trigger_ddl_commands() AS command
-          JOIN outbox.destination AS d ON d.server = command.objid
-         WHERE command.classid = 'pg_foreign_server'::regclass AND NOT d.pull
-    LOOP
-        -- Locked before batches are looked for, because a fetcher may be making the first ones.
-        PERFORM FROM outbox.cursor AS c WHERE c.destination = left_behind FOR UPDATE;
-        CONTINUE WHEN NOT EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = left_behind);
-        PERFORM outbox_internal.find_restored_batches(left_behind);
-        PERFORM outbox_internal.park_events(left_behind, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = left_behind;
-        DELETE FROM outbox.batch AS b WHERE b.destination = left_behind;
-        UPDATE outbox.delivery AS w SET next_retry_at = clock_timestamp()
-         WHERE w.destination = left_behind AND w.ordering_key = '' AND w.state = 'PENDING' AND w.next_retry_at IS NULL;
-        PERFORM outbox_internal.promote(left_behind, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
-                                              WHERE w.destination = left_behind AND w.state = 'PENDING'));
-    END LOOP;
-END $$;
-COMMENT ON FUNCTION outbox_internal.leave_pull() IS 'hands events that fetchers have not settled to a relay';
-
-CREATE EVENT TRIGGER outbox_leave_pull ON ddl_command_end WHEN tag IN ('ALTER SERVER')
-    EXECUTE FUNCTION outbox_internal.leave_pull();
-ALTER EVENT TRIGGER outbox_leave_pull ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER outbox_leave_pull IS 'hands events that fetchers have not settled to a relay';

@@ -33,9 +33,6 @@ COMMENT ON TABLE outbox.receipt_turn IS 'which half of outbox.receipt is filled'
 COMMENT ON COLUMN outbox.receipt_turn.current IS 'the filled half is receipt_<current>';
 COMMENT ON COLUMN outbox.receipt_turn.since IS 'when it became the filled half';
 
-SELECT pg_extension_config_dump('outbox.receipt_0', '');
-SELECT pg_extension_config_dump('outbox.receipt_1', '');
-
 -- Times are in seconds since 1970.
 CREATE FUNCTION outbox_internal.add_receipts(destination name, event_ids uuid[], positions bigint[], times double precision[], message_ids text[])
 RETURNS void
@@ -60,7 +57,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    retention CONSTANT interval := current_setting('outbox.receipt_retention');
+    retention CONSTANT interval := outbox_internal.setting('receipt_retention');
     turn      outbox.receipt_turn;
 BEGIN
     SELECT * INTO turn FROM outbox.receipt_turn;

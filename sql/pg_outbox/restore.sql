@@ -14,15 +14,6 @@
 -- that come before the cursors, or after a relay has gone on, are delivered to all destinations. A
 -- cursor that comes after events has settled nothing.
 
--- Keeps workers out of this database until the session ends: a partly restored log must not be
--- read, because its events are out of order. It also makes a parallel restore load one table at a
--- time, because events are numbered by the cursors that exist.
-CREATE FUNCTION outbox_internal.begin_restore()
-RETURNS void
-LANGUAGE c VOLATILE STRICT
-AS 'MODULE_PATHNAME', 'outbox_begin_restore';
-COMMENT ON FUNCTION outbox_internal.begin_restore() IS 'makes the workers of the database leave until this session ends';
-
 -- Returns the highest of these numbers.
 CREATE FUNCTION outbox_internal.last_restored_xid()
 RETURNS xid8
@@ -97,8 +88,7 @@ BEGIN
         DELETE FROM outbox.cursor AS c WHERE c.destination = NEW.destination RETURNING c.lease
     )
     SELECT greatest(NEW.lease, max(r.lease)) + 1 INTO NEW.lease FROM replaced AS r;
-    NEW.server := coalesce((SELECT s.oid FROM pg_foreign_server AS s
-                             WHERE s.srvname = NEW.destination AND outbox_internal.is_destination(s.oid)), 0);
+    NEW.server := coalesce((SELECT d.server FROM outbox.destination AS d WHERE d.name = NEW.destination), 0);
     NEW.system_identifier := this_system;
     NEW.inserted_by := pg_current_xact_id();
 

@@ -55,37 +55,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.revoke_produce(regrole) IS 'revokes the right to enqueue events';
 
--- Lets a role fetch from foreign servers on which it has USAGE. With the destination 'default' also
--- from outbox.default_destination, if that is a pull destination. Errors: 22023 another
--- destination, which needs GRANT USAGE.
-CREATE FUNCTION outbox.grant_fetch(role regrole, destination name DEFAULT NULL)
-RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF destination <> 'default' THEN
-        RAISE EXCEPTION 'the right to fetch from destination "%" is granted on its foreign server', destination
-            USING ERRCODE = 'invalid_parameter_value',
-                  HINT = format('GRANT USAGE ON FOREIGN SERVER %I TO %s;', destination, role);
-    END IF;
-    PERFORM outbox_internal.grant_right(role, 'fetch');
-    IF destination = 'default' THEN
-        PERFORM outbox_internal.grant_right(role, 'fetch default');
-    END IF;
-END $$;
-COMMENT ON FUNCTION outbox.grant_fetch(regrole, name) IS 'lets a role fetch from pull destinations that it has USAGE on';
-
-CREATE FUNCTION outbox.revoke_fetch(role regrole)
-RETURNS void
-LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT outbox_internal.revoke_right(role, 'fetch');
-    SELECT outbox_internal.revoke_right(role, 'fetch default');
-END;
-COMMENT ON FUNCTION outbox.revoke_fetch(regrole) IS 'revokes the right to fetch from pull destinations';
-
 CREATE FUNCTION outbox.grant_operate(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER

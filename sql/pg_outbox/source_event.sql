@@ -43,7 +43,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     at_once   CONSTANT integer  := 10000;
-    retention CONSTANT interval := current_setting('outbox.source_event_retention');
+    retention CONSTANT interval := outbox_internal.setting('source_event_retention');
     forgotten bigint;
 BEGIN
     DELETE FROM outbox.source_event

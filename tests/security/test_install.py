@@ -11,7 +11,8 @@ from database import Database, NewDatabase
 
 from .attacker import NewRole
 
-GUARD = Path(__file__).parents[2] / "sql/pg_outbox/guard.sql"
+SCRIPTS = Path(__file__).parents[2] / "sql/pg_outbox"
+GUARD = SCRIPTS / "native/guard.sql"
 
 # Grants of grants.sql to PUBLIC: triggers, and functions that views of the log call.
 FOR_PUBLIC = {"outbox.capture_row()", "outbox.capture_truncate()", "outbox.payload_as_jsonb(bytea)"}
@@ -105,12 +106,12 @@ def test_an_update_looks_at_the_schema_as_well(empty: Database, squatter: str) -
         with pytest.raises(psycopg.Error, match=f"schema {schema} has objects that do not belong to pg_outbox"):
             empty.execute(guard)
         empty.execute(f"DROP FUNCTION {schema}.later()")
-    rules = (GUARD.parents[1] / "CMakeLists.txt").read_text()
+    rules = (SCRIPTS.parent / "CMakeLists.txt").read_text()
     assert '"-D FILES=${guard};${upgrade}"' in rules
 
 
 def test_nobody_but_a_superuser_installs_it(empty: Database, squatter: str) -> None:
-    control = (GUARD.parent / "pg_outbox.control.in").read_text().splitlines()
+    control = (SCRIPTS / "pg_outbox.control.in").read_text().splitlines()
     assert {"superuser = true", "trusted = false", "relocatable = false", "schema = outbox"} <= set(control)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         as_squatter(empty, squatter, "CREATE EXTENSION pg_outbox")
@@ -119,7 +120,7 @@ def test_nobody_but_a_superuser_installs_it(empty: Database, squatter: str) -> N
 def test_names_in_the_script_are_looked_up_in_pg_catalog(empty: Database) -> None:
     """S5: nothing between the beginning and the end of the script sets another path."""
     empty.create_extension()
-    files = sorted(GUARD.parent.glob("*.sql"))
+    files = sorted([*SCRIPTS.glob("*.sql"), *SCRIPTS.glob("native/*.sql")])
     statements = [
         line
         for file in files
@@ -127,7 +128,7 @@ def test_names_in_the_script_are_looked_up_in_pg_catalog(empty: Database) -> Non
         if "search_path" in line.lower() and line.lower().startswith(("set local", "set session", "select", "reset"))
     ]
     assert statements == ["SET LOCAL search_path = pg_catalog, pg_temp;"]
-    cmake = (GUARD.parents[1] / "CMakeLists.txt").read_text()
+    cmake = (SCRIPTS.parent / "CMakeLists.txt").read_text()
     assert cmake.index("guard.sql\n") < cmake.index("schema.sql\n")
 
 

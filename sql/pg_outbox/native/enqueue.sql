@@ -51,26 +51,6 @@ AS 'MODULE_PATHNAME', 'outbox_enqueue_bytes';
 COMMENT ON FUNCTION outbox.enqueue(text, text, text, bytea, text, bigint, text, text, jsonb, integer, uuid, uuid, timestamptz) IS
     'commits an event with a payload of any media type together with the current transaction';
 
--- One event of a batch, with the arguments above: either a payload, or data with its content_type.
--- extension/produce/enqueue.cpp names the attributes in this order.
-CREATE TYPE outbox.new_event AS (
-    aggregate_type  text,
-    aggregate_id    text,
-    event_type      text,
-    payload         jsonb,
-    version         bigint,
-    topic           text,
-    ordering_key    text,
-    headers         jsonb,
-    schema_version  integer,
-    event_id        uuid,
-    source_event_id uuid,
-    occurred_at     timestamptz,
-    content_type    text,
-    data            bytea
-);
-COMMENT ON TYPE outbox.new_event IS 'an event to enqueue; jsonb_populate_record() makes one from JSON';
-
 -- Enqueues many events at once, which costs less per event. They get positions in the order of the
 -- array. Returns their ids in the same order. From a set: outbox.enqueue(ARRAY(SELECT
 -- ROW(...)::outbox.new_event ...)).

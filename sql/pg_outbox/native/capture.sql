@@ -1,0 +1,57 @@
+-- Parts of captures that are C++ (extension/capture/).
+
+CREATE FUNCTION outbox_internal.save_captured(captured outbox.captured)
+RETURNS void
+LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'outbox_save_captured';
+COMMENT ON FUNCTION outbox_internal.save_captured(outbox.captured) IS 'records that a table is captured, on behalf of its owner';
+
+CREATE FUNCTION outbox_internal.forget_captured("table" regclass)
+RETURNS void
+LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'outbox_forget_captured';
+COMMENT ON FUNCTION outbox_internal.forget_captured(regclass) IS 'records that a table is not captured, on behalf of its owner';
+
+CREATE FUNCTION outbox_internal.check_captured("table" regclass)
+RETURNS void
+LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'outbox_check_captured';
+COMMENT ON FUNCTION outbox_internal.check_captured(regclass) IS 'refuses a capture that does not fit the table';
+
+CREATE FUNCTION outbox.capture_row()
+RETURNS trigger
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'outbox_capture_row';
+COMMENT ON FUNCTION outbox.capture_row() IS 'writes an event of a changed row';
+
+CREATE FUNCTION outbox.capture_truncate()
+RETURNS trigger
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'outbox_capture_truncate';
+COMMENT ON FUNCTION outbox.capture_truncate() IS 'writes an event of TRUNCATE, or refuses it';
+
+-- Triggers fire in the order of their names. These come first, because changes by other triggers
+-- must come later in the log.
+CREATE FUNCTION outbox_internal.add_capture_triggers(member regclass, condition text, on_truncate text)
+RETURNS void
+LANGUAGE c VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'outbox_add_capture_triggers';
+COMMENT ON FUNCTION outbox_internal.add_capture_triggers(regclass, text, text) IS 'gives a table the triggers that capture it';
+
+CREATE FUNCTION outbox_internal.set_capture_fire(member regclass, fire text)
+RETURNS void
+LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'outbox_set_capture_fire';
+COMMENT ON FUNCTION outbox_internal.set_capture_fire(regclass, text) IS 'sets when the triggers that capture a table fire';
+
+CREATE FUNCTION outbox_internal.drop_capture_triggers(member regclass)
+RETURNS void
+LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'outbox_drop_capture_triggers';
+COMMENT ON FUNCTION outbox_internal.drop_capture_triggers(regclass) IS 'drops the triggers that capture a table';
