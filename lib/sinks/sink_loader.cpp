@@ -10,16 +10,27 @@ namespace outbox {
 static Error not_loaded(const std::string& path) {
     const char* why = dlerror();
     return {ErrorKind::unavailable, "could not load " + path, why != nullptr ? why : "",
-            "Install the module of this sink beside pg_outbox.so."};
+            "Install the module of this sink there."};
 }
 
 static Error of_another_build(const std::string& path) {
     return {ErrorKind::unavailable, path + " is not of the same build as the library in memory",
-            "The library has been replaced since the server was started.", "Restart the server."};
+            "The library has been replaced since the process was started.",
+            "Restart the server or outbox-relay."};
 }
 
-// Modules are in the same directory as the shared object that contains this code.
+static std::string& directory() {
+    static std::string directory;
+    return directory;
+}
+
+void load_modules_from(std::string modules) {
+    directory() = std::move(modules);
+}
+
 static std::string path_of(std::string_view module) {
+    if (!directory().empty())
+        return directory() + std::string(module);
     Dl_info self{};
     dladdr(reinterpret_cast<void*>(&path_of), &self);
     std::string path = self.dli_fname != nullptr ? self.dli_fname : "";

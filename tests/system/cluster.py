@@ -159,8 +159,12 @@ class Installation:
         # This server looks only in its own directories: the extension must be installed there.
         return {"shared_preload_libraries": "$libdir/pg_outbox"}
 
+    def module(self, name: str) -> Path:
+        """Returns the file that the server loads. outbox-relay has its own copies of modules."""
+        return Path(f"{self.stage}{self.ask('--pkglibdir')}", f"{name}.so")
+
     def has_module(self, name: str) -> bool:
-        return any(self.stage.rglob(f"{name}.so"))
+        return self.module(name).exists()
 
     def has_extension(self, name: str) -> bool:
         return any(self.stage.rglob(f"{name}.control"))

@@ -235,7 +235,7 @@ def test_a_destination_that_is_not_committed(database: Database) -> None:
 
 def test_a_module_that_is_missing(database: Database, installation: Installation, http: None) -> None:
     database.add_destination("d", "http://127.0.0.1:1/")
-    (module,) = installation.stage.rglob("pg_outbox_http.so")
+    module = installation.module("pg_outbox_http")
     hidden = module.rename(module.with_suffix(".away"))
     try:
         error = check_failure(database, "module")

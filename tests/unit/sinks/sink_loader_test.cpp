@@ -24,11 +24,11 @@ TEST(SinkLoader, AModuleOfAnotherBuildIsNotEntered) {
     ASSERT_FALSE(sink);
     EXPECT_EQ(sink.error().kind, ErrorKind::unavailable);
     EXPECT_THAT(sink.error().message, HasSubstr("pg_outbox_http.so is not of the same build"));
-    EXPECT_EQ(sink.error().hint, "Restart the server.");
+    EXPECT_EQ(sink.error().hint, "Restart the server or outbox-relay.");
 
     const auto check = create_check({destination.value(), clock, {}});
     ASSERT_FALSE(check);
-    EXPECT_EQ(check.error().hint, "Restart the server.");
+    EXPECT_EQ(check.error().hint, "Restart the server or outbox-relay.");
 }
 
 }  // namespace
