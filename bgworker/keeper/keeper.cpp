@@ -70,15 +70,19 @@ static bool is_fetched(const char* url) {
     return sink != nullptr && sink->is_fetched();
 }
 
-static bool is_pull(Oid server) {
+// Whether its events are delivered from here. outbox-relay serves those with the option
+// relay 'external'.
+static bool has_relay(Oid server) {
     const ForeignServer* destination = GetForeignServerExtended(server, FSV_MISSING_OK);
     ListCell* cell;
     foreach (cell, destination != nullptr ? destination->options : NIL) {
         DefElem* option = lfirst_node(DefElem, cell);
-        if (strcmp(option->defname, "url") == 0)
-            return is_fetched(defGetString(option));
+        if (strcmp(option->defname, "url") == 0 && is_fetched(defGetString(option)))
+            return false;
+        if (strcmp(option->defname, "relay") == 0 && strcmp(defGetString(option), "external") == 0)
+            return false;
     }
-    return false;
+    return true;
 }
 
 static void want_relays() {
@@ -91,7 +95,7 @@ static void want_relays() {
         if (server->srvfdw != wrapper)
             continue;
         any = true;
-        if (!is_pull(server->oid))
+        if (has_relay(server->oid))
             want(WorkerKind::relay, server->oid, InvalidOid, NameStr(server->srvname),
                  server->srvowner);
     }

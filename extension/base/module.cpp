@@ -8,6 +8,7 @@
 #include "extension/base/pg.hpp"
 #include "extension/base/settings.hpp"
 #include "extension/base/shared_state.hpp"
+#include "extension/base/wake_outside.hpp"
 #include "extension/base/wakeup.hpp"
 
 extern "C" {
@@ -48,6 +49,7 @@ extern "C" PGDLLEXPORT void _PG_init(void) {
 
     request_shared_state();
     register_transaction_callback();
+    register_wake_outside();
     install_hooks();
     register_launcher();
 }

@@ -92,6 +92,17 @@ inline uint32 wait_event([[maybe_unused]] const char* name) {
 #endif
 }
 
+// Returns false if the lock is not free, or the lock table is full. 18 can log
+// a failure.
+inline bool try_lock(const LOCKTAG& tag, LOCKMODE mode) {
+#if PG_VERSION_NUM >= 180000
+    return LockAcquireExtended(&tag, mode, false, true, false, nullptr, false) !=
+           LOCKACQUIRE_NOT_AVAIL;
+#else
+    return LockAcquireExtended(&tag, mode, false, true, false, nullptr) != LOCKACQUIRE_NOT_AVAIL;
+#endif
+}
+
 // Name by which a background worker finds this module. Version 18 looks for modules outside the
 // library directory only if the name has no directory (commit 4f7f7b037585). Debian's patch for
 // earlier versions needs the directory.

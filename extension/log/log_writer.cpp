@@ -1,6 +1,7 @@
 #include "extension/log/log_writer.hpp"
 
 #include "extension/base/shared_state.hpp"
+#include "extension/base/wake_outside.hpp"
 #include "extension/base/wakeup.hpp"
 
 namespace outbox {
@@ -141,6 +142,7 @@ void close_log(LogWriter& writer) {
     }
     table_close(writer.segment, NoLock);
     wake_at_commit(WakeRelays);
+    wake_outside_at_commit();
 }
 
 }  // namespace outbox

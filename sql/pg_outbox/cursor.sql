@@ -26,7 +26,9 @@ CREATE TABLE outbox.cursor (
     dumped_upto       pg_snapshot,
     lanes             integer,
     first_batch       bigint,
-    next_batch        bigint
+    next_batch        bigint,
+    relay             uuid,
+    relay_locks       boolean     NOT NULL DEFAULT false
 );
 COMMENT ON TABLE outbox.cursor IS 'cursors of destinations: which events they have settled';
 COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server, or default for outbox.default_destination';
@@ -48,3 +50,5 @@ COMMENT ON COLUMN outbox.cursor.lanes IS 'number of lanes of a pull destination 
 -- old snapshot keeps.
 COMMENT ON COLUMN outbox.cursor.first_batch IS 'lower bound of the batch numbers of a pull destination';
 COMMENT ON COLUMN outbox.cursor.next_batch IS 'number of the next batch of a pull destination';
+COMMENT ON COLUMN outbox.cursor.relay IS 'relay outside the server that serves it, see outbox.relay; null if none does';
+COMMENT ON COLUMN outbox.cursor.relay_locks IS 'whether the session of that relay holds the advisory lock of the destination';

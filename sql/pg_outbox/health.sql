@@ -23,6 +23,12 @@ BEGIN ATOMIC
                                  s.destination, current_setting('max_worker_processes'))
           FROM status AS s, server
          WHERE s.state = 'stopped' AND server.preloaded
+           AND NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = s.destination AND d.external)
+        UNION ALL
+        SELECT 'failing', format('destination "%s" is served by no outbox-relay; start one, or see its log', d.name)
+          FROM status AS s
+          JOIN outbox.destination AS d ON d.name = s.destination AND d.external
+         WHERE s.state = 'stopped'
         UNION ALL
         SELECT 'failing', format('%s "%s" is held back until %s: it has crashed %s times in a row, and the server with it; see the server log or a core dump; a restart of the server starts it at once',
                                  a.kind, a.name, a.next_try::timestamptz(0), a.crashes)

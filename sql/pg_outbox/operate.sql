@@ -51,6 +51,7 @@ BEGIN
             USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
     END IF;
     PERFORM outbox_internal.wake_relays();
+    PERFORM outbox_internal.tell_relays();
     RETURN cursor;
 END $$;
 COMMENT ON FUNCTION outbox_internal.take_control(name) IS 'locks a destination for an operator';
@@ -195,6 +196,7 @@ BEGIN
     INSERT INTO outbox.operation (requested_by, destination, action, from_position)
     VALUES (current_user, holder.destination, 'detach', holder.position);
     PERFORM outbox_internal.wake_relays();
+    PERFORM outbox_internal.tell_relays();
 END $$;
 COMMENT ON FUNCTION outbox_internal.detach(outbox.cursor) IS 'detaches a destination from the log';
 
@@ -246,6 +248,7 @@ BEGIN
             INSERT INTO outbox.operation (requested_by, destination, action, events)
             VALUES (current_user, holder.destination, 'set aside', moved);
             PERFORM outbox_internal.wake_relays();
+            PERFORM outbox_internal.tell_relays();
         END IF;
     END LOOP;
     RETURN NULL;

@@ -91,6 +91,8 @@ BEGIN
     NEW.server := coalesce((SELECT d.server FROM outbox.destination AS d WHERE d.name = NEW.destination), 0);
     NEW.system_identifier := this_system;
     NEW.inserted_by := pg_current_xact_id();
+    NEW.relay := NULL;
+    NEW.relay_locks := false;
 
     -- Events that were numbered without this cursor do not show what it had settled, and numbers in
     -- use must not change.

@@ -117,3 +117,23 @@ BEGIN ATOMIC
     SELECT outbox_internal.forget_topics(role, 'capture');
 END;
 COMMENT ON FUNCTION outbox.revoke_capture(regrole) IS 'revokes the right to capture tables';
+
+-- Lets a role run outbox-relay: it reads all events, and the options and credentials of destinations
+-- whose relay is outside the server.
+CREATE FUNCTION outbox.grant_relay(role regrole)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox_internal.grant_right(role, 'relay');
+END;
+COMMENT ON FUNCTION outbox.grant_relay(regrole) IS 'lets a role deliver events from outside the server, with outbox-relay';
+
+CREATE FUNCTION outbox.revoke_relay(role regrole)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox_internal.revoke_right(role, 'relay');
+END;
+COMMENT ON FUNCTION outbox.revoke_relay(regrole) IS 'revokes the right to deliver events from outside the server';

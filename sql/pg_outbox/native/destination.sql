@@ -1,11 +1,12 @@
 -- Destinations are the servers of the wrapper; without any, outbox.default_destination.
 CREATE VIEW outbox.destination AS
-SELECT s.oid AS server, s.srvname AS name, coalesce('url=pull:' = ANY (s.srvoptions), false) AS pull
+SELECT s.oid AS server, s.srvname AS name, coalesce('url=pull:' = ANY (s.srvoptions), false) AS pull,
+       coalesce('relay=external' = ANY (s.srvoptions), false) AS external
   FROM pg_catalog.pg_foreign_server AS s
   JOIN pg_catalog.pg_foreign_data_wrapper AS f ON f.oid = s.srvfdw
  WHERE f.fdwname = 'pg_outbox'
 UNION ALL
-SELECT 0, 'default', pg_catalog.current_setting('outbox.default_destination', true) = 'pull:'
+SELECT 0, 'default', pg_catalog.current_setting('outbox.default_destination', true) = 'pull:', false
  WHERE pg_catalog.current_setting('outbox.default_destination', true) <> ''
    AND NOT EXISTS (SELECT
                      FROM pg_catalog.pg_foreign_server AS s
@@ -15,6 +16,7 @@ COMMENT ON VIEW outbox.destination IS 'destinations of events';
 COMMENT ON COLUMN outbox.destination.server IS 'OID of the foreign server; 0 for outbox.default_destination';
 COMMENT ON COLUMN outbox.destination.name IS 'name of the foreign server, or default for outbox.default_destination';
 COMMENT ON COLUMN outbox.destination.pull IS 'true if it has no relay, and events are taken with outbox.fetch()';
+COMMENT ON COLUMN outbox.destination.external IS 'true if its relay is a program outside the server: outbox-relay';
 
 -- The option `topics` of each destination, for views that call no function of pg_outbox.
 CREATE VIEW outbox_internal.destination_topics AS

@@ -1,0 +1,72 @@
+-- What relays outside the server are told by the extension: settings are those of the server,
+-- destinations are foreign servers with the option relay 'external'.
+
+-- Durations are in milliseconds, sizes in kilobytes.
+CREATE FUNCTION outbox_internal.relay_settings()
+RETURNS TABLE (name text, value text)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT substr(s.name, length('outbox.') + 1), s.setting
+      FROM pg_settings AS s
+     WHERE s.name IN ('outbox.allowed_hosts', 'outbox.backoff_max', 'outbox.backoff_min', 'outbox.connect_timeout',
+                      'outbox.cursor_flush_interval', 'outbox.max_in_flight', 'outbox.max_in_flight_size',
+                      'outbox.poll_max', 'outbox.poll_min', 'outbox.receipts', 'outbox.request_timeout')
+    UNION ALL
+    SELECT 'edition', 'native'
+    UNION ALL
+    SELECT 'version', e.extversion FROM pg_extension AS e WHERE e.extname = 'pg_outbox'
+    UNION ALL
+    SELECT 'database', current_database()
+    UNION ALL
+    SELECT 'system_identifier', s.system_identifier::text FROM pg_control_system() AS s
+    UNION ALL
+    SELECT 'notifies', 'on';
+END;
+COMMENT ON FUNCTION outbox_internal.relay_settings() IS 'settings for relays outside the server';
+
+-- Options are texts of the form name=value. `patterns` are the topics as patterns of LIKE.
+CREATE FUNCTION outbox_internal.relay_destinations()
+RETURNS TABLE (
+    number            integer,
+    name              text,
+    owner             text,
+    password_required boolean,
+    may_read_files    boolean,
+    options           text[],
+    mapping_options   text[],
+    patterns          text[])
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT c.number, d.name::text, r.rolname::text, NOT r.rolsuper,
+           pg_has_role(r.oid, 'pg_read_server_files', 'USAGE'), -- true for superusers
+           s.srvoptions,
+           (SELECT m.umoptions FROM pg_user_mapping AS m
+             WHERE m.umserver = s.oid AND m.umuser IN (s.srvowner, 0)
+             ORDER BY m.umuser DESC LIMIT 1),
+           outbox_internal.topic_patterns(outbox_internal.destination_option(d.name, 'topics'))
+      FROM outbox.destination AS d
+      JOIN outbox.cursor AS c ON c.destination = d.name
+      JOIN pg_foreign_server AS s ON s.oid = d.server
+      JOIN pg_roles AS r ON r.oid = s.srvowner
+     WHERE d.external AND NOT d.pull;
+END;
+COMMENT ON FUNCTION outbox_internal.relay_destinations() IS 'destinations for relays outside the server, with their credentials';
+
+-- A new or changed destination is looked at without delay.
+CREATE FUNCTION outbox_internal.follow_destinations()
+RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox_internal.tell_relays();
+END $$;
+COMMENT ON FUNCTION outbox_internal.follow_destinations() IS 'tells relays outside the server of changed destinations';
+
+CREATE EVENT TRIGGER outbox_follow_destinations ON ddl_command_end
+    WHEN tag IN ('CREATE SERVER', 'ALTER SERVER', 'DROP SERVER', 'CREATE USER MAPPING', 'ALTER USER MAPPING', 'DROP USER MAPPING')
+    EXECUTE FUNCTION outbox_internal.follow_destinations();
+ALTER EVENT TRIGGER outbox_follow_destinations ENABLE ALWAYS;
+COMMENT ON EVENT TRIGGER outbox_follow_destinations IS 'tells relays outside the server of changed destinations';

@@ -1,0 +1,760 @@
+-- Relays outside the server: what the program outbox-relay calls. Each call is one statement and one
+-- transaction, so it works through poolers, and nothing is held while the relay uses the network.
+--
+-- A destination is served by the relay that cursor.relay names, as long as the row of that relay in
+-- outbox.relay is valid. A relay renews its row with outbox_internal.relay_beat(). cursor.lease is the
+-- token under which it writes: who takes a destination over increments it, and every function that
+-- writes compares it under the lock of the cursor. So a relay that was replaced settles nothing. The
+-- outcome of such a function is
+--
+--   ok     done
+--   busy   somebody else has the lock, usually an operator; try again
+--   lost   the token has changed, or the destination is gone
+--
+-- A relay with a session of its own also holds the advisory lock (outbox_internal.relay_locks(),
+-- number of the destination) in it. Another relay that gets this lock knows that the session has
+-- ended, and does not wait for the end of the lease.
+--
+-- The advisory lock with the number 0 is the wake lock. A relay that has nothing to do holds it while
+-- it sleeps. Enqueues try to share it (outbox_internal.wake_outside()); one that cannot sends a
+-- notification, and one that can keeps it until its transaction ends. So no relay goes to sleep while
+-- there is a transaction whose events nobody would tell it of.
+
+CREATE TABLE outbox.relay (
+    id           uuid        PRIMARY KEY,
+    name         text        NOT NULL,
+    version      text        NOT NULL,
+    role         name        NOT NULL,
+    direct       boolean     NOT NULL,
+    started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    leased_until timestamptz NOT NULL
+);
+COMMENT ON TABLE outbox.relay IS 'processes of outbox-relay that serve this database';
+COMMENT ON COLUMN outbox.relay.id IS 'random id of the process; see outbox.cursor.relay';
+COMMENT ON COLUMN outbox.relay.name IS 'name that it was given, or host and process id';
+COMMENT ON COLUMN outbox.relay.version IS 'version of the program';
+COMMENT ON COLUMN outbox.relay.role IS 'role that it logged in as';
+COMMENT ON COLUMN outbox.relay.direct IS 'false if a pooler is in between, so that it cannot hold locks of sessions';
+COMMENT ON COLUMN outbox.relay.started_at IS 'when it was first seen';
+COMMENT ON COLUMN outbox.relay.leased_until IS 'until when it may serve destinations, unless it renews the lease';
+
+-- Rows are rewritten often and tell nothing after a crash.
+CREATE UNLOGGED TABLE outbox.relay_status (
+    number           integer     PRIMARY KEY,
+    relay            uuid        NOT NULL,
+    state            text        NOT NULL,
+    state_since      timestamptz NOT NULL,
+    delivered        bigint,
+    failures         bigint,
+    unsettled        bigint,
+    held_keys        bigint,
+    oldest_unsettled timestamptz,
+    settled_position bigint,
+    latency_p50      interval,
+    latency_p99      interval,
+    last_error       text,
+    last_error_at    timestamptz,
+    throttled        bigint,
+    request_limit    double precision,
+    suspects         bigint,
+    lanes_down       bigint,
+    round_trip_p50   interval,
+    round_trip_p99   interval,
+    client_queue     bigint,
+    connects         bigint,
+    disconnects      bigint,
+    reported_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE outbox.relay_status IS 'figures of relays outside the server; columns as in outbox.workers()';
+COMMENT ON COLUMN outbox.relay_status.number IS 'number of the destination';
+COMMENT ON COLUMN outbox.relay_status.relay IS 'process that reported them';
+COMMENT ON COLUMN outbox.relay_status.reported_at IS 'when they were reported';
+
+CREATE FUNCTION outbox_internal.relay_locks()
+RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+BEGIN ATOMIC
+    SELECT 1869968482; -- "outb"; extension/produce/wake_outside.cpp has it again
+END;
+COMMENT ON FUNCTION outbox_internal.relay_locks() IS 'class of the advisory locks of relays outside the server';
+
+-- Tells relays outside the server that an operator, or a change of a destination, wants their
+-- attention.
+CREATE FUNCTION outbox_internal.tell_relays()
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pg_notify('outbox_wake', 'operate')
+     WHERE EXISTS (SELECT FROM outbox.relay AS r WHERE r.leased_until > clock_timestamp() AND r.direct);
+END;
+COMMENT ON FUNCTION outbox_internal.tell_relays() IS 'makes relays outside the server apply decisions of operators at commit';
+
+-- ------------------------------------------------------------------------------------------------
+-- Leases
+-- ------------------------------------------------------------------------------------------------
+
+-- Whether nobody serves the destination: its relay is gone, or has not renewed its lease. That of a
+-- relay inside the server is none of ours.
+CREATE FUNCTION outbox_internal.is_free(cursor outbox.cursor)
+RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT NOT EXISTS (SELECT FROM outbox.relay AS r WHERE r.id = cursor.relay AND r.leased_until > clock_timestamp())
+        OR cursor.relay_locks
+           AND NOT EXISTS (SELECT FROM pg_locks AS l
+                            WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted
+                              AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+                              AND l.classid::bigint = outbox_internal.relay_locks() AND l.objid::bigint = cursor.number);
+END;
+COMMENT ON FUNCTION outbox_internal.is_free(outbox.cursor) IS 'returns whether a destination has no relay outside the server';
+
+-- Renews the lease of a relay, and tells it what it has to know:
+--
+--   configuration  changes when settings or destinations may have changed
+--   resting        the wake lock is held, by this session or by another relay that sleeps
+--   holds_lock     by this session
+--   free           numbers of destinations that nobody serves
+--   lost           those of `held` whose token has changed
+--   work           those of `idle` that have events after their frontier, or retries that are due
+--   paused         those of `held` that an operator has paused
+--
+-- `rest` asks for the wake lock; it must be false for a relay that holds it.
+CREATE FUNCTION outbox_internal.relay_beat(
+    id        uuid,
+    name      text,
+    version   text,
+    lease     interval,
+    direct    boolean,
+    held      integer[],
+    leases    bigint[],
+    idle      integer[],
+    frontiers text[],
+    rest      boolean,
+    OUT configuration text,
+    OUT resting       boolean,
+    OUT holds_lock    boolean,
+    OUT free          integer[],
+    OUT lost          integer[],
+    OUT work          integer[],
+    OUT paused        integer[])
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $$
+BEGIN
+    INSERT INTO outbox.relay AS r (id, name, version, role, direct, leased_until)
+    VALUES (relay_beat.id, relay_beat.name, relay_beat.version, session_user, relay_beat.direct, clock_timestamp() + lease)
+        ON CONFLICT ON CONSTRAINT relay_pkey DO UPDATE
+       SET leased_until = excluded.leased_until, direct = excluded.direct;
+    holds_lock := rest AND pg_try_advisory_lock(outbox_internal.relay_locks(), 0);
+    resting := holds_lock OR rest AND EXISTS (
+        SELECT FROM pg_locks AS l
+         WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted AND l.mode = 'ExclusiveLock'
+           AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+           AND l.classid::bigint = outbox_internal.relay_locks() AND l.objid = 0);
+    -- Statements from here on see what had committed when the lock was taken.
+    SELECT md5(coalesce((SELECT string_agg(d::text, E'\n' ORDER BY d.number) FROM outbox_internal.relay_destinations() AS d), '')
+               || coalesce((SELECT string_agg(s::text, E'\n' ORDER BY s.name) FROM outbox_internal.relay_settings() AS s), ''))
+      INTO configuration;
+    SELECT array_agg(c.number) FILTER (WHERE c.relay IS DISTINCT FROM relay_beat.id AND outbox_internal.is_free(c)),
+           array_agg(c.number) FILTER (WHERE c.paused AND c.number = ANY (held))
+      INTO free, paused
+      FROM outbox.cursor AS c
+      JOIN outbox.destination AS d ON d.name = c.destination AND d.external;
+    SELECT array_agg(h.number) INTO lost
+      FROM unnest(held, leases) AS h(number, lease)
+     WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c
+                        WHERE c.number = h.number AND c.lease = h.lease AND c.relay = relay_beat.id);
+    SELECT array_agg(i.number) INTO work
+      FROM unnest(idle, frontiers) AS i(number, frontier)
+     WHERE EXISTS (SELECT FROM outbox_internal.window_events(i.frontier::pg_snapshot, pg_current_snapshot()))
+        OR EXISTS (SELECT FROM outbox.cursor AS c
+                     JOIN outbox.delivery AS e ON e.destination = c.destination
+                    WHERE c.number = i.number AND e.next_retry_at <= clock_timestamp() AND e.lock_token IS NULL);
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_beat(uuid, text, text, interval, boolean, integer[], bigint[], integer[], text[], boolean) IS
+    'renews the lease of a relay outside the server';
+
+-- The row of a destination, locked, if the token is ours.
+CREATE FUNCTION outbox_internal.relay_lock(number integer, lease bigint, OUT outcome text, OUT destination name)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    SELECT 'ok', c.destination INTO outcome, destination
+      FROM outbox.cursor AS c WHERE c.number = relay_lock.number AND c.lease = relay_lock.lease
+       FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        outcome := CASE WHEN EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = relay_lock.number AND c.lease = relay_lock.lease)
+                        THEN 'busy' ELSE 'lost' END;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_lock(integer, bigint) IS 'locks a destination for the relay that has its token';
+
+-- Takes a destination that is free, or that this relay serves already under an older token. The
+-- token is NULL if it is not free.
+CREATE FUNCTION outbox_internal.relay_take(
+    id     uuid,
+    number integer,
+    direct boolean,
+    OUT lease           bigint,
+    OUT done            text,
+    OUT upto            text,
+    OUT "position"      bigint,
+    OUT foreign_cluster boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    c      outbox.cursor;
+    locked boolean := false;
+    ours   boolean;
+BEGIN
+    SELECT * INTO c FROM outbox.cursor AS c WHERE c.number = relay_take.number FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND OR NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = c.destination AND d.external)
+       OR NOT EXISTS (SELECT FROM outbox.relay AS r WHERE r.id = relay_take.id AND r.leased_until > clock_timestamp()) THEN
+        RETURN;
+    END IF;
+    ours := c.relay IS NOT DISTINCT FROM id;
+    IF NOT ours AND NOT outbox_internal.is_free(c) THEN
+        RETURN;
+    END IF;
+    IF direct AND NOT (ours AND c.relay_locks) THEN
+        locked := pg_try_advisory_lock(outbox_internal.relay_locks(), number);
+    END IF;
+    UPDATE outbox.cursor AS u
+       SET lease = u.lease + 1, relay = relay_take.id, relay_locks = locked OR ours AND u.relay_locks,
+           server = (SELECT d.server FROM outbox.destination AS d WHERE d.name = u.destination)
+     WHERE u.number = relay_take.number
+    RETURNING u.lease, u.done::text, u.upto::text, u.position,
+              u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s)
+         INTO lease, done, upto, "position", foreign_cluster;
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_take(uuid, integer, boolean) IS 'makes a relay outside the server the one of a destination';
+
+-- What a relay must know before it reads: positions of events in outbox.delivery that the cursor has
+-- not passed (all of them if `done` is NULL), keys that are held, and whether it is paused.
+CREATE FUNCTION outbox_internal.relay_begin(
+    number integer,
+    lease  bigint,
+    done   text,
+    OUT outcome   text,
+    OUT recorded  bigint[],
+    OUT held_keys text[],
+    OUT paused    boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $$
+DECLARE
+    target name;
+BEGIN
+    SELECT l.outcome, l.destination INTO outcome, target FROM outbox_internal.relay_lock(number, lease) AS l;
+    IF outcome <> 'ok' THEN
+        RETURN;
+    END IF;
+    PERFORM outbox_internal.unlock_all(target);
+    SELECT array_agg(d.position ORDER BY d.position) INTO recorded
+      FROM outbox.delivery AS d
+     WHERE d.destination = target AND (done IS NULL OR NOT pg_visible_in_snapshot(d.xid, done::pg_snapshot));
+    held_keys := ARRAY(SELECT outbox_internal.held_keys(target, 100000));
+    SELECT c.paused INTO paused FROM outbox.cursor AS c WHERE c.number = relay_begin.number;
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_begin(integer, bigint, text) IS 'what a relay outside the server must know when it starts';
+
+CREATE FUNCTION outbox_internal.relay_follow(
+    number integer,
+    lease  bigint,
+    OUT outcome   text,
+    OUT held_keys text[],
+    OUT paused    boolean)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $$
+DECLARE
+    target name;
+BEGIN
+    SELECT c.destination, c.paused INTO target, paused
+      FROM outbox.cursor AS c WHERE c.number = relay_follow.number AND c.lease = relay_follow.lease;
+    outcome := CASE WHEN FOUND THEN 'ok' ELSE 'lost' END;
+    held_keys := ARRAY(SELECT outbox_internal.held_keys(target, 100000));
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_follow(integer, bigint) IS 'decisions of operators, for a relay outside the server';
+
+-- Gives up all destinations of a relay that ends, so that others need not wait.
+CREATE FUNCTION outbox_internal.relay_leave(id uuid)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE outbox.cursor AS c SET relay = NULL, relay_locks = false WHERE c.relay = $1;
+    DELETE FROM outbox.relay_status AS s WHERE s.relay = $1;
+    -- And rows of relays that ended without a word.
+    DELETE FROM outbox.relay AS r WHERE r.id = $1 OR r.leased_until < clock_timestamp() - interval '1 day';
+    SELECT outbox_internal.tell_relays();
+END;
+COMMENT ON FUNCTION outbox_internal.relay_leave(uuid) IS 'gives up the destinations of a relay outside the server';
+
+-- ------------------------------------------------------------------------------------------------
+-- Reading
+-- ------------------------------------------------------------------------------------------------
+
+-- No event may leave before its transaction is on disk. With synchronous_commit = off it may be
+-- visible before. Somebody's commit or the WAL writer flushes it soon; otherwise our own commit does.
+CREATE FUNCTION outbox_internal.flush_commits()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    seen CONSTANT pg_lsn := pg_current_wal_insert_lsn();
+BEGIN
+    -- Behind the header of a page the position is that of no record.
+    FOR attempt IN 1..2 LOOP
+        IF pg_current_wal_flush_lsn() >= seen - 40 THEN
+            RETURN;
+        END IF;
+        PERFORM pg_sleep(0.001);
+    END LOOP;
+    PERFORM set_config('synchronous_commit', 'local', true);
+    PERFORM pg_logical_emit_message(true, 'pg_outbox', ''); -- a commit that writes nothing flushes nothing
+END $$;
+COMMENT ON FUNCTION outbox_internal.flush_commits() IS 'makes sure that what is visible will be on disk when the transaction has committed';
+
+-- Looks for the window from a snapshot to now: see window.sql. The first row has only the first
+-- columns:
+--
+--   window_end     end of the window
+--   found          number of its events, of all destinations, at most max_events + 1
+--   last_position  highest position of these
+--
+-- If `found` is at most max_events, the events that the destination selects follow, in order of
+-- position. Otherwise relay_entries() tells where they are. Events that are in outbox.delivery are
+-- not left out.
+CREATE FUNCTION outbox_internal.relay_look(
+    number           integer,
+    patterns         text[],
+    from_snapshot    text,
+    settled          text,
+    settled_position bigint,
+    max_events       integer)
+RETURNS TABLE (
+    window_end      text,
+    found           bigint,
+    last_position   bigint,
+    "position"      bigint,
+    xid             xid8,
+    occurred_at     timestamptz,
+    event_id        uuid,
+    version         bigint,
+    schema_version  integer,
+    source_event_id uuid,
+    topic           text,
+    aggregate_type  text,
+    aggregate_id    text,
+    event_type      text,
+    ordering_key    text,
+    content_type    text,
+    headers         jsonb,
+    payload         bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    since    CONSTANT pg_snapshot := from_snapshot;
+    before   CONSTANT pg_snapshot := coalesce(settled, '1:1:');
+    at_most  CONSTANT integer := max_events + 1;
+    returned bigint;
+BEGIN
+    RETURN QUERY
+    WITH event AS MATERIALIZED (
+        SELECT e.position, e.xid, e.occurred_at, e.event_id, e.version, e.schema_version, e.source_event_id, e.topic,
+               e.aggregate_type, e.aggregate_id, e.event_type, e.ordering_key, e.content_type, e.headers, e.payload,
+               e.topic LIKE ANY (patterns) AND (e.only_to IS NULL OR e.only_to = $1) AS selected
+          FROM outbox_internal.window_events(since, pg_current_snapshot(), settled => before, settled_position => $5) AS e
+         LIMIT at_most
+    ), size AS MATERIALIZED (
+        SELECT count(*) AS found, max(e.position) AS last_position FROM event AS e
+    )
+    SELECT pg_current_snapshot()::text, s.found, s.last_position,
+           NULL::bigint, NULL::xid8, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,
+           NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::bytea
+      FROM size AS s
+    UNION ALL
+    (SELECT NULL, NULL, NULL, e.position, e.xid, e.occurred_at, e.event_id, e.version, e.schema_version, e.source_event_id,
+            e.topic, e.aggregate_type, e.aggregate_id, e.event_type, e.ordering_key, e.content_type, e.headers, e.payload
+       FROM event AS e
+      WHERE e.selected AND (SELECT s.found FROM size AS s) < at_most
+      ORDER BY e.position);
+    GET DIAGNOSTICS returned = ROW_COUNT;
+    IF returned > 1 THEN
+        PERFORM outbox_internal.flush_commits();
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_look(integer, text[], text, text, bigint, integer) IS
+    'looks for new events, for a relay outside the server';
+
+-- Tells where the events of a large window are, above a position: of the next max_entries events
+-- those that the destination selects, in order of position. `last_position` is the last of all of
+-- them; `complete` says that the window has no more.
+CREATE FUNCTION outbox_internal.relay_entries(
+    number           integer,
+    patterns         text[],
+    from_snapshot    text,
+    window_end       text,
+    settled          text,
+    settled_position bigint,
+    after            bigint,
+    max_entries      integer,
+    OUT segments      smallint[],
+    OUT places        tid[],
+    OUT positions     bigint[],
+    OUT last_position bigint,
+    OUT complete      boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+SET work_mem = '64MB'
+AS $$
+BEGIN
+    SELECT array_agg(e.segment) FILTER (WHERE e.selected), array_agg(e.place) FILTER (WHERE e.selected),
+           array_agg(e.position) FILTER (WHERE e.selected), max(e.position), count(*) < max_entries
+      INTO segments, places, positions, last_position, complete
+      FROM (SELECT w.segment, w.place, w.position,
+                   w.topic LIKE ANY (patterns) AND (w.only_to IS NULL OR w.only_to = relay_entries.number) AS selected
+              FROM outbox_internal.window_events(from_snapshot::pg_snapshot, relay_entries.window_end::pg_snapshot, after,
+                                                 settled => coalesce(relay_entries.settled, '1:1:')::pg_snapshot,
+                                                 settled_position => relay_entries.settled_position) AS w
+             ORDER BY w.position
+             LIMIT max_entries) AS e;
+    IF positions IS NOT NULL THEN
+        PERFORM outbox_internal.flush_commits();
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_entries(integer, text[], text, text, text, bigint, bigint, integer) IS
+    'tells a relay outside the server where the events of a large window are';
+
+-- Returns the rows at these places, in order of position. A segment is emptied only when its
+-- destinations have settled what they select of it, so a row at a place may be another one by now,
+-- but none that this destination waits for: the relay compares positions.
+CREATE FUNCTION outbox_internal.relay_rows(segment integer, places tid[])
+RETURNS SETOF outbox.event
+LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $$
+BEGIN
+    RETURN QUERY EXECUTE format('SELECT * FROM outbox.event_%s WHERE ctid = ANY ($1) ORDER BY position', segment) USING places;
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_rows(integer, tid[]) IS 'rows of the log, for a relay outside the server';
+
+-- ------------------------------------------------------------------------------------------------
+-- Writing
+-- ------------------------------------------------------------------------------------------------
+
+-- Saves the cursor, unless `done` is NULL, and receipts, and removes transactions that the cursor has
+-- passed: of line i the numbers from firsts[i] up to lasts[i]. `durable`: it is on disk when the call
+-- returns.
+CREATE FUNCTION outbox_internal.relay_save(
+    number      integer,
+    lease       bigint,
+    done        text,
+    upto        text,
+    "position"  bigint,
+    durable     boolean,
+    event_ids   uuid[],
+    positions   bigint[],
+    times       double precision[],
+    message_ids text[],
+    firsts      bigint[],
+    lasts       bigint[])
+RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    outcome text;
+    target  name;
+BEGIN
+    SELECT l.outcome, l.destination INTO outcome, target FROM outbox_internal.relay_lock(number, lease) AS l;
+    IF outcome <> 'ok' THEN
+        RETURN outcome;
+    END IF;
+    -- The receipt of an event must be there before the cursor passes the event.
+    IF cardinality(positions) > 0 THEN
+        PERFORM outbox_internal.add_receipts(target, event_ids, positions, times, message_ids);
+    END IF;
+    IF done IS NOT NULL THEN
+        UPDATE outbox.cursor AS c
+           SET done = relay_save.done::pg_snapshot, upto = relay_save.upto::pg_snapshot, position = relay_save.position,
+               system_identifier = s.system_identifier, saved_at = clock_timestamp()
+          FROM pg_control_system() AS s
+         WHERE c.number = relay_save.number;
+        PERFORM outbox_internal.forget_transactions(target, (p.line - 1)::integer, p.first, p.last)
+           FROM unnest(firsts, lasts) WITH ORDINALITY AS p(first, last, line)
+          WHERE p.last > p.first;
+        PERFORM outbox_internal.wake_keeper();
+    END IF;
+    PERFORM set_config('synchronous_commit', CASE WHEN durable THEN 'local' ELSE 'off' END, true);
+    RETURN outcome;
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_save(integer, bigint, text, text, bigint, boolean, uuid[], bigint[], double precision[], text[], bigint[], bigint[]) IS
+    'saves the cursor of a relay outside the server';
+
+-- Seconds until the next retry of a destination is due; NULL if there is none.
+CREATE FUNCTION outbox_internal.next_retry(destination name)
+RETURNS double precision
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT least(greatest(extract(epoch FROM min(d.next_retry_at) - clock_timestamp()), 0), 3600)
+      FROM outbox.delivery AS d
+     WHERE d.destination = $1 AND d.next_retry_at IS NOT NULL AND d.lock_token IS NULL AND isfinite(d.next_retry_at);
+END;
+COMMENT ON FUNCTION outbox_internal.next_retry(name) IS 'seconds until the next retry of a destination is due';
+
+-- Records what became of events in trouble. Arrays of one kind belong together. `settled_from` and
+-- `committed` are those of settle_retries(), or NULL. Returns the keys that are free now, how often
+-- each of the refused events has failed, and which are dead letters.
+CREATE FUNCTION outbox_internal.relay_record(
+    number             integer,
+    lease              bigint,
+    token              uuid,
+    moved_xids         xid8[],
+    moved_positions    bigint[],
+    released_xids      xid8[],
+    released_positions bigint[],
+    released_errors    text[],
+    released_steps     integer[],
+    refused_xids       xid8[],
+    refused_positions  bigint[],
+    refused_errors     text[],
+    refused_permanent  boolean[],
+    parked_xids        xid8[],
+    parked_positions   bigint[],
+    confirmed          bigint[],
+    unsent             bigint[],
+    keys               text[],
+    settled_from       bigint[],
+    committed          bigint[],
+    OUT outcome          text,
+    OUT freed_keys       text[],
+    OUT failed_positions bigint[],
+    OUT failed_attempts  integer[],
+    OUT failed_dead      boolean[],
+    OUT next_retry       double precision)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $$
+DECLARE
+    target name;
+BEGIN
+    SELECT l.outcome, l.destination INTO outcome, target FROM outbox_internal.relay_lock(number, lease) AS l;
+    IF outcome <> 'ok' THEN
+        RETURN;
+    END IF;
+    -- First those that may have ended meanwhile and were read from the log once more.
+    IF cardinality(moved_positions) > 0 THEN
+        PERFORM outbox_internal.move_events(target, token, moved_xids, moved_positions);
+    END IF;
+    IF cardinality(released_positions) > 0 THEN
+        PERFORM outbox_internal.release_events(target, released_xids, released_positions, released_errors, released_steps);
+    END IF;
+    IF cardinality(refused_positions) > 0 THEN
+        SELECT array_agg(f.position), array_agg(f.attempts), array_agg(f.state = 'DEAD')
+          INTO failed_positions, failed_attempts, failed_dead
+          FROM outbox_internal.fail_events(target, refused_xids, refused_positions, refused_errors, refused_permanent) AS f;
+    END IF;
+    IF cardinality(parked_positions) > 0 THEN
+        PERFORM outbox_internal.park_events(target, parked_xids, parked_positions);
+    END IF;
+    IF cardinality(confirmed) > 0 THEN
+        PERFORM outbox_internal.settle_events(target, token, confirmed);
+    END IF;
+    IF cardinality(unsent) > 0 THEN
+        PERFORM outbox_internal.unlock_events(target, token, unsent);
+    END IF;
+    freed_keys := ARRAY(SELECT outbox_internal.promote(target, keys));
+    IF committed IS NOT NULL THEN
+        PERFORM outbox_internal.settle_retries(target, settled_from, committed);
+    END IF;
+    next_retry := outbox_internal.next_retry(target);
+    PERFORM set_config('synchronous_commit', 'off', true);
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_record(integer, bigint, uuid, xid8[], bigint[], xid8[], bigint[], text[], integer[], xid8[], bigint[], text[], boolean[], xid8[], bigint[], bigint[], bigint[], text[], bigint[], bigint[]) IS
+    'records events in trouble, for a relay outside the server';
+
+-- Takes retries that are due. With `hurry`, up to that many events that waited for the end of an
+-- outage become due first. The first row has only the first columns; `hurried` is the number of
+-- events that became due.
+CREATE FUNCTION outbox_internal.relay_retries(
+    number     integer,
+    lease      bigint,
+    token      uuid,
+    hurry      integer,
+    max_events integer,
+    max_bytes  bigint)
+RETURNS TABLE (
+    outcome         text,
+    next_retry      double precision,
+    hurried         bigint,
+    attempts        integer,
+    key_failed      boolean,
+    "position"      bigint,
+    xid             xid8,
+    occurred_at     timestamptz,
+    event_id        uuid,
+    version         bigint,
+    schema_version  integer,
+    source_event_id uuid,
+    topic           text,
+    aggregate_type  text,
+    aggregate_id    text,
+    event_type      text,
+    ordering_key    text,
+    content_type    text,
+    headers         jsonb,
+    payload         bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    locked  record;
+    target  name;
+    hastened bigint := 0;
+    claimed outbox.delivery[];
+BEGIN
+    SELECT * INTO locked FROM outbox_internal.relay_lock($1, $2);
+    IF locked.outcome <> 'ok' THEN
+        RETURN QUERY SELECT locked.outcome, NULL::double precision, NULL::bigint, NULL::integer, NULL::boolean,
+           NULL::bigint, NULL::xid8, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,
+           NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::bytea;
+        RETURN;
+    END IF;
+    target := locked.destination;
+    IF hurry > 0 THEN
+        hastened := outbox_internal.hurry_events(target, hurry);
+    END IF;
+    SELECT array_agg(d) INTO claimed FROM outbox_internal.claim_due(target, token, NULL, max_events, max_bytes) AS d;
+    RETURN QUERY
+    SELECT locked.outcome, outbox_internal.next_retry(target), hastened, NULL::integer, NULL::boolean,
+           NULL::bigint, NULL::xid8, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,
+           NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::bytea
+    UNION ALL
+    (SELECT NULL, NULL, NULL, d.attempts,
+            d.attempts > 0 OR d.ordering_key <> '' AND coalesce(
+                (SELECT before.attempts > 0 FROM outbox.delivery AS before
+                  WHERE before.destination = target AND before.ordering_key = d.ordering_key
+                    AND before.ordering_key <> '' AND before.state <> 'DISCARDED'
+                    AND before.position < d.position ORDER BY before.position DESC LIMIT 1), false),
+            d.position, d.xid, d.occurred_at, d.event_id, d.version, d.schema_version, d.source_event_id,
+            d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key, d.content_type, d.headers, d.payload
+       FROM unnest(claimed) AS d
+      ORDER BY d.position);
+    PERFORM set_config('synchronous_commit', 'off', true);
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_retries(integer, bigint, uuid, integer, integer, bigint) IS
+    'takes retries that are due, for a relay outside the server';
+
+-- ------------------------------------------------------------------------------------------------
+-- Exactly once: see transaction.sql
+-- ------------------------------------------------------------------------------------------------
+
+CREATE FUNCTION outbox_internal.relay_recover(
+    number    integer,
+    lease     bigint,
+    done      text,
+    committed bigint[],
+    OUT outcome   text,
+    OUT doubtful  bigint,
+    OUT unknown   bigint,
+    OUT recorded  bigint[],
+    OUT held_keys text[])
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    target name;
+BEGIN
+    SELECT l.outcome, l.destination INTO outcome, target FROM outbox_internal.relay_lock(number, lease) AS l;
+    IF outcome <> 'ok' THEN
+        RETURN;
+    END IF;
+    SELECT r.doubtful, r.unknown INTO doubtful, unknown FROM outbox_internal.recover_transactions(target, committed) AS r;
+    SELECT b.recorded, b.held_keys INTO recorded, held_keys FROM outbox_internal.relay_begin(number, lease, done) AS b;
+    recorded := ARRAY(SELECT p FROM unnest(recorded) AS p
+                      UNION SELECT p FROM outbox_internal.delivered_positions(target) AS p
+                      ORDER BY 1);
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_recover(integer, bigint, text, bigint[]) IS
+    'applies what a destination knows of its transactions, for a relay outside the server';
+
+-- The row is on disk when the call returns, also on the disks of synchronous standbys.
+CREATE FUNCTION outbox_internal.relay_note(
+    number     integer,
+    lease      bigint,
+    line       integer,
+    transaction_number bigint,
+    of_log     text,
+    of_retries text)
+RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    outcome text;
+    target  name;
+BEGIN
+    SELECT l.outcome, l.destination INTO outcome, target FROM outbox_internal.relay_lock(number, lease) AS l;
+    IF outcome = 'ok' THEN
+        PERFORM outbox_internal.note_transaction(target, line, transaction_number, of_log::int8multirange, of_retries::int8multirange);
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    RETURN outcome;
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_note(integer, bigint, integer, bigint, text, text) IS
+    'records which events a transaction has, for a relay outside the server';
+
+-- ------------------------------------------------------------------------------------------------
+-- State
+-- ------------------------------------------------------------------------------------------------
+
+-- `figures` is an array of objects with the columns of outbox.relay_status.
+CREATE FUNCTION outbox_internal.relay_report(id uuid, figures jsonb)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT set_config('synchronous_commit', 'off', true);
+    DELETE FROM outbox.relay_status AS s
+     USING jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f
+     WHERE s.number = f.number;
+    INSERT INTO outbox.relay_status
+    SELECT f.number, $1, f.state, f.state_since, f.delivered, f.failures, f.unsettled, f.held_keys, f.oldest_unsettled,
+           f.settled_position, f.latency_p50, f.latency_p99, f.last_error, f.last_error_at, f.throttled, f.request_limit,
+           f.suspects, f.lanes_down, f.round_trip_p50, f.round_trip_p99, f.client_queue, f.connects, f.disconnects,
+           clock_timestamp()
+      FROM jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f
+     WHERE EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = f.number AND c.relay = $1)
+        ON CONFLICT DO NOTHING;
+END;
+COMMENT ON FUNCTION outbox_internal.relay_report(uuid, jsonb) IS 'stores figures of a relay outside the server';
+
+-- Does what is due for the log, and returns the seconds until it wants to be called again; NULL if it
+-- need not be called. Several relays may call it.
+CREATE FUNCTION outbox_internal.relay_maintain()
+RETURNS double precision
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox_internal.maintain();
+END;
+COMMENT ON FUNCTION outbox_internal.relay_maintain() IS 'looks after the log where no keeper does';
