@@ -92,8 +92,7 @@ inline uint32 wait_event([[maybe_unused]] const char* name) {
 #endif
 }
 
-// Returns false if the lock is not free, or the lock table is full. 18 can log
-// a failure.
+// Returns false if the lock is not free, or the lock table is full. 18 can log a failure.
 inline bool try_lock(const LOCKTAG& tag, LOCKMODE mode) {
 #if PG_VERSION_NUM >= 180000
     return LockAcquireExtended(&tag, mode, false, true, false, nullptr, false) !=

@@ -208,20 +208,20 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c      outbox.cursor;
+    before outbox.cursor;
     locked boolean := false;
     ours   boolean;
 BEGIN
-    SELECT * INTO c FROM outbox.cursor AS c WHERE c.number = relay_take.number FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND OR NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = c.destination AND d.external)
+    SELECT c.* INTO before FROM outbox.cursor AS c WHERE c.number = relay_take.number FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND OR NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = before.destination AND d.external)
        OR NOT EXISTS (SELECT FROM outbox.relay AS r WHERE r.id = relay_take.id AND r.leased_until > clock_timestamp()) THEN
         RETURN;
     END IF;
-    ours := c.relay IS NOT DISTINCT FROM id;
-    IF NOT ours AND NOT outbox_internal.is_free(c) THEN
+    ours := before.relay IS NOT DISTINCT FROM id;
+    IF NOT ours AND NOT outbox_internal.is_free(before) THEN
         RETURN;
     END IF;
-    IF direct AND NOT (ours AND c.relay_locks) THEN
+    IF direct AND NOT (ours AND before.relay_locks) THEN
         locked := pg_try_advisory_lock(outbox_internal.relay_locks(), number);
     END IF;
     UPDATE outbox.cursor AS u
@@ -514,7 +514,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT least(greatest(extract(epoch FROM min(d.next_retry_at) - clock_timestamp()), 0), 3600)
       FROM outbox.delivery AS d
-     WHERE d.destination = $1 AND d.next_retry_at IS NOT NULL AND d.lock_token IS NULL AND isfinite(d.next_retry_at);
+     WHERE d.destination = $1 AND d.next_retry_at IS NOT NULL AND d.lock_token IS NULL AND isfinite(d.next_retry_at)
+    HAVING count(*) > 0;
 END;
 COMMENT ON FUNCTION outbox_internal.next_retry(name) IS 'seconds until the next retry of a destination is due';
 

@@ -66,7 +66,7 @@ BEGIN ATOMIC
                    e.source_event_id, e.aggregate_type, e.aggregate_id, e.event_type, e.content_type, e.headers, e.payload,
                    outbox_internal.segment_number(e.tableoid), e.ctid
               FROM pg_snapshot_xip(from_snapshot) AS late(xid)
-             CROSS JOIN LATERAL (SELECT * FROM outbox.event AS e
+             CROSS JOIN LATERAL (SELECT e.tableoid, e.ctid, e.* FROM outbox.event AS e
                                   WHERE e.xid = late.xid AND e.position > after AND e.position <= upto
                                  OFFSET 0) AS e -- one by one, through the index
            ) AS w

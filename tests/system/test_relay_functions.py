@@ -1,0 +1,303 @@
+"""The functions that relays outside the server call, without such a relay: sql/pg_outbox/relay.sql.
+
+test_outbox_relay.py has the program.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from database import Database, NewDatabase
+from waiting import wait_until
+
+LEASE = "1 hour"
+BEGINNING = "1:1:"
+
+
+@dataclass
+class Caller:
+    """A relay that makes the calls of outbox-relay, one at a time."""
+
+    database: Database
+    direct: bool = True
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+
+    def __post_init__(self) -> None:
+        self.session = self.database.connect()
+        self.session.row_factory = dict_row  # type: ignore[assignment]
+
+    def rows(self, function: str, *arguments: object) -> list[dict[str, Any]]:
+        places = ", ".join(["%s"] * len(arguments))
+        return self.session.execute(f"SELECT * FROM outbox_internal.relay_{function}({places})", arguments).fetchall()  # type: ignore[return-value]
+
+    def beat(self, held: dict[int, int] | None = None, idle: dict[int, str] | None = None, rest: bool = False) -> dict[str, Any]:
+        held, idle = held or {}, idle or {}
+        return self.rows("beat", self.id, "test", "1", LEASE, self.direct, list(held), list(held.values()),
+                         list(idle), list(idle.values()), rest)[0]  # fmt: skip
+
+    def take(self, number: int) -> dict[str, Any]:
+        return self.rows("take", self.id, number, self.direct)[0]
+
+    def look(self, number: int, since: str = BEGINNING, max_events: int = 100, patterns: str = "%") -> list[dict[str, Any]]:
+        return self.rows("look", number, [patterns], since, None, 0, max_events)
+
+    def save(self, number: int, lease: int, done: str, position: int) -> str:
+        return self.rows("save", number, lease, done, None, position, True, [], [], [], [], [], [])[0]["relay_save"]
+
+
+@pytest.fixture
+def db(new_database: NewDatabase) -> Database:
+    database = new_database()
+    database.add_destination("d", "null:", relay="external")
+    return database
+
+
+def number_of(db: Database, name: str = "d") -> int:
+    return db.value("SELECT number FROM outbox.cursor WHERE destination = %s", (name,))
+
+
+def test_the_server_has_no_relay_for_it(db: Database) -> None:
+    db.add_destination("inside", "null:")
+    db.wait_for_worker("relay", "inside")
+    assert db.pid("relay", "d") is None
+    assert db.status()["state"] == "stopped"
+    assert "is served by no outbox-relay" in str(db.value("SELECT reasons FROM outbox.health()"))
+    db.execute("ALTER SERVER inside OPTIONS (ADD relay 'external')")
+    wait_until(lambda: db.pid("relay", "inside"), lambda pid: pid is None, what="the worker to leave")
+
+
+def test_settings_and_destinations(db: Database) -> None:
+    caller = Caller(db)
+    settings = {row["name"]: row["value"] for row in caller.rows("settings")}
+    assert settings["edition"] == "native"
+    assert settings["max_in_flight"] == db.value("SELECT current_setting('outbox.max_in_flight')")
+    (destination,) = caller.rows("destinations")
+    assert destination["name"] == "d"
+    assert "relay=external" in destination["options"]
+    assert destination["patterns"] == ["%"]
+    before = caller.beat()["configuration"]
+    assert caller.beat()["configuration"] == before
+    db.execute("ALTER SERVER d OPTIONS (ADD topics 'a.*')")
+    assert caller.beat()["configuration"] != before
+
+
+def test_one_relay_at_a_time(db: Database) -> None:
+    number = number_of(db)
+    first, second = Caller(db), Caller(db)
+    assert first.beat()["free"] == [number]
+    taken = first.take(number)
+    assert taken["lease"] is not None
+    assert not second.beat()["free"]
+    assert second.take(number)["lease"] is None
+    first.session.close()
+    wait_until(lambda: second.beat()["free"], lambda free: free == [number], what="the lock of a session that has ended")
+    assert second.take(number)["lease"] == taken["lease"] + 1
+    assert second.save(number, taken["lease"], "5:5:", 1) == "lost"
+
+
+def test_a_lease_that_ends(db: Database) -> None:
+    number = number_of(db)
+    hung, second = Caller(db), Caller(db)
+    hung.beat()
+    lease = hung.take(number)["lease"]
+    second.beat()
+    assert second.take(number)["lease"] is None
+    expire(db, hung)
+    assert second.beat()["free"] == [number]
+    assert second.take(number)["lease"] == lease + 1
+    assert hung.beat({number: lease})["lost"] == [number]
+    assert hung.take(number)["lease"] is None
+    hung.session.close()  # its lock says nothing about the one that has the lease now
+    assert not Caller(db).beat()["free"]
+
+
+def expire(db: Database, caller: Caller) -> None:
+    db.execute("UPDATE outbox.relay SET leased_until = now() WHERE id = %s", (caller.id,))
+
+
+def test_behind_a_pooler_only_the_lease_counts(db: Database) -> None:
+    number = number_of(db)
+    first, second = Caller(db, direct=False), Caller(db)
+    first.beat()
+    assert first.take(number)["lease"] is not None
+    first.session.close()
+    assert not second.beat()["free"]
+    expire(db, first)
+    assert second.beat()["free"] == [number]
+
+
+def test_events_of_a_small_window(db: Database) -> None:
+    ids = db.enqueue("a", 3) + db.enqueue("b", 2, topic="other")
+    header, *rows = Caller(db).look(number_of(db))
+    assert header["found"] == 5
+    assert [str(row["event_id"]) for row in rows] == ids
+    assert header["last_position"] == rows[-1]["position"]
+    header, *rows = Caller(db).look(number_of(db), patterns="oth%")
+    assert header["found"] == 5
+    assert [str(row["event_id"]) for row in rows] == ids[3:]
+    assert Caller(db).look(number_of(db), since=header["window_end"])[0]["found"] == 0
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_events_of_a_large_window(db: Database, segments: int) -> None:
+    ids = db.enqueue("a", 30)
+    if segments == 2:
+        db.move_to_segment(1)
+    ids += db.enqueue("b", 30)
+    caller, number = Caller(db), number_of(db)
+    header, *rows = caller.look(number, max_events=10)
+    assert header["found"] == 11
+    assert rows == []
+    after, read = 0, []
+    while True:
+        part = caller.rows("entries", number, ["%"], BEGINNING, header["window_end"], None, 0, after, 25)[0]
+        for segment in range(4):
+            places = [p for p, s in zip(part["places"] or [], part["segments"] or []) if s == segment]
+            read += caller.rows("rows", segment, places)
+        after = part["last_position"] or after
+        if part["complete"]:
+            break
+    read.sort(key=lambda row: row["position"])
+    assert [str(row["event_id"]) for row in read] == ids
+
+
+def test_a_commit_that_is_not_on_disk_yet(db: Database) -> None:
+    with db.connect() as session:
+        session.execute("SET synchronous_commit = off")
+        session.execute("SELECT outbox.enqueue('item', 'a', 'changed', '{}')")
+        inserted = db.value("SELECT pg_current_wal_insert_lsn()")
+    _, row = Caller(db).look(number_of(db))
+    assert db.value("SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn - 40", (inserted,)), row
+
+
+def test_an_operator_who_holds_the_cursor(db: Database) -> None:
+    caller, number = Caller(db), number_of(db)
+    caller.beat()
+    lease = caller.take(number)["lease"]
+    with db.connect() as operator, operator.transaction():
+        operator.execute("SELECT outbox.pause('d')")
+        assert caller.save(number, lease, "5:5:", 1) == "busy"
+    assert caller.save(number, lease, "5:5:", 1) == "ok"
+    assert caller.beat({number: lease})["paused"] == [number]
+    db.execute("SELECT outbox.seek('d', 'beginning')")
+    assert caller.beat({number: lease})["lost"] == [number]
+    assert caller.save(number, lease, "5:5:", 1) == "lost"
+    assert caller.take(number)["lease"] == lease + 2
+
+
+def test_trouble(db: Database) -> None:
+    caller, number, token = Caller(db), number_of(db), uuid.uuid4()
+    caller.beat()
+    lease = caller.take(number)["lease"]
+    db.enqueue("a", 2)
+    _, refused, behind = caller.look(number)
+    nothing: list[object] = []
+
+    def record(**arrays: list[Any]) -> dict[str, Any]:
+        names = ("moved_xids", "moved_positions", "released_xids", "released_positions", "released_errors",
+                 "released_steps", "refused_xids", "refused_positions", "refused_errors", "refused_permanent",
+                 "parked_xids", "parked_positions", "confirmed", "unsent", "keys")  # fmt: skip
+        return caller.rows("record", number, lease, token, *[arrays.get(name, nothing) for name in names], None, None)[0]
+
+    answer = record(refused_xids=[refused["xid"]], refused_positions=[refused["position"]], refused_errors=["no"],
+                    refused_permanent=[False], parked_xids=[behind["xid"]], parked_positions=[behind["position"]],
+                    keys=["a"])  # fmt: skip
+    assert answer["outcome"] == "ok"
+    assert answer["failed_attempts"] == [1]
+    assert answer["freed_keys"] == []
+    assert answer["next_retry"] is not None
+    db.execute("UPDATE outbox.delivery SET next_retry_at = now() WHERE next_retry_at IS NOT NULL")
+    assert caller.beat({number: lease}, {number: "999999:999999:"})["work"] == [number]
+    header, *retries = caller.rows("retries", number, lease, token, 0, 100, 1_000_000)
+    assert header["outcome"] == "ok"
+    assert [(row["position"], row["attempts"], row["key_failed"]) for row in retries] == [(refused["position"], 1, True)]
+    answer = record(confirmed=[refused["position"]], keys=["a"])
+    assert answer["freed_keys"] == []
+    _, row = caller.rows("retries", number, lease, token, 0, 100, 1_000_000)
+    assert row["position"] == behind["position"]
+    answer = record(confirmed=[behind["position"]], keys=["a"])
+    assert answer["freed_keys"] == ["a"]
+    assert answer["next_retry"] is None
+
+
+def test_nobody_goes_to_sleep_beside_an_open_enqueue(db: Database) -> None:
+    caller = Caller(db)
+    with db.connect() as producer, producer.transaction():
+        producer.execute("SELECT outbox.enqueue('item', 'a', 'changed', '{}')")
+        assert not caller.beat(rest=True)["resting"]
+    answer = caller.beat(idle={number_of(db): BEGINNING}, rest=True)
+    assert answer["holds_lock"]
+    assert answer["work"] == [number_of(db)]
+
+
+def test_a_commit_tells_a_relay_that_sleeps(db: Database) -> None:
+    caller = Caller(db)
+    caller.session.execute("LISTEN outbox_wake")
+    db.enqueue("a")
+    assert caller.beat(rest=True)["holds_lock"]
+    second = Caller(db).beat(rest=True)
+    assert second["resting"]
+    assert not second["holds_lock"]
+    db.enqueue("a")
+    woken = next(caller.session.notifies())
+    assert (woken.channel, woken.payload) == ("outbox_wake", "")
+
+
+def test_changes_tell_relays(db: Database) -> None:
+    caller = Caller(db)
+    caller.session.execute("LISTEN outbox_wake")
+    caller.beat()
+    for change in ("SELECT outbox.pause('d')", "ALTER SERVER d OPTIONS (ADD topics 'x')", "DROP SERVER d"):
+        db.execute(change)
+        assert next(caller.session.notifies()).payload == "operate"
+
+
+def test_savepoints_do_not_lose_the_lock(db: Database) -> None:
+    caller = Caller(db)
+    with db.connect() as producer, producer.transaction():
+        producer.execute("SAVEPOINT s")
+        producer.execute("SELECT outbox.enqueue('item', 'a', 'changed', '{}')")
+        producer.execute("ROLLBACK TO s")
+        producer.execute("SELECT outbox.enqueue('item', 'a', 'changed', '{}')")
+        assert not caller.beat(rest=True)["resting"]
+
+
+def test_figures(db: Database) -> None:
+    caller, number = Caller(db), number_of(db)
+    caller.beat()
+    caller.take(number)
+    assert db.status()["state"] == "starting"
+    caller.session.execute(
+        "SELECT outbox_internal.relay_report(%s, %s)",
+        (caller.id, f'[{{"number": {number}, "state": "idle", "state_since": "now", "delivered": 7}}]'),
+    )
+    assert (db.status()["state"], db.published()) == ("idle", 7)
+    caller.session.execute("SELECT outbox_internal.relay_leave(%s)", (caller.id,))
+    assert db.status()["state"] == "stopped"
+    assert db.value("SELECT count(*) FROM outbox.relay") == 0
+
+
+def test_rights(db: Database) -> None:
+    db.execute("CREATE ROLE runner LOGIN")
+    caller = Caller(db)
+    caller.session.execute("SET ROLE runner")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        caller.beat()
+    db.execute("SELECT outbox.grant_relay('runner')")
+    db.enqueue("a")
+    number = number_of(db)
+    assert caller.beat()["free"] == [number]
+    assert caller.take(number)["lease"] is not None
+    assert len(caller.look(number)) == 2
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        caller.session.execute("SELECT * FROM outbox.event")
+    db.execute("SELECT outbox.revoke_relay('runner')")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        caller.look(number)
+    db.execute("DROP ROLE runner")
