@@ -24,7 +24,6 @@ CREATE TABLE outbox.relay (
     id           uuid        PRIMARY KEY,
     name         text        NOT NULL,
     version      text        NOT NULL,
-    role         name        NOT NULL,
     direct       boolean     NOT NULL,
     started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     leased_until timestamptz NOT NULL
@@ -33,7 +32,6 @@ COMMENT ON TABLE outbox.relay IS 'processes of outbox-relay that serve this data
 COMMENT ON COLUMN outbox.relay.id IS 'random id of the process; see outbox.cursor.relay';
 COMMENT ON COLUMN outbox.relay.name IS 'name that it was given, or host and process id';
 COMMENT ON COLUMN outbox.relay.version IS 'version of the program';
-COMMENT ON COLUMN outbox.relay.role IS 'role that it logged in as';
 COMMENT ON COLUMN outbox.relay.direct IS 'false if a pooler is in between, so that it cannot hold locks of sessions';
 COMMENT ON COLUMN outbox.relay.started_at IS 'when it was first seen';
 COMMENT ON COLUMN outbox.relay.leased_until IS 'until when it may serve destinations, unless it renews the lease';
@@ -144,8 +142,8 @@ SET search_path = pg_catalog, pg_temp
 SET row_security = off
 AS $$
 BEGIN
-    INSERT INTO outbox.relay AS r (id, name, version, role, direct, leased_until)
-    VALUES (relay_beat.id, relay_beat.name, relay_beat.version, session_user, relay_beat.direct, clock_timestamp() + lease)
+    INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until)
+    VALUES (relay_beat.id, relay_beat.name, relay_beat.version, relay_beat.direct, clock_timestamp() + lease)
         ON CONFLICT ON CONSTRAINT relay_pkey DO UPDATE
        SET leased_until = excluded.leased_until, direct = excluded.direct;
     holds_lock := rest AND pg_try_advisory_lock(outbox_internal.relay_locks(), 0);

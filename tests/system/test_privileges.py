@@ -33,6 +33,7 @@ GRANTS = {
     "consumer": "inbox.grant_consume",
     "inbox operator": "inbox.grant_operate",
     "inbox monitor": "inbox.grant_monitor",
+    "relay": "outbox.grant_relay",
     "public": None,
 }
 
@@ -41,7 +42,7 @@ NOBODY = ""
 # Objects that roles may use, except owners and superusers: EXECUTE, SELECT, USAGE.
 USERS = {
     "schema outbox": "producer, capturer, fetcher, operator, monitor",
-    "schema outbox_internal": "capturer, operator, monitor",
+    "schema outbox_internal": "capturer, operator, monitor, relay",
     "wrapper pg_outbox": NOBODY,
     "table outbox.backfill_row": NOBODY,
     "table outbox.backfill_task": NOBODY,
@@ -60,6 +61,8 @@ USERS = {
     "table outbox.receipt_0": NOBODY,
     "table outbox.receipt_1": NOBODY,
     "table outbox.receipt_turn": NOBODY,
+    "table outbox.relay": NOBODY,
+    "table outbox.relay_status": NOBODY,
     "table outbox.ring": NOBODY,
     "table outbox.source_event": NOBODY,
     "table outbox.transaction": NOBODY,
@@ -102,6 +105,7 @@ USERS = {
     "function outbox.grant_monitor(regrole)": NOBODY,
     "function outbox.grant_operate(regrole)": NOBODY,
     "function outbox.grant_produce(regrole,text,outbox_internal.caller)": NOBODY,
+    "function outbox.grant_relay(regrole)": NOBODY,
     "function outbox.health()": "monitor",
     "function outbox.insert_event()": NOBODY,
     "function outbox.health()": "monitor",
@@ -122,6 +126,7 @@ USERS = {
     "function outbox.revoke_monitor(regrole)": NOBODY,
     "function outbox.revoke_operate(regrole)": NOBODY,
     "function outbox.revoke_produce(regrole)": NOBODY,
+    "function outbox.revoke_relay(regrole)": NOBODY,
     "function outbox.seek(name,bigint,outbox_internal.caller)": "operator",
     "function outbox.seek(name,text,outbox_internal.caller)": "operator",
     "function outbox.seek(name,timestamp with time zone,outbox_internal.caller)": "operator",
@@ -205,6 +210,7 @@ USERS = {
 # All others are called by functions that have the rights of the owner, or by workers.
 CAPTURE = "outbox.capture(), uncapture() and captures work with the rights of the owner of a table, and call it"
 SUBSCRIBE = "inbox.subscribe() and confirm() work with the rights of the subscriber, and call it"
+RELAY = "outbox-relay calls it"
 PROCESSOR = "a processor, which works as the role of its consumer, calls it"
 PROJECTION = "inbox.apply() and remove() work with the caller's rights on a projection, and call it"
 WAIT = "inbox.wait_for() works with the caller's rights on a projection, and calls it"
@@ -230,6 +236,23 @@ USERS_OF_INTERNALS = {
     "outbox_internal.backfill_waits_for": ("capturer, operator, monitor", VIEW),
     "outbox_internal.held_keys": ("operator", VIEW),
     "outbox_internal.first_of_key": ("operator", VIEW),
+    "outbox_internal.relay_settings": ("relay", RELAY),
+    "outbox_internal.relay_destinations": ("relay", RELAY),
+    "outbox_internal.relay_beat": ("relay", RELAY),
+    "outbox_internal.relay_take": ("relay", RELAY),
+    "outbox_internal.relay_begin": ("relay", RELAY),
+    "outbox_internal.relay_follow": ("relay", RELAY),
+    "outbox_internal.relay_leave": ("relay", RELAY),
+    "outbox_internal.relay_look": ("relay", RELAY),
+    "outbox_internal.relay_entries": ("relay", RELAY),
+    "outbox_internal.relay_rows": ("relay", RELAY),
+    "outbox_internal.relay_save": ("relay", RELAY),
+    "outbox_internal.relay_record": ("relay", RELAY),
+    "outbox_internal.relay_retries": ("relay", RELAY),
+    "outbox_internal.relay_recover": ("relay", RELAY),
+    "outbox_internal.relay_note": ("relay", RELAY),
+    "outbox_internal.relay_report": ("relay", RELAY),
+    "outbox_internal.relay_maintain": ("relay", RELAY),
     "inbox_internal.add_subscription": ("reader", SUBSCRIBE),
     "inbox_internal.save_confirmation": ("reader", SUBSCRIBE),
     "inbox_internal.lock_subscriptions": ("reader", SUBSCRIBE),
@@ -376,7 +399,7 @@ def test_the_public_schemas_have_no_function_that_only_our_own_code_calls(people
     for_owners = {
         "adopt", "create_outbox_view", "insert_event", "refuse_change",
         *(f"{verb}_{right}" for verb in ("grant", "revoke") for right in
-          ("produce", "capture", "fetch", "operate", "monitor", "send", "read", "consume")),
+          ("produce", "capture", "fetch", "operate", "monitor", "relay", "send", "read", "consume")),
     }  # fmt: skip
     nobodys = {
         name.partition(".")[2].partition("(")[0]
