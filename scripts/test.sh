@@ -83,7 +83,7 @@ END
 built=
 build_tests() {
     [ -n "$built" ] || build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON \
-        -- {lib,sql,client,tools,extension,examples,tests/programs}/all
+        -- {lib,sql,client,tools,relay,extension,examples,tests/programs}/all
     built=1
 }
 

@@ -40,6 +40,15 @@ struct DatabaseConfig {
     bool serves(std::string_view destination) const noexcept;
 };
 
+// Which destinations may use credentials: those of databases and with URLs that match one of the
+// patterns. Empty: all.
+struct CredentialScope {
+    std::vector<std::string> databases;
+    std::vector<std::string> urls;
+
+    bool allows(std::string_view database, std::string_view url) const noexcept;
+};
+
 enum class LogFormat { text, json };
 enum class LogLevel { error, warning, info, debug };
 
@@ -48,8 +57,9 @@ struct RelayConfig {
 
     // Options as in CREATE USER MAPPING, by the name that the option `credentials` of a destination
     // has; default: the name of the destination. They replace options of a user mapping. All are
-    // secret.
+    // secret. make_destination() (relay/configure/destinations.hpp) applies them.
     std::map<std::string, std::vector<Option>, std::less<>> credentials;
+    std::map<std::string, CredentialScope, std::less<>> credential_scopes;  // of the same names
 
     std::string name;  // of this process in outbox.relay; default: host name and process id
     Micros lease = seconds(15);

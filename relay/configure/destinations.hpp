@@ -1,0 +1,36 @@
+// Makes destinations of the rows of outbox_internal.relay_destinations() and the credentials of
+// relay.toml. Used by --check and by the relay, so that the two cannot disagree.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/destination.hpp"
+#include "core/result.hpp"
+#include "relay/configure/config.hpp"
+
+namespace outbox::relay {
+
+// A row of outbox_internal.relay_destinations().
+struct DestinationRow {
+    int number = 0;
+    std::string name;
+    std::string owner;
+    bool password_required = true;
+    bool may_read_files = false;
+    std::vector<Option> options{};
+    std::vector<Option> mapping_options{};
+};
+
+// "name=value", as catalogs store options.
+Option option_of(std::string_view text);
+
+// The same rules as in CREATE SERVER and CREATE USER MAPPING. The option `credentials` names a
+// section of relay.toml; default: the name of the destination, if there is such a section. These
+// options replace those of the user mapping. Only they may name files of this machine, unless the
+// owner of the destination may read files of the server.
+// The caller sets `source` and `identity`, and in `defaults` what depends on the connection.
+Result<Destination> make_destination(const DestinationRow& row, DestinationDefaults defaults,
+                                     const DatabaseConfig& database, const RelayConfig& config);
+
+}  // namespace outbox::relay
