@@ -1,0 +1,79 @@
+// The rows that a statement returned, in PostgreSQL's binary format.
+//
+// The server is trusted to run our functions, not to send well-formed values: each one is checked
+// for its length. A value of another length, or of another type than asked for, reads as null.
+#pragma once
+
+#include <libpq-fe.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/text.hpp"
+
+namespace outbox::relay {
+
+// A row version: block, offset.
+struct Place {
+    std::uint32_t block = 0;
+    std::uint16_t offset = 0;
+
+    bool operator==(const Place&) const = default;
+};
+
+class Rows {
+  public:
+    Rows() = default;
+    explicit Rows(PGresult* result) : result_(result) {}
+
+    int size() const noexcept { return result_ == nullptr ? 0 : PQntuples(result_.get()); }
+    // The number of a column, or -1. All functions below return null for column -1.
+    int column(const char* name) const noexcept;
+    Oid type_of(int column) const noexcept;
+
+    bool is_null(int row, int column) const noexcept;
+    std::string_view bytes(int row, int column) const noexcept;  // empty if null
+    bool boolean(int row, int column) const noexcept;            // false if null
+    std::optional<std::int32_t> integer(int row, int column) const noexcept;
+    std::optional<std::int64_t> bigint(int row, int column) const noexcept;
+    std::optional<double> number(int row, int column) const noexcept;
+    std::optional<std::string> text(int row, int column) const;
+    // Arrays. Elements that are null are left out.
+    std::vector<std::int32_t> integers(int row, int column) const;
+    std::vector<std::int64_t> bigints(int row, int column) const;
+    std::vector<std::string> texts(int row, int column) const;
+    std::vector<std::uint16_t> smallints(int row, int column) const;
+    std::vector<Place> places(int row, int column) const;
+
+    // Values are valid as long as the rows.
+    const PGresult* get() const noexcept { return result_.get(); }
+
+  private:
+    struct Clear {
+        void operator()(PGresult* result) const noexcept { PQclear(result); }
+    };
+    std::unique_ptr<PGresult, Clear> result_;
+};
+
+// Reads a number in network byte order.
+template <class Integer>
+Integer big_endian_at(const char* bytes) noexcept {
+    Integer value = 0;
+    for (std::size_t i = 0; i < sizeof value; i++)
+        value = static_cast<Integer>(value << 8 | static_cast<unsigned char>(bytes[i]));
+    return value;
+}
+
+// The elements of an array in binary format (array_send in the server). Not an array, or not of this
+// type: std::nullopt. An element that is null has no data.
+struct ArrayElement {
+    const char* data = nullptr;
+    std::size_t size = 0;
+};
+std::optional<std::vector<ArrayElement>> array_elements(std::string_view bytes, Oid element_type);
+
+}  // namespace outbox::relay
