@@ -1,0 +1,236 @@
+#include "relay/database/connection.hpp"
+
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/text.hpp"
+
+namespace outbox::relay {
+
+static constexpr Micros shortest_pause = milliseconds(100);
+static constexpr Micros longest_pause = seconds(5);
+
+Connection::Connection(Owner& owner, Poller& poller, const Clock& clock, ConnectionCounts& counts,
+                       const ConnectionParameters& parameters, std::uint64_t seed)
+    : owner_(owner),
+      poller_(poller),
+      clock_(clock),
+      counts_(counts),
+      parameters_(parameters),
+      pauses_(shortest_pause, longest_pause, seed) {}
+
+Connection::~Connection() {
+    close();
+}
+
+void Connection::open() {
+    if (state_ != State::closed || connect_at_ != never)
+        return;
+    connect_at_ = failure_.empty() ? clock_.now() : clock_.now() + pauses_.next();
+}
+
+void Connection::close() noexcept {
+    statement_.reset();
+    release();
+    connector_.reset();
+    connect_at_ = never;
+}
+
+// A thread that still tries to connect is kept, so that there is never more than one.
+void Connection::release() noexcept {
+    if (watched_ >= 0)
+        poller_.forget(std::exchange(watched_, -1));
+    if (connection_ != nullptr)
+        PQfinish(std::exchange(connection_, nullptr));
+    state_ = State::closed;
+    deadline_ = never;
+}
+
+void Connection::fail(std::string why) {
+    const bool was_open = is_open();
+    failure_ = std::move(why);
+    counts_.disconnects += was_open;
+    release();
+    if (statement_) {
+        const auto done = std::move(statement_->done);
+        statement_.reset();
+        answer_ = {};
+        done({.error = failure_});
+    }
+    owner_.connection_lost(*this);
+}
+
+void Connection::watch(int descriptor, std::uint32_t events) {
+    poller_.watch(descriptor, events, *this);
+    watched_ = descriptor;
+    watched_events_ = events;
+}
+
+void Connection::rewatch(std::uint32_t events) noexcept {
+    if (events != std::exchange(watched_events_, events))
+        poller_.rewatch(watched_, events);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Time
+// -------------------------------------------------------------------------------------------------
+
+Micros Connection::deadline() const noexcept {
+    return std::min(deadline_, connect_at_);
+}
+
+void Connection::step(Micros now) {
+    if (now >= connect_at_)
+        connect();
+    if (now < deadline_)
+        return;
+    if (!send_failure_.empty())
+        fail(std::exchange(send_failure_, {}));
+    else
+        fail(state_ == State::connecting ? "could not connect in time" : "no answer in time");
+}
+
+// -------------------------------------------------------------------------------------------------
+// Connecting
+// -------------------------------------------------------------------------------------------------
+
+void Connection::connect() {
+    connect_at_ = never;
+    if (connector_ == nullptr)
+        connector_ = std::make_unique<Connector>(parameters_);
+    state_ = State::connecting;
+    deadline_ = clock_.now() + connect_time_limit;
+    watch(connector_->descriptor(), EPOLLIN);
+}
+
+void Connection::take_connection() {
+    if (!connector_->has_ended())
+        return;
+    poller_.forget(std::exchange(watched_, -1));
+    connection_ = connector_->take();
+    connector_.reset();
+    if (connection_ == nullptr || PQstatus(connection_) != CONNECTION_OK) {
+        fail(connection_ == nullptr ? "out of memory" : printable(PQerrorMessage(connection_)));
+        return;
+    }
+    PQsetnonblocking(connection_, 1);
+    // By default libpq writes notices to stderr.
+    PQsetNoticeReceiver(
+        connection_, [](void*, const PGresult*) {}, nullptr);
+    watch(PQsocket(connection_), EPOLLIN);
+    state_ = State::idle;
+    deadline_ = never;
+    counts_.connects++;
+    failure_.clear();
+    pauses_.reset();
+    owner_.connection_ready(*this);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Statements
+// -------------------------------------------------------------------------------------------------
+
+void Connection::run(Statement statement) {
+    statement_ = std::move(statement);
+    answer_ = {.ok = true};
+    received_ = 0;
+    state_ = State::busy;
+    deadline_ = clock_.now() + statement_->time_limit;
+    counts_.statements++;
+    if (statement_->parameters.send(connection_, statement_->text))
+        flush();
+    else
+        could_not_send();
+}
+
+void Connection::could_not_send() {
+    send_failure_ = printable(PQerrorMessage(connection_));
+    deadline_ = 0;
+}
+
+void Connection::flush() {
+    const int left = PQflush(connection_);
+    if (left < 0)
+        could_not_send();
+    else
+        rewatch(left > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+void Connection::ready() {
+    if (state_ == State::connecting)
+        take_connection();
+    else if (is_open())
+        receive();
+}
+
+void Connection::count_bytes() noexcept {
+    int waiting = 0;
+    if (ioctl(watched_, FIONREAD, &waiting) == 0)
+        received_ += static_cast<std::uint64_t>(std::max(waiting, 0));
+}
+
+void Connection::receive() {
+    count_bytes();
+    if (received_ > max_answer) {
+        fail("the answer of the database is too long");
+        return;
+    }
+    if (PQconsumeInput(connection_) == 0) {
+        fail(printable(PQerrorMessage(connection_)));
+        return;
+    }
+    while (PGnotify* notification = PQnotifies(connection_)) {
+        const std::string payload = notification->extra;
+        PQfreemem(notification);
+        owner_.notified(payload);
+        if (connection_ == nullptr)  // the owner closed it
+            return;
+    }
+    if (state_ != State::busy) {
+        received_ = 0;
+        return;
+    }
+    flush();
+    while (PQisBusy(connection_) == 0) {
+        PGresult* result = PQgetResult(connection_);
+        if (result == nullptr) {
+            complete();
+            return;
+        }
+        take_result(result);
+    }
+}
+
+void Connection::take_result(PGresult* result) {
+    Rows rows(result);
+    const ExecStatusType status = PQresultStatus(result);
+    if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK) {
+        answer_.rows = std::move(rows);
+        return;
+    }
+    const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    answer_.ok = false;
+    answer_.error = printable(PQresultErrorMessage(result));
+    answer_.sqlstate = state != nullptr ? state : "";
+}
+
+void Connection::complete() {
+    if (PQstatus(connection_) != CONNECTION_OK) {
+        fail(answer_.error.empty() ? "connection lost" : answer_.error);
+        return;
+    }
+    deadline_ = never;
+    state_ = State::idle;
+    received_ = 0;
+    const auto done = std::move(statement_->done);
+    statement_.reset();
+    Answer answer = std::exchange(answer_, {});
+    // The next statement runs in the server while this answer is processed.
+    owner_.connection_ready(*this);
+    done(std::move(answer));
+}
+
+}  // namespace outbox::relay
