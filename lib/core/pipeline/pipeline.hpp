@@ -182,6 +182,8 @@ class Pipeline {
 
     bool idle() const noexcept { return unsettled_ == 0 && ledger_.empty(); }
     std::size_t unsettled() const noexcept { return unsettled_; }
+    // Number of requests in flight.
+    std::size_t in_flight() const noexcept { return in_flight_.size(); }
     // occurred_at of the first event that is not settled.
     std::optional<Micros> oldest() const noexcept;
 

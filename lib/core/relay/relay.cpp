@@ -47,6 +47,7 @@ void Relay::stop() noexcept {
     open_windows_.clear();
     upto_is_front_ = false;
     in_window_ = false;
+    reads_ = false;
     next_look_ = 0;
     step_ = Step::recover;
 }
@@ -150,14 +151,15 @@ void Relay::noted() {
 // ---------------------------------------------------------------------------------------------
 
 Micros Relay::look_due(bool committed) const noexcept {
-    if (!recovered_ || !pipeline_->has_room() || pipeline_->paused())
+    if (!recovered_ || reads_ || !pipeline_->has_room() || pipeline_->paused())
         return never;
     if (in_window_)
-        return 0;
-    return committed ? gather_until_ : next_look_;
+        return read_again_;
+    return std::max(committed ? gather_until_ : next_look_, read_again_);
 }
 
 void Relay::window_found(const Snapshot& end, bool several) {
+    reads_ = false;
     pipeline_->open_window();
     noted_.window_opened();
     open_windows_.push_back(end);
@@ -171,6 +173,7 @@ void Relay::window_found(const Snapshot& end, bool several) {
 // An empty window moves the frontier and, if nothing is in flight, the cursor. Neither is worth a
 // write.
 void Relay::nothing_found(const Snapshot& end) {
+    reads_ = false;
     noted_.nothing_found();
     frontier_ = end;
     settled_before_ = {};
@@ -188,7 +191,13 @@ EventBlock& Relay::block() {
     return *block_;
 }
 
+void Relay::reading_failed(Micros pause) noexcept {
+    reads_ = false;
+    read_again_ = clock_.now() + pause;
+}
+
 void Relay::block_read(bool end_of_window, std::int64_t last_position) {
+    reads_ = false;
     if (block_->empty())
         pipeline_->put_back(std::exchange(block_, nullptr));
     else

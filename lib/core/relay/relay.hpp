@@ -25,6 +25,9 @@
 // All writes but those of Wish::read happen under the lock of the destination's row of outbox.cursor. If an
 // operator holds that lock, the home does not wait for it, but calls cursor_is_busy().
 //
+// A home that does not wait for its transactions does one task at a time, and does not call next()
+// before it has reported the result. Only reading may go on beside other tasks: see reading().
+//
 // A home reports a result only after its transaction has committed. So a home that fails at any
 // point may start a new relay from the saved cursor. That repeats the events delivered since the
 // last save, and loses none.
@@ -108,6 +111,14 @@ class Relay {
     // `last_position` is the position of the last event that was read, also if it is for another
     // destination.
     void block_read(bool end_of_window, std::int64_t last_position);
+    // For a home that does not wait for its transactions: Wish::read is under way. next() goes on
+    // with other tasks until window_found(), nothing_found() or block_read(). These must not be
+    // called while another task is under way, because they may add to what it is about.
+    void reading() noexcept { reads_ = true; }
+    // It failed, and is asked for again after this pause.
+    void reading_failed(Micros pause) noexcept;
+    // No look is due before a commit.
+    void stand_by() noexcept { next_look_ = never; }
 
     // Exactly once. transactions() must only be called if a wish was about them.
     Transactions& transactions() noexcept { return *transactions_; }
@@ -131,6 +142,8 @@ class Relay {
     const Cursor& cursor() const noexcept { return cursor_; }
     bool has_something_to_save() const noexcept;
     bool may_save_cursor() const noexcept { return !cursor_.foreign; }
+    // Whether the saved cursor must be on disk before saved().
+    bool flush_is_due() const noexcept;
     // Returns whether the home must now wait until the saved cursor is on disk.
     [[nodiscard]] bool saved() noexcept;
 
@@ -159,7 +172,6 @@ class Relay {
     Micros retry_due() const noexcept;
     Micros record_due() const noexcept;
     Micros save_due() const noexcept;
-    bool flush_is_due() const noexcept;
     void send();
     void settle();
     void settle_front(std::int64_t position);
@@ -182,9 +194,11 @@ class Relay {
     Settled settled_before_;
     std::deque<Snapshot> open_windows_;
     bool in_window_ = false;  // the last window has events that are not read yet
+    bool reads_ = false;      // see reading()
     EventBlock* block_ = nullptr;
     Backoff poll_;
     Micros next_look_ = 0;
+    Micros read_again_ = 0;  // after a failure
     Micros gather_until_ = 0;
 
     // Saving.

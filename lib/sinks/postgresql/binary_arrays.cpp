@@ -1,5 +1,6 @@
 #include "sinks/postgresql/binary_arrays.hpp"
 
+#include <bit>
 #include <cstring>
 
 namespace outbox {
@@ -57,6 +58,14 @@ void BinaryArray::add(std::int64_t value) {
 
 void BinaryArray::add(const Uuid& value) {
     add(std::string_view{reinterpret_cast<const char*>(value.data()), value.size()});
+}
+
+void BinaryArray::add_boolean(bool value) {
+    add(std::string_view{value ? "\1" : "\0", 1});
+}
+
+void BinaryArray::add_number(double value) {
+    add(std::bit_cast<std::int64_t>(value));
 }
 
 void BinaryArray::add_timestamp(std::int64_t unix_micros) {

@@ -1,0 +1,158 @@
+// What the relay asks of the database: the functions of sql/pg_outbox/relay.sql, as statements and
+// answers.
+//
+// Functions that read an answer return std::nullopt if it does not have the expected form, as from
+// another version of pg_outbox.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/pipeline/pipeline.hpp"
+#include "core/relay/relay.hpp"
+#include "relay/database/statement.hpp"
+
+namespace outbox::relay::calls {
+
+enum class Outcome { ok, busy, lost };
+std::optional<Outcome> outcome_of(const Rows& rows);
+
+// -------------------------------------------------------------------------------------------------
+// The database
+// -------------------------------------------------------------------------------------------------
+
+Statement process_id();
+Statement listen();
+Statement settings();
+Statement destinations();
+
+struct Setting {
+    std::string name;
+    std::string value;
+};
+std::vector<Setting> settings_of(const Rows& rows);
+
+// A destination as the database describes it.
+struct DestinationRow {
+    std::int32_t number = 0;
+    std::string name;
+    std::string owner;
+    bool password_required = true;
+    bool may_read_files = false;
+    std::vector<Option> options;
+    std::vector<Option> mapping_options;
+    std::vector<std::string> patterns;
+
+    bool operator==(const DestinationRow&) const = default;
+};
+std::vector<DestinationRow> destinations_of(const Rows& rows);
+
+struct Beat {
+    Uuid id{};
+    std::string name;
+    std::string version;
+    Micros lease = 0;
+    bool direct = false;
+    std::vector<std::int32_t> held;
+    std::vector<std::int64_t> leases;
+    std::vector<std::int32_t> idle;
+    std::vector<std::string> frontiers;
+    bool rest = false;
+};
+Statement beat(const Beat& beat);
+
+struct BeatAnswer {
+    std::string configuration;
+    bool resting = false;
+    bool holds_lock = false;
+    std::vector<std::int32_t> free;
+    std::vector<std::int32_t> lost;
+    std::vector<std::int32_t> work;
+    std::vector<std::int32_t> paused;
+};
+std::optional<BeatAnswer> beat_of(const Rows& rows);
+
+Statement release_wake_lock();
+Statement release_destination_lock(std::int32_t number);
+Statement report(const Uuid& id, std::string_view figures);
+Statement maintain();
+Statement leave(const Uuid& id);
+
+// -------------------------------------------------------------------------------------------------
+// A destination
+// -------------------------------------------------------------------------------------------------
+
+// A destination that this process serves, and the token under which it writes.
+struct Held {
+    std::int32_t number = 0;
+    std::int64_t lease = 0;
+};
+
+Statement take(const Uuid& id, std::int32_t number, bool direct);
+struct Taken {
+    std::int64_t lease = 0;
+    Cursor cursor;
+};
+// std::nullopt if the destination was not free.
+std::optional<Taken> taken_of(const Rows& rows, std::int32_t number);
+
+Statement begin(const Held& held, const Cursor& cursor);
+Statement follow(const Held& held);
+// Of begin(), follow() and recover(). Members that a call does not return are empty.
+struct Begun {
+    std::vector<std::int64_t> recorded;
+    std::vector<std::string> held_keys;
+    bool paused = false;
+    std::int64_t doubtful = 0;
+    std::int64_t unknown = 0;
+};
+Begun begun_of(const Rows& rows);
+
+// The part of the log that is looked through.
+struct Range {
+    Snapshot from;
+    Settled settled;
+};
+Statement look(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
+               std::int32_t max_events);
+struct Found {
+    Snapshot end;
+    std::int64_t events = 0;
+    std::int64_t last_position = 0;
+};
+// Reads the first row.
+std::optional<Found> found_of(const Rows& rows);
+
+Statement entries(std::int32_t number, const std::vector<std::string>& patterns,
+                  const Range& range, const Snapshot& end, std::int64_t after,
+                  std::int32_t max_entries);
+Statement rows(std::int32_t segment, std::span<const Place> places);
+
+Statement save(const Held& held, const Relay& relay);
+Statement record(const Held& held, const Uuid& token, Relay& relay);
+struct Recorded {
+    struct Refusal {
+        std::int64_t position = 0;
+        std::int32_t attempts = 0;
+        bool dead = false;
+    };
+    std::vector<std::string> freed_keys;
+    std::vector<Refusal> refusals;
+    Micros next_retry = never;  // from now
+};
+Recorded recorded_of(const Rows& rows);
+
+Statement retries(const Held& held, const Uuid& token, std::int32_t hurry);
+struct Retries {
+    Micros next_retry = never;  // from now
+    std::int64_t hurried = 0;
+};
+Retries retries_of(const Rows& rows);
+
+Statement recover(const Held& held, Relay& relay);
+Statement note(const Held& held, const Transaction& transaction);
+
+}  // namespace outbox::relay::calls

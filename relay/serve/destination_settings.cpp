@@ -1,0 +1,97 @@
+#include "relay/serve/destination_settings.hpp"
+
+#include <algorithm>
+
+#include "core/text.hpp"
+#include "sinks/registry.hpp"
+
+namespace outbox::relay {
+
+static std::int64_t number_of(const std::string& value, std::int64_t otherwise) {
+    const auto number = parse_integer(value);
+    return number && *number > 0 ? *number : otherwise;
+}
+
+DatabaseSettings read_settings(const std::vector<calls::Setting>& settings) {
+    DatabaseSettings read;
+    const auto duration = [](const std::string& value, Micros otherwise) {
+        return milliseconds(number_of(value, otherwise / 1000));
+    };
+    for (const auto& [name, value] : settings) {
+        if (name == "edition")
+            read.edition = value;
+        else if (name == "version")
+            read.version = value;
+        else if (name == "database")
+            read.database = value;
+        else if (name == "system_identifier")
+            read.system_identifier = value;
+        else if (name == "allowed_hosts")
+            read.defaults.allowed_hosts = value;
+        else if (name == "connect_timeout")
+            read.defaults.connect_timeout = duration(value, read.defaults.connect_timeout);
+        else if (name == "request_timeout")
+            read.defaults.request_timeout = duration(value, read.defaults.request_timeout);
+        else if (name == "receipts")
+            read.defaults.receipts = value == "on";
+        else if (name == "backoff_min")
+            read.limits.backoff_base = duration(value, read.limits.backoff_base);
+        else if (name == "backoff_max")
+            read.limits.backoff_cap = duration(value, read.limits.backoff_cap);
+        else if (name == "cursor_flush_interval")
+            read.save_interval = duration(value, read.save_interval);
+        else if (name == "max_in_flight")
+            read.limits.max_events = static_cast<std::size_t>(
+                number_of(value, static_cast<std::int64_t>(read.limits.max_events)));
+        else if (name == "max_in_flight_size")
+            read.limits.max_bytes = 1024 * static_cast<std::size_t>(number_of(
+                                               value, static_cast<std::int64_t>(
+                                                          read.limits.max_bytes / 1024)));
+    }
+    return read;
+}
+
+// The option of a row that names credentials of the process.
+static constexpr std::string_view credentials_option = "credentials";
+
+Result<Destination> make_destination(const calls::DestinationRow& row,
+                                     const DatabaseSettings& settings, const RelayConfig& config) {
+    std::vector<Option> options = row.options;
+    std::vector<Option> mapping = row.mapping_options;
+    std::string credentials = row.name;
+    std::erase_if(options, [&](const Option& option) {
+        if (option.name != credentials_option)
+            return false;
+        credentials = option.value;
+        return true;
+    });
+    const auto found = config.credentials.find(credentials);
+    if (found != config.credentials.end()) {
+        mapping = found->second;
+    } else if (credentials != row.name) {
+        return Error{ErrorKind::invalid_value,
+                     "credentials \"" + credentials + "\" do not exist",
+                     "The option \"credentials\" of the destination names them.",
+                     "Add [credentials." + credentials + "] to relay.toml."};
+    }
+    DestinationDefaults defaults = settings.defaults;
+    defaults.user = row.owner;
+    Result<Destination> destination = parse_destination(row.name, options, mapping, defaults);
+    if (!destination)
+        return destination;
+    // Files that the credentials of this process name are its own.
+    if (found != config.credentials.end()) {
+        if (const auto error = validate_server_options(options, row.may_read_files))
+            return *error;
+    } else if (const std::string option = file_option(destination.value());
+               !row.may_read_files && !option.empty()) {
+        return may_not_name_file(option);
+    }
+    destination.value().source = settings.database;
+    destination.value().identity = settings.system_identifier + '.' + settings.database + '.' +
+                                   std::to_string(row.number);
+    destination.value().password_required = row.password_required;
+    return destination;
+}
+
+}  // namespace outbox::relay

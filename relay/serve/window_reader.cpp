@@ -1,0 +1,218 @@
+#include "relay/serve/window_reader.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace outbox::relay {
+
+// Rows are fetched in blocks of about this many bytes, so that two or three of them do not take much
+// memory.
+static constexpr std::size_t fetch_bytes = 512 * 1024;
+static constexpr std::int32_t most_rows_at_once = 1024;
+// Blocks that are under way or wait for the relay.
+static constexpr std::size_t max_fetches = 3;
+
+void WindowReader::start(std::int32_t number, std::vector<std::string> patterns) {
+    reset();
+    number_ = number;
+    patterns_ = std::move(patterns);
+}
+
+void WindowReader::reset() noexcept {
+    generation_++;
+    found_.reset();
+    entries_ = {};
+    next_entry_ = 0;
+    complete_ = true;
+    asked_for_entries_ = false;
+    fetches_.clear();
+}
+
+void WindowReader::run(Statement statement, void (WindowReader::*done)(Answer, std::uint64_t),
+                       std::uint64_t id) {
+    under_way_++;
+    statement.done = [this, done, id, generation = generation_](Answer answer) {
+        under_way_--;
+        if (generation == generation_)
+            (this->*done)(std::move(answer), id);
+    };
+    sessions_.run(std::move(statement), SessionPool::Urgency::reads);
+}
+
+void WindowReader::fail(const Answer& answer) {
+    owner_.reading_failed(answer);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Looking
+// -------------------------------------------------------------------------------------------------
+
+void WindowReader::look(const calls::Range& range) {
+    reset();
+    range_ = range;
+    run(calls::look(number_, patterns_, range_, rows_at_once_), &WindowReader::take_look);
+}
+
+static Answer malformed() {
+    return {.error = "the database answers in another form than expected", .sqlstate = "XX000"};
+}
+
+void WindowReader::take_look(Answer answer, std::uint64_t) {
+    if (!answer.ok) {
+        fail(answer);
+        return;
+    }
+    const auto found = calls::found_of(answer.rows);
+    Fetch fetch{.arrived = true, .next_row = 1};
+    if (!found || !fetch.rows.start(std::move(answer.rows))) {
+        fail(malformed());
+        return;
+    }
+    end_ = found->end;
+    last_position_ = entries_to_ = found->last_position;
+    complete_ = found->events <= rows_at_once_;
+    if (!complete_)
+        entries_to_ = 0;
+    else if (found->events > 0)
+        fetches_.push_back(std::move(fetch));
+    found_ = found;
+    request_more();
+    owner_.read_more();
+}
+
+std::optional<calls::Found> WindowReader::look_result() {
+    return std::exchange(found_, std::nullopt);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Large windows
+// -------------------------------------------------------------------------------------------------
+
+// Places are asked for when all known ones have been, so the next ones arrive while rows do.
+void WindowReader::request_more() {
+    while (fetches_.size() < max_fetches && next_entry_ < entries_.size())
+        request_rows();
+    if (next_entry_ < entries_.size() || complete_ || asked_for_entries_)
+        return;
+    asked_for_entries_ = true;
+    run(calls::entries(number_, patterns_, range_, end_, entries_to_, max_entries),
+        &WindowReader::take_entries);
+}
+
+void WindowReader::take_entries(Answer answer, std::uint64_t) {
+    asked_for_entries_ = false;
+    if (!answer.ok) {
+        fail(answer);
+        return;
+    }
+    const Rows& rows = answer.rows;
+    const auto segments = rows.smallints(0, rows.column("segments"));
+    const auto places = rows.places(0, rows.column("places"));
+    const auto positions = rows.bigints(0, rows.column("positions"));
+    if (rows.size() != 1 || segments.size() != places.size() ||
+        places.size() != positions.size()) {
+        fail(malformed());
+        return;
+    }
+    entries_.clear();
+    entries_.reserve(positions.size());
+    for (std::size_t i = 0; i < positions.size(); i++)
+        entries_.push_back({positions[i], places[i], segments[i]});
+    next_entry_ = 0;
+    entries_to_ = rows.bigint(0, rows.column("last_position")).value_or(entries_to_);
+    complete_ = rows.boolean(0, rows.column("complete"));
+    request_more();
+    owner_.read_more();
+}
+
+// Rows of one segment at a time.
+void WindowReader::request_rows() {
+    Fetch fetch{.id = ++fetches_made_, .first_entry = next_entry_};
+    const std::uint16_t segment = entries_[next_entry_].segment;
+    std::vector<Place> places;
+    while (next_entry_ < entries_.size() && entries_[next_entry_].segment == segment &&
+           places.size() < static_cast<std::size_t>(rows_at_once_)) {
+        const Entry& entry = entries_[next_entry_++];
+        places.push_back(entry.place);
+        fetch.positions.push_back(entry.position);
+    }
+    const std::uint64_t id = fetch.id;
+    fetches_.push_back(std::move(fetch));
+    run(calls::rows(segment, places), &WindowReader::take_rows, id);
+}
+
+void WindowReader::take_rows(Answer answer, std::uint64_t id) {
+    const auto fetch = std::find_if(fetches_.begin(), fetches_.end(),
+                                    [id](const Fetch& one) { return one.id == id; });
+    if (fetch == fetches_.end())
+        return;
+    const bool usable = answer.ok && fetch->rows.start(std::move(answer.rows));
+    if (!usable) {
+        // Asked for again, and in smaller blocks: perhaps the answer was too long.
+        rows_at_once_ = std::max(rows_at_once_ / 4, 1);
+        next_entry_ = fetch->first_entry;
+        fetches_.erase(fetch, fetches_.end());
+        fail(answer.ok ? malformed() : answer);
+        return;
+    }
+    fetch->arrived = true;
+    learn_size(fetch->rows);
+    owner_.read_more();
+}
+
+void WindowReader::learn_size(const EventRows& rows) noexcept {
+    if (rows.size() == 0)
+        return;
+    const std::size_t each = rows.bytes() / static_cast<std::size_t>(rows.size()) + 1;
+    const auto fitting = static_cast<std::int32_t>(fetch_bytes / each);
+    rows_at_once_ = std::clamp(std::min(fitting, rows_at_once_ * 2), 1, most_rows_at_once);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Reading
+// -------------------------------------------------------------------------------------------------
+
+// The row at a place may be another one than when the place was found, but then it is none of ours.
+bool WindowReader::is_wanted(Fetch& fetch, std::int64_t position) const {
+    if (std::binary_search(recorded_.begin(), recorded_.end(), position))
+        return false;
+    if (fetch.id == 0)  // came with the look
+        return true;
+    std::size_t& next = fetch.next_position;
+    while (next < fetch.positions.size() && fetch.positions[next] < position)
+        next++;
+    return next < fetch.positions.size() && fetch.positions[next] == position;
+}
+
+WindowReader::Filled WindowReader::fill(EventBlock& block) {
+    for (; !fetches_.empty() && fetches_.front().arrived; fetches_.pop_front()) {
+        Fetch& fetch = fetches_.front();
+        for (; fetch.next_row < fetch.rows.size(); fetch.next_row++) {
+            const auto position = fetch.rows.position(fetch.next_row);
+            if (!position)
+                return Filled::unreadable;
+            if (!is_wanted(fetch, *position))
+                continue;
+            switch (fetch.rows.copy(fetch.next_row, block)) {
+                case EventRows::Copied::yes:
+                    break;
+                case EventRows::Copied::block_is_full:
+                    request_more();
+                    return Filled::some;
+                case EventRows::Copied::unreadable:
+                    last_position_ = *position;
+                    return Filled::unreadable;
+            }
+        }
+    }
+    request_more();
+    if (fetches_.empty() && complete_ && next_entry_ == entries_.size()) {
+        last_position_ = entries_to_;
+        entries_ = {};
+        next_entry_ = 0;
+        return Filled::end_of_window;
+    }
+    return block.empty() ? Filled::nothing_yet : Filled::some;
+}
+
+}  // namespace outbox::relay
