@@ -16,7 +16,6 @@ class EventRows {
   public:
     // Returns false if the rows do not have the columns of an event.
     bool start(Rows rows);
-    void clear() noexcept { rows_ = Rows(); }
 
     int size() const noexcept { return rows_.size(); }
     const Rows& rows() const noexcept { return rows_; }

@@ -46,10 +46,6 @@ Parameters& Parameters::text(std::string_view value) {
     return add(type::text, value);
 }
 
-Parameters& Parameters::text(const std::optional<std::string>& value) {
-    return value ? text(std::string_view(*value)) : null(type::text);
-}
-
 Parameters& Parameters::uuid(const Uuid& value) {
     return add(type::uuid, {reinterpret_cast<const char*>(value.data()), value.size()});
 }

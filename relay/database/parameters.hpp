@@ -4,7 +4,6 @@
 #include <libpq-fe.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,7 +30,6 @@ class Parameters {
     Parameters& bigint(std::int64_t value);
     Parameters& number(double value);
     Parameters& text(std::string_view value);
-    Parameters& text(const std::optional<std::string>& value);
     Parameters& uuid(const Uuid& value);
     Parameters& interval(Micros value);
     Parameters& jsonb(std::string_view value);

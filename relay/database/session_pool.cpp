@@ -8,8 +8,8 @@ SessionPool::SessionPool(Poller& poller, const Clock& clock, ConnectionCounts& c
                          const ConnectionParameters& parameters, std::size_t size,
                          std::uint64_t seed) {
     for (std::size_t i = 0; i < std::max<std::size_t>(size, 1); i++)
-        connections_.push_back(
-            std::make_unique<Connection>(*this, poller, clock, counts, parameters, seed + i));
+        connections_.push_back(std::make_unique<Connection>(
+            static_cast<Connection::Owner&>(*this), poller, clock, counts, parameters, seed + i));
 }
 
 std::deque<Statement>* SessionPool::next_queue() noexcept {

@@ -11,7 +11,7 @@
 namespace outbox::relay {
 
 struct Answer {
-    Rows rows;
+    Rows rows{};
     bool ok = false;
     // If it is not ok.
     std::string error{};     // one line

@@ -56,10 +56,10 @@ struct Beat {
     std::string version;
     Micros lease = 0;
     bool direct = false;
-    std::vector<std::int32_t> held;
-    std::vector<std::int64_t> leases;
-    std::vector<std::int32_t> idle;
-    std::vector<std::string> frontiers;
+    std::vector<std::int32_t> held{};
+    std::vector<std::int64_t> leases{};
+    std::vector<std::int32_t> idle{};
+    std::vector<std::string> frontiers{};
     bool rest = false;
 };
 Statement beat(const Beat& beat);
@@ -94,7 +94,7 @@ struct Held {
 Statement take(const Uuid& id, std::int32_t number, bool direct);
 struct Taken {
     std::int64_t lease = 0;
-    Cursor cursor;
+    Cursor cursor{};
 };
 // std::nullopt if the destination was not free.
 std::optional<Taken> taken_of(const Rows& rows, std::int32_t number);

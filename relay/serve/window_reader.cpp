@@ -152,7 +152,9 @@ void WindowReader::take_rows(Answer answer, std::uint64_t id) {
         rows_at_once_ = std::max(rows_at_once_ / 4, 1);
         next_entry_ = fetch->first_entry;
         fetches_.erase(fetch, fetches_.end());
-        fail(answer.ok ? malformed() : answer);
+        if (answer.ok)
+            answer = malformed();
+        fail(answer);
         return;
     }
     fetch->arrived = true;

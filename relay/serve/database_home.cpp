@@ -1,0 +1,586 @@
+#include "relay/serve/database_home.hpp"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "core/text.hpp"
+
+namespace outbox::relay {
+
+// A database goes to rest when nothing has been found for this long.
+static constexpr Micros rest_after = milliseconds(50);
+// Pauses between attempts, while transactions that have enqueued events go on.
+static constexpr Micros shortest_rest_pause = milliseconds(100);
+static constexpr Micros longest_rest_pause = seconds(2);
+// Pauses between looks that find nothing.
+static constexpr Micros direct_poll_min = milliseconds(1);
+static constexpr Micros direct_poll_max = milliseconds(25);
+static constexpr Micros pooled_poll_min = milliseconds(50);
+static constexpr Micros pooled_poll_max = seconds(1);
+static constexpr Micros beat_failure_pause = milliseconds(300);
+static constexpr Micros report_interval = seconds(1);
+// Replicas that start together take turns.
+static constexpr Micros pause_between_takes = milliseconds(5);
+static constexpr Micros time_to_leave = seconds(2);
+
+static Uuid random_uuid() {
+    Uuid id{};
+    // Does not fail for so few bytes once the system has started.
+    [[maybe_unused]] const ssize_t size = getrandom(id.data(), id.size(), 0);
+    id[6] = static_cast<std::uint8_t>((id[6] & 0x0f) | 0x40);
+    id[8] = static_cast<std::uint8_t>((id[8] & 0x3f) | 0x80);
+    return id;
+}
+
+static ConnectionParameters parameters_of(const DatabaseConfig& config, const std::string& name,
+                                          const ConnectionParameters& environment) {
+    ConnectionParameters parameters = environment;
+    parameters.emplace_back("fallback_application_name", "outbox-relay " + name);
+    parameters.emplace_back("connect_timeout", "10");
+    parameters.emplace_back("dbname", config.url);
+    if (!config.password.empty())
+        parameters.emplace_back("password", config.password);
+    parameters.emplace_back("client_encoding", "UTF8");
+    return parameters;
+}
+
+DatabaseHome::DatabaseHome(Process process, const DatabaseConfig& config,
+                           const ConnectionParameters& environment)
+    : process_(process),
+      config_(config),
+      parameters_(parameters_of(config, process.config.name, environment)),
+      id_(random_uuid()),
+      control_(*this, process.poller, process.clock, counts_, parameters_, random_seed()),
+      sessions_(process.poller, process.clock, counts_, parameters_, config.connections,
+                random_seed()),
+      lease_(process.config.lease),
+      started_at_(process.clock.now()) {
+    control_.open();
+}
+
+// Callbacks refer to the homes.
+DatabaseHome::~DatabaseHome() {
+    sessions_.close();
+    control_.close();
+}
+
+// -------------------------------------------------------------------------------------------------
+// The control connection
+// -------------------------------------------------------------------------------------------------
+
+void DatabaseHome::run(Statement statement, void (DatabaseHome::*done)(Answer)) {
+    statement.time_limit = lease_.renewal_time_limit();
+    statement.done = [this, done](Answer answer) { (this->*done)(std::move(answer)); };
+    control_queue_.push_back(std::move(statement));
+    if (control_.state() == Connection::State::idle)
+        connection_ready(control_);
+}
+
+void DatabaseHome::connection_ready(Connection& connection) {
+    if (!control_queue_.empty()) {
+        Statement statement = std::move(control_queue_.front());
+        control_queue_.pop_front();
+        connection.run(std::move(statement));
+    } else if (!greeted_ && !loading_) {
+        greet();
+    }
+}
+
+void DatabaseHome::connection_lost(Connection& connection) {
+    trouble_ = connection.failure();
+    if (trouble_lines_.take(process_.clock.now()))
+        process_.log.warning({.database = config_.name}, "no connection to the database",
+                             connection.failure());
+    auto queue = std::exchange(control_queue_, {});
+    for (Statement& statement : queue)
+        statement.done({.error = connection.failure()});
+    ready_ = loading_ = greeted_ = false;
+    resting_ = holds_wake_lock_ = false;
+    beat_under_way_ = false;
+    if (direct_)  // its locks are gone
+        lease_.lose();
+    if (leaving_)
+        ended_ = true;
+    else
+        connection.open();
+}
+
+void DatabaseHome::control_failed(const Answer& answer) {
+    if (answer.connection_lost())
+        return;  // connection_lost() follows
+    trouble_ = answer.error;
+    if (trouble_lines_.take(process_.clock.now()))
+        process_.log.warning({.database = config_.name}, "the database refuses a statement",
+                             answer.error);
+    loading_ = false;
+    beat_not_before_ = process_.clock.now() + beat_failure_pause;
+}
+
+void DatabaseHome::greet() {
+    loading_ = true;
+    host_ = control_.host() != nullptr ? control_.host() : "";
+    port_ = control_.port() != nullptr ? control_.port() : "";
+    run(calls::process_id(), &DatabaseHome::take_process_id);
+}
+
+void DatabaseHome::take_process_id(Answer answer) {
+    if (!answer.ok) {
+        control_failed(answer);
+        return;
+    }
+    const bool was_direct = direct_;
+    direct_ = config_.session == SessionMode::direct ||
+              (config_.session == SessionMode::automatic &&
+               answer.rows.integer(0, 0) == control_.process_id());
+    set_intervals();
+    if (was_direct) {
+        id_ = random_uuid();
+        for (const auto& home : homes_)
+            home->release();
+    }
+    if (direct_)
+        run(calls::listen(), &DatabaseHome::take_listening);
+    else
+        load();
+}
+
+void DatabaseHome::set_intervals() {
+    intervals_.poll_min = config_.poll_min.value_or(direct_ ? direct_poll_min : pooled_poll_min);
+    intervals_.poll_max = std::max(
+        config_.poll_max.value_or(direct_ ? direct_poll_max : pooled_poll_max), intervals_.poll_min);
+}
+
+void DatabaseHome::take_listening(Answer answer) {
+    if (!answer.ok)
+        control_failed(answer);
+    else
+        load();
+}
+
+void DatabaseHome::load() {
+    loading_ = true;
+    run(calls::settings(), &DatabaseHome::take_settings);
+    run(calls::destinations(), &DatabaseHome::take_destinations);
+}
+
+void DatabaseHome::take_settings(Answer answer) {
+    if (!answer.ok) {
+        control_failed(answer);
+        return;
+    }
+    const DatabaseSettings read = read_settings(calls::settings_of(answer.rows));
+    if (read == settings_)
+        return;
+    settings_ = read;
+    intervals_.save = settings_.save_interval;
+    for (const auto& home : homes_)
+        home->start_over_if_held();
+}
+
+void DatabaseHome::take_destinations(Answer answer) {
+    if (!answer.ok) {
+        control_failed(answer);
+        return;
+    }
+    loading_ = false;
+    greeted_ = true;
+    const auto rows = calls::destinations_of(answer.rows);
+    for (const calls::DestinationRow& row : rows) {
+        if (!config_.serves(row.name))
+            continue;
+        if (DestinationHome* home = find(row.number))
+            home->configure(row);
+        else
+            homes_.push_back(std::make_unique<DestinationHome>(
+                process_, static_cast<DestinationHost&>(*this), sessions_, row));
+    }
+    for (auto& home : homes_) {
+        const bool exists = std::any_of(rows.begin(), rows.end(), [&](const auto& row) {
+            return row.number == home->number() && config_.serves(row.name);
+        });
+        if (exists)
+            continue;
+        home->release();
+        if (scout_ == home.get())
+            scout_ = nullptr;
+        gone_.push_back(std::move(home));
+    }
+    std::erase(homes_, nullptr);
+    beat_now_ = true;
+}
+
+void DatabaseHome::remove_gone() {
+    std::erase_if(gone_, [](const auto& home) { return home->is_deletable(); });
+}
+
+// -------------------------------------------------------------------------------------------------
+// Beats
+// -------------------------------------------------------------------------------------------------
+
+DestinationHome* DatabaseHome::find(std::int32_t number) noexcept {
+    const auto home = std::find_if(homes_.begin(), homes_.end(), [&](const auto& one) {
+        return one != nullptr && one->number() == number;
+    });
+    return home == homes_.end() ? nullptr : home->get();
+}
+
+Micros DatabaseHome::beat_due() const noexcept {
+    if (!control_.is_open() || !greeted_ || beat_under_way_ || leaving_)
+        return never;
+    const Micros due =
+        beat_now_ ? 0 : process_.clock.now() + (lease_.renew_at() - boot_time());
+    return std::max(due, beat_not_before_);
+}
+
+void DatabaseHome::beat(bool rest) {
+    calls::Beat beat{.id = id_,
+                     .name = process_.config.name,
+                     .version = OUTBOX_VERSION,
+                     .lease = lease_.length(),
+                     .direct = direct_,
+                     .rest = rest};
+    for (const auto& home : homes_) {
+        if (const auto& held = home->held()) {
+            beat.held.push_back(held->number);
+            beat.leases.push_back(held->lease);
+        }
+        if (const Snapshot* frontier = home->idle_frontier()) {
+            beat.idle.push_back(home->number());
+            beat.frontiers.push_back(frontier->to_string());
+        }
+    }
+    beat_now_ = false;
+    beat_under_way_ = true;
+    beat_asks_for_rest_ = rest;
+    beat_asked_at_ = boot_time();
+    run(calls::beat(beat), &DatabaseHome::take_beat);
+}
+
+void DatabaseHome::take_beat(Answer answer) {
+    beat_under_way_ = false;
+    const auto beat = answer.ok ? calls::beat_of(answer.rows) : std::nullopt;
+    if (!beat) {
+        control_failed(answer);
+        return;
+    }
+    const bool held = may_send();
+    lease_.renewed(beat_asked_at_);
+    renewals_++;
+    renewed_at_ = process_.clock.now();
+    trouble_.clear();
+    if (!std::exchange(ready_, true)) {
+        process_.log.info({.database = config_.name},
+                          direct_ ? "connected" : "connected through a pooler",
+                          "pg_outbox " + settings_.version + ", edition " + settings_.edition + '.');
+        maintain_at_ = 0;
+    }
+    follow_beat(*beat);
+    if (!held)
+        wake_all();
+}
+
+void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
+    if (configuration_ != answer.configuration) {
+        if (!configuration_.empty() && !loading_)
+            load();
+        configuration_ = answer.configuration;
+    }
+    for (const std::int32_t number : answer.lost)
+        if (DestinationHome* home = find(number); home != nullptr && home->held())
+            home->start_over(0);
+    if (!ends_)
+        take_free(answer.free);
+    if (!direct_)  // nobody notifies us of operators
+        for (const auto& home : homes_)
+            if (home->held()) {
+                const bool paused = std::count(answer.paused.begin(), answer.paused.end(),
+                                               home->number()) > 0;
+                if (paused != home->is_paused() || home->holds_keys())
+                    home->follow();
+            }
+    for (const std::int32_t number : answer.work)
+        if (DestinationHome* home = find(number))
+            home->committed();
+    if (beat_asks_for_rest_) {
+        holds_wake_lock_ |= answer.holds_lock;
+        resting_ = answer.resting;
+        rest_pause_ = resting_ ? 0
+                               : std::clamp(2 * rest_pause_, shortest_rest_pause,
+                                            longest_rest_pause);
+        rest_not_before_ = process_.clock.now() + rest_pause_;
+        if (resting_)
+            for (const auto& home : homes_)
+                home->stand_by();
+    }
+    if (resting_ && !answer.work.empty())
+        wake();
+}
+
+// In a random order and with pauses, so that replicas share the destinations.
+void DatabaseHome::take_free(std::vector<std::int32_t> free) {
+    static thread_local std::minstd_rand random(static_cast<unsigned>(random_seed()));
+    std::shuffle(free.begin(), free.end(), random);
+    Micros when = process_.clock.now();
+    for (const std::int32_t number : free)
+        if (DestinationHome* home = find(number)) {
+            home->take_at(when);
+            when += static_cast<Micros>(random() % (2 * pause_between_takes));
+        }
+}
+
+void DatabaseHome::run_take(std::int32_t number, std::function<void(Answer)> done) {
+    Statement statement = calls::take(id_, number, direct_);
+    statement.time_limit = lease_.renewal_time_limit();
+    statement.done = std::move(done);
+    control_queue_.push_back(std::move(statement));
+    if (control_.state() == Connection::State::idle)
+        connection_ready(control_);
+}
+
+bool DatabaseHome::may_send() const noexcept {
+    return lease_.holds(boot_time());
+}
+
+void DatabaseHome::has_taken(DestinationHome&) {
+    takeovers_++;
+}
+
+void DatabaseHome::has_lost(DestinationHome& home) {
+    losses_++;
+    process_.log.warning({.database = config_.name, .destination = home.name()},
+                         "another relay has taken over");
+    if (direct_ && control_.is_open())
+        run(calls::release_destination_lock(home.number()), &DatabaseHome::control_failed_if);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Rest
+// -------------------------------------------------------------------------------------------------
+
+void DatabaseHome::has_found(DestinationHome& home) {
+    found_at_ = process_.clock.now();
+    rest_pause_ = 0;
+    if (resting_)
+        wake();
+    for (const auto& other : homes_)
+        if (other.get() != &home)
+            other->committed();
+}
+
+bool DatabaseHome::goes_on_looking(DestinationHome& home) {
+    if (resting_)
+        return false;
+    if (scout_ == nullptr || !scout_->is_looking())
+        scout_ = &home;
+    return scout_ == &home;
+}
+
+Micros DatabaseHome::rest_due() const noexcept {
+    if (!direct_ || !ready_ || resting_ || ends_ || beat_under_way_ || process_.config.once)
+        return never;
+    return std::max(found_at_ + rest_after, rest_not_before_);
+}
+
+// Somebody must look, unless the database is at rest.
+void DatabaseHome::look_after_rest(Micros now) {
+    if (resting_ || ends_)
+        return;
+    if (scout_ == nullptr || !scout_->is_looking()) {
+        const auto home = std::find_if(homes_.begin(), homes_.end(),
+                                       [](const auto& one) { return one->is_looking(); });
+        scout_ = home == homes_.end() ? nullptr : home->get();
+        if (scout_ != nullptr)
+            scout_->committed();
+    }
+    if (now >= rest_due() && control_.is_open() && !loading_)
+        beat(!holds_wake_lock_);
+}
+
+void DatabaseHome::wake() {
+    resting_ = false;
+    found_at_ = process_.clock.now();
+    rest_not_before_ = 0;
+    if (std::exchange(holds_wake_lock_, false))
+        run(calls::release_wake_lock(), &DatabaseHome::control_failed_if);
+}
+
+void DatabaseHome::wake_all() {
+    for (const auto& home : homes_)
+        home->committed();
+}
+
+void DatabaseHome::notified(const std::string& payload) {
+    if (!ready_)
+        return;
+    if (payload == "operate") {
+        beat_now_ = true;
+        for (const auto& home : homes_)
+            if (home->held())
+                home->follow();
+        return;
+    }
+    if (resting_)
+        wake();
+    wake_all();
+}
+
+// A failure of these statements has no consequence.
+void DatabaseHome::control_failed_if(Answer answer) {
+    if (!answer.ok)
+        control_failed(answer);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Upkeep
+// -------------------------------------------------------------------------------------------------
+
+// Reports only what has changed: a database at rest must not be written to.
+void DatabaseHome::report() {
+    report_at_ = process_.clock.now() + report_interval;
+    if (!ready_ || leaving_)
+        return;
+    std::string text;
+    for (const auto& home : homes_) {
+        const std::size_t size = text.size();
+        text += size == 0 ? "[" : ",";
+        if (!home->append_report(text))
+            text.resize(size);
+    }
+    if (text.empty())
+        return;
+    text += ']';
+    if (text == reported_)
+        return;
+    reported_ = text;
+    Statement statement = calls::report(id_, text);
+    statement.done = [this](Answer answer) {
+        if (!answer.ok)
+            reported_.clear();
+    };
+    sessions_.run(std::move(statement), SessionPool::Urgency::writes);
+}
+
+void DatabaseHome::maintain() {
+    maintain_at_ = never;
+    Statement statement = calls::maintain();
+    statement.done = [this](Answer answer) {
+        const Micros now = process_.clock.now();
+        if (!answer.ok)
+            maintain_at_ = now + seconds(10);
+        else if (const auto pause = answer.rows.number(0, 0))
+            maintain_at_ = now + static_cast<Micros>(std::clamp(*pause, 0.1, 3600.0) * 1e6);
+    };
+    sessions_.run(std::move(statement), SessionPool::Urgency::writes);
+}
+
+// -------------------------------------------------------------------------------------------------
+// The loop
+// -------------------------------------------------------------------------------------------------
+
+// After a failure. A new connection is greeted at once.
+Micros DatabaseHome::greeting_due() const noexcept {
+    const bool waits = control_.state() == Connection::State::idle && !greeted_ && !loading_;
+    return waits ? beat_not_before_ : never;
+}
+
+Micros DatabaseHome::deadline() const noexcept {
+    if (ended_)
+        return never;
+    Micros earliest = std::min({control_.deadline(), sessions_.deadline(), beat_due(), rest_due(),
+                                greeting_due(),
+                                leave_by_, maintain_at_, ready_ ? report_at_ : never});
+    for (const auto& home : homes_)
+        earliest = std::min(earliest, home->deadline());
+    return earliest;
+}
+
+void DatabaseHome::step(Micros now) {
+    if (ended_)
+        return;
+    control_.step(now);
+    sessions_.step(now);
+    if (now >= greeting_due())
+        greet();
+    if (now >= beat_due())
+        beat(resting_ && !holds_wake_lock_);
+    look_after_rest(now);
+    for (std::size_t i = 0; i < homes_.size(); i++)
+        homes_[i]->turn(now);
+    if (!gone_.empty())
+        remove_gone();
+    if (now >= report_at_)
+        report();
+    if (ready_ && now >= maintain_at_)
+        maintain();
+    if (ends_)
+        leave(now);
+}
+
+void DatabaseHome::end() {
+    if (ends_)
+        return;
+    ends_ = true;
+    leave_by_ = process_.clock.now() + process_.config.shutdown_timeout;
+    for (const auto& home : homes_)
+        home->end();
+}
+
+void DatabaseHome::leave(Micros now) {
+    const bool done = std::all_of(homes_.begin(), homes_.end(),
+                                  [](const auto& home) { return home->has_ended(); });
+    if (leaving_) {
+        ended_ |= now >= leave_by_;
+        return;
+    }
+    if (!done && now < leave_by_)
+        return;
+    leaving_ = true;
+    leave_by_ = now + time_to_leave;
+    if (!ready_ || !control_.is_open()) {
+        ended_ = true;
+        return;
+    }
+    run(calls::leave(id_), &DatabaseHome::take_leave);
+}
+
+void DatabaseHome::take_leave(Answer) {
+    ended_ = true;
+}
+
+bool DatabaseHome::is_drained() const noexcept {
+    return ready_ && !loading_ && !beat_now_ && !beat_under_way_ &&
+           std::all_of(homes_.begin(), homes_.end(),
+                       [](const auto& home) { return home->is_drained(); });
+}
+
+bool DatabaseHome::has_failed() const noexcept {
+    return !ready_ && !trouble_.empty() &&
+           process_.clock.now() > started_at_ + Connection::connect_time_limit;
+}
+
+DatabaseFigures DatabaseHome::figures() {
+    DatabaseFigures figures{.name = config_.name,
+                            .edition = settings_.edition,
+                            .version = settings_.version,
+                            .ready = ready_ && may_send(),
+                            .pooled = ready_ && !direct_,
+                            .resting = resting_,
+                            .trouble = trouble_,
+                            .connections = sessions_.open_connections() + control_.is_open(),
+                            .connects = counts_.connects,
+                            .disconnects = counts_.disconnects,
+                            .statements = counts_.statements,
+                            .renewals = renewals_,
+                            .takeovers = takeovers_,
+                            .losses = losses_,
+                            .renewed_at = renewed_at_,
+                            .destinations = {}};
+    for (const auto& home : homes_)
+        figures.destinations.push_back(home->figures());
+    return figures;
+}
+
+}  // namespace outbox::relay

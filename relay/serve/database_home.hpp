@@ -1,0 +1,154 @@
+// One database: its connections, its lease, and its destinations.
+//
+// The control connection renews the lease, takes destinations, holds the locks and listens. The
+// statements of destinations run on others (SessionPool).
+//
+//   connect -> is a pooler in between? -> LISTEN -> settings -> destinations -> first beat -> ready
+//
+// Behind a pooler there are no locks and no notifications. Otherwise locks end with the session: if it
+// is lost, other processes may take over at once. So nothing is sent until there is a new session.
+// It has a new id in outbox.relay, and takes the destinations again.
+//
+// Looking. While events come, destinations look for them all the time. One that finds none leaves
+// that to another one that looks (`scout_`): an event for any destination wakes all of them. When the
+// scout has found nothing for a while the database goes to rest: relay_beat() takes the wake lock
+// and looks once more for all destinations. At rest nothing is asked but a beat now and then, and
+// the next enqueue sends a notification. Behind a pooler the scout goes on looking, at intervals.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "relay/serve/destination_home.hpp"
+#include "relay/serve/lease.hpp"
+
+namespace outbox::relay {
+
+class DatabaseHome final : private DestinationHost, private Connection::Owner {
+  public:
+    DatabaseHome(Process process, const DatabaseConfig& config,
+                 const ConnectionParameters& environment);
+    ~DatabaseHome();
+    DatabaseHome(const DatabaseHome&) = delete;
+    DatabaseHome& operator=(const DatabaseHome&) = delete;
+
+    Micros deadline() const noexcept;
+    void step(Micros now);
+
+    // Lets what is in flight end, saves, and gives up the leases.
+    void end();
+    bool has_ended() const noexcept { return ended_; }
+    // For --once.
+    bool is_drained() const noexcept;
+    bool has_failed() const noexcept;
+
+    DatabaseFigures figures();
+
+  private:
+    // DestinationHost
+    const std::string& database_name() const noexcept override { return config_.name; }
+    const DatabaseSettings& settings() const noexcept override { return settings_; }
+    const Relay::Intervals& intervals() const noexcept override { return intervals_; }
+    std::string local_host() const override { return host_; }
+    std::string local_port() const override { return port_; }
+    void run_take(std::int32_t number, std::function<void(Answer)> done) override;
+    bool may_send() const noexcept override;
+    void has_taken(DestinationHome& home) override;
+    void has_lost(DestinationHome& home) override;
+    void has_found(DestinationHome& home) override;
+    bool goes_on_looking(DestinationHome& home) override;
+
+    // Connection::Owner
+    void connection_ready(Connection& connection) override;
+    void connection_lost(Connection& connection) override;
+    void notified(const std::string& payload) override;
+
+    // The control connection.
+    void run(Statement statement, void (DatabaseHome::*done)(Answer));
+    void greet();
+    void take_process_id(Answer answer);
+    void listen();
+    void take_listening(Answer answer);
+    void load();
+    void take_settings(Answer answer);
+    void take_destinations(Answer answer);
+    void control_failed(const Answer& answer);
+    void control_failed_if(Answer answer);
+    Micros greeting_due() const noexcept;
+    void set_intervals();
+
+    // Beats.
+    void beat(bool rest);
+    void take_beat(Answer answer);
+    void follow_beat(const calls::BeatAnswer& answer);
+    void take_free(std::vector<std::int32_t> free);
+    DestinationHome* find(std::int32_t number) noexcept;
+    Micros beat_due() const noexcept;
+
+    // Rest.
+    void look_after_rest(Micros now);
+    Micros rest_due() const noexcept;
+    void wake();
+    void wake_all();
+
+    // Upkeep.
+    void report();
+    void maintain();
+    void remove_gone();
+    void leave(Micros now);
+    void take_leave(Answer answer);
+
+    Process process_;
+    DatabaseConfig config_;
+    ConnectionParameters parameters_;
+    ConnectionCounts counts_;
+    Uuid id_;
+    DatabaseSettings settings_;
+    Relay::Intervals intervals_;
+    std::string host_, port_;
+
+    Connection control_;
+    std::deque<Statement> control_queue_;
+    SessionPool sessions_;
+    bool direct_ = false;
+    bool ready_ = false;  // the first beat has been answered
+    std::string trouble_;
+    LineBudget trouble_lines_;
+
+    Lease lease_;
+    Micros beat_asked_at_ = 0;  // boot time
+    bool beat_under_way_ = false;
+    bool beat_now_ = false;
+    bool beat_asks_for_rest_ = false;
+    Micros beat_not_before_ = 0;  // after a failure
+    std::string configuration_;
+    bool loading_ = false;   // statements of load(), or before it, are under way
+    bool greeted_ = false;   // the destinations are known
+
+    // Homes that are gone from the database but have statements under way are at the end of gone_.
+    std::vector<std::unique_ptr<DestinationHome>> homes_;
+    std::vector<std::unique_ptr<DestinationHome>> gone_;
+    DestinationHome* scout_ = nullptr;
+
+    bool resting_ = false;
+    bool holds_wake_lock_ = false;
+    Micros found_at_ = 0;
+    Micros rest_not_before_ = 0;
+    Micros rest_pause_ = 0;
+
+    Micros report_at_ = 0;
+    std::string reported_;
+    Micros maintain_at_ = never;
+    bool ends_ = false;
+    bool leaving_ = false;
+    bool ended_ = false;
+    Micros leave_by_ = never;
+    const Micros started_at_;
+
+    std::uint64_t renewals_ = 0, takeovers_ = 0, losses_ = 0;
+    Micros renewed_at_ = 0;
+};
+
+}  // namespace outbox::relay

@@ -1,0 +1,702 @@
+#include "relay/serve/destination_home.hpp"
+
+#include <sys/epoll.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/text.hpp"
+#include "relay/serve/report.hpp"
+#include "sinks/sink_loader.hpp"
+
+namespace outbox::relay {
+
+// Rows made due in one statement.
+static constexpr std::int32_t hurried_at_once = 1000;
+// Longest pause between looks at events that are all for other destinations.
+static constexpr Micros longest_look_pause = milliseconds(16);
+static constexpr Micros busy_pause = milliseconds(100);
+static constexpr Micros shortest_failure_pause = milliseconds(200);
+static constexpr Micros longest_failure_pause = seconds(10);
+
+static Uuid random_token() {
+    Uuid token{};
+    // Does not fail for so few bytes once the system has started.
+    [[maybe_unused]] const ssize_t size = getrandom(token.data(), token.size(), 0);
+    return token;
+}
+
+DestinationHome::DestinationHome(Process process, DestinationHost& host, SessionPool& sessions,
+                                 calls::DestinationRow row)
+    : process_(process),
+      host_(host),
+      sessions_(sessions),
+      row_(std::move(row)),
+      pauses_(shortest_failure_pause, longest_failure_pause, random_seed()),
+      relay_(process.clock, stats_, random_seed()),
+      reader_(*this, sessions),
+      token_(random_token()) {}
+
+DestinationHome::~DestinationHome() {
+    unwatch_sink();
+}
+
+LogPlace DestinationHome::place() const noexcept {
+    return {.database = host_.database_name(), .destination = row_.name};
+}
+
+void DestinationHome::watch_sink() {
+    watched_ = relay_.pipeline().descriptor();
+    if (watched_ >= 0)
+        process_.poller.watch(watched_, EPOLLIN, *this);
+}
+
+void DestinationHome::unwatch_sink() noexcept {
+    if (watched_ >= 0)
+        process_.poller.forget(std::exchange(watched_, -1));
+}
+
+void DestinationHome::stop_relay() noexcept {
+    generation_++;
+    unwatch_sink();
+    reader_.reset();
+    relay_.stop();
+    writes_ = looks_ = found_nothing_ = follows_ = false;
+}
+
+const Snapshot* DestinationHome::idle_frontier() const noexcept {
+    return state_ == State::serving && found_nothing_ && !looks_ && !committed_ &&
+                   !relay_.in_window()
+               ? &relay_.frontier()
+               : nullptr;
+}
+
+bool DestinationHome::is_looking() const noexcept {
+    return state_ == State::serving && !paused_ && !ends_ && host_.may_send() &&
+           relay_.pipeline().has_room();
+}
+
+bool DestinationHome::holds_keys() const noexcept {
+    return relay_.started() && relay_.pipeline().held_keys() > 0;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Taking
+// -------------------------------------------------------------------------------------------------
+
+void DestinationHome::take_at(Micros when) {
+    if (state_ == State::elsewhere && again_at_ == never && !ends_)
+        again_at_ = when;
+}
+
+void DestinationHome::take() {
+    again_at_ = never;
+    state_ = State::taking;
+    under_way_++;
+    host_.run_take(number(), [this, generation = generation_](Answer answer) {
+        under_way_--;
+        if (generation == generation_)
+            taken(std::move(answer));
+    });
+}
+
+void DestinationHome::taken(Answer answer) {
+    const bool had_it = held_.has_value();
+    held_.reset();
+    state_ = State::elsewhere;
+    if (!answer.ok) {
+        statement_failed(answer, "could not take the destination");
+        again_at_ = process_.clock.now() + pauses_.next();
+        return;
+    }
+    auto taken = calls::taken_of(answer.rows, number());
+    if (!taken) {
+        if (had_it)
+            host_.has_lost(*this);
+        return;
+    }
+    held_ = {.number = number(), .lease = taken->lease};
+    relay_.cursor() = std::move(taken->cursor);
+    if (!had_it)
+        host_.has_taken(*this);
+    begin();
+}
+
+void DestinationHome::begin() {
+    again_at_ = never;
+    state_ = State::beginning;
+    under_way_++;
+    Statement statement = calls::begin(*held_, relay_.cursor());
+    statement.done = [this, generation = generation_](Answer answer) {
+        under_way_--;
+        if (generation == generation_)
+            begun(std::move(answer));
+    };
+    sessions_.run(std::move(statement), SessionPool::Urgency::writes);
+}
+
+void DestinationHome::begun(Answer answer) {
+    const auto outcome = answer.ok ? calls::outcome_of(answer.rows) : std::nullopt;
+    if (!outcome) {
+        statement_failed(answer, "could not begin");
+        start_over(pauses_.next());
+        return;
+    }
+    switch (*outcome) {
+        case calls::Outcome::ok:
+            start_relay(calls::begun_of(answer.rows));
+            break;
+        case calls::Outcome::busy:
+            again_at_ = process_.clock.now() + busy_pause;
+            break;
+        case calls::Outcome::lost:
+            start_over(0);
+            break;
+    }
+}
+
+void DestinationHome::start_relay(calls::Begun begun) {
+    trouble_.clear();
+    DatabaseSettings settings = host_.settings();
+    settings.defaults.local_host = host_.local_host();
+    settings.defaults.local_port = host_.local_port();
+    Result<Destination> destination = make_destination(row_, settings, process_.config);
+    if (!destination) {
+        misconfigured(destination.error());
+        return;
+    }
+    destination_ = std::move(destination.value());
+    Result<std::unique_ptr<Sink>> sink = create_sink({destination_, process_.clock});
+    if (!sink) {
+        misconfigured(sink.error());
+        return;
+    }
+    Pipeline::Limits limits = settings.limits;
+    limits.receipts = destination_.receipts;
+    relay_.set_intervals(host_.intervals());
+    relay_.start(std::move(sink.value()), limits);
+    reader_.start(number(), row_.patterns);
+    reader_.leave_out(std::move(begun.recorded));
+    relay_.pipeline().hold_keys(std::move(begun.held_keys));
+    paused_ = begun.paused;
+    relay_.follow_operator(paused_);
+    watch_sink();
+    state_ = State::serving;
+    committed_ = due_ = true;
+    looked_at_ = look_pause_ = next_retry_ = 0;
+    pauses_.reset();
+    process_.log.info(place(), "serves the destination");
+}
+
+void DestinationHome::misconfigured(const Error& error) {
+    state_ = State::misconfigured;
+    trouble_ = error.message;
+    if (!error.detail.empty())
+        trouble_ += " (" + error.detail + ")";
+    process_.log.error(place(), error);
+}
+
+void DestinationHome::configure(const calls::DestinationRow& row) {
+    if (row == row_)
+        return;
+    row_ = row;
+    start_over_if_held();
+}
+
+void DestinationHome::start_over_if_held() {
+    if (held_ && (state_ == State::serving || state_ == State::misconfigured))
+        start_over(0);
+}
+
+void DestinationHome::stand_by() noexcept {
+    if (state_ == State::serving)
+        relay_.stand_by();
+}
+
+void DestinationHome::start_over(Micros pause) {
+    stop_relay();
+    state_ = State::elsewhere;
+    again_at_ = ends_ ? never : process_.clock.now() + pause;
+    due_ = true;
+}
+
+void DestinationHome::release() {
+    stop_relay();
+    state_ = State::elsewhere;
+    again_at_ = never;
+    held_.reset();
+}
+
+// -------------------------------------------------------------------------------------------------
+// Serving
+// -------------------------------------------------------------------------------------------------
+
+void DestinationHome::committed() {
+    committed_ = due_ = true;
+}
+
+void DestinationHome::follow() {
+    follows_ = due_ = true;
+}
+
+bool DestinationHome::may_look_now(Micros now) const noexcept {
+    return committed_ && now >= looked_at_ + look_pause_;
+}
+
+Micros DestinationHome::deadline() const noexcept {
+    if (ended_)
+        return never;
+    if (due_)
+        return 0;
+    if (state_ != State::serving || writes_)
+        return again_at_;
+    const Micros at = relay_.deadline(false);
+    return committed_ && !looks_ ? std::min(at, std::max(relay_.deadline(true),
+                                                         looked_at_ + look_pause_))
+                                 : at;
+}
+
+void DestinationHome::turn(Micros now) {
+    if (ended_ || now < deadline())
+        return;
+    due_ = false;
+    if (now >= again_at_ && state_ == State::elsewhere)
+        take();
+    else if (now >= again_at_ && state_ == State::beginning)
+        begin();
+    if (state_ == State::serving && !writes_)
+        serve(now);
+}
+
+// Runs until the relay wants to wait, or a statement is under way that it must wait for.
+void DestinationHome::serve(Micros now) {
+    relay_.pipeline().pause(paused_ || ends_ || !host_.may_send());
+    take_look_result();
+    if (state_ == State::serving && relay_.in_window() && looks_)
+        fill_block();
+    while (state_ == State::serving) {
+        if (follows_) {
+            follows_ = false;
+            write(calls::follow(*held_), &DestinationHome::followed);
+            return;
+        }
+        const Relay::Wish wish = relay_.next(may_look_now(now));
+        if (wish == Relay::Wish::wait)
+            break;
+        if (!act(wish))
+            return;
+    }
+    if (state_ != State::serving)
+        return;
+    log_condition();
+    if (ends_)
+        leave_when_done();
+}
+
+// Returns false if the relay must wait for a statement.
+bool DestinationHome::act(Relay::Wish wish) {
+    switch (wish) {
+        case Relay::Wish::read:
+            read();
+            return true;
+        case Relay::Wish::recover:
+            write(calls::recover(*held_, relay_), &DestinationHome::recovered);
+            return false;
+        case Relay::Wish::take_retries:
+            write(calls::retries(*held_, token_, relay_.hurries() ? hurried_at_once : 0),
+                  &DestinationHome::took_retries);
+            return false;
+        case Relay::Wish::note:
+            write(calls::note(*held_, *relay_.transactions().to_note()), &DestinationHome::noted);
+            return false;
+        case Relay::Wish::record:
+            write(calls::record(*held_, token_, relay_), &DestinationHome::recorded);
+            return false;
+        case Relay::Wish::save:
+            write(calls::save(*held_, relay_), &DestinationHome::saved);
+            return false;
+        case Relay::Wish::wait:
+            break;
+    }
+    return true;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Reading
+// -------------------------------------------------------------------------------------------------
+
+void DestinationHome::read() {
+    if (relay_.in_window()) {
+        fill_block();
+        return;
+    }
+    committed_ = false;
+    looks_ = true;
+    found_nothing_ = false;
+    looked_at_ = process_.clock.now();
+    relay_.reading();
+    reader_.look({.from = relay_.frontier(), .settled = relay_.settled_before()});
+}
+
+void DestinationHome::take_look_result() {
+    const auto found = reader_.look_result();
+    if (!found)
+        return;
+    looks_ = false;
+    if (found->events == 0) {
+        relay_.nothing_found(found->end);
+        found_nothing_ = true;
+        if (!host_.goes_on_looking(*this))
+            relay_.stand_by();
+        return;
+    }
+    relay_.window_found(found->end, found->events > 1);
+    look_pause_ = std::clamp<Micros>(2 * look_pause_, milliseconds(1), longest_look_pause);
+    committed_ = true;  // more may follow
+    fill_block();
+    host_.has_found(*this);
+}
+
+// In a window. `looks_` says that events are on the way.
+void DestinationHome::fill_block() {
+    looks_ = false;
+    EventBlock& block = relay_.block();
+    const WindowReader::Filled filled = reader_.fill(block);
+    if (!block.empty())
+        look_pause_ = 0;
+    switch (filled) {
+        case WindowReader::Filled::nothing_yet:
+            looks_ = true;
+            relay_.reading();
+            break;
+        case WindowReader::Filled::some:
+            relay_.block_read(false, reader_.last_position());
+            break;
+        case WindowReader::Filled::end_of_window:
+            relay_.block_read(true, reader_.last_position());
+            break;
+        case WindowReader::Filled::unreadable:
+            statement_failed({.error = "event at position " +
+                                       std::to_string(reader_.last_position()) +
+                                       " lacks a value that every event has",
+                              .sqlstate = "22004"},
+                             "could not read the log");
+            start_over(pauses_.next());
+            break;
+    }
+}
+
+void DestinationHome::reading_failed(const Answer& answer) {
+    statement_failed(answer, "could not read the log");
+    if (state_ != State::serving)
+        return;
+    looks_ = false;
+    committed_ |= !relay_.in_window();
+    relay_.reading_failed(pauses_.next());
+    due_ = true;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Writing
+// -------------------------------------------------------------------------------------------------
+
+void DestinationHome::write(Statement statement, Taker taker) {
+    writes_ = true;
+    under_way_++;
+    statement.done = [this, taker, generation = generation_](Answer answer) {
+        under_way_--;
+        if (generation == generation_)
+            written(std::move(answer), taker);
+    };
+    sessions_.run(std::move(statement), SessionPool::Urgency::writes);
+}
+
+void DestinationHome::written(Answer answer, Taker taker) {
+    writes_ = false;
+    due_ = true;
+    const auto outcome = answer.ok ? calls::outcome_of(answer.rows) : std::nullopt;
+    if (!outcome) {
+        statement_failed(answer, "could not write");
+        start_over(pauses_.next());
+        return;
+    }
+    switch (*outcome) {
+        case calls::Outcome::ok:
+            pauses_.reset();
+            (this->*taker)(std::move(answer.rows));
+            break;
+        case calls::Outcome::busy:
+            relay_.cursor_is_busy();
+            break;
+        case calls::Outcome::lost:
+            start_over(0);
+            break;
+    }
+}
+
+void DestinationHome::recovered(Rows rows) {
+    calls::Begun found = calls::begun_of(rows);
+    warn_of_duplicates(found);
+    reader_.leave_out(std::move(found.recorded));
+    relay_.pipeline().hold_keys(std::move(found.held_keys));
+    relay_.recovered();
+}
+
+void DestinationHome::noted(Rows) {
+    relay_.noted();
+}
+
+void DestinationHome::saved(Rows) {
+    // If it had to be on disk, it is.
+    [[maybe_unused]] const bool was_durable = relay_.saved();
+}
+
+void DestinationHome::recorded(Rows rows) {
+    const calls::Recorded recorded = calls::recorded_of(rows);
+    for (const std::string& key : recorded.freed_keys)
+        relay_.pipeline().free_key(key);
+    log_refusals(recorded);
+    next_retry_ =
+        recorded.next_retry == never ? never : process_.clock.now() + recorded.next_retry;
+    relay_.recorded(next_retry_);
+}
+
+void DestinationHome::took_retries(Rows rows) {
+    const calls::Retries retries = calls::retries_of(rows);
+    if (relay_.hurries())
+        relay_.hurried(retries.hurried < hurried_at_once);
+    const auto count = static_cast<std::size_t>(rows.size() - 1);
+    load_retries(std::move(rows));
+    next_retry_ = retries.next_retry == never ? never : process_.clock.now() + retries.next_retry;
+    relay_.retries_taken(count, next_retry_);
+}
+
+void DestinationHome::load_retries(Rows answer) {
+    EventRows events;
+    if (!events.start(std::move(answer)))
+        return;
+    const Rows& rows = events.rows();
+    const int attempts = rows.column("attempts"), key_failed = rows.column("key_failed");
+    Pipeline& pipeline = relay_.pipeline();
+    EventBlock* block = nullptr;
+    for (int row = 1; row < rows.size();) {
+        if (block == nullptr)
+            block = pipeline.take_block();
+        const EventRows::Copied copied = events.copy(row, *block);
+        if (copied == EventRows::Copied::block_is_full) {
+            pipeline.admit_retries(std::exchange(block, nullptr));
+            continue;  // with the same row
+        }
+        if (copied == EventRows::Copied::yes) {
+            Event& event = block->events().back();
+            event.has_failed = rows.integer(row, attempts).value_or(0) > 0;
+            event.key_failed = rows.boolean(row, key_failed);
+        }
+        row++;
+    }
+    if (block != nullptr && block->empty())
+        pipeline.put_back(block);
+    else if (block != nullptr)
+        pipeline.admit_retries(block);
+}
+
+void DestinationHome::followed(Rows rows) {
+    calls::Begun followed = calls::begun_of(rows);
+    paused_ = followed.paused;
+    relay_.follow_operator(paused_ || ends_ || !host_.may_send());
+    relay_.pipeline().hold_keys(std::move(followed.held_keys));
+    committed_ = true;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Ending
+// -------------------------------------------------------------------------------------------------
+
+void DestinationHome::end() {
+    ends_ = due_ = true;
+    again_at_ = never;
+    reader_.reset();
+}
+
+bool DestinationHome::has_ended() const noexcept {
+    return ended_ || (state_ != State::serving && under_way_ == 0);
+}
+
+// Nothing is sent any more. Once the last outcome is there, it is recorded and saved.
+void DestinationHome::leave_when_done() {
+    if (ended_ || relay_.pipeline().in_flight() > 0)
+        return;
+    if (relay_.has_records())
+        act(Relay::Wish::record);
+    else if (relay_.has_something_to_save())
+        act(Relay::Wish::save);
+    else
+        ended_ = true;
+}
+
+bool DestinationHome::is_drained() const noexcept {
+    if (state_ == State::misconfigured || (state_ == State::elsewhere && again_at_ == never))
+        return true;
+    return state_ == State::serving && !writes_ && idle_frontier() != nullptr &&
+           relay_.pipeline().idle() && !relay_.has_records() && !relay_.has_something_to_save() &&
+           next_retry_ > process_.clock.now();
+}
+
+// -------------------------------------------------------------------------------------------------
+// State
+// -------------------------------------------------------------------------------------------------
+
+void DestinationHome::statement_failed(const Answer& answer, std::string_view what) {
+    trouble_ = answer.error;
+    last_error_ = answer.error;
+    last_error_at_ = process_.clock.unix_now();
+    if (failure_lines_.take(process_.clock.now()))
+        process_.log.warning(place(), what, answer.error);
+}
+
+void DestinationHome::warn_of_duplicates(const calls::Begun& found) {
+    if (found.doubtful > 0)
+        process_.log.warning(
+            place(),
+            "the destination does not know any more whether it has " +
+                std::to_string(found.doubtful) + " events",
+            "They are delivered from the database's cursor on, and some may arrive twice.",
+            "The offsets of the group \"pg_outbox." + destination_.identity +
+                "\" are gone: they expired, or were deleted.");
+    if (found.unknown > 0)
+        process_.log.warning(
+            place(),
+            "the destination has " + std::to_string(found.unknown) +
+                " transactions that this database does not know of",
+            "The database has lost commits, as by a failover or a restored backup. Events of these "
+            "transactions may arrive twice.",
+            "Synchronous replication prevents this for failovers.");
+}
+
+// Logs only some of many refused events; outbox.delivery has them all.
+void DestinationHome::log_refusals(const calls::Recorded& recorded) {
+    for (const calls::Recorded::Refusal& refusal : recorded.refusals) {
+        const auto& records = relay_.pipeline().records();
+        const auto record = std::find_if(records.begin(), records.end(), [&](const Record& one) {
+            return one.kind == Record::Kind::refused && one.event->position == refusal.position;
+        });
+        LineBudget& budget = refusal.dead ? dead_letter_lines_ : refusal_lines_;
+        if (record == records.end() || !budget.take(process_.clock.now()))
+            continue;
+        std::string id;
+        append_uuid(id, record->event->event_id);
+        const std::string detail =
+            "Attempt " + std::to_string(refusal.attempts) + "; ordering key \"" +
+            std::string(record->event->ordering_key) +
+            "\"; lines left out before: " + std::to_string(budget.left_out()) + '.';
+        if (refusal.dead)
+            process_.log.warning(
+                place(), "event " + id + " is a dead letter: " + record->error, detail,
+                "outbox.redrive() delivers it again, outbox.discard() gives it up.");
+        else
+            process_.log.info(place(), "event " + id + " was refused: " + record->error, detail);
+    }
+}
+
+void DestinationHome::log_condition() {
+    if (stats_.failures != std::exchange(failures_seen_, stats_.failures)) {
+        last_error_ = relay_.reason();
+        last_error_at_ = process_.clock.unix_now();
+    }
+    if (!relay_.line_is_due())
+        return;
+    const Condition::Kind kind = relay_.condition();
+    const std::uint64_t attempts = stats_.failures - std::exchange(failures_logged_, stats_.failures);
+    const std::string detail =
+        "Attempts that failed since the last line: " + std::to_string(attempts) +
+        "; changes: " + std::to_string(relay_.condition_log().changes()) + '.';
+    if (kind == Condition::Kind::works)
+        process_.log.info(place(), "works again", detail);
+    else
+        process_.log.warning(place(),
+                             (kind == Condition::Kind::throttled ? "asks for fewer requests: "
+                              : kind == Condition::Kind::partly  ? "failed in part: "
+                                                                 : "failed: ") +
+                                 relay_.reason(),
+                             detail);
+}
+
+static std::string name_of(const Relay& relay) {
+    const Pipeline& pipeline = relay.pipeline();
+    const Condition::Kind kind = relay.condition();
+    return pipeline.paused()                    ? "paused"
+           : kind == Condition::Kind::failing   ? "backing_off"
+           : kind == Condition::Kind::throttled ? "throttled"
+           : pipeline.unsettled() > 0           ? "delivering"
+                                                : "idle";
+}
+
+static std::optional<Micros> known(Micros value) {
+    return value < 0 ? std::nullopt : std::optional(value);
+}
+
+DestinationFigures DestinationHome::figures() {
+    DestinationFigures figures;
+    figures.name = row_.name;
+    figures.state = "elsewhere";
+    if (!held_)
+        return figures;
+    figures.held = true;
+    figures.lease = held_->lease;
+    figures.position = relay_.cursor().position;
+    figures.published = stats_.delivered;
+    figures.bytes = stats_.bytes;
+    figures.failures = stats_.failures;
+    figures.throttled = stats_.throttled_answers;
+    figures.latency_p50 = stats_.latency.percentile(0.50);
+    figures.latency_p99 = stats_.latency.percentile(0.99);
+    figures.state = state_ == State::misconfigured ? "misconfigured" : "starting";
+    figures.reason = trouble_;
+    if (state_ != State::serving)
+        return figures;
+    Pipeline& pipeline = relay_.pipeline();
+    figures.state = name_of(relay_);
+    if (figures.reason.empty() && relay_.condition() != Condition::Kind::works)
+        figures.reason = relay_.reason();
+    figures.in_flight = pipeline.unsettled();
+    figures.held_keys = pipeline.held_keys();
+    figures.suspects = pipeline.suspects();
+    figures.lanes_down = pipeline.lanes_down();
+    if (const double limit = pipeline.request_limit(); limit > 0)
+        figures.request_limit = limit;
+    if (const auto oldest = pipeline.oldest())
+        figures.oldest_pending_age = std::max<Micros>(process_.clock.unix_now() - *oldest, 0);
+    if (pipeline.report(report_)) {
+        figures.round_trip_p50 = known(report_.round_trip_p50);
+        figures.round_trip_p99 = known(report_.round_trip_p99);
+        figures.client_queue = report_.queued;
+        figures.connects = report_.connects;
+        figures.disconnects = report_.disconnects;
+        for (const std::string& line : report_.lines)
+            if (library_lines_.take(process_.clock.now()))
+                process_.log.info(place(), "client library: " + line);
+    }
+    return figures;
+}
+
+bool DestinationHome::append_report(std::string& out) {
+    if (!held_)
+        return false;
+    const DestinationFigures now = figures();
+    if (now.state != state_shown_) {
+        state_shown_ = now.state;
+        state_since_ = process_.clock.unix_now();
+    }
+    const std::string& error = trouble_.empty() ? last_error_ : trouble_;
+    outbox::relay::append_report(out, {.number = number(),
+                                       .state_since = state_since_,
+                                       .oldest = relay_.started() ? relay_.pipeline().oldest()
+                                                                  : std::nullopt,
+                                       .last_error = error,
+                                       .last_error_at = last_error_at_,
+                                       .figures = now});
+    return true;
+}
+
+}  // namespace outbox::relay

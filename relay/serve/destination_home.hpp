@@ -1,0 +1,206 @@
+// The home, outside of the server, of the relay of one destination: lib/core/relay/relay.hpp has the
+// relay, bgworker/relay/relay_main.cpp the home inside.
+//
+//   elsewhere      another process serves the destination, or none; or it is about to be taken over
+//   taking         relay_take() is under way: it gives us the token, and the cursor
+//   beginning      relay_begin(): what the relay must know before it reads
+//   serving        the relay runs
+//   misconfigured  we have the destination, but cannot serve it as it is configured
+//
+// Every wish of the relay becomes one statement. While one that writes is under way the relay is
+// not asked for anything, because what the statement is about must not change. Reading goes on beside
+// everything else: see Relay::reading().
+//
+// An answer "lost" means that the token has changed: an operator moved the cursor, the destination
+// was renamed, or another process took over. Then the relay stops, and the destination is taken
+// again if it is ours still. The same happens when nothing is known of a statement that writes,
+// because its connection was lost: the new token makes sure that it has no late effect.
+//
+// Nothing is sent unless the host says that we may (relay/serve/lease.hpp).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/backoff.hpp"
+#include "core/relay/relay.hpp"
+#include "relay/observe/figures.hpp"
+#include "relay/observe/log.hpp"
+#include "relay/serve/destination_settings.hpp"
+#include "relay/serve/window_reader.hpp"
+
+namespace outbox::relay {
+
+// Shared by all of the process.
+struct Process {
+    const RelayConfig& config;
+    Log& log;
+    Poller& poller;
+    const Clock& clock;
+};
+
+class DestinationHome;
+
+// The database of a destination, for its home.
+struct DestinationHost {
+    virtual const std::string& database_name() const noexcept = 0;
+    virtual const DatabaseSettings& settings() const noexcept = 0;
+    virtual const Relay::Intervals& intervals() const noexcept = 0;
+    virtual std::string local_host() const = 0;
+    virtual std::string local_port() const = 0;
+    // Takes the destination, in the session that holds locks.
+    virtual void run_take(std::int32_t number, std::function<void(Answer)> done) = 0;
+    // Whether this process may send.
+    virtual bool may_send() const noexcept = 0;
+
+    virtual void has_taken(DestinationHome& home) = 0;
+    virtual void has_lost(DestinationHome& home) = 0;
+    // It has found events, of any destination.
+    virtual void has_found(DestinationHome& home) = 0;
+    // It has found nothing. Returns true if it shall go on looking, and false if another one does.
+    virtual bool goes_on_looking(DestinationHome& home) = 0;
+
+  protected:
+    ~DestinationHost() = default;
+};
+
+class DestinationHome final : private WindowReader::Owner, private Watcher {
+  public:
+    enum class State { elsewhere, taking, beginning, serving, misconfigured };
+
+    DestinationHome(Process process, DestinationHost& host, SessionPool& sessions,
+                    calls::DestinationRow row);
+    ~DestinationHome();
+    DestinationHome(const DestinationHome&) = delete;
+    DestinationHome& operator=(const DestinationHome&) = delete;
+
+    std::int32_t number() const noexcept { return row_.number; }
+    const std::string& name() const noexcept { return row_.name; }
+    State state() const noexcept { return state_; }
+    // Set while the token is ours, as far as we know.
+    const std::optional<calls::Held>& held() const noexcept { return held_; }
+    // The end of the last look, if it found nothing and nothing has happened since.
+    const Snapshot* idle_frontier() const noexcept;
+    // Whether it looks again by itself.
+    bool is_looking() const noexcept;
+    bool is_paused() const noexcept { return paused_; }
+    bool holds_keys() const noexcept;
+
+    // The destination is free, and is taken at this time.
+    void take_at(Micros when);
+    // The row may have changed.
+    void configure(const calls::DestinationRow& row);
+    // The settings have changed.
+    void start_over_if_held();
+    // No look is due before committed().
+    void stand_by() noexcept;
+    // There may be new events, retries or decisions of operators.
+    void committed();
+    void follow();
+    // Stops delivering. `forget`: the token is not ours any more.
+    void release();
+    void start_over(Micros pause);
+    // Lets what is in flight end, and saves.
+    void end();
+    bool has_ended() const noexcept;
+    // Nothing is left to deliver now.
+    bool is_drained() const noexcept;
+
+    // An object with statements under way must not be deleted.
+    bool is_deletable() const noexcept { return under_way_ == 0 && reader_.under_way() == 0; }
+
+    Micros deadline() const noexcept;
+    void turn(Micros now);
+
+    DestinationFigures figures();
+    // Appends the figures as a JSON object for relay_report(). Returns false if it is not ours.
+    bool append_report(std::string& out);
+
+  private:
+    void ready() override { due_ = true; }
+    void read_more() override { due_ = true; }
+    void reading_failed(const Answer& answer) override;
+
+    LogPlace place() const noexcept;
+    void watch_sink();
+    void unwatch_sink() noexcept;
+    void stop_relay() noexcept;
+
+    // Taking.
+    void take();
+    void taken(Answer answer);
+    void begin();
+    void begun(Answer answer);
+    void start_relay(calls::Begun begun);
+    void misconfigured(const Error& error);
+
+    // Serving.
+    void serve(Micros now);
+    void take_look_result();
+    void read();
+    void fill_block();
+    bool may_look_now(Micros now) const noexcept;
+
+    using Taker = void (DestinationHome::*)(Rows);
+    void write(Statement statement, Taker taker);
+    void written(Answer answer, Taker taker);
+    void recovered(Rows rows);
+    void took_retries(Rows rows);
+    void noted(Rows rows);
+    void recorded(Rows rows);
+    void saved(Rows rows);
+    void followed(Rows rows);
+    void load_retries(Rows rows);
+    bool act(Relay::Wish wish);
+    void leave_when_done();
+    void statement_failed(const Answer& answer, std::string_view what);
+    void warn_of_duplicates(const calls::Begun& found);
+    void log_refusals(const calls::Recorded& recorded);
+    void log_condition();
+
+    Process process_;
+    DestinationHost& host_;
+    SessionPool& sessions_;
+    calls::DestinationRow row_;
+    State state_ = State::elsewhere;
+    std::string trouble_;          // why it is misconfigured, or a statement fails
+    std::string state_shown_;
+    Micros state_since_ = 0;       // by the time of day
+    Micros again_at_ = never;      // when it is taken, or begun
+    Backoff pauses_;               // after failures
+
+    DeliveryStats stats_;
+    Destination destination_;  // outlives the relay's sink, which refers to it
+    Relay relay_;
+    WindowReader reader_;
+    std::optional<calls::Held> held_;
+    const Uuid token_;  // of retries in flight
+    int watched_ = -1;
+
+    std::size_t under_way_ = 0;     // statements
+    std::uint64_t generation_ = 0;  // answers to statements of an earlier one are ignored
+    bool writes_ = false;           // a statement that the relay waits for is under way
+    bool looks_ = false;            // a look is under way
+    bool found_nothing_ = false;    // by the last look
+    bool follows_ = false;          // held keys are to be loaded again
+    bool paused_ = false;           // by an operator
+    bool committed_ = false;
+    Micros looked_at_ = 0;
+    Micros look_pause_ = 0;   // after looks that found only events of others
+    Micros next_retry_ = 0;
+    bool ends_ = false;
+    bool ended_ = false;
+
+    bool due_ = false;
+    std::uint64_t failures_logged_ = 0;
+    std::string last_error_;
+    Micros last_error_at_ = 0;
+    std::uint64_t failures_seen_ = 0;
+    LineBudget failure_lines_, refusal_lines_, dead_letter_lines_, library_lines_;
+    SinkReport report_;
+};
+
+}  // namespace outbox::relay

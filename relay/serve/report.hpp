@@ -1,0 +1,24 @@
+// Figures of a destination for outbox_internal.relay_report(), which the view outbox.status shows.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "relay/observe/figures.hpp"
+
+namespace outbox::relay {
+
+struct Report {
+    std::int32_t number = 0;
+    Micros state_since = 0;  // these are times of day
+    std::optional<Micros> oldest{};
+    const std::string& last_error;
+    Micros last_error_at = 0;
+    const DestinationFigures& figures;
+};
+
+// Appends a JSON object with the columns of outbox.relay_status.
+void append_report(std::string& out, const Report& report);
+
+}  // namespace outbox::relay
