@@ -14,8 +14,8 @@ namespace outbox::relay {
 // A row of outbox_internal.relay_destinations().
 struct DestinationRow {
     int number = 0;
-    std::string name;
-    std::string owner;
+    std::string name{};
+    std::string owner{};
     bool password_required = true;
     bool may_read_files = false;
     std::vector<Option> options{};

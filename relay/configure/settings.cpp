@@ -99,7 +99,7 @@ constexpr std::array of_database{
     Setting{{.name = "destinations",
              .type = OptionType::topics,
              .range = "patterns",
-             .default_value = "*",
+             .default_value = "`*`",
              .description =
                  "Names of destinations that this process may serve; `*` stands for any run of "
                  "characters.",

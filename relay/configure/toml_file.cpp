@@ -16,6 +16,18 @@ namespace outbox::relay {
 namespace {
 
 constexpr std::size_t largest_file = 1024 * 1024;
+constexpr std::ptrdiff_t most_dots = 1000;
+
+// toml++ limits the depth of values, but not that of keys (a.a.a.a), each of which is a call deeper.
+std::optional<std::size_t> line_with_deep_keys(std::string_view text) {
+    for (std::size_t number = 1; !text.empty(); number++) {
+        const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+        if (std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '.') > most_dots)
+            return number;
+        text.remove_prefix(end);
+    }
+    return std::nullopt;
+}
 
 class Reader {
   public:
@@ -237,6 +249,12 @@ FileContents Reader::read() {
         errors_.push_back(
             {ErrorKind::unavailable, text.error().message, "",
              "relay.toml must be a regular file of at most 1 MB that this user may read."});
+        return contents;
+    }
+    if (const auto line = line_with_deep_keys(text.value())) {
+        errors_.push_back({ErrorKind::invalid_value,
+                           path_ + ':' + std::to_string(*line) + ": invalid TOML",
+                           "The line has too many dots."});
         return contents;
     }
     try {

@@ -14,11 +14,11 @@
 namespace outbox::relay {
 
 struct DestinationFigures {
-    std::string name;
+    std::string name{};
     // "idle", "delivering", "throttled" and so on, as in outbox.status. "elsewhere" if another relay
     // serves the destination.
-    std::string state;
-    std::string reason;         // of the state, or empty; one line, no secrets
+    std::string state{};
+    std::string reason{};         // of the state, or empty; one line, no secrets
     bool held = false;          // this process has its lease
     std::int64_t lease = 0;     // the token, if held
     std::int64_t position = 0;  // settled position, if held
@@ -44,15 +44,15 @@ struct DestinationFigures {
 };
 
 struct DatabaseFigures {
-    std::string name;     // in relay.toml
-    std::string edition;  // "native", "sql", or empty before the first connection
-    std::string version;  // of pg_outbox
+    std::string name{};     // in relay.toml
+    std::string edition{};  // "native", "sql", or empty before the first connection
+    std::string version{};  // of pg_outbox
     // Connected, and registered in outbox.relay with a lease that has not ended. Such a process
     // serves its destinations, or watches those of others.
     bool ready = false;
     bool pooled = false;   // leases only, no locks and no notifications
     bool resting = false;  // waits for a notification
-    std::string trouble;   // why it is not ready, or empty; one line, no secrets
+    std::string trouble{};   // why it is not ready, or empty; one line, no secrets
 
     std::uint64_t connections = 0;  // open ones
     std::uint64_t connects = 0;     // since the start
@@ -62,11 +62,11 @@ struct DatabaseFigures {
     std::uint64_t takeovers = 0;    // leases that this process took
     std::uint64_t losses = 0;       // leases that it lost
     Micros renewed_at = 0;          // by the loop's clock, as in Figures::beat(); 0: never
-    std::vector<DestinationFigures> destinations;
+    std::vector<DestinationFigures> destinations{};
 };
 
 struct ProcessFigures {
-    std::vector<DatabaseFigures> databases;
+    std::vector<DatabaseFigures> databases{};
     std::uint64_t turns = 0;  // of the loop
     bool stopping = false;    // after SIGTERM
 };

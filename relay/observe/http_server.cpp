@@ -114,7 +114,8 @@ bool HttpServer::Server::bind(const std::string& host) {
         port_ = bind_to_any_port(host);
     else if (bind_to_port(host, settings_.port))
         port_ = settings_.port;
-    return port_ > 0;
+    // The library lets 5 connections wait to be accepted; further clients try again after a second.
+    return port_ > 0 && ::listen(svr_sock_, SOMAXCONN) == 0;
 }
 
 void HttpServer::Server::start() {

@@ -1,0 +1,114 @@
+// Destinations of rows and credentials.
+#include "relay/configure/destinations.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace outbox::relay {
+namespace {
+
+using testing::HasSubstr;
+
+class MadeDestination : public testing::Test {
+  protected:
+    MadeDestination() {
+        defaults.allowed_hosts = "example.com";
+        database.name = "orders";
+        row.number = 1;
+        row.name = "search";
+        row.owner = "shop";
+        row.options = {{"url", "https://example.com/events"}, {"topics", "a.*"}};
+    }
+
+    Result<Destination> make() { return make_destination(row, defaults, database, config); }
+    std::string option(const char* name) {
+        const Result<Destination> made = make();
+        const std::string* value = made ? made.value().options.find(name) : nullptr;
+        return value != nullptr ? *value : "-";
+    }
+    Error error() {
+        const Result<Destination> made = make();
+        return made ? Error{ErrorKind::internal, "none"} : made.error();
+    }
+
+    DestinationRow row;
+    DestinationDefaults defaults;
+    DatabaseConfig database;
+    RelayConfig config;
+};
+
+TEST_F(MadeDestination, HasTheOptionsOfItsRow) {
+    row.mapping_options = {{"token", "of the mapping"}};
+    const Result<Destination> made = make();
+    ASSERT_TRUE(made) << made.error().message;
+    EXPECT_EQ(made.value().name, "search");
+    EXPECT_EQ(made.value().defaults.user, "shop");
+    EXPECT_TRUE(made.value().password_required);
+    EXPECT_TRUE(made.value().topics.matches("a.b"));
+    EXPECT_FALSE(made.value().topics.matches("b"));
+    EXPECT_EQ(option("token"), "of the mapping");
+}
+
+TEST_F(MadeDestination, CredentialsReplaceTheMapping) {
+    row.mapping_options = {{"user", "of the mapping"}, {"password", "of the mapping"}};
+    config.credentials["search"] = {{"password", "of the relay"}};
+    EXPECT_EQ(option("user"), "of the mapping");
+    EXPECT_EQ(option("password"), "of the relay");
+}
+
+TEST_F(MadeDestination, MayNameItsCredentials) {
+    config.credentials["search"] = {{"token", "search"}};
+    config.credentials["other"] = {{"token", "other"}};
+    row.options.push_back({"credentials", "other"});
+    EXPECT_EQ(option("token"), "other");
+    EXPECT_EQ(option("credentials"), "-");  // not the sink's
+    row.options.back().value = "none";
+    EXPECT_EQ(error().message, "there are no credentials \"none\"");
+    EXPECT_EQ(error().hint, "Write [credentials.none] in relay.toml.");
+}
+
+TEST_F(MadeDestination, CredentialsMayBeForSomeDatabasesAndUrls) {
+    config.credentials["search"] = {{"token", "secret"}};
+    config.credential_scopes["search"] = {{"orders"}, {"https://example.com/*"}};
+    EXPECT_EQ(option("token"), "secret");
+    row.options[0].value = "https://example.com.evil.example/events";
+    defaults.allowed_hosts = "";
+    EXPECT_EQ(error().message, "permission denied for credentials \"search\"");
+    row.options[0].value = "https://example.com/events";
+    EXPECT_EQ(option("token"), "secret");
+    database.name = "stock";
+    EXPECT_EQ(error().kind, ErrorKind::not_allowed);
+}
+
+TEST_F(MadeDestination, OnlyCredentialsOfTheRelayMayNameFilesOfItsMachine) {
+    row.options[0].value = "postgresql://example.com/catalog?sslrootcert=/etc/root.crt";
+    EXPECT_THAT(error().message, HasSubstr("permission denied to name a file"));
+    row.may_read_files = true;
+    EXPECT_EQ(error().message, "none");
+
+    row.may_read_files = false;
+    row.options[0].value = "postgresql://example.com/catalog";
+    row.mapping_options = {{"sslcert", "/etc/client.crt"}, {"sslkey", "/etc/client.key"}};
+    EXPECT_THAT(error().message, HasSubstr("permission denied to name a file"));
+    config.credentials["search"] = row.mapping_options;
+    row.mapping_options.clear();
+    EXPECT_EQ(option("sslkey"), "/etc/client.key");
+}
+
+TEST_F(MadeDestination, IsCheckedAsInCreateServer) {
+    row.options.push_back({"colour", "red"});
+    EXPECT_EQ(error().message, "invalid option \"colour\"");
+    row.options = {{"url", "ftp://example.com/"}};
+    EXPECT_EQ(error().message, "URL scheme \"ftp\" is not supported");
+    row.options = {{"url", "https://example.com/"}, {"password", "x"}};
+    EXPECT_THAT(error().detail, HasSubstr("CREATE USER MAPPING"));
+}
+
+TEST(OptionOf, ATextOfTheCatalog) {
+    EXPECT_EQ(option_of("url=https://h/?a=b"), (Option{"url", "https://h/?a=b"}));
+    EXPECT_EQ(option_of("a="), (Option{"a", ""}));
+    EXPECT_EQ(option_of("a"), (Option{"a", ""}));
+}
+
+}  // namespace
+}  // namespace outbox::relay
