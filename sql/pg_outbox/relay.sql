@@ -36,8 +36,8 @@ COMMENT ON COLUMN outbox.relay.direct IS 'false if a pooler is in between, so th
 COMMENT ON COLUMN outbox.relay.started_at IS 'when it was first seen';
 COMMENT ON COLUMN outbox.relay.leased_until IS 'until when it may serve destinations, unless it renews the lease';
 
--- Rows are rewritten often and tell nothing after a crash.
-CREATE UNLOGGED TABLE outbox.relay_status (
+-- Not unlogged, which a standby could not read.
+CREATE TABLE outbox.relay_status (
     number           integer     PRIMARY KEY,
     relay            uuid        NOT NULL,
     state            text        NOT NULL,

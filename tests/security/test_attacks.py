@@ -51,6 +51,7 @@ MAY_CHANGE = {
 MAY_READ = {
     "operator": ["outbox.dead_letter", "outbox.blocked_key", "outbox.operation", "outbox.receipt", "outbox.event_status", "outbox_internal.held_keys"],
     "inbox operator": ["inbox.dead_letter", "inbox.waiting_keys", "inbox.operation"],
+    "relay": ["outbox_internal.relay_look", "outbox_internal.relay_rows", "outbox_internal.relay_destinations"],
 }
 
 # -------------------------------------------------------------------------------------------------
@@ -126,6 +127,24 @@ ATTACKS = {
     "outbox.workers": "workers of other databases",
     "outbox.oldest_after": "events",
     "outbox.segment_held_by": "events",
+    # relays outside the server: deliver everything, and are told the credentials of destinations
+    "outbox_internal.relay_settings": "nothing: settings of the server",
+    "outbox_internal.relay_destinations": "credentials of destinations whose relay is a worker of the server",
+    "outbox_internal.relay_beat": "destinations of others that it calls lost; a name without an end",
+    "outbox_internal.relay_take": "a destination whose relay is a worker of the server, or of another relay",
+    "outbox_internal.relay_begin": "a destination with a token of its own choice",
+    "outbox_internal.relay_follow": "a destination with a token of its own choice",
+    "outbox_internal.relay_leave": "the leases of another relay, whose id it does not know",
+    "outbox_internal.relay_look": "snapshots that are none",
+    "outbox_internal.relay_entries": "snapshots that are none, counts without an end",
+    "outbox_internal.relay_rows": "a segment that is none, places that are none",
+    "outbox_internal.relay_save": "the cursor of a destination that it does not serve",
+    "outbox_internal.relay_record": "dead letters of a destination that it does not serve",
+    "outbox_internal.relay_retries": "events of a destination that it does not serve",
+    "outbox_internal.relay_recover": "transactions of a destination that it does not serve",
+    "outbox_internal.relay_note": "transactions of a destination that it does not serve",
+    "outbox_internal.relay_report": "figures of a destination that it does not serve",
+    "outbox_internal.relay_maintain": "nothing: the keeper does it",
     # senders
     "inbox.receive": "arrays of different lengths, with NULLs, huge keys and payloads; a consumer's owner",
     # readers and consumers: their own consumers only
@@ -296,6 +315,8 @@ def aimed_value(world: World, name: str, kind: str, token: str) -> str:
     if kind == "outbox.captured":
         return "(SELECT c FROM jsonb_populate_record(NULL::outbox.captured, '{\"relation\": \"victim.bare\", \"aggregate_type\": \"a\"}') AS c)"
     chosen = by_name.get(name)
+    if name == "lease" and kind != "interval":  # a token of a relay
+        chosen = "1"
     if kind.endswith("[]") and not str(chosen).startswith("{"):
         return "'{}'"
     if chosen is not None:
