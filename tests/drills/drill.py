@@ -103,7 +103,10 @@ class Drill(Writing):
         self.kills: list[Kill] = []
         self.moved_at = 0.0
         self.max_attempts = int(options.get("max_attempts", MAX_ATTEMPTS))
-        self.database.add_destination("suffering", self.suffering.url(), **{**SUFFERING, **options})
+        self.start_relays({**SUFFERING, **options})
+
+    def start_relays(self, options_of_suffering: dict[str, str]) -> None:
+        self.database.add_destination("suffering", self.suffering.url(), **options_of_suffering)
         self.database.add_destination("calm", self.calm.url())
         for destination in ("suffering", "calm"):
             self.database.wait_for_worker("relay", destination)
