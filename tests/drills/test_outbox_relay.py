@@ -108,14 +108,19 @@ class RelayDrill(Drill):
         self.served("suffering")
         self.served("calm")
 
-    def kill_session(self) -> None:
-        """Of the relay, while it serves."""
-        name = self.served().name
+    def kill_sessions(self) -> None:
+        """Of both relays, while they serve. Each starts over with a new lease."""
+        before = {destination: self.lease(destination) for destination in ("suffering", "calm")}
         with self.noted("relay"):
             self.database.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'outbox-relay%%' AND datname = current_database()"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name LIKE 'outbox-relay%%' AND datname = current_database()"
             )
-            wait_until(lambda: self.counts(self.relays[name]), what="the relay to be back")
+            for destination, lease in before.items():
+                wait_until(lambda: self.lease(destination), lambda seen: seen != lease, what="another lease")
+
+    def lease(self, destination: str) -> int:
+        return self.database.value("SELECT lease FROM outbox.cursor WHERE destination = %s", (destination,))
 
 
 @pytest.fixture
@@ -131,7 +136,7 @@ ACCIDENTS: dict[str, Callable[[RelayDrill], None]] = {
     "freeze_relay": RelayDrill.freeze_relay,
     "cut_wire": RelayDrill.cut_wire,
     "kill_server": RelayDrill.kill_server,
-    "kill_session": RelayDrill.kill_session,
+    "kill_sessions": RelayDrill.kill_sessions,
 }
 
 
