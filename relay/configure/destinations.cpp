@@ -45,7 +45,7 @@ Option option_of(std::string_view text) {
 }
 
 Result<Destination> make_destination(const DestinationRow& row, DestinationDefaults defaults,
-                                     const DatabaseConfig& database, const RelayConfig& config) {
+                                     std::string_view database, const RelayConfig& config) {
     std::vector<Option> options = row.options;
     const auto named = take_option(options, credentials_option);
     const auto credentials = config.credentials.find(named ? *named : row.name);
@@ -63,7 +63,7 @@ Result<Destination> make_destination(const DestinationRow& row, DestinationDefau
         !row.may_read_files && !option.empty())
         return may_not_name_file(option);
     if (credentials != config.credentials.end()) {
-        if (!may_use(config, credentials->first, database.name, destination.value()))
+        if (!may_use(config, credentials->first, database, destination.value()))
             return Error{ErrorKind::not_allowed,
                          "permission denied for credentials \"" +
                              printable(credentials->first, 100) + "\"",

@@ -20,6 +20,8 @@ struct DestinationRow {
     bool may_read_files = false;
     std::vector<Option> options{};
     std::vector<Option> mapping_options{};
+
+    bool operator==(const DestinationRow&) const = default;
 };
 
 // "name=value", as catalogs store options.
@@ -29,8 +31,9 @@ Option option_of(std::string_view text);
 // section of relay.toml; default: the name of the destination, if there is such a section. These
 // options replace those of the user mapping. Only they may name files of this machine, unless the
 // owner of the destination may read files of the server.
-// The caller sets `source` and `identity`, and in `defaults` what depends on the connection.
+// `database` is its name in relay.toml. The caller sets `source` and `identity`, and in `defaults`
+// what depends on the connection.
 Result<Destination> make_destination(const DestinationRow& row, DestinationDefaults defaults,
-                                     const DatabaseConfig& database, const RelayConfig& config);
+                                     std::string_view database, const RelayConfig& config);
 
 }  // namespace outbox::relay

@@ -136,14 +136,16 @@ std::vector<DestinationRow> destinations_of(const Rows& rows) {
         if (!number)
             continue;
         destinations.push_back({
-            .number = *number,
-            .name = std::string(rows.bytes(i, rows.column("name"))),
-            .owner = std::string(rows.bytes(i, rows.column("owner"))),
-            .password_required = rows.boolean(i, rows.column("password_required")),
-            .may_read_files = rows.boolean(i, rows.column("may_read_files")),
-            .options = options_of(rows.texts(i, rows.column("options"))),
-            .mapping_options = options_of(rows.texts(i, rows.column("mapping_options"))),
-            .patterns = rows.texts(i, rows.column("patterns")),
+            {
+                .number = *number,
+                .name = std::string(rows.bytes(i, rows.column("name"))),
+                .owner = std::string(rows.bytes(i, rows.column("owner"))),
+                .password_required = rows.boolean(i, rows.column("password_required")),
+                .may_read_files = rows.boolean(i, rows.column("may_read_files")),
+                .options = options_of(rows.texts(i, rows.column("options"))),
+                .mapping_options = options_of(rows.texts(i, rows.column("mapping_options"))),
+            },
+            rows.texts(i, rows.column("patterns")),
         });
     }
     return destinations;

@@ -13,6 +13,7 @@
 
 #include "core/pipeline/pipeline.hpp"
 #include "core/relay/relay.hpp"
+#include "relay/configure/destinations.hpp"
 #include "relay/database/statement.hpp"
 
 namespace outbox::relay::calls {
@@ -36,15 +37,8 @@ struct Setting {
 std::vector<Setting> settings_of(const Rows& rows);
 
 // A destination as the database describes it.
-struct DestinationRow {
-    std::int32_t number = 0;
-    std::string name;
-    std::string owner;
-    bool password_required = true;
-    bool may_read_files = false;
-    std::vector<Option> options;
-    std::vector<Option> mapping_options;
-    std::vector<std::string> patterns;
+struct DestinationRow : relay::DestinationRow {
+    std::vector<std::string> patterns;  // LIKE patterns of its topics
 
     bool operator==(const DestinationRow&) const = default;
 };

@@ -161,7 +161,8 @@ void DestinationHome::start_relay(calls::Begun begun) {
     DatabaseSettings settings = host_.settings();
     settings.defaults.local_host = host_.local_host();
     settings.defaults.local_port = host_.local_port();
-    Result<Destination> destination = make_destination(row_, settings, process_.config);
+    Result<Destination> destination =
+        make_destination(row_, settings, host_.database_name(), process_.config);
     if (!destination) {
         misconfigured(destination.error());
         return;

@@ -1,9 +1,6 @@
 #include "relay/serve/destination_settings.hpp"
 
-#include <algorithm>
-
 #include "core/text.hpp"
-#include "sinks/registry.hpp"
 
 namespace outbox::relay {
 
@@ -51,46 +48,16 @@ DatabaseSettings read_settings(const std::vector<calls::Setting>& settings) {
     return read;
 }
 
-// The option of a row that names credentials of the process.
-static constexpr std::string_view credentials_option = "credentials";
-
 Result<Destination> make_destination(const calls::DestinationRow& row,
-                                     const DatabaseSettings& settings, const RelayConfig& config) {
-    std::vector<Option> options = row.options;
-    std::vector<Option> mapping = row.mapping_options;
-    std::string credentials = row.name;
-    std::erase_if(options, [&](const Option& option) {
-        if (option.name != credentials_option)
-            return false;
-        credentials = option.value;
-        return true;
-    });
-    const auto found = config.credentials.find(credentials);
-    if (found != config.credentials.end()) {
-        mapping = found->second;
-    } else if (credentials != row.name) {
-        return Error{ErrorKind::invalid_value,
-                     "credentials \"" + credentials + "\" do not exist",
-                     "The option \"credentials\" of the destination names them.",
-                     "Add [credentials." + credentials + "] to relay.toml."};
-    }
-    DestinationDefaults defaults = settings.defaults;
-    defaults.user = row.owner;
-    Result<Destination> destination = parse_destination(row.name, options, mapping, defaults);
+                                     const DatabaseSettings& settings, std::string_view database,
+                                     const RelayConfig& config) {
+    Result<Destination> destination =
+        make_destination(row, settings.defaults, database, config);
     if (!destination)
         return destination;
-    // Files that the credentials of this process name are its own.
-    if (found != config.credentials.end()) {
-        if (const auto error = validate_server_options(options, row.may_read_files))
-            return *error;
-    } else if (const std::string option = file_option(destination.value());
-               !row.may_read_files && !option.empty()) {
-        return may_not_name_file(option);
-    }
     destination.value().source = settings.database;
     destination.value().identity = settings.system_identifier + '.' + settings.database + '.' +
                                    std::to_string(row.number);
-    destination.value().password_required = row.password_required;
     return destination;
 }
 

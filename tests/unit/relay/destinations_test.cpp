@@ -13,7 +13,6 @@ class MadeDestination : public testing::Test {
   protected:
     MadeDestination() {
         defaults.allowed_hosts = "example.com";
-        database.name = "orders";
         row.number = 1;
         row.name = "search";
         row.owner = "shop";
@@ -33,7 +32,7 @@ class MadeDestination : public testing::Test {
 
     DestinationRow row;
     DestinationDefaults defaults;
-    DatabaseConfig database;
+    std::string database = "orders";
     RelayConfig config;
 };
 
@@ -76,7 +75,7 @@ TEST_F(MadeDestination, CredentialsMayBeForSomeDatabasesAndUrls) {
     EXPECT_EQ(error().message, "permission denied for credentials \"search\"");
     row.options[0].value = "https://example.com/events";
     EXPECT_EQ(option("token"), "secret");
-    database.name = "stock";
+    database = "stock";
     EXPECT_EQ(error().kind, ErrorKind::not_allowed);
 }
 
