@@ -9,6 +9,8 @@ namespace outbox::relay {
 // memory.
 static constexpr std::size_t fetch_bytes = 512 * 1024;
 static constexpr std::int32_t most_rows_at_once = 1024;
+// With this many places left, the next ones are asked for.
+static constexpr std::size_t few_entries = 100'000;
 // Blocks that are under way or wait for the relay.
 static constexpr std::size_t max_fetches = 3;
 
@@ -88,11 +90,11 @@ std::optional<calls::Found> WindowReader::look_result() {
 // Large windows
 // -------------------------------------------------------------------------------------------------
 
-// Places are asked for when all known ones have been, so the next ones arrive while rows do.
+// The next places are asked for while there are rows to read at the last ones.
 void WindowReader::request_more() {
     while (fetches_.size() < max_fetches && next_entry_ < entries_.size())
         request_rows();
-    if (next_entry_ < entries_.size() || complete_ || asked_for_entries_)
+    if (entries_.size() - next_entry_ > few_entries || complete_ || asked_for_entries_)
         return;
     asked_for_entries_ = true;
     run(calls::entries(number_, patterns_, range_, end_, entries_to_, max_entries),
@@ -114,15 +116,26 @@ void WindowReader::take_entries(Answer answer, std::uint64_t) {
         fail(malformed());
         return;
     }
-    entries_.clear();
-    entries_.reserve(positions.size());
+    forget_entries();
+    entries_.reserve(entries_.size() + positions.size());
     for (std::size_t i = 0; i < positions.size(); i++)
         entries_.push_back({positions[i], places[i], segments[i]});
-    next_entry_ = 0;
     entries_to_ = rows.bigint(0, rows.column("last_position")).value_or(entries_to_);
     complete_ = rows.boolean(0, rows.column("complete"));
     request_more();
     owner_.read_more();
+}
+
+// Forgets the places of rows that have arrived. Others may be asked for again.
+void WindowReader::forget_entries() {
+    std::size_t used = next_entry_;
+    for (const Fetch& fetch : fetches_)
+        if (!fetch.arrived)
+            used = std::min(used, fetch.first_entry);
+    entries_.erase(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(used));
+    next_entry_ -= used;
+    for (Fetch& fetch : fetches_)
+        fetch.first_entry -= std::min(fetch.first_entry, used);
 }
 
 // Rows of one segment at a time.

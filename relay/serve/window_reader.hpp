@@ -82,6 +82,7 @@ class WindowReader {
     void take_rows(Answer answer, std::uint64_t id);
     void request_more();
     void request_rows();
+    void forget_entries();
     void fail(const Answer& answer);
     bool is_wanted(Fetch& fetch, std::int64_t position) const;
     void learn_size(const EventRows& rows) noexcept;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,39 +9,44 @@ from pathlib import Path
 
 import pytest
 
-from cluster import Installation, as_server_user
-from database import Database, NewDatabase, enqueue
-from receiver import Receiver
-from waiting import wait_until
+from cluster import Installation, MakeCluster
+from database import Database, NewDatabase, create_database
+from receiver import Gate, Receiver, answer, subject
+from waiting import SLOWNESS, wait_until
 
 
 class RelayProcess:
     """A running outbox-relay."""
 
-    def __init__(self, program: Path, databases: list[Database], log: Path, *options: str) -> None:
+    def __init__(self, program: Path, databases: list[Database], log: Path, session: str, options: tuple[str, ...]) -> None:
         self.log_path = log
         config = log.with_suffix(".toml")
-        config.write_text("".join(f"[databases.{d.name}]\nurl = \"{d.cluster.conninfo(d.name)}\"\n" for d in databases))
-        config.chmod(0o644)
+        config.write_text("".join(
+            f"[databases.{database.name}]\nurl = \"{database.cluster.conninfo(database.name)}\"\nsession = \"{session}\"\n"
+            for database in databases
+        ))  # fmt: skip
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                [str(program), "--config", str(config), *options], stdout=output, stderr=subprocess.STDOUT
-            )
+                ["setpriv", "--pdeathsig", "KILL", str(program), "--config", str(config), *options],
+                stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
 
     def log(self) -> str:
         return self.log_path.read_text()
 
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
     def stop(self) -> int:
         """Ends it as a service manager does, and returns its exit code."""
-        self.process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self) -> int:
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=60 * SLOWNESS)
 
     def destroy(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         self.process.wait()
 
 
@@ -56,15 +60,50 @@ def start_relay(installation: Installation, tmp_path: Path) -> Iterator[StartRel
         pytest.skip("NOT TESTED: outbox-relay is not part of this build")
     started: list[RelayProcess] = []
 
-    def start(*databases: Database, options: tuple[str, ...] = ()) -> RelayProcess:
+    def start(*databases: Database, session: str = "auto", options: tuple[str, ...] = ()) -> RelayProcess:
         log = tmp_path / f"relay_{len(started)}.log"
-        started.append(RelayProcess(program, list(databases), log, *options))
+        started.append(RelayProcess(program, list(databases), log, session, options))
         return started[-1]
 
     yield start
     for relay in started:
         relay.destroy()
-        print(relay.log())
+        print(f"--- {relay.log_path.name}\n{relay.log()}")
+
+
+def serving(database: Database, destination: str = "d") -> str | None:
+    """Returns the id of the relay that serves a destination."""
+    return database.value(
+        "SELECT r.id FROM outbox.cursor AS c JOIN outbox.relay AS r ON r.id = c.relay"
+        " WHERE c.destination = %s AND r.leased_until > clock_timestamp()", (destination,)
+    )  # fmt: skip
+
+
+def wait_served(database: Database, destination: str = "d", *, not_by: str | None = None) -> str:
+    return wait_until(
+        lambda: serving(database, destination), lambda seen: seen is not None and seen != not_by,
+        what=f"a relay to serve {destination}",
+    )  # fmt: skip
+
+
+def wait_at_rest(database: Database) -> None:
+    """Waits until a relay sleeps until the next enqueue."""
+    wait_until(
+        lambda: database.value(
+            "SELECT count(*) FROM pg_locks JOIN pg_database AS d ON d.oid = database AND d.datname = current_database()"
+            " WHERE locktype = 'advisory' AND classid = 1869968482 AND objid = 0 AND mode = 'ExclusiveLock' AND granted"
+        ),
+        what="the relay to rest",
+    )  # fmt: skip
+
+
+def wait_arrived(receiver: Receiver, count: int) -> None:
+    wait_until(lambda: len(receiver.events()), lambda seen: seen >= count, what=f"{count} events")
+
+
+# -------------------------------------------------------------------------------------------------
+# Delivery
+# -------------------------------------------------------------------------------------------------
 
 
 def test_delivers(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
@@ -76,3 +115,265 @@ def test_delivers(database: Database, receiver: Receiver, http: None, start_rela
     database.wait_settled()
     assert relay.stop() == 0
     assert database.value("SELECT count(*) FROM outbox.relay") == 0
+
+
+def test_once_ends_when_everything_is_delivered(database: Database, start_relay: StartRelay) -> None:
+    database.add_destination("d", "null:", relay="external")
+    database.enqueue(count=3000)  # more than come with a look
+    assert start_relay(database, options=("--once",)).wait() == 0
+    assert database.value("SELECT position FROM outbox.cursor") == database.last_position()
+
+
+def test_a_large_window_arrives_in_order(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
+    for number in range(3):
+        database.move_to_segment(number)
+        for key in ("a", "b"):
+            database.enqueue(key, 1000, first=1 + 1000 * number)
+    database.add_destination("d", receiver.url(), relay="external")
+    start_relay(database)
+    database.wait_settled()
+    for key in ("a", "b"):
+        assert receiver.versions(key) == list(range(1, 3001))
+
+
+def test_all_fields_arrive(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    """They are the same as those that a relay inside the server sends."""
+    headers = '{"text": "ä\\"\\\\", "number": 1.50, "yes": true, "nothing": null}'
+    database.add_destination("inside", receiver.url("/inside"))
+    database.add_destination("outside", receiver.url("/outside"), relay="external")
+    start_relay(database)
+    database.execute(
+        "SELECT outbox.enqueue('item', 'a', 'changed', %s::jsonb, version => 7, headers => %s::jsonb, schema_version => 3,"
+        " occurred_at => '2026-01-02 03:04:05.678901Z')", ('{"n": [1, 2.50, "ü"]}', headers),
+    )  # fmt: skip
+    wait_arrived(receiver, 2)
+    inside, outside = sorted(receiver.requests, key=lambda request: request.target)
+    assert outside.body == inside.body
+    leave_out = {"host", "user-agent"}
+    seen = [{k: v for k, v in r.headers.items() if k not in leave_out and "source" not in k} for r in (inside, outside)]
+    assert seen[0] == seen[1]
+
+
+def test_topics_and_several_databases(new_database: NewDatabase, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    databases = [new_database(), new_database()]
+    for number, database in enumerate(databases):
+        database.add_destination("all", receiver.url(f"/{number}/all"), relay="external")
+        database.add_destination("some", receiver.url(f"/{number}/some"), relay="external", topics="wanted.*")
+        database.add_destination("inside", receiver.url(f"/{number}/inside"))
+    start_relay(*databases)
+    for database in databases:
+        database.enqueue("a", topic="wanted.1")
+        database.enqueue("b", topic="other")
+    for database in databases:
+        for destination in ("all", "some", "inside"):
+            database.wait_settled(destination)
+    for number in range(2):
+        arrived = {path: [r for r in receiver.requests if r.target == f"/{number}/{path}"] for path in ("all", "some", "inside")}
+        assert {path: len(requests) for path, requests in arrived.items()} == {"all": 2, "some": 1, "inside": 2}
+
+
+def test_an_event_wakes_a_relay_at_rest(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    database.add_destination("d", receiver.url(), relay="external")
+    start_relay(database, options=("--lease", "10min"))  # so that no renewal finds the event
+    for number in range(1, 6):
+        wait_at_rest(database)
+        database.enqueue(first=number)
+        wait_arrived(receiver, number)
+    assert receiver.versions("a") == [1, 2, 3, 4, 5]
+
+
+def test_through_a_pooler(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    database.add_destination("d", receiver.url(), relay="external")
+    relay = start_relay(database, session="pooled", options=("--lease", "2s"))
+    database.enqueue()
+    wait_arrived(receiver, 1)
+    database.pause()
+    database.execute("SELECT outbox.resume('d')")
+    database.enqueue(first=2)
+    wait_arrived(receiver, 2)
+    assert database.value("SELECT count(*) FROM outbox.relay WHERE direct") == 0
+    assert relay.stop() == 0
+
+
+# -------------------------------------------------------------------------------------------------
+# Trouble and operators
+# -------------------------------------------------------------------------------------------------
+
+
+def test_retries_and_dead_letters(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    receiver.on(subject("comes"), answer(400), times=2)
+    receiver.on(subject("stays"), answer(400))
+    database.add_destination("d", receiver.url(), relay="external", retry_base="10ms", retry_max="20ms", max_attempts="5")
+    start_relay(database)
+    for key in ("comes", "stays", "well"):
+        database.enqueue(key, 3)
+    wait_until(lambda: receiver.versions("comes"), lambda seen: seen[-3:] == [1, 2, 3], what="the key that fails twice")
+    wait_until(
+        lambda: database.value("SELECT count(*) FROM outbox.delivery WHERE state = 'DEAD'"),
+        lambda dead: dead == 3, what="three dead letters",
+    )  # fmt: skip
+    assert receiver.versions("well") == [1, 2, 3]
+    receiver.forget_rules()
+    before = len(receiver.versions("stays"))
+    database.execute("SELECT outbox.redrive('d')")
+    wait_until(lambda: receiver.versions("stays")[before:], lambda seen: seen == [1, 2, 3], what="the dead letters again")
+    wait_until(
+        lambda: database.value("SELECT count(*) FROM outbox.delivery"), lambda rows: rows == 0, what="outbox.delivery to be empty"
+    )
+    database.wait_settled()
+
+
+def test_pause_resume_and_seek(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    database.add_destination("d", receiver.url(), relay="external")
+    start_relay(database)
+    database.enqueue()
+    database.wait_settled()
+    database.pause()
+    database.wait_for_state("paused")
+    database.enqueue(first=2)
+    wait_at_rest(database)
+    assert receiver.versions("a") == [1]
+    database.execute("SELECT outbox.resume('d')")
+    wait_arrived(receiver, 2)
+    database.wait_settled()
+    database.execute("SELECT outbox.seek('d', 0)")
+    wait_arrived(receiver, 4)
+    assert receiver.versions("a") == [1, 2, 1, 2]
+
+
+def test_changed_renamed_and_dropped(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    database.add_destination("d", receiver.url("/old"), relay="external")
+    start_relay(database)
+    database.enqueue()
+    database.wait_settled()
+    database.execute(f"ALTER SERVER d OPTIONS (SET url '{receiver.url('/new')}')")
+    wait_until(lambda: database.enqueue() and receiver.requests[-1].target, lambda path: path == "/new", what="the new URL")
+    database.execute("ALTER SERVER d RENAME TO e")
+    database.enqueue("after")
+    wait_until(lambda: "after" in receiver.subjects(), what="an event after the new name")
+    database.wait_settled("e")
+    database.execute("DROP SERVER e")
+    database.add_destination("f", receiver.url("/f"), relay="external", start="end")
+    database.enqueue("last")
+    wait_until(lambda: receiver.requests[-1].target, lambda path: path == "/f", what="an event at the last destination")
+
+
+def test_misconfigured(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    database.execute("CREATE ROLE plain_owner")
+    database.execute("GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO plain_owner")
+    try:
+        database.add_destination("d", receiver.url(), relay="external", ca_file="/etc/ssl/certs/ca-certificates.crt")
+        database.execute("ALTER SERVER d OWNER TO plain_owner")
+        start_relay(database)
+        database.wait_for_state("misconfigured")
+        assert "permission denied to name a file" in database.status()["last_error"]
+        database.enqueue()
+        database.execute("ALTER SERVER d OPTIONS (DROP ca_file)")
+        wait_arrived(receiver, 1)
+        database.wait_for_state("idle")
+    finally:
+        database.execute("DROP SERVER d")
+        database.execute("DROP OWNED BY plain_owner; DROP ROLE plain_owner")
+
+
+# -------------------------------------------------------------------------------------------------
+# Replicas
+# -------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_relay_is_replaced_at_once(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    """Its session has ended, so nobody waits for the end of its lease, which is ten minutes away."""
+    database.add_destination("d", receiver.url(), relay="external")
+    first = start_relay(database, options=("--lease", "10min"))
+    killed = wait_served(database)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    start_relay(database)
+    wait_served(database, not_by=killed)
+    database.enqueue()
+    wait_arrived(receiver, 1)
+
+
+def test_a_relay_that_hangs_is_replaced_and_settles_nothing(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
+    database.add_destination("d", receiver.url(), relay="external")
+    first = start_relay(database, options=("--lease", "2s"))
+    stopped = wait_served(database)
+    start_relay(database, options=("--lease", "2s"))
+    first.signal(signal.SIGSTOP)
+    database.enqueue()
+    second = wait_served(database, not_by=stopped)
+    wait_arrived(receiver, 1)
+    first.signal(signal.SIGCONT)
+    wait_until(first.log, lambda log: "another relay has taken over" in log, what="the first relay to notice")
+    database.enqueue(first=2)
+    wait_arrived(receiver, 2)
+    assert receiver.versions("a") == [1, 2]
+    assert serving(database) == second
+
+
+def test_replicas_share_destinations(database: Database, start_relay: StartRelay) -> None:
+    for number in range(20):
+        database.add_destination(f"d{number}", "null:", relay="external")
+    relays = [start_relay(database, options=("--name", name)) for name in ("one", "two")]
+    held = (
+        "SELECT r.name, count(*)::integer FROM outbox.cursor AS c JOIN outbox.relay AS r ON r.id = c.relay GROUP BY r.name"
+    )
+    wait_until(lambda: dict(database.execute(held)), lambda seen: sum(seen.values()) == 20, what="all to be served")
+    assert relays[0].stop() == 0
+    wait_until(lambda: dict(database.execute(held)), lambda seen: seen == {"two": 20}, what="the other to serve all")
+
+
+# -------------------------------------------------------------------------------------------------
+# Ends
+# -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_flight_ends_before_the_program(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
+    gate = Gate()
+    receiver.on(subject("slow"), gate.held())
+    database.add_destination("d", receiver.url(), relay="external")
+    relay = start_relay(database, options=("--shutdown-timeout", "60s"))
+    database.enqueue("slow")
+    wait_arrived(receiver, 1)
+    relay.signal(signal.SIGTERM)
+    wait_until(relay.log, lambda log: "asked to" in log, what="the relay to stop")
+    gate.open()
+    assert relay.wait() == 0
+    assert database.value("SELECT position FROM outbox.cursor") == database.last_position()
+
+
+def test_a_program_that_cannot_finish_ends_in_time(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
+    gate = Gate()
+    receiver.on(subject("slow"), gate.held())
+    database.add_destination("d", receiver.url(), relay="external")
+    relay = start_relay(database, options=("--shutdown-timeout", "100ms"))
+    database.enqueue("slow")
+    wait_arrived(receiver, 1)
+    assert relay.stop() == 0
+    assert database.value("SELECT position FROM outbox.cursor") < database.last_position()
+    gate.open()
+
+
+def test_goes_on_after_a_restart_of_the_server(
+    make_cluster: MakeCluster, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
+    cluster = make_cluster()
+    database = create_database(cluster)
+    database.add_destination("d", receiver.url(), relay="external")
+    start_relay(database)
+    database.enqueue()
+    wait_arrived(receiver, 1)
+    database.wait_settled()
+    database.disconnect()
+    cluster.restart()
+    database.enqueue(first=2)
+    wait_arrived(receiver, 2)
+    assert receiver.versions("a")[-1] == 2
