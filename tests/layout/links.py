@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Source files are named with their path, with or without the ending.
-NAMED = re.compile(r"`((?:bench|bgworker|client|extension|lib|sql|tests|tools)/[\w/.*-]+)`")
+NAMED = re.compile(r"`((?:bench|bgworker|client|extension|lib|relay|sql|tests|tools)/[\w/.*-]+)`")
 
 
 def broken(top: Path, page: Path) -> Iterator[str]:
