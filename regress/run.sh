@@ -7,8 +7,10 @@
 # before. The server must be built with assertions (docs/architecture/tests.md), and is slower by
 # orders of magnitude: name the tests.
 #
-# Every file in sql/ and specs/ is run: the schedules are made from what is there. Differences are
-# printed, and left in $OUTBOX_BUILD/regress.
+# Every file in sql/ and specs/ is run: the schedules are made from what is there. Those that edition.list
+# names are run again against the SQL edition, installed by a role without privileges: CREATE EXTENSION is
+# replaced by its script, and results that differ are in expected/sql_edition/. Differences are printed, and
+# left in $OUTBOX_BUILD/regress.
 
 source "$(dirname "$0")/../scripts/common.sh"
 
@@ -34,6 +36,7 @@ wanted() { # wanted FOLDER SUFFIX ARGUMENT...: those of the tests that are in th
 }
 mapfile -t sql_tests < <(wanted sql .sql "$@")
 mapfile -t spec_tests < <(wanted specs .spec "$@")
+mapfile -t edition_tests < <(printf '%s\n' "${sql_tests[@]}" "${spec_tests[@]}" | grep -Fx -f "$repository/regress/edition.list")
 [ $((${#sql_tests[@]} + ${#spec_tests[@]})) -gt 0 ] || die "no such test: $*"
 
 directory=$(server_directory pg_outbox-regress)
@@ -52,24 +55,43 @@ start_server "$directory" <"$directory/settings"
 
 # The server's user reads the tests and writes the results; the checkout may be closed to him.
 cp -R "$repository/regress" "$directory/tests"
+cp -R "$repository/regress" "$directory/edition"
+cp "$build/sql/pg_outbox--sql.sql" "$directory"
+install_edition() { # install_edition FOLDER: its tests do without the extension
+    sed -i -e 's/^CREATE EXTENSION pg_outbox;$/\\setenv PGDATABASE :DBNAME\n\\! "$INSTALL_EDITION"/' \
+        -e 's/^DROP EXTENSION pg_outbox CASCADE;$/DROP SCHEMA outbox, outbox_internal CASCADE;/' \
+        -e "s/^SET outbox.\([a-z_]*\) = \('.*'\);\$/INSERT INTO outbox.setting VALUES ('\1', \2);/" \
+        -e 's/^RESET outbox.[a-z_]*;$/DELETE FROM outbox.setting;/' \
+        "$1"/sql/*.sql "$1"/expected/*.out
+    cp "$1"/expected/sql_edition/*.out "$1/expected"
+}
+install_edition "$directory/edition"
+cat >"$directory/install" <<'END'
+#!/bin/sh
+psql -qX -c "GRANT CREATE ON DATABASE $PGDATABASE TO edition_owner" && psql -qX -U edition_owner -f "$(dirname "$0")/pg_outbox--sql.sql"
+END
+chmod 755 "$directory/install"
 mkdir "$directory/results"
-[ "$(id -u)" -ne 0 ] || chown -R postgres: "$directory/tests" "$directory/results"
-chmod -R a+rX "$directory/tests"
+[ "$(id -u)" -ne 0 ] || chown -R postgres: "$directory/tests" "$directory/edition" "$directory/results"
+chmod -R a+rX "$directory/tests" "$directory/edition" "$directory/pg_outbox--sql.sql"
 
-run() { # run PROGRAM TEST...
-    local program=$1 output
-    shift
+run() { # run FOLDER PROGRAM TEST...
+    local folder=$1 program=$2 output name
+    shift 2
     [ $# -eq 0 ] && return
-    output=$directory/results/$(basename "$program")
+    name=$(basename "$program")
+    output=$directory/results/${name}_$folder
     as_server_user mkdir "$output"
-    as_server_user "$program" --inputdir="$directory/tests" --outputdir="$output" \
+    as_server_user "$program" --inputdir="$directory/$folder" --outputdir="$output" \
         --bindir="$(pg_bin)" --host="$directory" --user=postgres \
-        --dbname="$(basename "$program")" "$@"
+        --dbname="$name" "$@"
 }
 status=0
 cd /
-run "$pgxs_test/regress/pg_regress" "${sql_tests[@]}" || status=1
-run "$pgxs_test/isolation/pg_isolation_regress" "${spec_tests[@]}" || status=1
+run tests "$pgxs_test/regress/pg_regress" "${sql_tests[@]}" || status=1
+run tests "$pgxs_test/isolation/pg_isolation_regress" "${spec_tests[@]}" || status=1
+export INSTALL_EDITION=$directory/install
+run edition "$pgxs_test/regress/pg_regress" --create-role=edition_owner "${edition_tests[@]}" || status=1
 rm -rf "$build/regress"
 cp -R "$directory/results" "$build/regress"
 [ $status -eq 0 ] || cat "$build"/regress/*/regression.diffs 2>/dev/null || true

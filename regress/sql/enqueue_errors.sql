@@ -103,11 +103,11 @@ SELECT outbox.enqueue('a/b c', E'id with\nanything ä', 'E', '{}', headers => '{
 -- a type that is not as it came
 BEGIN;
 DO $$ BEGIN EXECUTE (SELECT 'ALTER TYPE outbox.new_event ' || string_agg(format('ADD ATTRIBUTE a%s text', n), ', ') FROM generate_series(1, 500) AS n); END $$;
-SELECT outbox.enqueue(ARRAY[jsonb_populate_record(NULL::outbox.new_event, '{"aggregate_type": "a", "aggregate_id": "1", "event_type": "E", "payload": {}}')]);
+SELECT outbox.enqueue(ARRAY[jsonb_populate_record(NULL::outbox.new_event, '{"aggregate_type": "a", "aggregate_id": "1", "event_type": "E", "payload": {}}')]) IS NOT NULL AS enqueued;
 ROLLBACK;
 BEGIN;
 ALTER TYPE outbox.new_event ALTER ATTRIBUTE aggregate_type TYPE integer;
-SELECT outbox.enqueue(ARRAY[jsonb_populate_record(NULL::outbox.new_event, '{"aggregate_type": 1, "aggregate_id": "1", "event_type": "E", "payload": {}}')]);
+SELECT outbox.enqueue(ARRAY[jsonb_populate_record(NULL::outbox.new_event, '{"aggregate_type": 1, "aggregate_id": "1", "event_type": "E", "payload": {}}')]) IS NOT NULL AS enqueued;
 ROLLBACK;
 
 DROP EXTENSION pg_outbox CASCADE;

@@ -33,7 +33,10 @@ END $$;
 
 -- Roles that may read statistics of the server may read those of pg_outbox, which contain no data
 -- of events.
-SELECT outbox.grant_monitor('pg_monitor');
+DO $$
+BEGIN
+    PERFORM outbox.grant_monitor('pg_monitor');
+END $$;
 
 -- A role that adds a partition to a captured table creates the triggers of that table on it, and a
 -- role that captures a table creates them as its owner. The functions do nothing for tables that

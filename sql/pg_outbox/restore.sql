@@ -33,9 +33,6 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NEW.xid = pg_current_xact_id() THEN
-        RETURN NEW; -- inserted by this database
-    END IF;
     PERFORM outbox_internal.begin_restore();
     SELECT CASE
              WHEN bool_and(pg_snapshot_xmax(c.done) <= outbox_internal.last_restored_xid())
@@ -58,7 +55,7 @@ BEGIN
     FOR number IN 0..3 LOOP
         EXECUTE format(
             'CREATE TRIGGER adopt_event BEFORE INSERT ON outbox.event_%1$s
-                 FOR EACH ROW EXECUTE FUNCTION outbox_internal.adopt_event();
+                 FOR EACH ROW WHEN (NEW.xid <> pg_current_xact_id()) EXECUTE FUNCTION outbox_internal.adopt_event();
              ALTER TABLE outbox.event_%1$s ENABLE ALWAYS TRIGGER adopt_event;
              COMMENT ON TRIGGER adopt_event ON outbox.event_%1$s IS ''adapts a restored event to this database''',
             number);

@@ -1,0 +1,131 @@
+// Prints outbox.destination_options() of the SQL edition: the declarations of the sinks as rows.
+// extension/destinations/destination_options.cpp does the same for the extension, with memory of the
+// server.
+#include <cstdio>
+#include <string>
+
+#include "sinks/registry.hpp"
+
+using namespace outbox;
+
+static std::string quoted(std::string_view text) {
+    if (text.empty())
+        return "NULL";
+    std::string result = "'";
+    for (const char c : text)
+        result.append(c == '\'' ? 2 : 1, c);
+    return result + "'";
+}
+
+static std::string_view place_name(OptionPlace place) {
+    switch (place) {
+        case OptionPlace::server:
+            return "server";
+        case OptionPlace::user_mapping:
+            return "user mapping";
+        case OptionPlace::url:
+            break;
+    }
+    return "URL";
+}
+
+static std::string_view type_name(const OptionSpec& spec) {
+    if (spec.names_file != NamesFile::no)
+        return "file";
+    switch (spec.type) {
+        case OptionType::text:
+            return "text";
+        case OptionType::number:
+            return "number";
+        case OptionType::duration:
+            return "duration";
+        case OptionType::choice:
+            return "choice";
+        case OptionType::toggle:
+            return "switch";
+        case OptionType::name:
+            return "template";
+        case OptionType::topics:
+            return "patterns";
+        case OptionType::url:
+            break;
+    }
+    return "URL";
+}
+
+static std::string choices(const OptionSpec& spec) {
+    std::string text;
+    for (const std::string_view choice : spec.choices) {
+        if (choice.empty())
+            break;
+        if (!text.empty())
+            text += ", ";
+        text += choice;
+    }
+    return text;
+}
+
+static std::string range_of(const SinkDeclaration& sink, const OptionSpec& spec) {
+    switch (spec.type) {
+        case OptionType::number:
+            return "1 to " + std::to_string(spec.max);
+        case OptionType::duration:
+            return "1ms to 24h";
+        case OptionType::choice:
+            return choices(spec);
+        case OptionType::toggle:
+            return "on, off";
+        case OptionType::url:
+            return std::string(sink.url);
+        case OptionType::text:
+        case OptionType::name:
+        case OptionType::topics:
+            break;
+    }
+    return std::string(spec.range);
+}
+
+static void print_option(const SinkDeclaration& sink, const OptionSpec& spec) {
+    static bool first = true;
+    const std::string_view unit = spec.type == OptionType::duration ? "ms" : spec.unit;
+    std::printf("%s        (%s, %s, %s, %s, %s, %s, %s, %s)", first ? "" : ",\n",
+                quoted(sink.name).c_str(), quoted(spec.name).c_str(),
+                quoted(place_name(spec.place)).c_str(), quoted(type_name(spec)).c_str(),
+                quoted(unit).c_str(), quoted(range_of(sink, spec)).c_str(),
+                quoted(spec.default_value).c_str(), quoted(spec.description).c_str());
+    first = false;
+}
+
+int main() {
+    std::puts(
+        "-- Every option that a destination can have, from the declarations of the sinks\n"
+        "-- (lib/sinks/<name>/options.cpp). What is set in a user mapping in the extension is among\n"
+        "-- the credentials of outbox-relay here.\n"
+        "CREATE FUNCTION outbox.destination_options(\n"
+        "    OUT sink          text,\n"
+        "    OUT option        text,\n"
+        "    OUT set_in        text,\n"
+        "    OUT type          text,\n"
+        "    OUT unit          text,\n"
+        "    OUT range         text,\n"
+        "    OUT default_value text,\n"
+        "    OUT description   text)\n"
+        "RETURNS SETOF record\n"
+        "LANGUAGE sql IMMUTABLE PARALLEL SAFE\n"
+        "SET search_path = pg_catalog, pg_temp\n"
+        "BEGIN ATOMIC\n"
+        "    SELECT * FROM (VALUES");
+    for (const SinkDeclaration* sink : all_sinks()) {
+        for (const OptionSpec& spec : common_options)
+            print_option(*sink, spec);
+        for (const OptionSpec& spec : sink->options)
+            print_option(*sink, spec);
+        for (const OptionSpec& spec : sink->parameters)
+            print_option(*sink, spec);
+    }
+    std::puts(
+        "\n      ) AS o(sink, option, set_in, type, unit, range, default_value, description);\n"
+        "END;\n"
+        "COMMENT ON FUNCTION outbox.destination_options() IS\n"
+        "    'options of destinations: where each is set, its valid values and its default';");
+}

@@ -1,0 +1,173 @@
+-- Parts of backfills that are C++ in the extension (extension/capture/backfill.cpp). outbox-relay takes
+-- them further, so they run as the role that installed pg_outbox, and only tables of this role can
+-- be walked: a table may run code of its owner when it is read.
+
+-- Returns the columns of a unique index that the table can be walked by, preferably those of the
+-- primary key.
+CREATE FUNCTION outbox_internal.walking_key(part regclass, columns name[])
+RETURNS name[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    found name[];
+    name  CONSTANT name := (SELECT c.relname FROM pg_class AS c WHERE c.oid = part);
+BEGIN
+    SELECT k.columns INTO found
+      FROM pg_index AS i
+      JOIN pg_class AS c ON c.oid = i.indexrelid
+      JOIN pg_am AS m ON m.oid = c.relam
+     CROSS JOIN LATERAL (
+        SELECT array_agg(a.attname ORDER BY n.place) AS columns,
+               bool_and(n.number > 0 AND a.attnotnull AND i.indoption[n.place - 1] & 1 = 0) AS fits
+          FROM unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS n(number, place)
+          LEFT JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = n.number) AS k
+     WHERE i.indrelid = part AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND m.amname = 'btree' AND k.fits
+       AND (walking_key.columns IS NULL OR k.columns = walking_key.columns)
+     ORDER BY i.indisprimary DESC, i.indexrelid
+     LIMIT 1;
+    IF NOT FOUND AND columns IS NOT NULL THEN
+        RAISE EXCEPTION 'the unique index by which table "%" was scanned does not exist any more', name
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Create it again, or start a new backfill.';
+    ELSIF NOT FOUND THEN
+        RAISE EXCEPTION 'table "%" has no unique index to scan it by', name
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Create a primary key, or a unique index on columns that are NOT NULL.';
+    END IF;
+    RETURN found;
+END $$;
+COMMENT ON FUNCTION outbox_internal.walking_key(regclass, name[]) IS 'columns of the index that a table is walked by';
+
+CREATE FUNCTION outbox_internal.check_can_backfill(part regclass)
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    class pg_class;
+BEGIN
+    SELECT c.* INTO class FROM pg_class AS c WHERE c.oid = part;
+    IF NOT FOUND THEN
+        RETURN;
+    ELSIF class.relkind <> 'r' THEN
+        RAISE EXCEPTION '"%" is not a table that has rows of its own', class.relname USING ERRCODE = 'wrong_object_type';
+    ELSIF (outbox_internal.capture_of(part)).relation IS NULL THEN
+        RAISE EXCEPTION 'table "%" is not captured', class.relname
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call outbox.capture() for the table first.';
+    ELSIF pg_get_userbyid(class.relowner) <> current_user THEN
+        RAISE EXCEPTION 'table "%" belongs to role "%", and only tables of role "%" can be backfilled', class.relname,
+                pg_get_userbyid(class.relowner), current_user
+            USING ERRCODE = 'feature_not_supported',
+                  DETAIL = 'Reading a table may run code of its owner, here with the rights of the role that installed pg_outbox.',
+                  HINT = format('ALTER TABLE %s OWNER TO %I; or enqueue the events of its rows with outbox.enqueue().', part, current_user);
+    END IF;
+    PERFORM outbox_internal.walking_key(part, NULL);
+END $$;
+COMMENT ON FUNCTION outbox_internal.check_can_backfill(regclass) IS 'raises an error unless a table is captured and can be walked';
+
+-- Estimates the number of rows from the present size of the table. Nothing is planned, because
+-- planning runs functions of the table's owner.
+CREATE FUNCTION outbox_internal.estimate_rows(part regclass)
+RETURNS bigint
+LANGUAGE sql VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce((SELECT (pg_relation_size(c.oid) / current_setting('block_size')::integer
+                             * CASE WHEN c.relpages > 0 AND c.reltuples > 0 THEN c.reltuples / c.relpages ELSE 60 END)::bigint
+                       FROM pg_class AS c WHERE c.oid = part AND c.relkind = 'r'), 0);
+END;
+COMMENT ON FUNCTION outbox_internal.estimate_rows(regclass) IS 'estimated number of rows of a table';
+
+-- Returns columns compared with the texts of a key, each converted to the type of its column.
+CREATE FUNCTION outbox_internal.key_comparison(part regclass, columns name[], key text[], operator text)
+RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF cardinality(key) <> cardinality(columns) THEN
+        RAISE EXCEPTION 'a key of table "%" has % values, not %', (SELECT c.relname FROM pg_class AS c WHERE c.oid = part),
+            cardinality(columns), cardinality(key) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN (SELECT format('(%s) %s (%s)', string_agg(format('outbox_row.%I', k.name), ', ' ORDER BY k.place), operator,
+                          string_agg(format('%L::%s', k.value, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY k.place))
+              FROM unnest(columns, key) WITH ORDINALITY AS k(name, value, place)
+              JOIN pg_attribute AS a ON a.attrelid = part AND a.attname = k.name);
+END $$;
+COMMENT ON FUNCTION outbox_internal.key_comparison(regclass, name[], text[], text) IS 'compares the key of a table with texts';
+
+-- Writes the event of one row, if it can be locked at once or `waits`. Returns whether it is done.
+CREATE FUNCTION outbox_internal.write_row(part regclass, columns name[], key text[], only_to integer, waits boolean)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    capture CONSTANT outbox.captured := outbox_internal.capture_of(part);
+    shape   CONSTANT record := outbox_internal.shape_of(part, capture);
+    found   record;
+BEGIN
+    -- The lock first: a later version of the row may have replaced the one that was found.
+    EXECUTE format('SELECT row_to_json(outbox_row) AS row, (%s) IS TRUE AS captured FROM ONLY %s AS outbox_row WHERE %s FOR SHARE %s',
+                   coalesce(outbox.capture_condition(capture.relation), 'true'), part,
+                   outbox_internal.key_comparison(part, columns, key, '='), CASE WHEN waits THEN '' ELSE 'SKIP LOCKED' END)
+       INTO found;
+    IF found IS NULL THEN
+        RETURN false;
+    ELSIF found.captured THEN
+        PERFORM outbox_internal.put_captured(capture, shape, capture.snapshot_type, found.row,
+                                             outbox_internal.members_of(found.row, shape.payload),
+                                             (found.row ->> capture.version)::bigint, true, only_to);
+    END IF;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION outbox_internal.write_row(regclass, name[], text[], integer, boolean) IS 'writes the event of a row';
+
+CREATE FUNCTION outbox_internal.write_snapshots(
+    part regclass, columns name[], after text[], "limit" integer, only_to integer,
+    OUT key_columns name[], OUT rows integer, OUT last_key text[], OUT locked text[])
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key text[];
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = part) THEN
+        RETURN;
+    END IF;
+    PERFORM outbox_internal.check_can_backfill(part);
+    key_columns := outbox_internal.walking_key(part, columns);
+    rows := 0;
+    locked := '{}';
+    FOR key IN EXECUTE format('SELECT ARRAY[%s] FROM ONLY %s AS outbox_row WHERE %s ORDER BY %s LIMIT %s',
+                              (SELECT string_agg(format('outbox_row.%I::text', k), ', ' ORDER BY n) FROM unnest(key_columns) WITH ORDINALITY AS c(k, n)),
+                              part,
+                              CASE WHEN after IS NULL THEN 'true' ELSE outbox_internal.key_comparison(part, key_columns, after, '>') END,
+                              (SELECT string_agg(format('outbox_row.%I', k), ', ' ORDER BY n) FROM unnest(key_columns) WITH ORDINALITY AS c(k, n)),
+                              "limit")
+    LOOP
+        rows := rows + 1;
+        IF NOT outbox_internal.write_row(part, key_columns, key, only_to, false) THEN
+            locked := locked || key::text;
+        END IF;
+        last_key := key;
+    END LOOP;
+    IF rows < "limit" THEN
+        last_key := NULL;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.write_snapshots(regclass, name[], text[], integer, integer) IS 'a batch of a backfill';
+
+-- Writes the event of one row, if it is still there. Waits for its lock.
+CREATE FUNCTION outbox_internal.write_snapshot(part regclass, columns name[], key text[], only_to integer)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_class AS c WHERE c.oid = part) THEN
+        PERFORM outbox_internal.check_can_backfill(part);
+        PERFORM outbox_internal.write_row(part, outbox_internal.walking_key(part, columns), key, only_to, true);
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.write_snapshot(regclass, name[], text[], integer) IS 'one row of a backfill';

@@ -1,0 +1,154 @@
+-- Destinations are rows of this table, with the options that a foreign server of the extension has.
+-- Credentials are not among them: outbox-relay has them in its own configuration, under the name that
+-- the option `credentials` gives, by default that of the destination.
+CREATE TABLE outbox.destination_config (
+    name    name  PRIMARY KEY,
+    options jsonb NOT NULL
+);
+COMMENT ON TABLE outbox.destination_config IS 'destinations of events; roles that may write to it decide where outbox-relay connects';
+COMMENT ON COLUMN outbox.destination_config.name IS 'name of the destination; the cursor follows a rename';
+COMMENT ON COLUMN outbox.destination_config.options IS 'object of texts; outbox.destination_options() lists the options';
+
+-- The number stands in place of the OID of a server.
+CREATE FUNCTION outbox_internal.is_destination(server oid)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM outbox.cursor AS c JOIN outbox.destination_config AS d ON d.name = c.destination
+                    WHERE c.number = server::bigint);
+END;
+COMMENT ON FUNCTION outbox_internal.is_destination(oid) IS 'returns whether a number is that of a destination';
+
+-- Refuses what is wrong at first sight. The rest is checked by outbox-relay with the rules of the
+-- sinks; until it is right, the destination is misconfigured.
+CREATE FUNCTION outbox_internal.check_destination_config()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wrong text;
+BEGIN
+    IF NEW.name = 'default' THEN
+        RAISE EXCEPTION 'a destination cannot be called "default"'
+            USING ERRCODE = 'reserved_name', HINT = 'Give the destination another name.';
+    ELSIF jsonb_typeof(NEW.options) <> 'object' THEN
+        RAISE EXCEPTION 'options must be a JSON object'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Write for example ''{"url": "https://example.com/events"}''.';
+    END IF;
+    SELECT o.key INTO wrong FROM jsonb_each(NEW.options) AS o WHERE jsonb_typeof(o.value) <> 'string' LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'option "%" is not a text', wrong
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Write numbers and durations as texts, such as "100" or "5s".';
+    ELSIF NOT NEW.options ? 'url' THEN
+        RAISE EXCEPTION 'option "url" is required'
+            USING ERRCODE = 'fdw_dynamic_parameter_value_needed', HINT = 'Write for example ''{"url": "https://example.com/events"}''.';
+    ELSIF NEW.options ->> 'url' ~ '^[^/?#]*//[^/?#@]*:[^/?#@]*@' THEN
+        RAISE EXCEPTION 'a password in a URL would be readable by others'
+            USING ERRCODE = 'fdw_invalid_attribute_value',
+                  HINT = 'Put it into the credentials of outbox-relay.';
+    END IF;
+    SELECT o.key INTO wrong
+      FROM jsonb_object_keys(NEW.options) AS o(key)
+     WHERE o.key <> 'credentials'
+       AND EXISTS (SELECT FROM outbox.destination_options() AS d WHERE d.option = o.key AND d.set_in = 'user mapping')
+       AND NOT EXISTS (SELECT FROM outbox.destination_options() AS d WHERE d.option = o.key AND d.set_in = 'server')
+     LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'option "%" is a credential, and not kept in the database', wrong
+            USING ERRCODE = 'fdw_invalid_option_name',
+                  HINT = 'Put it into the credentials of outbox-relay.';
+    END IF;
+    RETURN NEW;
+END $$;
+COMMENT ON FUNCTION outbox_internal.check_destination_config() IS 'refuses destinations that are wrong at first sight';
+
+CREATE TRIGGER check_destination_config BEFORE INSERT OR UPDATE ON outbox.destination_config
+    FOR EACH ROW EXECUTE FUNCTION outbox_internal.check_destination_config();
+COMMENT ON TRIGGER check_destination_config ON outbox.destination_config IS 'refuses destinations that are wrong at first sight';
+
+-- The cursor is ahead of the events in batches. So they move to outbox.delivery, where the relay
+-- finds them.
+CREATE FUNCTION outbox_internal.leave_pull(left_behind name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- Locked before batches are looked for, because a fetcher may be making the first ones.
+    PERFORM FROM outbox.cursor AS c WHERE c.destination = left_behind FOR UPDATE;
+    IF NOT EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = left_behind) THEN
+        RETURN;
+    END IF;
+    PERFORM outbox_internal.find_restored_batches(left_behind);
+    PERFORM outbox_internal.park_events(left_behind, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = left_behind;
+    DELETE FROM outbox.batch AS b WHERE b.destination = left_behind;
+    UPDATE outbox.delivery AS w SET next_retry_at = clock_timestamp()
+     WHERE w.destination = left_behind AND w.ordering_key = '' AND w.state = 'PENDING' AND w.next_retry_at IS NULL;
+    PERFORM outbox_internal.promote(left_behind, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
+                                          WHERE w.destination = left_behind AND w.state = 'PENDING'));
+END $$;
+COMMENT ON FUNCTION outbox_internal.leave_pull(name) IS 'hands events that fetchers have not settled to a relay';
+
+-- As the event triggers of the extension do: a destination has a cursor from its creation, a renamed
+-- one keeps its rows, a dropped one loses them. A dump creates the triggers after the rows, so a
+-- restored destination keeps its restored cursor.
+CREATE FUNCTION outbox_internal.follow_destination()
+RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    new_number integer;
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        IF NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = NEW.name) THEN
+            new_number := nextval('outbox.destination_number');
+            INSERT INTO outbox.cursor (destination, number, server, done, position, system_identifier, lease, saved_at)
+            SELECT NEW.name, new_number, new_number::oid,
+                   CASE WHEN NEW.options ->> 'start' = 'end' THEN pg_current_snapshot() ELSE '1:1:' END, 0,
+                   c.system_identifier, 0, clock_timestamp()
+              FROM pg_control_system() AS c;
+        END IF;
+    ELSIF TG_OP = 'DELETE' THEN
+        DELETE FROM outbox.cursor AS c WHERE c.destination = OLD.name;
+        DELETE FROM outbox.delivery AS d WHERE d.destination = OLD.name;
+        DELETE FROM outbox.batch AS b WHERE b.destination = OLD.name;
+        DELETE FROM outbox.transaction AS t WHERE t.destination = OLD.name;
+        DELETE FROM outbox.fetcher AS f WHERE f.destination = OLD.name;
+    ELSE
+        IF NEW.name <> OLD.name THEN
+            UPDATE outbox.cursor AS c SET destination = NEW.name, lease = c.lease + 1 WHERE c.destination = OLD.name;
+            UPDATE outbox.delivery AS d SET destination = NEW.name WHERE d.destination = OLD.name;
+            UPDATE outbox.batch AS b SET destination = NEW.name WHERE b.destination = OLD.name;
+            UPDATE outbox.transaction AS t SET destination = NEW.name WHERE t.destination = OLD.name;
+            UPDATE outbox.fetcher AS f SET destination = NEW.name WHERE f.destination = OLD.name;
+        END IF;
+        IF OLD.options ->> 'url' = 'pull:' AND NEW.options ->> 'url' <> 'pull:' THEN
+            PERFORM outbox_internal.leave_pull(NEW.name);
+        END IF;
+    END IF;
+    PERFORM outbox_internal.wake_relays();
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION outbox_internal.follow_destination() IS 'makes, renames and removes the rows of a destination';
+
+CREATE TRIGGER follow_destination AFTER INSERT OR UPDATE OR DELETE ON outbox.destination_config
+    FOR EACH ROW EXECUTE FUNCTION outbox_internal.follow_destination();
+COMMENT ON TRIGGER follow_destination ON outbox.destination_config IS 'makes, renames and removes the rows of a destination';
+
+CREATE FUNCTION outbox_internal.refuse_truncate()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'cannot truncate table outbox.destination_config'
+        USING ERRCODE = 'feature_not_supported', HINT = 'Use DELETE.';
+END $$;
+COMMENT ON FUNCTION outbox_internal.refuse_truncate() IS 'refuses TRUNCATE, which would keep the rows of destinations';
+
+CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON outbox.destination_config
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.refuse_truncate();
+COMMENT ON TRIGGER refuse_truncate ON outbox.destination_config IS 'refuses TRUNCATE, which would keep the rows of destinations';
