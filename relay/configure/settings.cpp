@@ -118,12 +118,13 @@ constexpr std::array of_database{
              .description = "Most connections for destinations, besides one for leases."}},
     Setting{{.name = "poll_min",
              .type = OptionType::duration,
-             .default_value = "50ms, or `outbox.poll_min` if direct",
+             .default_value = "50ms through a pooler, 1ms direct",
              .description = "First pause after a look that found nothing; it doubles."}},
     Setting{{.name = "poll_max",
              .type = OptionType::duration,
-             .default_value = "1s, or `outbox.poll_max` if direct",
-             .description = "Longest pause between two looks."}},
+             .default_value = "1s through a pooler, 25ms direct",
+             .description = "Longest pause between two looks. Without a pooler, the process soon waits "
+                            "for a notification instead."}},
 };
 
 // -------------------------------------------------------------------------------------------------
