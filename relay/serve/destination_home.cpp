@@ -211,8 +211,11 @@ void DestinationHome::start_over_if_held() {
 }
 
 void DestinationHome::stand_by() noexcept {
-    if (state_ == State::serving)
-        relay_.stand_by();
+    if (state_ != State::serving)
+        return;
+    relay_.stand_by();
+    // One process may have hundreds of destinations.
+    relay_.pipeline().free_spare_blocks();
 }
 
 void DestinationHome::start_over(Micros pause) {
@@ -349,7 +352,7 @@ void DestinationHome::take_look_result() {
         relay_.nothing_found(found->end);
         found_nothing_ = true;
         if (!host_.goes_on_looking(*this))
-            relay_.stand_by();
+            stand_by();
         return;
     }
     relay_.window_found(found->end, found->events > 1);

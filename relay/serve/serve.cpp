@@ -2,6 +2,7 @@
 // here, and end in a later turn.
 #include "relay/serve/serve.hpp"
 
+#include <malloc.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -135,6 +136,9 @@ class Server {
 
 int serve(const RelayConfig& config, Log& log, Figures& figures) {
     int code = 1;
+    // Otherwise glibc would keep blocks of events that are freed.
+    mallopt(M_MMAP_THRESHOLD, 128 * 1024);
+    mallopt(M_TRIM_THRESHOLD, 1024 * 1024);
     try {
         code = Server(config, log, figures).run();
     } catch (const std::bad_alloc&) {

@@ -136,6 +136,8 @@ class Pipeline {
     bool starves() const noexcept;
     EventBlock* take_block();
     void put_back(EventBlock* block) noexcept;
+    // Frees the memory that is kept for later blocks.
+    void free_spare_blocks() noexcept { spare_blocks_.clear(); }
     void admit(EventBlock* block);
     // `last_position` is the position up to which events were read, also if they were not admitted
     // because they are for other destinations.
