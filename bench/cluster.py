@@ -60,6 +60,9 @@ class Cluster:
     def connect(self, database: str = "bench") -> psycopg.Connection:
         return psycopg.connect(self.conninfo(database), autocommit=True)
 
+    def process_id(self) -> int:
+        return self._server.pid
+
     def libraries(self) -> Path:
         """Directory of the staged modules of the extensions."""
         return Path(f"{self.root}/stage{self._pg_config('--pkglibdir')}")

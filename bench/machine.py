@@ -35,9 +35,10 @@ def _processes() -> tuple[dict[int, list[int]], dict[int, float]]:
     return children, used
 
 
-def _own_seconds() -> float:
+def seconds_of(process: int) -> float:
+    """Returns the processor seconds of a process and its descendants, ended ones included."""
     children, used = _processes()
-    total, left = 0.0, [os.getpid()]
+    total, left = 0.0, [process]
     while left:
         process = left.pop()
         total += used.get(process, 0.0)
@@ -49,14 +50,14 @@ class Watch:
     """Measures the share of all cores that others used since its creation."""
 
     def __init__(self) -> None:
-        self._start = (time.monotonic(), _machine_seconds(), _own_seconds())
+        self._start = (time.monotonic(), _machine_seconds(), seconds_of(os.getpid()))
 
     def own(self) -> float:
         """Returns the processor seconds of this process and its descendants."""
-        return _own_seconds() - self._start[2]
+        return seconds_of(os.getpid()) - self._start[2]
 
     def others(self) -> float:
-        now = (time.monotonic(), _machine_seconds(), _own_seconds())
+        now = (time.monotonic(), _machine_seconds(), seconds_of(os.getpid()))
         elapsed, machine, own = (after - before for after, before in zip(now, self._start))
         return max(0.0, (machine - own) / elapsed / os.cpu_count())
 

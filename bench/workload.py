@@ -28,7 +28,6 @@ QUIET = 1.0  # seconds without others before a slice begins: they come in bursts
 # Fills the log; several sessions may call it at the same time. `per` events a transaction. Ordering key:
 # null is the aggregate's id, '' is none.
 SCHEMA = f"""
-CREATE EXTENSION pg_outbox;
 CREATE TABLE account (id integer PRIMARY KEY, version bigint NOT NULL) WITH (fillfactor = 50);
 INSERT INTO account SELECT i, 0 FROM generate_series(1, {ACCOUNTS}) AS i;
 CREATE PROCEDURE fill(events integer, per integer, payload jsonb, ordering_key text) LANGUAGE plpgsql AS $$
@@ -84,7 +83,11 @@ class Bench:
     def __post_init__(self) -> None:
         self.patience = 30 if self.quick else 900
         self.sql = self.cluster.connect(self.database)
+        self.install()
         self.sql.execute(SCHEMA)
+
+    def install(self) -> None:
+        self.sql.execute("CREATE EXTENSION pg_outbox")
 
     def say(self, text: str) -> None:
         print(f"    {text}", flush=True)

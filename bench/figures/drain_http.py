@@ -108,19 +108,25 @@ def drain_log(bench: Bench, port: int, events: int, **options: str) -> Drain:
                  look=lambda: connections_to(port), **options)
 
 
-class Contest:
-    """Compares the relay with this number of connections to wrk with as many."""
+class WrkContest:
+    """Compares a relay with this number of connections to wrk with as many."""
 
     def __init__(self, bench: Bench, port: int, **options: str):
         self.bench, self.port, self.options = bench, port, options
         self.relay: list[float] = []
         self.wrk: dict[int, list[float]] = {1: [], 2: []}
+        self.cpu: list[tuple[float, float]] = []  # microseconds an event
         self.connections = 0
 
+    def drain(self, events: int) -> tuple[float, float]:
+        """Returns the rate, and the number of connections."""
+        run = drain_log(self.bench, self.port, events, **self.options)
+        return run.rate, run.most_seen
+
     def round(self, events: int, seconds: int) -> None:
-        run = self.bench.undisturbed(lambda: drain_log(self.bench, self.port, events, **self.options))
-        self.relay.append(run.rate)
-        self.connections = max(self.connections, int(run.most_seen))
+        rate, connections = self.bench.undisturbed(lambda: self.drain(events))
+        self.relay.append(rate)
+        self.connections = max(self.connections, int(connections))
         for threads, rates in self.wrk.items():
             rates.append(self.bench.undisturbed(
                 lambda: wrk(self.bench, self.port, threads, self.connections, seconds)))
@@ -132,12 +138,20 @@ class Contest:
         return [relay / wrk for relay, wrk in zip(self.relay, self.wrk[self.better_wrk()])]
 
 
+def add_rows(figure: Figure, contest: WrkContest, label: str) -> None:
+    """Adds the rates."""
+    figure.add(f"{label}, {contest.connections} connections", contest.relay, "requests/s")
+    for threads, rates in contest.wrk.items():
+        chosen = " (baseline)" if threads == contest.better_wrk() else ""
+        figure.add(f"wrk -t{threads} -c{contest.connections}{chosen}", rates, "requests/s")
+
+
 def measure(bench: Bench) -> Figure:
     bench.need_sink("http")
     rounds, seconds, events = (3, 2, 50_000) if bench.quick else (7, 4, 250_000)
     bench.touch_memory()
     with nginx(bench) as port:
-        contests = [Contest(bench, port), Contest(bench, port, max_connections=str(MANY))]
+        contests = [WrkContest(bench, port), WrkContest(bench, port, max_connections=str(MANY))]
         for turn in range(rounds):
             bench.sql.execute("CHECKPOINT")
             for contest in contests:
@@ -150,9 +164,6 @@ def measure(bench: Bench) -> Figure:
         default = "" if contest.options else " (the default)"
         figure.add(f"{contest.connections} connections{default}", contest.ratios(), "of wrk", GOAL)
     for contest in contests:
-        figure.add(f"relay, {contest.connections} connections", contest.relay, "requests/s")
-        for threads, rates in contest.wrk.items():
-            chosen = " (baseline)" if threads == contest.better_wrk() else ""
-            figure.add(f"wrk -t{threads} -c{contest.connections}{chosen}", rates, "requests/s")
+        add_rows(figure, contest, "relay")
     figure.notes = ["nginx with 2 workers answers 204; 512-byte payload", bench.disturbances()]
     return figure
