@@ -140,6 +140,8 @@ CREATE FUNCTION outbox_internal.relay_beat(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
+SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
     INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until)
@@ -300,6 +302,10 @@ COMMENT ON FUNCTION outbox_internal.relay_leave(uuid) IS 'gives up the destinati
 -- Reading
 -- ------------------------------------------------------------------------------------------------
 
+-- Sessions keep plans. One that was made while a segment was empty would scan it as a whole when it is
+-- full, so functions that look into the log use its index, whatever the planner thinks of it; and such a
+-- plan has a price at which it would be compiled.
+
 -- No event may leave before its transaction is on disk. With synchronous_commit = off it may be
 -- visible before. Somebody's commit or the WAL writer flushes it soon; otherwise our own commit does.
 CREATE FUNCTION outbox_internal.flush_commits()
@@ -361,6 +367,9 @@ RETURNS TABLE (
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
+SET enable_seqscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -397,9 +406,12 @@ END $$;
 COMMENT ON FUNCTION outbox_internal.relay_look(integer, text[], text, text, bigint, integer) IS
     'looks for new events, for a relay outside the server';
 
--- Tells where the events of a large window are, above a position: of the next max_entries events
--- those that the destination selects, in order of position. `last_position` is the last of all of
--- them; `complete` says that the window has no more.
+-- Tells where the events of a large window are, above a position: of the next events, at most
+-- max_entries, those that the destination selects, in order of position. All events up to
+-- `last_position` have been looked at; `complete` says that the window has no more.
+--
+-- A call reads those rows only whose positions lie in a range that has about max_entries events. The
+-- index passes over the others.
 CREATE FUNCTION outbox_internal.relay_entries(
     number           integer,
     patterns         text[],
@@ -418,18 +430,57 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
 SET work_mem = '64MB'
+SET enable_seqscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
 AS $$
+DECLARE
+    since      pg_snapshot := from_snapshot;
+    till       CONSTANT pg_snapshot := window_end;
+    before     CONSTANT pg_snapshot := coalesce(settled, '1:1:');
+    all_topics CONSTANT boolean := '%' = ANY (patterns);
+    low        record;
+    reach      bigint := max_entries;
+    upto       bigint;
+    found      bigint;
 BEGIN
-    SELECT array_agg(e.segment) FILTER (WHERE e.selected), array_agg(e.place) FILTER (WHERE e.selected),
-           array_agg(e.position) FILTER (WHERE e.selected), max(e.position), count(*) < max_entries
-      INTO segments, places, positions, last_position, complete
-      FROM (SELECT w.segment, w.place, w.position,
-                   w.topic LIKE ANY (patterns) AND (w.only_to IS NULL OR w.only_to = relay_entries.number) AS selected
-              FROM outbox_internal.window_events(from_snapshot::pg_snapshot, relay_entries.window_end::pg_snapshot, after,
-                                                 settled => coalesce(relay_entries.settled, '1:1:')::pg_snapshot,
-                                                 settled_position => relay_entries.settled_position) AS w
-             ORDER BY w.position
-             LIMIT max_entries) AS e;
+    -- The first transaction of each segment with an event above `after`: those before it are done with.
+    SELECT min(e.xid::text::bigint) AS xid, min(e.position) AS position INTO low
+      FROM ((SELECT e.xid, e.position FROM outbox.event_0 AS e
+              WHERE e.xid >= pg_snapshot_xmax(since) AND e.position > after ORDER BY e.xid, e.position LIMIT 1)
+            UNION ALL
+            (SELECT e.xid, e.position FROM outbox.event_1 AS e
+              WHERE e.xid >= pg_snapshot_xmax(since) AND e.position > after ORDER BY e.xid, e.position LIMIT 1)
+            UNION ALL
+            (SELECT e.xid, e.position FROM outbox.event_2 AS e
+              WHERE e.xid >= pg_snapshot_xmax(since) AND e.position > after ORDER BY e.xid, e.position LIMIT 1)
+            UNION ALL
+            (SELECT e.xid, e.position FROM outbox.event_3 AS e
+              WHERE e.xid >= pg_snapshot_xmax(since) AND e.position > after ORDER BY e.xid, e.position LIMIT 1)) AS e;
+    IF low.xid IS NOT NULL THEN
+        since := format('%s:%s:%s', pg_snapshot_xmin(since), low.xid, split_part(since::text, ':', 3));
+    END IF;
+    LOOP
+        upto := coalesce(greatest(after, low.position - 1) + reach, 9223372036854775807);
+        SELECT array_agg(e.segment) FILTER (WHERE e.selected), array_agg(e.place) FILTER (WHERE e.selected),
+               array_agg(e.position) FILTER (WHERE e.selected), max(e.position), count(*)
+          INTO segments, places, positions, last_position, found
+          FROM (SELECT w.segment, w.place, w.position,
+                       (all_topics OR w.topic LIKE ANY (patterns))
+                       AND (w.only_to IS NULL OR w.only_to = relay_entries.number) AS selected
+                  FROM outbox_internal.window_events(since, till, after, upto, settled => before,
+                                                     settled_position => relay_entries.settled_position) AS w
+                 ORDER BY w.position
+                 LIMIT max_entries) AS e;
+        complete := found < max_entries AND NOT EXISTS (
+            SELECT FROM outbox_internal.window_events(since, till, upto, settled => before,
+                                                      settled_position => relay_entries.settled_position));
+        EXIT WHEN complete OR found > max_entries / 8;
+        reach := reach * 8; -- few positions of the range belong to the window
+    END LOOP;
+    IF found < max_entries AND NOT complete THEN
+        last_position := upto;
+    END IF;
     IF positions IS NOT NULL THEN
         PERFORM outbox_internal.flush_commits();
     END IF;
@@ -447,7 +498,12 @@ SET search_path = pg_catalog, pg_temp
 SET row_security = off
 AS $$
 BEGIN
-    RETURN QUERY EXECUTE format('SELECT * FROM outbox.event_%s WHERE ctid = ANY ($1) ORDER BY position', segment) USING places;
+    CASE segment
+        WHEN 0 THEN RETURN QUERY SELECT * FROM outbox.event_0 AS e WHERE e.ctid = ANY (places) ORDER BY e.position;
+        WHEN 1 THEN RETURN QUERY SELECT * FROM outbox.event_1 AS e WHERE e.ctid = ANY (places) ORDER BY e.position;
+        WHEN 2 THEN RETURN QUERY SELECT * FROM outbox.event_2 AS e WHERE e.ctid = ANY (places) ORDER BY e.position;
+        WHEN 3 THEN RETURN QUERY SELECT * FROM outbox.event_3 AS e WHERE e.ctid = ANY (places) ORDER BY e.position;
+    END CASE;
 END $$;
 COMMENT ON FUNCTION outbox_internal.relay_rows(integer, tid[]) IS 'rows of the log, for a relay outside the server';
 

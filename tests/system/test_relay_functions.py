@@ -47,6 +47,20 @@ class Caller:
     def look(self, number: int, since: str = BEGINNING, max_events: int = 100, patterns: str = "%") -> list[dict[str, Any]]:
         return self.rows("look", number, [patterns], since, None, 0, max_events)
 
+    def read_window(self, number: int, since: str, window_end: str, at_once: int) -> list[dict[str, Any]]:
+        """The rows of a large window, in the order in which they come."""
+        after, read = 0, []
+        while True:
+            part = self.rows("entries", number, ["%"], since, window_end, None, 0, after, at_once)[0]
+            places = list(zip(part["segments"] or [], part["places"] or [], part["positions"] or []))
+            for segment in range(4):
+                read += self.rows("rows", segment, [place for of, place, _ in places if of == segment])
+            known = {position for _, _, position in places}
+            assert {row["position"] for row in read if row["position"] > after} == known
+            after = part["last_position"] or after
+            if part["complete"]:
+                return read
+
     def save(self, number: int, lease: int, done: str, position: int) -> str:
         return self.rows("save", number, lease, done, None, position, True, [], [], [], [], [], [])[0]["relay_save"]
 
@@ -154,17 +168,31 @@ def test_events_of_a_large_window(db: Database, segments: int) -> None:
     header, *rows = caller.look(number, max_events=10)
     assert header["found"] == 11
     assert rows == []
-    after, read = 0, []
-    while True:
-        part = caller.rows("entries", number, ["%"], BEGINNING, header["window_end"], None, 0, after, 25)[0]
-        for segment in range(4):
-            places = [p for p, s in zip(part["places"] or [], part["segments"] or []) if s == segment]
-            read += caller.rows("rows", segment, places)
-        after = part["last_position"] or after
-        if part["complete"]:
-            break
-    read.sort(key=lambda row: row["position"])
+    read = caller.read_window(number, BEGINNING, header["window_end"], at_once=25)
     assert [str(row["event_id"]) for row in read] == ids
+
+
+def test_a_large_window_with_few_of_the_positions(db: Database) -> None:
+    caller, number = Caller(db), number_of(db)
+    ids: list[str] = []
+    with db.connect() as early, db.connect() as late:
+        early.execute("BEGIN")
+        early.execute("SELECT outbox.enqueue('item', 'early', 'changed', '{}')")
+        since = caller.look(number)[0]["window_end"]
+        for position in (1_000, 5_000, 1_000_000, 80_000_000):
+            db.execute("SELECT setval('outbox.event_position', %s)", (position,))
+            ids += db.enqueue("a", 7)
+        early.execute("SELECT outbox.enqueue('item', 'early', 'changed', '{}')")
+        ids += db.enqueue("b", 3)
+        early.execute("COMMIT")
+        late.execute("BEGIN")
+        late.execute("SELECT outbox.enqueue('item', 'late', 'changed', '{}')")
+        window_end = caller.look(number, since)[0]["window_end"]
+        late.execute("COMMIT")
+    early_ones = db.value("SELECT array_agg(event_id::text ORDER BY position) FROM outbox.event WHERE aggregate_id = 'early'")
+    for at_once in (1, 4, 10, 100):
+        read = [str(row["event_id"]) for row in caller.read_window(number, since, window_end, at_once)]
+        assert read == [early_ones[0], *ids[:-3], early_ones[1], *ids[-3:]], at_once
 
 
 def test_a_commit_that_is_not_on_disk_yet(db: Database) -> None:
