@@ -21,7 +21,7 @@ import psycopg
 import pytest
 
 from cluster import Cluster, Installation, MakeCluster
-from database import Database, NewDatabase, create_database
+from database import end_relay, Database, NewDatabase, create_database
 from receiver import Receiver
 from waiting import wait_until
 
@@ -105,6 +105,7 @@ def database(new_database: NewDatabase) -> Database:
 
 def drop_database(cluster: Cluster, name: str) -> None:
     """Cleans up after a test, even if it failed."""
+    end_relay(cluster, name)
     prepared = "SELECT gid FROM pg_prepared_xacts WHERE database = %s"
     for (transaction,) in cluster.execute(prepared, (name,)):
         with cluster.connect(name) as connection:

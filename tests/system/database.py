@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,23 @@ import psycopg
 from psycopg import sql
 
 from cluster import Cluster
+from outbox_relay import OutboxRelay
 from waiting import wait_until
+
+
+# Whether destinations are served by outbox-relay instead of workers of the server.
+OUTSIDE = os.environ.get("OUTBOX_TEST_RELAY") == "outside"
+
+
+def running_relays(cluster: Cluster) -> dict[str, OutboxRelay]:
+    """By database."""
+    return cluster.__dict__.setdefault("relays", {})
+
+
+def end_relay(cluster: Cluster, database: str) -> None:
+    relay = running_relays(cluster).pop(database, None)
+    if relay is not None:
+        relay.close()
 
 
 @dataclass(frozen=True)
@@ -60,6 +77,9 @@ class Database:
         self.execute("CREATE EXTENSION pg_outbox")
 
     def add_destination(self, name: str, url: str, **options: str) -> None:
+        if OUTSIDE and not url.startswith("pull:"):
+            options = {"relay": "external", **options}
+            self.run_relay()
         pairs = [
             sql.SQL("{} {}").format(sql.Identifier(key), sql.Literal(value))
             for key, value in {"url": url, **options}.items()
@@ -69,6 +89,12 @@ class Database:
                 sql.Identifier(name), sql.SQL(", ").join(pairs)
             )
         )
+
+    def run_relay(self) -> None:
+        """Runs an outbox-relay for this database, which ends with it."""
+        if self.name not in running_relays(self.cluster):
+            options = 'lease = "5s"'
+            running_relays(self.cluster)[self.name] = OutboxRelay(self.cluster, self.name, options=options).start()
 
     # ---- events ---------------------------------------------------------------------------------
 
