@@ -283,10 +283,10 @@ void DatabaseHome::take_beat(Answer answer) {
 }
 
 void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
-    if (configuration_ != answer.configuration) {
-        if (!configuration_.empty() && !loading_)
-            load();
+    // Also after the first beat: something may have changed since the destinations were read.
+    if (configuration_ != answer.configuration && !loading_) {
         configuration_ = answer.configuration;
+        load();
     }
     for (const std::int32_t number : answer.lost)
         if (DestinationHome* home = find(number); home != nullptr && home->held())

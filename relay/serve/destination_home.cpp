@@ -16,6 +16,8 @@ namespace outbox::relay {
 static constexpr std::int32_t hurried_at_once = 1000;
 // Longest pause between looks at events that are all for other destinations.
 static constexpr Micros longest_look_pause = milliseconds(16);
+// Before new options take effect, what is in flight may end, so that it is not sent again.
+static constexpr Micros time_to_change = seconds(1);
 static constexpr Micros busy_pause = milliseconds(100);
 static constexpr Micros shortest_failure_pause = milliseconds(200);
 static constexpr Micros longest_failure_pause = seconds(10);
@@ -63,6 +65,7 @@ void DestinationHome::stop_relay() noexcept {
     reader_.reset();
     relay_.stop();
     writes_ = looks_ = found_nothing_ = follows_ = false;
+    change_by_ = never;
 }
 
 const Snapshot* DestinationHome::idle_frontier() const noexcept {
@@ -202,7 +205,12 @@ void DestinationHome::configure(const calls::DestinationRow& row) {
     if (row == row_)
         return;
     row_ = row;
-    start_over_if_held();
+    if (state_ == State::serving && change_by_ == never) {
+        change_by_ = process_.clock.now() + time_to_change;
+        due_ = true;
+    } else {
+        start_over_if_held();
+    }
 }
 
 void DestinationHome::start_over_if_held() {
@@ -255,7 +263,7 @@ Micros DestinationHome::deadline() const noexcept {
         return 0;
     if (state_ != State::serving || writes_)
         return again_at_;
-    const Micros at = relay_.deadline(false);
+    const Micros at = std::min(relay_.deadline(false), change_by_);
     return committed_ && !looks_ ? std::min(at, std::max(relay_.deadline(true),
                                                          looked_at_ + look_pause_))
                                  : at;
@@ -275,7 +283,12 @@ void DestinationHome::turn(Micros now) {
 
 // Runs until the relay wants to wait, or a statement is under way that it must wait for.
 void DestinationHome::serve(Micros now) {
-    relay_.pipeline().pause(paused_ || ends_ || !host_.may_send());
+    const bool changes = change_by_ != never;
+    if (now >= change_by_) {
+        start_over(0);
+        return;
+    }
+    relay_.pipeline().pause(paused_ || ends_ || changes || !host_.may_send());
     take_look_result();
     if (state_ == State::serving && relay_.in_window() && looks_)
         fill_block();
@@ -294,7 +307,7 @@ void DestinationHome::serve(Micros now) {
     if (state_ != State::serving)
         return;
     log_condition();
-    if (ends_)
+    if (ends_ || changes)
         leave_when_done();
 }
 
@@ -508,7 +521,7 @@ void DestinationHome::load_retries(Rows answer) {
 void DestinationHome::followed(Rows rows) {
     calls::Begun followed = calls::begun_of(rows);
     paused_ = followed.paused;
-    relay_.follow_operator(paused_ || ends_ || !host_.may_send());
+    relay_.follow_operator(paused_ || ends_ || change_by_ != never || !host_.may_send());
     relay_.pipeline().hold_keys(std::move(followed.held_keys));
     committed_ = true;
 }
@@ -535,8 +548,10 @@ void DestinationHome::leave_when_done() {
         act(Relay::Wish::record);
     else if (relay_.has_something_to_save())
         act(Relay::Wish::save);
-    else
+    else if (ends_)
         ended_ = true;
+    else
+        start_over(0);
 }
 
 bool DestinationHome::is_drained() const noexcept {
@@ -630,7 +645,7 @@ static std::string name_of(const Relay& relay) {
     const Pipeline& pipeline = relay.pipeline();
     const Condition::Kind kind = relay.condition();
     return pipeline.paused()                    ? "paused"
-           : kind == Condition::Kind::failing   ? "backing_off"
+           : kind == Condition::Kind::failing   ? "backing off"
            : kind == Condition::Kind::throttled ? "throttled"
            : pipeline.unsettled() > 0           ? "delivering"
                                                 : "idle";

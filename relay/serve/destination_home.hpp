@@ -170,6 +170,7 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     std::string state_shown_;
     Micros state_since_ = 0;       // by the time of day
     Micros again_at_ = never;      // when it is taken, or begun
+    Micros change_by_ = never;     // when new options take effect
     Backoff pauses_;               // after failures
 
     DeliveryStats stats_;

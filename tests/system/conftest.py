@@ -21,7 +21,7 @@ import psycopg
 import pytest
 
 from cluster import Cluster, Installation, MakeCluster
-from database import end_relay, Database, NewDatabase, create_database
+from database import OUTSIDE, Database, NewDatabase, create_database, end_relay
 from receiver import Receiver
 from waiting import wait_until
 
@@ -143,6 +143,8 @@ def http(installation: Installation) -> None:
 # Otherwise one process is still busy with them when the others have nothing left to do.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts files with slow tests first, then those with many tests."""
+    if OUTSIDE:
+        items[:] = [item for item in items if item.get_closest_marker("worker") is None]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in slow, -tests[item.path], item.path))

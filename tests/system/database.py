@@ -15,7 +15,8 @@ from outbox_relay import OutboxRelay
 from waiting import wait_until
 
 
-# Whether destinations are served by outbox-relay instead of workers of the server.
+# Whether destinations are served by outbox-relay instead of workers of the server. Tests with the mark
+# `worker` are left out then.
 OUTSIDE = os.environ.get("OUTBOX_TEST_RELAY") == "outside"
 
 
@@ -95,6 +96,12 @@ class Database:
         if self.name not in running_relays(self.cluster):
             options = 'lease = "5s"'
             running_relays(self.cluster)[self.name] = OutboxRelay(self.cluster, self.name, options=options).start()
+
+    def log_of_relay(self) -> str:
+        """Since the test began."""
+        if OUTSIDE:
+            return running_relays(self.cluster)[self.name].text()
+        return self.cluster.log_since(self.cluster.test_began)
 
     # ---- events ---------------------------------------------------------------------------------
 

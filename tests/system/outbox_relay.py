@@ -136,6 +136,7 @@ class OutboxRelay:
             self.process.kill()
             self.process.wait()
         text = self.text()
+        print(f"---- log of {self.name}, {self.configuration.parent}\n{text}")  # shown if the test fails
         shutil.rmtree(self.directory, ignore_errors=True)
         crashed = (code is not None and code < 0 and code != -signal.SIGKILL) or any(mark in text for mark in CRASHES)
         assert not crashed, f"{self.name} has crashed ({code}):\n{text[-5000:]}"
