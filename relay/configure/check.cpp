@@ -67,10 +67,12 @@ void DatabaseCheck::find(std::string subject, bool ok, std::string detail) {
 
 void DatabaseCheck::connect() {
     // Later ones replace earlier ones, so the URL may have a timeout of its own.
-    const char* names[] = {"connect_timeout", "dbname",   "client_encoding",
+    const char* names[] = {"connect_timeout",           "dbname",   "client_encoding",
                            "fallback_application_name", "password", nullptr};
-    const char* values[] = {"10",   database_.url.c_str(),
-                            "UTF8", "outbox-relay --check",
+    const char* values[] = {"10",
+                            database_.url.c_str(),
+                            "UTF8",
+                            "outbox-relay --check",
                             database_.password.empty() ? nullptr : database_.password.c_str(),
                             nullptr};
     connection_.reset(PQconnectdbParams(names, values, 1));
@@ -107,10 +109,9 @@ void DatabaseCheck::show_connection() {
         refused("connection", rows);
         return;
     }
-    const bool pooled =
-        database_.session == SessionMode::pooled ||
-        (database_.session == SessionMode::automatic &&
-         text_at(rows, 0, 0) != std::to_string(PQbackendPID(connection_.get())));
+    const bool pooled = database_.session == SessionMode::pooled ||
+                        (database_.session == SessionMode::automatic &&
+                         text_at(rows, 0, 0) != std::to_string(PQbackendPID(connection_.get())));
     find("connection", true,
          "PostgreSQL " + text_at(rows, 0, 1) + ", role " + PQuser(connection_.get()) +
              (pooled ? ", through a pooler" : ", direct"));

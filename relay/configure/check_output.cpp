@@ -41,8 +41,8 @@ void CheckOutput::add(std::string_view database, std::string_view destination,
     }
     if (!destination.empty())
         place += '.' + printable(destination);
-    std::printf("%-5s %s  %s  %s\n", shown.ok ? "ok" : "FAIL", place.c_str(),
-                shown.subject.c_str(), shown.detail.c_str());
+    std::printf("%-5s %s  %s  %s\n", shown.ok ? "ok" : "FAIL", place.c_str(), shown.subject.c_str(),
+                shown.detail.c_str());
     std::fflush(stdout);
 }
 

@@ -7,9 +7,8 @@
 namespace outbox::relay {
 
 static bool matches_one(const std::vector<std::string>& patterns, std::string_view text) noexcept {
-    return std::any_of(
-        patterns.begin(), patterns.end(),
-        [&](const std::string& pattern) { return pattern_matches(pattern, text); });
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [&](const std::string& pattern) { return pattern_matches(pattern, text); });
 }
 
 bool DatabaseConfig::serves(std::string_view destination) const noexcept {

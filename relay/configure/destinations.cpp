@@ -29,8 +29,8 @@ void replace(std::vector<Option>& options, const std::vector<Option>& by) {
     }
 }
 
-bool may_use(const RelayConfig& config, std::string_view credentials,
-                    std::string_view database, const Destination& destination) {
+bool may_use(const RelayConfig& config, std::string_view credentials, std::string_view database,
+             const Destination& destination) {
     const auto scope = config.credential_scopes.find(credentials);
     return scope == config.credential_scopes.end() ||
            scope->second.allows(database, destination.url_text);
@@ -64,12 +64,12 @@ Result<Destination> make_destination(const DestinationRow& row, DestinationDefau
         return may_not_name_file(option);
     if (credentials != config.credentials.end()) {
         if (!may_use(config, credentials->first, database, destination.value()))
-            return Error{ErrorKind::not_allowed,
-                         "permission denied for credentials \"" +
-                             printable(credentials->first, 100) + "\"",
-                         "",
-                         "The keys \"databases\" and \"urls\" in relay.toml say which destinations "
-                         "may use them."};
+            return Error{
+                ErrorKind::not_allowed,
+                "permission denied for credentials \"" + printable(credentials->first, 100) + "\"",
+                "",
+                "The keys \"databases\" and \"urls\" in relay.toml say which destinations "
+                "may use them."};
         std::vector<Option> mapping_options = row.mapping_options;
         replace(mapping_options, credentials->second);
         destination = parse_destination(row.name, options, mapping_options, defaults);

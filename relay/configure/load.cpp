@@ -36,7 +36,6 @@ std::string password_in(const ConnectionOptions& options) {
     return "";
 }
 
-
 // -------------------------------------------------------------------------------------------------
 // Layers
 // -------------------------------------------------------------------------------------------------
@@ -61,8 +60,8 @@ class Loader {
     void add_databases(RelayConfig& config, const FileContents& file, const std::string& path);
 
     void wrong(std::string message, std::string detail = "", std::string hint = "") {
-        errors_.push_back({ErrorKind::invalid_value, std::move(message), std::move(detail),
-                           std::move(hint)});
+        errors_.push_back(
+            {ErrorKind::invalid_value, std::move(message), std::move(detail), std::move(hint)});
     }
 
     const Arguments& arguments_;
@@ -159,10 +158,9 @@ bool Loader::is_on(const char* variable) {
 }
 
 void Loader::set_process(RelayConfig& config, const Values& file) {
-    const Values values =
-        checked(merged(arguments_.process,
-                       merged(from_environment(process_settings(), false), file)),
-                process_settings());
+    const Values values = checked(
+        merged(arguments_.process, merged(from_environment(process_settings(), false), file)),
+        process_settings());
     config.name = text_or(values, "name", default_name());
     config.lease = duration_or(values, "lease", config.lease);
     config.shutdown_timeout = duration_or(values, "shutdown_timeout", config.shutdown_timeout);
@@ -223,19 +221,16 @@ void Loader::add_database(RelayConfig& config, const std::string& name, const Va
     config.databases.push_back(std::move(database));
 }
 
-void Loader::add_databases(RelayConfig& config, const FileContents& file,
-                           const std::string& path) {
+void Loader::add_databases(RelayConfig& config, const FileContents& file, const std::string& path) {
     for (const auto& [name, values] : file.databases)
         add_database(config, name, values, path + ": [databases." + printable(name, 63) + "]");
 
-    const Values alone =
-        merged(arguments_.database, from_environment(database_settings(), true));
+    const Values alone = merged(arguments_.database, from_environment(database_settings(), true));
     if (file.databases.empty() && find(alone, "url") != nullptr) {
         add_database(config, "database", alone, "OUTBOX_DATABASE_URL");
     } else if (!alone.empty() && !file.databases.empty()) {
         wrong(alone.begin()->second.origin + " is about a database without a section",
-              path + " has sections [databases.NAME].",
-              "Set it there, or remove these sections.");
+              path + " has sections [databases.NAME].", "Set it there, or remove these sections.");
     } else if (file.databases.empty() && errors_.empty()) {
         wrong("there is no database to serve", "",
               "Write [databases.NAME] in relay.toml and give its path with --config, or set "

@@ -123,8 +123,9 @@ constexpr std::array of_database{
     Setting{{.name = "poll_max",
              .type = OptionType::duration,
              .default_value = "1s through a pooler, 25ms direct",
-             .description = "Longest pause between two looks. Without a pooler, the process soon waits "
-                            "for a notification instead."}},
+             .description =
+                 "Longest pause between two looks. Without a pooler, the process soon waits "
+                 "for a notification instead."}},
 };
 
 // -------------------------------------------------------------------------------------------------

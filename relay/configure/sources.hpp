@@ -15,7 +15,7 @@ namespace outbox::relay {
 
 struct Given {
     std::string value;
-    std::string origin;  // for errors: "--lease", "OUTBOX_LEASE", "relay.toml:12"
+    std::string origin;        // for errors: "--lease", "OUTBOX_LEASE", "relay.toml:12"
     bool is_unusable = false;  // an error says why
 };
 

@@ -22,7 +22,8 @@ constexpr std::ptrdiff_t most_dots = 1000;
 std::optional<std::size_t> line_with_deep_keys(std::string_view text) {
     for (std::size_t number = 1; !text.empty(); number++) {
         const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
-        if (std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '.') > most_dots)
+        if (std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '.') >
+            most_dots)
             return number;
         text.remove_prefix(end);
     }
@@ -93,8 +94,8 @@ std::optional<std::string> Reader::text_of_variable(const std::string& key, cons
                                                     const std::string& name) {
     const char* value = environment_(name.c_str());
     if (value == nullptr)
-        return wrong(node.source(), "environment variable " + in_quotes(name) + " for " + in_quotes(key) +
-                                        " is not set");
+        return wrong(node.source(), "environment variable " + in_quotes(name) + " for " +
+                                        in_quotes(key) + " is not set");
     return value;
 }
 

@@ -18,7 +18,7 @@ struct DestinationFigures {
     // "idle", "delivering", "throttled" and so on, as in outbox.status. "elsewhere" if another relay
     // serves the destination.
     std::string state{};
-    std::string reason{};         // of the state, or empty; one line, no secrets
+    std::string reason{};       // of the state, or empty; one line, no secrets
     bool held = false;          // this process has its lease
     std::int64_t lease = 0;     // the token, if held
     std::int64_t position = 0;  // settled position, if held
@@ -50,9 +50,9 @@ struct DatabaseFigures {
     // Connected, and registered in outbox.relay with a lease that has not ended. Such a process
     // serves its destinations, or watches those of others.
     bool ready = false;
-    bool pooled = false;   // leases only, no locks and no notifications
-    bool resting = false;  // waits for a notification
-    std::string trouble{};   // why it is not ready, or empty; one line, no secrets
+    bool pooled = false;    // leases only, no locks and no notifications
+    bool resting = false;   // waits for a notification
+    std::string trouble{};  // why it is not ready, or empty; one line, no secrets
 
     std::uint64_t connections = 0;  // open ones
     std::uint64_t connects = 0;     // since the start

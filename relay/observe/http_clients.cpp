@@ -15,7 +15,8 @@ namespace outbox::relay {
 namespace {
 
 constexpr std::string_view too_large =
-    "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: "
+    "close\r\n\r\n";
 
 void set_non_blocking(int socket) noexcept {
     fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
@@ -84,8 +85,8 @@ int HttpClients::milliseconds_left() const {
 void HttpClients::serve_once(std::vector<pollfd>& polled) {
     polled.assign(1, {wake_, POLLIN, 0});
     for (const Client& client : clients_)
-        polled.push_back({client.socket,
-                          static_cast<short>(client.response.empty() ? POLLIN : POLLOUT), 0});
+        polled.push_back(
+            {client.socket, static_cast<short>(client.response.empty() ? POLLIN : POLLOUT), 0});
     poll(polled.data(), polled.size(), milliseconds_left());
     std::size_t at = 0;
     for (auto client = clients_.begin(); client != clients_.end();) {
@@ -151,9 +152,8 @@ void HttpClients::answer_if_complete(Client& client) {
 }
 
 bool HttpClients::send(Client& client) {
-    const ssize_t size =
-        ::send(client.socket, client.response.data() + client.sent,
-               client.response.size() - client.sent, MSG_NOSIGNAL);
+    const ssize_t size = ::send(client.socket, client.response.data() + client.sent,
+                                client.response.size() - client.sent, MSG_NOSIGNAL);
     if (size < 0)
         return would_block();
     client.sent += static_cast<std::size_t>(size);

@@ -62,7 +62,7 @@ class HttpClients {
     const int wake_;  // eventfd
     std::atomic<bool> stopping_{false};
     std::mutex mutex_;
-    std::vector<int> new_;  // sockets
+    std::vector<int> new_;       // sockets
     std::list<Client> clients_;  // of the thread; the oldest first
     std::thread thread_;
 };

@@ -4,6 +4,8 @@
 #include <signal.h>
 
 #include <chrono>
+#include <type_traits>
+#include <utility>
 
 #include "core/text.hpp"
 #include "relay/observe/http_clients.hpp"
@@ -13,27 +15,31 @@ namespace outbox::relay {
 
 namespace {
 
-// A request that has been read, and room for its response.
+// A request that has been read, and room for its response. Which of these functions are virtual
+// depends on the version of the library.
 class MemoryStream final : public httplib::Stream {
   public:
     explicit MemoryStream(std::string request) : request_(std::move(request)) {}
     std::string take_response() { return std::move(response_); }
 
-    bool is_readable() const override { return true; }
-    bool is_writable() const override { return true; }
-    ssize_t read(char* to, size_t size) override {
+    bool is_readable() const { return true; }
+    bool is_writable() const { return true; }
+    bool wait_readable() const { return true; }
+    bool wait_writable() const { return true; }
+    ssize_t read(char* to, size_t size) {
         size = std::min(size, request_.size() - read_);
         std::copy_n(request_.data() + read_, size, to);
         read_ += size;
         return static_cast<ssize_t>(size);
     }
-    ssize_t write(const char* from, size_t size) override {
+    ssize_t write(const char* from, size_t size) {
         response_.append(from, size);
         return static_cast<ssize_t>(size);
     }
-    void get_remote_ip_and_port(std::string&, int&) const override {}
-    void get_local_ip_and_port(std::string&, int&) const override {}
-    socket_t socket() const override { return INVALID_SOCKET; }
+    void get_remote_ip_and_port(std::string&, int&) const {}
+    void get_local_ip_and_port(std::string&, int&) const {}
+    socket_t socket() const { return INVALID_SOCKET; }
+    time_t duration() const { return 0; }
 
   private:
     std::string request_;
@@ -44,7 +50,13 @@ class MemoryStream final : public httplib::Stream {
 // A connection is handed over in the thread that accepts it.
 class AtOnce final : public httplib::TaskQueue {
   public:
-    void enqueue(std::function<void()> task) override { task(); }
+    // Nothing or bool, depending on the version.
+    using Enqueued = decltype(std::declval<httplib::TaskQueue>().enqueue({}));
+
+    Enqueued enqueue(std::function<void()> task) override {
+        task();
+        return static_cast<Enqueued>(true);
+    }
     void shutdown() override {}
 };
 
@@ -81,6 +93,8 @@ class HttpServer::Server final : public httplib::Server {
         return true;
     }
     std::string answer(std::string_view request_line);
+    template <class Self>
+    static void process(Self& self, MemoryStream& stream);
     PageContext context() const;
     void add_pages();
     void check_health(httplib::Response& response) const;
@@ -141,9 +155,19 @@ HttpServer::Server::~Server() {
 // responses, bodies) is of no use here.
 std::string HttpServer::Server::answer(std::string_view request_line) {
     MemoryStream stream(std::string(request_line) + "\r\n\r\n");
-    bool closed = false;
-    process_request(stream, true, closed, nullptr);
+    process(*this, stream);
     return stream.take_response();
+}
+
+// From version 0.16 on the library wants to be told the addresses. A template, because the other
+// call need not compile.
+template <class Self>
+void HttpServer::Server::process(Self& self, MemoryStream& stream) {
+    bool closed = false;
+    if constexpr (requires { self.process_request(stream, true, closed, nullptr); })
+        self.process_request(stream, true, closed, nullptr);
+    else
+        self.process_request(stream, "", 0, "", 0, true, closed, nullptr);
 }
 
 PageContext HttpServer::Server::context() const {

@@ -104,9 +104,9 @@ void Log::drop() noexcept {
 
 void Log::report_dropped() {
     const std::uint64_t count = unreported_.exchange(0);
-    if (count > 0 && !put(line(format_, LogLevel::warning, {},
-                               std::to_string(count) + " log lines were dropped",
-                               "Standard error was not read in time.", "")))
+    if (count > 0 &&
+        !put(line(format_, LogLevel::warning, {}, std::to_string(count) + " log lines were dropped",
+                  "Standard error was not read in time.", "")))
         unreported_ += count;
 }
 

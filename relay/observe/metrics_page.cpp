@@ -86,7 +86,8 @@ bool takes_events(const DestinationFigures& of) {
 
 const std::vector<DestinationFamily>& destination_families() {
     using D = DestinationFigures;
-    constexpr std::string_view latency = "From occurred_at to the confirmation, of the last minutes.";
+    constexpr std::string_view latency =
+        "From occurred_at to the confirmation, of the last minutes.";
     constexpr std::string_view round_trip = "From a request to its answer, of the last minutes.";
     static const std::vector<DestinationFamily> families{
         {"outbox_up", "gauge", "Whether the destination takes events.", "",
@@ -212,10 +213,10 @@ void add_process(Page& page, const ProcessFigures& figures, const PageContext& c
     page.begin("outbox_relay_loop_age_seconds", "gauge", "Time since the last turn.");
     if (context.last_beat > 0)
         page.add("", in_seconds(std::max<Micros>(context.now - context.last_beat, 0)));
-    page.begin("outbox_relay_stopping", "gauge", "Whether it finishes what is in flight, and ends.");
+    page.begin("outbox_relay_stopping", "gauge",
+               "Whether it finishes what is in flight, and ends.");
     page.add("", figures.stopping ? 1 : 0);
-    page.begin("outbox_relay_dropped_log_lines", "counter",
-               "Log lines that nobody read in time.");
+    page.begin("outbox_relay_dropped_log_lines", "counter", "Log lines that nobody read in time.");
     page.add("", static_cast<double>(context.dropped_log_lines));
 }
 

@@ -146,10 +146,9 @@ std::string status_page(const ProcessFigures& figures, const PageContext& contex
         if (context.last_beat > 0)
             object.duration("loop_age_ms", context.now - context.last_beat);
         object.name("databases");
-        append_list(out, figures.databases,
-                    [&](std::string& to, const DatabaseFigures& database) {
-                        append_database(to, database, context.now);
-                    });
+        append_list(out, figures.databases, [&](std::string& to, const DatabaseFigures& database) {
+            append_database(to, database, context.now);
+        });
     }
     return out + '\n';
 }

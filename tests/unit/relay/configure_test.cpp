@@ -160,21 +160,26 @@ TEST_F(Configure, EachMistakeIsReportedWithItsLine) {
         {"databases = 1\n", "1: \"databases\" is not a section||Write it as [databases]."},
         {"credentials = 1\n", "1: \"credentials\" is not a section"},
         {"[credentials]\na = 1\n", "2: \"credentials.a\" is not a section"},
-        {"name = { env = \"NOT_SET\" }\n", "1: environment variable \"NOT_SET\" for \"name\" is not"},
+        {"name = { env = \"NOT_SET\" }\n",
+         "1: environment variable \"NOT_SET\" for \"name\" is not"},
         {"name = { env = \"A\", file = \"b\" }\n", "1: invalid value for \"name\""},
         {"name = { path = \"A\" }\n", "1: invalid value for \"name\""},
         {"name = { env = 1 }\n", "1: invalid value for \"name\""},
         {"name = { file = \"missing\" }\n", "1: could not read the file for \"name\"|"},
         {"[databases.e]\n", "[databases.e]: \"url\" is required||Write for example"},
         {"[databases.e]\nurl = \"\"\n", "2: option \"url\" must not be empty"},
-        {"[databases.e]\nurl = \"nonsense\"\n", "2: invalid connection string||Write postgresql://"},
-        {"[databases.e]\nurl = \"dbname=e\"\npol_min = 1\n", "unknown key \"pol_min\"||Did you mean"},
+        {"[databases.e]\nurl = \"nonsense\"\n",
+         "2: invalid connection string||Write postgresql://"},
+        {"[databases.e]\nurl = \"dbname=e\"\npol_min = 1\n",
+         "unknown key \"pol_min\"||Did you mean"},
         {"[databases.e]\nurl = \"dbname=e\"\nconnections = 0\n", "\"connections\"||Write a number"},
         {"[databases.e]\nurl = \"dbname=e\"\ndestinations = [1]\n", "element of \"destinations\""},
-        {"[databases.e]\nurl = \"dbname=e\"\ndestinations = []\n", "option \"destinations\"||Write"},
+        {"[databases.e]\nurl = \"dbname=e\"\ndestinations = []\n",
+         "option \"destinations\"||Write"},
         {"[databases.e]\nurl = \"dbname=e\"\npoll_min = 9\npoll_max = 8\n", "is longer than"},
         {"[databases.\"\\n\"]\nurl = \"dbname=e\"\n", "invalid name of a database"},
-        {"[credentials.c]\npasswort = \"x\"\n", "2: invalid option \"passwort\"||Valid options are:"},
+        {"[credentials.c]\npasswort = \"x\"\n",
+         "2: invalid option \"passwort\"||Valid options are:"},
         {"[credentials.c]\nurl = \"null:\"\n", "2: invalid option \"url\""},
         {"a = 1\na = 2\n", "2: invalid TOML|"},
     };
@@ -275,8 +280,8 @@ TEST(ListenAddress, IsHostAndPort) {
     EXPECT_EQ(parts("127.0.0.1:8080"), "127.0.0.1 8080");
     EXPECT_EQ(parts("[::1]:8080"), "::1 8080");
     EXPECT_EQ(parts(":0"), " 0");
-    for (const char* wrong : {"", "8080", "::1:8080", "h:", "h:x", "h:65536", "h:-1", "[h]:1",
-                              "h\n:1", "[::1]"})
+    for (const char* wrong :
+         {"", "8080", "::1:8080", "h:", "h:x", "h:65536", "h:-1", "[h]:1", "h\n:1", "[::1]"})
         EXPECT_EQ(parts(wrong), "-") << wrong;
 }
 

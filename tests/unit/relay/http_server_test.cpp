@@ -23,10 +23,10 @@ using testing::StartsWith;
 class Client {
   public:
     explicit Client(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-        const sockaddr_in address{AF_INET, htons(static_cast<std::uint16_t>(port)),
-                                  {htonl(INADDR_LOOPBACK)}, {}};
-        connected_ = connect(socket_, reinterpret_cast<const sockaddr*>(&address),
-                             sizeof address) == 0;
+        const sockaddr_in address{
+            AF_INET, htons(static_cast<std::uint16_t>(port)), {htonl(INADDR_LOOPBACK)}, {}};
+        connected_ =
+            connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     }
     ~Client() { close(socket_); }
     Client(const Client&) = delete;

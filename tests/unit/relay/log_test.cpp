@@ -61,7 +61,8 @@ TEST_F(LogLines, AsJson) {
     EXPECT_THAT(line, HasSubstr(R"("level":"error","database":"orders","destination":"search",)"
                                 R"("message":"a \"b\" \\ ü","detail":"Why.","hint":"Do this."})"));
     log.info({}, "started");
-    EXPECT_THAT(written(), MatchesRegex(R"(\{"time":"[^"]+","level":"info","message":"started"\}.)"));
+    EXPECT_THAT(written(),
+                MatchesRegex(R"(\{"time":"[^"]+","level":"info","message":"started"\}.)"));
 }
 
 TEST_F(LogLines, LevelsBelowAreLeftOut) {

@@ -51,12 +51,15 @@ TEST(Ready, NeedsAllDatabases) {
 TEST(Metrics, AreOpenMetrics) {
     const std::string page = metrics_page(sample(), context);
     EXPECT_THAT(page, EndsWith("\n# EOF\n"));
-    EXPECT_THAT(page, HasSubstr("# TYPE outbox_published counter\n# HELP outbox_published Events that "
-                                "the destination has confirmed.\noutbox_published_total{database="
-                                "\"orders\",destination=\"search \\\"1\\\"\\\\\\n\"} "
-                                "9007199254740992\n"));
-    EXPECT_THAT(page, HasSubstr("destination=\"search \\\"1\\\"\\\\\\n\",quantile=\"0.5\"} 0.003000\n"));
-    EXPECT_THAT(page, HasSubstr("outbox_relay_lease_held{database=\"orders\",destination=\"mail\"} 0\n"));
+    EXPECT_THAT(page,
+                HasSubstr("# TYPE outbox_published counter\n# HELP outbox_published Events that "
+                          "the destination has confirmed.\noutbox_published_total{database="
+                          "\"orders\",destination=\"search \\\"1\\\"\\\\\\n\"} "
+                          "9007199254740992\n"));
+    EXPECT_THAT(page,
+                HasSubstr("destination=\"search \\\"1\\\"\\\\\\n\",quantile=\"0.5\"} 0.003000\n"));
+    EXPECT_THAT(page,
+                HasSubstr("outbox_relay_lease_held{database=\"orders\",destination=\"mail\"} 0\n"));
     EXPECT_THAT(page, HasSubstr("outbox_relay_lease_age_seconds{database=\"orders\"} 5\n"));
     EXPECT_THAT(page, HasSubstr("outbox_relay_statements_total{database=\"orders\"} 12\n"));
     EXPECT_THAT(page, HasSubstr("outbox_relay_uptime_seconds 60\n"));
@@ -85,7 +88,8 @@ TEST(Metrics, EachFamilyIsWholeAndHasItsHeadOnce) {
 TEST(Status, IsJson) {
     const std::string page = status_page(sample(), context);
     ASSERT_TRUE(parse_json(page)) << page;
-    EXPECT_THAT(page, HasSubstr(R"("name":"relay-1","version":"0.2.0","uptime_s":60,"ready":true)"));
+    EXPECT_THAT(page,
+                HasSubstr(R"("name":"relay-1","version":"0.2.0","uptime_s":60,"ready":true)"));
     EXPECT_THAT(page, HasSubstr(R"("name":"orders","ready":true,"edition":"sql")"));
     EXPECT_THAT(page, HasSubstr(R"({"name":"mail","state":"elsewhere","held":false})"));
     EXPECT_THAT(page, HasSubstr(R"("oldest_pending_ms":2000,"latency_p50_ms":3)"));
