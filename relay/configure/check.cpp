@@ -19,6 +19,8 @@ namespace outbox::relay {
 
 namespace {
 
+constexpr Micros answer_timeout = seconds(30);
+
 using Connection = std::unique_ptr<PGconn, decltype(&PQfinish)>;
 using Rows = std::unique_ptr<PGresult, decltype(&PQclear)>;
 
@@ -47,7 +49,7 @@ class DatabaseCheck {
     void set_defaults(std::map<std::string, std::string>& settings);
     bool read_settings();
     bool read_destinations();
-    void show_connection();
+    bool show_connection();
     void check_destination(const DestinationRow& row);
 
     const RelayConfig& config_;
@@ -78,9 +80,26 @@ void DatabaseCheck::connect() {
     connection_.reset(PQconnectdbParams(names, values, 1));
 }
 
+// Returns no result if there is no answer in time.
 Rows DatabaseCheck::query(const char* statement) {
-    return {PQexecParams(connection_.get(), statement, 0, nullptr, nullptr, nullptr, nullptr, 0),
-            &PQclear};
+    PGconn* connection = connection_.get();
+    const SystemClock clock;
+    const Micros until = clock.now() + answer_timeout;
+    if (PQsendQueryParams(connection, statement, 0, nullptr, nullptr, nullptr, nullptr, 0) != 1)
+        return {nullptr, &PQclear};
+    while (PQisBusy(connection)) {
+        pollfd answered{PQsocket(connection), POLLIN, 0};
+        const Micros left = until - clock.now();
+        if (left <= 0)
+            return {nullptr, &PQclear};
+        poll(&answered, 1, static_cast<int>((left + 999) / 1000));
+        if (PQconsumeInput(connection) != 1)
+            break;
+    }
+    Rows rows(PQgetResult(connection), &PQclear);
+    while (PGresult* more = PQgetResult(connection))
+        PQclear(more);
+    return rows;
 }
 
 // What the server said, and what to do about it.
@@ -95,6 +114,8 @@ void DatabaseCheck::refused(const char* subject, const Rows& rows) {
     const char* role = PQuser(connection_.get());
     if (error.message.empty())
         error.message = PQerrorMessage(connection_.get());
+    if (error.message.empty())
+        error.message = "the server does not answer";
     if (state == "42501")
         error.hint = "As the owner of pg_outbox: SELECT outbox.grant_relay('" +
                      std::string(role != nullptr ? role : "") + "');";
@@ -103,11 +124,11 @@ void DatabaseCheck::refused(const char* subject, const Rows& rows) {
     find(subject, false, in_one_line(error));
 }
 
-void DatabaseCheck::show_connection() {
+bool DatabaseCheck::show_connection() {
     const Rows rows = query("SELECT pg_backend_pid(), current_setting('server_version')");
     if (PQresultStatus(rows.get()) != PGRES_TUPLES_OK) {
         refused("connection", rows);
-        return;
+        return false;
     }
     const bool pooled = database_.session == SessionMode::pooled ||
                         (database_.session == SessionMode::automatic &&
@@ -115,6 +136,7 @@ void DatabaseCheck::show_connection() {
     find("connection", true,
          "PostgreSQL " + text_at(rows, 0, 1) + ", role " + PQuser(connection_.get()) +
              (pooled ? ", through a pooler" : ", direct"));
+    return true;
 }
 
 // Numbers before the second point. Newer SQL objects need a newer program, and the other way round.
@@ -189,8 +211,7 @@ void DatabaseCheck::check() {
         find("connection", false, PQerrorMessage(connection_.get()));
         return;
     }
-    show_connection();
-    const bool readable = read_settings() && read_destinations();
+    const bool readable = show_connection() && read_settings() && read_destinations();
     connection_.reset();
     if (readable)
         for (const DestinationRow& row : rows_)

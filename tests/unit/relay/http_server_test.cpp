@@ -191,7 +191,7 @@ TEST_F(Http, ThreadsBlockAllSignals) {
                 EXPECT_THAT(line, HasSubstr("fffffffe7ffbfeff")) << entry.path();
             }
     }
-    EXPECT_EQ(others, 2u);
+    EXPECT_GE(others, 2u);  // a sanitizer may have its own
 }
 
 TEST_F(Http, EndsAtOnce) {
