@@ -11,6 +11,7 @@
 namespace outboxctl {
 
 void add_backfill_commands(CLI::App& app, Session& session);
+void add_edition_command(CLI::App& app, Session& session);
 void add_inbox_commands(CLI::App& app, Session& session);
 
 // Parts of add_inbox_commands().

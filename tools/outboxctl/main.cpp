@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
     app.fallthrough();  // these two options may stand anywhere
     app.require_subcommand(1);
     outboxctl::add_backfill_commands(app, session);
+    outboxctl::add_edition_command(app, session);
     outboxctl::add_inbox_commands(app, session);
     try {
         app.parse(argc, argv);

@@ -55,6 +55,13 @@ Result Session::query(const std::string& statement, const std::vector<Parameter>
     return result;
 }
 
+void Session::run_script(const char* statements) {
+    const Result result(PQexec(connection(), statements));
+    const ExecStatusType status = PQresultStatus(result.native());
+    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
+        throw refusal(result.native(), PQerrorMessage(connection()));
+}
+
 static void print(std::string_view line) {
     std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
 }

@@ -32,6 +32,9 @@ class Session {
     PGconn* connection();
     Result query(const std::string& statement, const std::vector<Parameter>& parameters = {});
 
+    // Runs several statements.
+    void run_script(const char* statements);
+
     // `rest` is FROM and so on. Prints these columns as a table, or as JSON an array of objects
     // with all columns. Returns the number of rows.
     int list(const std::string& columns, const std::string& rest,

@@ -10,10 +10,10 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    found name[];
+    key   name[];
     name  CONSTANT name := (SELECT c.relname FROM pg_class AS c WHERE c.oid = part);
 BEGIN
-    SELECT k.columns INTO found
+    SELECT k.columns INTO key
       FROM pg_index AS i
       JOIN pg_class AS c ON c.oid = i.indexrelid
       JOIN pg_am AS m ON m.oid = c.relam
@@ -34,7 +34,7 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Create a primary key, or a unique index on columns that are NOT NULL.';
     END IF;
-    RETURN found;
+    RETURN key;
 END $$;
 COMMENT ON FUNCTION outbox_internal.walking_key(regclass, name[]) IS 'columns of the index that a table is walked by';
 
@@ -105,19 +105,19 @@ AS $$
 DECLARE
     capture CONSTANT outbox.captured := outbox_internal.capture_of(part);
     shape   CONSTANT record := outbox_internal.shape_of(part, capture);
-    found   record;
+    its     record;
 BEGIN
     -- The lock first: a later version of the row may have replaced the one that was found.
     EXECUTE format('SELECT row_to_json(outbox_row) AS row, (%s) IS TRUE AS captured FROM ONLY %s AS outbox_row WHERE %s FOR SHARE %s',
                    coalesce(outbox.capture_condition(capture.relation), 'true'), part,
                    outbox_internal.key_comparison(part, columns, key, '='), CASE WHEN waits THEN '' ELSE 'SKIP LOCKED' END)
-       INTO found;
-    IF found IS NULL THEN
+       INTO its;
+    IF its IS NULL THEN
         RETURN false;
-    ELSIF found.captured THEN
-        PERFORM outbox_internal.put_captured(capture, shape, capture.snapshot_type, found.row,
-                                             outbox_internal.members_of(found.row, shape.payload),
-                                             (found.row ->> capture.version)::bigint, true, only_to);
+    ELSIF its.captured THEN
+        PERFORM outbox_internal.put_captured(capture, shape, capture.snapshot_type, its.row,
+                                             outbox_internal.members_of(its.row, shape.payload),
+                                             (its.row ->> capture.version)::bigint, true, only_to);
     END IF;
     RETURN true;
 END $$;

@@ -13,6 +13,11 @@ BEGIN
         RAISE EXCEPTION 'pg_outbox is installed as an extension here'
             USING ERRCODE = 'duplicate_object', HINT = 'Use ALTER EXTENSION pg_outbox UPDATE.';
     END IF;
+    IF EXISTS (SELECT FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+                WHERE n.nspname = 'outbox_internal' AND p.proname = 'edition' AND pg_get_userbyid(n.nspowner) = current_user) THEN
+        RAISE EXCEPTION 'the SQL edition of pg_outbox is installed here already'
+            USING ERRCODE = 'duplicate_object', HINT = 'SELECT outbox_internal.version() says which version.';
+    END IF;
     FOR schema IN
         SELECT n.oid, n.nspname AS name, n.nspowner AS owner, n.nspacl AS acl
           FROM pg_namespace AS n WHERE n.nspname IN ('outbox', 'outbox_internal')
@@ -25,9 +30,6 @@ BEGIN
         ELSIF EXISTS (SELECT FROM aclexplode(schema.acl) AS a WHERE a.privilege_type = 'CREATE' AND a.grantee <> schema.owner) THEN
             RAISE EXCEPTION 'others may create objects in schema %', schema.name
                 USING ERRCODE = 'insufficient_privilege', HINT = format('REVOKE CREATE ON SCHEMA %I.', schema.name);
-        ELSIF EXISTS (SELECT FROM pg_proc AS p WHERE p.pronamespace = schema.oid AND p.proname = 'edition') THEN
-            RAISE EXCEPTION 'the SQL edition of pg_outbox is installed here already'
-                USING ERRCODE = 'duplicate_object', HINT = 'SELECT outbox_internal.version() says which version.';
         ELSIF schema.name = 'outbox'
               AND EXISTS (SELECT FROM pg_depend AS d WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = schema.oid) THEN
             RAISE EXCEPTION 'schema % exists, and does not belong to pg_outbox', schema.name
