@@ -6,6 +6,8 @@ import http.client
 import json
 import os
 import re
+import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from cluster import Cluster, Installation
+from cluster import Cluster, Installation, as_server_user, free_port, make_directory
 from database import Database, NewDatabase
 from processes import assert_threads_block_signals
-from receiver import Receiver
+from receiver import Receiver, answer
 from waiting import wait_until
 
 SECRET = "hunter2secret"
@@ -251,6 +253,94 @@ def test_a_password_reaches_the_server_and_no_message(program: Program, make_clu
     assert wrong.returncode == 1
     assert "password authentication failed" in wrong.stdout
     assert SECRET not in wrong.stdout + wrong.stderr
+
+
+def test_credentials_are_used_and_not_shown(
+    program: Program, database: Database, receiver: Receiver, http: None
+) -> None:
+    database.add_destination("d", receiver.url(), relay="external", retry_max="1s")
+    receiver.on(lambda request: True, answer(500, body=f"no {SECRET} here".encode()), times=3)
+    program.write(f"{SECRET}\n", "token")
+    toml = section(database) + f'[credentials.d]\ntoken = {{ file = "token" }}\nurls = ["{receiver.url()}*"]\n'
+    process = program.start("--config", program.write(toml), "--listen", "127.0.0.1:0", "--log-level", "debug")
+    port = port_of(program)
+    database.enqueue("a")
+    shown = wait_until(lambda: get(port, "/status")[1], lambda text: '"published":1,' in text, what="a delivery")
+    assert {request.headers["authorization"] for request in receiver.requests} == {f"Bearer {SECRET}"}
+    shown += get(port, "/metrics")[1] + get(port, "/readyz")[1] + str(database.status("d"))
+    process.terminate()
+    assert process.wait(timeout=60) == 0
+    assert SECRET not in shown + program.log()
+    assert SECRET not in str(database.execute("SELECT * FROM outbox.relay_status"))
+
+
+def test_credentials_for_another_url_are_not_used(
+    program: Program, database: Database, receiver: Receiver, http: None
+) -> None:
+    database.add_destination("d", receiver.url(), relay="external")
+    toml = section(database) + f'[credentials.d]\ntoken = "{SECRET}"\nurls = ["https://search.example.com/*"]\n'
+    program.start("--config", program.write(toml), "--listen", "127.0.0.1:0")
+    port = port_of(program)
+    database.enqueue("a")
+    status = wait_until(lambda: get(port, "/status")[1], lambda text: "misconfigured" in text, what="the refusal")
+    assert "permission denied for credentials" in status
+    assert receiver.requests == []
+
+
+# -------------------------------------------------------------------------------------------------
+# A pooler
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pooler(shared_cluster: Cluster) -> Iterator[int]:
+    """The port of a PgBouncer in front of the server, which gives its sessions to transactions."""
+    path = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if path is None:
+        pytest.skip("NOT TESTED: pgbouncer is not installed")
+    folder = make_directory("pooler")
+    port = free_port()
+    users = folder / "users"
+    users.write_text('"postgres" ""\n')
+    config = folder / "pgbouncer.ini"
+    config.write_text(
+        f"[databases]\n* = host=127.0.0.1 port={shared_cluster.port}\n[pgbouncer]\npool_mode = transaction\n"
+        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = trust\nauth_file = {users}\nunix_socket_dir =\n"
+    )
+    for file in (users, config):
+        file.chmod(0o644)
+    process = subprocess.Popen(as_server_user([path, str(config)]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(
+            lambda: socket.create_connection(("127.0.0.1", port), 1).close(), lambda _: True,
+            what="PgBouncer to listen", ignoring=(OSError,),
+        )  # fmt: skip
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_pooler_is_found_out(
+    program: Program, database: Database, receiver: Receiver, http: None, pooler: int
+) -> None:
+    database.add_destination("d", receiver.url(), relay="external")
+    toml = f'[databases.orders]\nurl = "postgresql://postgres@127.0.0.1:{pooler}/{database.name}"\n'
+    done = program.check(toml)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert lines_of(done)[0].endswith(", role postgres, through a pooler")
+
+    process = program.start("--config", program.write(toml), "--listen", "127.0.0.1:0")
+    port = port_of(program)
+    wait_until(lambda: get(port, "/readyz")[0], lambda code: code == 200, what="the process to be ready")
+    assert '"pooled":true' in get(port, "/status")[1]
+    assert database.value("SELECT direct FROM outbox.relay") is False
+    database.enqueue("a", 3)
+    wait_until(lambda: receiver.versions("a"), lambda seen: seen == [1, 2, 3], what="3 events")
+    process.terminate()
+    assert process.wait(timeout=60) == 0
+    assert database.value("SELECT count(*) FROM outbox.relay") == 0
 
 
 # -------------------------------------------------------------------------------------------------
