@@ -558,8 +558,7 @@ bool DestinationHome::is_drained() const noexcept {
     if (state_ == State::misconfigured || (state_ == State::elsewhere && again_at_ == never))
         return true;
     return state_ == State::serving && !writes_ && idle_frontier() != nullptr &&
-           relay_.pipeline().idle() && !relay_.has_records() && !relay_.has_something_to_save() &&
-           next_retry_ > process_.clock.now();
+           relay_.pipeline().idle() && !relay_.has_records() && next_retry_ > process_.clock.now();
 }
 
 // -------------------------------------------------------------------------------------------------

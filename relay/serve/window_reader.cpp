@@ -9,8 +9,8 @@ namespace outbox::relay {
 // memory.
 static constexpr std::size_t fetch_bytes = 512 * 1024;
 static constexpr std::int32_t most_rows_at_once = 1024;
-// With this many places left, the next ones are asked for.
-static constexpr std::size_t few_entries = 100'000;
+// The first places of a window should be there soon, because nothing else can be done meanwhile.
+static constexpr std::int32_t first_entries = 50'000;
 // Blocks that are under way or wait for the relay.
 static constexpr std::size_t max_fetches = 3;
 
@@ -27,6 +27,7 @@ void WindowReader::reset() noexcept {
     next_entry_ = 0;
     complete_ = true;
     asked_for_entries_ = false;
+    entries_at_once_ = first_entries;
     fetches_.clear();
 }
 
@@ -90,15 +91,19 @@ std::optional<calls::Found> WindowReader::look_result() {
 // Large windows
 // -------------------------------------------------------------------------------------------------
 
-// The next places are asked for while there are rows to read at the last ones.
+// The next places are asked for while there are rows to read at most of the last ones: to find a place
+// takes about half as long as to read a row. Each call passes over the index of the whole window, so
+// the number grows.
 void WindowReader::request_more() {
     while (fetches_.size() < max_fetches && next_entry_ < entries_.size())
         request_rows();
-    if (entries_.size() - next_entry_ > few_entries || complete_ || asked_for_entries_)
+    if (entries_.size() - next_entry_ > static_cast<std::size_t>(entries_at_once_ / 8 * 5) ||
+        complete_ || asked_for_entries_)
         return;
     asked_for_entries_ = true;
-    run(calls::entries(number_, patterns_, range_, end_, entries_to_, max_entries),
+    run(calls::entries(number_, patterns_, range_, end_, entries_to_, entries_at_once_),
         &WindowReader::take_entries);
+    entries_at_once_ = std::min(entries_at_once_ / 2 * 3, max_entries);
 }
 
 void WindowReader::take_entries(Answer answer, std::uint64_t) {

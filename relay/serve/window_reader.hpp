@@ -29,7 +29,7 @@ class WindowReader {
       protected:
         ~Owner() = default;
     };
-    // Places of this many events are known at a time: 8 MB.
+    // Places of this many events are asked for at a time: 8 MB. Half as many again may be known.
     static constexpr std::int32_t max_entries = 500'000;
 
     WindowReader(Owner& owner, SessionPool& sessions) : owner_(owner), sessions_(sessions) {}
@@ -107,6 +107,7 @@ class WindowReader {
     std::int64_t entries_to_ = 0;  // position up to which the places are known
     bool complete_ = true;         // there are no further ones
     bool asked_for_entries_ = false;
+    std::int32_t entries_at_once_ = 0;
     std::deque<Fetch> fetches_;
     std::int64_t last_position_ = 0;
 };
