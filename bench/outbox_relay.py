@@ -126,3 +126,7 @@ class OutboxRelay:
         self.process.terminate()
         if self.process.wait(30) != 0:
             raise RuntimeError(f"outbox-relay ended with {self.process.returncode}: {self.told()}")
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
