@@ -18,6 +18,7 @@ static constexpr std::int32_t hurried_at_once = 1000;
 static constexpr Micros longest_look_pause = milliseconds(16);
 // Before new options take effect, what is in flight may end, so that it is not sent again.
 static constexpr Micros time_to_change = seconds(1);
+static constexpr std::string_view lock_not_available = "55P03";
 static constexpr Micros busy_pause = milliseconds(100);
 static constexpr Micros shortest_failure_pause = milliseconds(200);
 static constexpr Micros longest_failure_pause = seconds(10);
@@ -105,9 +106,13 @@ void DestinationHome::take() {
 }
 
 void DestinationHome::taken(Answer answer) {
+    state_ = State::elsewhere;
+    if (answer.sqlstate == lock_not_available) {
+        again_at_ = process_.clock.now() + busy_pause;
+        return;
+    }
     const bool had_it = held_.has_value();
     held_.reset();
-    state_ = State::elsewhere;
     if (!answer.ok) {
         statement_failed(answer, "could not take the destination");
         again_at_ = process_.clock.now() + pauses_.next();

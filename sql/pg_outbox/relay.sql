@@ -158,7 +158,8 @@ BEGIN
     SELECT md5(coalesce((SELECT string_agg(d::text, E'\n' ORDER BY d.number) FROM outbox_internal.relay_destinations() AS d), '')
                || coalesce((SELECT string_agg(s::text, E'\n' ORDER BY s.name) FROM outbox_internal.relay_settings() AS s), ''))
       INTO configuration;
-    SELECT array_agg(c.number) FILTER (WHERE c.relay IS DISTINCT FROM relay_beat.id AND outbox_internal.is_free(c)),
+    SELECT array_agg(c.number) FILTER (WHERE CASE WHEN c.relay = relay_beat.id THEN c.number <> ALL (held) -- it was given up
+                                                  ELSE outbox_internal.is_free(c) END),
            array_agg(c.number) FILTER (WHERE c.paused AND c.number = ANY (held))
       INTO free, paused
       FROM outbox.cursor AS c
@@ -194,7 +195,7 @@ END $$;
 COMMENT ON FUNCTION outbox_internal.relay_lock(integer, bigint) IS 'locks a destination for the relay that has its token';
 
 -- Takes a destination that is free, or that this relay serves already under an older token. The
--- token is NULL if it is not free.
+-- token is NULL if it is not free. Error 55P03: somebody else has the lock, usually an operator.
 CREATE FUNCTION outbox_internal.relay_take(
     id     uuid,
     number integer,
@@ -212,7 +213,12 @@ DECLARE
     locked boolean := false;
     ours   boolean;
 BEGIN
-    SELECT c.* INTO before FROM outbox.cursor AS c WHERE c.number = relay_take.number FOR UPDATE SKIP LOCKED;
+    BEGIN
+        SELECT c.* INTO before FROM outbox.cursor AS c WHERE c.number = relay_take.number FOR UPDATE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
+        RAISE EXCEPTION 'destination number % is locked', number
+            USING ERRCODE = 'lock_not_available', HINT = 'An operator has it; try again.';
+    END;
     IF NOT FOUND OR NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = before.destination AND d.external)
        OR NOT EXISTS (SELECT FROM outbox.relay AS r WHERE r.id = relay_take.id AND r.leased_until > clock_timestamp()) THEN
         RETURN;

@@ -204,6 +204,20 @@ def test_a_commit_that_is_not_on_disk_yet(db: Database) -> None:
     assert db.value("SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn - 40", (inserted,)), row
 
 
+def test_a_destination_that_was_given_up(db: Database) -> None:
+    """By a relay that has forgotten its token."""
+    caller, number = Caller(db), number_of(db)
+    caller.beat()
+    lease = caller.take(number)["lease"]
+    assert not caller.beat({number: lease})["free"]
+    assert caller.beat()["free"] == [number]
+    with db.connect() as operator, operator.transaction():
+        operator.execute("SELECT outbox.pause('d')")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            caller.take(number)
+    assert caller.take(number)["lease"] == lease + 1
+
+
 def test_an_operator_who_holds_the_cursor(db: Database) -> None:
     caller, number = Caller(db), number_of(db)
     caller.beat()
