@@ -714,6 +714,7 @@ bool DestinationHome::append_report(std::string& out) {
     const std::string& error = trouble_.empty() ? last_error_ : trouble_;
     outbox::relay::append_report(out, {.number = number(),
                                        .state_since = state_since_,
+                                       .read_to = relay_.started() ? relay_.frontier().xmax : 0,
                                        .oldest = relay_.started() ? relay_.pipeline().oldest()
                                                                   : std::nullopt,
                                        .last_error = error,

@@ -57,6 +57,8 @@ void append_report(std::string& out, const Report& report) {
     members.add_count("failures", figures.failures);
     members.add_count("unsettled", figures.in_flight);
     members.add_count("held_keys", figures.held_keys);
+    if (report.read_to > 0)
+        members.add("read_to", std::to_string(report.read_to));
     if (report.oldest)
         members.add_time("oldest_unsettled", *report.oldest);
     members.add("settled_position", figures.position);

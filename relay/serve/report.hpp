@@ -11,7 +11,8 @@ namespace outbox::relay {
 
 struct Report {
     std::int32_t number = 0;
-    Micros state_since = 0;  // these are times of day
+    Micros state_since = 0;     // as the next ones, a time of day
+    std::uint64_t read_to = 0;  // the relay has read transactions below this xid
     std::optional<Micros> oldest{};
     const std::string& last_error;
     Micros last_error_at = 0;

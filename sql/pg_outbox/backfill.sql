@@ -299,7 +299,7 @@ BEGIN
       INTO destination, pending
       FROM outbox.destination AS d
       JOIN outbox.cursor AS c ON c.destination = d.name
-      LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
+      LEFT JOIN outbox_internal.destination_relay AS w ON w.destination = d.name
      WHERE (task.destination IS NULL OR c.number = task.destination) AND c.detached_at IS NULL
      ORDER BY unsettled DESC
      LIMIT 1;

@@ -625,7 +625,7 @@ BEGIN ATOMIC
       JOIN outbox.destination AS d
         ON e.topic LIKE ANY (outbox_internal.topic_patterns(outbox_internal.destination_option(d.name, 'topics')))
       LEFT JOIN outbox.cursor AS c ON c.destination = d.name
-      LEFT JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
+      LEFT JOIN outbox_internal.destination_relay AS w ON w.destination = d.name
       LEFT JOIN outbox.batch AS leased ON leased.destination = d.name AND e.position = ANY (leased.positions[:leased.taken])
       LEFT JOIN outbox.batch AS dealt ON dealt.destination = d.name AND e.position = ANY (dealt.positions)
       LEFT JOIN receipt AS r ON r.destination = d.name

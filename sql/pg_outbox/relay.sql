@@ -46,6 +46,7 @@ CREATE TABLE outbox.relay_status (
     failures         bigint,
     unsettled        bigint,
     held_keys        bigint,
+    read_to          xid8,
     oldest_unsettled timestamptz,
     settled_position bigint,
     latency_p50      interval,
@@ -799,7 +800,7 @@ BEGIN ATOMIC
      USING jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f
      WHERE s.number = f.number;
     INSERT INTO outbox.relay_status
-    SELECT f.number, $1, f.state, f.state_since, f.delivered, f.failures, f.unsettled, f.held_keys, f.oldest_unsettled,
+    SELECT f.number, $1, f.state, f.state_since, f.delivered, f.failures, f.unsettled, f.held_keys, f.read_to, f.oldest_unsettled,
            f.settled_position, f.latency_p50, f.latency_p99, f.last_error, f.last_error_at, f.throttled, f.request_limit,
            f.suspects, f.lanes_down, f.round_trip_p50, f.round_trip_p99, f.client_queue, f.connects, f.disconnects,
            clock_timestamp()

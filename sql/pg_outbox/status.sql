@@ -21,6 +21,25 @@ END;
 COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
     'time of the oldest event that is not settled in a snapshot';
 
+-- The relay of each destination that has one at work: a worker of the server, or outbox-relay.
+CREATE VIEW outbox_internal.destination_relay AS
+SELECT d.name AS destination, w.pid, w.state, w.state_since, w.delivered, w.failures, w.unsettled, w.held_keys, w.read_to,
+       w.oldest_unsettled, w.settled_position, w.latency_p50, w.latency_p99, w.last_error, w.last_error_at, w.throttled,
+       w.request_limit, w.suspects, w.lanes_down, w.round_trip_p50, w.round_trip_p99, w.client_queue, w.connects, w.disconnects
+  FROM outbox.destination AS d
+  JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
+ WHERE NOT d.external
+UNION ALL
+SELECT d.name, NULL, s.state, s.state_since, s.delivered, s.failures, s.unsettled, s.held_keys, s.read_to,
+       s.oldest_unsettled, s.settled_position, s.latency_p50, s.latency_p99, s.last_error, s.last_error_at, s.throttled,
+       s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50, s.round_trip_p99, s.client_queue, s.connects, s.disconnects
+  FROM outbox.destination AS d
+  JOIN outbox.cursor AS c ON c.destination = d.name
+  JOIN outbox.relay_status AS s ON s.number = c.number AND s.relay = c.relay
+  JOIN outbox.relay AS r ON r.id = c.relay AND r.leased_until > pg_catalog.clock_timestamp()
+ WHERE d.external;
+COMMENT ON VIEW outbox_internal.destination_relay IS 'relays at work, inside and outside the server; columns as in outbox.workers()';
+
 CREATE VIEW outbox.status AS
 SELECT d.name AS destination,
        CASE
@@ -63,19 +82,7 @@ SELECT d.name AS destination,
   FROM outbox.destination AS d
   LEFT JOIN outbox.cursor AS c ON c.destination = d.name
   LEFT JOIN outbox.relay AS p ON d.external AND p.id = c.relay AND p.leased_until > clock_timestamp()
-  LEFT JOIN (SELECT w.object AS server, NULL::integer AS number, NULL::uuid AS relay, w.pid, w.state, w.state_since,
-                    w.delivered, w.failures, w.unsettled, w.held_keys, w.oldest_unsettled, w.settled_position,
-                    w.latency_p50, w.latency_p99, w.last_error, w.last_error_at, w.throttled, w.request_limit, w.suspects,
-                    w.lanes_down, w.round_trip_p50, w.round_trip_p99, w.client_queue, w.connects, w.disconnects
-               FROM outbox.workers() AS w
-              WHERE w.kind = 'relay'
-             UNION ALL
-             SELECT NULL, s.number, s.relay, NULL, s.state, s.state_since, s.delivered, s.failures, s.unsettled, s.held_keys,
-                    s.oldest_unsettled, s.settled_position, s.latency_p50, s.latency_p99, s.last_error, s.last_error_at,
-                    s.throttled, s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50, s.round_trip_p99,
-                    s.client_queue, s.connects, s.disconnects
-               FROM outbox.relay_status AS s) AS w
-         ON CASE WHEN d.external THEN w.number = c.number AND w.relay = p.id ELSE w.server = d.server END
+  LEFT JOIN outbox_internal.destination_relay AS w ON w.destination = d.name
   CROSS JOIN LATERAL (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS position
                         FROM outbox.event_position) AS last
   -- Events that fetchers have not settled.

@@ -35,7 +35,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT 'relay', s.number::oid, c.destination, NULL::integer, s.state, s.state_since, s.delivered, NULL::bigint, s.failures,
-           s.unsettled, s.held_keys, NULL::xid8, s.oldest_unsettled, s.settled_position, s.latency_p50, s.latency_p99,
+           s.unsettled, s.held_keys, s.read_to, s.oldest_unsettled, s.settled_position, s.latency_p50, s.latency_p99,
            s.last_error, s.last_error_at, s.throttled, s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50,
            s.round_trip_p99, s.client_queue, s.connects, s.disconnects
       FROM outbox.relay_status AS s
