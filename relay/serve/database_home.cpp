@@ -381,6 +381,11 @@ bool DatabaseHome::goes_on_looking(DestinationHome& home) {
 Micros DatabaseHome::rest_due() const noexcept {
     if (!direct_ || !ready_ || resting_ || ends_ || beat_under_way_ || process_.config.once)
         return never;
+    // The beat must probe all of them once it has the wake lock: a look that is under way may have
+    // missed what was committed just before.
+    for (const auto& home : homes_)
+        if (home->is_looking() && home->idle_frontier() == nullptr)
+            return never;
     return std::max(found_at_ + rest_after, rest_not_before_);
 }
 
