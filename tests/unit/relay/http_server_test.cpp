@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "relay/observe/http_clients.hpp"
+#include "unit/mutations.hpp"
 
 namespace outbox::relay {
 namespace {
@@ -130,6 +131,16 @@ TEST_F(Http, AHugeRequestIsRefused) {
     for (int i = 0; i < 1000; i++)
         ranges += ",0-";
     EXPECT_THAT(exchange(ranges + "\r\nAccept-Encoding: gzip\r\n\r\n"), StartsWith("HTTP/1.1 200"));
+    EXPECT_THAT(get("/healthz"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(Http, RandomRequestsAreAnsweredOrClosed) {
+    Mutations requests(
+        {"GET /healthz HTTP/1.1\r\nHost: x\r\n", "HEAD /metrics?a=%41&b HTTP/1.0\r\n",
+         "PRI * HTTP/2.0\r\n", "GET http://[::1]/status#x HTTP/1.1\r\n"},
+        std::string_view("/?#%&=*: \r\n\t\0a1", 16));
+    for (int i = 0; i < 1000; i++)
+        exchange(requests.next() + "\r\n\r\n");
     EXPECT_THAT(get("/healthz"), StartsWith("HTTP/1.1 200"));
 }
 
