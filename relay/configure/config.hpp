@@ -43,8 +43,11 @@ struct DatabaseConfig {
 // Which destinations may use credentials: those of databases and with URLs that match one of the
 // patterns. Empty: all.
 struct CredentialScope {
-    std::vector<std::string> databases;
-    std::vector<std::string> urls;
+    std::vector<std::string> databases{};
+    std::vector<std::string> urls{};
+    // They may also use the identity that this machine has in the cloud, as destinations of
+    // superusers may.
+    bool machine_identity = false;
 
     bool allows(std::string_view database, std::string_view url) const noexcept;
 };

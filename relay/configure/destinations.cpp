@@ -29,11 +29,9 @@ void replace(std::vector<Option>& options, const std::vector<Option>& by) {
     }
 }
 
-bool may_use(const RelayConfig& config, std::string_view credentials, std::string_view database,
-             const Destination& destination) {
+CredentialScope scope_of(const RelayConfig& config, std::string_view credentials) {
     const auto scope = config.credential_scopes.find(credentials);
-    return scope == config.credential_scopes.end() ||
-           scope->second.allows(database, destination.url_text);
+    return scope != config.credential_scopes.end() ? scope->second : CredentialScope();
 }
 
 }  // namespace
@@ -62,21 +60,24 @@ Result<Destination> make_destination(const DestinationRow& row, DestinationDefau
     if (const std::string option = file_option(destination.value());
         !row.may_read_files && !option.empty())
         return may_not_name_file(option);
+    bool password_required = row.password_required;
     if (credentials != config.credentials.end()) {
-        if (!may_use(config, credentials->first, database, destination.value()))
+        const CredentialScope scope = scope_of(config, credentials->first);
+        if (!scope.allows(database, destination.value().url_text))
             return Error{
                 ErrorKind::not_allowed,
                 "permission denied for credentials \"" + printable(credentials->first, 100) + "\"",
                 "",
                 "The keys \"databases\" and \"urls\" in relay.toml say which destinations "
                 "may use them."};
+        password_required = password_required && !scope.machine_identity;
         std::vector<Option> mapping_options = row.mapping_options;
         replace(mapping_options, credentials->second);
         destination = parse_destination(row.name, options, mapping_options, defaults);
         if (!destination)
             return destination;
     }
-    destination.value().password_required = row.password_required;
+    destination.value().password_required = password_required;
     return destination;
 }
 

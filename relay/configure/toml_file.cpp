@@ -2,7 +2,6 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 
 #include "core/small_file.hpp"
@@ -81,11 +80,13 @@ std::nullopt_t Reader::wrong(const toml::source_region& place, std::string messa
 // Values
 // -------------------------------------------------------------------------------------------------
 
-constexpr std::array scope_keys{std::string_view("databases"), std::string_view("urls")};
+// Keys of [credentials.NAME] that are not options of a user mapping.
+constexpr std::string_view databases_key = "databases";
+constexpr std::string_view urls_key = "urls";
+constexpr std::string_view identity_key = "machine_identity";
 
 bool is_list(std::string_view key) {
-    return key == "destinations" ||
-           std::find(scope_keys.begin(), scope_keys.end(), key) != scope_keys.end();
+    return key == "destinations" || key == databases_key || key == urls_key;
 }
 
 constexpr const char* forms = "Write \"text\", { env = \"VARIABLE\" } or { file = \"/path\" }.";
@@ -193,7 +194,7 @@ std::vector<Option> Reader::read_options(const toml::table& table) {
     std::vector<Option> options;
     for (const auto& [key, node] : table) {
         const std::string name(key.str());
-        if (is_list(name))
+        if (name == databases_key || name == urls_key || name == identity_key)
             continue;
         auto text = text_of(name, node);
         if (!text)
@@ -211,7 +212,14 @@ CredentialScope Reader::read_scope(const toml::table& table) {
         const auto text = node != nullptr ? text_of(std::string(key), *node) : std::nullopt;
         return split_list(text.value_or(""));
     };
-    return {list(scope_keys[0]), list(scope_keys[1])};
+    CredentialScope scope{list(databases_key), list(urls_key)};
+    if (const toml::node* identity = table.get(identity_key)) {
+        if (!identity->is_boolean())
+            wrong(identity->source(), "invalid value for " + in_quotes(identity_key), "",
+                  "Write true or false.");
+        scope.machine_identity = identity->value_or(false);
+    }
+    return scope;
 }
 
 void Reader::read_databases(const toml::node& node, FileContents& contents) {

@@ -41,6 +41,7 @@ token = { file = "token" }
 urls = ["https://search.example.com/*"]
 databases = "orders"
 [credentials.mail]
+machine_identity = true
 user = "me"
 password = "secret"
 )";
@@ -84,7 +85,9 @@ TEST_F(Configure, ACompleteFile) {
     EXPECT_TRUE(scope.allows("orders", "https://search.example.com/events"));
     EXPECT_FALSE(scope.allows("orders", "https://search.example.com.other.example/"));
     EXPECT_FALSE(scope.allows("stock", "https://search.example.com/events"));
+    EXPECT_FALSE(scope.machine_identity);
     EXPECT_TRUE(config.credential_scopes.at("mail").allows("any", "any"));
+    EXPECT_TRUE(config.credential_scopes.at("mail").machine_identity);
 }
 
 TEST_F(Configure, AFlagReplacesAVariableAndAVariableReplacesAKey) {
@@ -181,6 +184,8 @@ TEST_F(Configure, EachMistakeIsReportedWithItsLine) {
         {"[credentials.c]\npasswort = \"x\"\n",
          "2: invalid option \"passwort\"||Valid options are:"},
         {"[credentials.c]\nurl = \"null:\"\n", "2: invalid option \"url\""},
+        {"[credentials.c]\nmachine_identity = \"yes\"\n",
+         "2: invalid value for \"machine_identity"},
         {"a = 1\na = 2\n", "2: invalid TOML|"},
     };
     for (const Mistake& mistake : mistakes) {

@@ -79,6 +79,17 @@ TEST_F(MadeDestination, CredentialsMayBeForSomeDatabasesAndUrls) {
     EXPECT_EQ(error().kind, ErrorKind::not_allowed);
 }
 
+TEST_F(MadeDestination, MayBeGivenTheIdentityOfTheMachine) {
+    config.credentials["search"] = {};
+    EXPECT_TRUE(make().value().password_required);
+    config.credential_scopes["search"].machine_identity = true;
+    EXPECT_FALSE(make().value().password_required);
+    config.credential_scopes["search"].urls = {"https://other.example.com/*"};
+    EXPECT_EQ(error().kind, ErrorKind::not_allowed);
+    row.name = "mail";
+    EXPECT_TRUE(make().value().password_required);
+}
+
 TEST_F(MadeDestination, OnlyCredentialsOfTheRelayMayNameFilesOfItsMachine) {
     row.options[0].value = "postgresql://example.com/catalog?sslrootcert=/etc/root.crt";
     EXPECT_THAT(error().message, HasSubstr("permission denied to name a file"));
