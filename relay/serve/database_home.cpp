@@ -332,6 +332,10 @@ void DatabaseHome::take_free(std::vector<std::int32_t> free) {
 }
 
 void DatabaseHome::run_take(std::int32_t number, std::function<void(Answer)> done) {
+    if (!ready_) {  // the session will have another id
+        done({.error = "no connection to the database"});
+        return;
+    }
     Statement statement = calls::take(id_, number, direct_);
     statement.time_limit = lease_.renewal_time_limit();
     statement.done = std::move(done);

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from cluster import MakeCluster
 from ledger import check, read_ledger
+from outbox_relay import OutboxRelay
 from sinks.fault_proxy import END_TXN
 from sinks.kafka_server import KafkaServer
 from sinks.kafka_sink import KafkaSink
@@ -26,12 +27,14 @@ KILLS = int(os.environ.get("OUTBOX_DRILL_KILLS", "8"))
 
 
 class ExactlyOnceDrill(Writing):
+    OPTIONS: dict[str, str] = {}
+
     def __init__(self, make_cluster: MakeCluster, broker: KafkaServer) -> None:
         super().__init__(make_cluster(SETTINGS), "exactly once")
         self.broker = broker
         self.sink = KafkaSink(self.database, broker)
         self.sink.add_topic()
-        self.sink.create(exactly_once="on", connect_timeout="10s", retry_base="10ms", retry_max="200ms")
+        self.sink.create(exactly_once="on", connect_timeout="10s", retry_base="10ms", retry_max="200ms", **self.OPTIONS)
         self.arrived: list[str] = []
 
     def close(self) -> None:
@@ -84,20 +87,65 @@ class ExactlyOnceDrill(Writing):
         self.broker.start()
 
 
-EVENTS: dict[Callable[[ExactlyOnceDrill], None], int] = {
-    ExactlyOnceDrill.kill_relay: 6,
-    ExactlyOnceDrill.end_relay: 4,
-    ExactlyOnceDrill.kill_postmaster: 3,
-    ExactlyOnceDrill.kill_broker: 2,
-    ExactlyOnceDrill.kill_both: 1,
-    ExactlyOnceDrill.lose_request: 2,
-    ExactlyOnceDrill.lose_answer: 2,
+class OutsideDrill(ExactlyOnceDrill):
+    """With two processes of outbox-relay."""
+
+    OPTIONS = {"relay": "external"}
+
+    def __init__(self, make_cluster: MakeCluster, broker: KafkaServer) -> None:
+        super().__init__(make_cluster, broker)
+        self.relays = [
+            OutboxRelay(self.cluster, self.database.name, name=name, options='lease = "3s"').start() for name in ("one", "two")
+        ]
+
+    def close(self) -> None:
+        for relay in self.relays:
+            relay.close()
+        super().close()
+
+    def serving(self) -> OutboxRelay:
+        """Returns the process that serves the destination."""
+        name = wait_until(
+            lambda: self.database.value(
+                "SELECT r.name FROM outbox.cursor AS c JOIN outbox.relay AS r ON r.id = c.relay"
+                " WHERE r.leased_until > clock_timestamp()"
+            ),
+            what="a relay to serve the destination",
+        )  # fmt: skip
+        return next(relay for relay in self.relays if relay.name == name)
+
+    def kill_relay(self) -> None:
+        relay = self.serving()
+        relay.kill()
+        relay.start()
+
+    def end_relay(self) -> None:
+        relay = self.serving()
+        assert relay.end() == 0
+        relay.start()
+
+    def kill_both(self) -> None:
+        self.broker.kill()
+        self.kill_relay()
+        self.broker.start()
+
+
+EVENTS = {
+    "kill_relay": 6,
+    "end_relay": 4,
+    "kill_postmaster": 3,
+    "kill_broker": 2,
+    "kill_both": 1,
+    "lose_request": 2,
+    "lose_answer": 2,
 }
 
 
-@pytest.fixture
-def drill(make_cluster: MakeCluster, kafka_server: KafkaServer) -> Iterator[ExactlyOnceDrill]:
-    made = ExactlyOnceDrill(make_cluster, kafka_server)
+@pytest.fixture(params=[ExactlyOnceDrill, OutsideDrill], ids=["inside", "outside"])
+def drill(
+    request: pytest.FixtureRequest, make_cluster: MakeCluster, kafka_server: KafkaServer
+) -> Iterator[ExactlyOnceDrill]:
+    made = request.param(make_cluster, kafka_server)
     yield made
     made.close()
 
@@ -106,7 +154,7 @@ def test_kills_lose_nothing_and_repeat_nothing(drill: ExactlyOnceDrill) -> None:
     with drill.load():
         for _ in range(KILLS):
             drill.wait_for_arrivals(drill.random.choice([1, 10, 50, 200]))
-            drill.random.choices(list(EVENTS), list(EVENTS.values()))[0](drill)
+            getattr(drill, drill.random.choices(list(EVENTS), list(EVENTS.values()))[0])()
         drill.wait_for_arrivals(50)
     ledger = read_ledger(drill.database.connection)
     wait_until(drill.count_arrivals, lambda seen: seen >= len(ledger), timeout=180, what="all events")

@@ -20,7 +20,11 @@ namespace outbox {
 
 class NotedTransactions {
   public:
-    void clear() noexcept { lines_.clear(); }
+    // Forgets everything, also what has passed: a home that starts over may have an earlier cursor.
+    void clear() noexcept {
+        lines_.clear();
+        passed_.clear();
+    }
     // Rows of earlier relays, up to these numbers, are left.
     void recovered(std::span<const std::optional<std::int64_t>> committed);
 

@@ -687,7 +687,7 @@ const Refused refusals[] = {
      option,
      "invalid option \"x\"",
      "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
-     "receipts, connect_timeout, request_timeout, batch_size, "
+     "receipts, relay, connect_timeout, request_timeout, batch_size, "
      "consumer."},
     {"UnknownNullOption",
      {null_url, {"x", "1"}},

@@ -32,7 +32,7 @@ TEST(TinySink, IsKnownToTheValidator) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->hint,
               "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, "
-              "on_dead_letter, receipts, prefix.");
+              "on_dead_letter, receipts, relay, prefix.");
     error = validate_server_options({{"url", "tiny:"}, {"prefix", ""}});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->message, "option \"prefix\" must not be empty or contain control characters");
