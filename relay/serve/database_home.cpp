@@ -187,6 +187,7 @@ void DatabaseHome::take_destinations(Answer answer) {
     }
     loading_ = false;
     greeted_ = true;
+    outdated_ = false;
     const auto rows = calls::destinations_of(answer.rows);
     for (const calls::DestinationRow& row : rows) {
         if (!config_.serves(row.name))
@@ -283,11 +284,11 @@ void DatabaseHome::take_beat(Answer answer) {
 }
 
 void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
-    // Also after the first beat: something may have changed since the destinations were read.
-    if (configuration_ != answer.configuration && !loading_) {
-        configuration_ = answer.configuration;
+    // The first time too: something may have changed since the connection was greeted.
+    outdated_ |= configuration_ != answer.configuration;
+    configuration_ = answer.configuration;
+    if (outdated_ && !loading_)
         load();
-    }
     for (const std::int32_t number : answer.lost)
         if (DestinationHome* home = find(number); home != nullptr && home->held())
             home->start_over(0);
@@ -306,7 +307,8 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
             home->committed();
     if (beat_asks_for_rest_) {
         holds_wake_lock_ |= answer.holds_lock;
-        resting_ = answer.resting;
+        if (std::exchange(resting_, answer.resting) && !resting_)
+            wake_all();
         rest_pause_ = resting_ ? 0
                                : std::clamp(2 * rest_pause_, shortest_rest_pause,
                                             longest_rest_pause);
@@ -410,6 +412,7 @@ void DatabaseHome::look_after_rest(Micros now) {
 
 void DatabaseHome::wake() {
     resting_ = false;
+    scout_ = nullptr;
     found_at_ = process_.clock.now();
     rest_not_before_ = 0;
     if (std::exchange(holds_wake_lock_, false))
@@ -500,7 +503,8 @@ Micros DatabaseHome::deadline() const noexcept {
         return never;
     Micros earliest = std::min({control_.deadline(), sessions_.deadline(), beat_due(), rest_due(),
                                 greeting_due(),
-                                leave_by_, maintain_at_, ready_ ? report_at_ : never});
+                                leave_by_,
+                                ready_ ? std::min(report_at_, maintain_at_) : never});
     for (const auto& home : homes_)
         earliest = std::min(earliest, home->deadline());
     return earliest;

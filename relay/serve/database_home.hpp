@@ -124,6 +124,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     bool beat_asks_for_rest_ = false;
     Micros beat_not_before_ = 0;  // after a failure
     std::string configuration_;
+    bool outdated_ = false;  // settings and destinations must be read again
     bool loading_ = false;   // statements of load(), or before it, are under way
     bool greeted_ = false;   // the destinations are known
 

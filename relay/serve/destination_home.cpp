@@ -294,8 +294,9 @@ void DestinationHome::serve(Micros now) {
         return;
     }
     relay_.pipeline().pause(paused_ || ends_ || changes || !host_.may_send());
-    take_look_result();
-    if (state_ == State::serving && relay_.in_window() && looks_)
+    if (!ends_)
+        take_look_result();
+    if (state_ == State::serving && !ends_ && relay_.in_window() && looks_)
         fill_block();
     while (state_ == State::serving) {
         if (follows_) {
@@ -538,7 +539,6 @@ void DestinationHome::followed(Rows rows) {
 void DestinationHome::end() {
     ends_ = due_ = true;
     again_at_ = never;
-    reader_.reset();
 }
 
 bool DestinationHome::has_ended() const noexcept {

@@ -22,6 +22,7 @@ void WindowReader::start(std::int32_t number, std::vector<std::string> patterns)
 
 void WindowReader::reset() noexcept {
     generation_++;
+    in_window_ = false;
     found_.reset();
     entries_ = {};
     next_entry_ = 0;
@@ -71,6 +72,7 @@ void WindowReader::take_look(Answer answer, std::uint64_t) {
         fail(malformed());
         return;
     }
+    in_window_ = found->events > 0;
     end_ = found->end;
     last_position_ = entries_to_ = found->last_position;
     complete_ = found->events <= rows_at_once_;
@@ -226,7 +228,8 @@ WindowReader::Filled WindowReader::fill(EventBlock& block) {
         }
     }
     request_more();
-    if (fetches_.empty() && complete_ && next_entry_ == entries_.size()) {
+    if (in_window_ && fetches_.empty() && complete_ && next_entry_ == entries_.size()) {
+        in_window_ = false;
         last_position_ = entries_to_;
         entries_ = {};
         next_entry_ = 0;

@@ -53,7 +53,7 @@ class WindowReader {
         end_of_window,
         unreadable,  // the event at last_position() lacks a value
     };
-    // Appends the next events of the window to the block.
+    // Appends the next events of the window to the block. Without a window there is nothing yet.
     Filled fill(EventBlock& block);
     // Position of the last event that was read, whatever destination it is for.
     std::int64_t last_position() const noexcept { return last_position_; }
@@ -99,6 +99,7 @@ class WindowReader {
     std::int32_t rows_at_once_ = 256;
 
     // The window.
+    bool in_window_ = false;
     calls::Range range_;
     Snapshot end_;
     std::optional<calls::Found> found_;

@@ -348,6 +348,20 @@ def test_what_is_in_flight_ends_before_the_program(
     assert database.value("SELECT position FROM outbox.cursor") == database.last_position()
 
 
+def test_an_end_in_the_middle_of_a_large_window(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
+    database.add_destination("d", receiver.url(), relay="external")
+    database.enqueue(count=5000)
+    for _ in range(5):
+        relay = start_relay(database)
+        wait_arrived(receiver, len(receiver.events()) + 300)
+        assert relay.stop() == 0
+    assert start_relay(database, options=("--once",)).wait() == 0
+    first_arrivals = list(dict.fromkeys(receiver.versions("a")))
+    assert first_arrivals == list(range(1, 5001))
+
+
 def test_a_program_that_cannot_finish_ends_in_time(
     database: Database, receiver: Receiver, http: None, start_relay: StartRelay
 ) -> None:

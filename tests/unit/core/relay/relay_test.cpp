@@ -99,6 +99,43 @@ TEST_F(RelayTest, ARestartInAWindowGoesOnWhereItWasSaved) {
     EXPECT_EQ(home.sink->in_flight(), (std::vector<Positions>{{3}, {4}, {5}}));
 }
 
+TEST_F(RelayTest, WhileReadingIsUnderWayOtherTasksGoOn) {
+    settle_down();
+    commit({"a"});
+    settle_down();
+    home.sink->confirm(1);
+    commit({"b"});
+    home.clock.advance(seconds(1));
+    Wish wish{};
+    while ((wish = home.relay->next(true)) != Wish::read) {
+    }
+    home.relay->reading();
+    std::vector<Wish> wishes;
+    while ((wish = home.relay->next(true)) != Wish::wait) {
+        wishes.push_back(wish);
+        if (wish == Wish::save)
+            static_cast<void>(home.relay->saved());
+    }
+    EXPECT_EQ(wishes, (std::vector{Wish::save}));
+    home.relay->next(true);
+    EXPECT_GT(home.relay->deadline(true), home.clock.now()) << "nobody asks for another look";
+    home.relay->reading_failed(milliseconds(10));
+    EXPECT_EQ(home.relay->deadline(true), home.clock.now() + milliseconds(10));
+    home.clock.advance(milliseconds(10));
+    EXPECT_EQ(settle_down().front(), Wish::read);
+    EXPECT_EQ(home.sink->in_flight(), (std::vector<Positions>{{2}}));
+}
+
+TEST_F(RelayTest, AHomeThatStandsByLooksAfterACommitOnly) {
+    settle_down();
+    home.relay->stand_by();
+    EXPECT_EQ(home.relay->deadline(false), never);
+    home.clock.advance(seconds(3600));
+    EXPECT_THAT(settle_down(), IsEmpty());
+    commit({"a"});
+    EXPECT_EQ(settle_down().front(), Wish::read);
+}
+
 TEST_F(RelayTest, WhileAnOperatorHasTheLockNothingIsWrittenAndDeliveryGoesOn) {
     settle_down();
     home.operator_has_lock = true;
