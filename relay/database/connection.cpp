@@ -85,6 +85,9 @@ Micros Connection::deadline() const noexcept {
 void Connection::step(Micros now) {
     if (now >= connect_at_)
         connect();
+    // The answer may be there, if the process was stopped for a while.
+    if (now >= deadline_ && state_ == State::busy && send_failure_.empty())
+        receive();
     if (now < deadline_)
         return;
     if (!send_failure_.empty())

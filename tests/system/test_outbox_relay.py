@@ -308,7 +308,9 @@ def test_a_relay_that_hangs_is_replaced_and_settles_nothing(
     second = wait_served(database, not_by=stopped)
     wait_arrived(receiver, 1)
     first.signal(signal.SIGCONT)
-    wait_until(first.log, lambda log: "another relay has taken over" in log, what="the first relay to notice")
+    wait_until(
+        first.log, lambda log: "another relay has taken over" in log or "no connection" in log, what="the first relay to notice"
+    )
     database.enqueue(first=2)
     wait_arrived(receiver, 2)
     assert receiver.versions("a") == [1, 2]
