@@ -214,6 +214,9 @@ DECLARE
     locked boolean := false;
     ours   boolean;
 BEGIN
+    IF NOT outbox_internal.is_at_home() THEN -- outbox_internal.maintain() comes first
+        RETURN;
+    END IF;
     BEGIN
         SELECT c.* INTO before FROM outbox.cursor AS c WHERE c.number = relay_take.number FOR UPDATE NOWAIT;
     EXCEPTION WHEN lock_not_available THEN

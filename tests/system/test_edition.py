@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
-from cluster import Cluster, Installation
+from cluster import Cluster, Installation, MakeCluster
 from database import Database, NewDatabase
 from waiting import wait_until
 
@@ -215,7 +215,7 @@ def test_tables_and_views_have_the_columns_of_the_extension(edition: Site, datab
     ours, natives = set(edition.execute(RELATIONS)), set(database.execute(RELATIONS))
     assert natives - ours == set()
     more = {relation for relation, _, _ in ours - natives}
-    assert more == {"setting", "destination_config", "fetcher", "upkeep", "producer"}
+    assert more == {"setting", "destination_config", "fetcher", "home", "upkeep", "producer"}
 
 
 def test_settings_have_the_defaults_of_the_extension(edition: Site, database: Database) -> None:
@@ -574,3 +574,55 @@ def test_an_outbox_table_is_adopted_by_its_owner(edition: Site) -> None:
     assert events == [("outbox.event.order", "Placed", '{"n": 1}'), ("outbox.event.order", "Paid", None)]
     with pytest.raises(errors.InsufficientPrivilege):
         edition.database.execute("SELECT * FROM outbox.adopt('outbox_event_adopted', 'debezium', condition => 'true')")
+
+
+# -------------------------------------------------------------------------------------------------
+# Dump and restore
+# -------------------------------------------------------------------------------------------------
+
+
+def test_a_dump_is_restored_into_another_cluster(edition: Site, make_cluster: MakeCluster) -> None:
+    """What was settled stays so, the rest is delivered, in order, with what was enqueued since the restore."""
+    edition.execute("""INSERT INTO outbox.destination_config VALUES ('d', '{"url": "pull:", "lanes": "1"}'), ('r', '{"url": "null:"}')""")
+    with edition.connect() as late:
+        late.execute("BEGIN; SELECT outbox.enqueue('a', 'k', 'Late', '{}')")
+        edition.execute("SELECT outbox.enqueue('a', 'k', 'Settled', '{}')")
+        (token, kind) = edition.execute("SELECT token, event_type FROM outbox.fetch('d')")[0]
+        assert kind == "Settled"
+        edition.execute("SELECT outbox.ack(%s)", (token,))
+        late.execute("COMMIT")
+    for number in range(20):  # transactions of their own
+        edition.execute("SELECT outbox.enqueue('a', 'k', %s, '{}')", (f"Open {number}",))
+    edition.execute("CREATE TABLE t (gone int, id int PRIMARY KEY, b text, c text)")
+    edition.execute("ALTER TABLE t DROP gone")
+    edition.execute("SELECT outbox.capture('t', columns => '{b}')")
+
+    # Clusters of tests are copies and have one identifier.
+    edition.execute("UPDATE outbox.home SET system_identifier = 1")
+    edition.execute("UPDATE outbox.cursor SET system_identifier = 1")
+    other = make_cluster()
+    other.execute(f"CREATE ROLE {edition.role} LOGIN; ")
+    other.execute(f"CREATE DATABASE other OWNER {edition.role}")
+    programs = edition.installation.bin_directory
+    dump = subprocess.run(
+        [str(programs / "pg_dump"), "-d", edition.conninfo(edition.role)], check=True, capture_output=True, text=True
+    ).stdout
+    subprocess.run(
+        [str(programs / "psql"), "-qX", "-v", "ON_ERROR_STOP=1", "-d", other.conninfo("other", "postgres")],
+        check=True, capture_output=True, text=True, input=dump,
+    )  # fmt: skip
+    with other.connect("other", edition.role) as owner:
+        owner.execute("INSERT INTO t VALUES (1, 'b', 'c')")
+        owner.execute("SELECT outbox.enqueue('a', 'k', 'Since', '{}')")
+        with pytest.raises(errors.ObjectNotInPrerequisiteState, match="restored from another cluster"):
+            owner.execute("SELECT * FROM outbox.fetch('d')")
+        beat = "SELECT free FROM outbox_internal.relay_beat(gen_random_uuid(), 'r', '1', '1 min', false, '{}', '{}', '{}', '{}', false)"
+        assert owner.execute(beat).fetchone() is not None
+        take = "SELECT lease FROM outbox_internal.relay_take((SELECT id FROM outbox.relay), 2, false)"
+        assert owner.execute(take).fetchone() == (None,)
+        assert owner.execute("SELECT outbox_internal.maintain()").fetchone() == (0,)
+        assert owner.execute(take).fetchone() != (None,)
+        kinds = owner.execute("SELECT event_type, convert_from(payload, 'UTF8') FROM outbox.fetch('d') ORDER BY position").fetchall()
+    expected = ["Late", *(f"Open {number}" for number in range(20)), "TCreated", "Since"]
+    assert [kind for kind, _ in kinds] == expected
+    assert ("TCreated", '{"id":1,"b":"b"}') in kinds

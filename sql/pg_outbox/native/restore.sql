@@ -6,3 +6,13 @@ RETURNS void
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_begin_restore';
 COMMENT ON FUNCTION outbox_internal.begin_restore() IS 'makes the workers of the database leave until this session ends';
+
+-- Rows adapt themselves when they are restored.
+CREATE FUNCTION outbox_internal.is_at_home()
+RETURNS boolean
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT true;
+END;
+COMMENT ON FUNCTION outbox_internal.is_at_home() IS 'returns whether the transactions in the log are of this cluster';

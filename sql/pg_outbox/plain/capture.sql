@@ -205,7 +205,8 @@ BEGIN
         END IF;
     END IF;
     now := outbox_internal.columns_of(c.relation);
-    IF now <> c.known_columns THEN -- outbox_internal.maintain() saves it
+    -- outbox_internal.maintain() saves it. After a restore the columns may have other numbers.
+    IF now <> c.known_columns AND c.relation::oid = ANY (c.known_members) THEN
         IF c.columns IS NOT NULL THEN
             c.columns := outbox_internal.follow_names(
                 ARRAY(SELECT n FROM unnest(c.columns) WITH ORDINALITY AS k(n, place)

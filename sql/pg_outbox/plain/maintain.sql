@@ -214,6 +214,10 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(1869968482, -2) THEN
         RETURN 5;
     END IF;
+    IF NOT outbox_internal.is_at_home() THEN
+        PERFORM outbox_internal.come_home();
+        RETURN 0;
+    END IF;
     PERFORM outbox_internal.tend_receipts();
     PERFORM outbox_internal.watch_size();
     PERFORM outbox_internal.follow_columns(c.relation) FROM outbox.captured AS c

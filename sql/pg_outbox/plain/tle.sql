@@ -2,3 +2,4 @@
 SELECT pg_extension_config_dump('outbox.setting', '');
 SELECT pg_extension_config_dump('outbox.destination_config', '');
 SELECT pg_extension_config_dump('outbox.fetcher', 'WHERE role::oid IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_extension_config_dump('outbox.home', '');
