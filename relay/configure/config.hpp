@@ -21,12 +21,12 @@ enum class SessionMode {
 };
 
 struct DatabaseConfig {
-    std::string name;  // in logs, metrics and /status; unique
+    std::string name{};  // in logs, metrics and /status; unique
 
     // For PQconnectdbParams() with expand_dbname: `dbname` = url, and then `password` unless empty.
     // Both are secret.
-    std::string url;
-    std::string password;
+    std::string url{};
+    std::string password{};
 
     // Names of destinations to serve. `*` stands for any run of characters.
     std::vector<std::string> destinations{"*"};
@@ -36,6 +36,9 @@ struct DatabaseConfig {
     // Pauses while there is nothing to send. std::nullopt: the default of the session mode.
     std::optional<Micros> poll_min{};
     std::optional<Micros> poll_max{};
+
+    // In place of the setting of the database, which may belong to somebody who is trusted less.
+    std::optional<std::string> allowed_hosts{};
 
     bool serves(std::string_view destination) const noexcept;
 };

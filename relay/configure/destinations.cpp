@@ -53,6 +53,9 @@ Result<Destination> make_destination(const DestinationRow& row, DestinationDefau
                      "Write [credentials." + printable(*named, 100) + "] in relay.toml."};
 
     defaults.user = row.owner;
+    for (const DatabaseConfig& one : config.databases)
+        if (one.name == database && one.allowed_hosts)
+            defaults.allowed_hosts = *one.allowed_hosts;
     Result<Destination> destination =
         parse_destination(row.name, options, row.mapping_options, defaults);
     if (!destination)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/allowed_hosts.hpp"
 #include "core/text.hpp"
 
 namespace outbox::relay {
@@ -36,6 +37,15 @@ std::optional<Error> check_listen(const OptionSpec& spec, std::string_view value
     if (address)
         return std::nullopt;
     return invalid_option_value(spec.name, address.error().hint);
+}
+
+std::optional<Error> check_hosts(const OptionSpec& spec, std::string_view value) {
+    const Result<AllowedHosts> hosts = AllowedHosts::parse(value);
+    if (hosts)
+        return std::nullopt;
+    Error error = invalid_option_value(spec.name, hosts.error().hint);
+    error.detail = hosts.error().message + '.';
+    return error;
 }
 
 std::optional<Error> check_patterns(const OptionSpec& spec, std::string_view value) {
@@ -126,6 +136,12 @@ constexpr std::array of_database{
              .description =
                  "Longest pause between two looks. Without a pooler, the process soon waits "
                  "for a notification instead."}},
+    Setting{{.name = "allowed_hosts",
+             .range = "hosts, addresses, networks",
+             .default_value = "`outbox.allowed_hosts`",
+             .description = "Hosts that destinations may use, in place of the setting of the "
+                            "database.",
+             .check = check_hosts}},
 };
 
 // -------------------------------------------------------------------------------------------------

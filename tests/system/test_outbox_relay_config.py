@@ -287,6 +287,47 @@ def test_credentials_for_another_url_are_not_used(
     assert receiver.requests == []
 
 
+def test_the_sql_edition_names_its_credentials(
+    program: Program, installation: Installation, new_database: NewDatabase, receiver: Receiver, http: None
+) -> None:
+    database = new_database(extension=False)
+    psql = [str(installation.bin_directory / "psql"), "-qX", "-d", database.cluster.conninfo(database.name)]
+    subprocess.run([*psql, "-f", str(installation.build / "sql/pg_outbox--sql.sql")], check=True, capture_output=True)
+    database.execute("INSERT INTO outbox.setting VALUES ('allowed_hosts', '127.0.0.1')")
+    for name, options in [
+        ("d", {"url": receiver.url(), "credentials": "search"}),
+        ("unknown", {"url": receiver.url(), "credentials": "none"}),
+        ("misspelt", {"url": receiver.url(), "bach_size": "10"}),
+    ]:
+        database.execute("INSERT INTO outbox.destination_config VALUES (%s, %s)", (name, json.dumps(options)))
+
+    toml = section(database) + f'[credentials.search]\ntoken = "{SECRET}"\n'
+    done = program.check(toml)
+    assert done.returncode == 1
+    assert ", sql edition" in lines_of(done)[1]
+    failed = [line for line in lines_of(done) if line.startswith("FAIL")]
+    assert [line.split("  ")[1:4] for line in failed] == [
+        ["orders.misspelt", "options", 'invalid option "bach_size" (Valid options are: url, topics, start, max_attempts, retry_base, '
+         "retry_max, on_dead_letter, receipts, relay, connect_timeout, request_timeout, batch_size, format, max_connections, ca_file.)"],
+        ["orders.unknown", "options", 'there are no credentials "none" (Write [credentials.none] in relay.toml.)'],
+    ]  # fmt: skip
+
+    elsewhere = program.check(toml.replace("[cred", 'allowed_hosts = "example.com"\n[cred'))
+    assert "FAIL  orders.d  address  address 127.0.0.1 of host" in elsewhere.stdout
+
+    program.start("--config", program.write(toml), "--listen", "127.0.0.1:0")
+    port = port_of(program)
+    database.execute("SELECT outbox.enqueue('item', 'a', 'Changed', '{}', version => 1)")
+    wait_until(lambda: receiver.versions("a"), lambda seen: seen == [1], what="an event")
+    assert receiver.requests[0].headers["authorization"] == f"Bearer {SECRET}"
+    states = wait_until(
+        lambda: {one["name"]: one["state"] for one in json.loads(get(port, "/status")[1])["databases"][0]["destinations"]},
+        lambda seen: "starting" not in seen.values() and "elsewhere" not in seen.values() and len(seen) == 3,
+        what="the states of all destinations",
+    )  # fmt: skip
+    assert states["misspelt"] == states["unknown"] == "misconfigured"
+
+
 # -------------------------------------------------------------------------------------------------
 # A pooler
 # -------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ session = "pooled"
 connections = 3
 poll_min = "10ms"
 poll_max = "2s"
+allowed_hosts = "*.example.com, 10.0.0.0/8"
 
 [databases.stock]
 url = "host=/run/postgresql dbname=stock"
@@ -72,6 +73,7 @@ TEST_F(Configure, ACompleteFile) {
     EXPECT_EQ(orders.connections, 3u);
     EXPECT_EQ(orders.poll_min, milliseconds(10));
     EXPECT_EQ(orders.poll_max, seconds(2));
+    EXPECT_EQ(orders.allowed_hosts, "*.example.com, 10.0.0.0/8");
     const DatabaseConfig& stock = config.databases[1];
     EXPECT_EQ(stock.session, SessionMode::automatic);
     EXPECT_EQ(stock.connections, 2u);
@@ -179,6 +181,8 @@ TEST_F(Configure, EachMistakeIsReportedWithItsLine) {
         {"[databases.e]\nurl = \"dbname=e\"\ndestinations = [1]\n", "element of \"destinations\""},
         {"[databases.e]\nurl = \"dbname=e\"\ndestinations = []\n",
          "option \"destinations\"||Write"},
+        {"[databases.e]\nurl = \"dbname=e\"\nallowed_hosts = \"10.0.0.0/99\"\n",
+         "\"allowed_hosts\"|"},
         {"[databases.e]\nurl = \"dbname=e\"\npoll_min = 9\npoll_max = 8\n", "is longer than"},
         {"[databases.\"\\n\"]\nurl = \"dbname=e\"\n", "invalid name of a database"},
         {"[credentials.c]\npasswort = \"x\"\n",

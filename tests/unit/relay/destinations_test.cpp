@@ -79,6 +79,16 @@ TEST_F(MadeDestination, CredentialsMayBeForSomeDatabasesAndUrls) {
     EXPECT_EQ(error().kind, ErrorKind::not_allowed);
 }
 
+TEST_F(MadeDestination, HostsOfTheRelayReplaceThoseOfTheDatabase) {
+    defaults.allowed_hosts = "169.254.169.254";
+    config.databases = {{.name = "stock", .allowed_hosts = "other.example.com"},
+                        {.name = "orders", .allowed_hosts = "example.com"}};
+    EXPECT_TRUE(make().value().allowed_hosts.allows("example.com"));
+    EXPECT_FALSE(make().value().allowed_hosts.allows("169.254.169.254"));
+    config.databases[1].allowed_hosts.reset();
+    EXPECT_FALSE(make().value().allowed_hosts.allows("example.com"));
+}
+
 TEST_F(MadeDestination, MayBeGivenTheIdentityOfTheMachine) {
     config.credentials["search"] = {};
     EXPECT_TRUE(make().value().password_required);
