@@ -3,15 +3,21 @@
 # gets each of them once and in order. Installs what is missing, builds, starts a private server, runs
 # the workload, kills the relay on the way, and counts in the end, from the tables.
 #
-#   scripts/demo.sh [--keep]     --keep: leave the server running and say how to connect
+#   scripts/demo.sh [--keep] [--sql-edition]
+#
+#   --keep          leave the server running and say how to connect
+#   --sql-edition   on a server that loads no library: databases owned by plain roles, SQL only, and
+#                   outbox-relay, a program beside the server
 
 source "$(dirname "$0")/common.sh"
 
 keep=false
+edition=native
 for argument; do
     case $argument in
         --keep) keep=true ;;
-        *) die "usage: $0 [--keep]" ;;
+        --sql-edition) edition=sql ;;
+        *) die "usage: $0 [--keep] [--sql-edition]" ;;
     esac
 done
 
@@ -25,26 +31,17 @@ build_project -D OUTBOX_TESTS=OFF
 directory=$(server_directory pg_outbox-demo)
 cleanup() {
     $keep && [ -e "$directory/summary" ] && return
+    stop_programs
     stop_server "$directory"
     rm -rf "$directory"
 }
 trap cleanup EXIT
 
-mkdir -p "$directory/stage"
-{
-    stage_build "$directory/stage"
-    echo "listen_addresses = ''"
-    echo "unix_socket_directories = '$directory'"
-    echo "max_worker_processes = 32" # room for experiments with --keep
-} >"$directory/settings"
-start_server "$directory" <"$directory/settings"
-export PGHOST=$directory PGUSER=postgres PGOPTIONS='-c client_min_messages=warning'
-say "server is up in $directory"
+# Set up differs between the editions, and so does the end of a relay; the rest is the same.
+source "$repository/scripts/demo/$edition.sh"
 
-sql() { psql -X -q -At -v ON_ERROR_STOP=1 -d "$@"; }
-sql postgres -c 'CREATE DATABASE shop' -c 'CREATE DATABASE catalog'
-sql catalog -f "$repository/scripts/demo/catalog.sql" >/dev/null
-sql shop -f "$repository/scripts/demo/shop.sql"
+set_up
+say "server is up in $directory"
 
 # Overwrites one line on a terminal; elsewhere prints a new line each time.
 show_progress() {
@@ -64,7 +61,7 @@ killed=false
 while kill -0 $workload 2>/dev/null; do
     note=''
     if ! $killed && [ $SECONDS -ge $((seconds / 2)) ]; then
-        sql shop -c "SELECT pg_terminate_backend(pid) FROM outbox.status" >/dev/null
+        kill_relay
         killed=true
         note='relay killed'
     fi
@@ -99,8 +96,7 @@ rolled_back=$(sql shop -c "SELECT last_value - $enqueued FROM outbox.event_posit
 
 say "events rolled back: $rolled_back; events invented: $invented"
 say "read model of $(sql catalog -c 'SELECT count(*) FROM video') videos: $same to the shop's table"
-sql catalog -F ' ' -c "SELECT 'from commit to applied: half within', latency_p50, '99 of 100 within', latency_p99
-                         FROM inbox.status" >&2
+show_latency
 echo "demo: enqueued $enqueued, applied $applied, lost $lost, twice $twice, out of order $disorder" |
     tee "$directory/summary"
 if $keep; then
@@ -109,5 +105,6 @@ if $keep; then
     say "and stop it with"
     stop="$(pg_bin)/pg_ctl -D $directory/data stop"
     if [ "$(id -u)" -eq 0 ]; then say "    su postgres -c '$stop'"; else say "    $stop"; fi
+    [ $edition = native ] || say "outbox-relay keeps running, too; stop it with kill $relay"
 fi
 [ "$lost $twice $disorder $invented $same" = '0 0 0 0 equal' ]

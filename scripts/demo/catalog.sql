@@ -1,7 +1,5 @@
 -- The consumer: a read model of the videos, and a list of everything that was ever applied, without a
 -- unique key, so that an event applied twice would show.
-CREATE EXTENSION pg_inbox;
-
 CREATE TABLE video (
     video_id         text   PRIMARY KEY,
     title            text   NOT NULL,

@@ -1,7 +1,5 @@
 -- The producer: videos, and an event for each change, in one transaction. The ledger notes which
 -- events were committed, independently of the log of pg_outbox.
-CREATE EXTENSION pg_outbox;
-
 CREATE TABLE video (
     video_id         text   PRIMARY KEY,
     title            text   NOT NULL,
@@ -36,5 +34,3 @@ BEGIN
         SELECT outbox.enqueue('video', id, event_type, to_jsonb(changed), version => changed.version),
                id, changed.version;
 END $$;
-
-CREATE SERVER catalog FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'postgresql:///catalog');
