@@ -4,6 +4,8 @@ another one: nothing is lost, nothing is out of order, and repeats stay within t
 
 from __future__ import annotations
 
+import json
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,7 +13,8 @@ from contextlib import contextmanager, suppress
 import psycopg
 import pytest
 
-from cluster import MakeCluster
+from cluster import Cluster, MakeCluster
+from database import Database
 from outbox_relay import OutboxRelay, Wire
 from waiting import wait_until
 
@@ -30,9 +33,12 @@ HOLDER = """
 
 
 class RelayDrill(Drill):
+    def add_destination(self, name: str, url: str, **options: str) -> None:
+        self.database.add_destination(name, url, relay="external", **options)
+
     def start_relays(self, options_of_suffering: dict[str, str]) -> None:
-        self.database.add_destination("suffering", self.suffering.url(), relay="external", **options_of_suffering)
-        self.database.add_destination("calm", self.calm.url(), relay="external")
+        self.add_destination("suffering", self.suffering.url(), **options_of_suffering)
+        self.add_destination("calm", self.calm.url())
         self.wires = {name: Wire(self.cluster) for name in ("one", "two")}
         self.relays = {
             name: OutboxRelay(self.cluster, self.database.name, name=name, wire=wire, options=OPTIONS).start()
@@ -123,9 +129,31 @@ class RelayDrill(Drill):
         return self.database.value("SELECT lease FROM outbox.cursor WHERE destination = %s", (destination,))
 
 
-@pytest.fixture
+class SqlEditionDrill(RelayDrill):
+    """The server loads no library, and the database belongs to a role without rights on the server."""
+
+    def make_database(self, cluster: Cluster) -> Database:
+        cluster.execute("CREATE ROLE owner LOGIN")
+        cluster.execute("CREATE DATABASE db OWNER owner")
+        script = str(cluster.installation.build / "sql/pg_outbox--sql.sql")
+        subprocess.run(["psql", "-X", "-q", "-d", cluster.conninfo("db", "owner"), "-f", script], check=True, stdout=subprocess.DEVNULL)
+        database = Database(cluster, "db")
+        for name, value in {**SETTINGS, "outbox.allowed_hosts": "127.0.0.1, localhost"}.items():
+            database.execute("INSERT INTO outbox.setting VALUES (%s, %s)", (name.removeprefix("outbox."), value))
+        return database
+
+    def add_destination(self, name: str, url: str, **options: str) -> None:
+        text = json.dumps({"url": url, **options})
+        self.database.execute("INSERT INTO outbox.destination_config VALUES (%s, %s)", (name, text))
+
+
+@pytest.fixture(params=["native", "sql"])
 def drill(make_cluster: MakeCluster, http: None, request: pytest.FixtureRequest) -> Iterator[RelayDrill]:
-    made = RelayDrill(make_cluster(SETTINGS), request.node.name)
+    made: RelayDrill
+    if request.param == "native":
+        made = RelayDrill(make_cluster(SETTINGS), request.node.name)
+    else:
+        made = SqlEditionDrill(make_cluster({**SETTINGS, "shared_preload_libraries": ""}), request.node.name)
     yield made
     made.close()
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster import Cluster, make_directory
-from database import create_database
+from database import Database, create_database
 from ledger import SETUP, Entry
 
 AGGREGATES = 24
@@ -37,8 +37,11 @@ class Writing:
         self.seed = new_seed() if seed is None else seed
         self.random = random.Random(self.seed)
         print(f"OUTBOX_TEST_SEED={self.seed}")
-        self.database = create_database(cluster)
+        self.database = self.make_database(cluster)
         self.database.execute(SETUP.format(aggregates=AGGREGATES))
+
+    def make_database(self, cluster: Cluster) -> Database:
+        return create_database(cluster)
 
     def close(self) -> None:
         for process in self.writers:
