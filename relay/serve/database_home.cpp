@@ -148,9 +148,10 @@ void DatabaseHome::take_process_id(Answer answer) {
 }
 
 void DatabaseHome::set_intervals() {
+    const bool notified = direct_ && settings_.notifies;
     intervals_.poll_min = config_.poll_min.value_or(direct_ ? direct_poll_min : pooled_poll_min);
     intervals_.poll_max = std::max(
-        config_.poll_max.value_or(direct_ ? direct_poll_max : pooled_poll_max), intervals_.poll_min);
+        config_.poll_max.value_or(notified ? direct_poll_max : pooled_poll_max), intervals_.poll_min);
 }
 
 void DatabaseHome::take_listening(Answer answer) {
@@ -176,6 +177,7 @@ void DatabaseHome::take_settings(Answer answer) {
         return;
     settings_ = read;
     intervals_.save = settings_.save_interval;
+    set_intervals();
     for (const auto& home : homes_)
         home->start_over_if_held();
 }
@@ -385,7 +387,8 @@ bool DatabaseHome::goes_on_looking(DestinationHome& home) {
 }
 
 Micros DatabaseHome::rest_due() const noexcept {
-    if (!direct_ || !ready_ || resting_ || ends_ || beat_under_way_ || process_.config.once)
+    if (!direct_ || !settings_.notifies || !ready_ || resting_ || ends_ || beat_under_way_ ||
+        process_.config.once)
         return never;
     // The beat must probe all of them once it has the wake lock: a look that is under way may have
     // missed what was committed just before.

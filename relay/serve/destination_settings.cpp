@@ -23,6 +23,8 @@ DatabaseSettings read_settings(const std::vector<calls::Setting>& settings) {
             read.database = value;
         else if (name == "system_identifier")
             read.system_identifier = value;
+        else if (name == "notifies")
+            read.notifies = value == "on";
         else if (name == "allowed_hosts")
             read.defaults.allowed_hosts = value;
         else if (name == "connect_timeout")

@@ -329,8 +329,9 @@ BEGIN
         END IF;
     END IF;
 
-    -- A relay that sleeps holds the lock: see relay.sql.
-    IF NOT pg_try_advisory_xact_lock_shared(1869968482, 0) THEN
+    -- A relay that sleeps holds the lock: see relay.sql. A transaction that has notified cannot be
+    -- prepared; where that may happen, relays do not rely on notifications.
+    IF NOT pg_try_advisory_xact_lock_shared(1869968482, 0) AND current_setting('max_prepared_transactions') = '0' THEN
         PERFORM pg_notify('outbox_wake', '');
     END IF;
     own_xid := pg_current_xact_id();
@@ -409,7 +410,9 @@ BEGIN
                                          ordering_key, headers, schema_version, event_id, source_event_id, occurred_at, caller);
     END IF;
     segment := CASE WHEN pg_current_xact_id() IS NOT NULL
-                         AND (pg_try_advisory_xact_lock_shared(1869968482, 0) OR pg_notify('outbox_wake', '') IS NOT NULL)
+                         AND (pg_try_advisory_xact_lock_shared(1869968482, 0)
+                              OR current_setting('max_prepared_transactions') <> '0'
+                              OR pg_notify('outbox_wake', '') IS NOT NULL)
                     THEN pg_sequence_last_value('outbox_internal.current_segment') END;
     IF segment = 1 THEN
         INSERT INTO outbox.event_1

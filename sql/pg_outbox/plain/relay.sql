@@ -21,7 +21,7 @@ BEGIN ATOMIC
     UNION ALL
     SELECT 'system_identifier', s.system_identifier::text FROM pg_control_system() AS s
     UNION ALL
-    SELECT 'notifies', 'on';
+    SELECT 'notifies', CASE current_setting('max_prepared_transactions') WHEN '0' THEN 'on' ELSE 'off' END; -- see enqueue.sql
 END;
 COMMENT ON FUNCTION outbox_internal.relay_settings() IS 'settings for relays outside the server';
 
