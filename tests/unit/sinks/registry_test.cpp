@@ -679,7 +679,7 @@ const Refused refusals[] = {
      option,
      "invalid option \"fromat\"",
      "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
-     "receipts, connect_timeout, request_timeout, batch_size, format, "
+     "receipts, relay, connect_timeout, request_timeout, batch_size, format, "
      "max_connections, ca_file."},
     {"UnknownPostgresqlOption",
      {pg_url, {"x", "1"}},
@@ -695,7 +695,7 @@ const Refused refusals[] = {
      option,
      "invalid option \"x\"",
      "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
-     "receipts."},
+     "receipts, relay."},
     {"NameInCapitals",
      {http_url, {"Format", "binary"}},
      {},
