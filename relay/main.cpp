@@ -10,6 +10,7 @@
 #include "relay/configure/command_line.hpp"
 #include "relay/configure/load.hpp"
 #include "relay/configure/settings.hpp"
+#include "relay/database/environment.hpp"
 #include "relay/observe/http_server.hpp"
 #include "relay/serve/serve.hpp"
 #include "sinks/sink_loader.hpp"
@@ -60,6 +61,7 @@ static int deliver(const RelayConfig& config) {
     Log log(config.log_format, config.log_level);
     Figures figures;
     block_signals();
+    connection_environment();  // before there are threads
     log.info({}, "outbox-relay " OUTBOX_VERSION " has started as \"" + config.name + '"');
     const Result<std::unique_ptr<HttpServer>> http = start_http(config, figures, log);
     if (!http) {

@@ -9,7 +9,7 @@
 
 namespace outbox::relay {
 
-ConnectionParameters take_connection_environment() {
+static ConnectionParameters take_connection_environment() {
     ConnectionParameters parameters;
     const std::unique_ptr<PQconninfoOption, void (*)(PQconninfoOption*)> options(PQconndefaults(),
                                                                                 PQconninfoFree);
@@ -26,6 +26,11 @@ ConnectionParameters take_connection_environment() {
             names.emplace_back(text.substr(0, text.find('=')));
     for (const std::string& name : names)
         unsetenv(name.c_str());
+    return parameters;
+}
+
+const ConnectionParameters& connection_environment() {
+    static const ConnectionParameters parameters = take_connection_environment();
     return parameters;
 }
 

@@ -11,7 +11,7 @@ namespace outbox::relay {
 
 using ConnectionParameters = std::vector<std::pair<std::string, std::string>>;
 
-// Takes the settings out of the environment. Call it once, before there are threads.
-ConnectionParameters take_connection_environment();
+// The first call takes the settings out of the environment. It must come before there are threads.
+const ConnectionParameters& connection_environment();
 
 }  // namespace outbox::relay

@@ -57,7 +57,7 @@ DatabaseHome::DatabaseHome(Process process, const DatabaseConfig& config,
       sessions_(process.poller, process.clock, counts_, parameters_, config.connections,
                 random_seed()),
       lease_(process.config.lease),
-      started_at_(process.clock.now()) {
+      unready_since_(process.clock.now()) {
     control_.open();
 }
 
@@ -97,6 +97,8 @@ void DatabaseHome::connection_lost(Connection& connection) {
     auto queue = std::exchange(control_queue_, {});
     for (Statement& statement : queue)
         statement.done({.error = connection.failure()});
+    if (ready_)
+        unready_since_ = process_.clock.now();
     ready_ = loading_ = greeted_ = false;
     resting_ = holds_wake_lock_ = false;
     beat_under_way_ = false;
@@ -574,7 +576,7 @@ bool DatabaseHome::is_drained() const noexcept {
 
 bool DatabaseHome::has_failed() const noexcept {
     return !ready_ && !trouble_.empty() &&
-           process_.clock.now() > started_at_ + Connection::connect_time_limit;
+           process_.clock.now() > unready_since_ + Connection::connect_time_limit;
 }
 
 DatabaseFigures DatabaseHome::figures() {

@@ -146,7 +146,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     bool leaving_ = false;
     bool ended_ = false;
     Micros leave_by_ = never;
-    const Micros started_at_;
+    Micros unready_since_;
 
     std::uint64_t renewals_ = 0, takeovers_ = 0, losses_ = 0;
     Micros renewed_at_ = 0;

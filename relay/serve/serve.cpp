@@ -59,10 +59,9 @@ class Server {
   public:
     Server(const RelayConfig& config, Log& log, Figures& figures)
         : config_(config), log_(log), figures_(figures), stop_(poller_) {
-        const ConnectionParameters environment = take_connection_environment();
         for (const DatabaseConfig& database : config.databases)
             databases_.push_back(std::make_unique<DatabaseHome>(
-                Process{config_, log_, poller_, clock_}, database, environment));
+                Process{config_, log_, poller_, clock_}, database, connection_environment()));
     }
 
     int run() {
