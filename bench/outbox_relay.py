@@ -45,13 +45,19 @@ class NativeEdition(Bench):
 
 
 def sql_edition(bench: Bench, database: str = "plain") -> SqlEdition:
-    bench.sql.execute(f"CREATE DATABASE {database}")
-    return SqlEdition(bench.cluster, bench.programs, bench.quick, database)
+    return beside(bench, SqlEdition, database)
 
 
 def native_edition(bench: Bench, database: str = "native") -> NativeEdition:
+    return beside(bench, NativeEdition, database)
+
+
+def beside(bench: Bench, edition: type, database: str) -> Bench:
+    """Makes another database of the same server. Its slices are counted with the others."""
     bench.sql.execute(f"CREATE DATABASE {database}")
-    return NativeEdition(bench.cluster, bench.programs, bench.quick, database)
+    made = edition(bench.cluster, bench.programs, bench.quick, database)
+    made.undisturbed = bench.undisturbed
+    return made
 
 
 @dataclass

@@ -15,7 +15,13 @@ SESSIONS = 4
 
 
 def run(bench: Bench, seconds: int, *variant: str, **options: str) -> dict:
-    with subprocess.Popen([bench.programs / "latency", bench.cluster.conninfo(), str(RATE), str(seconds),
+    result = sample(bench, seconds, *variant, **options)
+    bench.clear_log()
+    return result
+
+
+def sample(bench: Bench, seconds: int, *variant: str, **options: str) -> dict:
+    with subprocess.Popen([bench.programs / "latency", bench.cluster.conninfo(bench.database), str(RATE), str(seconds),
                            str(SESSIONS), *variant],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         port = int(program.stdout.readline())
@@ -25,7 +31,6 @@ def run(bench: Bench, seconds: int, *variant: str, **options: str) -> dict:
     result = json.loads(output)
     if program.returncode != 0 or result["missing"]:
         raise RuntimeError(f"the latency program failed: {result}")
-    bench.clear_log()
     return result
 
 

@@ -55,7 +55,7 @@ def drain_table(engine: IntoNull, events: int) -> Sample:
 
 
 def measure(bench: Bench) -> Figure:
-    rounds, events = (3, 200_000) if bench.quick else (5, 1_000_000)
+    rounds, events = (3, 500_000) if bench.quick else (5, 1_000_000)
     bench.touch_memory()
     create_outbox_table(bench)
     native, plain = native_edition(bench), sql_edition(bench)

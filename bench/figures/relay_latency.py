@@ -10,7 +10,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from statistics import median
 
-from figures.latency import RATE, SESSIONS, run
+from figures.latency import RATE, SESSIONS, sample
 from outbox_relay import OutboxRelay, native_edition, sql_edition
 from report import Figure, Goal
 from workload import Bench, payload, wait_until
@@ -58,7 +58,9 @@ def wait_until_served(bench: Bench) -> None:
 
 def at_rate(bench: Bench, seconds: int) -> dict:
     with OutboxRelay(bench):
-        return run(bench, seconds)
+        result = sample(bench, seconds)
+    bench.clear_log()
+    return result
 
 
 def first_events(bench: Bench, pauses: list[float], options: str = "") -> list[float]:
