@@ -22,7 +22,7 @@ class Contest(WrkContest):
 
 def measure(bench: Bench) -> Figure:
     bench.need_sink("http")
-    rounds, seconds, events = (3, 2, 50_000) if bench.quick else (7, 4, 250_000)
+    rounds, seconds, events = (3, 2, 150_000) if bench.quick else (7, 4, 250_000)
     bench.touch_memory()
     native, plain = native_edition(bench), sql_edition(bench)
     with nginx(bench) as port:
