@@ -28,7 +28,7 @@ class Of:
 
 
 def measure(bench: Bench) -> Figure:
-    rounds, seconds = (3, 2) if bench.quick else (5, 4)
+    rounds, seconds = (3, 3) if bench.quick else (5, 4)
     plain = sql_edition(bench)
     table = PEERS[:PEERS.index("CREATE TABLE plain_log")]
     for database in (bench, plain):
