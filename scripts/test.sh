@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [security] [drills] [kafka-matrix]
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [outside] [security] [drills] [kafka-matrix]
 #                                          default: all but unit, whose tests `sanitized` runs too, threads and kafka-matrix
 #   scripts/test.sh --long [minutes]       the drill of random kills for this time; default: 60
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for this time, two at a time; default: 60
@@ -11,6 +11,7 @@
 # selects, or, if it begins with a capital letter, a regular expression for names of CTest. The first failure ends the
 # runs and is shown.
 #
+# outside: system tests of delivery once more, with outbox-relay in place of the workers of the server.
 # After every suite its ten slowest tests are printed.
 # A drill or fuzzer prints its seed; with OUTBOX_TEST_SEED=<seed> it is repeated.
 # With REQUIRE_ALL_TESTS=1 a test that cannot run here is a failure, not a skip.
@@ -18,7 +19,7 @@
 source "$(dirname "$0")/common.sh"
 
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(sanitized regress system security drills)
+[ ${#suites[@]} -gt 0 ] || suites=(sanitized regress system outside security drills)
 if [ "${suites[0]}" = --long ] || [ "${suites[0]}" = --fuzz ]; then
     minutes=${2:-60}
     [[ $minutes =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$minutes\""
@@ -202,16 +203,26 @@ install_debezium() {
 }
 
 # Tests mostly wait, so more of them run in parallel than there are processors. The tests of a file share servers.
-run_pytest() { # run_pytest SUITE
+run_pytest() { # run_pytest SUITE [ARGUMENT...]: of pytest; default: the folder of the suite
+    local suite=$1
+    shift
     servers_installed
-    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q "$repository/tests/$1" -p no:cacheprovider \
-        -n 4 --dist loadfile --junitxml="$results/$1.xml" >&2 || true
-    count_junit "$results/$1.xml" "$1"
+    [ $# -gt 0 ] || set -- "$repository/tests/$suite" --dist loadfile
+    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q -p no:cacheprovider -n 4 \
+        --junitxml="$results/$suite.xml" "$@" >&2 || true
+    count_junit "$results/$suite.xml" "$suite"
 }
 
 run_system() {
     build_tests
     run_pytest system
+}
+
+run_outside() {
+    build_tests
+    local tests=$repository/tests/system
+    OUTBOX_TEST_RELAY=outside run_pytest outside "$tests"/test_{delivery,operators}.py "$tests/sinks/test_conformance.py" \
+        -k 'not (conformance and (sns or sqs or pubsub or kafka))'
 }
 
 # The kafka sink with the Kafka of the system suite and the last of 3.x, each with the librdkafka of the distribution and
@@ -326,7 +337,7 @@ run_stress() {
 for suite in "${suites[@]}"; do
     declare -F "run_$suite" >/dev/null || die "suite \"$suite\" does not exist"
 done
-[[ ! " ${suites[*]} " =~ \ (threads|system|security|drills|kafka-matrix)\  ]] || begin_to_install
+[[ ! " ${suites[*]} " =~ \ (threads|system|outside|security|drills|kafka-matrix)\  ]] || begin_to_install
 for suite in "${suites[@]}"; do "run_$suite"; done
 [ ! -s "$results/failures" ] || sed 's/^/failed: /' "$results/failures" >&2
 echo "$passed passed, $failed failed"

@@ -82,6 +82,7 @@ def test_a_refused_event_is_tried_again_and_holds_back_its_key_only(
     wait_for_versions(receiver, "a", [1, 1, 1, 2, 3, 4])
 
 
+@pytest.mark.worker
 def test_what_is_in_trouble_can_be_seen(db: Database, receiver: Receiver) -> None:
     receiver.on(version_of("a", 1), answer(422, body=b"no such tenant"))
     db.add_destination("d", receiver.url(), retry_base="1h", retry_max="1h")
@@ -195,7 +196,7 @@ def test_a_destination_that_is_down_charges_no_event(db: Database, receiver: Rec
     db.enqueue("b", 3)
     receiver.wait_for_requests(10)
     assert rows(db) == []
-    assert db.status()["state"] == "backing off"
+    db.wait_for_state("backing off")
     receiver.forget_rules()
     db.wait_settled()
     assert rows(db) == []
@@ -236,6 +237,7 @@ def test_refusing_everything_is_the_destinations_failure_too(
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.worker
 def test_trouble_survives_the_relay_and_the_server(
     make_cluster: MakeCluster, receiver: Receiver, http: None
 ) -> None:

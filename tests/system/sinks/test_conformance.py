@@ -639,6 +639,7 @@ def test_a_relay_that_ends_in_the_middle(sink: Sink, db: Database) -> None:
     assert_arrived(sink, ids, times=2)
 
 
+@pytest.mark.worker
 def test_a_server_that_is_killed_in_the_middle(
     installation: Installation, make_cluster: MakeCluster, make_sink: MakeSink
 ) -> None:
