@@ -177,7 +177,7 @@ void Connection::count_bytes() noexcept {
 
 void Connection::receive() {
     count_bytes();
-    if (received_ > max_answer) {
+    if (received_ > (statement_ ? statement_->max_answer : Statement::usual_answer)) {
         fail("the answer of the database is too long");
         return;
     }

@@ -44,8 +44,6 @@ class Connection final : private Watcher {
     };
 
     static constexpr Micros connect_time_limit = seconds(10);
-    // An answer with more bytes than this is not read to its end.
-    static constexpr std::uint64_t max_answer = 64 * 1024 * 1024;
 
     Connection(Owner& owner, Poller& poller, const Clock& clock, ConnectionCounts& counts,
                const ConnectionParameters& parameters, std::uint64_t seed);

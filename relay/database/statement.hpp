@@ -1,6 +1,7 @@
 // A statement that is to be run, and its answer.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -21,10 +22,16 @@ struct Answer {
 };
 
 struct Statement {
+    static constexpr std::uint64_t usual_answer = 64 * 1024 * 1024;
+    // Room for one event of any size.
+    static constexpr std::uint64_t long_answer = 1200ULL * 1024 * 1024;
+
     const char* text = "";
     Parameters parameters{};
     // A connection that takes longer is given up.
     Micros time_limit = seconds(30);
+    // An answer with more bytes than this is not read to its end, and the connection is given up.
+    std::uint64_t max_answer = usual_answer;
     // Called once, unless everything ends before. Must not be called after the owner is gone: an
     // owner outlives its statements.
     std::function<void(Answer)> done{};

@@ -303,7 +303,9 @@ Statement entries(std::int32_t number, const std::vector<std::string>& patterns,
 }
 
 Statement rows(std::int32_t segment, std::span<const Place> places) {
-    Statement statement{.text = "SELECT * FROM outbox_internal.relay_rows($1, $2)"};
+    Statement statement{.text = "SELECT * FROM outbox_internal.relay_rows($1, $2)",
+                        .max_answer = places.size() == 1 ? Statement::long_answer
+                                                         : Statement::usual_answer};
     statement.parameters.integer(segment).array(type::tid_array, places_of(places));
     return statement;
 }
@@ -447,7 +449,8 @@ Recorded recorded_of(const Rows& rows) {
 
 Statement retries(const Held& held, const Uuid& token, std::int32_t hurry) {
     Statement statement{
-        .text = "SELECT * FROM outbox_internal.relay_retries($1, $2, $3, $4, $5, $6)"};
+        .text = "SELECT * FROM outbox_internal.relay_retries($1, $2, $3, $4, $5, $6)",
+        .max_answer = Statement::long_answer};
     statement.parameters.integer(held.number)
         .bigint(held.lease)
         .uuid(token)

@@ -342,7 +342,8 @@ COMMENT ON FUNCTION outbox_internal.flush_commits() IS 'makes sure that what is 
 -- columns:
 --
 --   window_end     end of the window
---   found          number of its events, of all destinations, at most max_events + 1
+--   found          number of its events, of all destinations; max_events + 1 if there are more, or if
+--                  those that the destination selects have more than four megabytes
 --   last_position  highest position of these
 --
 -- If `found` is at most max_events, the events that the destination selects follow, in order of
@@ -384,8 +385,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
     since    CONSTANT pg_snapshot := from_snapshot;
-    before   CONSTANT pg_snapshot := coalesce(settled, '1:1:');
-    at_most  CONSTANT integer := max_events + 1;
+    before    CONSTANT pg_snapshot := coalesce(settled, '1:1:');
+    at_most   CONSTANT integer := max_events + 1;
+    max_bytes CONSTANT integer := 4194304;
     returned bigint;
 BEGIN
     RETURN QUERY
@@ -396,7 +398,9 @@ BEGIN
           FROM outbox_internal.window_events(since, pg_current_snapshot(), settled => before, settled_position => $5) AS e
          LIMIT at_most
     ), size AS MATERIALIZED (
-        SELECT count(*) AS found, max(e.position) AS last_position FROM event AS e
+        SELECT CASE WHEN sum(octet_length(e.payload)) FILTER (WHERE e.selected) > max_bytes THEN at_most ELSE count(*) END AS found,
+               max(e.position) AS last_position
+          FROM event AS e
     )
     SELECT pg_current_snapshot()::text, s.found, s.last_position,
            NULL::bigint, NULL::xid8, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,

@@ -138,6 +138,18 @@ def test_a_large_window_arrives_in_order(
         assert receiver.versions(key) == list(range(1, 3001))
 
 
+def test_events_of_any_size_arrive(database: Database, start_relay: StartRelay) -> None:
+    """More bytes than the program reads at once, in few events and in one."""
+    database.execute("SET outbox.max_payload_size = '128MB'")
+    large = "SELECT outbox.enqueue('item', n::text, 'changed', convert_to(repeat('x', %s), 'UTF8'), 'text/plain') FROM generate_series(1, %s) AS n"
+    database.execute(large, (1_000_000, 100))
+    database.execute(large, (70_000_000, 1))
+    database.execute(large, (1_000_000, 10))
+    database.add_destination("d", "null:", relay="external")
+    start_relay(database)
+    database.wait_published(111)
+
+
 def test_all_fields_arrive(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
     """They are the same as those that a relay inside the server sends."""
     headers = '{"text": "ä\\"\\\\", "number": 1.50, "yes": true, "nothing": null}'
