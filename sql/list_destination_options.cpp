@@ -1,6 +1,6 @@
 // Prints outbox.destination_options() of the SQL edition: the declarations of the sinks as rows.
-// extension/destinations/destination_options.cpp does the same for the extension, with memory of the
-// server.
+// extension/destinations/destination_options.cpp does the same for the extension, with memory of
+// the server.
 #include <cstdio>
 #include <string>
 
@@ -99,7 +99,8 @@ static void print_option(const SinkDeclaration& sink, const OptionSpec& spec) {
 int main() {
     std::puts(
         "-- Every option that a destination can have, from the declarations of the sinks\n"
-        "-- (lib/sinks/<name>/options.cpp). What is set in a user mapping in the extension is among\n"
+        "-- (lib/sinks/<name>/options.cpp). What is set in a user mapping in the extension is "
+        "among\n"
         "-- the credentials of outbox-relay here.\n"
         "CREATE FUNCTION outbox.destination_options(\n"
         "    OUT sink          text,\n"

@@ -116,10 +116,12 @@ inline constexpr OptionSpec relay_option{
     .type = OptionType::choice,
     .choices = {"internal", "external"},
     .default_value = "internal",
-    .description = "whether a worker of the server delivers its events, or the program outbox-relay"};
+    .description =
+        "whether a worker of the server delivers its events, or the program outbox-relay"};
 inline constexpr std::array common_options{
-    url_option,       topics_option,         start_option,    max_attempts_option, retry_base_option,
-    retry_max_option, on_dead_letter_option, receipts_option, relay_option};
+    url_option,        topics_option,    start_option,          max_attempts_option,
+    retry_base_option, retry_max_option, on_dead_letter_option, receipts_option,
+    relay_option};
 
 // Options of destinations that the server connects to.
 inline constexpr OptionSpec connect_timeout_option{.name = "connect_timeout",

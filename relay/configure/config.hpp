@@ -1,5 +1,5 @@
-// The configuration of outbox-relay: plain data, complete and checked. relay/configure makes it from
-// relay.toml, the command line and the environment.
+// The configuration of outbox-relay: plain data, complete and checked. relay/configure makes it
+// from relay.toml, the command line and the environment.
 #pragma once
 
 #include <cstddef>

@@ -19,8 +19,8 @@ namespace {
 
 using ConnectionOptions = std::unique_ptr<PQconninfoOption, decltype(&PQconninfoFree)>;
 
-// Null if the connection string is not valid. The message of libpq quotes parts of the string, which
-// may be a password, so it is not shown.
+// Null if the connection string is not valid. The message of libpq quotes parts of the string,
+// which may be a password, so it is not shown.
 ConnectionOptions parse_url(const std::string& url) {
     char* message = nullptr;
     ConnectionOptions options(PQconninfoParse(url.c_str(), &message), &PQconninfoFree);

@@ -17,7 +17,8 @@ namespace {
 constexpr std::size_t largest_file = 1024 * 1024;
 constexpr std::ptrdiff_t most_dots = 1000;
 
-// toml++ limits the depth of values, but not that of keys (a.a.a.a), each of which is a call deeper.
+// toml++ limits the depth of values, but not that of keys (a.a.a.a), each of which is a call
+// deeper.
 std::optional<std::size_t> line_with_deep_keys(std::string_view text) {
     for (std::size_t number = 1; !text.empty(); number++) {
         const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;

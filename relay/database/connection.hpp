@@ -1,8 +1,8 @@
 // A connection to a database. Runs one statement at a time, without blocking, and reconnects after
 // a failure.
 //
-// Each statement has a deadline. A connection that misses it is closed, and its statement fails: the
-// network may be cut, and the server hang.
+// Each statement has a deadline. A connection that misses it is closed, and its statement fails:
+// the network may be cut, and the server hang.
 #pragma once
 
 #include <libpq-fe.h>

@@ -29,8 +29,8 @@ class Connector {
     // Readable once the attempt has ended.
     int descriptor() const noexcept;
     bool has_ended() const noexcept;
-    // Gives the connection to the caller, once the attempt has ended; it may have failed. nullptr if
-    // memory ran out.
+    // Gives the connection to the caller, once the attempt has ended; it may have failed. nullptr
+    // if memory ran out.
     PGconn* take() noexcept;
 
     // Attempts that were given up and still run. A process that ends meanwhile must not run exit

@@ -12,7 +12,7 @@ namespace outbox::relay {
 static ConnectionParameters take_connection_environment() {
     ConnectionParameters parameters;
     const std::unique_ptr<PQconninfoOption, void (*)(PQconninfoOption*)> options(PQconndefaults(),
-                                                                                PQconninfoFree);
+                                                                                 PQconninfoFree);
     for (const PQconninfoOption* option = options.get();
          option != nullptr && option->keyword != nullptr; option++) {
         // The values of a service are among the others.

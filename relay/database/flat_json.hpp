@@ -1,5 +1,5 @@
-// Reads the headers of an event: a JSON object of scalars, as the server prints a jsonb. Values keep
-// their text, so a number loses no digit.
+// Reads the headers of an event: a JSON object of scalars, as the server prints a jsonb. Values
+// keep their text, so a number loses no digit.
 #pragma once
 
 #include <cstddef>

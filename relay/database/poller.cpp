@@ -74,8 +74,8 @@ void Poller::wait(Micros at_most) {
     if (at_most > 0 || timer_is_set_)
         set_timer(at_most);  // 0 disarms it
     std::array<epoll_event, 64> events;
-    const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()),
-                                 at_most > 0 ? -1 : 0);
+    const int count =
+        epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), at_most > 0 ? -1 : 0);
     for (int i = 0; i < count; i++) {
         const auto index = static_cast<std::size_t>(events[static_cast<std::size_t>(i)].data.fd);
         // A watcher that was called before may have removed it.

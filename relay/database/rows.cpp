@@ -129,9 +129,9 @@ std::vector<std::int64_t> Rows::bigints(int row, int column) const {
 
 std::vector<std::string> Rows::texts(int row, int column) const {
     std::vector<std::string> values;
-    for_each_element(
-        bytes(row, column), type::text, 0,
-        [&](const ArrayElement& element) { values.emplace_back(element.data, element.size); });
+    for_each_element(bytes(row, column), type::text, 0, [&](const ArrayElement& element) {
+        values.emplace_back(element.data, element.size);
+    });
     return values;
 }
 

@@ -68,8 +68,8 @@ Integer big_endian_at(const char* bytes) noexcept {
     return value;
 }
 
-// The elements of an array in binary format (array_send in the server). Not an array, or not of this
-// type: std::nullopt. An element that is null has no data.
+// The elements of an array in binary format (array_send in the server). Not an array, or not of
+// this type: std::nullopt. An element that is null has no data.
 struct ArrayElement {
     const char* data = nullptr;
     std::size_t size = 0;

@@ -15,8 +15,9 @@ struct Answer {
     Rows rows{};
     bool ok = false;
     // If it is not ok.
-    std::string error{};     // one line
-    std::string sqlstate{};  // empty if the connection was lost: the statement may have taken effect
+    std::string error{};  // one line
+    std::string
+        sqlstate{};  // empty if the connection was lost: the statement may have taken effect
 
     bool connection_lost() const noexcept { return !ok && sqlstate.empty(); }
 };

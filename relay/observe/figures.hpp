@@ -15,8 +15,8 @@ namespace outbox::relay {
 
 struct DestinationFigures {
     std::string name{};
-    // "idle", "delivering", "throttled" and so on, as in outbox.status. "elsewhere" if another relay
-    // serves the destination.
+    // "idle", "delivering", "throttled" and so on, as in outbox.status. "elsewhere" if another
+    // relay serves the destination.
     std::string state{};
     std::string reason{};       // of the state, or empty; one line, no secrets
     bool held = false;          // this process has its lease
@@ -73,8 +73,8 @@ struct ProcessFigures {
 
 class Figures {
   public:
-    // For the loop. Call beat() in every turn and at least once a second, even when nothing happens:
-    // /healthz fails when it has stopped. `now` is SystemClock::now().
+    // For the loop. Call beat() in every turn and at least once a second, even when nothing
+    // happens: /healthz fails when it has stopped. `now` is SystemClock::now().
     void beat(Micros now) noexcept { beat_.store(now, std::memory_order_relaxed); }
     // At a change, and otherwise once a second.
     void publish(ProcessFigures figures);

@@ -1,8 +1,8 @@
 // Connections of HTTP clients: reads a request, writes the response, closes.
 //
-// One thread serves all of them and never waits for one. A client has 5 seconds for everything. When
-// there are too many, the oldest is dropped: so clients that send nothing cannot keep out a probe,
-// which takes milliseconds.
+// One thread serves all of them and never waits for one. A client has 5 seconds for everything.
+// When there are too many, the oldest is dropped: so clients that send nothing cannot keep out a
+// probe, which takes milliseconds.
 #pragma once
 
 #include <poll.h>

@@ -76,7 +76,7 @@ struct DestinationFamily {
 };
 
 template <class Number>
-auto figure(Number DestinationFigures::* member) {
+auto figure(Number DestinationFigures::*member) {
     return [member](const DestinationFigures& of) { return std::optional<double>(of.*member); };
 }
 
@@ -161,7 +161,7 @@ struct DatabaseFamily {
 };
 
 template <class Number>
-auto figure(Number DatabaseFigures::* member) {
+auto figure(Number DatabaseFigures::*member) {
     return [member](const DatabaseFigures& of, Micros) {
         return std::optional<double>(of.*member ? static_cast<double>(of.*member) : 0.0);
     };

@@ -117,8 +117,9 @@ Statement settings() {
 }
 
 Statement destinations() {
-    return {.text = "SELECT number, name, owner, password_required, may_read_files, options, "
-                    "mapping_options, patterns FROM outbox_internal.relay_destinations()"};
+    return {.text =
+                "SELECT number, name, owner, password_required, may_read_files, options, "
+                "mapping_options, patterns FROM outbox_internal.relay_destinations()"};
 }
 
 std::vector<Setting> settings_of(const Rows& rows) {
@@ -152,8 +153,9 @@ std::vector<DestinationRow> destinations_of(const Rows& rows) {
 }
 
 Statement beat(const Beat& beat) {
-    Statement statement{.text = "SELECT * FROM outbox_internal.relay_beat($1, $2, $3, $4, $5, $6, "
-                                "$7, $8, $9, $10)"};
+    Statement statement{.text =
+                            "SELECT * FROM outbox_internal.relay_beat($1, $2, $3, $4, $5, $6, "
+                            "$7, $8, $9, $10)"};
     statement.parameters.uuid(beat.id)
         .text(beat.name)
         .text(beat.version)
@@ -212,8 +214,9 @@ Statement leave(const Uuid& id) {
 // -------------------------------------------------------------------------------------------------
 
 Statement take(const Uuid& id, std::int32_t number, bool direct) {
-    Statement statement{.text = "SELECT lease, done, upto, position, foreign_cluster "
-                                "FROM outbox_internal.relay_take($1, $2, $3)"};
+    Statement statement{.text =
+                            "SELECT lease, done, upto, position, foreign_cluster "
+                            "FROM outbox_internal.relay_take($1, $2, $3)"};
     statement.parameters.uuid(id).integer(number).boolean(direct);
     return statement;
 }
@@ -224,8 +227,7 @@ std::optional<Taken> taken_of(const Rows& rows, std::int32_t number) {
         return std::nullopt;
     Taken taken{.lease = *lease};
     taken.cursor.number = number;
-    taken.cursor.done =
-        Snapshot::parse(rows.bytes(0, rows.column("done"))).value_or(Snapshot{});
+    taken.cursor.done = Snapshot::parse(rows.bytes(0, rows.column("done"))).value_or(Snapshot{});
     if (const int upto = rows.column("upto"); !rows.is_null(0, upto))
         taken.cursor.upto = Snapshot::parse(rows.bytes(0, upto));
     taken.cursor.position = rows.bigint(0, rows.column("position")).value_or(0);
@@ -234,8 +236,9 @@ std::optional<Taken> taken_of(const Rows& rows, std::int32_t number) {
 }
 
 Statement begin(const Held& held, const Cursor& cursor) {
-    Statement statement{.text = "SELECT outcome, recorded, held_keys, paused "
-                                "FROM outbox_internal.relay_begin($1, $2, $3)"};
+    Statement statement{.text =
+                            "SELECT outcome, recorded, held_keys, paused "
+                            "FROM outbox_internal.relay_begin($1, $2, $3)"};
     statement.parameters.integer(held.number).bigint(held.lease);
     if (cursor.foreign)
         statement.parameters.null(type::text);
@@ -267,8 +270,7 @@ Begun begun_of(const Rows& rows) {
 
 Statement look(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
                std::int32_t max_events) {
-    Statement statement{
-        .text = "SELECT * FROM outbox_internal.relay_look($1, $2, $3, $4, $5, $6)"};
+    Statement statement{.text = "SELECT * FROM outbox_internal.relay_look($1, $2, $3, $4, $5, $6)"};
     statement.parameters.integer(number)
         .array(type::text_array, texts(patterns))
         .text(range.from.to_string());
@@ -287,11 +289,11 @@ std::optional<Found> found_of(const Rows& rows) {
                  .last_position = rows.bigint(0, rows.column("last_position")).value_or(0)};
 }
 
-Statement entries(std::int32_t number, const std::vector<std::string>& patterns,
-                  const Range& range, const Snapshot& end, std::int64_t after,
-                  std::int32_t max_entries) {
-    Statement statement{.text = "SELECT segments, places, positions, last_position, complete "
-                                "FROM outbox_internal.relay_entries($1, $2, $3, $4, $5, $6, $7, $8)",
+Statement entries(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
+                  const Snapshot& end, std::int64_t after, std::int32_t max_entries) {
+    Statement statement{.text =
+                            "SELECT segments, places, positions, last_position, complete "
+                            "FROM outbox_internal.relay_entries($1, $2, $3, $4, $5, $6, $7, $8)",
                         .time_limit = seconds(300)};
     statement.parameters.integer(number)
         .array(type::text_array, texts(patterns))
@@ -303,9 +305,9 @@ Statement entries(std::int32_t number, const std::vector<std::string>& patterns,
 }
 
 Statement rows(std::int32_t segment, std::span<const Place> places) {
-    Statement statement{.text = "SELECT * FROM outbox_internal.relay_rows($1, $2)",
-                        .max_answer = places.size() == 1 ? Statement::long_answer
-                                                         : Statement::usual_answer};
+    Statement statement{
+        .text = "SELECT * FROM outbox_internal.relay_rows($1, $2)",
+        .max_answer = places.size() == 1 ? Statement::long_answer : Statement::usual_answer};
     statement.parameters.integer(segment).array(type::tid_array, places_of(places));
     return statement;
 }
@@ -329,8 +331,9 @@ static void add_receipts(Parameters& parameters, const std::vector<Receipt>& rec
 }
 
 Statement save(const Held& held, const Relay& relay) {
-    Statement statement{.text = "SELECT outbox_internal.relay_save($1, $2, $3, $4, $5, $6, $7, $8, "
-                                "$9, $10, $11, $12)"};
+    Statement statement{.text =
+                            "SELECT outbox_internal.relay_save($1, $2, $3, $4, $5, $6, $7, $8, "
+                            "$9, $10, $11, $12)"};
     const Cursor& cursor = relay.cursor();
     statement.parameters.integer(held.number).bigint(held.lease);
     if (relay.may_save_cursor())
@@ -368,8 +371,7 @@ struct Records {
         permanent.add_boolean(record.permanent);
     }
     void add_places(Parameters& parameters) {
-        parameters.array(type::xid8_array, xids.bytes())
-            .array(type::int8_array, positions.bytes());
+        parameters.array(type::xid8_array, xids.bytes()).array(type::int8_array, positions.bytes());
     }
 };
 
@@ -403,9 +405,10 @@ Statement record(const Held& held, const Uuid& token, Relay& relay) {
             keys.add(record.event->ordering_key);
     }
     Statement statement{
-        .text = "SELECT outcome, freed_keys, failed_positions, failed_attempts, failed_dead, "
-                "next_retry FROM outbox_internal.relay_record($1, $2, $3, $4, $5, $6, $7, $8, $9, "
-                "$10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)"};
+        .text =
+            "SELECT outcome, freed_keys, failed_positions, failed_attempts, failed_dead, "
+            "next_retry FROM outbox_internal.relay_record($1, $2, $3, $4, $5, $6, $7, $8, $9, "
+            "$10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)"};
     Parameters& parameters = statement.parameters;
     parameters.integer(held.number).bigint(held.lease).uuid(token);
     moved.add_places(parameters);
@@ -437,8 +440,7 @@ Recorded recorded_of(const Rows& rows) {
     recorded.next_retry = pause_of(rows.number(0, rows.column("next_retry")));
     const auto positions = rows.bigints(0, rows.column("failed_positions"));
     const auto attempts = rows.integers(0, rows.column("failed_attempts"));
-    const auto dead =
-        array_elements(rows.bytes(0, rows.column("failed_dead")), type::boolean);
+    const auto dead = array_elements(rows.bytes(0, rows.column("failed_dead")), type::boolean);
     for (std::size_t i = 0; i < positions.size() && i < attempts.size(); i++)
         recorded.refusals.push_back(
             {.position = positions[i],
@@ -470,15 +472,15 @@ Retries retries_of(const Rows& rows) {
 // -------------------------------------------------------------------------------------------------
 
 Statement recover(const Held& held, Relay& relay) {
-    Statement statement{.text = "SELECT outcome, doubtful, unknown, recorded, held_keys "
-                                "FROM outbox_internal.relay_recover($1, $2, $3, $4)"};
+    Statement statement{.text =
+                            "SELECT outcome, doubtful, unknown, recorded, held_keys "
+                            "FROM outbox_internal.relay_recover($1, $2, $3, $4)"};
     statement.parameters.integer(held.number).bigint(held.lease);
     if (relay.cursor().foreign)
         statement.parameters.null(type::text);
     else
         statement.parameters.text(relay.cursor().done.to_string());
-    statement.parameters.array(type::int8_array,
-                               numbers_or_null(relay.transactions().committed()));
+    statement.parameters.array(type::int8_array, numbers_or_null(relay.transactions().committed()));
     return statement;
 }
 
@@ -487,8 +489,7 @@ Statement note(const Held& held, const Transaction& transaction) {
     for (const Batch* batch : transaction.batches)
         for (const Event* event : batch->events)
             (event->retry ? retries : log).push_back(event->position);
-    Statement statement{
-        .text = "SELECT outbox_internal.relay_note($1, $2, $3, $4, $5, $6)"};
+    Statement statement{.text = "SELECT outbox_internal.relay_note($1, $2, $3, $4, $5, $6)"};
     statement.parameters.integer(held.number)
         .bigint(held.lease)
         .integer(static_cast<std::int32_t>(transaction.line))

@@ -120,9 +120,8 @@ struct Found {
 // Reads the first row.
 std::optional<Found> found_of(const Rows& rows);
 
-Statement entries(std::int32_t number, const std::vector<std::string>& patterns,
-                  const Range& range, const Snapshot& end, std::int64_t after,
-                  std::int32_t max_entries);
+Statement entries(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
+                  const Snapshot& end, std::int64_t after, std::int32_t max_entries);
 Statement rows(std::int32_t segment, std::span<const Place> places);
 
 Statement save(const Held& held, const Relay& relay);

@@ -152,8 +152,9 @@ void DatabaseHome::take_process_id(Answer answer) {
 void DatabaseHome::set_intervals() {
     const bool notified = direct_ && settings_.notifies;
     intervals_.poll_min = config_.poll_min.value_or(direct_ ? direct_poll_min : pooled_poll_min);
-    intervals_.poll_max = std::max(
-        config_.poll_max.value_or(notified ? direct_poll_max : pooled_poll_max), intervals_.poll_min);
+    intervals_.poll_max =
+        std::max(config_.poll_max.value_or(notified ? direct_poll_max : pooled_poll_max),
+                 intervals_.poll_min);
 }
 
 void DatabaseHome::take_listening(Answer answer) {
@@ -235,8 +236,7 @@ DestinationHome* DatabaseHome::find(std::int32_t number) noexcept {
 Micros DatabaseHome::beat_due() const noexcept {
     if (!control_.is_open() || !greeted_ || beat_under_way_ || leaving_)
         return never;
-    const Micros due =
-        beat_now_ ? 0 : process_.clock.now() + (lease_.renew_at() - boot_time());
+    const Micros due = beat_now_ ? 0 : process_.clock.now() + (lease_.renew_at() - boot_time());
     return std::max(due, beat_not_before_);
 }
 
@@ -277,9 +277,9 @@ void DatabaseHome::take_beat(Answer answer) {
     renewed_at_ = process_.clock.now();
     trouble_.clear();
     if (!std::exchange(ready_, true)) {
-        process_.log.info({.database = config_.name},
-                          direct_ ? "connected" : "connected through a pooler",
-                          "pg_outbox " + settings_.version + ", edition " + settings_.edition + '.');
+        process_.log.info(
+            {.database = config_.name}, direct_ ? "connected" : "connected through a pooler",
+            "pg_outbox " + settings_.version + ", edition " + settings_.edition + '.');
         maintain_at_ = 0;
     }
     follow_beat(*beat);
@@ -301,8 +301,8 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
     if (!direct_)  // nobody notifies us of operators
         for (const auto& home : homes_)
             if (home->held()) {
-                const bool paused = std::count(answer.paused.begin(), answer.paused.end(),
-                                               home->number()) > 0;
+                const bool paused =
+                    std::count(answer.paused.begin(), answer.paused.end(), home->number()) > 0;
                 if (paused != home->is_paused() || home->holds_keys())
                     home->follow();
             }
@@ -313,9 +313,8 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
         holds_wake_lock_ |= answer.holds_lock;
         if (std::exchange(resting_, answer.resting) && !resting_)
             wake_all();
-        rest_pause_ = resting_ ? 0
-                               : std::clamp(2 * rest_pause_, shortest_rest_pause,
-                                            longest_rest_pause);
+        rest_pause_ =
+            resting_ ? 0 : std::clamp(2 * rest_pause_, shortest_rest_pause, longest_rest_pause);
         rest_not_before_ = process_.clock.now() + rest_pause_;
         if (resting_)
             for (const auto& home : homes_)
@@ -506,10 +505,9 @@ Micros DatabaseHome::greeting_due() const noexcept {
 Micros DatabaseHome::deadline() const noexcept {
     if (ended_)
         return never;
-    Micros earliest = std::min({control_.deadline(), sessions_.deadline(), beat_due(), rest_due(),
-                                greeting_due(),
-                                leave_by_,
-                                ready_ ? std::min(report_at_, maintain_at_) : never});
+    Micros earliest =
+        std::min({control_.deadline(), sessions_.deadline(), beat_due(), rest_due(), greeting_due(),
+                  leave_by_, ready_ ? std::min(report_at_, maintain_at_) : never});
     for (const auto& home : homes_)
         earliest = std::min(earliest, home->deadline());
     return earliest;

@@ -5,15 +5,16 @@
 //
 //   connect -> is a pooler in between? -> LISTEN -> settings -> destinations -> first beat -> ready
 //
-// Behind a pooler there are no locks and no notifications. Otherwise locks end with the session: if it
-// is lost, other processes may take over at once. So nothing is sent until there is a new session.
-// It has a new id in outbox.relay, and takes the destinations again.
+// Behind a pooler there are no locks and no notifications. Otherwise locks end with the session: if
+// it is lost, other processes may take over at once. So nothing is sent until there is a new
+// session. It has a new id in outbox.relay, and takes the destinations again.
 //
 // Looking. While events come, destinations look for them all the time. One that finds none leaves
-// that to another one that looks (`scout_`): an event for any destination wakes all of them. When the
-// scout has found nothing for a while the database goes to rest: relay_beat() takes the wake lock
-// and looks once more for all destinations. At rest nothing is asked but a beat now and then, and
-// the next enqueue sends a notification. Behind a pooler the scout goes on looking, at intervals.
+// that to another one that looks (`scout_`): an event for any destination wakes all of them. When
+// the scout has found nothing for a while the database goes to rest: relay_beat() takes the wake
+// lock and looks once more for all destinations. At rest nothing is asked but a beat now and then,
+// and the next enqueue sends a notification. Behind a pooler the scout goes on looking, at
+// intervals.
 #pragma once
 
 #include <deque>

@@ -269,9 +269,9 @@ Micros DestinationHome::deadline() const noexcept {
     if (state_ != State::serving || writes_)
         return again_at_;
     const Micros at = std::min(relay_.deadline(false), change_by_);
-    return committed_ && !looks_ ? std::min(at, std::max(relay_.deadline(true),
-                                                         looked_at_ + look_pause_))
-                                 : at;
+    return committed_ && !looks_
+               ? std::min(at, std::max(relay_.deadline(true), looked_at_ + look_pause_))
+               : at;
 }
 
 void DestinationHome::turn(Micros now) {
@@ -400,11 +400,11 @@ void DestinationHome::fill_block() {
             relay_.block_read(true, reader_.last_position());
             break;
         case WindowReader::Filled::unreadable:
-            statement_failed({.error = "event at position " +
-                                       std::to_string(reader_.last_position()) +
-                                       " lacks a value that every event has",
-                              .sqlstate = "22004"},
-                             "could not read the log");
+            statement_failed(
+                {.error = "event at position " + std::to_string(reader_.last_position()) +
+                          " lacks a value that every event has",
+                 .sqlstate = "22004"},
+                "could not read the log");
             start_over(pauses_.next());
             break;
     }
@@ -480,8 +480,7 @@ void DestinationHome::recorded(Rows rows) {
     for (const std::string& key : recorded.freed_keys)
         relay_.pipeline().free_key(key);
     log_refusals(recorded);
-    next_retry_ =
-        recorded.next_retry == never ? never : process_.clock.now() + recorded.next_retry;
+    next_retry_ = recorded.next_retry == never ? never : process_.clock.now() + recorded.next_retry;
     relay_.recorded(next_retry_);
 }
 
@@ -630,7 +629,8 @@ void DestinationHome::log_condition() {
     if (!relay_.line_is_due())
         return;
     const Condition::Kind kind = relay_.condition();
-    const std::uint64_t attempts = stats_.failures - std::exchange(failures_logged_, stats_.failures);
+    const std::uint64_t attempts =
+        stats_.failures - std::exchange(failures_logged_, stats_.failures);
     const std::string detail =
         "Attempts that failed since the last line: " + std::to_string(attempts) +
         "; changes: " + std::to_string(relay_.condition_log().changes()) + '.';
@@ -712,14 +712,14 @@ bool DestinationHome::append_report(std::string& out) {
         state_since_ = process_.clock.unix_now();
     }
     const std::string& error = trouble_.empty() ? last_error_ : trouble_;
-    outbox::relay::append_report(out, {.number = number(),
-                                       .state_since = state_since_,
-                                       .read_to = relay_.started() ? relay_.frontier().xmax : 0,
-                                       .oldest = relay_.started() ? relay_.pipeline().oldest()
-                                                                  : std::nullopt,
-                                       .last_error = error,
-                                       .last_error_at = last_error_at_,
-                                       .figures = now});
+    outbox::relay::append_report(
+        out, {.number = number(),
+              .state_since = state_since_,
+              .read_to = relay_.started() ? relay_.frontier().xmax : 0,
+              .oldest = relay_.started() ? relay_.pipeline().oldest() : std::nullopt,
+              .last_error = error,
+              .last_error_at = last_error_at_,
+              .figures = now});
     return true;
 }
 

@@ -1,5 +1,5 @@
-// The home, outside of the server, of the relay of one destination: lib/core/relay/relay.hpp has the
-// relay, bgworker/relay/relay_main.cpp the home inside.
+// The home, outside of the server, of the relay of one destination: lib/core/relay/relay.hpp has
+// the relay, bgworker/relay/relay_main.cpp the home inside.
 //
 //   elsewhere      another process serves the destination, or none; or it is about to be taken over
 //   taking         relay_take() is under way: it gives us the token, and the cursor
@@ -8,8 +8,8 @@
 //   misconfigured  we have the destination, but cannot serve it as it is configured
 //
 // Every wish of the relay becomes one statement. While one that writes is under way the relay is
-// not asked for anything, because what the statement is about must not change. Reading goes on beside
-// everything else: see Relay::reading().
+// not asked for anything, because what the statement is about must not change. Reading goes on
+// beside everything else: see Relay::reading().
 //
 // An answer "lost" means that the token has changed: an operator moved the cursor, the destination
 // was renamed, or another process took over. Then the relay stops, and the destination is taken
@@ -166,12 +166,12 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     SessionPool& sessions_;
     calls::DestinationRow row_;
     State state_ = State::elsewhere;
-    std::string trouble_;          // why it is misconfigured, or a statement fails
+    std::string trouble_;  // why it is misconfigured, or a statement fails
     std::string state_shown_;
-    Micros state_since_ = 0;       // by the time of day
-    Micros again_at_ = never;      // when it is taken, or begun
-    Micros change_by_ = never;     // when new options take effect
-    Backoff pauses_;               // after failures
+    Micros state_since_ = 0;    // by the time of day
+    Micros again_at_ = never;   // when it is taken, or begun
+    Micros change_by_ = never;  // when new options take effect
+    Backoff pauses_;            // after failures
 
     DeliveryStats stats_;
     Destination destination_;  // outlives the relay's sink, which refers to it
@@ -190,7 +190,7 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     bool paused_ = false;           // by an operator
     bool committed_ = false;
     Micros looked_at_ = 0;
-    Micros look_pause_ = 0;   // after looks that found only events of others
+    Micros look_pause_ = 0;  // after looks that found only events of others
     Micros next_retry_ = 0;
     bool ends_ = false;
     bool ended_ = false;

@@ -43,9 +43,9 @@ DatabaseSettings read_settings(const std::vector<calls::Setting>& settings) {
             read.limits.max_events = static_cast<std::size_t>(
                 number_of(value, static_cast<std::int64_t>(read.limits.max_events)));
         else if (name == "max_in_flight_size")
-            read.limits.max_bytes = 1024 * static_cast<std::size_t>(number_of(
-                                               value, static_cast<std::int64_t>(
-                                                          read.limits.max_bytes / 1024)));
+            read.limits.max_bytes =
+                1024 * static_cast<std::size_t>(number_of(
+                           value, static_cast<std::int64_t>(read.limits.max_bytes / 1024)));
     }
     return read;
 }
@@ -53,13 +53,12 @@ DatabaseSettings read_settings(const std::vector<calls::Setting>& settings) {
 Result<Destination> make_destination(const calls::DestinationRow& row,
                                      const DatabaseSettings& settings, std::string_view database,
                                      const RelayConfig& config) {
-    Result<Destination> destination =
-        make_destination(row, settings.defaults, database, config);
+    Result<Destination> destination = make_destination(row, settings.defaults, database, config);
     if (!destination)
         return destination;
     destination.value().source = settings.database;
-    destination.value().identity = settings.system_identifier + '.' + settings.database + '.' +
-                                   std::to_string(row.number);
+    destination.value().identity =
+        settings.system_identifier + '.' + settings.database + '.' + std::to_string(row.number);
     return destination;
 }
 

@@ -1,8 +1,9 @@
 // The time for which a process may serve its destinations.
 //
-// The database counts a lease from the moment it runs the renewal, the process from the moment before
-// it asks for it, which is earlier. It also stops a margin before the end: nothing is submitted once
-// another process may have taken over. The clock counts while the machine is suspended.
+// The database counts a lease from the moment it runs the renewal, the process from the moment
+// before it asks for it, which is earlier. It also stops a margin before the end: nothing is
+// submitted once another process may have taken over. The clock counts while the machine is
+// suspended.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,9 @@ class Lease {
 
     bool holds(Micros now) const noexcept { return now < ends_at(); }
     // When the process stops, by boot_time().
-    Micros ends_at() const noexcept { return asked_at_ == none ? 0 : asked_at_ + length_ - margin(); }
+    Micros ends_at() const noexcept {
+        return asked_at_ == none ? 0 : asked_at_ + length_ - margin();
+    }
     // When it is to be renewed.
     Micros renew_at() const noexcept { return asked_at_ == none ? 0 : asked_at_ + length_ / 3; }
     // Longest wait for the answer to a renewal: there is time for a second one.

@@ -5,8 +5,8 @@
 
 namespace outbox::relay {
 
-// Rows are fetched in blocks of about this many bytes, so that two or three of them do not take much
-// memory.
+// Rows are fetched in blocks of about this many bytes, so that two or three of them do not take
+// much memory.
 static constexpr std::size_t fetch_bytes = 512 * 1024;
 static constexpr std::int32_t most_rows_at_once = 1024;
 // The first places of a window should be there soon, because nothing else can be done meanwhile.
@@ -93,9 +93,9 @@ std::optional<calls::Found> WindowReader::look_result() {
 // Large windows
 // -------------------------------------------------------------------------------------------------
 
-// The next places are asked for while there are rows to read at most of the last ones: to find a place
-// takes about half as long as to read a row. Each call passes over the index of the whole window, so
-// the number grows.
+// The next places are asked for while there are rows to read at most of the last ones: to find a
+// place takes about half as long as to read a row. Each call passes over the index of the whole
+// window, so the number grows.
 void WindowReader::request_more() {
     while (fetches_.size() < max_fetches && next_entry_ < entries_.size())
         request_rows();
@@ -118,8 +118,7 @@ void WindowReader::take_entries(Answer answer, std::uint64_t) {
     const auto segments = rows.smallints(0, rows.column("segments"));
     const auto places = rows.places(0, rows.column("places"));
     const auto positions = rows.bigints(0, rows.column("positions"));
-    if (rows.size() != 1 || segments.size() != places.size() ||
-        places.size() != positions.size()) {
+    if (rows.size() != 1 || segments.size() != places.size() || places.size() != positions.size()) {
         fail(malformed());
         return;
     }

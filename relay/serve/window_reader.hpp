@@ -1,8 +1,8 @@
 // Reads the windows of one destination by SQL, ahead of its relay.
 //
 // A look finds the window since a snapshot. If it is small, its events come with the answer.
-// Otherwise the reader learns where its events are, a large number at a time, and fetches their rows
-// in blocks: while the relay works on one block, the next ones are under way.
+// Otherwise the reader learns where its events are, a large number at a time, and fetches their
+// rows in blocks: while the relay works on one block, the next ones are under way.
 //
 // A statement that fails is run again when the relay asks for more.
 #pragma once

@@ -8,8 +8,8 @@ struct InstallArguments {
     std::string edition;
 };
 
-// Those of CREATE EXTENSION. The lock makes processes that install at the same time wait; its number
-// is arbitrary.
+// Those of CREATE EXTENSION. The lock makes processes that install at the same time wait; its
+// number is arbitrary.
 static constexpr const char* prepare = R"(
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 SET LOCAL search_path = pg_catalog, pg_temp;
@@ -40,12 +40,14 @@ static std::string install_edition(Session& session) {
     std::string from;
     const Result found = session.query(find_version);
     if (found.text(0, 1) == "t")
-        throw Refused("ERROR:  pg_outbox is installed as an extension here\n"
-                      "HINT:  Use ALTER EXTENSION pg_outbox UPDATE.");
+        throw Refused(
+            "ERROR:  pg_outbox is installed as an extension here\n"
+            "HINT:  Use ALTER EXTENSION pg_outbox UPDATE.");
     if (found.text(0, 0) == "t")
         from = session.query("SELECT outbox_internal.version()").text(0, 0);
     if (!from.empty() && from != edition_version)
-        throw Refused("version " + from + " of pg_outbox is installed here, which cannot be upgraded to " +
+        throw Refused("version " + from +
+                      " of pg_outbox is installed here, which cannot be upgraded to " +
                       edition_version + "\nHINT:  Use outboxctl of that version.");
     if (from.empty())
         session.run_script(edition_script);
@@ -56,7 +58,8 @@ static std::string install_edition(Session& session) {
 void add_edition_command(CLI::App& app, Session& session) {
     add_command<InstallArguments>(
         app, "install",
-        "Installs the SQL edition of pg_outbox, where its library cannot be loaded. Needs CREATE on "
+        "Installs the SQL edition of pg_outbox, where its library cannot be loaded. Needs CREATE "
+        "on "
         "the database.",
         "  outboxctl install --edition sql -d 'host=db.example.com dbname=shop user=shop_owner'\n\n"
         "The role becomes the owner. outbox-relay delivers the events.\n",
@@ -67,8 +70,8 @@ void add_edition_command(CLI::App& app, Session& session) {
         },
         [&session](const InstallArguments&) {
             const std::string from = install_edition(session);
-            session.report("SELECT nullif($1, '') AS \"from\", $2 AS \"to\"", {from, edition_version},
-                           [&](const Result&) { return sentence(from); });
+            session.report("SELECT nullif($1, '') AS \"from\", $2 AS \"to\"",
+                           {from, edition_version}, [&](const Result&) { return sentence(from); });
         });
 }
 

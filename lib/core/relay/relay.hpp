@@ -22,8 +22,9 @@
 //   Wish::wait          Sleep until deadline(), until the pipeline's descriptor is readable, or
 //                       until a commit.
 //
-// All writes but those of Wish::read happen under the lock of the destination's row of outbox.cursor. If an
-// operator holds that lock, the home does not wait for it, but calls cursor_is_busy().
+// All writes but those of Wish::read happen under the lock of the destination's row of
+// outbox.cursor. If an operator holds that lock, the home does not wait for it, but calls
+// cursor_is_busy().
 //
 // A home that does not wait for its transactions does one task at a time, and does not call next()
 // before it has reported the result. Only reading may go on beside other tasks: see reading().

@@ -1,4 +1,5 @@
-// Loads configurations in tests: a folder for files, and variables that are not those of the process.
+// Loads configurations in tests: a folder for files, and variables that are not those of the
+// process.
 #pragma once
 
 #include <unistd.h>

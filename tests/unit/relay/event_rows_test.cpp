@@ -12,23 +12,40 @@ namespace outbox::relay {
 namespace {
 
 const std::vector<MadeColumn> columns = {
-    {"position", type::int8},       {"xid", type::xid8},
-    {"occurred_at", type::timestamptz}, {"event_id", type::uuid},
-    {"version", type::int8},        {"schema_version", type::int4},
-    {"source_event_id", type::uuid},    {"topic", type::text},
-    {"aggregate_type", type::text}, {"aggregate_id", type::text},
-    {"event_type", type::text},     {"ordering_key", type::text},
-    {"content_type", type::text},   {"headers", type::jsonb},
-    {"payload", type::bytea}};
-enum Column { position, xid, occurred_at, event_id, version, schema_version, source_event_id, topic,
-              headers = 13, payload };
+    {"position", type::int8},        {"xid", type::xid8},        {"occurred_at", type::timestamptz},
+    {"event_id", type::uuid},        {"version", type::int8},    {"schema_version", type::int4},
+    {"source_event_id", type::uuid}, {"topic", type::text},      {"aggregate_type", type::text},
+    {"aggregate_id", type::text},    {"event_type", type::text}, {"ordering_key", type::text},
+    {"content_type", type::text},    {"headers", type::jsonb},   {"payload", type::bytea}};
+enum Column {
+    position,
+    xid,
+    occurred_at,
+    event_id,
+    version,
+    schema_version,
+    source_event_id,
+    topic,
+    headers = 13,
+    payload
+};
 
 std::vector<MadeValue> usual_row(std::int64_t at) {
-    return {big_endian(at),   big_endian(std::int64_t{77}), big_endian(std::int64_t{1'000'000}),
-            std::string(16, '\7'), std::nullopt,            big_endian(3),
-            std::nullopt,     "topic",                      "item",
-            "id",             "changed",                    "key",
-            "application/json", std::nullopt,               "{}"};
+    return {big_endian(at),
+            big_endian(std::int64_t{77}),
+            big_endian(std::int64_t{1'000'000}),
+            std::string(16, '\7'),
+            std::nullopt,
+            big_endian(3),
+            std::nullopt,
+            "topic",
+            "item",
+            "id",
+            "changed",
+            "key",
+            "application/json",
+            std::nullopt,
+            "{}"};
 }
 
 EventRows start(std::vector<std::vector<MadeValue>> rows) {

@@ -33,8 +33,7 @@ inline Rows make_rows(const std::vector<MadeColumn>& columns,
             const MadeValue& value = rows[row][i];
             std::string bytes = value.value_or("");
             PQsetvalue(result, static_cast<int>(row), static_cast<int>(i),
-                       value ? bytes.data() : nullptr,
-                       value ? static_cast<int>(bytes.size()) : -1);
+                       value ? bytes.data() : nullptr, value ? static_cast<int>(bytes.size()) : -1);
         }
     return Rows(result);
 }

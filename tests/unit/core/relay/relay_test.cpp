@@ -166,8 +166,8 @@ TEST_F(RelayTest, TroubleIsRecordedAtOnceAndThenAfterAPause) {
     EXPECT_EQ(home.saved.table.rows().size(), 2u);
 }
 
-// A request that hangs leaves for outbox.delivery before what a crash would repeat becomes too much, and
-// the log goes on to be read: eight requests of 2 ms at a time, 10,000 events in 2.5 s.
+// A request that hangs leaves for outbox.delivery before what a crash would repeat becomes too
+// much, and the log goes on to be read: eight requests of 2 ms at a time, 10,000 events in 2.5 s.
 TEST(RelayUnderLoad, RequestsThatHangDoNotStopTheLog) {
     std::multimap<Micros, std::int64_t> answers;
     FakeHome home{{.max_batches = 8, .more_batches = 24}, {}, 100, 1};
