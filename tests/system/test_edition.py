@@ -11,7 +11,7 @@ import pytest
 from psycopg import errors, sql
 
 from cluster import Cluster, Installation, MakeCluster
-from database import Database, NewDatabase
+from database import Database, NewDatabase, create_database
 from waiting import wait_until
 
 # In the extension only.
@@ -435,18 +435,41 @@ def test_a_relay_sees_all_events_or_says_that_it_does_not(edition: Site) -> None
 # -------------------------------------------------------------------------------------------------
 
 
-def test_an_enqueue_notifies_only_a_relay_that_sleeps(edition: Site) -> None:
+def notifications_of_enqueues(site: Site) -> list[str]:
+    """Payloads that a relay gets: one enqueue while it is awake, one while it sleeps, then "last"."""
     heard: list[str] = []
-    with edition.connect() as relay:
+    with site.connect() as relay:
         relay.add_notify_handler(lambda notification: heard.append(notification.payload))
         relay.execute("LISTEN outbox_wake")
-        edition.execute("SELECT outbox.enqueue('a', '1', 'E', '{}')")
+        site.execute("SELECT outbox.enqueue('a', '1', 'E', '{}')")
         relay.execute("SELECT pg_advisory_lock(1869968482, 0)")
-        edition.execute("SELECT outbox.enqueue('a', '2', 'E', '{}')")
-        edition.execute("SELECT pg_notify('outbox_wake', 'last')")
+        site.execute("SELECT outbox.enqueue('a', '2', 'E', '{}')")
+        site.execute("SELECT pg_notify('outbox_wake', 'last')")
         wait_until(lambda: relay.execute("SELECT 1") and heard, lambda seen: "last" in seen,
                    what="the notification of an enqueue while the relay slept, and the last one")  # fmt: skip
-    assert heard == ["", "last"]
+    return heard
+
+
+def test_an_enqueue_notifies_only_a_relay_that_sleeps(make_cluster: MakeCluster, installation: Installation) -> None:
+    cluster = make_cluster({"max_prepared_transactions": "0", "shared_preload_libraries": ""})
+    site = Site(cluster, create_database(cluster, extension=False), installation)
+    assert site.psql() == "0"
+    assert site.value("SELECT value FROM outbox_internal.relay_settings() WHERE name = 'notifies'") == "on"
+    assert notifications_of_enqueues(site) == ["", "last"]
+    site.remove()
+
+
+def test_nobody_is_notified_where_transactions_can_be_prepared(edition: Site) -> None:
+    """A transaction that has notified cannot be prepared; an enqueue must not decide that."""
+    assert edition.value("SELECT value FROM outbox_internal.relay_settings() WHERE name = 'notifies'") == "off"
+    assert notifications_of_enqueues(edition) == ["last"]
+    with edition.connect() as relay, edition.connect() as producer:
+        relay.execute("SELECT pg_advisory_lock(1869968482, 0)")
+        producer.autocommit = False
+        producer.execute("SELECT outbox.enqueue('a', '3', 'E', '{}')")
+        producer.execute("PREPARE TRANSACTION 'enqueued'")
+        producer.autocommit = True
+        producer.execute("COMMIT PREPARED 'enqueued'")
 
 
 def test_a_relay_cannot_go_to_sleep_while_an_event_is_not_committed(edition: Site) -> None:
