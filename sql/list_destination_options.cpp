@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 
+#include "core/option_names.hpp"
 #include "sinks/registry.hpp"
 
 using namespace outbox;
@@ -15,42 +16,6 @@ static std::string quoted(std::string_view text) {
     for (const char c : text)
         result.append(c == '\'' ? 2 : 1, c);
     return result + "'";
-}
-
-static std::string_view place_name(OptionPlace place) {
-    switch (place) {
-        case OptionPlace::server:
-            return "server";
-        case OptionPlace::user_mapping:
-            return "user mapping";
-        case OptionPlace::url:
-            break;
-    }
-    return "URL";
-}
-
-static std::string_view type_name(const OptionSpec& spec) {
-    if (spec.names_file != NamesFile::no)
-        return "file";
-    switch (spec.type) {
-        case OptionType::text:
-            return "text";
-        case OptionType::number:
-            return "number";
-        case OptionType::duration:
-            return "duration";
-        case OptionType::choice:
-            return "choice";
-        case OptionType::toggle:
-            return "switch";
-        case OptionType::name:
-            return "template";
-        case OptionType::topics:
-            return "patterns";
-        case OptionType::url:
-            break;
-    }
-    return "URL";
 }
 
 static std::string choices(const OptionSpec& spec) {
@@ -87,7 +52,7 @@ static std::string range_of(const SinkDeclaration& sink, const OptionSpec& spec)
 
 static void print_option(const SinkDeclaration& sink, const OptionSpec& spec) {
     static bool first = true;
-    const std::string_view unit = spec.type == OptionType::duration ? "ms" : spec.unit;
+    const std::string_view unit = unit_of(spec);
     std::printf("%s        (%s, %s, %s, %s, %s, %s, %s, %s)", first ? "" : ",\n",
                 quoted(sink.name).c_str(), quoted(spec.name).c_str(),
                 quoted(place_name(spec.place)).c_str(), quoted(type_name(spec)).c_str(),

@@ -1,5 +1,6 @@
 // outbox.destination_options(): the options that the sinks declare. The declarations are constants
 // of this library, in ASCII.
+#include "core/option_names.hpp"
 #include "extension/base/pg.hpp"
 #include "sinks/registry.hpp"
 
@@ -7,46 +8,6 @@ namespace outbox {
 
 static Datum text_datum(std::string_view text) {
     return PointerGetDatum(cstring_to_text_with_len(text.data(), static_cast<int>(text.size())));
-}
-
-static const char* place_name(OptionPlace place) {
-    switch (place) {
-        case OptionPlace::server:
-            return "server";
-        case OptionPlace::user_mapping:
-            return "user mapping";
-        case OptionPlace::url:
-            break;
-    }
-    return "URL";
-}
-
-static const char* type_name(const OptionSpec& spec) {
-    if (spec.names_file != NamesFile::no)
-        return "file";
-    switch (spec.type) {
-        case OptionType::text:
-            return "text";
-        case OptionType::number:
-            return "number";
-        case OptionType::duration:
-            return "duration";
-        case OptionType::choice:
-            return "choice";
-        case OptionType::toggle:
-            return "switch";
-        case OptionType::name:
-            return "template";
-        case OptionType::topics:
-            return "patterns";
-        case OptionType::url:
-            break;
-    }
-    return "URL";
-}
-
-static std::string_view unit_of(const OptionSpec& spec) {
-    return spec.type == OptionType::duration ? "ms" : spec.unit;
 }
 
 static Datum choices(const OptionSpec& spec) {
