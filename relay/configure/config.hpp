@@ -71,6 +71,8 @@ struct RelayConfig {
     Micros lease = seconds(15);
     Micros shutdown_timeout = seconds(8);  // to finish what is in flight after SIGTERM
 
+    std::size_t memory = 48 * 1024 * 1024;  // bytes of events, of all destinations
+
     std::string listen;  // "host:port" of the HTTP server; empty: none
     LogFormat log_format = LogFormat::text;
     LogLevel log_level = LogLevel::info;

@@ -164,6 +164,7 @@ void Loader::set_process(RelayConfig& config, const Values& file) {
     config.name = text_or(values, "name", default_name());
     config.lease = duration_or(values, "lease", config.lease);
     config.shutdown_timeout = duration_or(values, "shutdown_timeout", config.shutdown_timeout);
+    config.memory = parse_memory(text_or(values, "memory", "")).value_or(config.memory);
     config.listen = text_or(values, "listen", "");
     config.log_format =
         text_or(values, "log_format", "text") == "json" ? LogFormat::json : LogFormat::text;

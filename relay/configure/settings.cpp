@@ -25,6 +25,14 @@ std::optional<Error> check_lease(const OptionSpec& spec, std::string_view value)
     return invalid_option_value(spec.name, "Write a duration from 2s to 10min.");
 }
 
+std::optional<Error> check_memory(const OptionSpec& spec, std::string_view value) {
+    if (parse_memory(value))
+        return std::nullopt;
+    return invalid_option_value(spec.name,
+                                "Write a number of bytes with a unit, from 16MB to 64GB; units are "
+                                "kB, MB and GB.");
+}
+
 std::optional<Error> check_short_name(const OptionSpec& spec, std::string_view value) {
     if (!value.empty() && value.size() <= longest_name && printable(value) == value)
         return std::nullopt;
@@ -77,6 +85,12 @@ constexpr std::array of_process{
              .type = OptionType::duration,
              .default_value = "8s",
              .description = "Longest time to finish what is in flight after SIGTERM."}},
+    Setting{{.name = "memory",
+             .range = "16MB … 64GB",
+             .default_value = "48MB",
+             .description = "Memory for events that are read and not yet settled, of all "
+                            "destinations together: see [memory](#memory).",
+             .check = check_memory}},
     Setting{{.name = "listen",
              .range = "`host:port`",
              .default_value = "",
@@ -223,6 +237,22 @@ std::string hint_for_unknown(std::string_view name, std::string_view what,
     if (closest != valid.end() && distance(*closest, name.substr(0, longest_compared)) <= 2)
         hint = "Did you mean \"" + std::string(*closest) + "\"? ";
     return hint + "Valid " + std::string(what) + " are: " + comma_separated(valid) + ".";
+}
+
+std::optional<std::size_t> parse_memory(std::string_view text) {
+    constexpr std::int64_t kilobyte = 1024, least = 16 * kilobyte * kilobyte;
+    constexpr std::int64_t most = 64 * kilobyte * kilobyte * kilobyte;
+    std::int64_t unit = kilobyte;
+    for (const std::string_view name : {"kB", "MB", "GB"}) {
+        if (text.ends_with(name)) {
+            const auto number = parse_integer(text.substr(0, text.size() - name.size()));
+            if (!number || *number < 1 || *number > most / unit || *number * unit < least)
+                return std::nullopt;
+            return static_cast<std::size_t>(*number * unit);
+        }
+        unit *= kilobyte;
+    }
+    return std::nullopt;
 }
 
 Result<ListenAddress> parse_listen_address(std::string_view text) {

@@ -40,6 +40,9 @@ struct ListenAddress {
 // Reads "127.0.0.1:8080", "[::1]:8080" or ":8080".
 Result<ListenAddress> parse_listen_address(std::string_view text);
 
+// Reads "48MB": a valid value of the setting `memory`, in bytes.
+std::optional<std::size_t> parse_memory(std::string_view text);
+
 // The rows of the table of settings in docs/outbox-relay.md.
 std::string settings_table();
 

@@ -51,6 +51,7 @@ class Rows {
 
     // Values are valid as long as the rows.
     const PGresult* get() const noexcept { return result_.get(); }
+    std::size_t memory() const noexcept { return PQresultMemorySize(result_.get()); }
 
   private:
     struct Clear {

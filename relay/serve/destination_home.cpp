@@ -38,7 +38,7 @@ DestinationHome::DestinationHome(Process process, DestinationHost& host, Session
       row_(std::move(row)),
       pauses_(shortest_failure_pause, longest_failure_pause, random_seed()),
       relay_(process.clock, stats_, random_seed()),
-      reader_(*this, sessions),
+      reader_(*this, sessions, process.memory),
       token_(random_token()) {}
 
 DestinationHome::~DestinationHome() {
@@ -183,6 +183,7 @@ void DestinationHome::start_relay(calls::Begun begun) {
     }
     Pipeline::Limits limits = settings.limits;
     limits.receipts = destination_.receipts;
+    limits.budget = &process_.memory;
     relay_.set_intervals(host_.intervals());
     relay_.start(std::move(sink.value()), limits);
     reader_.start(number(), row_.patterns);

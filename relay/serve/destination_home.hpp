@@ -40,6 +40,7 @@ struct Process {
     Log& log;
     Poller& poller;
     const Clock& clock;
+    MemoryBudget& memory;  // for events of all destinations
 };
 
 class DestinationHome;

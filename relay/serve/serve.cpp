@@ -58,10 +58,11 @@ class StopSignal final : private Watcher {
 class Server {
   public:
     Server(const RelayConfig& config, Log& log, Figures& figures)
-        : config_(config), log_(log), figures_(figures), stop_(poller_) {
+        : config_(config), log_(log), figures_(figures), memory_(config.memory), stop_(poller_) {
         for (const DatabaseConfig& database : config.databases)
-            databases_.push_back(std::make_unique<DatabaseHome>(
-                Process{config_, log_, poller_, clock_}, database, connection_environment()));
+            databases_.push_back(
+                std::make_unique<DatabaseHome>(Process{config_, log_, poller_, clock_, memory_},
+                                               database, connection_environment()));
     }
 
     int run() {
@@ -122,6 +123,7 @@ class Server {
     Log& log_;
     Figures& figures_;
     const SystemClock clock_;
+    MemoryBudget memory_;
     Poller poller_;
     StopSignal stop_;
     std::vector<std::unique_ptr<DatabaseHome>> databases_;

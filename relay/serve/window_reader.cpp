@@ -11,8 +11,12 @@ static constexpr std::size_t fetch_bytes = 512 * 1024;
 static constexpr std::int32_t most_rows_at_once = 1024;
 // The first places of a window should be there soon, because nothing else can be done meanwhile.
 static constexpr std::int32_t first_entries = 50'000;
-// Blocks that are under way or wait for the relay.
+// Blocks that are under way or wait for the relay: usually, and while memory is short.
 static constexpr std::size_t max_fetches = 3;
+static constexpr std::size_t fewest_fetches = 1;
+// What is read ahead may take this part of a share of memory.
+static constexpr std::size_t part_of_share = 4;
+static constexpr std::size_t fewest_entries = 1000;
 
 void WindowReader::start(std::int32_t number, std::vector<std::string> patterns) {
     reset();
@@ -25,6 +29,7 @@ void WindowReader::reset() noexcept {
     in_window_ = false;
     found_.reset();
     entries_ = {};
+    entries_memory_.set(0);
     next_entry_ = 0;
     complete_ = true;
     asked_for_entries_ = false;
@@ -67,7 +72,8 @@ void WindowReader::take_look(Answer answer, std::uint64_t) {
         return;
     }
     const auto found = calls::found_of(answer.rows);
-    Fetch fetch{.arrived = true, .next_row = 1};
+    Fetch fetch{.arrived = true, .next_row = 1, .memory = MemoryCharge(&budget_)};
+    fetch.memory.set(answer.rows.memory());
     if (!found || !fetch.rows.start(std::move(answer.rows))) {
         fail(malformed());
         return;
@@ -93,17 +99,33 @@ std::optional<calls::Found> WindowReader::look_result() {
 // Large windows
 // -------------------------------------------------------------------------------------------------
 
+std::size_t WindowReader::most_fetches() const noexcept {
+    return bytes_of_fetch() < fetch_bytes ? fewest_fetches : max_fetches;
+}
+
+std::size_t WindowReader::bytes_of_fetch() const noexcept {
+    return std::min(fetch_bytes, budget_.share() / part_of_share);
+}
+
+std::int32_t WindowReader::most_entries() const noexcept {
+    const std::size_t fitting = budget_.share() / part_of_share / sizeof(Entry);
+    return static_cast<std::int32_t>(std::clamp<std::size_t>(
+        fitting, fewest_entries, static_cast<std::size_t>(entries_at_once_)));
+}
+
 // The next places are asked for while there are rows to read at most of the last ones: to find a
 // place takes about half as long as to read a row. Each call passes over the index of the whole
 // window, so the number grows.
 void WindowReader::request_more() {
-    while (fetches_.size() < max_fetches && next_entry_ < entries_.size())
+    while (fetches_.size() < most_fetches() && next_entry_ < entries_.size())
         request_rows();
-    if (entries_.size() - next_entry_ > static_cast<std::size_t>(entries_at_once_ / 8 * 5) ||
-        complete_ || asked_for_entries_)
+    const std::int32_t at_once = most_entries();
+    if (entries_.size() - next_entry_ > static_cast<std::size_t>(at_once / 8 * 5) || complete_ ||
+        asked_for_entries_)
         return;
     asked_for_entries_ = true;
-    run(calls::entries(number_, patterns_, range_, end_, entries_to_, entries_at_once_),
+    entries_memory_.set((entries_.size() + static_cast<std::size_t>(at_once)) * sizeof(Entry));
+    run(calls::entries(number_, patterns_, range_, end_, entries_to_, at_once),
         &WindowReader::take_entries);
     entries_at_once_ = std::min(entries_at_once_ / 2 * 3, max_entries);
 }
@@ -126,6 +148,7 @@ void WindowReader::take_entries(Answer answer, std::uint64_t) {
     entries_.reserve(entries_.size() + positions.size());
     for (std::size_t i = 0; i < positions.size(); i++)
         entries_.push_back({positions[i], places[i], segments[i]});
+    entries_memory_.set(entries_.capacity() * sizeof(Entry));
     entries_to_ = rows.bigint(0, rows.column("last_position")).value_or(entries_to_);
     complete_ = rows.boolean(0, rows.column("complete"));
     request_more();
@@ -146,7 +169,9 @@ void WindowReader::forget_entries() {
 
 // Rows of one segment at a time.
 void WindowReader::request_rows() {
-    Fetch fetch{.id = ++fetches_made_, .first_entry = next_entry_};
+    Fetch fetch{
+        .id = ++fetches_made_, .first_entry = next_entry_, .memory = MemoryCharge(&budget_)};
+    fetch.memory.set(bytes_of_fetch());
     const std::uint16_t segment = entries_[next_entry_].segment;
     std::vector<Place> places;
     while (next_entry_ < entries_.size() && entries_[next_entry_].segment == segment &&
@@ -177,6 +202,7 @@ void WindowReader::take_rows(Answer answer, std::uint64_t id) {
         return;
     }
     fetch->arrived = true;
+    fetch->memory.set(fetch->rows.rows().memory());
     learn_size(fetch->rows);
     owner_.read_more();
 }
@@ -185,7 +211,7 @@ void WindowReader::learn_size(const EventRows& rows) noexcept {
     if (rows.size() == 0)
         return;
     const std::size_t each = rows.bytes() / static_cast<std::size_t>(rows.size()) + 1;
-    const auto fitting = static_cast<std::int32_t>(fetch_bytes / each);
+    const auto fitting = static_cast<std::int32_t>(bytes_of_fetch() / each);
     rows_at_once_ = std::clamp(std::min(fitting, rows_at_once_ * 2), 1, most_rows_at_once);
 }
 
@@ -231,6 +257,7 @@ WindowReader::Filled WindowReader::fill(EventBlock& block) {
         in_window_ = false;
         last_position_ = entries_to_;
         entries_ = {};
+        entries_memory_.set(0);
         next_entry_ = 0;
         return Filled::end_of_window;
     }

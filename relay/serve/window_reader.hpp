@@ -5,6 +5,9 @@
 // rows in blocks: while the relay works on one block, the next ones are under way.
 //
 // A statement that fails is run again when the relay asks for more.
+//
+// What it holds counts towards the budget that the destinations of the process share. With little
+// left, it reads less ahead.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "core/pipeline/memory_budget.hpp"
 #include "relay/database/event_rows.hpp"
 #include "relay/database/session_pool.hpp"
 #include "relay/serve/calls.hpp"
@@ -32,7 +36,8 @@ class WindowReader {
     // Places of this many events are asked for at a time: 8 MB. Half as many again may be known.
     static constexpr std::int32_t max_entries = 500'000;
 
-    WindowReader(Owner& owner, SessionPool& sessions) : owner_(owner), sessions_(sessions) {}
+    WindowReader(Owner& owner, SessionPool& sessions, MemoryBudget& budget)
+        : owner_(owner), sessions_(sessions), budget_(budget), entries_memory_(&budget) {}
 
     // Starts over for a destination. Events at the positions in `recorded` (ascending), which are
     // in outbox.delivery, are left out.
@@ -73,6 +78,7 @@ class WindowReader {
         bool arrived = false;
         EventRows rows{};
         int next_row = 0;
+        MemoryCharge memory{};
     };
 
     void run(Statement statement, void (WindowReader::*done)(Answer, std::uint64_t),
@@ -80,6 +86,9 @@ class WindowReader {
     void take_look(Answer answer, std::uint64_t);
     void take_entries(Answer answer, std::uint64_t);
     void take_rows(Answer answer, std::uint64_t id);
+    std::size_t most_fetches() const noexcept;
+    std::size_t bytes_of_fetch() const noexcept;
+    std::int32_t most_entries() const noexcept;
     void request_more();
     void request_rows();
     void forget_entries();
@@ -89,6 +98,7 @@ class WindowReader {
 
     Owner& owner_;
     SessionPool& sessions_;
+    MemoryBudget& budget_;
     std::int32_t number_ = 0;
     std::vector<std::string> patterns_;
     std::vector<std::int64_t> recorded_;
@@ -104,6 +114,7 @@ class WindowReader {
     Snapshot end_;
     std::optional<calls::Found> found_;
     std::vector<Entry> entries_;
+    MemoryCharge entries_memory_;
     std::size_t next_entry_ = 0;
     std::int64_t entries_to_ = 0;  // position up to which the places are known
     bool complete_ = true;         // there are no further ones

@@ -33,15 +33,20 @@ Pipeline::~Pipeline() {
 // The log's side
 // ---------------------------------------------------------------------------------------------
 
+std::size_t Pipeline::most_bytes() const noexcept {
+    return limits_.budget == nullptr ? limits_.max_bytes
+                                     : std::min(limits_.max_bytes, limits_.budget->share());
+}
+
 bool Pipeline::has_memory() const noexcept {
-    return unsettled_ < limits_.max_events && held_bytes_ < limits_.max_bytes;
+    return unsettled_ < limits_.max_events && held_bytes_ < most_bytes();
 }
 
 // Retries and fresh keys for probes may use a quarter more than the limit, so that they do not wait
 // until the log is settled.
 bool Pipeline::has_spare_memory() const noexcept {
     const auto more = [](std::size_t usual) { return usual + std::max<std::size_t>(usual / 4, 1); };
-    return unsettled_ < more(limits_.max_events) && held_bytes_ < more(limits_.max_bytes);
+    return unsettled_ < more(limits_.max_events) && held_bytes_ < more(most_bytes());
 }
 
 // A crash repeats at most this many events.
@@ -53,8 +58,8 @@ bool Pipeline::has_span() const noexcept {
 bool Pipeline::has_room() const noexcept {
     const bool looks_for_fresh = limits_.moves_waiting && !lanes_.any_fresh() &&
                                  (destination_.is_down() || all_lanes_down());
-    return (has_memory() || (looks_for_fresh && has_spare_memory())) &&
-           has_span() && chains_.held() < max_held_keys;
+    return (has_memory() || (looks_for_fresh && has_spare_memory())) && has_span() &&
+           chains_.held() < max_held_keys;
 }
 
 // One event can keep a whole block, so memory may be full while few events are left.
@@ -65,8 +70,9 @@ bool Pipeline::starves() const noexcept {
 }
 
 EventBlock* Pipeline::take_block() {
+    keeps_spare_blocks_ = true;
     if (spare_blocks_.empty())
-        return new TrackedBlock;
+        return new TrackedBlock(limits_.budget);
     TrackedBlock* block = spare_blocks_.back().release();
     spare_blocks_.pop_back();
     return block;
@@ -75,7 +81,10 @@ EventBlock* Pipeline::take_block() {
 void Pipeline::put_back(EventBlock* block) noexcept {
     std::unique_ptr<TrackedBlock> owned(static_cast<TrackedBlock*>(block));
     owned->clear();
-    if (spare_blocks_.size() < max_spare_blocks && spare_blocks_.capacity() >= max_spare_blocks)
+    owned->charge();
+    if (keeps_spare_blocks_ && spare_blocks_.size() < max_spare_blocks &&
+        spare_blocks_.capacity() >= max_spare_blocks &&
+        (limits_.budget == nullptr || limits_.budget->share() > max_spare_blocks * owned->bytes()))
         spare_blocks_.push_back(std::move(owned));
 }
 

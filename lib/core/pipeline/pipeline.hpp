@@ -31,7 +31,7 @@
 // destination is down until a probe is confirmed.
 //
 // Memory is bounded by `Limits`, plus a quarter for retries and for probes of a destination that is
-// down. has_room() says when the reader must wait. Events that wait behind suspects, or for a lane
+// down. Pipelines of one process may share a budget besides. has_room() says when the reader must wait. Events that wait behind suspects, or for a lane
 // that is down while others work, move to outbox.delivery before they fill the memory. Nothing
 // moves there while the destination is down.
 //
@@ -56,6 +56,7 @@
 #include "core/pipeline/health.hpp"
 #include "core/pipeline/key_chains.hpp"
 #include "core/pipeline/lanes.hpp"
+#include "core/pipeline/memory_budget.hpp"
 #include "core/pipeline/window_ledger.hpp"
 #include "core/sink.hpp"
 
@@ -93,8 +94,9 @@ class Pipeline {
         std::size_t max_bytes = 16 * 1024 * 1024;  // of their blocks
         Micros backoff_base = milliseconds(100);
         Micros backoff_cap = seconds(30);
-        bool receipts = false;      // receipts are kept until they are taken
-        bool moves_waiting = true;  // waiting events may leave for outbox.delivery
+        bool receipts = false;           // receipts are kept until they are taken
+        bool moves_waiting = true;       // waiting events may leave for outbox.delivery
+        MemoryBudget* budget = nullptr;  // shared with other pipelines, which it outlives
 
         bool operator==(const Limits&) const = default;
     };
@@ -136,8 +138,11 @@ class Pipeline {
     bool starves() const noexcept;
     EventBlock* take_block();
     void put_back(EventBlock* block) noexcept;
-    // Frees the memory that is kept for later blocks.
-    void free_spare_blocks() noexcept { spare_blocks_.clear(); }
+    // Keeps no memory for later blocks until one is taken.
+    void free_spare_blocks() noexcept {
+        spare_blocks_.clear();
+        keeps_spare_blocks_ = false;
+    }
     void admit(EventBlock* block);
     // `last_position` is the position up to which events were read, also if they were not admitted
     // because they are for other destinations.
@@ -219,6 +224,7 @@ class Pipeline {
         bool hangs = false;
     };
 
+    std::size_t most_bytes() const noexcept;
     bool has_memory() const noexcept;
     bool has_spare_memory() const noexcept;
     bool has_span() const noexcept;
@@ -326,6 +332,7 @@ class Pipeline {
     Circuit destination_;
 
     std::vector<std::unique_ptr<TrackedBlock>> spare_blocks_;
+    bool keeps_spare_blocks_ = true;
     std::vector<TrackedBlock*> blocks_in_use_;
     std::size_t unsettled_ = 0;   // events in memory
     std::size_t held_bytes_ = 0;  // of blocks in use

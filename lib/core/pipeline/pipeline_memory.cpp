@@ -28,10 +28,12 @@ bool Pipeline::is_stretched() const noexcept {
     return ledger_.span() > unsettled_ + limits_.max_events * max_span_factor / 2;
 }
 
-// True if too many events in memory wait for a lane that is down.
+// True if too many events in memory wait for a lane that is down: an eighth of those that there may
+// be, which are fewer when they are large or others have the memory.
 bool Pipeline::blocks(const Lane& lane) const noexcept {
+    const std::size_t most = has_memory() ? limits_.max_events : unsettled_;
     return (lanes_.count() > 1 || capabilities_.lanes) && lane.health.circuit.is_down() &&
-           lane.members > std::max(few_events, limits_.max_events / 8);
+           lane.members > std::max(few_events, most / 8);
 }
 
 bool Pipeline::any_lane_blocks() const noexcept {

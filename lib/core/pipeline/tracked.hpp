@@ -8,6 +8,7 @@
 
 #include "core/clock.hpp"
 #include "core/event.hpp"
+#include "core/pipeline/memory_budget.hpp"
 
 namespace outbox {
 
@@ -46,8 +47,13 @@ static_assert(sizeof(Tracked) <= EventBlock::bytes_per_event - sizeof(Event));
 // A block and the state of its events. The blocks of a window are a list in order of position.
 class TrackedBlock : public EventBlock {
   public:
+    explicit TrackedBlock(MemoryBudget* budget = nullptr) : memory_(budget) { charge(); }
+
+    // Counts its memory, which may have grown, towards the budget.
+    void charge() noexcept { memory_.set(bytes()); }
     // Call this once the block has been filled.
     void track() {
+        charge();
         tracked_.assign(events().size(), {});
         for (std::size_t i = 0; i < tracked_.size(); i++) {
             tracked_[i].event = &events()[i];
@@ -76,6 +82,7 @@ class TrackedBlock : public EventBlock {
 
   private:
     std::vector<Tracked> tracked_;
+    MemoryCharge memory_;
 };
 
 }  // namespace outbox

@@ -20,6 +20,7 @@ constexpr const char* complete = R"(
 name = "relay-1"
 lease = "20s"
 shutdown_timeout = 500
+memory = "1GB"
 listen = "127.0.0.1:8080"
 log_format = "json"
 log_level = "debug"
@@ -57,6 +58,7 @@ TEST_F(Configure, ACompleteFile) {
     EXPECT_EQ(config.name, "relay-1");
     EXPECT_EQ(config.lease, seconds(20));
     EXPECT_EQ(config.shutdown_timeout, milliseconds(500));
+    EXPECT_EQ(config.memory, 1024U * 1024 * 1024);
     EXPECT_EQ(config.listen, "127.0.0.1:8080");
     EXPECT_EQ(config.log_format, LogFormat::json);
     EXPECT_EQ(config.log_level, LogLevel::debug);
@@ -111,6 +113,7 @@ TEST_F(Configure, DefaultsAreThoseOfTheStruct) {
     EXPECT_EQ(complaints(), "");
     EXPECT_EQ(config.lease, RelayConfig().lease);
     EXPECT_EQ(config.shutdown_timeout, RelayConfig().shutdown_timeout);
+    EXPECT_EQ(config.memory, RelayConfig().memory);
     EXPECT_EQ(config.listen, "");
     EXPECT_EQ(config.log_level, LogLevel::info);
     EXPECT_THAT(config.name, testing::EndsWith('-' + std::to_string(getpid())));
@@ -162,6 +165,10 @@ TEST_F(Configure, EachMistakeIsReportedWithItsLine) {
         {"listen = \"8080\"\n", "1: invalid value for option \"listen\"||Write an address"},
         {"log_format = \"xml\"\n", "invalid value for option \"log_format\"||Write \"text\" or"},
         {"shutdown_timeout = \"0\"\n", "invalid value for option \"shutdown_timeout\"|Invalid dur"},
+        {"memory = 67108864\n", "1: invalid value for option \"memory\"||Write a number of bytes"},
+        {"memory = \"15MB\"\n", "1: invalid value for option \"memory\""},
+        {"memory = \"65GB\"\n", "1: invalid value for option \"memory\""},
+        {"memory = \"-1GB\"\n", "1: invalid value for option \"memory\""},
         {"databases = 1\n", "1: \"databases\" is not a section||Write it as [databases]."},
         {"credentials = 1\n", "1: \"credentials\" is not a section"},
         {"[credentials]\na = 1\n", "2: \"credentials.a\" is not a section"},
