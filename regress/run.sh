@@ -7,10 +7,10 @@
 # before. The server must be built with assertions (docs/architecture/tests.md), and is slower by
 # orders of magnitude: name the tests.
 #
-# Every file in sql/ and specs/ is run: the schedules are made from what is there. Those that edition.list
-# names are run again against the SQL edition, installed by a role without privileges: CREATE EXTENSION is
-# replaced by its script, and results that differ are in expected/sql_edition/. Differences are printed, and
-# left in $OUTBOX_BUILD/regress.
+# Every file in sql/ and specs/ is run: the schedules are made from what is there. All but those that
+# extension.list names, with the reason, are run again against the SQL edition, installed by a role without
+# privileges: edition.sed says it with other statements, and expected/sql_edition/ has patches for results that
+# differ (diff -U1). Differences are printed, and left in $OUTBOX_BUILD/regress.
 
 source "$(dirname "$0")/../scripts/common.sh"
 
@@ -36,7 +36,11 @@ wanted() { # wanted FOLDER SUFFIX ARGUMENT...: those of the tests that are in th
 }
 mapfile -t sql_tests < <(wanted sql .sql "$@")
 mapfile -t spec_tests < <(wanted specs .spec "$@")
-mapfile -t edition_tests < <(printf '%s\n' "${sql_tests[@]}" "${spec_tests[@]}" | grep -Fx -f "$repository/regress/edition.list")
+for_edition() { # for_edition TEST...
+    [ $# -eq 0 ] || printf "%s\n" "$@" | grep -Fvx -f <(cut -d ' ' -f 1 "$repository/regress/extension.list")
+}
+mapfile -t edition_tests < <(for_edition "${sql_tests[@]}")
+mapfile -t edition_specs < <(for_edition "${spec_tests[@]}")
 [ $((${#sql_tests[@]} + ${#spec_tests[@]})) -gt 0 ] || die "no such test: $*"
 
 directory=$(server_directory pg_outbox-regress)
@@ -57,18 +61,15 @@ start_server "$directory" <"$directory/settings"
 cp -R "$repository/regress" "$directory/tests"
 cp -R "$repository/regress" "$directory/edition"
 cp "$build/sql/pg_outbox--sql.sql" "$directory"
-install_edition() { # install_edition FOLDER: its tests do without the extension
-    sed -i -e 's/^CREATE EXTENSION pg_outbox;$/\\setenv PGDATABASE :DBNAME\n\\! "$INSTALL_EDITION"/' \
-        -e 's/^DROP EXTENSION pg_outbox CASCADE;$/DROP SCHEMA outbox, outbox_internal CASCADE;/' \
-        -e "s/^SET outbox.\([a-z_]*\) = \('.*'\);\$/INSERT INTO outbox.setting VALUES ('\1', \2);/" \
-        -e 's/^RESET outbox.[a-z_]*;$/DELETE FROM outbox.setting;/' \
-        "$1"/sql/*.sql "$1"/expected/*.out
-    cp "$1"/expected/sql_edition/*.out "$1/expected"
-}
-install_edition "$directory/edition"
+sed "s|@directory@|$directory|" "$repository/regress/edition.sed" >"$directory/edition.sed"
+sed -i -f "$directory/edition.sed" "$directory"/edition/{sql/*.sql,specs/*.spec,expected/*.out}
+for change in "$directory"/edition/expected/sql_edition/*.diff; do
+    patch -s "$directory/edition/expected/$(basename "$change" .diff).out" "$change"
+done
 cat >"$directory/install" <<'END'
 #!/bin/sh
-psql -qX -c "GRANT CREATE ON DATABASE $PGDATABASE TO edition_owner" && psql -qX -U edition_owner -f "$(dirname "$0")/pg_outbox--sql.sql"
+export PGHOST=${0%/*} PGUSER=postgres PGDATABASE=${1:-$PGDATABASE}
+psql -qX -c "GRANT CREATE ON DATABASE $PGDATABASE TO edition_owner" && psql -qX -U edition_owner -f "$PGHOST/pg_outbox--sql.sql"
 END
 chmod 755 "$directory/install"
 mkdir "$directory/results"
@@ -90,8 +91,10 @@ status=0
 cd /
 run tests "$pgxs_test/regress/pg_regress" "${sql_tests[@]}" || status=1
 run tests "$pgxs_test/isolation/pg_isolation_regress" "${spec_tests[@]}" || status=1
+"$(pg_bin)/psql" -qX -h "$directory" -U postgres -c 'CREATE ROLE edition_owner LOGIN'
 export INSTALL_EDITION=$directory/install
-run edition "$pgxs_test/regress/pg_regress" --create-role=edition_owner "${edition_tests[@]}" || status=1
+run edition "$pgxs_test/regress/pg_regress" "${edition_tests[@]}" || status=1
+run edition "$pgxs_test/isolation/pg_isolation_regress" "${edition_specs[@]}" || status=1
 rm -rf "$build/regress"
 cp -R "$directory/results" "$build/regress"
 [ $status -eq 0 ] || cat "$build"/regress/*/regression.diffs 2>/dev/null || true

@@ -38,7 +38,7 @@ fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
     python3-pytest python3-pytest-xdist python3-psycopg procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler \
-    librdkafka-dev systemd pgbouncer
+    librdkafka-dev systemd pgbouncer patch
 
 results=$(mktemp -d)
 beside=() # background processes

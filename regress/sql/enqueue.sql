@@ -108,6 +108,7 @@ SELECT count(outbox.enqueue('par', g::text, 'E', '{}')) FROM generate_series(1, 
 CREATE FUNCTION careless(g int) RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT outbox.enqueue('par', g::text, 'E', '{}') $$;
 \set VERBOSITY default
+\set SHOW_CONTEXT never
 SELECT careless(g) FROM generate_series(1, 1) AS g;
 \set VERBOSITY terse
 SELECT set_config(name, 'off', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');

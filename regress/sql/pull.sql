@@ -9,9 +9,7 @@ CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:', batch_size 
 CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:', lanes '0');
 CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:', lanes '1025');
 CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', lanes '4');
-CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox
-    OPTIONS (url 'pull:', lanes '1', topics 'a.events, b*', start 'beginning', max_attempts '2',
-             retry_base '1ms', retry_max '1ms', on_dead_letter 'block');
+CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:', lanes '1', topics 'a.events, b*', start 'beginning', max_attempts '2', retry_base '1ms', retry_max '1ms', on_dead_letter 'block');
 CREATE SERVER other FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:');
 SELECT destination, state, pid, in_flight FROM outbox.status WHERE destination = 'd';
 

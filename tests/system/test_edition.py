@@ -294,6 +294,15 @@ def test_a_wrong_setting_is_refused(edition: Site, name: str, value: str, reason
         ("default", '{"url": "null:"}', 'cannot be called "default"'),
         ("d", '{"url": "https://u:secret@example.com/"}', "password in a URL"),
         ("d", '{"url": "https://example.com/", "token": "x"}', '"token" is a credential'),
+        # Of these, SQL is the only reader.
+        ("d", '{"url": "pull:x"}', 'the URL of a pull destination is "pull:"'),
+        ("d", '{"url": "pull:", "lanes": "0"}', 'invalid value for option "lanes"'),
+        ("d", '{"url": "pull:", "retry_base": "1 fortnight"}', 'Invalid duration "1 fortnight"'),
+        ("d", '{"url": "pull:", "retry_max": "25h"}', 'Invalid duration "25h"'),
+        ("d", '{"url": "pull:", "batch_size": "1"}', 'invalid option "batch_size"'),
+        ("d", '{"url": "https://example.com/", "topics": "a,,b"}', "topic pattern is empty"),
+        ("d", '{"url": "https://example.com/", "on_dead_letter": "bury"}', 'Write "release" or "block"'),
+        ("d", '{"url": "https://example.com/", "nonsense": "1"}', 'invalid option "nonsense"'),
     ],
 )  # fmt: skip
 def test_a_wrong_destination_is_refused(edition: Site, name: str, options: str, reason: str) -> None:

@@ -54,13 +54,33 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     name CONSTANT text := 'outbox_' || replace(gen_random_uuid()::text, '-', ''); -- found nowhere else
+    body CONSTANT text := format('SELECT (%s
+) AS condition FROM ONLY %s AS %I, (VALUES (1)) AS other(outbox_other_column)', condition, "table", name);
+    one   refcursor;
+    type  regtype;
     query text;
 BEGIN
-    EXECUTE format('CREATE TEMPORARY VIEW %I AS SELECT (%s
-                    ) AS condition FROM ONLY %s AS %1$I, (VALUES (1)) AS other(outbox_other_column)', name, condition, "table");
+    OPEN one FOR EXECUTE body; -- unlike EXECUTE, this takes no more than one statement
+    CLOSE one;
+    EXECUTE format('CREATE TEMPORARY VIEW %I AS %s', name, body);
     query := pg_get_viewdef(format('pg_temp.%I', name)::regclass);
+    SELECT CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END INTO type
+      FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+     WHERE a.attrelid = format('pg_temp.%I', name)::regclass AND a.attnum = 1;
     EXECUTE format('DROP VIEW pg_temp.%I', name);
-    RETURN replace(substring(query FROM format('^\s*SELECT (.*) AS condition\s+FROM ONLY [^;]* %s,', name)), name || '.', "row" || '.');
+    IF type <> 'boolean'::regtype THEN
+        RAISE EXCEPTION 'argument of condition must be type boolean, not type %', type USING ERRCODE = 'datatype_mismatch';
+    END IF;
+    query := substring(query FROM format('^\s*SELECT (.*) AS condition\s+FROM ONLY [^;]* %s,', name));
+    IF query IS NULL THEN
+        RAISE EXCEPTION 'condition is not a single expression' USING ERRCODE = 'syntax_error';
+    END IF;
+    RETURN replace(query, name || '.', "row" || '.');
+EXCEPTION
+    WHEN invalid_cursor_definition THEN
+        RAISE EXCEPTION 'condition is not a single expression' USING ERRCODE = 'syntax_error';
+    WHEN syntax_error_or_access_rule_violation THEN -- without the query above
+        RAISE EXCEPTION USING MESSAGE = SQLERRM, ERRCODE = SQLSTATE;
 END $$;
 COMMENT ON FUNCTION outbox_internal.condition_about(regclass, text, text) IS 'a condition of a capture about the old or the new row';
 
@@ -94,8 +114,12 @@ BEGIN
         ) AS w(name, event, condition, argument, needed)
          WHERE w.needed AND NOT EXISTS (SELECT FROM pg_trigger AS t WHERE t.tgrelid = member AND t.tgname = w.name)
     LOOP
-        EXECUTE format('CREATE TRIGGER %I AFTER %s ON %s FOR EACH ROW %s EXECUTE FUNCTION outbox.capture_row(%s)',
-                       wanted.name, wanted.event, member, 'WHEN (' || wanted.condition || ')', wanted.argument);
+        BEGIN
+            EXECUTE format('CREATE TRIGGER %I AFTER %s ON %s FOR EACH ROW %s EXECUTE FUNCTION outbox.capture_row(%s)',
+                           wanted.name, wanted.event, member, 'WHEN (' || wanted.condition || ')', wanted.argument);
+        EXCEPTION WHEN feature_not_supported THEN -- of the condition; without this statement
+            RAISE EXCEPTION USING MESSAGE = SQLERRM, ERRCODE = SQLSTATE;
+        END;
     END LOOP;
     IF on_truncate IN ('refuse', 'announce') -- foreign tables have no TRUNCATE triggers
        AND (SELECT c.relkind <> 'f' FROM pg_class AS c WHERE c.oid = member)

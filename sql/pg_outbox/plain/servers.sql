@@ -20,15 +20,57 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.is_destination(oid) IS 'returns whether a number is that of a destination';
 
--- Refuses what is wrong at first sight. The rest is checked by outbox-relay with the rules of the
--- sinks; until it is right, the destination is misconfigured.
+-- Refuses a value as the extension does. `range` and `type` are those of outbox.destination_options().
+CREATE FUNCTION outbox_internal.check_option(option text, type text, range text, value text)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    part CONSTANT text[] := regexp_match(value, '^\s*(\d{1,9})\s*(ms|min|h|s|)\s*$');
+    most CONSTANT text   := substring(range FROM '\d+$');
+    hint text;
+BEGIN
+    CASE type
+        WHEN 'number' THEN
+            IF (CASE WHEN value ~ '^\d{1,9}$' THEN value::integer BETWEEN 1 AND most::integer END) IS NOT TRUE THEN
+                hint := format('Write a number from 1 to %s.', most);
+            END IF;
+        WHEN 'duration' THEN
+            IF (part[1]::bigint * CASE part[2] WHEN 'h' THEN 3600000 WHEN 'min' THEN 60000 WHEN 's' THEN 1000 ELSE 1 END
+                BETWEEN 1 AND 86400000) IS NOT TRUE THEN
+                RAISE EXCEPTION 'invalid value for option "%"', option
+                    USING ERRCODE = 'invalid_parameter_value', DETAIL = format('Invalid duration "%s".', value),
+                          HINT = 'Write a number of milliseconds, or a number with the unit ms, s, min or h; at least 1 ms and at most a day.';
+            END IF;
+        WHEN 'choice', 'switch' THEN
+            IF value <> ALL (string_to_array(range, ', ')) THEN
+                hint := format('Write "%s".', regexp_replace(replace(range, ', ', '", "'), '", "([^,]*)$', '" or "\1'));
+            END IF;
+        WHEN 'patterns' THEN
+            IF EXISTS (SELECT FROM string_to_table(value, ',') AS pattern WHERE pattern ~ '^\s*$') OR value = '' THEN
+                RAISE EXCEPTION 'topic pattern is empty'
+                    USING ERRCODE = 'invalid_parameter_value', HINT = 'Write a list such as "video.*, user.events".';
+            END IF;
+        ELSE
+    END CASE;
+    IF hint IS NOT NULL THEN
+        RAISE EXCEPTION 'invalid value for option "%"', option USING ERRCODE = 'invalid_parameter_value', HINT = hint;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.check_option(text, text, text, text) IS 'refuses an invalid value of an option';
+
+-- Refuses what is wrong at first sight, and options that pg_outbox reads here: those of pull
+-- destinations, which no relay looks at, and those that all destinations have. The rest is checked by
+-- outbox-relay with the rules of the sinks; until it is right, the destination is misconfigured.
 CREATE FUNCTION outbox_internal.check_destination_config()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    wrong text;
+    wrong     text;
+    sink_here text; -- if it is known here
 BEGIN
     IF NEW.name = 'default' THEN
         RAISE EXCEPTION 'a destination cannot be called "default"'
@@ -60,6 +102,27 @@ BEGIN
             USING ERRCODE = 'fdw_invalid_option_name',
                   HINT = 'Put it into the credentials of outbox-relay.';
     END IF;
+    IF NEW.options ->> 'url' ~* '^\s*pull:' AND NEW.options ->> 'url' <> 'pull:' THEN
+        RAISE EXCEPTION 'the URL of a pull destination is "pull:", and nothing else'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Write "pull:".';
+    END IF;
+    sink_here := CASE NEW.options ->> 'url' WHEN 'pull:' THEN 'pull' WHEN 'null:' THEN 'null' END;
+    SELECT o.key INTO wrong
+      FROM jsonb_object_keys(NEW.options) AS o(key)
+     WHERE o.key <> 'credentials'
+       AND NOT EXISTS (SELECT FROM outbox.destination_options() AS d
+                        WHERE d.option = o.key AND d.set_in = 'server' AND d.sink = coalesce(sink_here, d.sink))
+     LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'invalid option "%"', wrong
+            USING ERRCODE = 'fdw_invalid_option_name',
+                  HINT = coalesce('Valid options are: ' || (SELECT string_agg(d.option, ', ') FROM outbox.destination_options() AS d
+                                                             WHERE d.sink = sink_here AND d.set_in = 'server') || '.',
+                                  'outbox.destination_options() lists the options.');
+    END IF;
+    PERFORM outbox_internal.check_option(d.option, d.type, d.range, NEW.options ->> d.option)
+       FROM outbox.destination_options() AS d
+      WHERE d.sink = coalesce(sink_here, 'null') AND d.set_in = 'server' AND NEW.options ? d.option;
     RETURN NEW;
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_destination_config() IS 'refuses destinations that are wrong at first sight';

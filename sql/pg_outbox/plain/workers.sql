@@ -1,4 +1,5 @@
 -- No worker of pg_outbox is in this server: these are the relays outside and what they work on.
+-- Views call it, for roles that may read the views and not the tables.
 CREATE FUNCTION outbox.workers(
     OUT kind             text,
     OUT object           oid,
@@ -28,7 +29,7 @@ CREATE FUNCTION outbox.workers(
     OUT connects         bigint,
     OUT disconnects      bigint)
 RETURNS SETOF record
-LANGUAGE plpgsql VOLATILE STRICT
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
