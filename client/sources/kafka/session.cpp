@@ -24,7 +24,7 @@ static constexpr std::size_t records_at_once = 32;
 // How long the thread sleeps at most.
 static constexpr milliseconds longest_sleep{500};
 static constexpr milliseconds longest_question{10'000};
-// After a commit that met a rebalance, the next one waits for its end, but not longer.
+// In a rebalance a commit waits for its end, but not longer.
 static constexpr seconds longest_rebalance{10};
 // An error that goes on is logged this often.
 static constexpr seconds between_warnings{30};
@@ -420,7 +420,8 @@ void Session::rebalance(rd_kafka_event_t* event) {
     switch (rd_kafka_event_error(event)) {
         case RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS:
             client_->has_been_assigned();
-            commit_at_ = Clock::now();
+            if (!std::exchange(joins_again_, false))
+                commit_at_ = Clock::now();
             to_assign_ = copy_of(list);
             load_at_ = Clock::now();
             failed_loads_ = 0;
@@ -429,6 +430,7 @@ void Session::rebalance(rd_kafka_event_t* event) {
             to_revoke_ = copy_of(list);
             revoke_by_ = Clock::now() + options_.revoke_limit;
             lost_ = rd_kafka_assignment_lost(client_->get()) != 0;
+            note(Level::info, "is asked to give up " + names_of(*list));
             const std::lock_guard lock(mutex_);
             stats_.revocations++;
             stats_.lost += lost_;
@@ -541,6 +543,9 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
         }
         commit(offsets);
     }
+    // After a partition is given up, the library assigns what is new, and then joins once more.
+    joins_again_ = is_cooperative(client_->get()) && !lost_;
+    wait_for_the_group();
     lost_ = false;
     {
         const std::lock_guard lock(mutex_);
@@ -667,6 +672,12 @@ void Session::commit(const std::vector<PlacedOffset>& offsets) {
     stats_.commits++;
 }
 
+// The next commit comes when the rebalance is over. If commits went on, one would come to the group
+// with the generation before, and the library would then take its partitions for lost.
+void Session::wait_for_the_group() {
+    commit_at_ = Clock::now() + longest_rebalance;
+}
+
 void Session::committed(rd_kafka_event_t* event) {
     const rd_kafka_resp_err_t code = rd_kafka_event_error(event);
     const rd_kafka_topic_partition_list_t* const list = rd_kafka_event_topic_partition_list(event);
@@ -680,10 +691,8 @@ void Session::committed(rd_kafka_event_t* event) {
                 failed = each.err;
         }
     }
-    // The commit is repeated when the rebalance is over. If it went on, one would come to the group
-    // with the generation before, and the library would then take its partitions for lost.
     if (failed == RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS)
-        commit_at_ = Clock::now() + longest_rebalance;
+        wait_for_the_group();
     else if (failed && failed != RD_KAFKA_RESP_ERR__NO_OFFSET)
         explain(failed, nullptr, false);
 }

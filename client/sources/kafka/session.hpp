@@ -82,6 +82,7 @@ class Session {
     void read(const rd_kafka_message_t& message);
     void pause(const std::vector<Place>& places, bool paused);
     void commit_if_due();
+    void wait_for_the_group();
     void commit(const std::vector<PlacedOffset>& offsets);
     void note_passed();
     void committed(rd_kafka_event_t* event);
@@ -120,6 +121,7 @@ class Session {
     Clock::time_point load_at_{}, revoke_by_{}, commit_at_{};
     unsigned failed_loads_ = 0;
     bool lost_ = false;
+    bool joins_again_ = false;  // the next assignment is not yet the end of the rebalance
     bool leaving_ = false;
     bool has_more_ = false;
     std::map<int, Clock::time_point> logged_;  // by code of an error
