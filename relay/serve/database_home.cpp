@@ -389,7 +389,7 @@ bool DatabaseHome::goes_on_looking(DestinationHome& home) {
 
 Micros DatabaseHome::rest_due() const noexcept {
     if (!direct_ || !settings_.notifies || !ready_ || resting_ || ends_ || beat_under_way_ ||
-        process_.config.once)
+        loading_ || !control_.is_open() || process_.config.once)
         return never;
     // The beat must probe all of them once it has the wake lock: a look that is under way may have
     // missed what was committed just before.
@@ -410,7 +410,7 @@ void DatabaseHome::look_after_rest(Micros now) {
         if (scout_ != nullptr)
             scout_->committed();
     }
-    if (now >= rest_due() && control_.is_open() && !loading_)
+    if (now >= rest_due())
         beat(!holds_wake_lock_);
 }
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -430,3 +433,33 @@ def test_goes_on_after_a_restart_of_the_server(
     database.enqueue(first=2)
     wait_arrived(receiver, 2)
     assert receiver.versions("a")[-1] == 2
+
+
+def test_a_database_that_does_not_answer_costs_no_processor_time(database: Database, start_relay: StartRelay) -> None:
+    """The loop waits for the answer, whatever else is due."""
+    database.add_destination("d", "null:", relay="external")
+    database.execute("ALTER FUNCTION outbox_internal.relay_destinations() RENAME TO real_destinations")
+    columns = database.value("SELECT pg_get_function_result('outbox_internal.real_destinations'::regproc)")
+    database.execute(
+        f"CREATE FUNCTION outbox_internal.relay_destinations() RETURNS {columns} LANGUAGE plpgsql AS $$ BEGIN"
+        " IF EXISTS (SELECT FROM outbox.relay) AND current_query() NOT LIKE '%beat%' THEN PERFORM pg_advisory_xact_lock(1); END IF;"
+        " RETURN QUERY SELECT * FROM outbox_internal.real_destinations(); END $$"
+    )
+    with database.connect() as blocker:
+        blocker.execute("SELECT pg_advisory_lock(1)")
+        relay = start_relay(database, options=("--listen", "127.0.0.1:0"))
+        wait_until(
+            lambda: database.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'"),
+            what="the relay to ask for the destinations once more",
+        )  # fmt: skip
+        port = re.search(r"listening on port (\d+)", relay.log())[1]
+
+        def turns() -> int:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/status") as page:
+                return json.load(page)["loop_turns"]
+
+        before = turns()
+        first = wait_until(turns, lambda seen: seen > before, what="the loop to turn")
+        second = wait_until(turns, lambda seen: seen > first, what="the loop to turn")
+    assert second - first < 1000, "the loop turns without a reason"
+    wait_served(database)
