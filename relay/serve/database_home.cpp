@@ -22,6 +22,7 @@ static constexpr Micros pooled_poll_min = milliseconds(50);
 static constexpr Micros pooled_poll_max = seconds(1);
 static constexpr Micros beat_failure_pause = milliseconds(300);
 static constexpr Micros report_interval = seconds(1);
+static constexpr Micros upkeep_pause = seconds(1);
 // Replicas that start together take turns.
 static constexpr Micros pause_between_takes = milliseconds(5);
 static constexpr Micros time_to_leave = seconds(2);
@@ -306,6 +307,8 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
                 if (paused != home->is_paused() || home->holds_keys())
                     home->follow();
             }
+    if (!answer.work.empty())
+        maintain_soon(upkeep_pause);
     for (const std::int32_t number : answer.work)
         if (DestinationHome* home = find(number))
             home->committed();
@@ -372,6 +375,7 @@ void DatabaseHome::has_lost(DestinationHome& home) {
 void DatabaseHome::has_found(DestinationHome& home) {
     found_at_ = process_.clock.now();
     rest_pause_ = 0;
+    maintain_soon(upkeep_pause);
     if (resting_)
         wake();
     for (const auto& other : homes_)
@@ -431,6 +435,7 @@ void DatabaseHome::wake_all() {
 void DatabaseHome::notified(const std::string& payload) {
     if (!ready_)
         return;
+    maintain_soon(payload == "operate" ? 0 : upkeep_pause);
     if (payload == "operate") {
         beat_now_ = true;
         for (const auto& home : homes_)
@@ -479,15 +484,26 @@ void DatabaseHome::report() {
     sessions_.run(std::move(statement), SessionPool::Urgency::writes);
 }
 
+// Events that come make the log outgrow its segment long before the next call is due.
+void DatabaseHome::maintain_soon(Micros pause) {
+    if (maintains_)
+        maintain_at_ =
+            std::min(maintain_at_, std::max(process_.clock.now(), maintained_at_ + pause));
+}
+
 void DatabaseHome::maintain() {
     maintain_at_ = never;
+    maintaining_ = true;
     Statement statement = calls::maintain();
     statement.done = [this](Answer answer) {
-        const Micros now = process_.clock.now();
-        if (!answer.ok)
-            maintain_at_ = now + seconds(10);
-        else if (const auto pause = answer.rows.number(0, 0))
-            maintain_at_ = now + static_cast<Micros>(std::clamp(*pause, 0.1, 3600.0) * 1e6);
+        maintaining_ = false;
+        maintained_at_ = process_.clock.now();
+        std::optional<double> pause = answer.ok ? answer.rows.number(0, 0) : 10.0;
+        maintains_ = pause.has_value();
+        if (maintains_)
+            maintain_at_ =
+                std::min(maintain_at_,
+                         maintained_at_ + static_cast<Micros>(std::clamp(*pause, 0.1, 60.0) * 1e6));
     };
     sessions_.run(std::move(statement), SessionPool::Urgency::writes);
 }
@@ -505,9 +521,9 @@ Micros DatabaseHome::greeting_due() const noexcept {
 Micros DatabaseHome::deadline() const noexcept {
     if (ended_)
         return never;
-    Micros earliest =
-        std::min({control_.deadline(), sessions_.deadline(), beat_due(), rest_due(), greeting_due(),
-                  leave_by_, ready_ ? std::min(report_at_, maintain_at_) : never});
+    Micros earliest = std::min(
+        {control_.deadline(), sessions_.deadline(), beat_due(), rest_due(), greeting_due(),
+         leave_by_, ready_ ? std::min(report_at_, maintaining_ ? never : maintain_at_) : never});
     for (const auto& home : homes_)
         earliest = std::min(earliest, home->deadline());
     return earliest;
@@ -529,7 +545,7 @@ void DatabaseHome::step(Micros now) {
         remove_gone();
     if (now >= report_at_)
         report();
-    if (ready_ && now >= maintain_at_)
+    if (ready_ && !maintaining_ && now >= maintain_at_)
         maintain();
     if (ends_)
         leave(now);

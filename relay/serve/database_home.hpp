@@ -96,6 +96,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
 
     // Upkeep.
     void report();
+    void maintain_soon(Micros pause);
     void maintain();
     void remove_gone();
     void leave(Micros now);
@@ -143,6 +144,9 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     Micros report_at_ = 0;
     std::string reported_;
     Micros maintain_at_ = never;
+    Micros maintained_at_ = 0;
+    bool maintaining_ = false;
+    bool maintains_ = false;  // no keeper does
     bool ends_ = false;
     bool leaving_ = false;
     bool ended_ = false;

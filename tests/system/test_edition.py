@@ -575,6 +575,20 @@ def test_a_backfill_goes_on_with_the_upkeep(edition: Site) -> None:
     assert edition.value(snapshots) == 19
 
 
+def test_a_snapshot_from_before_a_capture_or_view_must_be_renewed(edition: Site) -> None:
+    edition.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    insert = "INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) VALUES (gen_random_uuid(), 'a', '1', 'E', 1, '')"
+    with edition.connect() as application:
+        application.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        for make, use in (("SELECT outbox.capture('t')", "INSERT INTO t VALUES (1)"), ("SELECT outbox.create_outbox_view('app_outbox', 'seed')", insert)):
+            with pytest.raises(errors.SerializationFailure, match="could not serialize access"), application.transaction():
+                application.execute("SELECT pg_current_xact_id()")
+                edition.execute(make)
+                application.execute(use)
+            application.execute(use)
+    assert edition.value("SELECT count(*) FROM outbox.event") == 2
+
+
 def test_a_captured_table_may_be_altered(edition: Site) -> None:
     edition.execute("CREATE TABLE t (id int PRIMARY KEY, title text, gone int)")
     edition.execute("SELECT outbox.capture('t')")

@@ -507,6 +507,21 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.put_updated(outbox.captured, record, json, json) IS 'writes the events of an updated row';
 
+-- A snapshot from before outbox.capture() has the triggers, and not the capture.
+CREATE FUNCTION outbox_internal.refuse_not_captured("table" name)
+RETURNS void
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'could not serialize access, because table "%" is not captured in the snapshot of the transaction', "table"
+            USING ERRCODE = 'serialization_failure', HINT = 'The transaction might succeed if retried.';
+    END IF;
+    RAISE EXCEPTION 'table "%" has a trigger that captures it, but is not captured', "table"
+        USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call outbox.capture(), or drop the trigger.';
+END $$;
+COMMENT ON FUNCTION outbox_internal.refuse_not_captured(name) IS 'refuses a row of a table that is not captured';
+
 CREATE FUNCTION outbox.capture_row()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -523,8 +538,7 @@ BEGIN
     END IF;
     capture := outbox_internal.capture_of(TG_RELID);
     IF capture.relation IS NULL THEN
-        RAISE EXCEPTION 'table "%" has a trigger that captures it, but is not captured', TG_TABLE_NAME
-            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call outbox.capture(), or drop the trigger.';
+        PERFORM outbox_internal.refuse_not_captured(TG_TABLE_NAME);
     END IF;
     shape := outbox_internal.shape_of(TG_RELID, capture);
     IF TG_OP <> 'INSERT' AND shape.expression IS NULL THEN
@@ -571,8 +585,7 @@ BEGIN
     END IF;
     capture := outbox_internal.capture_of(TG_RELID);
     IF capture.relation IS NULL THEN
-        RAISE EXCEPTION 'table "%" has a trigger that captures it, but is not captured', TG_TABLE_NAME
-            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call outbox.capture(), or drop the trigger.';
+        PERFORM outbox_internal.refuse_not_captured(TG_TABLE_NAME);
     END IF;
     SELECT format('%I.%I', n.nspname, c.relname) INTO "table"
       FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = capture.relation;

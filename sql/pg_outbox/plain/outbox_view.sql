@@ -65,7 +65,10 @@ BEGIN
             USING ERRCODE = 'trigger_protocol_violated';
     END IF;
     names := outbox_internal.names_in_view(TG_RELID, layout);
-    IF names IS NULL THEN
+    IF names IS NULL AND NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = TG_RELID) THEN
+        RAISE EXCEPTION 'could not serialize access, because view "%" was made after the transaction began', TG_TABLE_NAME
+            USING ERRCODE = 'serialization_failure', HINT = 'The transaction might succeed if retried.';
+    ELSIF names IS NULL THEN
         RAISE EXCEPTION 'view "%" does not have the columns of the layout "%"', TG_TABLE_NAME, layout
             USING ERRCODE = 'datatype_mismatch', HINT = 'Make it with outbox.create_outbox_view().';
     END IF;
