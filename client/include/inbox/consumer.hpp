@@ -76,7 +76,7 @@ struct ConsumerOptions {
     // not support prepared statements.
     bool prepare_statements = true;
     // Receives every failure with its error text. If it is empty, nothing is logged.
-    Log log{};
+    Log log = log_to_stderr;
 };
 
 // Counters since the consumer was made, and percentiles of the last thousand batches.

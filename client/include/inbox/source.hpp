@@ -23,6 +23,9 @@ enum class Level { debug, info, warning, error };
 // Receives log messages of the library. Called from any of its threads. Must not throw.
 using Log = std::function<void(Level, const std::string& message)>;
 
+// Writes warnings and errors to standard error, a line each, with the time in UTC.
+void log_to_stderr(Level level, const std::string& message);
+
 // A place in a subscription, or in a part of it: everything before it has been applied.
 struct Position {
     std::string subscription;  // the name under which it is saved
