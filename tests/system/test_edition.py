@@ -251,20 +251,77 @@ def test_every_object_has_a_comment(edition: Site) -> None:
     assert silent == []
 
 
+ENQUEUE = "outbox.enqueue(text,text,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamptz,outbox_internal.caller)"
+
+
 # Functions of which callers say why they need no search_path: they run under that of their callers, and nobody
-# else may call them; or they are inlined.
+# else may call them; or they are inlined; or they qualify all names (the next test).
 def test_functions_with_more_rights_than_their_callers_fix_the_search_path(edition: Site) -> None:
     loose = edition.execute(
-        "SELECT p.proname FROM pg_proc AS p WHERE p.pronamespace::regnamespace::text IN ('outbox', 'outbox_internal') "
-        "AND p.prosecdef AND NOT coalesce(p.proconfig && ARRAY['search_path=pg_catalog, pg_temp'], false)"
+        "SELECT p.oid = %s::regprocedure FROM pg_proc AS p WHERE p.pronamespace::regnamespace::text IN ('outbox', 'outbox_internal') "
+        "AND p.prosecdef AND NOT coalesce(p.proconfig && ARRAY['search_path=pg_catalog, pg_temp'], false)",
+        (ENQUEUE,),
     )
-    assert loose == []
+    assert loose == [(True,)]
     callable_ = edition.execute(
         "SELECT DISTINCT p.proname FROM pg_proc AS p, aclexplode(p.proacl) AS a "
         "WHERE p.pronamespace::regnamespace::text IN ('outbox', 'outbox_internal') AND a.grantee <> p.proowner "
-        "AND p.proconfig IS NULL AND p.prolang <> (SELECT oid FROM pg_language WHERE lanname = 'sql')"
+        "AND p.proconfig IS NULL AND p.prolang <> (SELECT oid FROM pg_language WHERE lanname = 'sql') AND p.oid <> %s::regprocedure",
+        (ENQUEUE,),
     )
     assert callable_ == []
+
+
+# A function or operator for each of the server's that has a name that occurs in outbox.enqueue(), and its types.
+TRAPS = """
+DO $do$
+DECLARE
+    body   text := (SELECT prosrc FROM pg_proc WHERE oid = '{function}'::regprocedure);
+    trap   record;
+    number integer := 0;
+BEGIN
+    FOR trap IN SELECT p.proname AS name, oidvectortypes(p.proargtypes) AS types, p.prorettype::regtype AS result
+                  FROM pg_proc AS p
+                 WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.prokind = 'f' AND p.provariadic = 0
+                   AND 'internal'::regtype <> ALL (p.proargtypes || p.prorettype) AND body ~ ('\\y' || p.proname || '\\(') LOOP
+        EXECUTE format('CREATE FUNCTION trap.%I(%s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN RAISE ''sprung''; END $$',
+                       trap.name, trap.types, trap.result);
+    END LOOP;
+    FOR trap IN SELECT o.oprname AS name, o.oprleft::regtype AS l, o.oprright::regtype AS r, o.oprresult::regtype AS result
+                  FROM pg_operator AS o
+                 WHERE o.oprkind = 'b' AND o.oprnamespace = 'pg_catalog'::regnamespace AND strpos(body, o.oprname) > 0 LOOP
+        number := number + 1;
+        EXECUTE format('CREATE FUNCTION trap.operator_%s(%s, %s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN RAISE ''sprung''; END $$',
+                       number, trap.l, trap.r, trap.result);
+        EXECUTE format('CREATE OPERATOR trap.%s (FUNCTION = trap.operator_%s, LEFTARG = %s, RIGHTARG = %s)',
+                       trap.name, number, trap.l, trap.r);
+    END LOOP;
+    FOR trap IN SELECT t.typname AS name FROM pg_type AS t
+                 WHERE t.typnamespace = 'pg_catalog'::regnamespace AND t.typtype = 'b' AND body ~ ('\\y' || t.typname || '\\y') LOOP
+        EXECUTE format('CREATE DOMAIN trap.%I AS pg_catalog.%I CHECK (trap.spring())', trap.name, trap.name);
+    END LOOP;
+END $do$
+"""
+
+
+def test_an_enqueue_finds_nothing_in_front_of_the_servers_names(edition: Site) -> None:
+    edition.execute("CREATE SCHEMA trap; CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'sprung'; END $$")
+    edition.execute(TRAPS.format(function=ENQUEUE))
+    with edition.connect() as caller:
+        caller.execute("SET search_path = trap, pg_catalog, pg_temp")
+        for sprung in ("SELECT 'a'::pg_catalog.text || 'b'::pg_catalog.text", "SELECT pg_catalog.int8 '1' = 1", "SELECT convert_to('a', 'b')",
+                       "SELECT 'a'::text"):  # fmt: skip
+            with pytest.raises(psycopg.Error, match="sprung"):
+                caller.execute(sprung)
+        for options in ("", ", topic => 't', ordering_key => '', version => 1", ", headers => '{}'", ", aggregate_type => E'\\x01'"):
+            call = "SELECT outbox.enqueue(" + ("" if "aggregate_type" in options else "aggregate_type => 'a', ")
+            call += f"aggregate_id => '1', event_type => 'E', payload => '{{}}'{options})"
+            if "aggregate_type" in options:
+                with pytest.raises(errors.InvalidParameterValue, match="control characters"):
+                    caller.execute(call)
+            else:
+                caller.execute(call)
+    assert edition.value("SELECT count(*) FROM outbox.event") == 3
 
 
 # -------------------------------------------------------------------------------------------------

@@ -28,8 +28,7 @@ COMMENT ON FUNCTION outbox_internal.is_content_type(text) IS 'returns whether a 
 CREATE FUNCTION outbox_internal.is_json_type(content_type text)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+BEGIN ATOMIC -- without a search_path, so that the planner can put it into the expression that calls it
     SELECT lower(content_type COLLATE "C") ~ '^(application/json|[^/]+/[^/; \t]+\+json)([; \t]|$)';
 END;
 COMMENT ON FUNCTION outbox_internal.is_json_type(text) IS 'returns whether a media type promises JSON';
