@@ -18,36 +18,10 @@ static std::string quoted(std::string_view text) {
     return result + "'";
 }
 
-static std::string choices(const OptionSpec& spec) {
-    std::string text;
-    for (const std::string_view choice : spec.choices) {
-        if (choice.empty())
-            break;
-        if (!text.empty())
-            text += ", ";
-        text += choice;
-    }
-    return text;
-}
-
 static std::string range_of(const SinkDeclaration& sink, const OptionSpec& spec) {
-    switch (spec.type) {
-        case OptionType::number:
-            return "1 to " + std::to_string(spec.max);
-        case OptionType::duration:
-            return "1ms to 24h";
-        case OptionType::choice:
-            return choices(spec);
-        case OptionType::toggle:
-            return "on, off";
-        case OptionType::url:
-            return std::string(sink.url);
-        case OptionType::text:
-        case OptionType::name:
-        case OptionType::topics:
-            break;
-    }
-    return std::string(spec.range);
+    std::string range;
+    append_range(spec, sink.url, [&](std::string_view part) { range += part; });
+    return range;
 }
 
 static void print_option(const SinkDeclaration& sink, const OptionSpec& spec) {

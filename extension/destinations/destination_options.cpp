@@ -10,37 +10,13 @@ static Datum text_datum(std::string_view text) {
     return PointerGetDatum(cstring_to_text_with_len(text.data(), static_cast<int>(text.size())));
 }
 
-static Datum choices(const OptionSpec& spec) {
-    StringInfoData text;
-    initStringInfo(&text);
-    for (std::string_view choice : spec.choices) {
-        if (choice.empty())
-            break;
-        if (text.len > 0)
-            appendStringInfoString(&text, ", ");
-        appendBinaryStringInfo(&text, choice.data(), static_cast<int>(choice.size()));
-    }
-    return text_datum({text.data, static_cast<std::size_t>(text.len)});
-}
-
 static Datum range_of(const SinkDeclaration& sink, const OptionSpec& spec) {
-    switch (spec.type) {
-        case OptionType::number:
-            return text_datum(psprintf("1 to " INT64_FORMAT, spec.max));
-        case OptionType::duration:
-            return text_datum("1ms to 24h");
-        case OptionType::choice:
-            return choices(spec);
-        case OptionType::toggle:
-            return text_datum("on, off");
-        case OptionType::url:
-            return text_datum(sink.url);
-        case OptionType::text:
-        case OptionType::name:
-        case OptionType::topics:
-            break;
-    }
-    return text_datum(spec.range);
+    StringInfoData range;
+    initStringInfo(&range);
+    append_range(spec, sink.url, [&range](std::string_view part) {
+        appendBinaryStringInfo(&range, part.data(), static_cast<int>(part.size()));
+    });
+    return text_datum({range.data, static_cast<std::size_t>(range.len)});
 }
 
 static void put_option(ReturnSetInfo* result, const SinkDeclaration& sink, const OptionSpec& spec) {

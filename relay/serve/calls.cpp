@@ -16,6 +16,8 @@ using Type = BinaryArray::Type;
 // Retries taken at a time.
 constexpr std::int32_t max_retries = 256;
 constexpr std::int64_t max_retry_bytes = 1024 * 1024;
+// A window with more events than this is not worth a probe.
+constexpr std::int32_t max_probed = 5000;
 
 template <class Values>
 std::string array_of(Type type, const Values& values) {
@@ -183,8 +185,36 @@ std::optional<BeatAnswer> beat_of(const Rows& rows) {
     };
 }
 
-Statement release_wake_lock() {
-    return {.text = "SELECT pg_catalog.pg_advisory_unlock(1869968482, 0)"};
+Statement probe(const Probe& probe) {
+    Statement statement{.text = "SELECT * FROM outbox_internal.relay_probe($1, $2, $3, $4, $5)"};
+    statement.parameters.array(type::int4_array, integers(probe.numbers))
+        .array(type::text_array, texts(probe.frontiers))
+        .array(type::text_array, texts(probe.patterns))
+        .array(type::int4_array, integers(probe.pattern_of))
+        .integer(max_probed);
+    return statement;
+}
+
+std::vector<Probed> probed_of(const Rows& rows) {
+    std::vector<Probed> probed;
+    for (int i = 0; i < rows.size(); i++) {
+        const auto end = Snapshot::parse(rows.bytes(i, rows.column("window_end")));
+        const auto events = rows.bigint(i, rows.column("found"));
+        if (!end || !events)
+            continue;
+        probed.push_back({.frontier = std::string(rows.bytes(i, rows.column("frontier"))),
+                          .end = *end,
+                          .events = *events,
+                          .last_position = rows.bigint(i, rows.column("last_position")).value_or(0),
+                          .wanted = rows.integers(i, rows.column("wanted"))});
+    }
+    return probed;
+}
+
+Statement wake(const Uuid& id) {
+    Statement statement{.text = "SELECT outbox_internal.relay_wake($1)"};
+    statement.parameters.uuid(id);
+    return statement;
 }
 
 Statement release_destination_lock(std::int32_t number) {

@@ -69,7 +69,26 @@ struct BeatAnswer {
 };
 std::optional<BeatAnswer> beat_of(const Rows& rows);
 
-Statement release_wake_lock();
+// Of destinations that have found nothing at their last look.
+struct Probe {
+    std::vector<std::int32_t> numbers{};
+    std::vector<std::string> frontiers{};
+    std::vector<std::string> patterns{};
+    std::vector<std::int32_t> pattern_of{};
+};
+Statement probe(const Probe& probe);
+
+// The window since one of the frontiers.
+struct Probed {
+    std::string frontier;
+    Snapshot end;
+    std::int64_t events = 0;
+    std::int64_t last_position = 0;
+    std::vector<std::int32_t> wanted;  // destinations that select some of the events
+};
+std::vector<Probed> probed_of(const Rows& rows);
+
+Statement wake(const Uuid& id);
 Statement release_destination_lock(std::int32_t number);
 Statement report(const Uuid& id, std::string_view figures);
 Statement maintain();

@@ -23,6 +23,8 @@ static constexpr Micros pooled_poll_max = seconds(1);
 static constexpr Micros beat_failure_pause = milliseconds(300);
 static constexpr Micros report_interval = seconds(1);
 static constexpr Micros upkeep_pause = seconds(1);
+// Between probes while events come.
+static constexpr Micros probe_pause = milliseconds(10);
 // Replicas that start together take turns.
 static constexpr Micros pause_between_takes = milliseconds(5);
 static constexpr Micros time_to_leave = seconds(2);
@@ -72,8 +74,12 @@ DatabaseHome::~DatabaseHome() {
 // The control connection
 // -------------------------------------------------------------------------------------------------
 
+Micros DatabaseHome::control_time_limit() const noexcept {
+    return lease_.renewal_time_limit(boot_time(), direct_);
+}
+
 void DatabaseHome::run(Statement statement, void (DatabaseHome::*done)(Answer)) {
-    statement.time_limit = lease_.renewal_time_limit();
+    statement.time_limit = control_time_limit();
     statement.done = [this, done](Answer answer) { (this->*done)(std::move(answer)); };
     control_queue_.push_back(std::move(statement));
     if (control_.state() == Connection::State::idle)
@@ -285,7 +291,7 @@ void DatabaseHome::take_beat(Answer answer) {
     }
     follow_beat(*beat);
     if (!held)
-        wake_all();
+        let_all_look();
 }
 
 void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
@@ -311,7 +317,7 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
         maintain_soon(upkeep_pause);
     for (const std::int32_t number : answer.work)
         if (DestinationHome* home = find(number))
-            home->committed();
+            wake_home(*home);
     if (beat_asks_for_rest_) {
         holds_wake_lock_ |= answer.holds_lock;
         if (std::exchange(resting_, answer.resting) && !resting_)
@@ -345,7 +351,7 @@ void DatabaseHome::run_take(std::int32_t number, std::function<void(Answer)> don
         return;
     }
     Statement statement = calls::take(id_, number, direct_);
-    statement.time_limit = lease_.renewal_time_limit();
+    statement.time_limit = control_time_limit();
     statement.done = std::move(done);
     control_queue_.push_back(std::move(statement));
     if (control_.state() == Connection::State::idle)
@@ -380,7 +386,12 @@ void DatabaseHome::has_found(DestinationHome& home) {
         wake();
     for (const auto& other : homes_)
         if (other.get() != &home)
-            other->committed();
+            wake_home(*other);
+}
+
+// It looks again in any case, so it can be the one that looks for all.
+void DatabaseHome::has_selected(DestinationHome& home) {
+    scout_ = &home;
 }
 
 bool DatabaseHome::goes_on_looking(DestinationHome& home) {
@@ -424,12 +435,26 @@ void DatabaseHome::wake() {
     found_at_ = process_.clock.now();
     rest_not_before_ = 0;
     if (std::exchange(holds_wake_lock_, false))
-        run(calls::release_wake_lock(), &DatabaseHome::control_failed_if);
+        run(calls::wake(id_), &DatabaseHome::control_failed_if);
 }
 
-void DatabaseHome::wake_all() {
+void DatabaseHome::let_all_look() {
     for (const auto& home : homes_)
         home->committed();
+}
+
+// One looks, and the others are asked for together.
+void DatabaseHome::wake_all() {
+    for (const auto& home : homes_)
+        wake_home(*home);
+}
+
+void DatabaseHome::wake_home(DestinationHome& home) {
+    const bool is_probed = home.idle_frontier() != nullptr || home.looks_now();
+    if (is_probed && &home != scout_)
+        probe_wanted_ = true;
+    else
+        home.committed();
 }
 
 void DatabaseHome::notified(const std::string& payload) {
@@ -443,6 +468,10 @@ void DatabaseHome::notified(const std::string& payload) {
                 home->follow();
         return;
     }
+    if (payload == "rest") {
+        beat_now_ |= resting_ && !holds_wake_lock_;
+        return;
+    }
     if (resting_)
         wake();
     wake_all();
@@ -452,6 +481,63 @@ void DatabaseHome::notified(const std::string& payload) {
 void DatabaseHome::control_failed_if(Answer answer) {
     if (!answer.ok)
         control_failed(answer);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Probes
+// -------------------------------------------------------------------------------------------------
+
+Micros DatabaseHome::probe_due() const noexcept {
+    return probe_wanted_ && !probe_under_way_ && ready_ && !ends_ ? probed_at_ + probe_pause
+                                                                  : never;
+}
+
+void DatabaseHome::probe() {
+    probe_wanted_ = false;
+    probed_at_ = process_.clock.now();
+    calls::Probe probe;
+    for (const auto& home : homes_) {
+        probe_wanted_ |= home->looks_now();  // it may look at what was there before
+        const Snapshot* frontier = home->idle_frontier();
+        if (frontier == nullptr || home.get() == scout_)
+            continue;
+        probe.numbers.push_back(home->number());
+        probe.frontiers.push_back(frontier->to_string());
+        for (const std::string& pattern : home->patterns()) {
+            probe.patterns.push_back(pattern);
+            probe.pattern_of.push_back(home->number());
+        }
+    }
+    if (probe.numbers.empty())
+        return;
+    probe_under_way_ = true;
+    Statement statement = calls::probe(probe);
+    statement.done = [this](const Answer& answer) { take_probe(answer); };
+    sessions_.run(std::move(statement), SessionPool::Urgency::reads);
+}
+
+void DatabaseHome::take_probe(const Answer& answer) {
+    probe_under_way_ = false;
+    if (!answer.ok) {
+        let_all_look();
+        return;
+    }
+    const auto probed = calls::probed_of(answer.rows);
+    for (const auto& home : homes_) {
+        const Snapshot* frontier = home->idle_frontier();
+        if (frontier == nullptr || home.get() == scout_)
+            continue;
+        const auto window = std::find_if(
+            probed.begin(), probed.end(),
+            [text = frontier->to_string()](const auto& one) { return one.frontier == text; });
+        if (window == probed.end())
+            probe_wanted_ = true;  // it came too late for this one
+        else if (std::find(window->wanted.begin(), window->wanted.end(), home->number()) !=
+                 window->wanted.end())
+            home->committed();
+        else if (!home->pass(*window))
+            probe_wanted_ = true;
+    }
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -521,9 +607,10 @@ Micros DatabaseHome::greeting_due() const noexcept {
 Micros DatabaseHome::deadline() const noexcept {
     if (ended_)
         return never;
-    Micros earliest = std::min(
-        {control_.deadline(), sessions_.deadline(), beat_due(), rest_due(), greeting_due(),
-         leave_by_, ready_ ? std::min(report_at_, maintaining_ ? never : maintain_at_) : never});
+    Micros earliest =
+        std::min({control_.deadline(), sessions_.deadline(), beat_due(), rest_due(), greeting_due(),
+                  probe_due(), leave_by_,
+                  ready_ ? std::min(report_at_, maintaining_ ? never : maintain_at_) : never});
     for (const auto& home : homes_)
         earliest = std::min(earliest, home->deadline());
     return earliest;
@@ -539,6 +626,8 @@ void DatabaseHome::step(Micros now) {
     if (now >= beat_due())
         beat(resting_ && !holds_wake_lock_);
     look_after_rest(now);
+    if (now >= probe_due())
+        probe();
     for (std::size_t i = 0; i < homes_.size(); i++)
         homes_[i]->turn(now);
     if (!gone_.empty())

@@ -9,9 +9,9 @@
 // it is lost, other processes may take over at once. So nothing is sent until there is a new
 // session. It has a new id in outbox.relay, and takes the destinations again.
 //
-// Looking. While events come, destinations look for them all the time. One that finds none leaves
-// that to another one that looks (`scout_`): an event for any destination wakes all of them. When
-// the scout has found nothing for a while the database goes to rest: relay_beat() takes the wake
+// Looking. While events come, destinations look for them all the time. One that finds none for
+// itself leaves that to another one that looks (`scout_`). While that one finds events, one statement
+// now and then asks for all destinations that do not look (relay_probe()). When the scout has found nothing for a while the database goes to rest: relay_beat() takes the wake
 // lock and looks once more for all destinations. At rest nothing is asked but a beat now and then,
 // and the next enqueue sends a notification. Behind a pooler the scout goes on looking, at
 // intervals.
@@ -59,6 +59,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     void has_taken(DestinationHome& home) override;
     void has_lost(DestinationHome& home) override;
     void has_found(DestinationHome& home) override;
+    void has_selected(DestinationHome& home) override;
     bool goes_on_looking(DestinationHome& home) override;
 
     // Connection::Owner
@@ -68,6 +69,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
 
     // The control connection.
     void run(Statement statement, void (DatabaseHome::*done)(Answer));
+    Micros control_time_limit() const noexcept;
     void greet();
     void take_process_id(Answer answer);
     void listen();
@@ -92,7 +94,14 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     void look_after_rest(Micros now);
     Micros rest_due() const noexcept;
     void wake();
+    void let_all_look();
     void wake_all();
+    void wake_home(DestinationHome& home);
+
+    // Probes.
+    Micros probe_due() const noexcept;
+    void probe();
+    void take_probe(const Answer& answer);
 
     // Upkeep.
     void report();
@@ -140,6 +149,10 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     Micros found_at_ = 0;
     Micros rest_not_before_ = 0;
     Micros rest_pause_ = 0;
+
+    bool probe_wanted_ = false;
+    bool probe_under_way_ = false;
+    Micros probed_at_ = 0;
 
     Micros report_at_ = 0;
     std::string reported_;

@@ -22,6 +22,8 @@ static constexpr std::string_view lock_not_available = "55P03";
 static constexpr Micros busy_pause = milliseconds(100);
 static constexpr Micros shortest_failure_pause = milliseconds(200);
 static constexpr Micros longest_failure_pause = seconds(10);
+// After this many in a row, the relay starts over: perhaps it wants something impossible.
+static constexpr unsigned most_refusals = 5;
 
 static Uuid random_token() {
     Uuid token{};
@@ -37,6 +39,7 @@ DestinationHome::DestinationHome(Process process, DestinationHost& host, Session
       sessions_(sessions),
       row_(std::move(row)),
       pauses_(shortest_failure_pause, longest_failure_pause, random_seed()),
+      read_pauses_(shortest_failure_pause, longest_failure_pause, random_seed()),
       relay_(process.clock, stats_, random_seed()),
       reader_(*this, sessions, process.memory),
       token_(random_token()) {}
@@ -67,6 +70,8 @@ void DestinationHome::stop_relay() noexcept {
     relay_.stop();
     writes_ = looks_ = found_nothing_ = follows_ = false;
     change_by_ = never;
+    if (ending_ == Ending::to_start_over)
+        ending_ = Ending::none;
 }
 
 const Snapshot* DestinationHome::idle_frontier() const noexcept {
@@ -77,7 +82,7 @@ const Snapshot* DestinationHome::idle_frontier() const noexcept {
 }
 
 bool DestinationHome::is_looking() const noexcept {
-    return state_ == State::serving && !paused_ && !ends_ && host_.may_send() &&
+    return state_ == State::serving && !paused_ && ending_ == Ending::none && host_.may_send() &&
            relay_.pipeline().has_room();
 }
 
@@ -90,7 +95,7 @@ bool DestinationHome::holds_keys() const noexcept {
 // -------------------------------------------------------------------------------------------------
 
 void DestinationHome::take_at(Micros when) {
-    if (state_ == State::elsewhere && again_at_ == never && !ends_)
+    if (state_ == State::elsewhere && again_at_ == never && ending_ == Ending::none)
         again_at_ = when;
 }
 
@@ -196,6 +201,7 @@ void DestinationHome::start_relay(calls::Begun begun) {
     committed_ = due_ = true;
     looked_at_ = look_pause_ = next_retry_ = 0;
     pauses_.reset();
+    refusals_ = 0;
     process_.log.info(place(), "serves the destination");
 }
 
@@ -211,7 +217,10 @@ void DestinationHome::configure(const calls::DestinationRow& row) {
     if (row == row_)
         return;
     row_ = row;
-    if (state_ == State::serving && change_by_ == never) {
+    if (ending_ != Ending::none)
+        return;
+    if (state_ == State::serving) {
+        ending_ = Ending::to_start_over;
         change_by_ = process_.clock.now() + time_to_change;
         due_ = true;
     } else {
@@ -235,7 +244,7 @@ void DestinationHome::stand_by() noexcept {
 void DestinationHome::start_over(Micros pause) {
     stop_relay();
     state_ = State::elsewhere;
-    again_at_ = ends_ ? never : process_.clock.now() + pause;
+    again_at_ = ending_ == Ending::for_good ? never : process_.clock.now() + pause;
     due_ = true;
 }
 
@@ -289,15 +298,14 @@ void DestinationHome::turn(Micros now) {
 
 // Runs until the relay wants to wait, or a statement is under way that it must wait for.
 void DestinationHome::serve(Micros now) {
-    const bool changes = change_by_ != never;
     if (now >= change_by_) {
         start_over(0);
         return;
     }
-    relay_.pipeline().pause(paused_ || ends_ || changes || !host_.may_send());
-    if (!ends_)
+    relay_.pipeline().pause(paused_ || ending_ != Ending::none || !host_.may_send());
+    if (ending_ == Ending::none)
         take_look_result();
-    if (state_ == State::serving && !ends_ && relay_.in_window() && looks_)
+    if (state_ == State::serving && ending_ == Ending::none && relay_.in_window() && looks_)
         fill_block();
     while (state_ == State::serving) {
         if (follows_) {
@@ -314,7 +322,7 @@ void DestinationHome::serve(Micros now) {
     if (state_ != State::serving)
         return;
     log_condition();
-    if (ends_ || changes)
+    if (ending_ != Ending::none)
         leave_when_done();
 }
 
@@ -367,19 +375,41 @@ void DestinationHome::take_look_result() {
     const auto found = reader_.look_result();
     if (!found)
         return;
-    looks_ = false;
+    looks_ = selected_ = false;
+    read_pauses_.reset();
     if (found->events == 0) {
         relay_.nothing_found(found->end);
-        found_nothing_ = true;
-        if (!host_.goes_on_looking(*this))
-            stand_by();
+        leave_looking(false);
         return;
     }
     relay_.window_found(found->end, found->events > 1);
     look_pause_ = std::clamp<Micros>(2 * look_pause_, milliseconds(1), longest_look_pause);
-    committed_ = true;  // more may follow
-    fill_block();
     host_.has_found(*this);
+    fill_block();
+}
+
+// The window has no events for this destination. Another one may look for it, too.
+void DestinationHome::leave_looking(bool any_events) {
+    found_nothing_ = true;
+    if (!host_.goes_on_looking(*this))
+        stand_by();
+    else if (any_events)
+        committed_ = true;  // more may follow
+}
+
+bool DestinationHome::pass(const calls::Probed& window) {
+    if (writes_)
+        return false;
+    if (window.events == 0) {
+        relay_.nothing_found(window.end);
+    } else {
+        relay_.window_found(window.end, false);
+        relay_.block();
+        relay_.block_read(true, window.last_position);
+    }
+    stand_by();
+    due_ = true;
+    return true;
 }
 
 // In a window. `looks_` says that events are on the way.
@@ -387,8 +417,12 @@ void DestinationHome::fill_block() {
     looks_ = false;
     EventBlock& block = relay_.block();
     const WindowReader::Filled filled = reader_.fill(block);
-    if (!block.empty())
+    if (!block.empty()) {
         look_pause_ = 0;
+        selected_ = true;
+        read_pauses_.reset();
+        host_.has_selected(*this);
+    }
     switch (filled) {
         case WindowReader::Filled::nothing_yet:
             looks_ = true;
@@ -399,6 +433,10 @@ void DestinationHome::fill_block() {
             break;
         case WindowReader::Filled::end_of_window:
             relay_.block_read(true, reader_.last_position());
+            if (selected_)
+                committed_ = true;  // more may follow
+            else
+                leave_looking(true);
             break;
         case WindowReader::Filled::unreadable:
             statement_failed(
@@ -417,7 +455,7 @@ void DestinationHome::reading_failed(const Answer& answer) {
         return;
     looks_ = false;
     committed_ |= !relay_.in_window();
-    relay_.reading_failed(pauses_.next());
+    relay_.reading_failed(read_pauses_.next());
     due_ = true;
 }
 
@@ -441,13 +479,13 @@ void DestinationHome::written(Answer answer, Taker taker) {
     due_ = true;
     const auto outcome = answer.ok ? calls::outcome_of(answer.rows) : std::nullopt;
     if (!outcome) {
-        statement_failed(answer, "could not write");
-        start_over(pauses_.next());
+        write_failed(answer, taker);
         return;
     }
     switch (*outcome) {
         case calls::Outcome::ok:
             pauses_.reset();
+            refusals_ = 0;
             (this->*taker)(std::move(answer.rows));
             break;
         case calls::Outcome::busy:
@@ -457,6 +495,17 @@ void DestinationHome::written(Answer answer, Taker taker) {
             start_over(0);
             break;
     }
+}
+
+// A statement that the server refused had no effect, so the relay asks for it again. If the connection
+// was lost, nobody knows.
+void DestinationHome::write_failed(const Answer& answer, Taker taker) {
+    statement_failed(answer, "could not write");
+    const bool had_no_effect = !answer.ok && !answer.connection_lost();
+    if (had_no_effect && taker != &DestinationHome::followed && ++refusals_ < most_refusals)
+        relay_.write_later(pauses_.next());
+    else
+        start_over(pauses_.next());
 }
 
 void DestinationHome::recovered(Rows rows) {
@@ -527,7 +576,7 @@ void DestinationHome::load_retries(Rows answer) {
 void DestinationHome::followed(Rows rows) {
     calls::Begun followed = calls::begun_of(rows);
     paused_ = followed.paused;
-    relay_.follow_operator(paused_ || ends_ || change_by_ != never || !host_.may_send());
+    relay_.follow_operator(paused_ || ending_ != Ending::none || !host_.may_send());
     relay_.pipeline().hold_keys(std::move(followed.held_keys));
     committed_ = true;
 }
@@ -537,7 +586,9 @@ void DestinationHome::followed(Rows rows) {
 // -------------------------------------------------------------------------------------------------
 
 void DestinationHome::end() {
-    ends_ = due_ = true;
+    ending_ = Ending::for_good;
+    change_by_ = never;
+    due_ = true;
     again_at_ = never;
 }
 
@@ -553,7 +604,7 @@ void DestinationHome::leave_when_done() {
         act(Relay::Wish::record);
     else if (relay_.has_something_to_save())
         act(Relay::Wish::save);
-    else if (ends_)
+    else if (ending_ == Ending::for_good)
         ended_ = true;
     else
         start_over(0);

@@ -59,9 +59,11 @@ struct DestinationHost {
 
     virtual void has_taken(DestinationHome& home) = 0;
     virtual void has_lost(DestinationHome& home) = 0;
-    // It has found events, of any destination.
+    // Its look has found events, of any destination.
     virtual void has_found(DestinationHome& home) = 0;
-    // It has found nothing. Returns true if it shall go on looking, and false if another one does.
+    // It has read events of its own.
+    virtual void has_selected(DestinationHome& home) = 0;
+    // It has found nothing for itself. Returns true if it shall go on looking, and false if another one does.
     virtual bool goes_on_looking(DestinationHome& home) = 0;
 
   protected:
@@ -71,6 +73,9 @@ struct DestinationHost {
 class DestinationHome final : private WindowReader::Owner, private Watcher {
   public:
     enum class State { elsewhere, taking, beginning, serving, misconfigured };
+    // What is in flight may end, and is saved: then the destination starts over with new options, or
+    // the program ends.
+    enum class Ending { none, to_start_over, for_good };
 
     DestinationHome(Process process, DestinationHost& host, SessionPool& sessions,
                     calls::DestinationRow row);
@@ -83,8 +88,14 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     State state() const noexcept { return state_; }
     // Set while the token is ours, as far as we know.
     const std::optional<calls::Held>& held() const noexcept { return held_; }
-    // The end of the last look, if it found nothing and nothing has happened since.
+    const std::vector<std::string>& patterns() const noexcept { return row_.patterns; }
+    // The end of the last look, if it found nothing for this destination, and nothing has happened
+    // since.
     const Snapshot* idle_frontier() const noexcept;
+    // A look is under way.
+    bool looks_now() const noexcept {
+        return state_ == State::serving && looks_ && !relay_.in_window();
+    }
     // Whether it looks again by itself.
     bool is_looking() const noexcept;
     bool is_paused() const noexcept { return paused_; }
@@ -98,6 +109,9 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     void start_over_if_held();
     // No look is due before committed().
     void stand_by() noexcept;
+    // A window after idle_frontier() has none of its events. Returns false if that cannot be said
+    // now.
+    bool pass(const calls::Probed& window);
     // There may be new events, retries or decisions of operators.
     void committed();
     void follow();
@@ -143,11 +157,13 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     void take_look_result();
     void read();
     void fill_block();
+    void leave_looking(bool any_events);
     bool may_look_now(Micros now) const noexcept;
 
     using Taker = void (DestinationHome::*)(Rows);
     void write(Statement statement, Taker taker);
     void written(Answer answer, Taker taker);
+    void write_failed(const Answer& answer, Taker taker);
     void recovered(Rows rows);
     void took_retries(Rows rows);
     void noted(Rows rows);
@@ -171,8 +187,10 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     std::string state_shown_;
     Micros state_since_ = 0;    // by the time of day
     Micros again_at_ = never;   // when it is taken, or begun
-    Micros change_by_ = never;  // when new options take effect
+    Micros change_by_ = never;  // when new options take effect at the latest
     Backoff pauses_;            // after failures
+    Backoff read_pauses_;       // after failures to read
+    unsigned refusals_ = 0;     // of statements that write, in a row
 
     DeliveryStats stats_;
     Destination destination_;  // outlives the relay's sink, which refers to it
@@ -186,14 +204,15 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     std::uint64_t generation_ = 0;  // answers to statements of an earlier one are ignored
     bool writes_ = false;           // a statement that the relay waits for is under way
     bool looks_ = false;            // a look is under way
-    bool found_nothing_ = false;    // by the last look
+    bool found_nothing_ = false;    // by the last look, for this destination
+    bool selected_ = false;         // the window has events for it
     bool follows_ = false;          // held keys are to be loaded again
     bool paused_ = false;           // by an operator
     bool committed_ = false;
     Micros looked_at_ = 0;
     Micros look_pause_ = 0;  // after looks that found only events of others
     Micros next_retry_ = 0;
-    bool ends_ = false;
+    Ending ending_ = Ending::none;
     bool ended_ = false;
 
     bool due_ = false;

@@ -33,8 +33,11 @@ class Lease {
     }
     // When it is to be renewed.
     Micros renew_at() const noexcept { return asked_at_ == none ? 0 : asked_at_ + length_ / 3; }
-    // Longest wait for the answer to a renewal: there is time for a second one.
-    Micros renewal_time_limit() const noexcept { return length_ / 4; }
+    // Longest wait for the answer to a renewal. If the lease belongs to the session, that ends with
+    // it, so the answer may take as long as the lease. Otherwise there is time for a second one.
+    Micros renewal_time_limit(Micros now, bool of_session) const noexcept {
+        return of_session ? std::max(length_ / 4, ends_at() - now) : length_ / 4;
+    }
 
   private:
     static constexpr Micros none = -1;

@@ -259,6 +259,21 @@ COMMENT ON FUNCTION outbox_internal.detach_last() IS 'makes room in a log that i
 -- Seek
 -- ---------------------------------------------------------------------------------------------
 
+-- Positions in the cursors mean nothing before outbox_internal.come_home(), and it would undo a decision.
+CREATE FUNCTION outbox_internal.check_at_home()
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT outbox_internal.is_at_home() THEN
+        RAISE EXCEPTION 'the log was restored from another cluster, and is not adapted to this one yet'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'outbox-relay does that when it starts; or call outbox_internal.come_home() as the owner of pg_outbox.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.check_at_home() IS 'refuses to go on with a log that is not adapted to this cluster';
+
 -- Moves the cursor: events of transactions that had finished in `done` count as settled from now
 -- on, and so do those up to the position whose transactions had finished in `upto`. All others are
 -- delivered, again or for the first time. Events in outbox.delivery stay there. The segments are
@@ -271,6 +286,7 @@ AS $$
 DECLARE
     before CONSTANT outbox.cursor := outbox_internal.take_control(destination);
 BEGIN
+    PERFORM outbox_internal.check_at_home();
     LOCK TABLE outbox.event IN ACCESS SHARE MODE;
     DELETE FROM outbox.batch AS b WHERE b.destination = $1;
     -- What was delivered is delivered again.

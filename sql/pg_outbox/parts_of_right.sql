@@ -26,7 +26,7 @@ BEGIN ATOMIC
                                        'workers', 'absent_workers', 'oldest_after', 'segment_held_by',
                                        'backfill_progress', 'backfill_waits_for']
              WHEN 'relay' THEN ARRAY['relay_settings', 'relay_destinations', 'relay_beat', 'relay_take', 'relay_begin',
-                                     'relay_follow', 'relay_leave', 'relay_look', 'relay_entries', 'relay_rows',
+                                     'relay_follow', 'relay_wake', 'relay_leave', 'relay_look', 'relay_probe', 'relay_entries', 'relay_rows',
                                      'relay_save', 'relay_record', 'relay_retries', 'relay_recover', 'relay_note',
                                      'relay_report', 'relay_maintain']
              WHEN 'fetch default' THEN ARRAY['may_fetch_default']

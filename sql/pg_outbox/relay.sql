@@ -179,6 +179,19 @@ END $$;
 COMMENT ON FUNCTION outbox_internal.relay_beat(uuid, text, text, interval, boolean, integer[], bigint[], integer[], text[], boolean) IS
     'renews the lease of a relay outside the server';
 
+-- Ends the rest of a relay that holds the wake lock. Relays that rest without it, because this one had
+-- it, are told: from now on enqueues notify nobody, unless another one takes it.
+CREATE FUNCTION outbox_internal.relay_wake(id uuid)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pg_advisory_unlock(outbox_internal.relay_locks(), 0);
+    SELECT pg_notify('outbox_wake', 'rest')
+     WHERE EXISTS (SELECT FROM outbox.relay AS r WHERE r.id <> $1 AND r.leased_until > clock_timestamp() AND r.direct);
+END;
+COMMENT ON FUNCTION outbox_internal.relay_wake(uuid) IS 'gives up the wake lock of a relay outside the server';
+
 -- The row of a destination, locked, if the token is ours.
 CREATE FUNCTION outbox_internal.relay_lock(number integer, lease bigint, OUT outcome text, OUT destination name)
 LANGUAGE plpgsql VOLATILE
@@ -419,6 +432,55 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.relay_look(integer, text[], text, text, bigint, integer) IS
     'looks for new events, for a relay outside the server';
+
+-- Looks for new events of many destinations that had none: for each frontier the window since then, and
+-- which of the destinations that stand there select an event of it. All of them do if there are more
+-- than max_events, which nobody looks at. Pattern i is of the destination pattern_of[i].
+CREATE FUNCTION outbox_internal.relay_probe(
+    numbers    integer[],
+    frontiers  text[],
+    patterns   text[],
+    pattern_of integer[],
+    max_events integer)
+RETURNS TABLE (
+    frontier      text,
+    window_end    text,
+    found         bigint,
+    last_position bigint,
+    wanted        integer[])
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+SET enable_seqscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    at_most CONSTANT integer := max_events + 1;
+BEGIN
+    RETURN QUERY
+    SELECT f.frontier, pg_current_snapshot()::text, w.found, w.last_position,
+           ARRAY(SELECT d.number
+                   FROM unnest(numbers, frontiers) AS d(number, frontier)
+                  WHERE d.frontier = f.frontier
+                    AND (w.found = at_most
+                         OR EXISTS (SELECT FROM unnest(w.topics, w.only_to) AS e(topic, only_to)
+                                      JOIN unnest(patterns, pattern_of) AS p(pattern, number)
+                                        ON p.number = d.number AND e.topic LIKE p.pattern
+                                     WHERE e.only_to IS NULL OR e.only_to = d.number)))
+      FROM (SELECT DISTINCT u.frontier FROM unnest(frontiers) AS u(frontier)) AS f
+     CROSS JOIN LATERAL (
+           SELECT coalesce(sum(t.events), 0)::bigint AS found, max(t.last_position) AS last_position,
+                  array_agg(t.topic) AS topics, array_agg(t.only_to) AS only_to
+             FROM (SELECT e.topic, e.only_to, count(*) AS events, max(e.position) AS last_position
+                     FROM (SELECT w.topic, w.only_to, w.position
+                             FROM outbox_internal.window_events(f.frontier::pg_snapshot, pg_current_snapshot()) AS w
+                            LIMIT at_most) AS e
+                    GROUP BY e.topic, e.only_to) AS t) AS w;
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_probe(integer[], text[], text[], integer[], integer) IS
+    'looks for new events of many destinations, for a relay outside the server';
 
 -- Tells where the events of a large window are, above a position: of the next events, at most
 -- max_entries, those that the destination selects, in order of position. All events up to

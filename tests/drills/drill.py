@@ -198,8 +198,9 @@ class Drill(Writing):
 
     # ---- the end --------------------------------------------------------------------------------
 
-    def conclude(self, *, repeats: bool = False, acknowledged_lasts: bool = True) -> Account:
-        """Waits until everything is settled, and compares the ledgers."""
+    def conclude(self, *, repeats: bool = False, of_calm: bool = False, acknowledged_lasts: bool = True) -> Account:
+        """Waits until everything is settled, and compares the ledgers. Repeats of the calm destination are allowed
+        with `of_calm` only."""
         ledger = read_ledger(self.database.connection)
         self.wait_until_settled(ledger)
         dead = self.dead_letters()
@@ -216,7 +217,7 @@ class Drill(Writing):
         self.report(accounts)
         restarts = sum(kill.what != "receiver" for kill in self.kills)
         for name, account in accounts.items():
-            concerned = name == "suffering" or self.moved_at > 0
+            concerned = name == "suffering" or of_calm or self.moved_at > 0
             account.hold(restarts=restarts, repeats=repeats and concerned)
         assert accounts["calm"].refusals == 0
         self.check_ledger(ledger, rolled_back, acknowledged_lasts)

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster import MakeCluster
+from cluster import Cluster, MakeCluster
+from database import Database
 from ledger import check, read_ledger
 from outbox_relay import OutboxRelay
 from sinks.fault_proxy import END_TXN
@@ -21,6 +22,7 @@ from sinks.kafka_sink import KafkaSink
 from waiting import wait_until
 
 from .drill import SETTINGS
+from .plain import OF_SERVER, make_plain_database
 from .writing import Writing
 
 KILLS = int(os.environ.get("OUTBOX_DRILL_KILLS", "8"))
@@ -28,9 +30,10 @@ KILLS = int(os.environ.get("OUTBOX_DRILL_KILLS", "8"))
 
 class ExactlyOnceDrill(Writing):
     OPTIONS: dict[str, str] = {}
+    OF_SERVER: dict[str, str] = {}
 
     def __init__(self, make_cluster: MakeCluster, broker: KafkaServer) -> None:
-        super().__init__(make_cluster(SETTINGS), "exactly once")
+        super().__init__(make_cluster({**SETTINGS, **self.OF_SERVER}), "exactly once")
         self.broker = broker
         self.sink = KafkaSink(self.database, broker)
         self.sink.add_topic()
@@ -130,6 +133,16 @@ class OutsideDrill(ExactlyOnceDrill):
         self.broker.start()
 
 
+class SqlEditionDrill(OutsideDrill):
+    """The server loads no library."""
+
+    OPTIONS = {}
+    OF_SERVER = OF_SERVER
+
+    def make_database(self, cluster: Cluster) -> Database:
+        return make_plain_database(cluster)
+
+
 EVENTS = {
     "kill_relay": 6,
     "end_relay": 4,
@@ -141,7 +154,7 @@ EVENTS = {
 }
 
 
-@pytest.fixture(params=[ExactlyOnceDrill, OutsideDrill], ids=["inside", "outside"])
+@pytest.fixture(params=[ExactlyOnceDrill, OutsideDrill, SqlEditionDrill], ids=["inside", "outside", "sql edition"])
 def drill(
     request: pytest.FixtureRequest, make_cluster: MakeCluster, kafka_server: KafkaServer
 ) -> Iterator[ExactlyOnceDrill]:

@@ -22,8 +22,8 @@ CRASHES = ("AddressSanitizer", "runtime error:", "terminate called", "stack smas
 class Wire:
     """Passes bytes between a relay and the server. Cut, it keeps connections open and passes nothing."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.server_port = cluster.port
+    def __init__(self, server_port: int) -> None:
+        self.server_port = server_port
         self.whole = threading.Event()
         self.whole.set()
         self.sockets: list[socket.socket] = []

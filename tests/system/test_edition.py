@@ -719,6 +719,8 @@ def test_a_dump_is_restored_into_another_cluster(edition: Site, make_cluster: Ma
         owner.execute("SELECT outbox.enqueue('a', 'k', 'Since', '{}')")
         with pytest.raises(errors.ObjectNotInPrerequisiteState, match="restored from another cluster"):
             owner.execute("SELECT * FROM outbox.fetch('d')")
+        with pytest.raises(errors.ObjectNotInPrerequisiteState, match="restored from another cluster"):
+            owner.execute("SELECT outbox.seek('d', 'end')")
         beat = "SELECT free FROM outbox_internal.relay_beat(gen_random_uuid(), 'r', '1', '1 min', false, '{}', '{}', '{}', '{}', false)"
         assert owner.execute(beat).fetchone() is not None
         take = "SELECT lease FROM outbox_internal.relay_take((SELECT id FROM outbox.relay), 2, false)"

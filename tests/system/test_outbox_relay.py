@@ -21,11 +21,11 @@ from waiting import SLOWNESS, wait_until
 class RelayProcess:
     """A running outbox-relay."""
 
-    def __init__(self, program: Path, databases: list[Database], log: Path, session: str, options: tuple[str, ...]) -> None:
+    def __init__(self, program: Path, databases: list[Database], log: Path, session: str, options: tuple[str, ...], of_database: str) -> None:
         self.log_path = log
         config = log.with_suffix(".toml")
         config.write_text("".join(
-            f"[databases.{database.name}]\nurl = \"{database.cluster.conninfo(database.name)}\"\nsession = \"{session}\"\n"
+            f"[databases.{database.name}]\nurl = \"{database.cluster.conninfo(database.name)}\"\nsession = \"{session}\"\n{of_database}\n"
             for database in databases
         ))  # fmt: skip
         with log.open("w") as output:
@@ -63,9 +63,9 @@ def start_relay(installation: Installation, tmp_path: Path) -> Iterator[StartRel
         pytest.skip("NOT TESTED: outbox-relay is not part of this build")
     started: list[RelayProcess] = []
 
-    def start(*databases: Database, session: str = "auto", options: tuple[str, ...] = ()) -> RelayProcess:
+    def start(*databases: Database, session: str = "auto", options: tuple[str, ...] = (), of_database: str = "") -> RelayProcess:
         log = tmp_path / f"relay_{len(started)}.log"
-        started.append(RelayProcess(program, list(databases), log, session, options))
+        started.append(RelayProcess(program, list(databases), log, session, options, of_database))
         return started[-1]
 
     yield start
@@ -235,6 +235,104 @@ def test_through_a_pooler(database: Database, receiver: Receiver, http: None, st
     wait_arrived(receiver, 2)
     assert database.value("SELECT count(*) FROM outbox.relay WHERE direct") == 0
     assert relay.stop() == 0
+
+
+def test_idle_destinations_beside_a_busy_one_are_asked_for_together(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
+    idle = [f"idle_{number}" for number in range(10)]
+    for name in idle:
+        database.add_destination(name, receiver.url(f"/{name}"), relay="external", topics="idle")
+    database.add_destination("busy", receiver.url("/busy"), relay="external", topics="busy")
+    # Their first lines count calls.
+    database.execute("CREATE TABLE public.called (name text, number integer)")
+    for function, number in (("relay_look", "$1"), ("relay_probe", "0")):
+        text = database.value("SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s", (function,))
+        counts = f"BEGIN\n    INSERT INTO public.called VALUES ('{function}', {number});\n"
+        database.execute(re.sub(r"^BEGIN\n", lambda _: counts, text, count=1, flags=re.MULTILINE))
+    start_relay(database)
+    for name in (*idle, "busy"):
+        wait_served(database, name)
+    wait_at_rest(database)
+    database.execute("DELETE FROM public.called")
+
+    def probes() -> int:
+        database.enqueue("b", topic="busy")
+        return database.value("SELECT count(*) FROM public.called WHERE name = 'relay_probe'")
+
+    asked = wait_until(probes, lambda seen: seen >= 100, what="a hundred probes")
+    looks = database.value(
+        "SELECT count(*) FROM public.called AS l JOIN outbox.cursor AS c USING (number) WHERE c.destination <> 'busy'"
+    )
+    # One of them may look for all after a rest.
+    assert looks <= 3 * asked, "they look for themselves"
+    # The log need not wait for them, and they do not miss what comes.
+    for name in idle:
+        database.wait_settled(name)
+    database.enqueue("i", topic="idle")
+    wait_until(
+        lambda: {request.target for request in receiver.requests} >= {f"/{name}" for name in idle}, what="the event at all of them"
+    )
+
+
+def test_a_relay_that_rests_beside_a_busy_one_is_woken(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
+    """It rests while the other one has the wake lock, which gives it up without a word of an event."""
+    for name in ("one", "two"):
+        database.add_destination(name, receiver.url(f"/{name}"), relay="external", topics=name)
+    relays = {}
+    for name in ("one", "two"):
+        options = ("--name", name, "--lease", "10min")
+        relays[name] = start_relay(database, options=options, of_database=f'destinations = "{name}"')
+        wait_served(database, name)
+        wait_at_rest(database)
+    backend_of_lock = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 1869968482 AND objid = 0"
+    holder = database.value(
+        f"SELECT split_part(application_name, ' ', 2) FROM pg_stat_activity WHERE pid = ({backend_of_lock})"
+    )
+    other = "two" if holder == "one" else "one"
+    relays[holder].signal(signal.SIGSTOP)
+    beats = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%relay_beat%%' AND application_name LIKE %s AND state_change > %s"
+    since = database.value("SELECT clock_timestamp()")
+    database.enqueue("a", topic=holder)  # wakes both
+    wait_until(lambda: database.value(beats, (f"%{other}", since)), what="the other one to rest again")
+    relays[holder].signal(signal.SIGCONT)
+
+    def arrived() -> bool:
+        database.enqueue("a", topic=holder)  # so that it does not rest
+        return any(request.target == f"/{other}" for request in receiver.requests)
+
+    wait_until(lambda: len(receiver.requests), what="the first one to deliver")
+    database.enqueue("b", topic=other)
+    wait_until(arrived, what="the event of the other one")
+
+
+def test_a_lease_outlasts_a_slow_renewal(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    """The database answers after more than a quarter of the lease, but before its end."""
+    database.add_destination("d", receiver.url(), relay="external")
+    relay = start_relay(database, options=("--lease", "20s"))
+    wait_served(database)
+    held = database.execute("SELECT relay, lease FROM outbox.cursor")
+    with database.connect() as blocker:
+        blocker.execute("BEGIN")
+        blocker.execute("SELECT FROM outbox.relay FOR UPDATE")
+        wait_until(
+            lambda: database.value(
+                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%relay_beat%' AND wait_event_type = 'Lock'"
+                " AND query_start < clock_timestamp() - interval '6 s'"
+            ),
+            what="a renewal to wait for six seconds",
+        )  # fmt: skip
+        blocker.execute("COMMIT")
+    wait_until(
+        lambda: database.value("SELECT leased_until > clock_timestamp() + interval '10 s' FROM outbox.relay"),
+        what="the lease to be renewed",
+    )  # fmt: skip
+    database.enqueue()
+    wait_arrived(receiver, 1)
+    assert database.execute("SELECT relay, lease FROM outbox.cursor") == held
+    assert relay.log().count("serves the destination") == 1
 
 
 # -------------------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ import http.client
 import json
 import os
 import re
-import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from cluster import Cluster, Installation, as_server_user, free_port, make_directory
+from cluster import Cluster, Installation
 from database import Database, NewDatabase
+from pooler import PROGRAM as PGBOUNCER, Pooler
 from processes import assert_threads_block_signals
 from receiver import Receiver, answer
 from waiting import wait_until
@@ -336,31 +335,11 @@ def test_the_sql_edition_names_its_credentials(
 @pytest.fixture
 def pooler(shared_cluster: Cluster) -> Iterator[int]:
     """The port of a PgBouncer in front of the server, which gives its sessions to transactions."""
-    path = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if path is None:
+    if PGBOUNCER is None:
         pytest.skip("NOT TESTED: pgbouncer is not installed")
-    folder = make_directory("pooler")
-    port = free_port()
-    users = folder / "users"
-    users.write_text('"postgres" ""\n')
-    config = folder / "pgbouncer.ini"
-    config.write_text(
-        f"[databases]\n* = host=127.0.0.1 port={shared_cluster.port}\n[pgbouncer]\npool_mode = transaction\n"
-        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = trust\nauth_file = {users}\nunix_socket_dir =\n"
-    )
-    for file in (users, config):
-        file.chmod(0o644)
-    process = subprocess.Popen(as_server_user([path, str(config)]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until(
-            lambda: socket.create_connection(("127.0.0.1", port), 1).close(), lambda _: True,
-            what="PgBouncer to listen", ignoring=(OSError,),
-        )  # fmt: skip
-        yield port
-    finally:
-        process.kill()
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+    made = Pooler(shared_cluster)
+    yield made.port
+    made.close()
 
 
 def test_a_pooler_is_found_out(

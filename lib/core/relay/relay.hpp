@@ -148,7 +148,9 @@ class Relay {
     // Returns whether the home must now wait until the saved cursor is on disk.
     [[nodiscard]] bool saved() noexcept;
 
-    void cursor_is_busy() noexcept { not_before_ = clock_.now() + busy_pause; }
+    void cursor_is_busy() noexcept { write_later(busy_pause); }
+    // The task failed without an effect. It is asked for again after this pause.
+    void write_later(Micros pause) noexcept { not_before_ = clock_.now() + pause; }
 
     // Must only be called while started().
     Pipeline& pipeline() noexcept { return *pipeline_; }

@@ -19,11 +19,7 @@ DECLARE
     server oid;
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
-    IF NOT outbox_internal.is_at_home() THEN
-        RAISE EXCEPTION 'the log was restored from another cluster, and is not adapted to this one yet'
-            USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'outbox-relay does that when it starts; or call outbox_internal.come_home() as the owner of pg_outbox.';
-    END IF;
+    PERFORM outbox_internal.check_at_home();
     SELECT d.server INTO server FROM outbox.destination AS d WHERE d.name = destination AND d.pull;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'pull destination "%" does not exist', destination

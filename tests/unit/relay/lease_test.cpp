@@ -25,6 +25,15 @@ TEST(Lease, EndsAMarginBeforeTheDatabaseThinksSo) {
     EXPECT_EQ(of_two_seconds.margin(), milliseconds(400));
 }
 
+TEST(Lease, ARenewalMayTakeAsLongAsTheLeaseOfASession) {
+    Lease lease(seconds(15));
+    EXPECT_EQ(lease.renewal_time_limit(seconds(100), true), milliseconds(3750));
+    lease.renewed(seconds(100));
+    EXPECT_EQ(lease.renewal_time_limit(seconds(105), true), seconds(8));
+    EXPECT_EQ(lease.renewal_time_limit(seconds(112), true), milliseconds(3750));
+    EXPECT_EQ(lease.renewal_time_limit(seconds(105), false), milliseconds(3750));
+}
+
 TEST(Lease, ALateAnswerToAnEarlierRenewalShortensNothing) {
     Lease lease(seconds(15));
     lease.renewed(seconds(105));
@@ -34,7 +43,7 @@ TEST(Lease, ALateAnswerToAnEarlierRenewalShortensNothing) {
 
 TEST(Lease, ThereIsTimeForASecondAttempt) {
     const Lease lease(seconds(15));
-    EXPECT_LT(lease.length() / 3 + 2 * lease.renewal_time_limit(), lease.length() - lease.margin());
+    EXPECT_LT(lease.length() / 3 + 2 * lease.renewal_time_limit(0, false), lease.length() - lease.margin());
 }
 
 TEST(Lease, CanBeLost) {
