@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [outside] [security] [drills] [kafka-matrix]
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [outside] [edition] [security] [drills] [kafka-matrix]
 #                                          default: all but unit, whose tests `sanitized` runs too, threads and kafka-matrix
 #   scripts/test.sh --long [minutes]       the drill of random kills for this time; default: 60
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for this time, two at a time; default: 60
@@ -12,6 +12,7 @@
 # runs and is shown.
 #
 # outside: system tests of delivery once more, with outbox-relay in place of the workers of the server.
+# edition: system tests that speak SQL once more, with the SQL edition in place of the extension.
 # After every suite its ten slowest tests are printed.
 # A drill or fuzzer prints its seed; with OUTBOX_TEST_SEED=<seed> it is repeated.
 # With REQUIRE_ALL_TESTS=1 a test that cannot run here is a failure, not a skip.
@@ -19,7 +20,7 @@
 source "$(dirname "$0")/common.sh"
 
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(sanitized regress system outside security drills)
+[ ${#suites[@]} -gt 0 ] || suites=(sanitized regress system outside edition security drills)
 if [ "${suites[0]}" = --long ] || [ "${suites[0]}" = --fuzz ]; then
     minutes=${2:-60}
     [[ $minutes =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$minutes\""
@@ -225,6 +226,12 @@ run_outside() {
         -k 'not (conformance and (sns or sqs or pubsub or kafka))'
 }
 
+run_edition() {
+    build_tests
+    local tests=$repository/tests/system
+    OUTBOX_TEST_EDITION=sql run_pytest edition "$tests"/test_{capture,delivery,health,log,operators,outbox_view,pull,segments,windows}.py --dist loadfile
+}
+
 # The kafka sink with the Kafka of the system suite and the last of 3.x, each with the librdkafka of the distribution and
 # the one that Confluent's client brings.
 run_kafka-matrix() {
@@ -337,7 +344,7 @@ run_stress() {
 for suite in "${suites[@]}"; do
     declare -F "run_$suite" >/dev/null || die "suite \"$suite\" does not exist"
 done
-[[ ! " ${suites[*]} " =~ \ (threads|system|outside|security|drills|kafka-matrix)\  ]] || begin_to_install
+[[ ! " ${suites[*]} " =~ \ (threads|system|outside|edition|security|drills|kafka-matrix)\  ]] || begin_to_install
 for suite in "${suites[@]}"; do "run_$suite"; done
 [ ! -s "$results/failures" ] || sed 's/^/failed: /' "$results/failures" >&2
 echo "$passed passed, $failed failed"

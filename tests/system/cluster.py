@@ -29,6 +29,10 @@ from waiting import SLOWNESS, Stopwatch, wait_until
 REPOSITORY = Path(__file__).resolve().parents[2]
 SUPERUSER = "postgres"
 
+# Whether databases have the SQL edition of pg_outbox, on servers without its library. outbox-relay serves all
+# destinations then, and tests with the marks `extension` and `worker` are left out.
+SQL_EDITION = os.environ.get("OUTBOX_TEST_EDITION") == "sql"
+
 # What every cluster of the tests runs with. Polls are an hour apart, so that a test passes only if
 # the wake-up reached the relay. Nothing here survives a power failure; a killed process is no such.
 DEFAULT_SETTINGS: Mapping[str, str] = {
@@ -46,6 +50,8 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "outbox.backoff_max": "1s",
     "outbox.allowed_hosts": "127.0.0.1, localhost",
 }
+# Where transactions can be prepared, enqueues wake no relay of the SQL edition.
+SETTINGS_OF_SQL_EDITION = {"shared_preload_libraries": "", "max_prepared_transactions": "0"} if SQL_EDITION else {}
 
 # Lines of the log that no test may cause unless it says so.
 CRASH = re.compile(
@@ -197,7 +203,7 @@ class Cluster:
         self.checked_to = 0  # both are places in the log
         self.test_began = 0
         self.final_log: bytes | None = None
-        self.settings = {**DEFAULT_SETTINGS, **installation.settings, **(settings or {})}
+        self.settings = {**DEFAULT_SETTINGS, **installation.settings, **SETTINGS_OF_SQL_EDITION, **(settings or {})}
         self.log_path.touch()
         command = data_from or ["cp", "-a", str(installation.template)]
         run(as_server_user([*command, str(self.data)]))

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 import psycopg
 import pytest
 
-from cluster import Cluster, Installation, MakeCluster
+from cluster import SQL_EDITION, Cluster, Installation, MakeCluster
 from database import OUTSIDE, Database, NewDatabase, create_database, end_relay
 from receiver import Receiver
 from waiting import wait_until
@@ -81,13 +81,16 @@ def new_database(shared_cluster: Cluster, model: str) -> Iterator[NewDatabase]:
     settings = dict(shared_cluster.settings)
 
     def make(changed: Mapping[str, str] | None = None, *, extension: bool = True) -> Database:
-        if changed:
+        if changed and not SQL_EDITION:
             shared_cluster.configure_and_wait({**shared_cluster.settings, **changed})
         names.append(f"db_{next(numbers)}")
         if not extension:
             return create_database(shared_cluster, names[-1], extension=False)
         shared_cluster.execute(f"CREATE DATABASE {names[-1]} TEMPLATE {model}")
-        return Database(shared_cluster, names[-1])
+        database = Database(shared_cluster, names[-1])
+        if SQL_EDITION:
+            database.set_in_database(changed or {})
+        return database
 
     yield make
     try:
@@ -143,8 +146,8 @@ def http(installation: Installation) -> None:
 # Otherwise one process is still busy with them when the others have nothing left to do.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts files with slow tests first, then those with many tests."""
-    if OUTSIDE:
-        items[:] = [item for item in items if item.get_closest_marker("worker") is None]
+    left_out = (["worker"] if OUTSIDE else []) + (["extension"] if SQL_EDITION else [])
+    items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in left_out)]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in slow, -tests[item.path], item.path))

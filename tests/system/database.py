@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from cluster import Cluster
+from cluster import SQL_EDITION, Cluster, run
 from outbox_relay import OutboxRelay
 from waiting import wait_until
 
 
 # Whether destinations are served by outbox-relay instead of workers of the server. Tests with the mark
 # `worker` are left out then.
-OUTSIDE = os.environ.get("OUTBOX_TEST_RELAY") == "outside"
+OUTSIDE = SQL_EDITION or os.environ.get("OUTBOX_TEST_RELAY") == "outside"
+
+# Roles that the SQL edition is installed and served by.
+EDITION_OWNER = "edition_owner"
+EDITION_RELAY = "edition_relay"
 
 
 def running_relays(cluster: Cluster) -> dict[str, OutboxRelay]:
@@ -75,27 +80,93 @@ class Database:
     # ---- set up ---------------------------------------------------------------------------------
 
     def create_extension(self) -> None:
-        self.execute("CREATE EXTENSION pg_outbox")
+        """Or the SQL edition, as a role with no other rights."""
+        if not SQL_EDITION:
+            self.execute("CREATE EXTENSION pg_outbox")
+            return
+        for role in (EDITION_OWNER, EDITION_RELAY):
+            if not self.value("SELECT FROM pg_roles WHERE rolname = %s", (role,)):
+                self.execute(f"CREATE ROLE {role} LOGIN")
+        self.execute(f"GRANT CREATE ON DATABASE {self.name} TO {EDITION_OWNER}")
+        psql = str(self.cluster.installation.bin_directory / "psql")
+        script = str(self.cluster.installation.build / "sql/pg_outbox--sql.sql")
+        run([psql, "-qX", "-d", self.cluster.conninfo(self.name, EDITION_OWNER), "-f", script])
+        self.execute(f"SELECT outbox.grant_relay('{EDITION_RELAY}')")
+        self.set_in_database(self.cluster.settings)
+
+    def set_in_database(self, settings: Mapping[str, str]) -> None:
+        """Saves those settings that the SQL edition has, where it has them."""
+        self.execute(
+            "INSERT INTO outbox.setting SELECT d.name, s.value FROM jsonb_each_text(%s) AS s "
+            "JOIN outbox_internal.default_settings() AS d ON 'outbox.' || d.name = s.key "
+            "ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value", (json.dumps(dict(settings)),),
+        )  # fmt: skip
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Changes settings of pg_outbox."""
+        if SQL_EDITION:
+            self.set_in_database(settings)
+        else:
+            self.cluster.configure(settings)
 
     def add_destination(self, name: str, url: str, **options: str) -> None:
         if OUTSIDE and not url.startswith("pull:"):
-            options = {"relay": "external", **options}
             self.run_relay()
-        pairs = [
-            sql.SQL("{} {}").format(sql.Identifier(key), sql.Literal(value))
-            for key, value in {"url": url, **options}.items()
-        ]
+        options = {"url": url, **options}
+        if SQL_EDITION:
+            self.execute("INSERT INTO outbox.destination_config VALUES (%s, %s)", (name, json.dumps(options)))
+            return
+        if OUTSIDE and not url.startswith("pull:"):
+            options = {"relay": "external", **options}
+        pairs = [sql.SQL("{} {}").format(sql.Identifier(key), sql.Literal(value)) for key, value in options.items()]
         self.execute(
             sql.SQL("CREATE SERVER {} FOREIGN DATA WRAPPER pg_outbox OPTIONS ({})").format(
                 sql.Identifier(name), sql.SQL(", ").join(pairs)
             )
         )
 
+    def change_destination(self, name: str, **options: str | None) -> None:
+        """Sets these options; None removes one."""
+        if SQL_EDITION:
+            self.execute(
+                "UPDATE outbox.destination_config SET options = jsonb_strip_nulls(options || %s) WHERE name = %s",
+                (json.dumps(options), name),
+            )
+            return
+        present = {
+            option.partition("=")[0]
+            for (option,) in self.execute("SELECT unnest(srvoptions) FROM pg_foreign_server WHERE srvname = %s", (name,))
+        }
+        changes = [
+            sql.SQL("DROP {}").format(sql.Identifier(key)) if value is None
+            else sql.SQL("{} {} {}").format(sql.SQL("SET" if key in present else "ADD"), sql.Identifier(key), sql.Literal(value))
+            for key, value in options.items()
+        ]  # fmt: skip
+        self.execute(sql.SQL("ALTER SERVER {} OPTIONS ({})").format(sql.Identifier(name), sql.SQL(", ").join(changes)))
+
+    def rename_destination(self, name: str, new_name: str) -> None:
+        if SQL_EDITION:
+            self.execute("UPDATE outbox.destination_config SET name = %s WHERE name = %s", (new_name, name))
+        else:
+            self.execute(sql.SQL("ALTER SERVER {} RENAME TO {}").format(sql.Identifier(name), sql.Identifier(new_name)))
+
+    def drop_destination(self, name: str) -> None:
+        if SQL_EDITION:
+            self.execute("DELETE FROM outbox.destination_config WHERE name = %s", (name,))
+        else:
+            self.execute(sql.SQL("DROP SERVER {}").format(sql.Identifier(name)))
+
     def run_relay(self) -> None:
         """Runs an outbox-relay for this database, which ends with it."""
         if self.name not in running_relays(self.cluster):
             options = 'lease = "5s"'
-            running_relays(self.cluster)[self.name] = OutboxRelay(self.cluster, self.name, options=options).start()
+            user = EDITION_RELAY if SQL_EDITION else "postgres"
+            running_relays(self.cluster)[self.name] = OutboxRelay(self.cluster, self.name, options=options, user=user).start()
+
+    def keep(self) -> None:
+        """Has the log looked after where there is no keeper, and no destination whose relay does."""
+        if SQL_EDITION:
+            self.run_relay()
 
     def log_of_relay(self) -> str:
         """Since the test began."""
@@ -168,7 +239,13 @@ class Database:
         return [Worker(*row) for row in rows]
 
     def pid(self, kind: str, name: str | None = None) -> int | None:
-        """Returns the pid of a worker that has started, or None."""
+        """Returns the pid of a worker that has started, or None; of a relay outside, that of outbox-relay."""
+        if OUTSIDE and kind == "relay":
+            served = self.value(
+                "SELECT EXISTS (SELECT FROM outbox.status WHERE destination = coalesce(%s, destination) "
+                "AND state NOT IN ('starting', 'stopped', 'pull'))", (name,),
+            )  # fmt: skip
+            return running_relays(self.cluster)[self.name].pid if served else None
         for worker in self.workers():
             if (
                 worker.kind == kind

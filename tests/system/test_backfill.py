@@ -486,13 +486,13 @@ def test_it_waits_for_a_destination_that_is_behind(source: Database, url: str, h
         wait_for(source, id, lambda row: row["rows_done"] > seen["rows_done"], "more rows")
         source.execute("DROP SERVER slow CASCADE")
     else:
-        source.execute("ALTER SERVER slow OPTIONS (SET url 'null:')")
+        source.change_destination("slow", url="null:")
     wait_ended(source, id)
 
 
 def test_other_events_do_not_hold_it_up(source: Database) -> None:
     """All events that the destination selects are settled, and many others are in the log."""
-    source.execute("DROP SERVER d")
+    source.drop_destination("d")
     source.add_destination("d", "null:", topics="item.events")
     make_items(source, 10)
     wait_ended(source, start(source))
@@ -565,7 +565,7 @@ def test_arguments_that_make_no_sense(source: Database, arguments: str, error: s
 )  # fmt: skip
 def test_a_backfill_that_no_destination_selects_is_refused(source: Database, destination: str | None, error: str) -> None:
     make_items(source, 1)
-    source.execute("ALTER SERVER d OPTIONS (ADD topics 'other.*')")
+    source.change_destination("d", topics="other.*")
     with pytest.raises(errors.ObjectNotInPrerequisiteState, match=error):
         start(source, destination=destination)
 
@@ -574,7 +574,7 @@ def test_the_last_destination_is_dropped(source: Database) -> None:
     make_items(source, 1000)
     id = start(source, batch=10, rate=100)
     wait_for(source, id, lambda row: row["rows_done"] > 20, "some rows")
-    source.execute("DROP SERVER d")
+    source.drop_destination("d")
     assert wait_ended(source, id, "failed")["last_error"] == "there is no destination any more"
 
 

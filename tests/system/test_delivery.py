@@ -147,7 +147,7 @@ def test_a_dead_letter_blocks_its_key_where_that_is_asked_for(
     db.enqueue("a", first=3)
     db.wait_settled()
     assert receiver.versions("a") == [1]
-    db.execute("ALTER SERVER d OPTIONS (SET on_dead_letter 'release')")
+    db.change_destination("d", on_dead_letter="release")
     wait_for_versions(receiver, "a", [1, 2, 3])
     wait_for_rows(db, [("a", 1, "DEAD", 1)])
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from cluster import MakeCluster
 from database import Database, NewDatabase, create_database
 from receiver import Receiver, answer, everything
@@ -33,7 +35,7 @@ def test_events_that_wait_for_a_destination(database: Database) -> None:
     database.enqueue("a")
     state, (reason,) = health(database)
     assert state == "degraded"
-    assert "CREATE SERVER" in reason
+    assert database.value("SELECT outbox_internal.how_to_make_destination()") in reason
 
 
 def test_a_destination_that_fails(database: Database, receiver: Receiver, http: None) -> None:
@@ -47,6 +49,7 @@ def test_a_destination_that_fails(database: Database, receiver: Receiver, http: 
     wait_for_state(database, "ok")
 
 
+@pytest.mark.extension("workers")
 def test_a_destination_without_a_relay(make_cluster: MakeCluster) -> None:
     database = create_database(make_cluster({"outbox.max_workers": "1"}))
     database.add_destination("d", "null:")
@@ -54,6 +57,7 @@ def test_a_destination_without_a_relay(make_cluster: MakeCluster) -> None:
     assert 'destination "d" has no relay' in reason and "max_worker_processes" in reason
 
 
+@pytest.mark.extension("workers")
 def test_a_server_that_does_not_preload(make_cluster: MakeCluster) -> None:
     database = create_database(make_cluster({"shared_preload_libraries": ""}))
     database.add_destination("d", "null:")
@@ -105,7 +109,7 @@ def test_events_in_trouble(database: Database, receiver: Receiver, http: None) -
     assert health(database)[0] == "degraded"
     assert 'outbox_dead_letters{destination="d"} 1' in database.value("SELECT outbox.metrics()")
     assert 'outbox_retries{destination="d"} 1' in database.value("SELECT outbox.metrics()")
-    database.execute("ALTER SERVER d OPTIONS (ADD on_dead_letter 'block')")
+    database.change_destination("d", on_dead_letter="block")
     (reason,) = [text for text in wait_for_state(database, "failing") if "dead" in text]
     assert "block their keys" in reason
 

@@ -110,6 +110,7 @@ def test_what_was_rolled_back_is_not_delivered(db: Database, receiver: Receiver)
     arrive(receiver, db.enqueue("b"))
 
 
+@pytest.mark.extension("prepares transactions, which servers with the SQL edition rarely allow")
 def test_prepared_transactions_are_delivered_when_they_commit(
     db: Database, receiver: Receiver
 ) -> None:
@@ -132,6 +133,7 @@ def test_prepared_transactions_are_delivered_when_they_commit(
     arrive(receiver, other + db.enqueue("last"))
 
 
+@pytest.mark.extension("prepares transactions, which servers with the SQL edition rarely allow")
 def test_prepared_transactions_outlive_a_restart(
     make_cluster: MakeCluster, receiver: Receiver, http: None
 ) -> None:
@@ -231,7 +233,7 @@ def test_the_end_of_a_page_of_the_write_ahead_log_is_no_obstacle(
     arrive(receiver, arrived)
     arrived += db.enqueue("held")
     wait_until(lambda: len(gate.holding), what="the request to hang")
-    relay = db.pid("relay")
+    relay = db.wait_for_worker("relay")
     for n in range(1, 201):  # more commits than are looked up one by one
         arrived += db.enqueue("a", first=n)
     fill_wal_page(db)
@@ -332,6 +334,7 @@ def test_destinations_do_not_wait_for_each_other(db: Database, receiver: Receive
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.worker
 def test_a_clean_restart_repeats_nothing(
     make_cluster: MakeCluster, receiver: Receiver, http: None
 ) -> None:
@@ -347,6 +350,7 @@ def test_a_clean_restart_repeats_nothing(
     arrive(receiver, arrived + db.enqueue("last"))
 
 
+@pytest.mark.worker
 def test_a_relay_that_ends_within_a_window_goes_on_there(
     new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
@@ -456,6 +460,7 @@ def test_what_nobody_announced_goes_with_the_next_that_is(db: Database, receiver
     assert sorted(receiver.subjects()) == ["first", "last", "unnoticed"]
 
 
+@pytest.mark.worker
 def test_no_transaction_is_open_while_the_destination_is_waited_for(
     db: Database, receiver: Receiver
 ) -> None:
@@ -498,6 +503,7 @@ def test_no_transaction_is_open_while_the_destination_is_waited_for(
     db.wait_settled()
 
 
+@pytest.mark.worker
 def test_an_idle_system_is_idle(
     make_cluster: MakeCluster, receiver: Receiver, http: None
 ) -> None:

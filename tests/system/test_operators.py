@@ -440,6 +440,7 @@ def test_source_events_are_forgotten(make_cluster: MakeCluster) -> None:
     enqueue = f"SELECT outbox.enqueue('a', '1', 'new', '{{}}', source_event_id => '{kept}')"
     (first,) = db.execute(enqueue)
     cluster.restart()  # a keeper looks at once, and then every hour
+    db.keep()
     wait_until(
         lambda: db.value("SELECT count(*) FROM outbox.source_event"), lambda n: n == 1,
         what="all that are old to be forgotten, in several steps",

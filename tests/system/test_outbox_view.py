@@ -439,6 +439,7 @@ def test_an_application_with_prepared_statements_goes_on(database: Database) -> 
     assert database.value("SELECT count(*) FROM app_outbox_adopted") == 3
 
 
+@pytest.mark.extension("there the transaction must be tried again: test_edition.py")
 def test_a_transaction_that_began_before_goes_on(database: Database) -> None:
     """Also with a snapshot from before the adoption."""
     database.execute(SEED_TABLE)
@@ -530,6 +531,7 @@ def memory_of(pid: int) -> int:
     return int(fields["RssAnon"].split()[0])
 
 
+@pytest.mark.extension("takes a minute there")
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="NOT TESTED: there is no /proc")
 def test_a_large_table_takes_no_more_memory_than_a_small_one(database: Database) -> None:
     database.execute(SEED_TABLE)

@@ -50,6 +50,7 @@ def wait_empty(database: Database) -> None:
     wait_until(lambda: count(database), lambda n: n == 0, what="all segments to be emptied")
 
 
+@pytest.mark.extension("a statement there can write to more than one segment")
 def test_settled_segments_are_emptied_all_around_the_ring(new_database: NewDatabase) -> None:
     database = new_database(SMALL)
     database.add_destination("d", "null:")
@@ -129,7 +130,7 @@ def test_segments_are_kept_for_the_retention_time(new_database: NewDatabase) -> 
     wait_for_turn(database, 0)
     wait_until(lambda: held_by(database), lambda held: held == {0: []}, what="it to be settled")
     stays(lambda: count(database), ENOUGH, seconds=1, what="events in the log")
-    database.cluster.configure({"outbox.retention": "0"})
+    database.configure({"outbox.retention": "0"})
     wait_empty(database)
 
 
@@ -159,6 +160,7 @@ def restart(cluster: Cluster) -> None:
     cluster.start()
 
 
+@pytest.mark.extension("there outbox.health() says it")
 def test_a_log_that_outgrows_its_limit_is_in_the_server_log_once(new_database: NewDatabase) -> None:
     database = new_database({**SMALL, "outbox.max_log_size": "1MB", "outbox.retention": "1h"})
     began = database.cluster.log_size()
@@ -239,6 +241,7 @@ def write_in_vain(database: Database, way: str) -> None:
             session.execute("SELECT outbox.enqueue('item', 'x', 'changed', '{}')")
 
 
+@pytest.mark.worker  # outbox-relay compares positions
 @pytest.mark.parametrize("way", ["rollback", "savepoint"])
 def test_a_segment_is_not_emptied_while_its_window_is_read(
     new_database: NewDatabase, receiver: Receiver, http: None, way: str
@@ -262,7 +265,7 @@ def test_a_segment_is_not_emptied_while_its_window_is_read(
 
     before = size()
     assert before > 0
-    database.cluster.configure({"outbox.retention": "0"})
+    database.configure({"outbox.retention": "0"})
     stays(size, before, seconds=1, what="size of the segment")
     gate.open()
     database.wait_settled()

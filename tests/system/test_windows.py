@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import psycopg
 import pytest
 
-from cluster import Cluster, MakeCluster
+from cluster import SQL_EDITION, Cluster, MakeCluster
 from database import Database, create_database
 from ledger import SETUP
 from test_ledger import AGGREGATES, writers
@@ -267,7 +267,7 @@ class Writing:
             del session.savepoints[place:]
 
     def end(self, session: Session) -> None:
-        how = self.dice.choices(("COMMIT", "ROLLBACK", "PREPARE"), (6, 2, 2))[0]
+        how = self.dice.choices(("COMMIT", "ROLLBACK", "PREPARE"), (6, 2, 0 if SQL_EDITION else 2))[0]
         if how == "PREPARE" and len(self.prepared) < 10:
             self.prepared.append(self.name())
             session.end(f"PREPARE TRANSACTION '{self.prepared[-1]}'")

@@ -206,6 +206,34 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.forget_captured(regclass, outbox_internal.caller) IS 'records that a table is not captured, on behalf of its owner';
 
+CREATE FUNCTION outbox_internal.has_columns(columns name[], known name[])
+RETURNS boolean
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce(bool_and(coalesce(k.name = ANY (array_remove(columns, NULL)), false)), true)
+      FROM unnest(known) AS k(name) WHERE k.name IS NOT NULL;
+END;
+COMMENT ON FUNCTION outbox_internal.has_columns(name[], name[]) IS 'returns whether a table has all columns that it had';
+
+-- Columns of a restored table may have other numbers. Its capture has the names that it was dumped with.
+CREATE FUNCTION outbox_internal.tend_captures()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    DELETE FROM outbox.captured AS c WHERE c.relation::oid NOT IN (SELECT r.oid FROM pg_class AS r);
+    UPDATE outbox.captured AS c
+       SET known_columns = outbox_internal.columns_of(c.relation),
+           known_members = ARRAY(SELECT outbox_internal.captured_tree(c.relation))
+     WHERE c.relation::oid <> ALL (c.known_members)
+       AND outbox_internal.has_columns(outbox_internal.columns_of(c.relation), c.known_columns);
+    PERFORM outbox_internal.follow_columns(c.relation) FROM outbox.captured AS c
+      WHERE c.relation::oid = ANY (c.known_members) AND c.known_columns <> outbox_internal.columns_of(c.relation);
+END $$;
+COMMENT ON FUNCTION outbox_internal.tend_captures() IS 'notes what became of the columns of captured tables';
+
 -- Returns the capture of a table, or of one that it is a part of, with the present names of columns.
 CREATE FUNCTION outbox_internal.capture_of("table" regclass)
 RETURNS outbox.captured
@@ -229,8 +257,14 @@ BEGIN
         END IF;
     END IF;
     now := outbox_internal.columns_of(c.relation);
-    -- outbox_internal.maintain() saves it. After a restore the columns may have other numbers.
-    IF now <> c.known_columns AND c.relation::oid = ANY (c.known_members) THEN
+    IF c.relation::oid <> ALL (c.known_members) THEN -- restored: columns may have other numbers
+        IF NOT outbox_internal.has_columns(now, c.known_columns) THEN
+            RAISE EXCEPTION 'columns of table "%" were renamed or dropped before outbox-relay saw it after a restore',
+                    (SELECT r.relname FROM pg_class AS r WHERE r.oid = c.relation)
+                USING ERRCODE = 'object_not_in_prerequisite_state', DETAIL = 'It is not known which of them were captured.',
+                      HINT = 'Call outbox.capture() again, with replace => true.';
+        END IF;
+    ELSIF now <> c.known_columns THEN -- outbox_internal.tend_captures() saves it
         IF c.columns IS NOT NULL THEN
             c.columns := outbox_internal.follow_names(
                 ARRAY(SELECT n FROM unnest(c.columns) WITH ORDINALITY AS k(n, place)

@@ -77,8 +77,8 @@ BEGIN
         END LOOP;
         UPDATE outbox.backfill_task AS t SET state = 'paused' WHERE t.state = 'running';
         UPDATE outbox.backfill_task AS t SET last_xid = '0';
-        UPDATE outbox.captured AS c
-           SET known_columns = outbox_internal.columns_of(c.relation), known_members = ARRAY(SELECT outbox_internal.captured_tree(c.relation));
+        UPDATE outbox.captured AS c SET known_members = '{}';
+        PERFORM outbox_internal.tend_captures();
     END IF;
     DELETE FROM outbox.home;
     INSERT INTO outbox.home SELECT c.system_identifier, 'outbox.event'::regclass FROM pg_control_system() AS c;

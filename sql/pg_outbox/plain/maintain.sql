@@ -220,11 +220,12 @@ BEGIN
     END IF;
     PERFORM outbox_internal.tend_receipts();
     PERFORM outbox_internal.watch_size();
-    PERFORM outbox_internal.follow_columns(c.relation) FROM outbox.captured AS c
-      WHERE c.known_columns <> outbox_internal.columns_of(c.relation);
-    DELETE FROM outbox.captured AS c WHERE c.relation::oid NOT IN (SELECT r.oid FROM pg_class AS r);
+    PERFORM outbox_internal.tend_captures();
     pause := outbox_internal.move_on_when_due();
     pause := least(pause, outbox_internal.backfill_when_due());
+    IF outbox_internal.is_due('source events') THEN
+        pause := 0; -- there are more
+    END IF;
     RETURN least(pause, outbox_internal.empty_when_due()); -- last, because it locks the segment
 EXCEPTION WHEN lock_not_available THEN
     RETURN 5;

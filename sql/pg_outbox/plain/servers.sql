@@ -201,6 +201,21 @@ CREATE TRIGGER follow_destination AFTER INSERT OR UPDATE OR DELETE ON outbox.des
     FOR EACH ROW EXECUTE FUNCTION outbox_internal.follow_destination();
 COMMENT ON TRIGGER follow_destination ON outbox.destination_config IS 'makes, renames and removes the rows of a destination';
 
+CREATE FUNCTION outbox_internal.follow_setting()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox_internal.wake_relays();
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION outbox_internal.follow_setting() IS 'makes relays read settings again';
+
+CREATE TRIGGER follow_setting AFTER INSERT OR UPDATE OR DELETE ON outbox.setting
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.follow_setting();
+COMMENT ON TRIGGER follow_setting ON outbox.setting IS 'makes relays read settings again';
+
 CREATE FUNCTION outbox_internal.refuse_truncate()
 RETURNS trigger
 LANGUAGE plpgsql
