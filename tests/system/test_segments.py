@@ -64,6 +64,7 @@ def test_settled_segments_are_emptied_all_around_the_ring(new_database: NewDatab
     assert database.published() == 6 * ENOUGH
 
 
+@pytest.mark.extension("a statement there can write to more than one segment")
 def test_a_destination_that_is_stuck_holds_what_it_has_not_got(
     new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_destination_that_is_stuck_holds_what_it_has_not_got(
     assert receiver.ids() == ids
 
 
+@pytest.mark.extension("a statement there can write to more than one segment")
 def test_no_enqueue_waits_for_transactions_and_dumps_that_keep_a_segment(
     new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
@@ -202,6 +204,7 @@ def segment_of_new_event(session: Any) -> str:
     ).fetchone()[0]
 
 
+@pytest.mark.extension("the size is looked at once a second there, when this log is many times too large")
 def test_a_log_that_is_too_large_can_detach_the_destination_that_holds_it(
     new_database: NewDatabase, receiver: Receiver, http: None
 ) -> None:
