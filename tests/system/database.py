@@ -144,12 +144,6 @@ class Database:
         ]  # fmt: skip
         self.execute(sql.SQL("ALTER SERVER {} OPTIONS ({})").format(sql.Identifier(name), sql.SQL(", ").join(changes)))
 
-    def rename_destination(self, name: str, new_name: str) -> None:
-        if SQL_EDITION:
-            self.execute("UPDATE outbox.destination_config SET name = %s WHERE name = %s", (new_name, name))
-        else:
-            self.execute(sql.SQL("ALTER SERVER {} RENAME TO {}").format(sql.Identifier(name), sql.Identifier(new_name)))
-
     def drop_destination(self, name: str) -> None:
         if SQL_EDITION:
             self.execute("DELETE FROM outbox.destination_config WHERE name = %s", (name,))

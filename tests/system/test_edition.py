@@ -384,14 +384,6 @@ def test_a_destination_has_a_cursor_that_follows_it(edition: Site) -> None:
     assert edition.execute("SELECT destination FROM outbox.cursor UNION SELECT destination FROM outbox.batch") == [("new",)]
 
 
-def test_events_that_fetchers_have_not_settled_are_for_the_relay(edition: Site) -> None:
-    edition.execute("""INSERT INTO outbox.destination_config VALUES ('d', '{"url": "pull:"}')""")
-    edition.execute("SELECT outbox.enqueue('a', '1', 'E', '{}')")
-    assert len(edition.execute("SELECT * FROM outbox.fetch('d')")) == 1
-    edition.execute("""UPDATE outbox.destination_config SET options = '{"url": "null:"}'""")
-    assert edition.execute("SELECT destination, state FROM outbox.delivery") == [("d", "PENDING")]
-
-
 def test_a_relay_delivers_and_an_operator_is_heard(edition: Site) -> None:
     edition.execute("""INSERT INTO outbox.destination_config VALUES ('d', '{"url": "null:"}')""")
     edition.execute("SELECT outbox.enqueue('a', n::text, 'E', '{}') FROM generate_series(1, 1000) AS n")
@@ -602,16 +594,6 @@ def test_one_relay_at_a_time_looks_after_the_log(edition: Site) -> None:
     with edition.connect() as other, other.transaction():
         other.execute("SELECT pg_advisory_xact_lock(1869968482, -2)")
         assert edition.value("SELECT outbox_internal.maintain()") == 5
-
-
-def test_old_source_events_are_forgotten(edition: Site) -> None:
-    enqueue = "SELECT outbox.enqueue('a', '1', 'E', '{}', source_event_id => '00000000-0000-7000-8000-000000000001')"
-    first = edition.value(enqueue)
-    assert edition.value(enqueue) == first
-    assert edition.value("SELECT count(*) FROM outbox.event") == 1
-    edition.execute("UPDATE outbox.source_event SET enqueued_at = now() - interval '31 days'")
-    edition.execute("SELECT outbox_internal.maintain()")
-    assert edition.value("SELECT count(*) FROM outbox.source_event") == 0
 
 
 def test_a_backfill_goes_on_with_the_upkeep(edition: Site) -> None:
