@@ -10,7 +10,7 @@ namespace outbox::relay {
 static constexpr std::size_t fetch_bytes = 512 * 1024;
 static constexpr std::int32_t most_rows_at_once = 1024;
 // The first places of a window should be there soon, because nothing else can be done meanwhile.
-static constexpr std::int32_t first_entries = 50'000;
+static constexpr std::int32_t first_entries = 8'000;
 // Blocks that are under way or wait for the relay: usually, and while memory is short.
 static constexpr std::size_t max_fetches = 3;
 static constexpr std::size_t fewest_fetches = 1;
@@ -127,7 +127,7 @@ void WindowReader::request_more() {
     entries_memory_.set((entries_.size() + static_cast<std::size_t>(at_once)) * sizeof(Entry));
     run(calls::entries(number_, patterns_, range_, end_, entries_to_, at_once),
         &WindowReader::take_entries);
-    entries_at_once_ = std::min(entries_at_once_ / 2 * 3, max_entries);
+    entries_at_once_ = std::min(entries_at_once_ * 3, max_entries);
 }
 
 void WindowReader::take_entries(Answer answer, std::uint64_t) {
