@@ -13,6 +13,7 @@ namespace outboxctl {
 void add_backfill_commands(CLI::App& app, Session& session);
 void add_edition_command(CLI::App& app, Session& session);
 void add_inbox_commands(CLI::App& app, Session& session);
+void add_migrate_command(CLI::App& app, Session& session);
 
 // Parts of add_inbox_commands().
 void add_install_command(CLI::App& inbox, Session& session);

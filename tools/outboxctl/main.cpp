@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
     outboxctl::add_backfill_commands(app, session);
     outboxctl::add_edition_command(app, session);
     outboxctl::add_inbox_commands(app, session);
+    outboxctl::add_migrate_command(app, session);
     try {
         app.parse(argc, argv);
         return 0;

@@ -40,7 +40,9 @@ static Refused refusal(const PGresult* result, const char* message) {
             "older than outboxctl. See outboxctl inbox install --help.";
     else if (!field(PG_DIAG_MESSAGE_HINT).empty())
         text += "\nHINT:  " + field(PG_DIAG_MESSAGE_HINT);
-    return Refused(text);
+    Refused refused(text);
+    refused.sqlstate = state;
+    return refused;
 }
 
 Result Session::query(const std::string& statement, const std::vector<Parameter>& parameters) {

@@ -16,6 +16,7 @@ using inbox::Result;
 // The database refused the command. The text has the server's detail and hint.
 struct Refused : std::runtime_error {
     using std::runtime_error::runtime_error;
+    std::string sqlstate{};  // empty if it was not the database
 };
 
 class Session {

@@ -1,0 +1,94 @@
+-- What the migration does, for people.
+
+CREATE FUNCTION outbox_migration.count_rows(schema name, name name)
+RETURNS bigint
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    count bigint;
+BEGIN
+    EXECUTE format('SELECT count(*) FROM ONLY %I.%I', schema, name) INTO count;
+    RETURN count;
+END $$;
+
+-- What it would do: counts instead of rows that were moved.
+CREATE FUNCTION outbox_migration.foresee()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    INSERT INTO outbox_migration.moved SELECT t.name, outbox_migration.count_rows('outbox', t.name) FROM outbox_migration.table_with_rows AS t;
+    PERFORM outbox_migration.take_notes();
+END $$;
+
+CREATE FUNCTION outbox_migration.things(OUT thing text, OUT number bigint)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+AS $$
+    SELECT CASE WHEN m.name ~ '^event_[0-9]$' THEN 'events in the log' WHEN m.name ~ '^receipt_[0-9]$' THEN 'receipts'
+                ELSE CASE m.name WHEN 'delivery' THEN 'events in trouble' WHEN 'batch' THEN 'batches of fetchers'
+                                 WHEN 'source_event' THEN 'source events' WHEN 'captured' THEN 'captured tables'
+                                 WHEN 'producer' THEN 'rights to topics' WHEN 'operation' THEN 'operations'
+                                 WHEN 'backfill_task' THEN 'backfills' WHEN 'transaction' THEN 'transactions of destinations'
+                                 WHEN 'cursor' THEN 'cursors' END END AS thing, sum(m.rows)::bigint
+      FROM outbox_migration.moved AS m
+     WHERE m.name NOT IN ('ring', 'receipt_turn', 'backfill_row')
+     GROUP BY 1
+    UNION ALL
+    SELECT 'destinations', count(*) FROM outbox_migration.old_destination
+    UNION ALL
+    SELECT 'views', count(*) FROM outbox_migration.old_view
+    UNION ALL
+    SELECT 'settings', count(*) FROM outbox_migration.old_setting AS s, outbox_migration.request AS r
+     WHERE r.target = 'sql' AND outbox_migration.measure(s.of_server, s.unit) <> outbox_migration.measure(s.by_default, s.unit)
+$$;
+
+-- What is different afterwards, and what to do.
+CREATE FUNCTION outbox_migration.advice()
+RETURNS SETOF text
+LANGUAGE sql STABLE
+AS $$
+    SELECT a.text
+      FROM outbox_migration.request AS r
+     CROSS JOIN LATERAL (
+        SELECT 1, 'outbox-relay goes on with all destinations: ' || string_agg(d.name, ', ' ORDER BY d.name)
+                  || '. To hand one to a worker of the server, create its user mapping, then ALTER SERVER ... OPTIONS (DROP relay).'
+          FROM outbox_migration.old_destination AS d WHERE r.target = 'native' AND d.options ->> 'url' <> 'pull:' HAVING count(*) > 0
+        UNION ALL
+        SELECT 2, format('Role "%s" owned the SQL edition. It owns the foreign servers, and has the rights produce, capture, operate, monitor, fetch and relay.', o.rolname)
+          FROM outbox_migration.old_owner AS w JOIN pg_roles AS o ON o.oid = w.owner AND NOT o.rolsuper WHERE r.target = 'native'
+        UNION ALL
+        SELECT 3, 'Start outbox-relay: no worker of the server delivers any more. SELECT outbox.grant_relay(...) gives its role the right.'
+         WHERE r.target = 'sql'
+        UNION ALL
+        SELECT 4, format('Put the file of --credentials into relay.toml, and limit each section with databases and urls.')
+         WHERE r.target = 'sql' AND r.has_secrets_file
+        UNION ALL
+        SELECT 5, format('Destination "%s" belonged to role "%s", which cannot change it any more.', f.destination, f.owner)
+          FROM outbox_migration.old_foreign_owner AS f WHERE r.target = 'sql'
+     ) AS a(n, text)
+     ORDER BY a.n, a.text
+$$;
+
+CREATE FUNCTION outbox_migration.result()
+RETURNS jsonb
+LANGUAGE sql STABLE
+AS $$
+    SELECT jsonb_build_object(
+               'to', r.target,
+               'moved', (SELECT coalesce(jsonb_object_agg(t.thing, t.number), '{}') FROM outbox_migration.things() AS t WHERE t.thing IS NOT NULL),
+               'advice', (SELECT coalesce(jsonb_agg(a), '[]') FROM outbox_migration.advice() AS a))
+      FROM outbox_migration.request AS r
+$$;
+
+-- Options of credentials as a part of relay.toml. Strings of JSON are strings of TOML, except for one
+-- character.
+CREATE FUNCTION outbox_migration.credentials()
+RETURNS text
+LANGUAGE sql STABLE
+AS $$
+    SELECT string_agg(format(E'[credentials.%s]\n%s\n', to_json(s.destination::text), s.lines), E'\n' ORDER BY s.destination)
+      FROM (SELECT c.destination,
+                   string_agg(format('%s = %s', to_json(c.option), replace(to_json(c.value)::text, E'\x7f', '\u007F')), E'\n' ORDER BY c.option) AS lines
+              FROM outbox_migration.secret AS c GROUP BY c.destination) AS s
+$$;
