@@ -274,3 +274,362 @@ def test_there_and_back_everything_is_the_same(world: World, migrate: Migrate, t
     assert said.startswith("0 pg_outbox is the extension now"), said
     assert_same(before, all_of(database))
     assert database.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'outbox_migration%'") == []
+
+
+def test_credentials_become_a_part_of_relay_toml(world: World, migrate: Migrate, tmp_path: Path) -> None:
+    file = tmp_path / "secrets"
+    assert migrate(world.database, "sql", "--credentials", str(file)).startswith("0 ")
+    assert tomllib.loads(file.read_text()) == {"credentials": {"search": {"token": 'a "secret"'}}}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert world.database.value("SELECT options FROM outbox.destination_config WHERE name = 'search'") == {
+        "url": "https://127.0.0.1:9/events", "topics": "item.*, shop.*",
+    }  # fmt: skip
+
+
+def test_a_file_that_exists_is_not_overwritten(world: World, migrate: Migrate, tmp_path: Path) -> None:
+    file = tmp_path / "secrets"
+    file.write_text("mine")
+    said = migrate(world.database, "sql", "--credentials", str(file))
+    assert said.startswith("1 ") and "could not create file" in said and "File exists" in said
+    assert file.read_text() == "mine" and edition_of(world.database) == "native"
+
+
+def topics_since(database: Database, position: int) -> list[tuple]:
+    return database.execute(
+        "SELECT topic, event_type, convert_from(payload, 'UTF8') FROM outbox.event WHERE position > %s ORDER BY position", (position,)
+    )
+
+
+def use_everything(world: World) -> list[tuple]:
+    """Tables, views and rights as before; returns what came into the log."""
+    before = world.database.last_position()
+    with world.as_role("shop") as session:
+        session.execute("UPDATE shop.orders SET state = 'new' WHERE id = 2")  # into the condition
+        session.execute("UPDATE shop.orders SET note = 'more' WHERE id = 2")  # nothing captured changes
+        session.execute("DELETE FROM shop.orders WHERE id = 1")
+        session.execute("INSERT INTO shop.orders VALUES (9, 'draft')")
+        session.execute("UPDATE shop.parts SET id = 10 WHERE part = 'a'")
+        session.execute("UPDATE shop.parts SET id = 10 WHERE part = 'b'")  # that trigger is disabled
+        session.execute("INSERT INTO shop.children VALUES (1)")
+        session.execute("TRUNCATE shop.orders")
+        with pytest.raises(psycopg.Error, match="TRUNCATE|truncate"):
+            session.execute("TRUNCATE shop.parents")
+        session.execute("UPDATE shop.orders SET state = 'x'; DELETE FROM shop.parts; DELETE FROM shop.children")
+        session.execute("INSERT INTO shop.parts VALUES (1, 'a'), (2, 'b')")
+        session.execute("INSERT INTO shop.orders VALUES (1, 'new', 5, 'secret'), (2, 'draft', 6, 'secret')")
+    with world.as_role("producer") as session:
+        session.execute("SELECT outbox.enqueue('item', 'p', 'changed', '{}')")
+        session.execute(
+            "INSERT INTO shop.outbox (id, aggregate_type, aggregate_id, event_type, version, payload) "
+            "VALUES (gen_random_uuid(), 'cart', '1', 'made', 1, 'text')"
+        )
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            session.execute("SELECT outbox.enqueue('other', 'p', 'changed', '{}')")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            session.execute("SELECT outbox.pause('audit')")
+    with world.as_role("operator") as session:
+        session.execute("SELECT outbox.pause('audit'), outbox.resume('audit')")
+    with world.as_role("monitor") as session:
+        session.execute("SELECT * FROM outbox.status")
+    with world.as_role("relaying") as session:
+        session.execute("SELECT * FROM outbox_internal.relay_destinations()")
+    with world.as_role("reader") as session:
+        assert session.execute("SELECT count(*) FROM outbox.event").fetchone() is not None
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            session.execute("SELECT lease FROM outbox.cursor")
+    assert world.database.value("SELECT count(*) FROM shop.figures") == 3
+    assert world.database.value("SELECT count(*) FROM shop.of_carts WHERE payload = 'text'") > 0
+    return topics_since(world.database, before)
+
+
+def test_everything_works_as_before(world: World, migrate: Migrate, tmp_path: Path) -> None:
+    natively = use_everything(world)
+    assert {topic for topic, _, _ in natively} == {"shop.orders", "shop.parts", "shop.parents", "item.events", "shop.cart"}
+    assert migrate(world.database, "sql", "--credentials", str(tmp_path / "secrets")).startswith("0 ")
+    in_sql = use_everything(world)
+    assert [(topic, kind, json.loads(data) if data.startswith("{") else data) for topic, kind, data in in_sql] == [
+        (topic, kind, json.loads(data) if data.startswith("{") else data) for topic, kind, data in natively
+    ]
+    assert migrate(world.database, "native").startswith("0 ")
+    assert [row[:2] for row in use_everything(world)] == [row[:2] for row in natively]
+
+
+def test_a_fetcher_keeps_its_batch(world: World, migrate: Migrate, tmp_path: Path) -> None:
+    assert migrate(world.database, "sql", "--credentials", str(tmp_path / "secrets")).startswith("0 ")
+    with world.as_role("fetching") as session:
+        assert session.execute("SELECT outbox.ack(%s)", (world.token,)).fetchone() == (5,)
+        token = session.execute("SELECT token FROM outbox.fetch('taken', 5, '1 day')").fetchone()[0]
+    assert migrate(world.database, "native").startswith("0 ")
+    with world.as_role("fetching") as session:
+        assert session.execute("SELECT outbox.ack(%s)", (token,)).fetchone() == (5,)
+    with world.as_role("monitor") as session, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        session.execute("SELECT * FROM outbox.fetch('taken')")
+
+
+def test_settings_of_the_server_become_rows(new_database: NewDatabase, migrate: Migrate) -> None:
+    database = new_database({"outbox.retry_max": "7min", "outbox.max_log_size": "3GB", "outbox.receipts": "on"})
+    usual = database.cluster.settings
+    assert migrate(database, "sql").startswith("0 ")
+    rows = dict(database.execute("SELECT name, value FROM outbox.setting"))
+    assert rows["retry_max"] == "7min" and rows["max_log_size"] == "3GB" and rows["receipts"] == "on"
+    assert "retention" not in rows or "outbox.retention" in usual
+    assert database.value("SELECT outbox_internal.setting_number('retry_max')") == 420000
+
+
+def test_an_owner_without_rights_on_the_server(world: World, migrate: Migrate) -> None:
+    """It owns the SQL edition, and keeps what it could do when that becomes the extension."""
+    database, shop = world.database, world.roles["shop"]
+    database.execute("DROP USER MAPPING FOR PUBLIC SERVER search")
+    assert f'role "{shop}" may not create schemas' in migrate(database, "sql", "--owner", shop)
+    database.execute(f"GRANT CREATE ON DATABASE {database.name} TO {shop}")
+    assert migrate(database, "sql", "--owner", shop).startswith("0 ")
+    assert database.value("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'outbox.event_2'::regclass") == shop
+    use_everything(world)
+    with world.as_role("shop") as session:
+        session.execute("SELECT outbox.enqueue('anything', '1', 'made', '{}'), outbox.grant_monitor('pg_monitor')")
+    assert "must be superuser" in migrate(database, "native", user=shop)
+    said = migrate(database, "native")
+    assert said.startswith("0 ") and f'Role "{shop}" owned the SQL edition' in said
+    use_everything(world)
+    with world.as_role("shop") as session:
+        session.execute("SELECT outbox.enqueue('anything', '1', 'made', '{}'), outbox.pause('audit')")
+        session.execute("ALTER SERVER audit OPTIONS (SET max_attempts '4')")
+        session.execute("SELECT * FROM outbox.status")
+
+
+# -------------------------------------------------------------------------------------------------
+# Refusals
+# -------------------------------------------------------------------------------------------------
+
+# By name: what somebody has done, and the reason that is given.
+OF_BOTH = {
+    "function": (
+        "CREATE FUNCTION f() RETURNS bigint BEGIN ATOMIC SELECT count(*) FROM outbox.event; END",
+        "function public.f() depends on pg_outbox",
+    ),
+    "argument": ("CREATE FUNCTION f(outbox.new_event) RETURNS int LANGUAGE sql AS 'SELECT 1'", "function public.f(outbox.new_event) depends"),
+    "materialized view": ("CREATE MATERIALIZED VIEW v AS SELECT * FROM outbox.event", "depends on pg_outbox"),
+    "child": ("CREATE TABLE archive () INHERITS (outbox.event)", "table public.archive depends on pg_outbox"),
+    "publication": ("CREATE PUBLICATION p FOR TABLE outbox.event_0", "publication of table outbox.event_0"),
+    "policy": ("CREATE POLICY p ON outbox.event", "policy p on table outbox.event depends"),
+    "table": ("CREATE TABLE outbox.mine ()", "table outbox.mine does not belong to pg_outbox"),
+    "procedure": ("CREATE FUNCTION outbox.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'", "function outbox.mine() does not belong"),
+    "index": ("CREATE INDEX mine ON outbox.delivery (aggregate_id)", "index outbox.mine does not belong"),
+    "trigger": (
+        "CREATE TRIGGER mine BEFORE UPDATE ON outbox.delivery FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "trigger mine on table outbox.delivery does not belong",
+    ),
+    "column": ("ALTER TABLE outbox.delivery ADD mine int", "do not have the same columns in both editions: delivery"),
+    "lost triggers": (
+        "CREATE TABLE t (id int PRIMARY KEY); SELECT outbox.capture('t'); DROP TRIGGER \"00_outbox_capture_update\" ON t",
+        "captured table public.t has lost triggers",
+    ),
+    "its own trigger": (
+        "CREATE TABLE t (id int); CREATE TRIGGER x AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION outbox.capture_row()",
+        "trigger x on table public.t depends",
+    ),
+}  # fmt: skip
+OF_NATIVE = {
+    "secret": (
+        "CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'https://127.0.0.1/', relay 'external'); "
+        "CREATE USER MAPPING FOR PUBLIC SERVER d OPTIONS (token 'x')",
+        'destination "d" has secrets in a user mapping',
+    ),
+    "fetchers": (
+        "CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:'); GRANT USAGE ON FOREIGN SERVER d TO PUBLIC",
+        'all roles may fetch from destination "d"',
+    ),
+    "setting": ("SET outbox.max_payload_size = '2MB'; ALTER ROLE postgres IN DATABASE {database} SET outbox.max_payload_size = '2MB'",
+                "setting outbox.max_payload_size is set for a role"),
+    "backfill": (
+        "CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO pg_monitor; SELECT outbox.grant_produce('pg_monitor'), outbox.capture('t'); "
+        "INSERT INTO outbox.backfill_task (id, relation, role, batch, max_pending, state, parts, rows_estimated) "
+        "VALUES (1, 't', 'postgres', 1, 1, 'paused', '{{t}}', 1)",
+        "backfill 1 is not finished",
+    ),
+}  # fmt: skip
+OF_SQL = {
+    "credentials": (
+        """INSERT INTO outbox.destination_config VALUES ('d', '{{"url": "https://127.0.0.1/", "credentials": "other"}}')""",
+        "destination \"d\" has the option credentials 'other'",
+    ),
+    "options": (
+        """INSERT INTO outbox.destination_config VALUES ('d', '{{"url": "https://127.0.0.1/", "maximum": "5"}}')""",
+        'destination "d" is misconfigured: invalid option "maximum"',
+    ),
+    "server": (
+        """INSERT INTO outbox.destination_config VALUES ('d', '{{"url": "null:"}}');
+           CREATE FOREIGN DATA WRAPPER other; CREATE SERVER d FOREIGN DATA WRAPPER other""",
+        'foreign server "d" exists',
+    ),
+    "setting": ("INSERT INTO outbox.setting VALUES ('retry_max', '3min')", 'setting "retry_max" is \'3min\' here'),
+    "larger payloads": (
+        "INSERT INTO outbox.setting VALUES ('max_payload_size', '2MB')", "SET outbox.max_payload_size = '2MB'"
+    ),
+    "restored": ("UPDATE outbox.home SET system_identifier = 1", "the log was restored from another cluster"),
+}  # fmt: skip
+
+
+def break_things(database: Database, *statements: str) -> None:
+    for statement in statements:
+        with database.connect() as session:
+            session.execute(statement.format(database=database.name))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [*OF_BOTH, *(f"native: {name}" for name in OF_NATIVE)])
+def test_refused_on_the_way_to_sql(database: Database, migrate: Migrate, name: str) -> None:
+    statement, reason = {**OF_BOTH, **{f"native: {name}": it for name, it in OF_NATIVE.items()}}[name]
+    break_things(database, statement)
+    refused(database, migrate, "sql", reason)
+
+
+@pytest.mark.parametrize("name", [*OF_BOTH, *(f"sql: {name}" for name in OF_SQL)])
+def test_refused_on_the_way_to_native(database: Database, migrate: Migrate, name: str) -> None:
+    statement, reason = {**OF_BOTH, **{f"sql: {name}": it for name, it in OF_SQL.items()}}[name]
+    assert migrate(database, "sql").startswith("0 ")
+    break_things(database, statement)
+    refused(database, migrate, "native", reason)
+
+
+def refused(database: Database, migrate: Migrate, to: str, *reasons: str, lock_timeout: int = 60) -> str:
+    database.enqueue("a", 3)
+    before = rows_of(database)
+    said = migrate(database, to, lock_timeout=lock_timeout)
+    assert said.startswith("1 outboxctl: ERROR:") and "HINT:" in said
+    assert all(reason in said for reason in reasons), said
+    assert rows_of(database) == before and edition_of(database) != to
+    assert database.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'outbox_migration%'") == []
+    return said
+
+
+def test_all_reasons_at_once(database: Database, migrate: Migrate) -> None:
+    chosen = [OF_BOTH["function"], OF_BOTH["table"], OF_BOTH["lost triggers"], OF_NATIVE["secret"], OF_NATIVE["fetchers"]]
+    break_things(database, *(statement.replace(" d ", " e ") if n == 4 else statement for n, (statement, _) in enumerate(chosen)))
+    said = refused(database, migrate, "sql", *(reason for _, reason in chosen[:4]), 'from destination "e"')
+    assert said.count("ERROR:") == 5
+    assert migrate(database, "sql", "--check") == said
+
+
+def test_what_is_not_there_or_there_already(new_database: NewDatabase, migrate: Migrate) -> None:
+    database = new_database()
+    assert "the extension of pg_outbox is installed here already" in migrate(database, "native")
+    assert "pg_outbox is not installed in this database" in migrate(new_database(extension=False), "sql")
+    database.execute("UPDATE pg_extension SET extversion = '0.1.0' WHERE extname = 'pg_outbox'")
+    assert "version 0.1.0 of pg_outbox is installed here" in migrate(database, "sql")
+
+
+def test_a_server_without_the_library(make_cluster: MakeCluster, installation: Installation, migrate: Migrate) -> None:
+    cluster = make_cluster({"shared_preload_libraries": ""})
+    cluster.execute("CREATE DATABASE db")
+    database = Database(cluster, "db")
+    database.execute((installation.build / "sql/pg_outbox--sql.sql").read_text().partition("ON_ERROR_STOP on")[2])
+    assert "has not loaded the library" in refused(database, migrate, "native")
+
+
+def test_a_check_changes_nothing_and_waits_for_nobody(world: World, migrate: Migrate) -> None:
+    world.database.execute("DROP USER MAPPING FOR PUBLIC SERVER search")
+    before = all_of(world.database)
+    with world.database.connect() as session, session.transaction():
+        session.execute("SELECT outbox.enqueue('item', 'open', 'made', '{}')")
+        said = migrate(world.database, "sql", "--check")
+        raise_nothing = migrate(world.database, "sql", "--check", "--json")
+        session.execute("SELECT outbox.enqueue('item', 'open', 'made', '{}')")
+        raise psycopg.Rollback()
+    assert said.startswith("0 pg_outbox can become the SQL edition") and "destinations" in said
+    assert json.loads(raise_nothing.removeprefix("0 "))["moved"]["destinations"] == 3
+    before["event_position"] = all_of(world.database)["event_position"]
+    assert_same(before, all_of(world.database))
+
+
+def test_nobody_to_ask(database: Database, installation: Installation) -> None:
+    done = subprocess.run(
+        [str(installation.build / "tools/outboxctl/outboxctl"), "migrate-edition", "--to", "sql",
+         "-d", database.cluster.conninfo(database.name)], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 1 and "Use --yes" in done.stderr and edition_of(database) == "native"
+
+
+# -------------------------------------------------------------------------------------------------
+# Failures and locks
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.worker_errors("data_corrupted")  # in the script, which the server logs
+@pytest.mark.parametrize("tag", ["DROP TRIGGER", "DROP SERVER", "CREATE VIEW", "CREATE TRIGGER", "GRANT"])
+def test_a_failure_in_the_middle_changes_nothing(world: World, migrate: Migrate, tmp_path: Path, tag: str) -> None:
+    database, file = world.database, tmp_path / "secrets"
+    database.execute("CREATE FUNCTION fail() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$")
+    before = all_of(database)
+    database.execute(f"CREATE EVENT TRIGGER fail ON ddl_command_start WHEN tag IN ('{tag}') EXECUTE FUNCTION fail()")
+    assert "ERROR:  not now" in migrate(database, "sql", "--credentials", str(file))
+    assert not file.exists()
+    database.execute("DROP EVENT TRIGGER fail")
+    assert_same(before, all_of(database))
+
+
+@pytest.mark.parametrize("to", ["sql", "native"])
+def test_an_open_transaction_is_in_the_way(database: Database, migrate: Migrate, to: str) -> None:
+    if to == "native":
+        assert migrate(database, "sql").startswith("0 ")
+    with database.connect() as session, session.transaction():
+        session.execute("SELECT outbox.enqueue('item', '1', 'made', '{}')")
+        pid = session.info.backend_pid
+        said = refused(database, migrate, to, "could not lock the tables of pg_outbox within 1 s", f"session {pid} of role", lock_timeout=1)
+        assert "Nothing has changed." in said
+        session.execute("SELECT outbox.enqueue('item', '2', 'made', '{}')")
+    assert migrate(database, to).startswith("0 ")
+    assert database.value("SELECT count(*) FROM outbox.event WHERE aggregate_id IN ('1', '2')") == 2
+
+
+def test_a_prepared_transaction_is_in_the_way(new_database: NewDatabase, make_cluster: MakeCluster, migrate: Migrate) -> None:
+    cluster = make_cluster({"max_prepared_transactions": "2"})
+    cluster.execute("CREATE DATABASE db")
+    database = Database(cluster, "db")
+    database.create_extension()
+    database.execute("BEGIN; SELECT outbox.enqueue('item', '1', 'made', '{}'); PREPARE TRANSACTION 'p'")
+    refused(database, migrate, "sql", "prepared transaction 'p' of role \"postgres\"", lock_timeout=1)
+    database.execute("COMMIT PREPARED 'p'")
+    assert migrate(database, "sql").startswith("0 ")
+    assert database.value("SELECT count(*) FROM outbox.event WHERE aggregate_id = '1'") == 1
+
+
+# -------------------------------------------------------------------------------------------------
+# Deliveries go on
+# -------------------------------------------------------------------------------------------------
+
+
+def test_relays_go_on_where_they_were(database: Database, migrate: Migrate, receiver: Receiver, http: None) -> None:
+    """The worker of the server, then outbox-relay, then the worker: no event comes twice, none is left out."""
+    database.add_destination("d", receiver.url())
+    sent = database.enqueue("a", 10)
+    wait_until_saved(database)
+    with outbox_relay_of(database):
+        assert migrate(database, "sql").startswith("0 ")
+        sent += database.enqueue("a", 10, first=11)
+        wait_until_saved(database)
+        assert migrate(database, "native").startswith("0 ")
+        sent += database.enqueue("a", 10, first=21)
+        wait_until_saved(database)
+    database.execute("ALTER SERVER d OPTIONS (DROP relay)")
+    database.wait_for_worker("relay", "d")
+    sent += database.enqueue("a", 10, first=31)
+    receiver.wait_for_requests(40)
+    assert receiver.ids() == sent
+    assert receiver.versions("a") == list(range(1, 41))
+
+
+def wait_until_saved(database: Database) -> None:
+    last = database.last_position()
+    wait_until(
+        lambda: database.value("SELECT position FROM outbox.cursor WHERE destination = 'd'"), lambda seen: seen >= last,
+        what=f"the cursor at position {last}",
+    )  # fmt: skip
+
+
+@contextmanager
+def outbox_relay_of(database: Database) -> Iterator[OutboxRelay]:
+    relay = OutboxRelay(database.cluster, database.name, options='lease = "5s"').start()
+    try:
+        yield relay
+    finally:
+        relay.close()

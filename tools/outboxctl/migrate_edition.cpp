@@ -95,8 +95,9 @@ void install(Session& session, const Migration& migration) {
 // Returns what it has done, as JSON.
 std::string migrate(Session& session, const Migration& migration) {
     begin(session, migration);
-    lock(session);
     refuse_if_impossible(session);
+    lock(session);
+    refuse_if_impossible(session);  // what has happened until now
     std::unique_ptr<NewFile> file;
     if (!migration.credentials.empty()) {
         const Result secrets = session.query("SELECT outbox_migration.credentials()");

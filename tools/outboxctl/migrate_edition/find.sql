@@ -234,8 +234,9 @@ SELECT t.oid, t.tgrelid, t.tgname, t.tgenabled
   JOIN outbox_migration.function AS f ON f.oid = t.tgfoid AND f.name IN ('outbox.insert_event', 'outbox.refuse_change')
   JOIN pg_class AS c ON c.oid = t.tgrelid AND c.relkind = 'v';
 
--- Lists what takes part: first what writers lock first, their own tables and views. LOCK TABLE is not for
--- views, because it locks all below them, and that are catalogs too.
+-- Lists what takes part, in the order in which others lock it: writers their own tables and views, then the
+-- sequence of positions, then the log; readers a view, then what is below it. LOCK TABLE is not for
+-- sequences, and with a view it locks all below, and that are catalogs too.
 CREATE TABLE outbox_migration.lock (n bigint NOT NULL, statement text NOT NULL);
 
 CREATE FUNCTION outbox_migration.list_locks()
@@ -243,14 +244,15 @@ RETURNS void
 LANGUAGE sql VOLATILE
 AS $$
     INSERT INTO outbox_migration.lock
-    SELECT row_number() OVER (ORDER BY k.place, c.relkind, c.oid),
-           CASE c.relkind WHEN 'v' THEN format('ALTER VIEW %s OWNER TO %I', c.oid::regclass, pg_get_userbyid(c.relowner))
-                          ELSE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', c.oid::regclass) END
+    SELECT row_number() OVER (ORDER BY k.place, c.relkind NOT IN ('v', 'S'), c.relkind <> 'v', c.oid),
+           CASE WHEN c.relkind IN ('v', 'S') THEN format('ALTER %s %s OWNER TO %I', CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'SEQUENCE' END,
+                                                         c.oid::regclass, pg_get_userbyid(c.relowner))
+                ELSE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', c.oid::regclass) END
       FROM (SELECT 1 AS place, member AS oid FROM outbox_migration.captured()
             UNION SELECT 2, v.oid FROM outbox_migration.user_view AS v
             UNION SELECT 2, t.tgrelid FROM outbox_migration.view_trigger AS t
             UNION SELECT 3, o.oid FROM outbox_migration.own AS o WHERE o.classid = 'pg_class'::regclass) AS k
-      JOIN pg_class AS c ON c.oid = k.oid AND c.relkind IN ('r', 'p', 'v')
+      JOIN pg_class AS c ON c.oid = k.oid AND c.relkind IN ('r', 'p', 'v', 'S')
 $$;
 
 CREATE FUNCTION outbox_migration.lock_all()

@@ -192,6 +192,7 @@ BEGIN
     IF former IS NOT NULL AND EXISTS (SELECT FROM outbox_migration.request AS r WHERE r.target = 'native') THEN
         PERFORM outbox.grant_produce(quote_ident(former)::regrole), outbox.grant_capture(quote_ident(former)::regrole), outbox.grant_operate(quote_ident(former)::regrole),
                 outbox.grant_monitor(quote_ident(former)::regrole), outbox.grant_fetch(quote_ident(former)::regrole), outbox.grant_relay(quote_ident(former)::regrole);
+        EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO %I', former);
     END IF;
 END $$;
 

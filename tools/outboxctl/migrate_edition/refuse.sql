@@ -238,16 +238,17 @@ CREATE FUNCTION outbox_migration.in_the_way()
 RETURNS text
 LANGUAGE sql VOLATILE
 AS $$
-    SELECT string_agg(DISTINCT coalesce(
-               format('session %s of role "%s"%s, in a transaction for %s s', a.pid, a.usename,
-                      coalesce(' (' || nullif(a.application_name, '') || ')', ''), round(extract(epoch FROM clock_timestamp() - a.xact_start))),
-               format('prepared transaction ''%s'' of role "%s"', p.gid, p.owner)), '; ')
+    SELECT string_agg(DISTINCT
+               CASE WHEN p.gid IS NOT NULL THEN format('prepared transaction ''%s'' of role "%s"', p.gid, p.owner)
+                    ELSE format('session %s of role "%s"%s, in a transaction for %s s', l.pid, a.usename, ' (' || nullif(a.application_name, '') || ')',
+                                round(extract(epoch FROM clock_timestamp() - a.xact_start))) END, '; ')
       FROM pg_locks AS l
       JOIN (SELECT o.oid FROM outbox_migration.own AS o WHERE o.classid = 'pg_class'::regclass
             UNION SELECT c.member FROM outbox_migration.captured() AS c
             UNION SELECT v.oid FROM outbox_migration.user_view AS v) AS ours ON ours.oid = l.relation
       LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
-      LEFT JOIN pg_prepared_xacts AS p ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction
+      LEFT JOIN pg_locks AS own ON l.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid' AND own.virtualtransaction = l.virtualtransaction
+      LEFT JOIN pg_prepared_xacts AS p ON p.transaction = own.transactionid
      WHERE l.granted AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
        AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;

@@ -55,7 +55,7 @@ AS $$
                   || '. To hand one to a worker of the server, create its user mapping, then ALTER SERVER ... OPTIONS (DROP relay).'
           FROM outbox_migration.old_destination AS d WHERE r.target = 'native' AND d.options ->> 'url' <> 'pull:' HAVING count(*) > 0
         UNION ALL
-        SELECT 2, format('Role "%s" owned the SQL edition. It owns the foreign servers, and has the rights produce, capture, operate, monitor, fetch and relay.', o.rolname)
+        SELECT 2, format('Role "%s" owned the SQL edition. It owns the foreign servers, reads all tables, and has the rights produce, capture, operate, monitor, fetch and relay.', o.rolname)
           FROM outbox_migration.old_owner AS w JOIN pg_roles AS o ON o.oid = w.owner AND NOT o.rolsuper WHERE r.target = 'native'
         UNION ALL
         SELECT 3, 'Start outbox-relay: no worker of the server delivers any more. SELECT outbox.grant_relay(...) gives its role the right.'
