@@ -2,6 +2,15 @@
 
 namespace outbox {
 
+Relation open_own_table(Oid table, LOCKMODE mode) {
+    Relation opened = try_table_open(table, mode);
+    if (opened == nullptr)
+        ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+                        errmsg("pg_outbox was replaced or removed by a concurrent transaction"),
+                        errhint("Try the transaction again.")));
+    return opened;
+}
+
 [[noreturn]] static void refuse_form(const char* name, TupleDesc form, int column) {
     const Form_pg_attribute attribute =
         column < form->natts ? TupleDescAttr(form, column) : nullptr;

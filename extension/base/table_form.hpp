@@ -14,6 +14,10 @@ namespace outbox {
 // it was asked for, and the next call asks again.
 constexpr int max_turns = 3;
 
+// Opens a table of the extension. The extension may be dropped, or give way to the SQL edition, while
+// this waits for the lock. The error says then that the transaction can be tried again.
+Relation open_own_table(Oid table, LOCKMODE mode);
+
 // Raises an error unless the table begins with columns of these types. Other columns are allowed
 // only if they were dropped, or, with `others`, if they follow these.
 void check_columns(Relation table, std::span<const Oid> types, bool others = false);

@@ -20,7 +20,7 @@ static void invalidate(Datum, Oid relation) {
 // Reads the ring as it is now, whatever the current transaction may see. It has a row per segment.
 static int read_current_segment(Oid table) {
     int current = 0;
-    Relation ring = table_open(table, AccessShareLock);
+    Relation ring = open_own_table(table, AccessShareLock);
     static constexpr Oid types[] = {INT4OID, BOOLOID, TIMESTAMPTZOID};
     check_columns(ring, types, true);
     ::Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());

@@ -1,6 +1,7 @@
 #include "extension/log/log_writer.hpp"
 
 #include "extension/base/shared_state.hpp"
+#include "extension/base/table_form.hpp"
 #include "extension/base/wake_outside.hpp"
 #include "extension/base/wakeup.hpp"
 
@@ -69,7 +70,7 @@ LogWriter open_log(int rows_at_once) {
     writer.command = GetCurrentCommandId(true);
     const LogRelations& log = log_relations();
     const int number = log.current;
-    writer.segment = table_open(log.segments[number], RowExclusiveLock);
+    writer.segment = open_own_table(log.segments[number], RowExclusiveLock);
     check_segment(number, writer.segment);
     open_indexes(writer);
     writer.capacity = rows_at_once;

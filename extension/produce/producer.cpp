@@ -74,7 +74,7 @@ static bool concerns(const TupleTableSlot* row, Oid role, Produces produces) {
 // is not limited.
 static const char* topics_granted(Oid role, Produces produces) {
     producer_table = get_relname_relid("producer", get_namespace_oid("outbox", false));
-    Relation table = table_open(producer_table, AccessShareLock);
+    Relation table = open_own_table(producer_table, AccessShareLock);
     static constexpr Oid types[] = {REGROLEOID, TEXTOID, NAMEOID, TIMESTAMPTZOID, TEXTOID};
     check_columns(table, types, true);
     StringInfoData topics;

@@ -28,6 +28,7 @@ def new_seed() -> int:
 
 class Writing:
     reports: list[str] = []  # of all drills of the test that runs
+    replaces_edition = False
 
     def __init__(self, cluster: Cluster, name: str, seed: int | None = None) -> None:
         self.name = name
@@ -85,6 +86,9 @@ class Writing:
         """Checks that the table `ledger` matches the records of the writers."""
         committed = {entry.event_id for entry in ledger}
         assert not committed & rolled_back, "what was rolled back is there"
+        replaced = self.noted_as("replaced")
+        assert not committed & replaced, "a transaction that failed is there"
+        assert self.replaces_edition or not replaced, "transactions failed because pg_outbox had gone"
         if acknowledged_lasts:
             missing = self.noted_as("committed") - committed
             assert not missing, f"the server forgot what it had said was committed: {missing}"

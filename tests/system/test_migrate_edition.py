@@ -8,15 +8,14 @@ import subprocess
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
 
-from cluster import Cluster, Installation, MakeCluster
+from cluster import Installation, MakeCluster
 from database import Database, NewDatabase
 from outbox_relay import OutboxRelay
 from receiver import Receiver
@@ -454,7 +453,8 @@ OF_SQL = {
         "destination \"d\" has the option credentials 'other'",
     ),
     "options": (
-        """INSERT INTO outbox.destination_config VALUES ('d', '{{"url": "https://127.0.0.1/", "maximum": "5"}}')""",
+        """SET session_replication_role = replica;
+           INSERT INTO outbox.destination_config VALUES ('d', '{{"url": "https://127.0.0.1/", "maximum": "5"}}')""",
         'destination "d" is misconfigured: invalid option "maximum"',
     ),
     "server": (
@@ -633,3 +633,77 @@ def outbox_relay_of(database: Database) -> Iterator[OutboxRelay]:
         yield relay
     finally:
         relay.close()
+
+
+# -------------------------------------------------------------------------------------------------
+# Those that wait meanwhile
+# -------------------------------------------------------------------------------------------------
+
+STALL = """
+    CREATE TABLE public.go (x int); GRANT ALL ON public.go TO PUBLIC;
+    CREATE FUNCTION public.stall() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+        WHILE NOT EXISTS (SELECT FROM public.go) LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
+    CREATE EVENT TRIGGER stall ON ddl_command_start WHEN tag IN ('DROP TRIGGER') EXECUTE FUNCTION public.stall();
+"""
+WAITING = {
+    "enqueue": ("producer", "SELECT outbox.enqueue('item', 'waits', 'changed', '{}')"),
+    "captured table": ("shop", "INSERT INTO shop.orders VALUES (77, 'new')"),
+    "view": (
+        "producer",
+        "INSERT INTO shop.outbox (id, aggregate_type, aggregate_id, event_type, version, payload) "
+        "VALUES (gen_random_uuid(), 'cart', 'waits', 'made', 1, 'text')",
+    ),
+    "fetch": ("fetching", "SELECT * FROM outbox.fetch('taken', 3, '1 day')"),
+    "status": ("monitor", "SELECT * FROM outbox.status"),
+}
+# What they may see, once. docs/editions.md lists these.
+GONE = (
+    "40001 pg_outbox was replaced or removed by a concurrent transaction",
+    "XX000 could not open relation with OID", "XX000 cache lookup failed for function", "42703 column p.patterns does not exist",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("to", ["sql", "native"])
+def test_those_that_wait_fail_at_most_once(world: World, migrate: Migrate, tmp_path: Path, to: str) -> None:
+    database = world.database
+    if to == "native":
+        assert migrate(database, "sql", "--credentials", str(tmp_path / "first")).startswith("0 ")
+    database.execute(STALL)
+    said: list[str] = []
+    secrets = ["--credentials", str(tmp_path / "secrets")] if to == "sql" else []
+    migration = threading.Thread(target=lambda: said.append(migrate(database, to, *secrets)))
+    sessions = {name: world.as_role(role) for name, (role, _) in WAITING.items()}
+    for session in sessions.values():
+        session.execute("SET application_name = 'waits'")
+        session.execute("SELECT 1")
+    outcomes: dict[str, str] = {}
+
+    def run(name: str) -> None:
+        try:
+            sessions[name].execute(WAITING[name][1])
+            outcomes[name] = "done"
+        except psycopg.Error as error:
+            outcomes[name] = f"{error.sqlstate} {error.diag.message_primary}"
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in WAITING]
+    migration.start()
+    stalled = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outboxctl' AND wait_event = 'PgSleep'"
+    with database.connect() as watcher:
+        wait_until(lambda: watcher.execute(stalled).fetchone(), lambda row: row == (1,), what="the migration to stall")
+        for thread in threads:
+            thread.start()
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'waits' AND wait_event_type = 'Lock'"
+        wait_until(lambda: watcher.execute(waiting).fetchone(), lambda row: row == (len(WAITING),), what="all to wait", timeout=20)
+        watcher.execute("INSERT INTO public.go VALUES (1)")
+    for thread in (migration, *threads):
+        thread.join()
+    assert said[0].startswith("0 "), said
+    for name, (_, statement) in WAITING.items():
+        if outcomes[name] != "done":
+            assert outcomes[name].startswith(GONE), f"{name} saw {outcomes[name]}"
+            sessions[name].execute(statement)  # in the same session
+        sessions[name].close()
+    for key in ("waits", "77"):
+        rows = database.execute("SELECT topic FROM outbox.event WHERE aggregate_id = %s", (key,))
+        assert len(rows) == (2 if key == "waits" else 1)
+    database.execute("DROP EVENT TRIGGER stall; DROP FUNCTION stall; DROP TABLE go")

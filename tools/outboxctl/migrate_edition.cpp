@@ -70,11 +70,12 @@ void refuse_if_impossible(Session& session) {
 // A transaction may hold a lock that is waited for here, and wait for one that is held here. Nobody
 // else must be the victim of that deadlock, so this gives up before any session looks for deadlocks.
 void lock(Session& session) {
-    session.query("SELECT outbox_migration.list_locks()");
     session.run_script(
         "DO $$ BEGIN PERFORM set_config(t.name, (d.setting::integer * 4 / 5)::text, true)"
         " FROM pg_settings AS d, unnest('{statement_timeout,lock_timeout}'::text[]) AS t(name)"
         " WHERE d.name = 'deadlock_timeout'; END $$");
+    session.query("SELECT outbox_migration.send_workers_away()");
+    session.query("SELECT outbox_migration.list_locks()");
     session.query("SELECT outbox_migration.lock_all()");
     session.run_script("SET LOCAL statement_timeout = 0");
 }
@@ -89,7 +90,8 @@ void install(Session& session, const Migration& migration) {
         session.run_script(edition_script);
         session.run_script("RESET ROLE");
     }
-    session.run_script("SET LOCAL client_min_messages = error; SET LOCAL search_path = pg_catalog, pg_temp");
+    session.run_script(
+        "SET LOCAL client_min_messages = error; SET LOCAL search_path = pg_catalog, pg_temp");
 }
 
 // Returns what it has done, as JSON.
@@ -161,7 +163,8 @@ void print(Session& session, const std::string& result, const std::string& title
     }
     std::printf("%s\n", title.c_str());
     const Result things = session.query(
-        "SELECT t.key AS what, t.value::bigint AS number FROM jsonb_each_text($1::jsonb -> 'moved') AS t "
+        "SELECT t.key AS what, t.value::bigint AS number FROM jsonb_each_text($1::jsonb -> "
+        "'moved') AS t "
         "WHERE t.value <> '0' ORDER BY 1",
         {result});
     if (things.rows() > 0)
@@ -203,8 +206,7 @@ void run(Session& session, const Migration& migration) {
     if (migration.check || (!migration.yes && !agreed()))
         return;
     const std::string result = migrate_when_possible(session, migration);
-    print(session, result,
-          "pg_outbox is " + name_of(migration.to) + " now. It has taken along:");
+    print(session, result, "pg_outbox is " + name_of(migration.to) + " now. It has taken along:");
 }
 
 void bind(CLI::App& command, Migration& migration) {

@@ -1,7 +1,7 @@
 -- outboxctl migrate-edition runs these files in its transaction. Their schemas are dropped at its end.
 --
 -- The session is a superuser, and the SQL edition may belong to a role that is not. So nothing here calls
--- a function, or reads a view, of the edition that is installed: its owner could have replaced it. Tables
+-- a function, or reads a view, of an SQL edition that is installed: its owner could have replaced it. Tables
 -- are read only if they are plain tables, which run no code.
 --
 -- This file finds what is installed, and what depends on it.
@@ -254,6 +254,19 @@ AS $$
             UNION SELECT 3, o.oid FROM outbox_migration.own AS o WHERE o.classid = 'pg_class'::regclass) AS k
       JOIN pg_class AS c ON c.oid = k.oid AND c.relkind IN ('r', 'p', 'v', 'S')
 $$;
+
+-- Workers of the server lock the extension, and then its tables. They leave until this session ends; only a
+-- superuser can have made the function.
+CREATE FUNCTION outbox_migration.send_workers_away()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM outbox_migration.installed AS i WHERE i.edition = 'native')
+       AND EXISTS (SELECT FROM pg_settings AS s WHERE s.name = 'outbox.max_workers') THEN
+        PERFORM outbox_internal.begin_restore();
+    END IF;
+END $$;
 
 CREATE FUNCTION outbox_migration.lock_all()
 RETURNS void

@@ -1,0 +1,80 @@
+"""The edition of pg_outbox is replaced under load, in both directions: writers go on, and deliveries by workers of the
+server and by outbox-relay too. Nothing is lost, nothing is out of order, and repeats stay within their limit.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from cluster import Installation, MakeCluster
+from outbox_relay import OutboxRelay
+
+from .drill import SETTINGS, Drill
+from .test_outbox_relay import HOLDER, OPTIONS
+from waiting import wait_until
+
+
+class MigrationDrill(Drill):
+    """Begins with workers of the server. Two processes of outbox-relay wait for something to do."""
+
+    replaces_edition = True
+
+    def start_relays(self, options_of_suffering: dict[str, str]) -> None:
+        super().start_relays(options_of_suffering)
+        self.relays = [OutboxRelay(self.cluster, self.database.name, name=name, options=OPTIONS).start() for name in ("one", "two")]
+
+    def close(self) -> None:
+        for relay in self.relays:
+            relay.close()
+        super().close()
+
+    def migrate(self, installation: Installation, to: str) -> None:
+        """Returns when outbox-relay serves both destinations."""
+        before = self.lease()
+        with self.noted(f"to {to}"):
+            done = subprocess.run(
+                [str(installation.build / "tools/outboxctl/outboxctl"), "migrate-edition", "--to", to, "--yes",
+                 "--lock-timeout", "120", "-d", self.cluster.conninfo(self.database.name)],
+                capture_output=True, text=True,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert self.database.value("SELECT outbox_internal.edition()") == to
+            for destination in ("suffering", "calm"):
+                wait_until(
+                    lambda: self.database.value(HOLDER, (destination,)), lambda name: name is not None,
+                    what=f"an outbox-relay that serves {destination}",
+                )  # fmt: skip
+        assert self.lease() > before, "a relay of the time before could settle events"
+
+    def lease(self) -> int:
+        return self.database.value("SELECT min(lease) FROM outbox.cursor")
+
+    def hand_to_workers(self) -> None:
+        with self.noted("to workers"):
+            for destination in ("suffering", "calm"):
+                self.database.execute(f"ALTER SERVER {destination} OPTIONS (DROP relay)")
+            for destination in ("suffering", "calm"):
+                self.database.wait_for_worker("relay", destination)
+
+
+@pytest.fixture
+def drill(make_cluster: MakeCluster, http: None, request: pytest.FixtureRequest) -> Iterator[MigrationDrill]:
+    drill = MigrationDrill(make_cluster(SETTINGS), request.node.name)
+    yield drill
+    drill.close()
+
+
+def test_there_and_back_under_load(drill: MigrationDrill, installation: Installation) -> None:
+    with drill.load():
+        for _ in range(2):
+            drill.wait_for_arrivals(100)
+            drill.migrate(installation, "sql")
+            drill.wait_for_arrivals(100)
+            drill.migrate(installation, "native")
+            drill.wait_for_arrivals(100)
+            drill.hand_to_workers()
+        drill.wait_for_arrivals(100)
+    drill.conclude()
