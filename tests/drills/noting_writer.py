@@ -41,13 +41,15 @@ class NotingWriter(Writer):
         time.sleep(self.random.random() * 2 * PAUSE)
         self.events = []
         self.durable = True
+        prepared = self.prepared
         try:
             super().transaction(connection)
         except (psycopg.errors.InternalError_, psycopg.errors.SerializationFailure) as error:
             if isinstance(error, psycopg.errors.InternalError_) and not str(error).startswith(REPLACED):
                 raise
             connection.rollback()
-            self.note("replaced", [*self.events, "and what failed"])
+            self.resolve_prepared(connection)  # whose events may be there: it may have failed after PREPARE
+            self.note("replaced", ["what failed", *(self.events if self.prepared == prepared else [])])
 
     def change(self, connection: psycopg.Connection, aggregate: int) -> None:
         row = connection.execute("SELECT change(%s, %s)", (aggregate, self.number)).fetchone()
