@@ -628,6 +628,17 @@ def test_a_snapshot_from_before_a_capture_or_view_must_be_renewed(edition: Site)
     assert edition.value("SELECT count(*) FROM outbox.event") == 2
 
 
+def test_topics_of_producers_are_checked_and_go_with_the_role(edition: Site) -> None:
+    role = edition.create_role("producer")
+    with pytest.raises(errors.InvalidParameterValue):
+        edition.execute("SELECT outbox.grant_produce(%s::regrole, '')", (role,))
+    edition.execute("SELECT outbox.grant_produce(%s::regrole, 'video.*')", (role,))
+    edition.database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    edition.roles.remove(role)
+    edition.execute("SELECT outbox_internal.maintain()")
+    assert edition.value("SELECT count(*) FROM outbox.producer") == 0
+
+
 def test_a_captured_table_may_be_altered(edition: Site) -> None:
     edition.execute("CREATE TABLE t (id int PRIMARY KEY, title text, gone int)")
     edition.execute("SELECT outbox.capture('t')")

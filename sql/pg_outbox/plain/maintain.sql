@@ -221,6 +221,9 @@ BEGIN
     PERFORM outbox_internal.tend_receipts();
     PERFORM outbox_internal.watch_size();
     PERFORM outbox_internal.tend_captures();
+    -- A dump would have the numbers of dropped roles, which may be those of others elsewhere.
+    DELETE FROM outbox.producer AS p WHERE p.role::oid NOT IN (SELECT r.oid FROM pg_roles AS r);
+    DELETE FROM outbox.fetcher AS f WHERE f.role::oid NOT IN (SELECT r.oid FROM pg_roles AS r);
     pause := outbox_internal.move_on_when_due();
     pause := least(pause, outbox_internal.backfill_when_due());
     IF outbox_internal.is_due('source events') THEN
