@@ -344,6 +344,9 @@ BEGIN
     SELECT array_agg(n.position) INTO taken
       FROM numbered AS n
      WHERE n.number = 1 OR n.number <= max_events AND n.bytes <= max_bytes;
+    IF taken IS NULL THEN
+        RETURN;
+    END IF;
 
     RETURN QUERY
     UPDATE outbox.delivery AS d

@@ -144,6 +144,8 @@ SET row_security = off
 SET enable_seqscan = off
 SET jit = off
 AS $$
+DECLARE
+    soon CONSTANT timestamptz := clock_timestamp() + interval '1 minute'; -- a limit that the index can use
 BEGIN
     INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until)
     VALUES (relay_beat.id, relay_beat.name, relay_beat.version, relay_beat.direct, clock_timestamp() + lease)
@@ -174,7 +176,8 @@ BEGIN
      WHERE EXISTS (SELECT FROM outbox_internal.window_events(i.frontier::pg_snapshot, pg_current_snapshot()))
         OR EXISTS (SELECT FROM outbox.cursor AS c
                      JOIN outbox.delivery AS e ON e.destination = c.destination
-                    WHERE c.number = i.number AND e.next_retry_at <= clock_timestamp() AND e.lock_token IS NULL);
+                    WHERE c.number = i.number AND e.next_retry_at <= soon AND e.next_retry_at <= clock_timestamp()
+                      AND e.lock_token IS NULL);
 END $$;
 COMMENT ON FUNCTION outbox_internal.relay_beat(uuid, text, text, interval, boolean, integer[], bigint[], integer[], text[], boolean) IS
     'renews the lease of a relay outside the server';
@@ -642,10 +645,11 @@ RETURNS double precision
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT least(greatest(extract(epoch FROM min(d.next_retry_at) - clock_timestamp()), 0), 3600)
+    SELECT least(greatest(extract(epoch FROM d.next_retry_at - clock_timestamp()), 0), 3600)
       FROM outbox.delivery AS d
      WHERE d.destination = $1 AND d.next_retry_at IS NOT NULL AND d.lock_token IS NULL AND isfinite(d.next_retry_at)
-    HAVING count(*) > 0;
+     ORDER BY d.next_retry_at
+     LIMIT 1;
 END;
 COMMENT ON FUNCTION outbox_internal.next_retry(name) IS 'seconds until the next retry of a destination is due';
 

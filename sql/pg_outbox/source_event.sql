@@ -40,17 +40,19 @@ CREATE FUNCTION outbox_internal.forget_source_events()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off -- the plan is kept, and the table may have been empty when it was made
+SET jit = off
 AS $$
 DECLARE
     at_once   CONSTANT integer  := 10000;
-    retention CONSTANT interval := outbox_internal.setting('source_event_retention');
+    oldest    CONSTANT timestamptz := clock_timestamp() - outbox_internal.setting('source_event_retention')::interval; -- for the index
     forgotten bigint;
 BEGIN
     DELETE FROM outbox.source_event
      WHERE ctid = ANY (ARRAY(
                SELECT s.ctid
                  FROM outbox.source_event AS s
-                WHERE s.enqueued_at < clock_timestamp() - retention
+                WHERE s.enqueued_at < oldest
                 ORDER BY s.enqueued_at
                 LIMIT at_once));
     GET DIAGNOSTICS forgotten = ROW_COUNT;

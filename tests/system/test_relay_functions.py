@@ -268,6 +268,43 @@ def test_trouble(db: Database) -> None:
     assert answer["next_retry"] is None
 
 
+def blocks_of(session: psycopg.Connection, statement: str) -> int:
+    """Pages that it reads."""
+    explained = session.execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {statement}").fetchone()
+    plan = explained["QUERY PLAN"][0]["Plan"]  # type: ignore[index, call-overload]
+    return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+
+def test_calls_do_not_read_all_that_waits(db: Database) -> None:
+    """Also with plans that were made while the tables were empty."""
+    caller, number, token = Caller(db), number_of(db), uuid.uuid4()
+    caller.beat()
+    lease = caller.take(number)["lease"]
+    db.enqueue("a", 1)
+    calls = {
+        "retries": f"SELECT * FROM outbox_internal.relay_retries({number}, {lease}, '{token}', 0, 100, 1000000)",
+        "beat": f"SELECT * FROM outbox_internal.relay_beat('{caller.id}', 'test', '1', '{LEASE}', true, '{{{number}}}', '{{{lease}}}', "
+                f"'{{{number}}}', '{{999999:999999:}}', false)",
+        "forget": "SELECT outbox_internal.forget_source_events()",
+    }  # fmt: skip
+    for _ in range(7):  # then the server chooses the plan that is kept
+        for call in calls.values():
+            blocks_of(caller.session, call)
+    db.execute("INSERT INTO outbox.source_event SELECT gen_random_uuid(), 'a', n::text, 'E', gen_random_uuid() FROM generate_series(1, 30000) AS n")
+    db.execute(
+        """INSERT INTO outbox.delivery (destination, state, attempts, next_retry_at, position, xid, occurred_at, event_id, schema_version,
+                                        topic, aggregate_type, aggregate_id, event_type, ordering_key, content_type)
+           SELECT 'd', 'PENDING', 1, now() + interval '1 hour', 1000 + n, e.xid, e.occurred_at, gen_random_uuid(), 1,
+                  e.topic, 'a', n::text, 'E', n::text, e.content_type
+             FROM outbox.event AS e, generate_series(1, 30000) AS n"""
+    )
+    db.execute("ANALYZE outbox.delivery")  # as the server does by itself
+    pages = db.value("SELECT least(pg_relation_size('outbox.delivery'), pg_relation_size('outbox.source_event')) / 8192")
+    assert pages > 300
+    read = {name: blocks_of(caller.session, call) for name, call in calls.items()}
+    assert {name: blocks for name, blocks in read.items() if blocks > 200} == {}
+
+
 def test_nobody_goes_to_sleep_beside_an_open_enqueue(db: Database) -> None:
     caller = Caller(db)
     with db.connect() as producer, producer.transaction():
