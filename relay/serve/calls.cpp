@@ -18,6 +18,8 @@ constexpr std::int32_t max_retries = 256;
 constexpr std::int64_t max_retry_bytes = 1024 * 1024;
 // A window with more events than this is not worth a probe.
 constexpr std::int32_t max_probed = 5000;
+// For statements that read a large window, or all keys that are held.
+constexpr Micros long_time_limit = seconds(300);
 
 template <class Values>
 std::string array_of(Type type, const Values& values) {
@@ -268,7 +270,8 @@ std::optional<Taken> taken_of(const Rows& rows, std::int32_t number) {
 Statement begin(const Held& held, const Cursor& cursor) {
     Statement statement{.text =
                             "SELECT outcome, recorded, held_keys, paused "
-                            "FROM outbox_internal.relay_begin($1, $2, $3)"};
+                            "FROM outbox_internal.relay_begin($1, $2, $3)",
+                        .time_limit = long_time_limit};
     statement.parameters.integer(held.number).bigint(held.lease);
     if (cursor.foreign)
         statement.parameters.null(type::text);
@@ -279,7 +282,8 @@ Statement begin(const Held& held, const Cursor& cursor) {
 
 Statement follow(const Held& held) {
     Statement statement{
-        .text = "SELECT outcome, held_keys, paused FROM outbox_internal.relay_follow($1, $2)"};
+        .text = "SELECT outcome, held_keys, paused FROM outbox_internal.relay_follow($1, $2)",
+        .time_limit = long_time_limit};
     statement.parameters.integer(held.number).bigint(held.lease);
     return statement;
 }
@@ -324,7 +328,7 @@ Statement entries(std::int32_t number, const std::vector<std::string>& patterns,
     Statement statement{.text =
                             "SELECT segments, places, positions, last_position, complete "
                             "FROM outbox_internal.relay_entries($1, $2, $3, $4, $5, $6, $7, $8)",
-                        .time_limit = seconds(300)};
+                        .time_limit = long_time_limit};
     statement.parameters.integer(number)
         .array(type::text_array, texts(patterns))
         .text(range.from.to_string())
@@ -504,7 +508,8 @@ Retries retries_of(const Rows& rows) {
 Statement recover(const Held& held, Relay& relay) {
     Statement statement{.text =
                             "SELECT outcome, doubtful, unknown, recorded, held_keys "
-                            "FROM outbox_internal.relay_recover($1, $2, $3, $4)"};
+                            "FROM outbox_internal.relay_recover($1, $2, $3, $4)",
+                        .time_limit = long_time_limit};
     statement.parameters.integer(held.number).bigint(held.lease);
     if (relay.cursor().foreign)
         statement.parameters.null(type::text);

@@ -248,27 +248,26 @@ Micros DatabaseHome::beat_due() const noexcept {
 }
 
 void DatabaseHome::beat(bool rest) {
-    calls::Beat beat{.id = id_,
-                     .name = process_.config.name,
-                     .version = OUTBOX_VERSION,
-                     .lease = lease_.length(),
-                     .direct = direct_,
-                     .rest = rest};
+    asked_ = {.id = id_,
+              .name = process_.config.name,
+              .version = OUTBOX_VERSION,
+              .lease = lease_.length(),
+              .direct = direct_,
+              .rest = rest};
     for (const auto& home : homes_) {
         if (const auto& held = home->held()) {
-            beat.held.push_back(held->number);
-            beat.leases.push_back(held->lease);
+            asked_.held.push_back(held->number);
+            asked_.leases.push_back(held->lease);
         }
         if (const Snapshot* frontier = home->idle_frontier()) {
-            beat.idle.push_back(home->number());
-            beat.frontiers.push_back(frontier->to_string());
+            asked_.idle.push_back(home->number());
+            asked_.frontiers.push_back(frontier->to_string());
         }
     }
     beat_now_ = false;
     beat_under_way_ = true;
-    beat_asks_for_rest_ = rest;
     beat_asked_at_ = boot_time();
-    run(calls::beat(beat), &DatabaseHome::take_beat);
+    run(calls::beat(asked_), &DatabaseHome::take_beat);
 }
 
 void DatabaseHome::take_beat(Answer answer) {
@@ -300,9 +299,13 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
     configuration_ = answer.configuration;
     if (outdated_ && !loading_)
         load();
-    for (const std::int32_t number : answer.lost)
-        if (DestinationHome* home = find(number); home != nullptr && home->held())
+    for (std::size_t i = 0; i < asked_.held.size(); i++) {
+        DestinationHome* const home = find(asked_.held[i]);
+        const bool is_lost = std::count(answer.lost.begin(), answer.lost.end(), asked_.held[i]) > 0;
+        // It may have been taken again meanwhile.
+        if (is_lost && home != nullptr && home->held() && home->held()->lease == asked_.leases[i])
             home->start_over(0);
+    }
     if (!ends_)
         take_free(answer.free);
     if (!direct_)  // nobody notifies us of operators
@@ -318,7 +321,7 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
     for (const std::int32_t number : answer.work)
         if (DestinationHome* home = find(number))
             wake_home(*home);
-    if (beat_asks_for_rest_) {
+    if (asked_.rest) {
         holds_wake_lock_ |= answer.holds_lock;
         if (std::exchange(resting_, answer.resting) && !resting_)
             wake_all();

@@ -132,7 +132,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     Micros beat_asked_at_ = 0;  // boot time
     bool beat_under_way_ = false;
     bool beat_now_ = false;
-    bool beat_asks_for_rest_ = false;
+    calls::Beat asked_{};         // by the last beat
     Micros beat_not_before_ = 0;  // after a failure
     std::string configuration_;
     bool outdated_ = false;  // settings and destinations must be read again

@@ -119,31 +119,47 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.promote(name, text[]) IS 'gives events behind settled ones their turn';
 
+-- Returns the first row of each key that is held. It skips from key to key in the index, however many
+-- rows each has.
+CREATE FUNCTION outbox_internal.first_of_keys(
+    destination name,
+    at_most     integer,
+    OUT ordering_key  text,
+    OUT "position"    bigint,
+    OUT state         text,
+    OUT next_retry_at timestamptz)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    WITH RECURSIVE dead_letter AS MATERIALIZED (
+        SELECT outbox_internal.destination_option($1, 'on_dead_letter') = 'block' AS holds
+    ), key AS (
+        (SELECT d.ordering_key, d.position, d.state, d.next_retry_at
+           FROM outbox.delivery AS d
+          WHERE d.destination = $1 AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
+            AND (d.state <> 'DEAD' OR (SELECT holds FROM dead_letter))
+          ORDER BY d.ordering_key, d.position LIMIT 1)
+        UNION ALL
+        SELECT next.*
+          FROM key
+         CROSS JOIN LATERAL (SELECT d.ordering_key, d.position, d.state, d.next_retry_at
+                               FROM outbox.delivery AS d
+                              WHERE d.destination = $1 AND d.ordering_key > key.ordering_key
+                                AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
+                                AND (d.state <> 'DEAD' OR (SELECT holds FROM dead_letter))
+                              ORDER BY d.ordering_key, d.position LIMIT 1) AS next
+    )
+    SELECT key.ordering_key, key.position, key.state, key.next_retry_at FROM key LIMIT at_most;
+END;
+COMMENT ON FUNCTION outbox_internal.first_of_keys(name, integer) IS 'rows of outbox.delivery that hold keys';
+
 -- Returns keys that are held by a row.
 CREATE FUNCTION outbox_internal.held_keys(destination name, at_most integer)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE key AS (  -- skips from key to key in the index, however many rows each has
-        (SELECT d.ordering_key
-           FROM outbox.delivery AS d
-          WHERE d.destination = $1 AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
-          ORDER BY d.ordering_key LIMIT 1)
-        UNION ALL
-        SELECT (SELECT d.ordering_key
-                  FROM outbox.delivery AS d
-                 WHERE d.destination = $1 AND d.ordering_key > key.ordering_key
-                   AND d.ordering_key <> '' AND d.state <> 'DISCARDED'
-                 ORDER BY d.ordering_key LIMIT 1)
-          FROM key
-         WHERE key.ordering_key IS NOT NULL
-    )
-    SELECT key.ordering_key
-      FROM key
-     WHERE key.ordering_key IS NOT NULL
-       AND EXISTS (SELECT FROM outbox_internal.first_of_key($1, key.ordering_key))
-     LIMIT at_most;
+    SELECT first.ordering_key FROM outbox_internal.first_of_keys($1, at_most) AS first;
 END;
 COMMENT ON FUNCTION outbox_internal.held_keys(name, integer) IS 'keys held by events in trouble';
 
@@ -382,7 +398,11 @@ BEGIN ATOMIC
     UPDATE outbox.delivery AS d
        SET lock_token = NULL, locked_at = NULL, locked_until = NULL
      WHERE d.destination = $1 AND d.lock_token IS NOT NULL;
-    SELECT outbox_internal.promote($1, ARRAY(SELECT outbox_internal.held_keys($1, 100000)));
+    UPDATE outbox.delivery AS d
+       SET next_retry_at = clock_timestamp()
+      FROM outbox_internal.first_of_keys($1, 100000) AS first
+     WHERE d.destination = $1 AND d.position = first.position
+       AND first.state = 'PENDING' AND first.next_retry_at IS NULL;
 END;
 COMMENT ON FUNCTION outbox_internal.unlock_all(name) IS 'frees events in trouble when a relay starts';
 

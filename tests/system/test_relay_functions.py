@@ -305,6 +305,28 @@ def test_calls_do_not_read_all_that_waits(db: Database) -> None:
     assert {name: blocks for name, blocks in read.items() if blocks > 200} == {}
 
 
+@pytest.mark.parametrize("state, policy, held", [("DEAD", "release", 0), ("DEAD", "block", 20_000), ("PENDING", "release", 20_000)])
+def test_a_relay_starts_soon_whatever_is_in_trouble(db: Database, state: str, policy: str, held: int) -> None:
+    """It asks for the keys that are held. Dead letters, each of another key, must not cost a function call each."""
+    db.change_destination("d", on_dead_letter=policy)
+    caller, number = Caller(db), number_of(db)
+    caller.beat()
+    lease = caller.take(number)["lease"]
+    db.enqueue("a", 1)
+    db.execute(
+        """INSERT INTO outbox.delivery (destination, state, attempts, position, xid, occurred_at, event_id, schema_version,
+                                        topic, aggregate_type, aggregate_id, event_type, ordering_key, content_type)
+           SELECT 'd', %s, 1, 1000 + n, e.xid, e.occurred_at, gen_random_uuid(), 1,
+                  e.topic, 'a', n::text, 'E', n::text, e.content_type
+             FROM outbox.event AS e, generate_series(1, 20000) AS n""", (state,)
+    )  # fmt: skip
+    follow = f"SELECT * FROM outbox_internal.relay_follow({number}, {lease})"
+    assert blocks_of(caller.session, follow) < 4 * max(held, 5_000)
+    assert db.value("SELECT cardinality(f.held_keys) FROM ({}) AS f".format(follow)) == held
+    if state == "DEAD":  # otherwise all of them get their turn
+        assert blocks_of(caller.session, f"SELECT * FROM outbox_internal.relay_begin({number}, {lease}, NULL)") < 8 * max(held, 5_000)
+
+
 def test_nobody_goes_to_sleep_beside_an_open_enqueue(db: Database) -> None:
     caller = Caller(db)
     with db.connect() as producer, producer.transaction():
