@@ -113,12 +113,17 @@ def settled_at(attempts: list[Attempt], dead: set[str], max_attempts: int) -> di
     """Returns when each event was settled, as far as the receiver can know."""
     settled: dict[str, float] = {}
     refusals: Counter[str] = Counter()
-    for attempt in sorted(attempts, key=lambda a: a.ended if a.ended is not None else float("inf")):
-        if attempt.ended is None:
-            break
+    unanswered: Counter[str] = Counter()
+    ended = sorted((a for a in attempts if a.ended is not None), key=lambda a: a.ended or 0.0)
+    last = {attempt.event_id: attempt for attempt in ended}
+    for attempt in ended:
         refusals[attempt.event_id] += attempt.refused
+        unanswered[attempt.event_id] += attempt.status is None
         used_up = attempt.status == 413 or refusals[attempt.event_id] >= max_attempts
-        if attempt.taken or (attempt.refused and attempt.event_id in dead and used_up):
+        # Answers that got lost may count as failures; the receiver cannot know which.
+        may_be_used_up = unanswered[attempt.event_id] > 0 and attempt is last[attempt.event_id]
+        dies = attempt.event_id in dead and ((attempt.refused and used_up) or may_be_used_up)
+        if attempt.taken or dies:
             settled.setdefault(attempt.event_id, attempt.ended)
     return settled
 

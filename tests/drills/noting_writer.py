@@ -80,6 +80,7 @@ class NotingWriter(Writer):
             del self.events[before:]
 
     def with_savepoints(self, connection: psycopg.Connection) -> None:
+        connection.execute("SELECT")  # otherwise each of the outer blocks is a transaction
         for aggregate in self.some_aggregates(4):
             with self.savepoint(connection):
                 self.change(connection, aggregate)

@@ -126,6 +126,7 @@ class Writer:
         self.commit(connection)
 
     def with_savepoints(self, connection: psycopg.Connection) -> None:
+        connection.execute("SELECT")  # otherwise each of the outer blocks is a transaction
         for aggregate in self.some_aggregates(4):
             with connection.transaction(force_rollback=self.random.random() < 0.5):
                 self.change(connection, aggregate)

@@ -1,5 +1,6 @@
 #include "sinks/postgresql/connection.hpp"
 
+#include <linux/filter.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
@@ -74,6 +75,7 @@ void PostgresqlConnection::close() noexcept {
     stage_ = Stage::closed;
     asked_ = false;
     received_ = counted_to_ = 0;
+    answer_has_begun_ = false;
     deadline_ = never;
     failure_.clear();
 }
@@ -230,6 +232,10 @@ void PostgresqlConnection::logged_in() {
         return;
     }
     PQsetnonblocking(connection_, 1);
+    // The kernel would take megabytes for libpq to read in one call.
+    static constexpr int receive_buffer = 64 * 1024;
+    setsockopt(PQsocket(connection_), SOL_SOCKET, SO_RCVBUF, &receive_buffer,
+               sizeof receive_buffer);
     // Details of errors quote rows, which contain events, and errors are shown to monitors.
     PQsetErrorVerbosity(connection_, PQERRORS_TERSE);
     ask_for_danger();
@@ -304,16 +310,46 @@ bool PostgresqlConnection::consume() {
     return failure_.empty();
 }
 
+namespace {
+
+// While this exists, the kernel drops what arrives at a TCP socket. The peer sends it again.
+class NothingArrives {
+  public:
+    explicit NothingArrives(int socket) noexcept : socket_(socket) {
+        sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
+        const sock_fprog program{1, &drop};
+        setsockopt(socket_, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+    }
+    ~NothingArrives() {
+        const int unused = 0;
+        setsockopt(socket_, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof unused);
+    }
+    NothingArrives(const NothingArrives&) = delete;
+    NothingArrives& operator=(const NothingArrives&) = delete;
+
+  private:
+    const int socket_;
+};
+
+}  // namespace
+
 void PostgresqlConnection::read() {
     count_bytes();
     if (!failure_.empty())
         return;
+    // Once it knows the length of a long message, libpq reads for as long as more comes. A peer that
+    // sends as fast as it reads would never let it return, and nobody would count. Usual answers
+    // come at once.
+    std::optional<NothingArrives> nothing_arrives;
+    if (answer_has_begun_)
+        nothing_arrives.emplace(PQsocket(connection_));
     if (!PQconsumeInput(connection_)) {
         take_error();
         return;
     }
-    // libpq goes on reading for as long as more comes, up to the end of a message.
+    nothing_arrives.reset();
     count_bytes(true);
+    answer_has_begun_ = received_ > counted_to_;
     if (!failure_.empty())
         return;
     while (PGnotify* notification = PQnotifies(connection_))

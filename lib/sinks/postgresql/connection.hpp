@@ -55,7 +55,10 @@ class PostgresqlConnection {
     bool consume();
     void flush();
     // An expected answer is complete. Its bytes do not count against the limit of the next one.
-    void answered() noexcept { counted_to_ = received_; }
+    void answered() noexcept {
+        counted_to_ = received_;
+        answer_has_begun_ = false;
+    }
     // libpq keeps some of the data it received until the connection is closed. True when it is time
     // for a new connection.
     bool is_worn_out() const noexcept { return received_ > max_received; }
@@ -94,6 +97,7 @@ class PostgresqlConnection {
     bool asked_ = false;  // the question of ask_for_danger() was sent
     std::uint64_t received_ = 0;
     std::uint64_t counted_to_ = 0;
+    bool answer_has_begun_ = false;
     std::unique_ptr<Resolver> resolver_;
     PGconn* connection_ = nullptr;
     std::unique_ptr<LoginStep> login_step_;
