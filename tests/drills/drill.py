@@ -215,6 +215,8 @@ class Drill(Writing):
             for name, receiver in (("suffering", self.suffering), ("calm", self.calm))
         }  # fmt: skip
         self.report(accounts)
+        if any(account.lost for account in accounts.values()):
+            self.print_log()
         restarts = sum(kill.what != "receiver" for kill in self.kills)
         for name, account in accounts.items():
             concerned = name == "suffering" or of_calm or self.moved_at > 0
@@ -222,6 +224,13 @@ class Drill(Writing):
         assert accounts["calm"].refusals == 0
         self.check_ledger(ledger, rolled_back, acknowledged_lasts)
         return accounts["suffering"]
+
+    def print_log(self) -> None:
+        """What a loss must be explained with."""
+        for what in ("outbox.cursor", "outbox.ring", "outbox.delivery", "outbox.event"):
+            print(f"---- {what}")
+            for row in self.database.execute(f"SELECT r.tableoid::regclass, r.* FROM {what} AS r"):
+                print(row)
 
     def attempts(self, receiver: Receiver, ledger: list[Entry]) -> list[Attempt]:
         committed = {entry.event_id for entry in ledger}
