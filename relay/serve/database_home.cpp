@@ -109,12 +109,21 @@ void DatabaseHome::connection_lost(Connection& connection) {
     ready_ = loading_ = greeted_ = false;
     resting_ = holds_wake_lock_ = false;
     beat_under_way_ = false;
-    if (direct_)  // its locks are gone
-        lease_.lose();
+    if (direct_)
+        lose_all();
     if (leaving_)
         ended_ = true;
     else
         connection.open();
+}
+
+// The locks of the session are gone. If the server crashed, commits that it had answered, but not
+// written to disk, are gone as well: what relays have in memory must not be saved on top of that.
+void DatabaseHome::lose_all() {
+    lease_.lose();
+    for (const auto& home : homes_)
+        if (home->held())
+            home->start_over(0);
 }
 
 void DatabaseHome::control_failed(const Answer& answer) {

@@ -77,6 +77,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     void load();
     void take_settings(Answer answer);
     void take_destinations(Answer answer);
+    void lose_all();
     void control_failed(const Answer& answer);
     void control_failed_if(Answer answer);
     Micros greeting_due() const noexcept;

@@ -497,11 +497,17 @@ void DestinationHome::written(Answer answer, Taker taker) {
     }
 }
 
+// A server that ends or has crashed says so with these codes.
+static bool ends_connection(const std::string& sqlstate) {
+    return sqlstate.starts_with("57P") || sqlstate.starts_with("08");
+}
+
 // A statement that the server refused had no effect, so the relay asks for it again. If the connection
-// was lost, nobody knows.
+// was lost, nobody knows; and a server that crashed may have lost what it had answered before.
 void DestinationHome::write_failed(const Answer& answer, Taker taker) {
     statement_failed(answer, "could not write");
-    const bool had_no_effect = !answer.ok && !answer.connection_lost();
+    const bool had_no_effect =
+        !answer.ok && !answer.connection_lost() && !ends_connection(answer.sqlstate);
     if (had_no_effect && taker != &DestinationHome::followed && ++refusals_ < most_refusals)
         relay_.write_later(pauses_.next());
     else
