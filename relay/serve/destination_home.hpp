@@ -63,7 +63,8 @@ struct DestinationHost {
     virtual void has_found(DestinationHome& home) = 0;
     // It has read events of its own.
     virtual void has_selected(DestinationHome& home) = 0;
-    // It has found nothing for itself. Returns true if it shall go on looking, and false if another one does.
+    // It has found nothing for itself. Returns true if it shall go on looking, and false if another
+    // one does.
     virtual bool goes_on_looking(DestinationHome& home) = 0;
 
   protected:
@@ -73,8 +74,8 @@ struct DestinationHost {
 class DestinationHome final : private WindowReader::Owner, private Watcher {
   public:
     enum class State { elsewhere, taking, beginning, serving, misconfigured };
-    // What is in flight may end, and is saved: then the destination starts over with new options, or
-    // the program ends.
+    // Events in flight may end, and the cursor is saved. Then the destination starts over with new
+    // options, or the program ends.
     enum class Ending { none, to_start_over, for_good };
 
     DestinationHome(Process process, DestinationHost& host, SessionPool& sessions,

@@ -14,7 +14,7 @@ static constexpr std::int32_t first_entries = 8'000;
 // Blocks that are under way or wait for the relay: usually, and while memory is short.
 static constexpr std::size_t max_fetches = 3;
 static constexpr std::size_t fewest_fetches = 1;
-// What is read ahead may take this part of a share of memory.
+// Reading ahead may take this part of a share of memory.
 static constexpr std::size_t part_of_share = 4;
 static constexpr std::size_t fewest_entries = 1000;
 

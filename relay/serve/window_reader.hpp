@@ -6,7 +6,7 @@
 //
 // A statement that fails is run again when the relay asks for more.
 //
-// What it holds counts towards the budget that the destinations of the process share. With little
+// Its memory counts towards the budget that the destinations of the process share. With little
 // left, it reads less ahead.
 #pragma once
 

@@ -158,7 +158,7 @@ class Database:
             running_relays(self.cluster)[self.name] = OutboxRelay(self.cluster, self.name, options=options, user=user).start()
 
     def keep(self) -> None:
-        """Has the log looked after where there is no keeper, and no destination whose relay does."""
+        """Makes sure that the log is looked after where there is no keeper, and no destination whose relay does it."""
         if SQL_EDITION:
             self.run_relay()
 

@@ -169,7 +169,7 @@ def world(database: Database, http: None) -> Iterator[World]:
 
 
 # -------------------------------------------------------------------------------------------------
-# What it is compared by
+# Rows that are compared
 # -------------------------------------------------------------------------------------------------
 
 TABLES = """
@@ -656,7 +656,7 @@ WAITING = {
     "fetch": ("fetching", "SELECT * FROM outbox.fetch('taken', 3, '1 day')"),
     "status": ("monitor", "SELECT * FROM outbox.status"),
 }
-# What they may see, once. docs/editions.md lists these.
+# Errors that they may see, once. docs/editions.md lists them.
 GONE = (
     "40001 pg_outbox was replaced or removed by a concurrent transaction",
     "XX000 could not open relation with OID", "XX000 cache lookup failed for function", "42703 column p.patterns does not exist",

@@ -31,9 +31,9 @@
 // destination is down until a probe is confirmed.
 //
 // Memory is bounded by `Limits`, plus a quarter for retries and for probes of a destination that is
-// down. Pipelines of one process may share a budget besides. has_room() says when the reader must wait. Events that wait behind suspects, or for a lane
-// that is down while others work, move to outbox.delivery before they fill the memory. Nothing
-// moves there while the destination is down.
+// down. Pipelines of one process may share a budget besides. has_room() says when the reader must
+// wait. Events that wait behind suspects, or for a lane that is down while others work, move to
+// outbox.delivery before they fill the memory. Nothing moves there while the destination is down.
 //
 // While a window is open and has_room() is true, the home must go on reading: batches that are not
 // full wait for more events.

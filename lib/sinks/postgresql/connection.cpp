@@ -337,9 +337,8 @@ void PostgresqlConnection::read() {
     count_bytes();
     if (!failure_.empty())
         return;
-    // Once it knows the length of a long message, libpq reads for as long as more comes. A peer that
-    // sends as fast as it reads would never let it return, and nobody would count. Usual answers
-    // come at once.
+    // Once libpq knows the length of a long message, it reads for as long as more comes. A peer that
+    // sends as fast would never let it return, and nobody would count. Usual answers come at once.
     std::optional<NothingArrives> nothing_arrives;
     if (answer_has_begun_)
         nothing_arrives.emplace(PQsocket(connection_));

@@ -58,7 +58,7 @@ AS $$
 $$;
 
 -- ------------------------------------------------------------------------------------------------
--- What is noted
+-- Notes
 -- ------------------------------------------------------------------------------------------------
 
 CREATE TABLE outbox_migration.old_destination (name name NOT NULL, options jsonb NOT NULL);
@@ -114,7 +114,7 @@ BEGIN
 END $$;
 
 -- ------------------------------------------------------------------------------------------------
--- What is taken down
+-- Taking down
 -- ------------------------------------------------------------------------------------------------
 
 -- A view of nothing has the same columns, so that the view keeps its owner, its privileges, and what
