@@ -217,7 +217,20 @@ long shorter_timeout(long a, long b) {
 // Being a worker
 // ---------------------------------------------------------------------------------------------
 
+static emit_log_hook_type previous_emit_log_hook = nullptr;
+
+// SIGTERM is the usual end of a worker: its database is dropped, the server shuts down, nothing is
+// left to do. In the log of the server FATAL would look like a failure. The worker ends all the same.
+static void report_end_quietly(ErrorData* report) {
+    if (report->elevel == FATAL && report->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
+        report->elevel = LOG;
+    if (previous_emit_log_hook)
+        previous_emit_log_hook(report);
+}
+
 static void connect(Oid database, Oid role) {
+    previous_emit_log_hook = emit_log_hook;
+    emit_log_hook = report_end_quietly;
     BackgroundWorkerUnblockSignals();
     BackgroundWorkerInitializeConnectionByOid(database, role, 0);
     pgstat_report_appname(MyBgworkerEntry->bgw_name);

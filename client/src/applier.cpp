@@ -39,6 +39,15 @@ bool is_fatal(const StatementError& error) {
            (state == "3F000" || state == "42883" || state == "42501");
 }
 
+static Failure failure_of(const StatementError& error) {
+    const Diagnostics& found = error.diagnostics();
+    return {.error = found.message,
+            .sqlstate = error.sqlstate(),
+            .detail = found.detail,
+            .hint = found.hint,
+            .context = found.context};
+}
+
 Failure failure_of_event() {
     try {
         throw;
@@ -47,7 +56,7 @@ Failure failure_of_event() {
     } catch (const StatementError& error) {
         if (error.whose() == Whose::own || is_conflict(error) || is_trouble(error))
             throw;
-        return {error.what(), error.sqlstate()};
+        return failure_of(error);
     } catch (const DatabaseError& error) {
         return {error.what(), error.sqlstate()};
     } catch (const PermanentFailure& error) {
@@ -273,9 +282,15 @@ void Applier::note_committed(Items items, Clock::time_point began) {
         counters.applied += item->result == HandlerResult::applied;
         counters.duplicates += item->result == HandlerResult::duplicate;
     }
+    counters.settled += items.size();
     counters.transactions++;
     counters.times.add(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - began));
-    if (!items.empty() && items.back()->delivery.published_at != Time{})
+    if (items.empty())
+        return;
+    if (const Time occurred_at = items.back()->delivery.event.occurred_at; occurred_at != Time{})
+        counters.latencies.add(std::chrono::duration_cast<std::chrono::microseconds>(
+            std::chrono::system_clock::now() - occurred_at));
+    if (items.back()->delivery.published_at != Time{})
         counters.lag_ms =
             std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now() -
                                                      items.back()->delivery.published_at)
@@ -302,7 +317,7 @@ void Applier::apply_carefully(std::span<Item> items) {
             if (!is_conflict(error))
                 failure = failure_of_event();
             else if (++conflicts > max_conflicts && piece.size() == 1)
-                failure = Failure{error.what(), error.sqlstate()};
+                failure = failure_of(error);
         }
         connection().roll_back();
         if (failure && piece.size() == 1) {
@@ -425,7 +440,10 @@ static std::vector<Parameter> parameters_of_failure(const ConsumerOptions& optio
             clean_utf8(item.failure.error),
             item.failure.sqlstate,
             item.failure.permanent ? "true" : "false",
-            options.max_attempts > 0 ? number(options.max_attempts) : std::nullopt};
+            options.max_attempts > 0 ? number(options.max_attempts) : std::nullopt,
+            clean_utf8(item.failure.detail),
+            clean_utf8(item.failure.hint),
+            clean_utf8(item.failure.context)};
 }
 
 void Applier::report_failure(Item& item) {
@@ -433,7 +451,8 @@ void Applier::report_failure(Item& item) {
                                          "SELECT inbox.fail_event($1, $2, $3::uuid, "
                                          "$4::timestamptz, NULL::bigint, $5::bigint, $6::integer, "
                                          "$7::uuid, $8, $9, $10, $11, $12, $13, $14::jsonb, "
-                                         "$15::bytea, $16, $17, $18::boolean, $19::integer)",
+                                         "$15::bytea, $16, $17, $18::boolean, $19::integer, "
+                                         "$20, $21, $22)",
                                          parameters_of_failure(shared_.options, item));
     const std::string& id = item.delivery.event.id;
     item.reported = true;

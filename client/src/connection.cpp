@@ -96,14 +96,30 @@ static bool server_leaves(const std::string& sqlstate) {
            sqlstate == "57P05" || sqlstate.starts_with("08");
 }
 
-static std::string message_of(const PGresult* result) {
-    const char* primary = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-    std::string message = primary ? primary : trimmed(PQresultErrorMessage(result));
-    if (const char* detail = PQresultErrorField(result, PG_DIAG_MESSAGE_DETAIL))
-        message.append("\nDETAIL: ").append(detail);
-    if (const char* context = PQresultErrorField(result, PG_DIAG_CONTEXT))
-        message.append("\nCONTEXT: ").append(context);
-    return message;
+static std::string field_of(const PGresult* result, int field) {
+    const char* text = PQresultErrorField(result, field);
+    return text ? text : "";
+}
+
+static Diagnostics diagnostics_of(const PGresult* result) {
+    Diagnostics found{.message = field_of(result, PG_DIAG_MESSAGE_PRIMARY),
+                      .detail = field_of(result, PG_DIAG_MESSAGE_DETAIL),
+                      .hint = field_of(result, PG_DIAG_MESSAGE_HINT),
+                      .context = field_of(result, PG_DIAG_CONTEXT)};
+    if (found.message.empty())
+        found.message = trimmed(PQresultErrorMessage(result));
+    return found;
+}
+
+std::string Diagnostics::text() const {
+    std::string all = message;
+    if (!detail.empty())
+        all.append("\nDETAIL: ").append(detail);
+    if (!hint.empty())
+        all.append("\nHINT: ").append(hint);
+    if (!context.empty())
+        all.append("\nCONTEXT: ").append(context);
+    return all;
 }
 
 static std::string sqlstate_of(const PGresult* result) {
@@ -146,9 +162,9 @@ Result Connection::finish() {
             lost("COPY is for Transaction::native() only");
         std::string sqlstate = sqlstate_of(answer);
         if (server_leaves(sqlstate))
-            lost(message_of(answer));
+            lost(diagnostics_of(answer).text());
         if (!failure)
-            failure.emplace(statement.whose, std::move(sqlstate), message_of(answer));
+            failure.emplace(statement.whose, std::move(sqlstate), diagnostics_of(answer));
     }
     if (failure)
         throw *failure;

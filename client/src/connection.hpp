@@ -19,16 +19,30 @@ namespace inbox {
 
 enum class Whose { own, handler };
 
+// The parts of an error message of the server; empty if there is none.
+struct Diagnostics {
+    std::string message{}, detail{}, hint{}, context{};
+
+    // All of them, one below the other.
+    std::string text() const;
+};
+
 // A statement that failed: one of the library's own, whose failure says nothing about any event, or
 // one of the handler's.
 class StatementError : public DatabaseError {
   public:
+    StatementError(Whose whose, std::string sqlstate, Diagnostics diagnostics)
+        : DatabaseError(std::move(sqlstate), diagnostics.text()),
+          whose_(whose),
+          diagnostics_(std::move(diagnostics)) {}
     StatementError(Whose whose, std::string sqlstate, const std::string& message)
-        : DatabaseError(std::move(sqlstate), message), whose_(whose) {}
+        : StatementError(whose, std::move(sqlstate), Diagnostics{.message = message}) {}
     Whose whose() const noexcept { return whose_; }
+    const Diagnostics& diagnostics() const noexcept { return diagnostics_; }
 
   private:
     Whose whose_;
+    Diagnostics diagnostics_;
 };
 
 enum class Format { text, binary };

@@ -11,11 +11,11 @@
 
 namespace inbox {
 
-// Times of the last thousand batches.
+// The last thousand times.
 class RecentTimes {
   public:
     void add(std::chrono::microseconds time);
-    // Sets p50 and p99.
+    // Sets p50 and p99, unless there are no times.
     void percentiles(std::chrono::microseconds& p50, std::chrono::microseconds& p99) const;
 
   private:
@@ -29,7 +29,10 @@ struct Counters {
         acked{0}, nacked{0}, transactions{0}, in_doubt{0}, database_reconnects{0},
         source_reconnects{0};
     std::atomic<std::int64_t> lag_ms{0};
+    // Events settled by appliers, and how many of them the database has been told of.
+    std::atomic<std::uint64_t> settled{0}, reported{0};
     RecentTimes times;
+    RecentTimes latencies;  // from occurred_at to committed
 
     ConsumerMetrics snapshot() const;
 };

@@ -57,6 +57,7 @@ inline bool is_done(HandlerResult result) {
 struct Failure {
     std::string error, sqlstate;
     bool permanent = false;
+    std::string detail{}, hint{}, context{};  // of an error of the server; empty if there is none
 };
 
 struct Item {

@@ -16,6 +16,7 @@ void Housekeeper::turn() {
     attempt("cannot look for resets", [this] { look_for_reset(); });
     if (has_unsaved())
         attempt("cannot save positions", [this] { save_positions(); });
+    attempt("cannot report figures", [this] { report(receiver_.outstanding()); });
     attempt("cannot prune the window", [this] { prune(); });
     attempt("cannot apply redriven messages", [this] { take_redriven(); });
 }
@@ -84,12 +85,14 @@ void Housekeeper::save_positions() {
 
 void Housekeeper::finish() noexcept {
     try {
-        if (!has_unsaved())
-            return;
-        connect(shared_, connection_);
-        save_positions();
+        if (has_unsaved()) {
+            connect(shared_, connection_);
+            save_positions();
+        }
+        report(0);
     } catch (const std::exception& error) {
-        shared_.log(Level::warning, std::string("cannot save positions: ") + error.what());
+        shared_.log(Level::warning,
+                    std::string("cannot save positions and figures: ") + error.what());
     }
 }
 
@@ -107,6 +110,35 @@ std::vector<Position> load_positions(const Shared& shared,
         positions.push_back({std::string(found.text(row, 0)), std::string(found.text(row, 1)),
                              time_of(found.text(row, 2))});
     return positions;
+}
+
+// ------------------------------------------------------------------------------------------------
+// Figures
+// ------------------------------------------------------------------------------------------------
+
+static Parameter interval(std::chrono::microseconds time) {
+    return time.count() < 0 ? std::nullopt
+                            : Parameter(std::to_string(time.count()) + " microseconds");
+}
+
+// An idle consumer has nothing to report.
+void Housekeeper::report(std::size_t outstanding) {
+    Counters& counters = shared_.counters;
+    const std::uint64_t settled = counters.settled;
+    if (settled == counters.reported && outstanding == 0 && !shared_.reported_outstanding)
+        return;
+    std::chrono::microseconds p50{-1}, p99{-1};
+    counters.latencies.percentiles(p50, p99);
+    connect(shared_, connection_);
+    connection_->run(
+        Whose::own,
+        "SELECT inbox.report_progress($1, $2, $3::bigint, $4::bigint, $5::interval, "
+        "$6::interval, $7::interval)",
+        {shared_.options.name, shared_.instance, std::to_string(settled - counters.reported),
+         std::to_string(outstanding), interval(p50), interval(p99),
+         interval(shared_.options.housekeeping_interval)});
+    counters.reported = settled;
+    shared_.reported_outstanding = outstanding > 0;
 }
 
 void Housekeeper::prune() {
@@ -155,9 +187,11 @@ void Housekeeper::try_redriven(const std::string& token, const Event& event) {
         failure = failure_of_event();
     }
     connection_->roll_back();
-    connection_->run(Whose::own, "SELECT inbox.fail($1::uuid, $2::uuid, $3, $4, $5::boolean)",
+    connection_->run(Whose::own,
+                     "SELECT inbox.fail($1::uuid, $2::uuid, $3, $4, $5::boolean, $6, $7, $8)",
                      {token, event.id, clean_utf8(failure.error), failure.sqlstate,
-                      failure.permanent ? "true" : "false"});
+                      failure.permanent ? "true" : "false", clean_utf8(failure.detail),
+                      clean_utf8(failure.hint), clean_utf8(failure.context)});
     shared_.counters.failures++;
     shared_.log(Level::warning, "redriven event " + event.id + " failed: " + failure.error);
 }

@@ -1,5 +1,5 @@
-// The periodic work of a consumer: carries out resets of its offset, saves positions, prunes the
-// deduplication window, and applies messages that operators have redriven.
+// The periodic work of a consumer: carries out resets of its offset, saves positions, reports
+// figures, prunes the deduplication window, and applies messages that operators have redriven.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ class Housekeeper {
 
     // Does one round. Failures are logged, and tried again in the next round.
     void turn();
-    // Saves positions when no handler runs any more.
+    // Saves positions and figures when no handler runs any more.
     void finish() noexcept;
     // True if the next round should not wait for the interval.
     bool in_a_hurry() const { return resetting_; }
@@ -32,6 +32,7 @@ class Housekeeper {
     void look_for_reset();
     bool has_unsaved();
     void save_positions();
+    void report(std::size_t outstanding);
     void prune();
     void take_redriven();
     void try_redriven(const std::string& token, const Event& event);

@@ -23,6 +23,9 @@ class Receiver {
     // again until it returns true: the move is done.
     bool seek(Time to);
 
+    // Returns the number of deliveries that were received and not settled.
+    std::size_t outstanding() const { return dispatcher_.messages(); }
+
   private:
     void open();
     void turn();

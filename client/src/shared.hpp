@@ -1,6 +1,7 @@
 // The state that the threads of a consumer share.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -46,8 +47,9 @@ struct Shared {
 
     Counters counters{};
     FailedEvents failed{};
-    Flag stop{};     // nothing more may begin
-    Flag give_up{};  // work that has begun must be abandoned
+    std::atomic<bool> reported_outstanding{false};  // the last report had events outstanding
+    Flag stop{};                                    // nothing more may begin
+    Flag give_up{};                                 // work that has begun must be abandoned
 
     void log(Level level, const std::string& message) const {
         if (options.log)

@@ -100,9 +100,9 @@ const std::vector<DestinationFamily>& destination_families() {
          figure(&D::in_flight)},
         {"outbox_oldest_pending_seconds", "gauge", "Age of the oldest event not settled.", "",
          [](const D& of) { return in_seconds(of.oldest_pending_age); }},
-        {"outbox_latency_seconds", "gauge", latency, ",quantile=\"0.5\"",
+        {"outbox_latency_seconds", "summary", latency, ",quantile=\"0.5\"",
          [](const D& of) { return in_seconds(of.latency_p50); }},
-        {"outbox_latency_seconds", "gauge", latency, ",quantile=\"0.99\"",
+        {"outbox_latency_seconds", "summary", latency, ",quantile=\"0.99\"",
          [](const D& of) { return in_seconds(of.latency_p99); }},
         {"outbox_held_keys", "gauge", "Ordering keys that events in trouble hold.", "",
          figure(&D::held_keys)},
@@ -120,9 +120,9 @@ const std::vector<DestinationFamily>& destination_families() {
          [](const D& of) { return maybe(of.connects); }},
         {"outbox_disconnects", "counter", "Connections of the client library that have ended.", "",
          [](const D& of) { return maybe(of.disconnects); }},
-        {"outbox_round_trip_seconds", "gauge", round_trip, ",quantile=\"0.5\"",
+        {"outbox_round_trip_seconds", "summary", round_trip, ",quantile=\"0.5\"",
          [](const D& of) { return in_seconds(of.round_trip_p50); }},
-        {"outbox_round_trip_seconds", "gauge", round_trip, ",quantile=\"0.99\"",
+        {"outbox_round_trip_seconds", "summary", round_trip, ",quantile=\"0.99\"",
          [](const D& of) { return in_seconds(of.round_trip_p99); }},
     };
     return families;

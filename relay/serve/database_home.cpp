@@ -130,9 +130,11 @@ void DatabaseHome::control_failed(const Answer& answer) {
     if (answer.connection_lost())
         return;  // connection_lost() follows
     trouble_ = answer.error;
+    if (answer.sqlstate == "42501")
+        trouble_ += "; outbox.grant_relay() gives the role its rights";
     if (trouble_lines_.take(process_.clock.now()))
         process_.log.warning({.database = config_.name}, "the database refuses a statement",
-                             answer.error);
+                             trouble_);
     loading_ = false;
     beat_not_before_ = process_.clock.now() + beat_failure_pause;
 }

@@ -19,6 +19,8 @@ static constexpr Micros longest_look_pause = milliseconds(16);
 // Before new options take effect, what is in flight may end, so that it is not sent again.
 static constexpr Micros time_to_change = seconds(1);
 static constexpr std::string_view lock_not_available = "55P03";
+// A session ends like this, and relay_look() and others refuse a relay that has not noticed.
+static constexpr std::string_view crash_shutdown = "57P02";
 static constexpr Micros busy_pause = milliseconds(100);
 static constexpr Micros shortest_failure_pause = milliseconds(200);
 static constexpr Micros longest_failure_pause = seconds(10);
@@ -453,6 +455,10 @@ void DestinationHome::reading_failed(const Answer& answer) {
     statement_failed(answer, "could not read the log");
     if (state_ != State::serving)
         return;
+    if (answer.sqlstate == crash_shutdown) {
+        start_over(0);
+        return;
+    }
     looks_ = false;
     committed_ |= !relay_.in_window();
     relay_.reading_failed(read_pauses_.next());

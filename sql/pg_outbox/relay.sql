@@ -9,7 +9,12 @@
 --
 --   ok     done
 --   busy   somebody else has the lock, usually an operator; try again
---   lost   the token has changed, or the destination is gone
+--   lost   the token has changed, the destination is gone, or the server has been recovered
+--
+-- The server answers some commits before they are on disk, so a crash or a failover may undo what a
+-- relay has been told. It must not write on top of that what it has in memory, and behind a pooler it
+-- may not notice the crash. So outbox.relay_lease is unlogged: recovery empties it, and every relay
+-- has to take its destinations again.
 --
 -- A relay with a session of its own also holds the advisory lock (outbox_internal.relay_locks(),
 -- number of the destination) in it. Another relay that gets this lock knows that the session has
@@ -35,6 +40,14 @@ COMMENT ON COLUMN outbox.relay.version IS 'version of the program';
 COMMENT ON COLUMN outbox.relay.direct IS 'false if a pooler is in between, so that it cannot hold locks of sessions';
 COMMENT ON COLUMN outbox.relay.started_at IS 'when it was first seen';
 COMMENT ON COLUMN outbox.relay.leased_until IS 'until when it may serve destinations, unless it renews the lease';
+
+CREATE UNLOGGED TABLE outbox.relay_lease (
+    number integer PRIMARY KEY,
+    lease  bigint  NOT NULL
+);
+COMMENT ON TABLE outbox.relay_lease IS 'destinations that relays outside the server have taken since the server was recovered; a crash empties it';
+COMMENT ON COLUMN outbox.relay_lease.number IS 'number of the destination';
+COMMENT ON COLUMN outbox.relay_lease.lease IS 'token of the relay that took it last, see outbox.cursor.lease';
 
 -- Not unlogged, which a standby could not read.
 CREATE TABLE outbox.relay_status (
@@ -169,7 +182,7 @@ BEGIN
       JOIN outbox.destination AS d ON d.name = c.destination AND d.external;
     SELECT array_agg(h.number) INTO lost
       FROM unnest(held, leases) AS h(number, lease)
-     WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c
+     WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)
                         WHERE c.number = h.number AND c.lease = h.lease AND c.relay = relay_beat.id);
     SELECT array_agg(i.number) INTO work
       FROM unnest(idle, frontiers) AS i(number, frontier)
@@ -202,10 +215,12 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     SELECT 'ok', c.destination INTO outcome, destination
-      FROM outbox.cursor AS c WHERE c.number = relay_lock.number AND c.lease = relay_lock.lease
-       FOR UPDATE SKIP LOCKED;
+      FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)
+     WHERE c.number = relay_lock.number AND c.lease = relay_lock.lease
+       FOR UPDATE OF c SKIP LOCKED;
     IF NOT FOUND THEN
-        outcome := CASE WHEN EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = relay_lock.number AND c.lease = relay_lock.lease)
+        outcome := CASE WHEN EXISTS (SELECT FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)
+                                      WHERE c.number = relay_lock.number AND c.lease = relay_lock.lease)
                         THEN 'busy' ELSE 'lost' END;
     END IF;
 END $$;
@@ -257,6 +272,8 @@ BEGIN
     RETURNING u.lease, u.done::text, u.upto::text, u.position,
               u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s)
          INTO lease, done, upto, "position", foreign_cluster;
+    INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (relay_take.number, relay_take.lease)
+        ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
 END $$;
 COMMENT ON FUNCTION outbox_internal.relay_take(uuid, integer, boolean) IS 'makes a relay outside the server the one of a destination';
 
@@ -304,7 +321,8 @@ DECLARE
     target name;
 BEGIN
     SELECT c.destination, c.paused INTO target, paused
-      FROM outbox.cursor AS c WHERE c.number = relay_follow.number AND c.lease = relay_follow.lease;
+      FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)
+     WHERE c.number = relay_follow.number AND c.lease = relay_follow.lease;
     outcome := CASE WHEN FOUND THEN 'ok' ELSE 'lost' END;
     held_keys := ARRAY(SELECT outbox_internal.held_keys(target, 100000));
 END $$;
@@ -320,6 +338,7 @@ BEGIN ATOMIC
     DELETE FROM outbox.relay_status AS s WHERE s.relay = $1;
     -- And rows of relays that ended without a word.
     DELETE FROM outbox.relay AS r WHERE r.id = $1 OR r.leased_until < clock_timestamp() - interval '1 day';
+    DELETE FROM outbox.relay_lease AS t WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = t.number);
     SELECT outbox_internal.tell_relays();
 END;
 COMMENT ON FUNCTION outbox_internal.relay_leave(uuid) IS 'gives up the destinations of a relay outside the server';
@@ -331,6 +350,19 @@ COMMENT ON FUNCTION outbox_internal.relay_leave(uuid) IS 'gives up the destinati
 -- Sessions keep plans. One that was made while a segment was empty would scan it as a whole when it is
 -- full, so functions that look into the log use its index, whatever the planner thinks of it; and such a
 -- plan has a price at which it would be compiled.
+
+-- A relay must not look on from where it was before a crash: transactions that the crash undid are
+-- replaced by others with the same numbers, which it would pass over.
+CREATE FUNCTION outbox_internal.refuse_after_crash()
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'the server has been recovered since the relay took the destination'
+        USING ERRCODE = 'crash_shutdown', HINT = 'Take the destination again.';
+END $$;
+COMMENT ON FUNCTION outbox_internal.refuse_after_crash() IS 'raises an error, for a relay that was at work before the server was recovered';
 
 -- No event may leave before its transaction is on disk. With synchronous_commit = off it may be
 -- visible before. Somebody's commit or the WAL writer flushes it soon; otherwise our own commit does.
@@ -406,6 +438,7 @@ DECLARE
     max_bytes CONSTANT integer := 4194304;
     returned bigint;
 BEGIN
+    PERFORM outbox_internal.refuse_after_crash() WHERE NOT EXISTS (SELECT FROM outbox.relay_lease AS t WHERE t.number = $1);
     RETURN QUERY
     WITH event AS MATERIALIZED (
         SELECT e.position, e.xid, e.occurred_at, e.event_id, e.version, e.schema_version, e.source_event_id, e.topic,
@@ -462,6 +495,9 @@ AS $$
 DECLARE
     at_most CONSTANT integer := max_events + 1;
 BEGIN
+    PERFORM outbox_internal.refuse_after_crash()
+      FROM unnest(numbers) AS n(number)
+     WHERE NOT EXISTS (SELECT FROM outbox.relay_lease AS t WHERE t.number = n.number);
     RETURN QUERY
     SELECT f.frontier, pg_current_snapshot()::text, w.found, w.last_position,
            ARRAY(SELECT d.number
@@ -523,6 +559,7 @@ DECLARE
     upto       bigint;
     found      bigint;
 BEGIN
+    PERFORM outbox_internal.refuse_after_crash() WHERE NOT EXISTS (SELECT FROM outbox.relay_lease AS t WHERE t.number = $1);
     -- The first transaction of each segment with an event above `after`: those before it are done with.
     SELECT min(e.xid::text::bigint) AS xid, min(e.position) AS position INTO low
       FROM ((SELECT e.xid, e.position FROM outbox.event_0 AS e

@@ -74,12 +74,12 @@ class OutboxRelay:
 
     def __init__(
         self, cluster: Cluster, *databases: str, name: str = "relay", options: str = "", of_database: str = "",
-        wire: Wire | None = None, arguments: tuple[str, ...] = (), user: str = "postgres",
+        wire: Wire | None = None, port: int | None = None, arguments: tuple[str, ...] = (), user: str = "postgres",
     ) -> None:  # fmt: skip
         self.name = name
         self.directory = make_directory("relay")
         self.arguments = arguments
-        port = wire.port if wire else cluster.port
+        port = port or (wire.port if wire else cluster.port)
         lines = [f'name = "{name}"', options]
         for database in databases:
             lines += [f"[databases.{database}]", f'url = "postgresql://{user}@127.0.0.1:{port}/{database}"', of_database]

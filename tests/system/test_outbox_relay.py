@@ -14,6 +14,8 @@ import pytest
 
 from cluster import Installation, MakeCluster
 from database import Database, NewDatabase, create_database
+from outbox_relay import OutboxRelay
+from pooler import PROGRAM as PGBOUNCER, Pooler
 from receiver import Gate, Receiver, answer, subject
 from waiting import SLOWNESS, wait_until
 
@@ -531,6 +533,32 @@ def test_goes_on_after_a_restart_of_the_server(
     database.enqueue(first=2)
     wait_arrived(receiver, 2)
     assert receiver.versions("a")[-1] == 2
+
+
+def test_a_crash_behind_a_pooler(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
+    """The record of a refused event does not wait for the disk, so a crash may undo it. The pooler hides the crash from
+    the relay, which must not save a cursor behind the event."""
+    if PGBOUNCER is None:
+        pytest.skip("NOT TESTED: pgbouncer is not installed")
+    cluster = make_cluster({"wal_writer_delay": "10s"})
+    database = create_database(cluster)
+    database.add_destination("d", receiver.url(), relay="external", max_attempts="1")
+    receiver.on(subject("poison"), answer(400))
+    pooler = Pooler(cluster, "server_login_retry = 1")
+    relay = OutboxRelay(cluster, database.name, port=pooler.port, options='lease = "10min"').start()
+    try:
+        wait_served(database)
+        database.enqueue("poison")
+        dead_letters = "SELECT count(*) FROM outbox.delivery WHERE state = 'DEAD'"
+        wait_until(lambda: database.value(dead_letters), lambda seen: seen == 1, what="a dead letter")
+        cluster.restart("immediate")
+        database.enqueue("well")
+        wait_until(lambda: receiver.versions("well"), what="the event after the crash")
+        database.wait_settled()
+        assert database.value(dead_letters) == 1
+    finally:
+        relay.close()
+        pooler.close()
 
 
 def test_a_database_that_does_not_answer_costs_no_processor_time(database: Database, start_relay: StartRelay) -> None:

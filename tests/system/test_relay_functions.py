@@ -76,12 +76,20 @@ def number_of(db: Database, name: str = "d") -> int:
     return db.value("SELECT number FROM outbox.cursor WHERE destination = %s", (name,))
 
 
+def serving(db: Database) -> tuple[Caller, int]:
+    """A relay that has taken the destination, and its number."""
+    caller, number = Caller(db), number_of(db)
+    caller.beat()
+    assert caller.take(number)["lease"] is not None
+    return caller, number
+
+
 def test_the_server_has_no_relay_for_it(db: Database) -> None:
     db.add_destination("inside", "null:")
     db.wait_for_worker("relay", "inside")
     assert db.pid("relay", "d") is None
     assert db.status()["state"] == "stopped"
-    assert "is served by no outbox-relay" in str(db.value("SELECT reasons FROM outbox.health()"))
+    assert "it is served by no outbox-relay" in [found.why for found in db.health()]
     db.execute("ALTER SERVER inside OPTIONS (ADD relay 'external')")
     wait_until(lambda: db.pid("relay", "inside"), lambda pid: pid is None, what="the worker to leave")
 
@@ -148,14 +156,15 @@ def test_behind_a_pooler_only_the_lease_counts(db: Database) -> None:
 
 def test_events_of_a_small_window(db: Database) -> None:
     ids = db.enqueue("a", 3) + db.enqueue("b", 2, topic="other")
-    header, *rows = Caller(db).look(number_of(db))
+    caller, number = serving(db)
+    header, *rows = caller.look(number)
     assert header["found"] == 5
     assert [str(row["event_id"]) for row in rows] == ids
     assert header["last_position"] == rows[-1]["position"]
-    header, *rows = Caller(db).look(number_of(db), patterns="oth%")
+    header, *rows = caller.look(number, patterns="oth%")
     assert header["found"] == 5
     assert [str(row["event_id"]) for row in rows] == ids[3:]
-    assert Caller(db).look(number_of(db), since=header["window_end"])[0]["found"] == 0
+    assert caller.look(number, since=header["window_end"])[0]["found"] == 0
 
 
 @pytest.mark.parametrize("segments", [1, 2])
@@ -164,7 +173,7 @@ def test_events_of_a_large_window(db: Database, segments: int) -> None:
     if segments == 2:
         db.move_to_segment(1)
     ids += db.enqueue("b", 30)
-    caller, number = Caller(db), number_of(db)
+    caller, number = serving(db)
     header, *rows = caller.look(number, max_events=10)
     assert header["found"] == 11
     assert rows == []
@@ -173,7 +182,7 @@ def test_events_of_a_large_window(db: Database, segments: int) -> None:
 
 
 def test_a_large_window_with_few_of_the_positions(db: Database) -> None:
-    caller, number = Caller(db), number_of(db)
+    caller, number = serving(db)
     ids: list[str] = []
     with db.connect() as early, db.connect() as late:
         early.execute("BEGIN")
@@ -196,11 +205,12 @@ def test_a_large_window_with_few_of_the_positions(db: Database) -> None:
 
 
 def test_a_commit_that_is_not_on_disk_yet(db: Database) -> None:
+    caller, number = serving(db)
     with db.connect() as session:
         session.execute("SET synchronous_commit = off")
         session.execute("SELECT outbox.enqueue('item', 'a', 'changed', '{}')")
         inserted = db.value("SELECT pg_current_wal_insert_lsn()")
-    _, row = Caller(db).look(number_of(db))
+    _, row = caller.look(number)
     assert db.value("SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn - 40", (inserted,)), row
 
 
@@ -231,6 +241,28 @@ def test_an_operator_who_holds_the_cursor(db: Database) -> None:
     assert caller.beat({number: lease})["lost"] == [number]
     assert caller.save(number, lease, "5:5:", 1) == "lost"
     assert caller.take(number)["lease"] == lease + 2
+
+
+def test_after_a_crash(db: Database) -> None:
+    """Which empties the unlogged table: test_outbox_relay.py has a real one."""
+    caller, number = serving(db)
+    lease = db.value("SELECT lease FROM outbox.cursor")
+    db.execute("TRUNCATE outbox.relay_lease")
+    reads: list[tuple] = [
+        ("look", number, ["%"], BEGINNING, None, 0, 100),
+        ("entries", number, ["%"], BEGINNING, BEGINNING, None, 0, 0, 10),
+        ("probe", [number], [BEGINNING], ["%"], [number], 10),
+    ]
+    for read in reads:
+        with pytest.raises(psycopg.errors.CrashShutdown):
+            caller.rows(*read)
+    assert caller.save(number, lease, "5:5:", 1) == "lost"
+    assert caller.rows("follow", number, lease)[0]["outcome"] == "lost"
+    assert caller.beat({number: lease})["lost"] == [number]
+    assert caller.take(number)["lease"] == lease + 1
+    for read in reads:
+        caller.rows(*read)
+    assert caller.save(number, lease + 1, "5:5:", 1) == "ok"
 
 
 def test_trouble(db: Database) -> None:

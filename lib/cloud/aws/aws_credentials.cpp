@@ -78,7 +78,7 @@ void AwsCredentials::fetch(Micros now) {
     else if (!options_.profile.empty())
         fetch_from_file(options_.profile, true);
     else if (!options_.may_use_platform_keys)
-        fail("the user mapping has no access_key_id and secret_access_key");
+        fail("neither the user mapping nor relay.toml has access_key_id and secret_access_key");
     else
         fetch_from_platform();
 }

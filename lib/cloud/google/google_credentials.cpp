@@ -233,8 +233,8 @@ std::unique_ptr<GoogleCredentials> google_credentials(const GoogleOptions& optio
                                                 options.key_file);
     if (!options.may_use_platform_identity)
         return FixedCredentials::none(
-            "credentials are required in the user mapping: the owner of the foreign server is not "
-            "a superuser");
+            "credentials are required, in the user mapping or in relay.toml: the owner of the "
+            "destination is not a superuser");
     if (const char* path = environment("GOOGLE_APPLICATION_CREDENTIALS"))
         return std::make_unique<KeyCredentials>(
             clock, "the file named by GOOGLE_APPLICATION_CREDENTIALS", "", path);

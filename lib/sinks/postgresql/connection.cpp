@@ -36,7 +36,9 @@ void PostgresqlConnection::start() {
         return;
     }
     if (options_.password_required && options_.password.empty()) {
-        failure_ = "password is required: the owner of the foreign server is not a superuser";
+        failure_ =
+            "password is required, in the user mapping or in relay.toml: the owner of the "
+            "destination is not a superuser";
         return;
     }
     stage_ = Stage::address;
@@ -226,9 +228,7 @@ void PostgresqlConnection::take_login_step() {
 void PostgresqlConnection::logged_in() {
     stage_ = Stage::login;
     if (options_.password_required && !PQconnectionUsedPassword(connection_)) {
-        failure_ =
-            "the destination asked for no password, and the owner of the foreign server is not "
-            "a superuser";
+        failure_ = "the destination asked for no password, and its owner here is not a superuser";
         return;
     }
     PQsetnonblocking(connection_, 1);

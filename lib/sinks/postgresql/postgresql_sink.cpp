@@ -7,6 +7,9 @@
 // never comes. So no batch takes effect after one that failed, and the order holds. The connection
 // is then closed, and all batches in flight fail with it. A batch whose COMMIT was not confirmed
 // may have taken effect; the inbox ignores events that it already has.
+//
+// Without a synchronisation point the server shows a session as active. So there is one when all
+// batches have been confirmed and no other follows for a moment.
 #include <libpq-fe.h>
 
 #include <algorithm>
@@ -26,6 +29,7 @@ namespace {
 
 constexpr std::size_t batches_in_flight = 4;
 constexpr int statements_per_batch = 3;
+constexpr Micros pause_before_rest = milliseconds(100);
 
 // The array parameters of inbox.receive(), from $3 on, made from the events of a batch.
 class ReceiveParameters {
@@ -125,7 +129,7 @@ class PostgresqlSink final : public Sink {
     Micros deadline() const noexcept override {
         if (failed() || (state_ == State::disconnected && !batches_.empty()))
             return 0;
-        return state_ == State::connecting ? connection_.deadline() : deadline_;
+        return state_ == State::connecting ? connection_.deadline() : std::min(deadline_, rest_at_);
     }
 
     void submit(Batch& batch) override {
@@ -162,6 +166,8 @@ class PostgresqlSink final : public Sink {
             poll_prepared();
         if (state_ == State::ready)
             exchange(outcomes);
+        if (!failed() && now >= rest_at_)
+            rest();
         if (!failed() && now >= deadline_)
             connection_.fail(state_ == State::ready ? "no answer in time"
                                                     : "no connection in time");
@@ -240,8 +246,20 @@ class PostgresqlSink final : public Sink {
             return;
         }
         sent_++;
+        rest_at_ = never;
         if (deadline_ == never)
             deadline_ = clock_.now() + options_.limits.request;
+        connection_.flush();
+    }
+
+    // Makes the session idle for the server.
+    void rest() {
+        rest_at_ = never;
+        if (!PQpipelineSync(connection_.get())) {
+            connection_.take_error();
+            return;
+        }
+        rests_++;
         connection_.flush();
     }
 
@@ -251,7 +269,7 @@ class PostgresqlSink final : public Sink {
         if (!connection_.consume())
             return;
         int nulls = 0;  // two in a row mean that no result is left
-        while (sent_ > 0 && nulls < 2 && !PQisBusy(connection_.get())) {
+        while (sent_ + rests_ > 0 && nulls < 2 && !PQisBusy(connection_.get())) {
             PGresult* result = PQgetResult(connection_.get());
             if (result == nullptr) {
                 nulls++;
@@ -259,6 +277,12 @@ class PostgresqlSink final : public Sink {
             }
             nulls = 0;
             const ExecStatusType status = PQresultStatus(result);
+            if (status == PGRES_PIPELINE_SYNC) {
+                PQclear(result);
+                rests_--;
+                connection_.answered();
+                continue;
+            }
             if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
                 connection_.fail(one_line(PQresultErrorMessage(result)));
                 refused_ = is_about_the_data(PQresultErrorField(result, PG_DIAG_SQLSTATE));
@@ -276,6 +300,7 @@ class PostgresqlSink final : public Sink {
                 sent_--;
                 connection_.answered();
                 deadline_ = sent_ == 0 ? never : clock_.now() + options_.limits.request;
+                rest_at_ = sent_ == 0 ? clock_.now() + pause_before_rest : never;
             }
         }
         if (sent_ == 0 && connection_.is_worn_out())
@@ -286,6 +311,8 @@ class PostgresqlSink final : public Sink {
         connection_.close();
         state_ = State::disconnected;
         deadline_ = never;
+        rest_at_ = never;
+        rests_ = 0;
         sent_ = 0;
         statements_done_ = 0;
     }
@@ -316,10 +343,12 @@ class PostgresqlSink final : public Sink {
 
     State state_ = State::disconnected;
     Micros deadline_ = never;  // of the current request over an open connection
+    Micros rest_at_ = never;   // when to tell the server that the connection rests
     bool refused_ = false;     // because of an event of the first batch
 
     std::deque<Batch*> batches_;  // in flight, or waiting for the connection
     std::size_t sent_ = 0;        // the first ones of `batches_`
+    std::size_t rests_ = 0;       // synchronisation points that the server has not answered
     int statements_done_ = 0;     // of the first batch
     ReceiveParameters parameters_;
 };

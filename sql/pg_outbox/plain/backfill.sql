@@ -38,7 +38,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.walking_key(regclass, name[]) IS 'columns of the index that a table is walked by';
 
-CREATE FUNCTION outbox_internal.check_can_backfill(part regclass)
+CREATE FUNCTION outbox_internal.check_captured_by_owner(part regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
@@ -61,8 +61,17 @@ BEGIN
                   DETAIL = 'Reading a table may run code of its owner, here with the rights of the role that installed pg_outbox.',
                   HINT = format('ALTER TABLE %s OWNER TO %I; or enqueue the events of its rows with outbox.enqueue().', part, current_user);
     END IF;
-    PERFORM outbox_internal.walking_key(part, NULL);
 END $$;
+COMMENT ON FUNCTION outbox_internal.check_captured_by_owner(regclass) IS 'raises an error unless a table is captured and may be read here';
+
+CREATE FUNCTION outbox_internal.check_can_backfill(part regclass)
+RETURNS void
+LANGUAGE sql VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox_internal.check_captured_by_owner(part), outbox_internal.walking_key(c.oid, NULL)
+      FROM pg_class AS c WHERE c.oid = part;
+END;
 COMMENT ON FUNCTION outbox_internal.check_can_backfill(regclass) IS 'raises an error unless a table is captured and can be walked';
 
 -- Estimates the number of rows from the present size of the table. Nothing is planned, because
@@ -123,6 +132,19 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.write_row(regclass, name[], text[], integer, boolean) IS 'writes the event of a row';
 
+-- Raises an error once more, with the row that it is about: backfills stop and show it.
+CREATE FUNCTION outbox_internal.raise_for_row(state text, message text, detail text, hint text, part regclass, key text[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = state, MESSAGE = message, HINT = hint,
+        DETAIL = concat_ws('; ', nullif(detail, ''),
+                           format('row %s of table "%s"', key, (SELECT c.relname FROM pg_class AS c WHERE c.oid = part)));
+END $$;
+COMMENT ON FUNCTION outbox_internal.raise_for_row(text, text, text, text, regclass, text[]) IS 'raises an error that names a row';
+
 CREATE FUNCTION outbox_internal.write_snapshots(
     part regclass, columns name[], after text[], "limit" integer, only_to integer,
     OUT key_columns name[], OUT rows integer, OUT last_key text[], OUT locked text[])
@@ -130,12 +152,15 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    key text[];
+    key     text[];
+    written text[]; -- the row that an error is about
+    detail  text;
+    hint    text;
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = part) THEN
         RETURN;
     END IF;
-    PERFORM outbox_internal.check_can_backfill(part);
+    PERFORM outbox_internal.check_captured_by_owner(part);
     key_columns := outbox_internal.walking_key(part, columns);
     rows := 0;
     locked := '{}';
@@ -147,14 +172,22 @@ BEGIN
                               "limit")
     LOOP
         rows := rows + 1;
+        written := key;
         IF NOT outbox_internal.write_row(part, key_columns, key, only_to, false) THEN
             locked := locked || key::text;
         END IF;
+        written := NULL;
         last_key := key;
     END LOOP;
     IF rows < "limit" THEN
         last_key := NULL;
     END IF;
+EXCEPTION WHEN OTHERS THEN
+    IF written IS NULL THEN
+        RAISE;
+    END IF;
+    GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+    PERFORM outbox_internal.raise_for_row(SQLSTATE, SQLERRM, detail, hint, part, written);
 END $$;
 COMMENT ON FUNCTION outbox_internal.write_snapshots(regclass, name[], text[], integer, integer) IS 'a batch of a backfill';
 
@@ -164,10 +197,16 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    detail text;
+    hint   text;
 BEGIN
     IF EXISTS (SELECT FROM pg_class AS c WHERE c.oid = part) THEN
-        PERFORM outbox_internal.check_can_backfill(part);
+        PERFORM outbox_internal.check_captured_by_owner(part);
         PERFORM outbox_internal.write_row(part, outbox_internal.walking_key(part, columns), key, only_to, true);
     END IF;
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+    PERFORM outbox_internal.raise_for_row(SQLSTATE, SQLERRM, detail, hint, part, key);
 END $$;
 COMMENT ON FUNCTION outbox_internal.write_snapshot(regclass, name[], text[], integer) IS 'one row of a backfill';

@@ -16,7 +16,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
                 WHERE n.nspname = 'outbox_internal' AND p.proname = 'edition' AND pg_get_userbyid(n.nspowner) = current_user) THEN
         RAISE EXCEPTION 'the SQL edition of pg_outbox is installed here already'
-            USING ERRCODE = 'duplicate_object', HINT = 'SELECT outbox_internal.version() says which version.';
+            USING ERRCODE = 'duplicate_object', HINT = 'SELECT outbox.version() says which version.';
     END IF;
     FOR schema IN
         SELECT n.oid, n.nspname AS name, n.nspowner AS owner, n.nspacl AS acl
@@ -36,6 +36,13 @@ BEGIN
                 USING ERRCODE = 'duplicate_schema', HINT = 'Rename it, or use another database.';
         END IF;
     END LOOP;
+    IF NOT has_database_privilege(current_database(), 'CREATE') THEN
+        RAISE EXCEPTION 'role "%" may not create schemas in database "%"', current_user, current_database()
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('Connect as its owner, "%s"; or let that role give you the right: GRANT CREATE ON DATABASE %I TO %I;',
+                                (SELECT pg_get_userbyid(d.datdba) FROM pg_database AS d WHERE d.datname = current_database()),
+                                current_database(), current_user);
+    END IF;
     IF to_regnamespace('outbox') IS NULL THEN
         CREATE SCHEMA outbox;
     END IF;

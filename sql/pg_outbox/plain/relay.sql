@@ -15,7 +15,7 @@ BEGIN ATOMIC
     UNION ALL
     SELECT 'edition', outbox_internal.edition()
     UNION ALL
-    SELECT 'version', outbox_internal.version()
+    SELECT 'version', outbox.version()
     UNION ALL
     SELECT 'database', current_database()
     UNION ALL

@@ -190,8 +190,8 @@ TEST_F(GoogleCredentialsTest, OnlySuperusersMayUseTheIdentityOfTheServer) {
     create();
     EXPECT_EQ(need(), State::failed);
     EXPECT_EQ(credentials_->error(),
-              "credentials are required in the user mapping: the owner of the foreign server is "
-              "not a superuser");
+              "credentials are required, in the user mapping or in relay.toml: the owner of the "
+              "destination is not a superuser");
     EXPECT_EQ(metadata.connections(), 0);
     options_.key = key_file();
     create();

@@ -127,6 +127,22 @@ TEST_F(PostgresqlSinkAndServer, ConfirmsWhenTheCommitIsAnswered) {
     EXPECT_EQ(sent.parameters[1], "shop");
 }
 
+TEST_F(PostgresqlSinkAndServer, BatchesFollowARest) {
+    create();
+    for (const char* name : {"a", "b", "c"}) {
+        ASSERT_EQ(send(batch(name)).fate, Fate::confirmed);
+        std::vector<Outcome> none;
+        while (sink_->deadline() != never)
+            step_once(none);
+        EXPECT_THAT(none, IsEmpty());
+    }
+    answer("e", ScriptedPostgresql::error("23514", "refused"));
+    for (const char* name : {"d", "e", "f"})
+        sink_->submit(batch(name));
+    EXPECT_THAT(fates(outcomes(3)), ElementsAre(Fate::confirmed, Fate::refused, Fate::undone));
+    EXPECT_THAT(taken(), ElementsAre("a", "b", "c", "d"));
+}
+
 TEST_F(PostgresqlSinkAndServer, BatchesTravelWhileOthersAreAtWork) {
     create();
     ASSERT_EQ(send(batch("a")).fate, Fate::confirmed);
