@@ -29,6 +29,8 @@ CREATE FUNCTION complete(who text, n int) RETURNS boolean LANGUAGE sql AS $$ SEL
 CREATE FUNCTION fail(who text, n int, permanent boolean DEFAULT false) RETURNS text LANGUAGE sql AS $$ SELECT inbox.fail(token(who, n), id(n), 'no ' || n, 'P0001', permanent) $$;
 
 SELECT * FROM inbox.claim('c');
+SELECT inbox.create_consumer('c'), inbox.create_consumer('c');
+SELECT * FROM inbox.claim('c');
 SELECT receive('c', 1, 3, 'a'), receive('c', 4, 5, 'b'), receive('c', 6, 7), receive('other', 1, 1);
 SELECT attempt, seq, event_id, occurred_at = '2024-01-01' AS occurred, received_at > now() - interval '1 minute' AS received,
        "position", version, schema_version, source_event_id, source, topic, aggregate_type, aggregate_id, event_type, ordering_key,

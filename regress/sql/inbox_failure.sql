@@ -40,7 +40,7 @@ SELECT inbox_internal.retry_delay(c, 2147483647) <= '1 min' AS late FROM inbox.c
 
 -- handled at once: attempts are counted, a success ends that
 SELECT fail_event('now', 1), fail_event('now', 1);
-SELECT event_id, attempts, error, sqlstate, seq FROM inbox.waiting;
+SELECT event_id, attempts, error, sqlstate, seq, detail, hint, context FROM inbox.waiting;
 SELECT inbox.end_failure('now', ARRAY[id(1), id(2)]);
 SELECT count(*) AS waiting FROM inbox.waiting;
 -- ... and the last makes a dead letter, whose id is remembered
@@ -68,7 +68,7 @@ DECLARE
     wrong text := (SELECT p.state FROM poison AS p WHERE p.position = m.position);
 BEGIN
     IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION 'poison %', m.position USING ERRCODE = wrong;
+        RAISE EXCEPTION 'poison %', m.position USING ERRCODE = wrong, DETAIL = 'a detail', HINT = 'a hint';
     END IF;
     INSERT INTO seen (position) VALUES (m.position);
 END $$;
@@ -88,6 +88,7 @@ SELECT hurry();
 SELECT * FROM work();
 SELECT * FROM work();
 SELECT event_id, attempts, sqlstate, error, blocks FROM inbox.dead_letter WHERE consumer = 'c';
+SELECT detail, hint, split_part(context, E'\n', 1) AS context, payload_text, payload_jsonb FROM inbox.dead_letter WHERE consumer = 'c';
 -- received again: no effect
 SELECT receive('c', 12, 12, 'key');
 SELECT * FROM work();

@@ -122,23 +122,23 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN inbox_internal.is_processed(inbox_internal.own_consumer(consumer, caller), event_id);
+    RETURN inbox_internal.applied_at(inbox_internal.own_consumer(consumer, caller), event_id) IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION inbox.was_applied(text, uuid, inbox_internal.caller) IS 'returns whether an event has been applied';
 
--- Reads only its bucket. A kept plan would lock all buckets, and so wait for one that is being
--- emptied.
-CREATE FUNCTION inbox_internal.is_processed(consumer_id integer, event_id uuid)
-RETURNS boolean
+-- Returns when the event was applied; NULL if its id is not remembered. Reads only its bucket. A kept
+-- plan would lock all buckets, and so wait for one that is being emptied.
+CREATE FUNCTION inbox_internal.applied_at(consumer_id integer, event_id uuid)
+RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    found boolean;
+    applied_at timestamptz;
 BEGIN
-    EXECUTE format('SELECT EXISTS (SELECT FROM inbox.processed_%s AS p WHERE p.consumer_id = $1 AND p.event_id = $2)',
+    EXECUTE format('SELECT p.processed_at FROM inbox.processed_%s AS p WHERE p.consumer_id = $1 AND p.event_id = $2',
                    inbox_internal.bucket(event_id))
-        INTO found USING consumer_id, event_id;
-    RETURN found;
+        INTO applied_at USING consumer_id, event_id;
+    RETURN applied_at;
 END $$;
-COMMENT ON FUNCTION inbox_internal.is_processed(integer, uuid) IS 'returns whether the id of an event is remembered';
+COMMENT ON FUNCTION inbox_internal.applied_at(integer, uuid) IS 'when an event was applied, or null';

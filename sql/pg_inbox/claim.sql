@@ -31,6 +31,8 @@ AS $$
 DECLARE
     lost    inbox.claimed;
     message inbox.message;
+    ended   bigint := 0;
+    failed  bigint := 0;
 BEGIN
     FOR lost IN
         SELECT c.* FROM inbox.claimed AS c
@@ -38,13 +40,18 @@ BEGIN
            FOR UPDATE SKIP LOCKED
     LOOP
         DELETE FROM inbox.claimed AS c WHERE c.consumer_id = lost.consumer_id AND c.event_id = lost.event_id;
+        ended := ended + 1;
         SELECT m.* INTO message FROM inbox.message AS m
          WHERE m.consumer_id = lost.consumer_id AND m.event_id = lost.event_id
            FOR UPDATE;
         CONTINUE WHEN NOT FOUND;
         PERFORM inbox_internal.count_failure(message, format('the lease ended at %s, and the message was not completed', lost.leased_until),
                                     'IL001', false, NULL);
+        failed := failed + 1;
     END LOOP;
+    IF ended > 0 THEN
+        PERFORM inbox_internal.note_change(consumer_id, -ended, failed);
+    END IF;
 END $$;
 COMMENT ON FUNCTION inbox_internal.end_lost_leases(integer) IS 'ends expired leases, which count as failed attempts';
 
@@ -61,7 +68,7 @@ END $$;
 COMMENT ON FUNCTION inbox_internal.give_up_too_large(integer) IS 'makes messages that are too large dead letters';
 
 -- Takes the next messages of a consumer that has no subscriptions in the server, in order of
--- arrival. Skips messages that wait for their next attempt, and those of a key of which an earlier
+-- arrival. Error 42704: there is no such consumer. Skips messages that wait for their next attempt, and those of a key of which an earlier
 -- message waits, blocks or is claimed. `attempt` is 1 for the first attempt. Process several
 -- messages of one key in the given order.
 -- Plans are kept, and must be good for tables that were empty when they were made.
@@ -99,10 +106,11 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    own_id    CONSTANT integer := inbox_internal.own_consumer(consumer, caller);
+    own_id    CONSTANT integer := inbox_internal.known_consumer(consumer, caller);
     new_token CONSTANT uuid := gen_random_uuid();
     handlers  integer;
     pending   boolean;
+    given_out bigint;
 BEGIN
     PERFORM inbox_internal.check_isolation('messages cannot be claimed');
     PERFORM inbox_internal.check_lease_time(lease);
@@ -118,6 +126,9 @@ BEGIN
                   HINT = 'End its subscriptions with inbox.unsubscribe(), or choose another consumer.';
     END IF;
     IF NOT pending THEN
+        IF NOT EXISTS (SELECT FROM inbox.progress AS p WHERE p.consumer_id = own_id AND p.seen_at IS NOT NULL) THEN
+            PERFORM inbox_internal.note_claim(own_id, NULL, 0);
+        END IF;
         RETURN;
     END IF;
 
@@ -158,7 +169,9 @@ BEGIN
       FROM chosen AS f
       JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
      ORDER BY f.seq;
-    IF NOT FOUND AND inbox_internal.give_up_too_large(own_id) THEN
+    GET DIAGNOSTICS given_out = ROW_COUNT;
+    PERFORM inbox_internal.note_claim(own_id, new_token, given_out);
+    IF given_out = 0 AND inbox_internal.give_up_too_large(own_id) THEN
         RETURN QUERY SELECT * FROM inbox.claim(consumer, max_messages, lease, caller);
     END IF;
 END $$;
@@ -209,6 +222,9 @@ CREATE FUNCTION inbox.fail(
     error     text,
     sqlstate  text    DEFAULT 'P0001',
     permanent boolean DEFAULT false,
+    detail    text    DEFAULT NULL,
+    hint      text    DEFAULT NULL,
+    context   text    DEFAULT NULL,
     caller    inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -221,6 +237,7 @@ DECLARE
     policy  inbox.consumer;
     message inbox.message;
     dead    boolean;
+    others  bigint := 0;
 BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
@@ -235,14 +252,16 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM inbox_internal.lease_lost(token);
     END IF;
-    dead := inbox_internal.count_failure(message, $3, $4, $5, NULL);
+    dead := inbox_internal.count_failure(message, $3, $4, $5, NULL, $6, $7, $8);
     IF NOT dead OR policy.on_dead_letter = 'block' THEN
         DELETE FROM inbox.claimed AS c
          WHERE c.token = $1 AND c.ordering_key = message.ordering_key AND c.ordering_key <> '';
+        GET DIAGNOSTICS others = ROW_COUNT;
     END IF;
+    PERFORM inbox_internal.note_change(policy.id, -1 - others, 1);
     RETURN CASE WHEN dead THEN 'dead' ELSE 'retry' END;
 END $$;
-COMMENT ON FUNCTION inbox.fail(uuid, uuid, text, text, boolean, inbox_internal.caller) IS
+COMMENT ON FUNCTION inbox.fail(uuid, uuid, text, text, boolean, text, text, text, inbox_internal.caller) IS
     'counts a failed attempt of a claimed message; returns retry or dead';
 
 -- Does not wait for messages that are being completed: no other process can take them over.
@@ -281,12 +300,19 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
+    own_id   integer;
     released integer;
 BEGIN
-    DELETE FROM inbox.claimed AS c
-     USING inbox.consumer AS o
-     WHERE c.token = $1 AND o.id = c.consumer_id AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'));
-    GET DIAGNOSTICS released = ROW_COUNT;
+    WITH given_back AS (
+        DELETE FROM inbox.claimed AS c
+         USING inbox.consumer AS o
+         WHERE c.token = $1 AND o.id = c.consumer_id AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
+         RETURNING c.consumer_id
+    )
+    SELECT min(g.consumer_id), count(*) INTO own_id, released FROM given_back AS g;
+    IF released > 0 THEN
+        PERFORM inbox_internal.note_change(own_id, -released, 0);
+    END IF;
     RETURN released;
 END $$;
 COMMENT ON FUNCTION inbox.release(uuid, inbox_internal.caller) IS

@@ -15,18 +15,26 @@ SELECT c.name AS consumer,
        d.attempts,
        d.sqlstate,
        d.error,
+       d.detail,
+       d.hint,
+       d.context,
        d.first_failed_at,
        d.died_at,
        c.on_dead_letter = 'block' AND d.ordering_key <> '' AS blocks,
        d.content_type,
        d.headers,
-       d.payload
+       d.payload,
+       inbox.payload_text(d.content_type, d.payload) AS payload_text,
+       inbox.payload_jsonb(d.content_type, d.payload) AS payload_jsonb
   FROM inbox.dead_message AS d
   JOIN inbox.consumer AS c ON c.id = d.consumer_id
  WHERE inbox_internal.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
 COMMENT ON VIEW inbox.dead_letter IS
     'dead letters of the consumers of the current role, or for operators of all; see inbox.redrive(), inbox.discard()';
-COMMENT ON COLUMN inbox.dead_letter.blocks IS 'number of stored later messages of its key that wait for a decision';
+COMMENT ON COLUMN inbox.dead_letter.blocks IS 'true if later messages of its key wait for a decision';
+COMMENT ON COLUMN inbox.dead_letter.context IS 'what the handler did when the last error was raised, the innermost call first';
+COMMENT ON COLUMN inbox.dead_letter.payload_text IS 'the payload if it is text or JSON';
+COMMENT ON COLUMN inbox.dead_letter.payload_jsonb IS 'the payload if it is JSON';
 
 -- Locks a consumer, of any role, until the transaction ends.
 CREATE FUNCTION inbox_internal.take_control(consumer text)

@@ -22,3 +22,5 @@ SELECT pg_extension_config_dump('inbox.offset_reset', '');
 SELECT pg_extension_config_dump('inbox.operation', '');
 SELECT pg_extension_config_dump('inbox.operation_id_seq', '');
 SELECT pg_extension_config_dump('inbox.progress', '');
+SELECT pg_extension_config_dump('inbox.progress_change', '');
+SELECT pg_extension_config_dump('inbox.instance', '');

@@ -1,6 +1,40 @@
 -- Events that fail. The rules are here for all ways to consume: the processor of the server,
 -- clients that claim messages, and clients that handle events at once.
 
+-- Failures are written to the server log, but not each of them: the first failure of an event,
+-- another reason than last time, and dead letters. Errors often quote the event, so they are cut and
+-- made one line.
+CREATE FUNCTION inbox_internal.log_failure(message text, failure inbox.waiting, hint text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE LOG USING
+        MESSAGE = regexp_replace(message || ': ' || left(failure.error, 500), '[[:cntrl:]]+', ' ', 'g'),
+        DETAIL = regexp_replace(concat_ws(' ', format('SQLSTATE %s.', failure.sqlstate), left(failure.detail, 500)),
+                                '[[:cntrl:]]+', ' ', 'g'),
+        HINT = hint;
+END $$;
+COMMENT ON FUNCTION inbox_internal.log_failure(text, inbox.waiting, text) IS 'writes a failure of an event to the server log';
+
+-- If more than a hundred events wait, the log has said enough.
+CREATE FUNCTION inbox_internal.log_retry(consumer text, previous inbox.waiting, failure inbox.waiting)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF (previous.error, previous.sqlstate) IS DISTINCT FROM (failure.error, failure.sqlstate)
+       AND (SELECT count(*) <= 100
+              FROM (SELECT FROM inbox.waiting AS w WHERE w.consumer_id = failure.consumer_id LIMIT 101) AS enough) THEN
+        PERFORM inbox_internal.log_failure(
+            format('attempt %s of event %s of consumer "%s" failed', failure.attempts, failure.event_id, consumer), failure,
+            'It will be tried again. inbox.waiting_keys shows when; the next such line is for another reason.');
+    END IF;
+END $$;
+COMMENT ON FUNCTION inbox_internal.log_retry(text, inbox.waiting, inbox.waiting) IS 'writes a failure to the server log if its reason is new';
+
 -- Counts a failed attempt. Returns false if the event will be tried again, or if another process
 -- has applied it meanwhile. Returns true if it is a dead letter now; its id is remembered, so that
 -- duplicates have no effect.
@@ -15,32 +49,43 @@ CREATE FUNCTION inbox_internal.count_failure(
     error        text,
     sqlstate     text,
     permanent    boolean,
-    max_attempts integer)
+    max_attempts integer,
+    detail       text DEFAULT NULL,
+    hint         text DEFAULT NULL,
+    context      text DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    policy  inbox.consumer;
-    failure inbox.waiting;
+    policy   inbox.consumer;
+    previous inbox.waiting;
+    failure  inbox.waiting;
 BEGIN
     SELECT c.* INTO STRICT policy FROM inbox.consumer AS c WHERE c.id = event.consumer_id;
+    SELECT w.* INTO previous FROM inbox.waiting AS w
+     WHERE w.consumer_id = event.consumer_id AND w.event_id = event.event_id;
     INSERT INTO inbox.waiting AS w (consumer_id, event_id, seq, ordering_key, attempts, error, sqlstate,
-                                    next_attempt_at)
+                                    detail, hint, context, next_attempt_at)
         VALUES (event.consumer_id, event.event_id, event.seq, event.ordering_key, 1,
                 left(coalesce(error, ''), 10000), coalesce(sqlstate, 'P0001'),
+                left(nullif(detail, ''), 10000), left(nullif(hint, ''), 10000), left(nullif(context, ''), 10000),
                 clock_timestamp() + inbox_internal.retry_delay(policy, 1))
         ON CONFLICT ON CONSTRAINT waiting_pkey DO UPDATE
            SET seq = coalesce(excluded.seq, w.seq),
                attempts = w.attempts + 1,
                error = excluded.error,
                sqlstate = excluded.sqlstate,
+               detail = excluded.detail,
+               hint = excluded.hint,
+               context = excluded.context,
                last_failed_at = clock_timestamp(),
                next_attempt_at = clock_timestamp() + inbox_internal.retry_delay(policy, w.attempts + 1)
         RETURNING w.* INTO failure;
     IF event.seq IS NULL AND policy.on_dead_letter = 'block'
        OR failure.attempts < coalesce(max_attempts, policy.max_attempts)
           AND NOT coalesce(permanent, false) AND failure.sqlstate <> 'IL002' THEN
+        PERFORM inbox_internal.log_retry(policy.name, previous, failure);
         RETURN false;
     END IF;
 
@@ -54,10 +99,15 @@ BEGIN
     END IF;
     event.seq := coalesce(event.seq, nextval('inbox.message_seq_seq'));
     INSERT INTO inbox.dead_message
-        SELECT event.*, failure.attempts, failure.error, failure.sqlstate, failure.first_failed_at;
+        SELECT event.*, failure.attempts, failure.error, failure.sqlstate, failure.detail, failure.hint, failure.context,
+               failure.first_failed_at;
+    PERFORM inbox_internal.log_failure(
+        format('event %s of consumer "%s" is a dead letter, after %s failed attempts', failure.event_id, policy.name,
+               failure.attempts),
+        failure, 'See inbox.dead_letter; then use inbox.redrive() or inbox.discard().');
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox_internal.count_failure(inbox.message, text, text, boolean, integer) IS
+COMMENT ON FUNCTION inbox_internal.count_failure(inbox.message, text, text, boolean, integer, text, text, text) IS
     'counts a failed attempt; returns whether the event is a dead letter now';
 
 -- Messages that are too large for a client, or for the indexes that a failure needs. They become
@@ -120,6 +170,9 @@ CREATE FUNCTION inbox.fail_event(
     sqlstate        text,
     permanent       boolean DEFAULT false,
     max_attempts    integer DEFAULT NULL,
+    detail          text    DEFAULT NULL,
+    hint            text    DEFAULT NULL,
+    context         text    DEFAULT NULL,
     caller          inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -158,9 +211,10 @@ BEGIN
     IF problem IS NOT NULL THEN
         PERFORM inbox_internal.refuse_event(event_id, problem);
     END IF;
-    RETURN inbox_internal.count_failure(event, error, sqlstate, permanent, max_attempts);
+    PERFORM inbox_internal.note_change(event.consumer_id, 0, 1);
+    RETURN inbox_internal.count_failure(event, error, sqlstate, permanent, max_attempts, detail, hint, context);
 END $$;
-COMMENT ON FUNCTION inbox.fail_event(text, text, uuid, timestamptz, bigint, bigint, integer, uuid, text, text, text, text, text, text, jsonb, bytea, text, text, boolean, integer, inbox_internal.caller) IS
+COMMENT ON FUNCTION inbox.fail_event(text, text, uuid, timestamptz, bigint, bigint, integer, uuid, text, text, text, text, text, text, jsonb, bytea, text, text, boolean, integer, text, text, text, inbox_internal.caller) IS
     'counts a failed attempt of a client that handles events at once; returns true if the event was given up';
 
 -- Ends the failures of events that have failed before. A client that handles events at once calls

@@ -4,33 +4,38 @@
 --
 --   failing    events are not applied, and will not be until somebody acts
 --   degraded   something goes wrong, and may pass by itself
+--
+-- A message that failed, or is behind a failed one or a dead letter, is explained by that. Others are
+-- looked for among the first thousand. If none of these is `free`, but there are more messages, the
+-- consumer counts as behind.
 CREATE FUNCTION inbox.health(
-    tolerance interval     DEFAULT '1 minute',
-    caller    inbox_internal.caller DEFAULT CURRENT_USER,
-    OUT severity text,
-    OUT consumer text,
-    OUT what     text,
-    OUT since    timestamptz,
-    OUT detail   text,
-    OUT hint     text)
+    max_age interval DEFAULT '1 minute',
+    caller  inbox_internal.caller DEFAULT CURRENT_USER,
+    OUT severity   text,
+    OUT object     text,
+    OUT what       text,
+    OUT since      timestamptz,
+    OUT why        text,
+    OUT what_to_do text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 BEGIN ATOMIC
     WITH consumer AS MATERIALIZED (
         SELECT c.id, c.name, c.role, c.max_attempts, c.on_dead_letter = 'block' AS blocks, s.state, s.pid,
                c.subscriptions > 0 AS subscribed, clock_timestamp() - s.oldest_pending_age AS pending_since,
-               s.oldest_pending_age > tolerance AS late, s.pending_at_most,
+               s.oldest_pending_age > max_age AS late, s.pending_at_most, s.claimed, s.seen_at,
                EXISTS (SELECT FROM pg_roles AS r
                         WHERE r.rolname = c.role AND pg_has_role(caller, r.oid, 'USAGE')) AS own
           FROM inbox.consumer AS c
           JOIN inbox.status AS s ON s.consumer = c.name
-    ), finding(severity, consumer, what, since, detail, hint) AS (
+    ), finding(severity, consumer, what, since, why, what_to_do) AS (
         SELECT CASE WHEN c.blocks THEN 'failing' ELSE 'degraded' END, c.name, 'dead letters', dead.since,
                format('events that were given up: %s%s; the last with SQLSTATE %s', dead.count,
                       CASE WHEN c.blocks THEN ', and their keys are blocked' ELSE '' END,
                       dead.sqlstate || CASE WHEN c.own THEN ': ' || dead.error ELSE '' END),
-               'See inbox.dead_letter; then inbox.redrive() or inbox.discard().'
+               'See inbox.dead_letter; then use inbox.redrive() or inbox.discard().'
           FROM consumer AS c
          CROSS JOIN LATERAL (SELECT count(*) AS count, min(d.died_at) AS since,
                                     (array_agg(d.sqlstate ORDER BY d.died_at DESC))[1] AS sqlstate,
@@ -49,10 +54,11 @@ BEGIN ATOMIC
                                     (array_agg(w.sqlstate ORDER BY w.last_failed_at DESC))[1] AS sqlstate,
                                     (array_agg(w.error ORDER BY w.last_failed_at DESC))[1] AS error
                                FROM inbox.waiting AS w WHERE w.consumer_id = c.id) AS failed
-         WHERE failed.since < clock_timestamp() - tolerance
+         WHERE failed.since < clock_timestamp() - max_age OR failed.count > 0 AND c.late
         UNION ALL
-        SELECT 'failing', c.name, 'no processor', c.pending_since, 'it has subscriptions, and no process in the server runs them',
-               format('Is pg_outbox in shared_preload_libraries, can role "%s" log in, is max_worker_processes (%s) used up? The server log says more.',
+        SELECT 'failing', c.name, 'no processor', c.pending_since,
+               'the consumer has subscriptions, and no process in the server runs them',
+               format('Check that pg_outbox is in shared_preload_libraries, that role "%s" can log in, and that max_worker_processes (%s) is not used up. The server log says more.',
                       c.role, current_setting('max_worker_processes'))
           FROM consumer AS c
          WHERE c.state = 'stopped'
@@ -63,36 +69,73 @@ BEGIN ATOMIC
           FROM consumer AS c
          WHERE c.state = 'not confirmed'
         UNION ALL
-        SELECT 'failing', c.name, 'messages for nobody', c.pending_since, format('waiting messages: at most %s; no process has ever processed any', c.pending_at_most),
+        SELECT 'failing', c.name, 'messages for nobody', c.pending_since,
+               format('waiting messages: at most %s; no process has ever processed any', c.pending_at_most),
                'Check which consumer the sender means. Messages need inbox.subscribe(), or a process that calls inbox.claim().'
           FROM consumer AS c
          WHERE c.role IS NULL AND c.late
         UNION ALL
-        SELECT 'degraded', c.name, 'behind', c.pending_since, format('waiting messages: at most %s', c.pending_at_most),
+        SELECT CASE WHEN c.subscribed OR c.claimed > 0 OR NOT free.found THEN 'degraded' ELSE 'failing' END, c.name,
+               CASE WHEN c.subscribed OR c.claimed > 0 OR NOT free.found THEN 'behind' ELSE 'no process' END, free.received_at,
+               format('waiting messages: at most %s%s', c.pending_at_most,
+                      CASE WHEN c.subscribed THEN ''
+                           WHEN c.claimed > 0 THEN format('; %s are claimed; the last claim was at %s', c.claimed, c.seen_at::timestamptz(0))
+                           WHEN c.seen_at IS NULL THEN '; no process has claimed any'
+                           ELSE format('; no process has any of them; the last claim was at %s', c.seen_at::timestamptz(0))
+                      END),
                CASE WHEN c.subscribed THEN 'See inbox.lag, and what process ' || c.pid || ' of the server does.'
-                    ELSE 'The server does not process them. Processes that call inbox.claim() may be gone, slow or stuck.'
+                    WHEN c.claimed > 0 THEN 'See inbox.lag. Check whether there are enough processes that call inbox.claim(), and what they wait for.'
+                    ELSE 'The server does not process them. Start a process that calls inbox.claim(), or check why it does not.'
                END
           FROM consumer AS c
-         WHERE c.role IS NOT NULL AND c.late AND c.state NOT IN ('stopped', 'not confirmed')
+         CROSS JOIN LATERAL (SELECT coalesce(min(m.received_at) FILTER (WHERE m.free),
+                                             CASE WHEN count(*) = 1000 THEN min(m.received_at) END) AS received_at,
+                                    bool_or(m.free) AS found
+                               FROM (SELECT m.received_at,
+                                            NOT EXISTS (SELECT FROM inbox.waiting AS w
+                                                         WHERE w.consumer_id = c.id AND w.event_id = m.event_id)
+                                            AND (m.ordering_key = ''
+                                                 OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
+                                                                 WHERE o.consumer_id = c.id AND o.ordering_key = m.ordering_key
+                                                                   AND o.seq < m.seq)) AS free
+                                       FROM (SELECT m.event_id, m.seq, m.ordering_key, m.received_at FROM inbox.message AS m
+                                              WHERE m.consumer_id = c.id AND c.late ORDER BY m.seq LIMIT 1000) AS m) AS m) AS free
+         WHERE c.role IS NOT NULL AND c.state NOT IN ('stopped', 'not confirmed')
+           AND free.received_at < clock_timestamp() - max_age
         UNION ALL
         SELECT 'degraded', c.name, 'reset not carried out', o.at,
                format('the offset of subscription "%s" was reset, and no process of the consumer has gone there', r.subscription),
-               'Is a process of the consumer running, and can its source seek?'
+               'Check whether a process of the consumer is running, and whether its source can seek.'
           FROM consumer AS c
           JOIN inbox.offset_reset AS r ON r.consumer_id = c.id
           LEFT JOIN inbox.operation AS o ON o.id = r.reset_id
-         WHERE coalesce(o.at < clock_timestamp() - tolerance, true)
+         WHERE coalesce(o.at < clock_timestamp() - max_age, true)
         UNION ALL
+        -- A process that is still at work, or was a moment ago. An old offset with nothing left to do
+        -- looks the same as one that nobody moves, so that says nothing.
         SELECT 'degraded', o.consumer, 'offset behind', o.updated_at,
                format('the event applied last from subscription "%s" had waited for %s', o.subscription,
                       o.lag_ms * interval '1 millisecond'),
                'See inbox.offsets. Check whether there are enough processes, and what they wait for.'
           FROM inbox.offsets AS o
-         WHERE o.lag_ms * interval '1 millisecond' > tolerance AND o.idle < greatest(tolerance, interval '1 minute')
+          JOIN consumer AS c ON c.name = o.consumer
+          LEFT JOIN LATERAL (SELECT i.outstanding, i.seen_at FROM inbox.instance AS i
+                              WHERE i.consumer_id = c.id ORDER BY i.outstanding > 0 DESC, i.seen_at DESC LIMIT 1) AS report ON true
+         WHERE o.lag_ms * interval '1 millisecond' > max_age
+           AND CASE WHEN report.seen_at >= o.updated_at THEN report.outstanding > 0 ELSE o.idle < interval '10 seconds' END
+        UNION ALL
+        SELECT 'failing', c.name, 'no process', last.seen_at,
+               format('process "%s" has ended or hangs: it had %s events outstanding when it reported last', last.name, last.outstanding),
+               'Start it again, and look into its log.'
+          FROM consumer AS c
+         CROSS JOIN LATERAL (SELECT i.name, i.outstanding, i.seen_at, i.expected_by FROM inbox.instance AS i
+                              WHERE i.consumer_id = c.id ORDER BY i.seen_at DESC LIMIT 1) AS last
+         WHERE last.outstanding > 0 AND last.expected_by < clock_timestamp()
+           AND last.seen_at < clock_timestamp() - max_age
     )
-    SELECT f.* FROM finding AS f
+    SELECT f.severity, format('consumer "%s"', f.consumer), f.what, f.since, f.why, f.what_to_do FROM finding AS f
      WHERE NOT pg_is_in_recovery()  -- the primary consumes
      ORDER BY f.severity DESC, f.consumer, f.since;
 END;
 COMMENT ON FUNCTION inbox.health(interval, inbox_internal.caller) IS
-    'problems of consumers, with hints; no rows if there are none';
+    'problems of consumers, with reasons and what to do; no rows if there are none';

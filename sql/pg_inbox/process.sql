@@ -141,6 +141,9 @@ CREATE FUNCTION inbox_internal.record_failure(
     seq         bigint,
     error       text,
     sqlstate    text,
+    detail      text,
+    hint        text,
+    context     text,
     caller      inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -152,10 +155,10 @@ BEGIN
     PERFORM inbox_internal.check_role(consumer_id, caller);
     SELECT m.* INTO message FROM inbox.message AS m WHERE m.consumer_id = $1 AND m.seq = $2 FOR UPDATE;
     IF FOUND THEN
-        PERFORM inbox_internal.count_failure(message, $3, $4, false, NULL);
+        PERFORM inbox_internal.count_failure(message, $3, $4, false, NULL, $5, $6, $7);
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.record_failure(integer, bigint, text, text, inbox_internal.caller) IS
+COMMENT ON FUNCTION inbox_internal.record_failure(integer, bigint, text, text, text, text, text, inbox_internal.caller) IS
     'makes a message wait with its key, or a dead letter';
 
 -- Processes one message; `confirmed` is as for take(). Returns true if it is done: handled, without
@@ -171,6 +174,9 @@ DECLARE
     handler text;
     error   text;
     state   text;
+    detail  text;
+    hint    text;
+    context text;
 BEGIN
     taken := inbox_internal.take(consumer_id, seq, confirmed);
     IF taken.waits THEN
@@ -186,8 +192,9 @@ BEGIN
     RETURN true;
 EXCEPTION
     WHEN OTHERS OR assert_failure THEN
-        GET STACKED DIAGNOSTICS error = MESSAGE_TEXT, state = RETURNED_SQLSTATE;
-        PERFORM inbox_internal.record_failure(consumer_id, seq, error, state);
+        GET STACKED DIAGNOSTICS error = MESSAGE_TEXT, state = RETURNED_SQLSTATE, detail = PG_EXCEPTION_DETAIL,
+                                hint = PG_EXCEPTION_HINT, context = PG_EXCEPTION_CONTEXT;
+        PERFORM inbox_internal.record_failure(consumer_id, seq, error, state, detail, hint, context);
         RETURN false;
 END $$;
 COMMENT ON FUNCTION inbox_internal.process(integer, bigint, text[]) IS 'processes one message';

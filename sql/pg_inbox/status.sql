@@ -14,7 +14,9 @@ SELECT c.name AS consumer,
        c.subscriptions,
        CASE
          WHEN c.subscriptions = 0 AND leased.messages > 0 THEN 'claimed'
-         WHEN c.subscriptions = 0 AND EXISTS (SELECT FROM inbox.consumer_offset AS o WHERE o.consumer_id = c.id)
+         -- Those that were ever subscribed have a row of figures.
+         WHEN c.subscriptions = 0 AND c.role IS NOT NULL
+              AND (outside.seen_at IS NOT NULL OR first.seq IS NULL AND p.consumer_id IS NULL)
            THEN 'handled outside'
          WHEN c.subscriptions = 0 THEN 'not subscribed'
          WHEN EXISTS (SELECT FROM inbox_internal.confirmation AS s WHERE s.consumer_id = c.id AND NOT s.confirmed)
@@ -25,20 +27,22 @@ SELECT c.name AS consumer,
          ELSE 'processing'
        END AS state,
        worker.pid,
-       coalesce(p.processed, 0) AS processed,
-       coalesce(p.failures, 0) AS failures,
+       greatest(coalesce(p.processed, 0) + coalesce(p.claimed, 0) - leased.all_messages + coalesce(change.claimed, 0)
+                    + coalesce(reported.processed, 0), 0)::bigint AS processed,
+       (coalesce(p.failures, 0) + coalesce(change.failures, 0))::bigint AS failures,
        -- Numbers of arrival between the first and the last waiting message. An upper bound, because
        -- other consumers and duplicates take numbers as well.
        coalesce(last.seq - first.seq + 1, 0) AS pending_at_most,
        clock_timestamp() - first.received_at AS oldest_pending_age,
        blocked.keys AS waiting_keys,
-       p.latency_p50,
-       p.latency_p99,
+       coalesce(reported.latency_p50, p.latency_p50) AS latency_p50,
+       coalesce(reported.latency_p99, p.latency_p99) AS latency_p99,
        -- An error message of a handler often quotes its message.
        CASE WHEN inbox_internal.is_own(c.role) THEN blocked.last_error END AS last_error,
        blocked.last_error_at,
        leased.messages AS claimed,
-       dead.letters AS dead_letters
+       dead.letters AS dead_letters,
+       outside.seen_at
   FROM inbox.consumer AS c
   LEFT JOIN inbox.progress AS p ON p.consumer_id = c.id
   LEFT JOIN LATERAL (SELECT m.seq, m.received_at FROM inbox.message AS m
@@ -49,9 +53,18 @@ SELECT c.name AS consumer,
                              (pg_catalog.array_agg(w.error ORDER BY w.last_failed_at DESC))[1] AS last_error,
                              pg_catalog.max(w.last_failed_at) AS last_error_at
                         FROM inbox.waiting AS w WHERE w.consumer_id = c.id) AS blocked
-  CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS messages
-                        FROM inbox.claimed AS l
-                       WHERE l.consumer_id = c.id AND l.leased_until > clock_timestamp()) AS leased
+  CROSS JOIN LATERAL (SELECT pg_catalog.count(*) FILTER (WHERE l.leased_until > clock_timestamp()) AS messages,
+                             pg_catalog.count(*) AS all_messages
+                        FROM inbox.claimed AS l WHERE l.consumer_id = c.id) AS leased
+  CROSS JOIN LATERAL (SELECT pg_catalog.sum(g.claimed) AS claimed, pg_catalog.sum(g.failures) AS failures
+                        FROM inbox.progress_change AS g WHERE g.consumer_id = c.id) AS change
+  CROSS JOIN LATERAL (SELECT pg_catalog.sum(i.processed) AS processed, pg_catalog.max(i.seen_at) AS seen_at,
+                             (pg_catalog.array_agg(i.latency_p50 ORDER BY i.seen_at DESC))[1] AS latency_p50,
+                             (pg_catalog.array_agg(i.latency_p99 ORDER BY i.seen_at DESC))[1] AS latency_p99
+                        FROM inbox.instance AS i WHERE i.consumer_id = c.id) AS reported
+  CROSS JOIN LATERAL (SELECT pg_catalog.max(o.updated_at) AS seen_at
+                        FROM inbox.consumer_offset AS o WHERE o.consumer_id = c.id) AS saved
+  CROSS JOIN LATERAL (SELECT greatest(p.seen_at, reported.seen_at, saved.seen_at) AS seen_at) AS outside
   CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS letters
                         FROM inbox.dead_message AS d WHERE d.consumer_id = c.id) AS dead
   LEFT JOIN LATERAL (SELECT a.pid FROM pg_catalog.pg_stat_activity AS a
@@ -61,7 +74,8 @@ SELECT c.name AS consumer,
                       LIMIT 1) AS worker ON true;
 COMMENT ON VIEW inbox.status IS 'state of every consumer: whether it is stuck, since when and why';
 COMMENT ON COLUMN inbox.status.role IS 'role that the handlers run as';
-COMMENT ON COLUMN inbox.status.processed IS 'messages processed';
+COMMENT ON COLUMN inbox.status.seen_at IS 'when a process outside the server last claimed messages, saved an offset or reported its figures';
+COMMENT ON COLUMN inbox.status.processed IS 'messages processed; of processes that handle events at once, what they have reported';
 COMMENT ON COLUMN inbox.status.failures IS 'failed attempts';
 COMMENT ON COLUMN inbox.status.pending_at_most IS 'waiting messages, as an upper bound';
 COMMENT ON COLUMN inbox.status.oldest_pending_age IS 'time since the oldest waiting message arrived';
@@ -80,8 +94,13 @@ SELECT c.name AS consumer,
        s.waiting_keys,
        p.wait_p50,
        p.wait_p99,
-       p.latency_p50,
-       p.latency_p99
+       s.latency_p50,
+       s.latency_p99,
+       (SELECT pg_catalog.max(o.lag_ms) * interval '1 millisecond'
+          FROM (SELECT DISTINCT ON (saved.subscription) saved.lag_ms
+                  FROM inbox.consumer_offset AS saved
+                 WHERE saved.consumer_id = c.id
+                 ORDER BY saved.subscription, saved.publish_time DESC) AS o) AS source_lag
   FROM inbox.consumer AS c
   JOIN inbox.status AS s ON s.consumer = c.name
   LEFT JOIN inbox.progress AS p ON p.consumer_id = c.id;
@@ -91,10 +110,12 @@ COMMENT ON COLUMN inbox.lag.oldest_pending_age IS 'time since the oldest of them
 COMMENT ON COLUMN inbox.lag.claimed IS 'messages under a lease of a processor outside the server';
 COMMENT ON COLUMN inbox.lag.waiting_keys IS 'failed events that will be tried again';
 COMMENT ON COLUMN inbox.lag.wait_p50 IS
-    'half of the messages that the server processed lately took at most this long from received to processed';
+    'half of the recent messages took at most this long from received to processed';
 COMMENT ON COLUMN inbox.lag.wait_p99 IS '99 of 100 took at most this long';
 COMMENT ON COLUMN inbox.lag.latency_p50 IS 'the same from occurred_at to processed';
 COMMENT ON COLUMN inbox.lag.latency_p99 IS 'the same from occurred_at to processed';
+COMMENT ON COLUMN inbox.lag.source_lag IS
+    'time from published to applied of the last event of a subscription, where it was longest; see inbox.offsets';
 
 CREATE VIEW inbox.waiting_keys WITH (security_barrier) AS
 SELECT c.name AS consumer,
@@ -104,12 +125,22 @@ SELECT c.name AS consumer,
        w.attempts,
        w.sqlstate,
        w.error,
+       w.detail,
+       w.hint,
+       w.context,
        w.first_failed_at AS since,
        w.last_failed_at,
-       w.next_attempt_at
+       w.next_attempt_at,
+       m.content_type,
+       m.headers,
+       inbox.payload_text(m.content_type, m.payload) AS payload_text,
+       inbox.payload_jsonb(m.content_type, m.payload) AS payload_jsonb
   FROM inbox.waiting AS w
   JOIN inbox.consumer AS c ON c.id = w.consumer_id
   LEFT JOIN inbox.message AS m ON m.consumer_id = w.consumer_id AND m.event_id = w.event_id
  WHERE inbox_internal.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
 COMMENT ON VIEW inbox.waiting_keys IS
     'keys that wait because a handler failed; of the consumers of the current role, or for operators of all';
+COMMENT ON COLUMN inbox.waiting_keys.context IS 'what the handler did when the last error was raised, the innermost call first';
+COMMENT ON COLUMN inbox.waiting_keys.payload_text IS 'the payload if it is text or JSON; null if the event is not stored here';
+COMMENT ON COLUMN inbox.waiting_keys.payload_jsonb IS 'the payload if it is JSON';

@@ -66,6 +66,8 @@ BEGIN
           FROM pg_proc AS p WHERE p.oid = add_subscription.handler
         ON CONFLICT DO NOTHING;
     PERFORM inbox_internal.count_subscriptions(subscriber.id);
+    INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (subscriber.id, 0, 0, clock_timestamp())
+        ON CONFLICT DO NOTHING;
     RETURN ARRAY(SELECT c.token FROM inbox_internal.confirmation AS c
                    JOIN pg_proc AS p ON c.handler = format('%I.%I', p.pronamespace::regnamespace, p.proname)
                   WHERE c.consumer_id = subscriber.id AND c.event_type = add_subscription.event_type

@@ -126,6 +126,9 @@ CREATE TABLE inbox.waiting (
     attempts        integer     NOT NULL,
     error           text        NOT NULL,
     sqlstate        text        NOT NULL,
+    detail          text,
+    hint            text,
+    context         text,
     first_failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_failed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     next_attempt_at timestamptz NOT NULL,
@@ -134,6 +137,8 @@ CREATE TABLE inbox.waiting (
 CREATE INDEX waiting_key ON inbox.waiting (consumer_id, ordering_key);
 COMMENT ON TABLE inbox.waiting IS 'failed events that will be tried again; later messages of the same key wait behind them';
 COMMENT ON COLUMN inbox.waiting.seq IS 'the message; null if the event is not stored and will come again from its source';
+COMMENT ON COLUMN inbox.waiting.error IS 'message of the last error, which may have a detail, a hint and a context';
+COMMENT ON COLUMN inbox.waiting.context IS 'what the handler did when the error was raised, the innermost call first';
 COMMENT ON INDEX inbox.waiting_key IS 'finds the event that a message waits for';
 
 CREATE TABLE inbox.dead_message (
@@ -141,6 +146,9 @@ CREATE TABLE inbox.dead_message (
     attempts        integer     NOT NULL,
     error           text        NOT NULL,
     sqlstate        text        NOT NULL,
+    detail          text,
+    hint            text,
+    context         text,
     first_failed_at timestamptz NOT NULL,
     died_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (consumer_id, event_id)
@@ -243,11 +251,47 @@ CREATE TABLE inbox.progress (
     latency_p99 interval,
     saved_at    timestamptz NOT NULL,
     wait_p50    interval,
-    wait_p99    interval
+    wait_p99    interval,
+    seen_at     timestamptz,
+    claimed     bigint      NOT NULL DEFAULT 0,
+    sample      uuid,
+    sampled_at  timestamptz,
+    sample_occurred_at timestamptz,
+    sample_received_at timestamptz,
+    latencies   real[]      NOT NULL DEFAULT '{}',
+    waits       real[]      NOT NULL DEFAULT '{}'
 );
 COMMENT ON TABLE inbox.progress IS 'counters of processors, saved now and then';
+COMMENT ON COLUMN inbox.progress.processed IS 'messages processed, without those that were claimed';
+COMMENT ON COLUMN inbox.progress.seen_at IS 'when a process outside the server last claimed messages; null if none ever did';
+COMMENT ON COLUMN inbox.progress.claimed IS 'messages given out by inbox.claim() and not given back: they are completed, or still claimed';
+COMMENT ON COLUMN inbox.progress.sample IS 'a claimed message, whose latency is known when it has been completed';
+COMMENT ON COLUMN inbox.progress.latencies IS 'recent latencies of claimed messages, in seconds';
 COMMENT ON COLUMN inbox.progress.latency_p50 IS 'median time from occurred_at to processed';
 COMMENT ON COLUMN inbox.progress.wait_p50 IS 'median time from received_at to processed';
+
+-- Rows are only inserted here, so that a transaction that has failed a message blocks no other.
+CREATE TABLE inbox.progress_change (
+    consumer_id integer NOT NULL,
+    claimed     bigint  NOT NULL,
+    failures    bigint  NOT NULL
+);
+COMMENT ON TABLE inbox.progress_change IS 'what inbox.claim() and inbox.prune() add to inbox.progress';
+
+CREATE TABLE inbox.instance (
+    consumer_id integer     NOT NULL REFERENCES inbox.consumer ON DELETE CASCADE,
+    name        text        NOT NULL,
+    processed   bigint      NOT NULL,
+    outstanding bigint      NOT NULL,
+    latency_p50 interval,
+    latency_p99 interval,
+    seen_at     timestamptz NOT NULL,
+    expected_by timestamptz NOT NULL,
+    PRIMARY KEY (consumer_id, name)
+);
+COMMENT ON TABLE inbox.instance IS 'processes of consumers that report their figures, see inbox.report_progress()';
+COMMENT ON COLUMN inbox.instance.outstanding IS 'events received and not applied yet';
+COMMENT ON COLUMN inbox.instance.expected_by IS 'when the process has missed several reports';
 
 COMMENT ON SEQUENCE inbox.consumer_id_seq IS 'ids of consumers';
 COMMENT ON SEQUENCE inbox.subscription_number_seq IS 'order of subscriptions';

@@ -99,7 +99,7 @@ BEGIN
             RAISE EXCEPTION 'event % is a dead letter of consumer "%"', event_id, consumer
                 USING ERRCODE = 'object_not_in_prerequisite_state',
                       HINT = 'See inbox.dead_letter, inbox.redrive() and inbox.discard().';
-        ELSIF inbox_internal.is_processed(known_id, event_id) THEN
+        ELSIF inbox_internal.applied_at(known_id, event_id) IS NOT NULL THEN
             RETURN true;
         ELSIF NOT inbox_internal.wait_on(pause, deadline) THEN
             RETURN false;

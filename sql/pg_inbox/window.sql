@@ -94,6 +94,7 @@ BEGIN
         WHEN lock_not_available THEN
             RETURN;
     END;
+    PERFORM inbox_internal.collect_figures();
     FOR part, condition IN
         VALUES ('processed_32', 'processed_at < $1'),
                ('tombstone', 'removed_at < $1'),

@@ -120,6 +120,14 @@ def test_a_commit_is_applied_at_once(writer: Database, reader: Reader) -> None:
     assert watch.seconds < SECOND
 
 
+def test_a_relay_that_rests_is_idle_for_the_server(writer: Database, reader: Reader) -> None:
+    sessions = f"SELECT state, query FROM pg_stat_activity WHERE application_name = 'pg_outbox d' AND datname = '{reader.name}'"
+    for version in (1, 2):
+        writer.enqueue("a", 1, first=version)
+        wait_until(lambda: reader.value("SELECT count(*) FROM inbox.message"), lambda n: n == version, what="the message")
+        wait_until(lambda: reader.execute(sessions), lambda seen: seen == [("idle", "COMMIT")], what="an idle session")
+
+
 def test_a_failing_handler_holds_back_its_key_and_nothing_else(writer: Database, reader: Reader) -> None:
     reader.execute("INSERT INTO poison VALUES ('bad', 2)")
     reader.subscribe()
@@ -335,6 +343,17 @@ def test_a_foreign_server_of_somebody_else_needs_a_password(
         assert "wrong" not in error
     finally:
         database.execute(f"DROP SERVER IF EXISTS d CASCADE; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_processor_that_is_not_wanted_any_more_ends_without_alarm(reader: Reader) -> None:
+    reader.subscribe()
+    pid = wait_until(lambda: reader.state()["pid"], what="a processor")
+    reader.execute("SELECT inbox.unsubscribe('c', '*', 'handle')")
+    wait_until(
+        lambda: reader.value("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", (pid,)),
+        lambda n: n == 0, what="the processor to end",
+    )  # fmt: skip
+    assert "FATAL" not in reader.cluster.log_since(reader.cluster.test_began)
 
 
 @pytest.mark.worker_errors("does not exist")

@@ -20,6 +20,7 @@ import pytest
 
 from cluster import Cluster
 from database import Database
+from sinks.servers import add_clients_to_path
 from test_inbox import Reader
 from waiting import SECOND, Stopwatch, stays, wait_until
 
@@ -71,8 +72,8 @@ class Consumer(Reader):
     def wait_dead(self, ids: list[str]) -> None:
         wait_until(self.dead_letters, lambda seen: seen == ids, what="dead letters")
 
-    def findings(self, tolerance: str = "1 minute") -> list[tuple]:
-        return self.execute("SELECT severity, consumer, what FROM inbox.health(%s)", (tolerance,))
+    def findings(self, max_age: str = "1 minute") -> list[tuple]:
+        return self.execute("SELECT severity, object, what FROM inbox.health(%s)", (max_age,))
 
     def claim(self, connection: psycopg.Connection, lease: str = "30 seconds") -> list[tuple]:
         return connection.execute(
@@ -107,11 +108,15 @@ def test_the_last_attempt_makes_a_dead_letter_and_the_key_goes_on(served: Consum
     wait_until(served.applied, lambda seen: len(seen) == 4, what="all others to be applied")
     applied = served.applied()
     assert [id for id in applied if id in bad] == [bad[0], bad[2]] and set(good) < set(applied)
-    letter = served.execute("SELECT consumer, ordering_key, version, attempts, error, blocks FROM inbox.dead_letter")
-    assert letter == [("c", "bad", 2, 3, "poison 2", False)]
+    letter = served.execute("SELECT consumer, ordering_key, version, attempts, error, blocks, payload_text FROM inbox.dead_letter")
+    assert letter == [("c", "bad", 2, 3, "poison 2", False, "{}")]
+    log = served.cluster.log_since(served.cluster.test_began)
+    assert f'attempt 1 of event {bad[1]} of consumer "c" failed: poison 2' in log
+    assert f'event {bad[1]} of consumer "c" is a dead letter, after 3 failed attempts: poison 2' in log
+    assert f"attempt 2 of event {bad[1]}" not in log, "an attempt that failed for the same reason is in the log"
     state = served.state()
     assert (state["state"], state["dead_letters"], state["waiting_keys"]) == ("idle", 1, 0)
-    assert served.findings() == [("degraded", "c", "dead letters")]
+    assert served.findings() == [("degraded", 'consumer "c"', "dead letters")]
 
 
 def test_a_dead_letter_blocks_its_key_until_it_is_redriven(served: Consumer) -> None:
@@ -122,7 +127,7 @@ def test_a_dead_letter_blocks_its_key_until_it_is_redriven(served: Consumer) -> 
     served.wait_applied(good)
     stays(served.applied, good, seconds=0.3, what="what was applied")
     assert served.state()["state"] == "processing, some keys wait"
-    assert served.findings() == [("failing", "c", "dead letters")]
+    assert served.findings() == [("failing", 'consumer "c"', "dead letters")]
     served.execute("DELETE FROM poison")
     watch = Stopwatch()
     assert served.value("SELECT inbox.redrive('c', why => 'handler mended')") == 1
@@ -207,14 +212,36 @@ def test_how_long_messages_waited_is_shown(served: Consumer) -> None:
     assert 0 < wait.total_seconds() < 10 * SECOND and latency.total_seconds() < 10 * SECOND
 
 
+def test_metrics_are_openmetrics_text(served: Consumer) -> None:
+    add_clients_to_path()
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    served.poison("bad", 1)
+    [bad, *good] = served.send_all([("bad", 1), ("good", 1)])
+    served.wait_dead([bad])
+    served.wait_applied(good)
+    wait_until(lambda: served.state()["latency_p99"], what="figures of the processor")
+    name = 'odd "name" \\\n'
+    served.execute("SELECT inbox.create_consumer(%s)", (name,))
+    families = list(parser.text_string_to_metric_families(served.value("SELECT inbox.metrics()")))
+    assert len({family.name for family in families}) == len(families)
+    samples = {
+        (sample.name, sample.labels["consumer"], sample.labels.get("quantile")): sample.value
+        for family in families for sample in family.samples
+    }  # fmt: skip
+    assert {sample.labels["database"] for family in families for sample in family.samples} == {served.name}
+    assert samples["inbox_up", name, None] == 1 and samples["inbox_processed_total", name, None] == 0
+    assert samples["inbox_dead_letters", "c", None] == 1 and samples["inbox_processed_total", "c", None] == 1
+    assert samples["inbox_failures_total", "c", None] == 3 and samples["inbox_latency_seconds", "c", "0.99"] > 0
+
+
 @pytest.mark.worker_errors("is not one of role|terminated")
 def test_a_consumer_without_processor_is_reported(consumer: Consumer) -> None:
     consumer.send("a")
     assert consumer.findings() == []
-    wait_until(lambda: consumer.findings("1 ms"), lambda seen: seen == [("failing", "c", "messages for nobody")],
+    wait_until(lambda: consumer.findings("1 ms"), lambda seen: seen == [("failing", 'consumer "c"', "messages for nobody")],
                what="a report of messages for nobody")  # fmt: skip
     consumer.execute("UPDATE inbox.consumer SET role = 'nobody', subscriptions = 1")  # no processor starts for it
-    assert consumer.findings() == [("failing", "c", "no processor")]
+    assert consumer.findings() == [("failing", 'consumer "c"', "no processor")]
 
 
 # -------------------------------------------------------------------------------------------------

@@ -1,0 +1,189 @@
+-- Figures of consumers outside the server. No message costs a write of its own for them: what was
+-- completed follows from what was claimed, and a process that handles events at once reports what it
+-- has counted now and then.
+
+CREATE FUNCTION inbox_internal.note_change(consumer_id integer, claimed bigint, failures bigint)
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO inbox.progress_change (consumer_id, claimed, failures) VALUES ($1, $2, $3);
+END;
+COMMENT ON FUNCTION inbox_internal.note_change(integer, bigint, bigint) IS 'counts failures, and claimed messages that are given back';
+
+-- Adds the changes of a consumer to its row of inbox.progress, which must exist.
+CREATE FUNCTION inbox_internal.add_changes(consumer_id integer)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    WITH gone AS (
+        DELETE FROM inbox.progress_change AS c
+         WHERE c.ctid = ANY (ARRAY(SELECT own.ctid FROM inbox.progress_change AS own
+                                    WHERE own.consumer_id = $1 FOR UPDATE SKIP LOCKED))
+         RETURNING c.claimed, c.failures
+    ), change AS (
+        SELECT sum(g.claimed) AS claimed, sum(g.failures) AS failures FROM gone AS g
+    )
+    UPDATE inbox.progress AS p
+       SET claimed = p.claimed + c.claimed, failures = p.failures + c.failures
+      FROM change AS c
+     WHERE p.consumer_id = $1 AND c.claimed IS NOT NULL;
+END $$;
+COMMENT ON FUNCTION inbox_internal.add_changes(integer) IS 'adds changes to the figures of a consumer';
+
+-- Returns the last 64 values of an array and this one.
+CREATE FUNCTION inbox_internal.with_sample(samples real[], value interval)
+RETURNS real[]
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT (samples || extract(epoch FROM value)::real)[greatest(1, cardinality(samples) - 62):];
+END;
+COMMENT ON FUNCTION inbox_internal.with_sample(real[], interval) IS 'adds a value to recent samples';
+
+CREATE FUNCTION inbox_internal.percentile_of(samples real[], fraction double precision)
+RETURNS interval
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT make_interval(secs => percentile_disc(fraction) WITHIN GROUP (ORDER BY s)) FROM unnest(samples) AS s;
+END;
+COMMENT ON FUNCTION inbox_internal.percentile_of(real[], double precision) IS 'percentile of recent samples';
+
+-- Counts the messages that claim() has given out under a token. One of them is remembered as a
+-- sample: when it has been completed, inbox.processed has the time. The caller has locked the
+-- consumer. While there is nothing to claim, this is not called.
+CREATE FUNCTION inbox_internal.note_claim(consumer_id integer, token uuid, messages bigint)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    now     CONSTANT timestamptz := clock_timestamp();
+    figures inbox.progress;
+    applied timestamptz;
+BEGIN
+    SELECT p.* INTO figures FROM inbox.progress AS p WHERE p.consumer_id = $1;
+    IF NOT FOUND THEN
+        INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES ($1, 0, 0, now)
+            ON CONFLICT DO NOTHING;
+        figures.latencies := '{}';
+        figures.waits := '{}';
+    ELSIF messages = 0 AND figures.seen_at > now - interval '10 seconds' THEN
+        RETURN;
+    END IF;
+    IF figures.sample IS NOT NULL THEN
+        applied := inbox_internal.applied_at($1, figures.sample);
+        IF applied IS NOT NULL THEN
+            figures.latencies := inbox_internal.with_sample(figures.latencies, applied - figures.sample_occurred_at);
+            figures.waits := inbox_internal.with_sample(figures.waits, applied - figures.sample_received_at);
+        END IF;
+    END IF;
+    IF messages > 0 AND (figures.sample IS NULL OR applied IS NOT NULL OR figures.sampled_at < now - interval '1 minute') THEN
+        SELECT m.event_id, m.occurred_at, m.received_at
+          INTO figures.sample, figures.sample_occurred_at, figures.sample_received_at
+          FROM inbox.claimed AS c
+          JOIN inbox.message AS m ON m.consumer_id = c.consumer_id AND m.event_id = c.event_id
+         WHERE c.token = $2
+         LIMIT 1;
+        figures.sampled_at := now;
+    ELSIF applied IS NOT NULL THEN
+        figures.sample := NULL;
+    END IF;
+    UPDATE inbox.progress AS p
+       SET claimed = p.claimed + messages,
+           seen_at = now,
+           sample = figures.sample,
+           sampled_at = figures.sampled_at,
+           sample_occurred_at = figures.sample_occurred_at,
+           sample_received_at = figures.sample_received_at,
+           latencies = figures.latencies,
+           waits = figures.waits,
+           latency_p50 = CASE WHEN applied IS NULL THEN p.latency_p50 ELSE inbox_internal.percentile_of(figures.latencies, 0.5) END,
+           latency_p99 = CASE WHEN applied IS NULL THEN p.latency_p99 ELSE inbox_internal.percentile_of(figures.latencies, 0.99) END,
+           wait_p50 = CASE WHEN applied IS NULL THEN p.wait_p50 ELSE inbox_internal.percentile_of(figures.waits, 0.5) END,
+           wait_p99 = CASE WHEN applied IS NULL THEN p.wait_p99 ELSE inbox_internal.percentile_of(figures.waits, 0.99) END
+     WHERE p.consumer_id = $1;
+    PERFORM inbox_internal.add_changes($1);
+END $$;
+COMMENT ON FUNCTION inbox_internal.note_claim(integer, uuid, bigint) IS 'counts claimed messages';
+
+-- Reports the figures of a process that handles events at once: what it has applied since its last
+-- report, and how many events it has received and not applied yet. Call it every few seconds, and
+-- once more at the end, with 0 outstanding. A process with outstanding events that misses three
+-- reports counts as dead (inbox.health()). Failures are counted by fail_event().
+CREATE FUNCTION inbox.report_progress(
+    consumer     text,
+    instance     text,
+    processed    bigint,
+    outstanding  bigint   DEFAULT 0,
+    latency_p50  interval DEFAULT NULL,
+    latency_p99  interval DEFAULT NULL,
+    report_every interval DEFAULT '10 seconds',
+    caller       inbox_internal.caller DEFAULT CURRENT_USER)
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_id CONSTANT integer     := inbox_internal.own_consumer(consumer, caller);
+    now    CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    IF coalesce(instance, '') = '' OR octet_length(instance) > 249 THEN
+        RAISE EXCEPTION 'instance must have 1 to 249 bytes' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF processed IS NULL OR processed < 0 OR outstanding IS NULL OR outstanding < 0 THEN
+        RAISE EXCEPTION 'processed and outstanding must not be negative' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF report_every IS NULL OR report_every <= interval '0' OR report_every > interval '1 day' THEN
+        RAISE EXCEPTION 'report_every must be between zero and a day' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO inbox.instance AS i (consumer_id, name, processed, outstanding, latency_p50, latency_p99, seen_at, expected_by)
+        VALUES (own_id, instance, $3, $4, $5, $6, now, now + 3 * $7)
+        ON CONFLICT ON CONSTRAINT instance_pkey DO UPDATE
+           SET processed = i.processed + excluded.processed,
+               outstanding = excluded.outstanding,
+               latency_p50 = coalesce(excluded.latency_p50, i.latency_p50),
+               latency_p99 = coalesce(excluded.latency_p99, i.latency_p99),
+               seen_at = excluded.seen_at,
+               expected_by = excluded.expected_by;
+END $$;
+COMMENT ON FUNCTION inbox.report_progress(text, text, bigint, bigint, interval, interval, interval, inbox_internal.caller) IS
+    'reports the figures of a process that handles events at once';
+
+-- Adds what has collected to inbox.progress: changes, and processes that have ended an hour ago. The
+-- last process of a consumer is kept if it had events outstanding.
+CREATE FUNCTION inbox_internal.collect_figures()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known_id integer;
+    ended    bigint;
+BEGIN
+    FOR known_id IN
+        SELECT c.consumer_id FROM inbox.progress_change AS c
+        UNION
+        SELECT i.consumer_id FROM inbox.instance AS i WHERE i.seen_at < clock_timestamp() - interval '1 hour'
+    LOOP
+        CONTINUE WHEN NOT EXISTS (SELECT FROM inbox.consumer AS c WHERE c.id = known_id);
+        INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at, seen_at)
+            VALUES (known_id, 0, 0, clock_timestamp(),
+                    coalesce((SELECT max(i.seen_at) FROM inbox.instance AS i WHERE i.consumer_id = known_id), clock_timestamp()))
+            ON CONFLICT DO NOTHING;
+        WITH gone AS (
+            DELETE FROM inbox.instance AS i
+             WHERE i.consumer_id = known_id AND i.expected_by < clock_timestamp() - interval '1 hour'
+               AND (i.outstanding = 0
+                    OR EXISTS (SELECT FROM inbox.instance AS newer
+                                WHERE newer.consumer_id = known_id AND newer.seen_at > i.seen_at))
+             RETURNING i.processed
+        )
+        SELECT sum(g.processed) INTO ended FROM gone AS g;
+        UPDATE inbox.progress AS p SET processed = p.processed + ended WHERE p.consumer_id = known_id AND ended > 0;
+        PERFORM inbox_internal.add_changes(known_id);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION inbox_internal.collect_figures() IS 'adds figures that have collected, for inbox.prune()';
