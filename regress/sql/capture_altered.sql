@@ -27,7 +27,7 @@ INSERT INTO moved.film VALUES (1, 'public', 'secret', 1, 'n', 'me');
 UPDATE moved.film SET added = 5, title = 'more secret';
 SELECT * FROM news();
 SELECT captured, aggregate_id, ordering_key, headers, columns, not_captured FROM outbox.captures;
--- what it cannot do without
+-- Statements that would take away what the capture needs are refused.
 ALTER TABLE moved.film DROP version;
 ALTER TABLE moved.film DROP customer;
 ALTER TABLE moved.film DROP video_id;

@@ -30,6 +30,33 @@ SELECT outbox.enqueue('video', 'v2', 'Bytes', '\x00ff'::bytea, 'application/x-pr
 SELECT outbox.enqueue('video', 'v2', 'Nothing', NULL::jsonb, ordering_key => '') IS NOT NULL AS enqueued;
 SELECT event_type, ordering_key, content_type, payload FROM outbox.event ORDER BY position OFFSET 2;
 
+-- ids and payloads of other types; NULLs, unknown literals and named arguments are not ambiguous
+TRUNCATE outbox.event;
+CREATE TABLE typed (id bigint, uid uuid, small smallint, code varchar, kind name, j json, b jsonb);
+INSERT INTO typed VALUES (42, '0190f3a4-0000-7000-8000-000000000042', 7, 'c', 'k', '{"of": "json"}', '{"of": "jsonb"}');
+SELECT count(e) FROM typed AS r, LATERAL (VALUES
+    (outbox.enqueue('t', 42, '01 unknown', '{"of": "literal"}')),
+    (outbox.enqueue('t', 42, '02 null', NULL)),
+    (outbox.enqueue('t', r.id, '03 jsonb', r.b)),
+    (outbox.enqueue('t', r.uid, '04 json', r.j)),
+    (outbox.enqueue('t', r.small, '05 literal', '{"of": "literal"}')),
+    (outbox.enqueue('t', r.code, '06 literal', '{"of": "literal"}')),
+    (outbox.enqueue('t', r.code, '07 jsonb', r.b)),
+    (outbox.enqueue(r.code, '8', '08 json', r.j)),
+    (outbox.enqueue(r.kind, r.id, '09 literal', '{"of": "literal"}', 9)),
+    (outbox.enqueue('t', '10', '10 none', NULL)),
+    (outbox.enqueue(payload => r.j, event_type => '11 named', aggregate_id => r.id, aggregate_type => 't', version => 3)),
+    (outbox.enqueue('t', r.id, '12 bytes', '\x00ff'::bytea, 'application/x-protobuf')),
+    (outbox.enqueue('t', r.uid, '13 bytes', '\x00ff', content_type => 'application/x-protobuf', topic => 'x')),
+    (outbox.enqueue('t', '14', '14 bytes', '\x00ff'::bytea, 'application/x-protobuf'))) AS v(e);
+SELECT event_type, aggregate_id, version, content_type, payload FROM outbox.event ORDER BY event_type;
+SELECT outbox.enqueue('t', 42, 'E', 'no JSON');
+SELECT outbox.enqueue('t', 42, 'E', '\x00ff'::bytea);
+SELECT outbox.enqueue('t', NULL::bigint, 'E', '{}');
+PREPARE of_unknown AS SELECT outbox.enqueue($1, $2, $3, $4);
+SELECT parameter_types FROM pg_prepared_statements WHERE name = 'of_unknown';
+DEALLOCATE of_unknown;
+
 -- ids of one session only grow, and so do positions
 SELECT count(*) FROM (SELECT outbox.enqueue('a', g::text, 'E', '{}') FROM generate_series(1, 1000) AS g) AS e;
 SELECT bool_and(ok) FROM (SELECT event_id > lag(event_id) OVER (ORDER BY position) AS ok FROM outbox.event WHERE aggregate_type = 'a') AS s;

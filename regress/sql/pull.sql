@@ -63,7 +63,7 @@ SELECT aggregate_id, version, attempts FROM mine;
 SELECT outbox.release(token) FROM mine LIMIT 1;
 SELECT count(outbox.ack(token)) FROM (SELECT token FROM outbox.fetch('d') LIMIT 1) AS f;
 SELECT count(*) FROM outbox.batch;
-SELECT state, cardinality(reasons) FROM outbox.health();
+SELECT severity, object, what FROM outbox.health();
 
 -- who may
 CREATE ROLE regress_fetcher;

@@ -225,7 +225,7 @@ BEGIN
             USING ERRCODE = 'undefined_object', HINT = 'The view outbox.backfill_progress lists all backfills.';
     END IF;
     IF (pg_has_role(caller, task.role, 'MEMBER')
-        OR has_function_privilege(caller, 'outbox.pause(name, outbox_internal.caller)', 'EXECUTE')) IS NOT TRUE THEN
+        OR has_function_privilege(caller, 'outbox.pause(name, text, outbox_internal.caller)', 'EXECUTE')) IS NOT TRUE THEN
         RAISE EXCEPTION 'permission denied for backfill %', id
             USING ERRCODE = 'insufficient_privilege',
                   HINT = format('It belongs to role %s; outbox.grant_operate() lets a role control all of them.', task.role);

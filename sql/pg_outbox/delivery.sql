@@ -51,6 +51,9 @@ COMMENT ON INDEX outbox.delivery_due IS 'finds what is due';
 
 CREATE INDEX delivery_failed ON outbox.delivery (state, destination) WHERE state IN ('DEAD', 'RELEASED');
 COMMENT ON INDEX outbox.delivery_failed IS 'counts retries and dead letters';
+CREATE INDEX delivery_open ON outbox.delivery (destination, position)
+    WHERE state IN ('PENDING', 'RELEASED') AND operation IS NULL;
+COMMENT ON INDEX outbox.delivery_open IS 'finds the oldest event in trouble, and counts them';
 CREATE INDEX delivery_operation ON outbox.delivery (operation) WHERE operation IS NOT NULL;
 COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
 

@@ -1,7 +1,7 @@
 -- This comes last: all functions so far are for their owner only, whatever ALTER DEFAULT PRIVILEGES
 -- has set. docs/security.md says what to grant.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal FROM PUBLIC;
-REVOKE ALL ON TYPE outbox.new_event FROM PUBLIC;
+REVOKE ALL ON TYPE outbox.new_event, outbox.found_event FROM PUBLIC;
 
 DO $$
 DECLARE

@@ -1,97 +1,145 @@
--- Tells whether anything is wrong and what to do about it, for people and for alerts.
+-- Tells what is wrong and what to do about it, for people and for alerts. No rows mean that all is
+-- well: every committed event has reached its destinations, or is younger than max_age.
 --
 --   failing    events do not arrive, and will not until somebody acts
 --   degraded   something goes wrong, and may pass by itself
-CREATE FUNCTION outbox.health(OUT state text, OUT reasons text[])
+CREATE FUNCTION outbox.health(
+    max_age interval DEFAULT '1 minute',
+    OUT severity   text,
+    OUT object     text,
+    OUT what       text,
+    OUT since      timestamptz,
+    OUT why        text,
+    OUT what_to_do text)
+RETURNS SETOF record
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 BEGIN ATOMIC
     WITH status AS MATERIALIZED (
-        SELECT * FROM outbox.status
-    ), server(preloaded) AS (
-        SELECT outbox_internal.is_preloaded()
-    ), reason(level, text) AS (
-        SELECT 'failing', 'pg_outbox is not preloaded: add it to shared_preload_libraries and restart the server'
-          FROM server
-         WHERE NOT server.preloaded
+        SELECT s.*, format('destination "%s"', s.destination) AS object, d.external, c.paused, c.detached_at,
+               clock_timestamp() - s.oldest_pending_age AS pending_since, s.oldest_pending_age > max_age AS late,
+               date_trunc('second', s.oldest_pending_age) AS age
+          FROM outbox.status AS s
+          JOIN outbox.destination AS d ON d.name = s.destination
+          LEFT JOIN outbox.cursor AS c ON c.destination = s.destination
+    ), absent AS MATERIALIZED (
+        SELECT a.kind, a.account, a.state, a.waits_for, a.crashes, a.deaths, a.since, a.next_try,
+               format('%s "%s"', CASE a.kind WHEN 'relay' THEN 'destination' WHEN 'processor' THEN 'consumer' ELSE a.kind END,
+                      a.name) AS object
+          FROM outbox.absent_workers() AS a
+    ), finding(severity, object, what, since, why, what_to_do) AS (
+        SELECT 'failing', 'server', 'not preloaded', pg_postmaster_start_time(),
+               'pg_outbox is not preloaded, so nothing is delivered',
+               'Add pg_outbox to shared_preload_libraries and restart the server.'
+         WHERE NOT outbox_internal.is_preloaded()
         UNION ALL
-        SELECT 'failing', 'nothing is delivered: ' || w.last_error
+        SELECT 'failing', 'server', 'misconfigured', w.state_since, format('nothing is delivered: %s', w.last_error),
+               'Correct that; the keeper looks again by itself.'
           FROM outbox.workers() AS w
          WHERE w.kind = 'keeper' AND w.state = 'misconfigured'
         UNION ALL
-        SELECT 'failing', format('destination "%s" has no relay: see the server log; max_worker_processes (%s) may be used up',
-                                 s.destination, current_setting('max_worker_processes'))
-          FROM status AS s, server
-         WHERE s.state = 'stopped' AND server.preloaded
-           AND NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = s.destination AND d.external)
-        UNION ALL
-        SELECT 'failing', format('destination "%s" is served by no outbox-relay; start one, or see its log', d.name)
+        SELECT 'failing', s.object, 'no relay', s.pending_since,
+               format('no relay runs for it; max_worker_processes is %s', current_setting('max_worker_processes')),
+               'See the server log. Increase max_worker_processes if it is used up.'
           FROM status AS s
-          JOIN outbox.destination AS d ON d.name = s.destination AND d.external
-         WHERE s.state = 'stopped'
+         WHERE s.state = 'stopped' AND NOT s.external AND outbox_internal.is_preloaded()
         UNION ALL
-        SELECT 'failing', format('%s "%s" is held back until %s: it has crashed %s times in a row, and the server with it; see the server log or a core dump; a restart of the server starts it at once',
-                                 a.kind, a.name, a.next_try::timestamptz(0), a.crashes)
-          FROM outbox.absent_workers() AS a
+        SELECT 'failing', s.object, 'no relay', s.pending_since, 'it is served by no outbox-relay',
+               'Start an outbox-relay, or see its log.'
+          FROM status AS s
+         WHERE s.state = 'stopped' AND s.external
+        UNION ALL
+        SELECT 'failing', a.object, 'held back', a.since,
+               format('its %s has crashed %s times in a row, and the server with it; it is started again at %s',
+                      a.kind, a.crashes, a.next_try::timestamptz(0)),
+               'See the server log or a core dump. A restart of the server starts it at once.'
+          FROM absent AS a
          WHERE a.state = 'held back'
         UNION ALL
-        SELECT 'degraded', format('%s "%s" has ended early %s times in a row, and is started again at %s at the latest; the server log says why it ends',
-                                  a.kind, a.name, a.deaths, a.next_try::timestamptz(0))
-          FROM outbox.absent_workers() AS a
+        SELECT 'degraded', a.object, 'ends early', a.since,
+               format('its %s has ended early %s times in a row, and is started again at %s at the latest',
+                      a.kind, a.deaths, a.next_try::timestamptz(0)),
+               'See the server log, which says why it ends.'
+          FROM absent AS a
          WHERE a.state = 'failing'
         UNION ALL
         -- Relays without a free worker are reported above.
-        SELECT 'degraded', format('%s workers wait for room: %s, the first for "%s"; %s',
-                                  a.kind, count(*), (array_agg(a.name ORDER BY a.since, a.object))[1],
-                                  CASE a.waits_for
-                                    WHEN 'outbox.max_workers_per_role'
-                                    THEN format('role %s has as many as outbox.max_workers_per_role (%s) allows', a.account::regrole,
-                                                current_setting(a.waits_for))
-                                    ELSE format('increase %s, or end others', a.waits_for)
-                                  END)
-          FROM outbox.absent_workers() AS a
+        SELECT 'degraded', 'server', 'no room for workers', min(a.since),
+               format('%s workers wait for room: %s, the first for %s', a.kind, count(*),
+                      (array_agg(a.object ORDER BY a.since, a.object))[1]),
+               CASE a.waits_for
+                 WHEN 'outbox.max_workers_per_role'
+                 THEN format('Role %s has as many as outbox.max_workers_per_role (%s) allows; increase it, or end others.',
+                             a.account::regrole, current_setting(a.waits_for))
+                 ELSE format('Increase %s, or end others.', a.waits_for)
+               END
+          FROM absent AS a
          WHERE a.state = 'waiting' AND NOT (a.kind = 'relay' AND a.waits_for = 'outbox.max_workers, max_worker_processes')
          GROUP BY a.kind, a.waits_for, a.account
         UNION ALL
-        SELECT 'failing', format('destination "%s" cannot be used as configured: %s', s.destination, s.last_error)
+        SELECT 'failing', s.object, 'misconfigured', s.state_since, format('it cannot be used as configured: %s', s.last_error),
+               'Correct its options or credentials, with ALTER SERVER for example.'
           FROM status AS s
          WHERE s.state = 'misconfigured'
         UNION ALL
-        -- A failing destination has a minute to recover.
-        SELECT CASE WHEN s.state_since < clock_timestamp() - interval '1 minute' THEN 'failing' ELSE 'degraded' END,
-               format('destination "%s" fails since %s: %s', s.destination, s.state_since::timestamptz(0), s.last_error)
+        -- It has some time to recover.
+        SELECT CASE WHEN s.state_since < clock_timestamp() - max_age THEN 'failing' ELSE 'degraded' END,
+               s.object, 'fails', s.state_since, s.last_error,
+               'Check the destination. Its events wait, and are tried again by themselves.'
           FROM status AS s
          WHERE s.state = 'backing off'
         UNION ALL
-        SELECT 'degraded', format('destination "%s": %s of its topics or queues fail, the others work: %s', s.destination, s.lanes_down, s.last_error)
+        SELECT 'degraded', s.object, 'partly fails', s.last_error_at,
+               format('%s of its topics or queues fail, the others work: %s', s.lanes_down, s.last_error),
+               'Check that topic or queue. Its events wait, and are tried again by themselves.'
           FROM status AS s
          WHERE s.state <> 'backing off' AND s.lanes_down > 0
         UNION ALL
-        SELECT 'degraded', format('destination "%s" is behind by %s%s', s.destination,
-                                  date_trunc('second', s.oldest_pending_age),
-                                  CASE WHEN s.state = 'throttled'
-                                       THEN format(': it asks for fewer requests (%s)', s.last_error) ELSE '' END)
+        SELECT 'degraded', s.object, 'behind', s.pending_since,
+               format('its oldest event has waited for %s%s', s.age,
+                      CASE WHEN s.state = 'throttled' THEN format('; it asks for fewer requests: %s', s.last_error) ELSE '' END),
+               'See docs/destinations.md for how to make it faster, unless it catches up.'
           FROM status AS s
-         WHERE s.state IN ('delivering', 'throttled') AND s.oldest_pending_age > interval '1 minute'
+         WHERE s.late
+           AND (s.state IN ('starting', 'delivering', 'throttled')
+                OR s.state = 'idle'  -- what it knows of waits in outbox.delivery
+                   AND s.held_keys = 0
+                   AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'RELEASED'))
         UNION ALL
-        SELECT 'degraded', format('destination "%s" is behind by %s: its fetchers are away, slow or stuck; %s of its events are under leases',
-                                  s.destination, date_trunc('second', s.oldest_pending_age), s.in_flight)
+        SELECT 'degraded', s.object, 'keys held', s.pending_since,
+               format('ordering keys whose events wait for one in trouble: %s; the oldest event has waited for %s', held.keys, s.age),
+               'See outbox.blocked_key. Dead letters need outbox.redrive() or outbox.discard().'
           FROM status AS s
-         WHERE s.state = 'pull' AND s.oldest_pending_age > interval '1 minute'
+         CROSS JOIN LATERAL (SELECT CASE WHEN s.state = 'pull'
+                                         THEN (SELECT count(*) FROM outbox_internal.held_keys(s.destination, 1000))
+                                         ELSE s.held_keys END) AS held(keys)
+         WHERE s.late AND held.keys > 0
         UNION ALL
-        SELECT 'failing', format('destination "%s" was detached at %s, because the log had outgrown outbox.max_log_size; outbox.resume() continues with the events still in the log',
-                                 c.destination, c.detached_at::timestamptz(0))
-          FROM outbox.cursor AS c
-         WHERE c.detached_at IS NOT NULL
+        SELECT 'degraded', s.object, 'behind', s.pending_since,
+               format('its oldest event has waited for %s; events under leases: %s', s.age, s.in_flight),
+               'Its fetchers are away, slow or stuck: see outbox.lease.'
+          FROM status AS s
+         WHERE s.state = 'pull' AND s.late
         UNION ALL
-        SELECT 'degraded', format('destination "%s" is paused; outbox.resume() continues', c.destination)
-          FROM outbox.cursor AS c
-         WHERE c.paused AND c.detached_at IS NULL
+        SELECT 'failing', s.object, 'detached', s.detached_at, 'the log had outgrown outbox.max_log_size',
+               'outbox.resume() continues with the events still in the log.'
+          FROM status AS s
+         WHERE s.detached_at IS NOT NULL
         UNION ALL
-        SELECT CASE WHEN t.blocks THEN 'failing' ELSE 'degraded' END,
-               format('destination "%s" has %s dead letters, the first of %s (%s)%s; see outbox.dead_letter, outbox.redrive(), outbox.discard()',
-                      t.destination, t.count, t.since::timestamptz(0), t.last_error,
-                      CASE WHEN t.blocks THEN ', and they block their keys' ELSE '' END)
+        SELECT CASE WHEN s.late THEN 'failing' ELSE 'degraded' END, s.object, 'paused', p.requested_at,
+               format('paused by %I%s', p.requested_by, CASE WHEN s.late THEN format('; its oldest event has waited for %s', s.age) END),
+               'outbox.resume() continues.'
+          FROM status AS s
+          LEFT JOIN LATERAL (SELECT o.requested_at, o.requested_by FROM outbox.operation AS o
+                              WHERE o.destination = s.destination AND o.action = 'pause' ORDER BY o.id DESC LIMIT 1) AS p ON true
+         WHERE s.paused AND s.detached_at IS NULL
+        UNION ALL
+        SELECT CASE WHEN t.blocks THEN 'failing' ELSE 'degraded' END, format('destination "%s"', t.destination), 'dead letters',
+               t.since,
+               format('events that were given up: %s%s; the first with: %s', t.count,
+                      CASE WHEN t.blocks THEN ', and they block their keys' ELSE '' END, t.last_error),
+               'See outbox.dead_letter; then outbox.redrive() or outbox.discard().'
           FROM (SELECT d.destination, count(*), min(d.last_failed_at) AS since,
                        (array_agg(d.last_error ORDER BY d.last_failed_at))[1] AS last_error,
                        outbox_internal.destination_option(d.destination, 'on_dead_letter') = 'block' AS blocks
@@ -99,42 +147,42 @@ BEGIN ATOMIC
                  WHERE d.state = 'DEAD'
                  GROUP BY d.destination) AS t
         UNION ALL
-        SELECT 'degraded', format('destination "%s" has refused %s events, which will be tried again (%s)', t.destination, t.count, t.last_error)
-          FROM (SELECT d.destination, count(*), (array_agg(d.last_error ORDER BY d.last_failed_at DESC))[1] AS last_error
+        SELECT 'degraded', format('destination "%s"', t.destination), 'events fail', t.since,
+               format('events that it has refused and that are tried again: %s; the last with: %s', t.count, t.last_error),
+               'See outbox.delivery. Events that use up their attempts become dead letters.'
+          FROM (SELECT d.destination, count(*), min(d.first_failed_at) AS since,
+                       (array_agg(d.last_error ORDER BY d.last_failed_at DESC))[1] AS last_error
                   FROM outbox.delivery AS d
                  WHERE d.state = 'RELEASED' AND d.attempts > 0
                  GROUP BY d.destination) AS t
         UNION ALL
-        SELECT 'failing', format('destination "%s": 100000 ordering keys are held by events in trouble, and nothing more is read', s.destination)
+        SELECT 'failing', s.object, 'too many keys held', s.pending_since,
+               '100000 ordering keys are held by events in trouble, and nothing more is read',
+               'See outbox.blocked_key; then outbox.redrive() or outbox.discard().'
           FROM status AS s
          WHERE s.held_keys >= 100000
         UNION ALL
-        SELECT 'degraded', format('backfill %s of table %s has failed: %s; see outbox.resume_backfill(), outbox.cancel_backfill()',
-                                  t.id, t.relation, t.last_error)
+        SELECT 'degraded', format('table %s', t.relation), 'backfill failed', t.updated_at,
+               format('backfill %s has failed: %s', t.id, t.last_error),
+               format('Call outbox.resume_backfill(%s) or outbox.cancel_backfill(%1$s).', t.id)
           FROM outbox.backfill_task AS t
          WHERE t.state = 'failed'
         UNION ALL
-        SELECT 'degraded', 'events wait for a destination: ' || outbox_internal.how_to_make_destination()
+        SELECT 'degraded', 'server', 'no destination', outbox.oldest_after('1:1:'), 'events wait for a destination',
+               format('Make a destination: %s.', outbox_internal.how_to_make_destination())
          WHERE NOT EXISTS (SELECT FROM outbox.destination) AND EXISTS (SELECT FROM outbox.event)
         UNION ALL
-        SELECT 'degraded',
+        SELECT 'degraded', 'server', 'log too large', log.since,
                format('the log has grown to %s, more than outbox.max_log_size; it is held by %s', pg_size_pretty(log.size),
                       coalesce((SELECT string_agg(DISTINCT quote_ident(name), ', ')
                                   FROM outbox.segment AS s, unnest(s.held_by) AS name),
-                               'open transactions, or outbox.retention'))
-          FROM (SELECT sum(s.size)::bigint AS size FROM outbox.segment AS s) AS log
+                               'open transactions, or outbox.retention')),
+               'Help what holds it, or increase outbox.max_log_size.'
+          FROM (SELECT sum(s.size)::bigint AS size, min(s.since) FILTER (WHERE s.size > 0) AS since FROM outbox.segment AS s) AS log
          WHERE log.size > pg_size_bytes(nullif(outbox_internal.setting('max_log_size'), '0'))
     )
-    SELECT CASE
-             WHEN pg_is_in_recovery() THEN 'ok'  -- the primary delivers
-             WHEN bool_or(level = 'failing') THEN 'failing'
-             WHEN bool_or(level = 'degraded') THEN 'degraded'
-             ELSE 'ok'
-           END,
-           CASE
-             WHEN pg_is_in_recovery() THEN '{}'
-             ELSE coalesce(array_agg(text ORDER BY level DESC, text), '{}')
-           END
-      FROM reason;
+    SELECT f.* FROM finding AS f
+     WHERE NOT pg_is_in_recovery()  -- the primary delivers
+     ORDER BY f.severity DESC, f.object, f.what, f.since;
 END;
-COMMENT ON FUNCTION outbox.health() IS 'ok, degraded or failing, with reasons a person can act on';
+COMMENT ON FUNCTION outbox.health(interval) IS 'what is wrong, since when, why and what to do; no rows if all is well';

@@ -1,15 +1,25 @@
+CREATE FUNCTION outbox_internal.metric_label(name text, value text)
+RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('%s="%s"', name, replace(replace(replace(value, '\', '\\'), '"', '\"'), E'\n', '\n'));
+END;
+COMMENT ON FUNCTION outbox_internal.metric_label(text, text) IS 'a label of a sample';
+
 -- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Counters start at zero with
 -- each relay, as monitoring systems expect of counters.
 CREATE FUNCTION outbox.metrics()
 RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 BEGIN ATOMIC
     -- Samples without a value are left out.
     WITH sample(number, family, type, help, labels, value) AS (
         SELECT figure.number, figure.family, figure.type, figure.help,
-               format('destination="%s"', replace(replace(replace(s.destination, '\', '\\'), '"', '\"'), E'\n', '\n'))
-                   || figure.more_labels,
+               outbox_internal.metric_label('database', current_database()) || ','
+                   || outbox_internal.metric_label('destination', s.destination) || figure.more_labels,
                figure.value
           FROM outbox.status AS s,
                LATERAL (VALUES
@@ -33,17 +43,18 @@ BEGIN ATOMIC
                    (16, 'outbox_client_queue', 'gauge', 'Events that the client library has, not confirmed.', '', s.client_queue),
                    (17, 'outbox_connects', 'counter', 'Connections of the client library.', '', s.connects),
                    (18, 'outbox_disconnects', 'counter', 'Connections of the client library that have ended.', '', s.disconnects),
-                   (19, 'outbox_round_trip_seconds', 'gauge', 'From a request to its answer, of the last minutes.',
+                   (19, 'outbox_round_trip_seconds', 'summary', 'From a request to its answer, of the last minutes.',
                     ',quantile="0.5"', extract(epoch FROM s.round_trip_p50)),
-                   (19, 'outbox_round_trip_seconds', 'gauge', 'From a request to its answer, of the last minutes.',
+                   (19, 'outbox_round_trip_seconds', 'summary', 'From a request to its answer, of the last minutes.',
                     ',quantile="0.99"', extract(epoch FROM s.round_trip_p99)),
-                   (7, 'outbox_latency_seconds', 'gauge', 'From occurred_at to the confirmation, of the last minutes.',
+                   (7, 'outbox_latency_seconds', 'summary', 'From occurred_at to the confirmation, of the last minutes.',
                     ',quantile="0.5"', extract(epoch FROM s.latency_p50)),
-                   (7, 'outbox_latency_seconds', 'gauge', 'From occurred_at to the confirmation, of the last minutes.',
+                   (7, 'outbox_latency_seconds', 'summary', 'From occurred_at to the confirmation, of the last minutes.',
                     ',quantile="0.99"', extract(epoch FROM s.latency_p99))
                ) AS figure(number, family, type, help, more_labels, value)
         UNION ALL
-        SELECT 8, 'outbox_log_bytes', 'gauge', 'Size of a segment of the log.', format('segment="%s"', s.number), s.size
+        SELECT 8, 'outbox_log_bytes', 'gauge', 'Size of a segment of the log.',
+               outbox_internal.metric_label('database', current_database()) || format(',segment="%s"', s.number), s.size
           FROM outbox.segment AS s
     ), family(number, text) AS (
         SELECT number,

@@ -18,7 +18,8 @@ CREATE TABLE outbox.operation (
     from_position bigint,
     to_position   bigint,
     events        bigint,
-    selection     jsonb
+    selection     jsonb,
+    why           text
 );
 COMMENT ON TABLE outbox.operation IS 'operations on destinations, and the roles that requested them';
 COMMENT ON COLUMN outbox.operation.id IS 'number of the operation, in the order of requests';
@@ -30,6 +31,7 @@ COMMENT ON COLUMN outbox.operation.from_position IS 'highest settled position be
 COMMENT ON COLUMN outbox.operation.to_position IS 'position of a seek; events above it are delivered';
 COMMENT ON COLUMN outbox.operation.events IS 'number of events concerned';
 COMMENT ON COLUMN outbox.operation.selection IS 'arguments that selected the events';
+COMMENT ON COLUMN outbox.operation.why IS 'reason that was given; null if none';
 
 -- Locks the destination until the transaction ends, and returns its cursor.
 -- Errors: 42704 there is no such destination; 55P03 it is being set up.
@@ -60,7 +62,7 @@ COMMENT ON FUNCTION outbox_internal.take_control(name) IS 'locks a destination f
 -- Pause and resume
 -- ---------------------------------------------------------------------------------------------
 
-CREATE FUNCTION outbox_internal.set_paused(destination name, paused boolean, caller name)
+CREATE FUNCTION outbox_internal.set_paused(destination name, paused boolean, caller name, why text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -73,31 +75,31 @@ BEGIN
     UPDATE outbox.cursor AS c
        SET paused = $2, detached_at = NULL, lease = c.lease + (c.detached_at IS NOT NULL)::integer
      WHERE c.destination = $1;
-    INSERT INTO outbox.operation (requested_by, destination, action, from_position)
-    VALUES (caller, destination, CASE WHEN paused THEN 'pause' ELSE 'resume' END, cursor.position);
+    INSERT INTO outbox.operation (requested_by, destination, action, from_position, why)
+    VALUES (caller, destination, CASE WHEN paused THEN 'pause' ELSE 'resume' END, cursor.position, nullif(why, ''));
 END $$;
-COMMENT ON FUNCTION outbox_internal.set_paused(name, boolean, name) IS 'pauses or resumes a destination';
+COMMENT ON FUNCTION outbox_internal.set_paused(name, boolean, name, text) IS 'pauses or resumes a destination';
 
 -- Stops sending to the destination. Requests in flight are finished. Events remain in the log.
-CREATE FUNCTION outbox.pause(destination name, caller outbox_internal.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.pause(destination name, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
-LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.refuse_restricted();
-    SELECT outbox_internal.set_paused(destination, true, caller);
+    SELECT outbox_internal.set_paused(destination, true, caller, why);
 END;
-COMMENT ON FUNCTION outbox.pause(name, outbox_internal.caller) IS 'stops delivering to a destination';
+COMMENT ON FUNCTION outbox.pause(name, text, outbox_internal.caller) IS 'stops delivering to a destination';
 
-CREATE FUNCTION outbox.resume(destination name, caller outbox_internal.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.resume(destination name, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
-LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.refuse_restricted();
-    SELECT outbox_internal.set_paused(destination, false, caller);
+    SELECT outbox_internal.set_paused(destination, false, caller, why);
 END;
-COMMENT ON FUNCTION outbox.resume(name, outbox_internal.caller) IS 'goes on delivering to a destination';
+COMMENT ON FUNCTION outbox.resume(name, text, outbox_internal.caller) IS 'goes on delivering to a destination';
 
 -- Estimates the bytes of events that a destination holds, in the log and in outbox.delivery: its
 -- share of some pages of each segment, times the size of the segment.
@@ -278,7 +280,8 @@ COMMENT ON FUNCTION outbox_internal.check_at_home() IS 'refuses to go on with a 
 -- on, and so do those up to the position whose transactions had finished in `upto`. All others are
 -- delivered, again or for the first time. Events in outbox.delivery stay there. The segments are
 -- locked, so that none is emptied before the commit.
-CREATE FUNCTION outbox_internal.move_cursor(destination name, done pg_snapshot, upto pg_snapshot, "position" bigint, caller name)
+CREATE FUNCTION outbox_internal.move_cursor(
+    destination name, done pg_snapshot, upto pg_snapshot, "position" bigint, caller name, why text)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -286,6 +289,9 @@ AS $$
 DECLARE
     before CONSTANT outbox.cursor := outbox_internal.take_control(destination);
 BEGIN
+    IF "position" IS NULL THEN
+        RAISE EXCEPTION 'the place to go to must not be null' USING ERRCODE = 'null_value_not_allowed';
+    END IF;
     PERFORM outbox_internal.check_at_home();
     LOCK TABLE outbox.event IN ACCESS SHARE MODE;
     DELETE FROM outbox.batch AS b WHERE b.destination = $1;
@@ -296,64 +302,69 @@ BEGIN
            system_identifier = s.system_identifier
       FROM pg_control_system() AS s
      WHERE c.destination = $1;
-    INSERT INTO outbox.operation (requested_by, destination, action, from_position, to_position)
-    VALUES (caller, destination, 'seek', before.position, $4);
+    INSERT INTO outbox.operation (requested_by, destination, action, from_position, to_position, why)
+    VALUES (caller, destination, 'seek', before.position, $4, nullif(why, ''));
     RETURN $4;
 END $$;
-COMMENT ON FUNCTION outbox_internal.move_cursor(name, pg_snapshot, pg_snapshot, bigint, name) IS 'moves the cursor of a destination';
+COMMENT ON FUNCTION outbox_internal.move_cursor(name, pg_snapshot, pg_snapshot, bigint, name, text) IS 'moves the cursor of a destination';
 
 -- Delivers the events above a position, and no others. Returns the position.
-CREATE FUNCTION outbox.seek(destination name, "position" bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.seek(
+    destination name, "position" bigint, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
-LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.refuse_restricted();
-    SELECT outbox_internal.move_cursor(destination, '1:1:', pg_current_snapshot(), $2, caller);
+    SELECT outbox_internal.move_cursor(destination, '1:1:', pg_current_snapshot(), $2, caller, why);
 END;
-COMMENT ON FUNCTION outbox.seek(name, bigint, outbox_internal.caller) IS 'delivers the events above a position, again or for the first time';
+COMMENT ON FUNCTION outbox.seek(name, bigint, text, outbox_internal.caller) IS 'delivers the events above a position, again or for the first time';
 
 -- Delivers the events that occurred at a time or later (occurred_at), and all events behind the
 -- first of these. Reads the whole log. Returns the position that was found.
-CREATE FUNCTION outbox.seek(destination name, since timestamptz, caller outbox_internal.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.seek(
+    destination name, since timestamptz, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
-LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.refuse_restricted();
     SELECT outbox.seek(destination,
-                       coalesce((SELECT min(e.position) - 1 FROM outbox.event AS e WHERE e.occurred_at >= since),
-                                (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p)),
-                       caller);
+                       CASE WHEN since IS NOT NULL
+                            THEN coalesce((SELECT min(e.position) - 1 FROM outbox.event AS e WHERE e.occurred_at >= since),
+                                          (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p))
+                       END,
+                       why, caller);
 END;
-COMMENT ON FUNCTION outbox.seek(name, timestamptz, outbox_internal.caller) IS 'delivers the events since a time, again or for the first time';
+COMMENT ON FUNCTION outbox.seek(name, timestamptz, text, outbox_internal.caller) IS 'delivers the events since a time, again or for the first time';
 
 -- Targets are 'beginning' for everything in the log, 'end' for events that commit from now on, or a
 -- position or a time as above.
 -- Errors: 22007 the target is none of these.
-CREATE FUNCTION outbox.seek(destination name, target text, caller outbox_internal.caller DEFAULT CURRENT_USER)
+CREATE FUNCTION outbox.seek(
+    destination name, target text, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
-LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
     IF target = 'beginning' THEN
-        RETURN outbox_internal.move_cursor(destination, '1:1:', NULL, 0, caller);
+        RETURN outbox_internal.move_cursor(destination, '1:1:', NULL, 0, caller, why);
     ELSIF target = 'end' THEN
         RETURN outbox_internal.move_cursor(destination, outbox_internal.finished_by_now(), NULL,
                                   (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END FROM outbox.event_position AS p),
-                                  caller);
+                                  caller, why);
     ELSIF target ~ '^\d{1,18}$' THEN
-        RETURN outbox.seek(destination, target::bigint, caller);
+        RETURN outbox.seek(destination, target::bigint, why, caller);
     END IF;
-    RETURN outbox.seek(destination, target::timestamptz, caller);
+    RETURN outbox.seek(destination, target::timestamptz, why, caller);
 EXCEPTION
     WHEN invalid_datetime_format OR datetime_field_overflow THEN
         RAISE EXCEPTION 'cannot seek to "%"', target
             USING ERRCODE = 'invalid_datetime_format', HINT = 'Write "beginning", "end", a position or a time.';
 END $$;
-COMMENT ON FUNCTION outbox.seek(name, text, outbox_internal.caller) IS 'moves a destination to the beginning or end of the log, a position or a time';
+COMMENT ON FUNCTION outbox.seek(name, text, text, outbox_internal.caller) IS 'moves a destination to the beginning or end of the log, a position or a time';
 
 -- ---------------------------------------------------------------------------------------------
 -- Replay
@@ -373,6 +384,7 @@ CREATE FUNCTION outbox.replay(
     event_type     text        DEFAULT NULL,
     ordering_key   text        DEFAULT NULL,
     event_ids      uuid[]      DEFAULT NULL,
+    why            text        DEFAULT NULL,
     caller         outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -404,13 +416,13 @@ BEGIN
     )
     SELECT count(*), array_agg(DISTINCT s.ordering_key) INTO count, keys FROM selected AS s;
     PERFORM outbox_internal.promote(destination, coalesce(keys, '{}'));
-    INSERT INTO outbox.operation (id, requested_by, destination, action, events, selection)
-    VALUES (id, caller, $1, 'replay', count, jsonb_strip_nulls(jsonb_build_object(
+    INSERT INTO outbox.operation (id, requested_by, destination, action, events, why, selection)
+    VALUES (id, caller, $1, 'replay', count, nullif(why, ''), jsonb_strip_nulls(jsonb_build_object(
         'since', $2, 'until', $3, 'topic', $4, 'aggregate_type', $5, 'aggregate_id', $6,
         'event_type', $7, 'ordering_key', $8, 'event_ids', $9)));
     RETURN id;
 END $$;
-COMMENT ON FUNCTION outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[], outbox_internal.caller) IS
+COMMENT ON FUNCTION outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[], text, outbox_internal.caller) IS
     'delivers a selection of events once more';
 
 CREATE VIEW outbox.replay_progress AS
@@ -470,10 +482,14 @@ COMMENT ON FUNCTION outbox.cancel_replay(bigint, outbox_internal.caller) IS 'giv
 CREATE VIEW outbox.dead_letter WITH (security_barrier) AS
 SELECT d.destination, d.event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.ordering_key,
        d.occurred_at, d.attempts, d.first_failed_at, d.last_failed_at, d.last_error,
-       d.content_type, d.headers, d.payload, d.position
+       d.content_type, d.headers, d.payload, d.position,
+       outbox.payload_text(d.content_type, d.payload) AS payload_text,
+       outbox.payload_jsonb(d.content_type, d.payload) AS payload_jsonb
   FROM outbox.delivery AS d
  WHERE d.state = 'DEAD';
 COMMENT ON VIEW outbox.dead_letter IS 'events that wait for outbox.redrive() or outbox.discard()';
+COMMENT ON COLUMN outbox.dead_letter.payload_text IS 'the payload if it is text or JSON';
+COMMENT ON COLUMN outbox.dead_letter.payload_jsonb IS 'the payload if it is JSON';
 
 CREATE VIEW outbox.blocked_key AS
 SELECT first.destination, first.ordering_key,
@@ -500,7 +516,7 @@ COMMENT ON COLUMN outbox.blocked_key.waiting IS 'number of events that wait behi
 -- Redrives or discards the dead letters that match all arguments; NULL matches everything.
 CREATE FUNCTION outbox_internal.decide_on_dead_letters(
     action text, destination name, event_ids uuid[], topic text, aggregate_type text, aggregate_id text,
-    event_type text, ordering_key text, error text, caller name)
+    event_type text, ordering_key text, error text, caller name, why text)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -531,13 +547,13 @@ BEGIN
     DELETE FROM outbox.delivery AS d
      WHERE d.destination = $2 AND d.state = 'DISCARDED' AND d.last_failed_at < clock_timestamp() - interval '30 days';
     PERFORM outbox_internal.promote(destination, coalesce(keys, '{}'));
-    INSERT INTO outbox.operation (requested_by, destination, action, events, selection)
-    VALUES (caller, $2, action, count, jsonb_strip_nulls(jsonb_build_object(
+    INSERT INTO outbox.operation (requested_by, destination, action, events, why, selection)
+    VALUES (caller, $2, action, count, nullif(why, ''), jsonb_strip_nulls(jsonb_build_object(
         'event_ids', $3, 'topic', $4, 'aggregate_type', $5, 'aggregate_id', $6,
         'event_type', $7, 'ordering_key', $8, 'error', $9)));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox_internal.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text, name) IS 'redrives or discards dead letters';
+COMMENT ON FUNCTION outbox_internal.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text, name, text) IS 'redrives or discards dead letters';
 
 -- Delivers dead letters again, with all their attempts. All arguments must match; without any, all
 -- dead letters are taken. `topic` takes patterns as destinations do, `error` a pattern of LIKE.
@@ -551,105 +567,44 @@ CREATE FUNCTION outbox.redrive(
     event_type     text   DEFAULT NULL,
     ordering_key   text   DEFAULT NULL,
     error          text   DEFAULT NULL,
+    why            text   DEFAULT NULL,
     caller         outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.refuse_restricted();
-    SELECT outbox_internal.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8, caller);
+    SELECT outbox_internal.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8, caller, why);
 END;
-COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text, outbox_internal.caller) IS 'delivers dead letters again';
+COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text, text, outbox_internal.caller) IS 'delivers dead letters again';
 
--- Gives up dead letters; events that wait behind them follow. Arguments as for outbox.redrive().
+-- Gives up dead letters; events that wait behind them follow. Arguments as for outbox.redrive(), but what
+-- is given up must be said: by at least one of them, or by `everything`; and why.
+-- Errors: 22023 nothing is selected, or no reason is given.
 CREATE FUNCTION outbox.discard(
     destination    name,
-    event_ids      uuid[] DEFAULT NULL,
-    topic          text   DEFAULT NULL,
-    aggregate_type text   DEFAULT NULL,
-    aggregate_id   text   DEFAULT NULL,
-    event_type     text   DEFAULT NULL,
-    ordering_key   text   DEFAULT NULL,
-    error          text   DEFAULT NULL,
+    event_ids      uuid[]  DEFAULT NULL,
+    topic          text    DEFAULT NULL,
+    aggregate_type text    DEFAULT NULL,
+    aggregate_id   text    DEFAULT NULL,
+    event_type     text    DEFAULT NULL,
+    ordering_key   text    DEFAULT NULL,
+    error          text    DEFAULT NULL,
+    why            text    DEFAULT NULL,
+    everything     boolean DEFAULT false,
     caller         outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT outbox_internal.refuse_restricted();
-    SELECT outbox_internal.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8, caller);
-END;
-COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text, outbox_internal.caller) IS 'gives up dead letters';
-
--- ---------------------------------------------------------------------------------------------
--- One event
--- ---------------------------------------------------------------------------------------------
-
--- Returns the state of an event at each destination that selects its topic. Reads the whole log,
--- which has no index on ids. No row means that the event is unknown, not committed, or already
--- removed from the log; receipts are kept for longer.
---
---   PENDING     waits to be read, or behind an earlier event of its key
---   INFLIGHT    a relay or fetcher has it, or it was confirmed within the last outbox.cursor_flush_interval
---   PUBLISHED   was confirmed
---   RELEASED    failed and waits for its next attempt
---   DEAD        waits for a decision
---   DISCARDED   an operator gave it up
-CREATE FUNCTION outbox.event_status(
-    event_id uuid,
-    OUT destination     name,
-    OUT state           text,
-    OUT attempts        integer,
-    OUT next_retry_at   timestamptz,
-    OUT last_error      text,
-    OUT first_failed_at timestamptz,
-    OUT last_failed_at  timestamptz,
-    OUT "position"      bigint,
-    OUT published_at    timestamptz,
-    OUT message_id      text)
-RETURNS SETOF record
-LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH event AS MATERIALIZED (
-        SELECT e.position, e.xid, e.topic, e.only_to FROM outbox.event AS e WHERE e.event_id = $1
-    ), trouble AS MATERIALIZED (
-        SELECT d.* FROM outbox.delivery AS d WHERE d.event_id = $1
-    ), receipt AS MATERIALIZED (
-        SELECT DISTINCT ON (r.destination) r.*
-          FROM outbox.receipt AS r WHERE r.event_id = $1 ORDER BY r.destination, r.published_at DESC
-    )
-    SELECT t.destination,
-           CASE WHEN t.lock_token IS NOT NULL THEN 'INFLIGHT' ELSE t.state END,
-           t.attempts, t.next_retry_at, t.last_error, t.first_failed_at, t.last_failed_at, t.position,
-           r.published_at, r.message_id
-      FROM trouble AS t
-      LEFT JOIN receipt AS r ON r.destination = t.destination
-    UNION ALL
-    SELECT d.name,
-           CASE
-             WHEN r.event_id IS NOT NULL THEN 'PUBLISHED'
-             WHEN leased.number IS NOT NULL THEN 'INFLIGHT'
-             WHEN dealt.number IS NOT NULL THEN 'PENDING'
-             WHEN pg_visible_in_snapshot(e.xid, c.done)
-                  OR e.position <= c.position AND pg_visible_in_snapshot(e.xid, c.upto) THEN 'PUBLISHED'
-             WHEN e.xid < w.read_to THEN 'INFLIGHT'
-             ELSE 'PENDING'
-           END,
-           0, NULL, NULL, NULL, NULL, e.position, r.published_at, r.message_id
-      FROM event AS e
-      JOIN outbox.destination AS d
-        ON e.topic LIKE ANY (outbox_internal.topic_patterns(outbox_internal.destination_option(d.name, 'topics')))
-      LEFT JOIN outbox.cursor AS c ON c.destination = d.name
-      LEFT JOIN outbox_internal.destination_relay AS w ON w.destination = d.name
-      LEFT JOIN outbox.batch AS leased ON leased.destination = d.name AND e.position = ANY (leased.positions[:leased.taken])
-      LEFT JOIN outbox.batch AS dealt ON dealt.destination = d.name AND e.position = ANY (dealt.positions)
-      LEFT JOIN receipt AS r ON r.destination = d.name
-     WHERE (e.only_to IS NULL OR e.only_to = c.number) AND NOT EXISTS (SELECT FROM trouble AS t WHERE t.destination = d.name)
-    UNION ALL
-    SELECT r.destination, 'PUBLISHED', 0, NULL, NULL, NULL, NULL, r.position, r.published_at, r.message_id
-      FROM receipt AS r
-     WHERE NOT EXISTS (SELECT FROM event) AND NOT EXISTS (SELECT FROM trouble AS t WHERE t.destination = r.destination)
-     ORDER BY 1;
-END;
-COMMENT ON FUNCTION outbox.event_status(uuid) IS 'state of an event at each destination';
+AS $$
+BEGIN
+    PERFORM outbox_internal.refuse_restricted();
+    IF num_nonnulls($2, $3, $4, $5, $6, $7, $8) = 0 AND everything IS NOT TRUE THEN
+        RAISE EXCEPTION 'it must be said which dead letters are to be discarded'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use event_ids, another condition, or everything => true.';
+    ELSIF coalesce(why, '') = '' THEN
+        RAISE EXCEPTION 'a reason must be given' USING ERRCODE = 'invalid_parameter_value', HINT = 'Use why => ''...''.';
+    END IF;
+    RETURN outbox_internal.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8, caller, why);
+END $$;
+COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text, text, boolean, outbox_internal.caller) IS 'gives up dead letters';

@@ -17,13 +17,14 @@ BEGIN ATOMIC
                                        'backfill', 'add_backfill', 'pause_backfill', 'resume_backfill', 'cancel_backfill',
                                        'backfill_progress', 'backfill_waits_for']
              WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'cancel_replay', 'redrive', 'discard',
-                                       'event_status', 'receipt', 'operation', 'replay_progress', 'dead_letter', 'blocked_key',
+                                       'event_status', 'version', 'payload_text', 'payload_jsonb', 'receipt', 'operation',
+                                       'replay_progress', 'dead_letter', 'blocked_key',
                                        'held_keys', 'first_of_key', 'check_destination', 'destination_options', 'pause_backfill', 'resume_backfill',
                                        'cancel_backfill', 'backfill_progress', 'backfill_waits_for']
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- The views, and functions that they call with the rights of their readers.
-             WHEN 'monitor' THEN ARRAY['status', 'segment', 'lease', 'health', 'metrics', 'destination_options',
-                                       'workers', 'absent_workers', 'oldest_after', 'segment_held_by',
+             WHEN 'monitor' THEN ARRAY['version', 'status', 'destinations', 'list_destinations', 'backlog', 'segment', 'lease', 'health', 'metrics', 'destination_options',
+                                       'workers', 'absent_workers', 'oldest_after', 'oldest_unread', 'segment_held_by',
                                        'backfill_progress', 'backfill_waits_for']
              WHEN 'relay' THEN ARRAY['relay_settings', 'relay_destinations', 'relay_beat', 'relay_take', 'relay_begin',
                                      'relay_follow', 'relay_wake', 'relay_leave', 'relay_look', 'relay_probe', 'relay_entries', 'relay_rows',

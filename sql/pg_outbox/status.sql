@@ -21,6 +21,49 @@ END;
 COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
     'time of the oldest event that is not settled in a snapshot';
 
+-- Returns occurred_at of the first event in the log that a destination selects and has not settled,
+-- or NULL. Looks at 2,000 events: if it selects none of them, it returns the time of the last one,
+-- behind which there may be events that it selects.
+CREATE FUNCTION outbox_internal.oldest_unread(destination name)
+RETURNS timestamptz
+LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    cursor  outbox.cursor;
+    topics  CONSTANT text[] := outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics'));
+    at_most CONSTANT integer := 2000;
+    late    timestamptz;
+    oldest  timestamptz;
+BEGIN
+    SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = $1;
+    cursor.done := coalesce(cursor.done, '1:1:');
+    -- Of transactions that were in progress in the snapshot, and then of those that began later.
+    SELECT min(first.occurred_at) INTO late
+      FROM pg_snapshot_xip(cursor.done) AS xip
+     CROSS JOIN LATERAL (
+        SELECT n.occurred_at
+          FROM (SELECT e.position, e.xid, e.occurred_at, e.topic, e.only_to
+                  FROM outbox.event AS e WHERE e.xid = xip ORDER BY e.position LIMIT at_most) AS n
+         WHERE n.topic LIKE ANY (topics) AND (n.only_to IS NULL OR n.only_to = cursor.number)
+           AND (n.position <= cursor.position AND pg_visible_in_snapshot(n.xid, cursor.upto)) IS NOT TRUE
+         ORDER BY n.position LIMIT 1) AS first;
+    SELECT n.occurred_at INTO oldest
+      FROM (SELECT e.position, e.xid, e.occurred_at, e.topic, e.only_to
+              FROM outbox.event AS e WHERE e.xid >= pg_snapshot_xmax(cursor.done)
+             ORDER BY e.xid, e.position LIMIT at_most) AS n
+     WHERE n.topic LIKE ANY (topics) AND (n.only_to IS NULL OR n.only_to = cursor.number)
+       AND (n.position <= cursor.position AND pg_visible_in_snapshot(n.xid, cursor.upto)) IS NOT TRUE
+     ORDER BY n.xid, n.position LIMIT 1;
+    IF NOT FOUND THEN
+        SELECT e.occurred_at INTO oldest
+          FROM outbox.event AS e WHERE e.xid >= pg_snapshot_xmax(cursor.done)
+         ORDER BY e.xid, e.position OFFSET at_most - 1 LIMIT 1;
+    END IF;
+    RETURN least(late, oldest);
+END $$;
+COMMENT ON FUNCTION outbox_internal.oldest_unread(name) IS 'time of the oldest event in the log that a destination waits for';
+
 -- The relay of each destination that has one at work: a worker of the server, or outbox-relay.
 CREATE VIEW outbox_internal.destination_relay AS
 SELECT d.name AS destination, w.pid, w.state, w.state_since, w.delivered, w.failures, w.unsettled, w.held_keys, w.read_to,
@@ -60,10 +103,12 @@ SELECT d.name AS destination,
        coalesce(w.failures, 0) AS failures,
        -- Positions handed out since then. An upper bound, because it counts rolled-back events and
        -- those of other topics.
-       greatest(last.position - greatest(w.settled_position, c.position, 0), 0) + open.events AS pending_at_most,
+       greatest(last.position - greatest(w.settled_position, c.position, 0), 0) + open.events
+           + (SELECT count(*) FROM outbox.delivery AS t
+               WHERE t.destination = d.name AND t.state IN ('PENDING', 'RELEASED') AND t.operation IS NULL) AS pending_at_most,
        coalesce(w.unsettled, open.leased) AS in_flight,
        coalesce(w.held_keys, 0) AS held_keys,
-       clock_timestamp() - least(oldest.occurred_at, open.oldest) AS oldest_pending_age,
+       clock_timestamp() - least(oldest.occurred_at, open.oldest, trouble.occurred_at) AS oldest_pending_age,
        w.latency_p50,
        w.latency_p99,
        w.last_error,
@@ -92,10 +137,15 @@ SELECT d.name AS destination,
                              min(b.oldest) AS oldest
                         FROM outbox.batch AS b
                        WHERE d.pull AND b.destination = d.name) AS open
-  -- A relay knows its oldest event; otherwise the log is searched.
+  LEFT JOIN LATERAL (SELECT t.occurred_at
+                       FROM outbox.delivery AS t
+                      WHERE t.destination = d.name AND t.state IN ('PENDING', 'RELEASED') AND t.operation IS NULL
+                      ORDER BY t.position LIMIT 1) AS trouble ON true
+  -- A relay that reads knows its oldest event; otherwise the log is searched.
   CROSS JOIN LATERAL (SELECT CASE
                                WHEN w.pid IS NULL
-                               THEN outbox.oldest_after(coalesce(c.done, '1:1:'))
+                                    OR w.oldest_unsettled IS NULL AND w.state NOT IN ('idle', 'delivering', 'throttled')
+                               THEN outbox_internal.oldest_unread(d.name)
                                ELSE w.oldest_unsettled
                              END AS occurred_at) AS oldest;
 COMMENT ON VIEW outbox.status IS 'state of every destination: whether it is stuck, since when and why';
@@ -105,10 +155,10 @@ COMMENT ON COLUMN outbox.status.state_since IS 'since when it is in this state';
 COMMENT ON COLUMN outbox.status.pid IS 'process of the relay';
 COMMENT ON COLUMN outbox.status.published IS 'events confirmed since the relay started';
 COMMENT ON COLUMN outbox.status.failures IS 'failed attempts since the relay started';
-COMMENT ON COLUMN outbox.status.pending_at_most IS 'events not settled, as an upper bound';
+COMMENT ON COLUMN outbox.status.pending_at_most IS 'events not settled, dead letters and replays apart, as an upper bound';
 COMMENT ON COLUMN outbox.status.in_flight IS 'events read from the log and not settled; for a pull destination, events under leases';
 COMMENT ON COLUMN outbox.status.held_keys IS 'ordering keys whose events wait behind one in trouble; see outbox.blocked_key';
-COMMENT ON COLUMN outbox.status.oldest_pending_age IS 'age of the oldest event not settled';
+COMMENT ON COLUMN outbox.status.oldest_pending_age IS 'age of the oldest event not settled, dead letters and replays apart';
 COMMENT ON COLUMN outbox.status.latency_p50 IS 'half of the recent events took at most this long from occurred_at to confirmed';
 COMMENT ON COLUMN outbox.status.latency_p99 IS '99 of 100 recent events took at most this long';
 COMMENT ON COLUMN outbox.status.last_error IS 'error of the last failed attempt';
@@ -126,3 +176,64 @@ COMMENT ON COLUMN outbox.status.round_trip_p99 IS '99 of 100 recent requests wer
 COMMENT ON COLUMN outbox.status.client_queue IS 'events that the client library has and the destination has not confirmed';
 COMMENT ON COLUMN outbox.status.connects IS 'connections of the client library since the relay started';
 COMMENT ON COLUMN outbox.status.disconnects IS 'of these, connections that have ended';
+
+-- Returns the number of events that a destination selects and has not settled, dead letters and
+-- replays apart. Reads the log from the cursor on, so it takes long where much waits. What a relay has
+-- settled since it last saved the cursor still counts.
+-- Errors: 42704 there is no such destination.
+CREATE FUNCTION outbox.backlog(destination name)
+RETURNS bigint
+LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    cursor outbox.cursor;
+    events bigint;
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = destination) THEN
+        RAISE EXCEPTION 'destination "%" does not exist', destination
+            USING ERRCODE = 'undefined_object', HINT = 'The view outbox.status lists all destinations.';
+    END IF;
+    SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = $1;
+    EXECUTE 'SELECT count(*) FROM outbox.event AS e
+              WHERE (e.xid >= pg_snapshot_xmax($4) OR e.xid = ANY (ARRAY(SELECT pg_snapshot_xip($4)))) AND '
+            || outbox_internal.held_condition()
+        INTO events
+       USING destination, outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics')),
+             cursor.number, coalesce(cursor.done, '1:1:'), cursor.upto, cursor.position;
+    RETURN events
+           + (SELECT count(*) FROM outbox.delivery AS d
+               WHERE d.destination = $1 AND d.state IN ('PENDING', 'RELEASED') AND d.operation IS NULL)
+           + (SELECT coalesce(sum(cardinality(b.positions)), 0) FROM outbox.batch AS b WHERE b.destination = $1);
+END $$;
+COMMENT ON FUNCTION outbox.backlog(name) IS 'exact number of events that a destination has not settled; reads them';
+
+-- The address is shown without user, password and query, which may have secrets; options of user
+-- mappings are not shown.
+CREATE FUNCTION outbox_internal.list_destinations()
+RETURNS TABLE (destination name, state text, url text, topics text, backlog_at_most bigint, dead_letters bigint, relay text, paused boolean)
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT s.destination, s.state,
+           regexp_replace(regexp_replace(outbox_internal.destination_option(s.destination, 'url'), '//[^/?]*@', '//'), '\?.*', ''),
+           outbox_internal.destination_option(s.destination, 'topics'),
+           s.pending_at_most,
+           (SELECT count(*) FROM outbox.delivery AS t WHERE t.destination = s.destination AND t.state = 'DEAD'),
+           CASE WHEN d.pull THEN 'none' WHEN d.external THEN 'external' ELSE 'internal' END,
+           coalesce((SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = s.destination), false)
+      FROM outbox.status AS s
+      JOIN outbox.destination AS d ON d.name = s.destination;
+END;
+COMMENT ON FUNCTION outbox_internal.list_destinations() IS 'rows of outbox.destinations';
+
+CREATE VIEW outbox.destinations AS SELECT * FROM outbox_internal.list_destinations();
+COMMENT ON VIEW outbox.destinations IS 'destinations: where events go, and which';
+COMMENT ON COLUMN outbox.destinations.destination IS 'name of the foreign server; default: outbox.default_destination';
+COMMENT ON COLUMN outbox.destinations.state IS 'as in outbox.status';
+COMMENT ON COLUMN outbox.destinations.url IS 'address, without user, password and query';
+COMMENT ON COLUMN outbox.destinations.topics IS 'topics that it takes';
+COMMENT ON COLUMN outbox.destinations.backlog_at_most IS 'events not settled, as an upper bound; outbox.backlog() counts them';
+COMMENT ON COLUMN outbox.destinations.dead_letters IS 'events that wait for a decision';
+COMMENT ON COLUMN outbox.destinations.relay IS 'internal: a worker of the server; external: outbox-relay; none: events are fetched';
+COMMENT ON COLUMN outbox.destinations.paused IS 'whether an operator has paused it';

@@ -50,7 +50,7 @@ MAY_CHANGE = {
 # Data of others that a right lets its holder read.
 MAY_READ = {
     "operator": ["outbox.dead_letter", "outbox.blocked_key", "outbox.operation", "outbox.receipt", "outbox.event_status", "outbox_internal.held_keys"],
-    "inbox operator": ["inbox.dead_letter", "inbox.waiting_keys", "inbox.operation"],
+    "inbox operator": ["inbox.dead_letter", "inbox.waiting_keys", "inbox.operation", "inbox.event_status"],
     "relay": ["outbox_internal.relay_look", "outbox_internal.relay_rows", "outbox_internal.relay_destinations"],
 }
 
@@ -102,6 +102,9 @@ ATTACKS = {
     "outbox.redrive": "conditions that are code",
     "outbox.discard": "conditions that are code",
     "outbox.event_status": "the payload of an event",
+    "outbox.payload_text": "bytes that are no text",
+    "outbox.payload_jsonb": "bytes that are no JSON, JSON of any depth",
+    "outbox.version": "nothing",
     "outbox.receipt": "the payload of an event",
     "outbox.operation": "changes of the record of what operators did",
     "outbox.replay_progress": "payloads",
@@ -126,6 +129,10 @@ ATTACKS = {
     "outbox.absent_workers": "workers of other databases, errors that quote events",
     "outbox.workers": "workers of other databases",
     "outbox.oldest_after": "events",
+    "outbox.backlog": "events",
+    "outbox_internal.oldest_unread": "events",
+    "outbox.destinations": "credentials in addresses",
+    "outbox_internal.list_destinations": "credentials in addresses",
     "outbox.segment_held_by": "events",
     # relays outside the server: deliver everything, and are told the credentials of destinations
     "outbox_internal.relay_settings": "nothing: settings of the server",
@@ -160,6 +167,8 @@ ATTACKS = {
     "inbox_internal.confirmed_subscriptions": "handlers of another role's consumer",
     "inbox.unsubscribe": "another role's subscription",
     "inbox.json": "bytes that are no JSON",
+    "inbox.payload_text": "bytes that are no text",
+    "inbox.payload_jsonb": "bytes that are no JSON, JSON of any depth",
     "inbox.waiting_keys": "errors and keys of other roles' consumers, by a function that is called before rows are filtered",
     "inbox.dead_letter": "payloads and errors of other roles' consumers, by a function that is called before rows are filtered",
     "inbox_internal.is_own": "a role that it is no member of",
@@ -171,6 +180,7 @@ ATTACKS = {
     "inbox_internal.save_progress": "figures of another role's consumer",
     "inbox.set_policy": "the policy of another role's consumer",
     "inbox.version": "nothing",
+    "inbox.create_consumer": "another role's consumer; from an index function that a superuser runs",
     "inbox.begin_event": "an event of another role's consumer, which then never comes there",
     "inbox.begin_events": "events of another role's consumer, which then never come there",
     "inbox.was_applied": "events of another role's consumer",
@@ -179,6 +189,7 @@ ATTACKS = {
     "inbox.confirm_reset": "the reset of another role's consumer",
     "inbox.fail_event": "a failure of another role's consumer",
     "inbox.end_failure": "events of another role's consumer",
+    "inbox.report_progress": "figures of another role's consumer",
     "inbox.claim": "messages of another role's consumer; from an index function that a superuser runs",
     "inbox.complete": "messages under another role's token",
     "inbox.fail": "messages under another role's token",
@@ -202,6 +213,7 @@ ATTACKS = {
     "inbox.redrive": "from an index function that a superuser runs",
     "inbox.discard": "from an index function that a superuser runs",
     "inbox.give_consumer": "giving a consumer to a role that it is no member of; from an index function that a superuser runs",
+    "inbox.drop_consumer": "from an index function that a superuser runs",
     "inbox.reset_offset": "from an index function that a superuser runs",
     "inbox.forget": "from an index function that a superuser runs",
     "inbox.set_window": "a window that is negative or without end",
@@ -210,6 +222,8 @@ ATTACKS = {
     "inbox.lag": "messages",
     "inbox.health": "keys and errors of other roles' consumers",
     "inbox.offsets": "messages",
+    "inbox.metrics": "messages",
+    "inbox.event_status": "errors of other roles' consumers, and which events they have",
 }  # fmt: skip
 
 

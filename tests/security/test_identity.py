@@ -53,7 +53,7 @@ RESTRICTED = "cannot act for a caller within a security-restricted operation"
         ("fetch", "PERFORM outbox.ack(gen_random_uuid())"),
         ("operate", "PERFORM outbox.pause('secret')"),
         ("operate", "PERFORM outbox.seek('secret', 'end')"),
-        ("operate", "PERFORM outbox.discard('secret')"),
+        ("operate", "PERFORM outbox.discard('secret', everything => true, why => 'test')"),
         ("operate", "PERFORM outbox.cancel_backfill(1)"),
         ("capture", "PERFORM outbox.capture('{me}.victim')"),
         ("capture", "PERFORM outbox.backfill('{me}.victim')"),
@@ -133,8 +133,8 @@ def test_nobody_can_call_as_somebody_else(new_attacker: NewAttacker) -> None:
     mallory.execute("CREATE TABLE t (id int PRIMARY KEY)")
     mallory.execute("SELECT outbox.capture('t')")
     for call in (
-        "outbox.pause('secret', {})",
-        "outbox.seek('secret', 'end', {})",
+        "outbox.pause('secret', caller => {})",
+        "outbox.seek('secret', 'end', caller => {})",
         "outbox.replay('secret', caller => {})",
         "outbox.fetch('secret', caller => {})",
         "outbox_internal.add_backfill('t', NULL, 1, NULL, 1000, {})",
@@ -157,9 +157,9 @@ def test_a_null_that_passes_as_a_caller_is_refused(new_attacker: NewAttacker) ->
     nobody = "(SELECT current_user::outbox_internal.caller WHERE false)"
     with pytest.raises(errors.InsufficientPrivilege):
         mallory.execute(f"SELECT * FROM outbox.fetch('secret', caller => {nobody})")
-    mallory.execute(f"SELECT outbox.pause('secret', {nobody})")  # which does nothing, as for any NULL
-    with pytest.raises(errors.NotNullViolation):
-        mallory.execute(f"SELECT outbox.replay('secret', caller => {nobody})")
+    for call in ("pause('secret'", "seek('secret', 'end'", "replay('secret'"):
+        with pytest.raises(errors.NotNullViolation):
+            mallory.execute(f"SELECT outbox.{call}, caller => {nobody})")
     assert mallory.database.execute("SELECT paused FROM outbox.cursor") == [(False,)]
     assert mallory.database.execute("TABLE outbox.operation") == []
     mallory.database.execute("DROP SERVER secret")

@@ -77,7 +77,7 @@ def assert_nothing_runs(database: Database, owner: Attacker, consumer: str = "pw
     keeper_has_looked(database)
     assert database.value("SELECT state FROM inbox.status WHERE consumer = %s", (consumer,)) == "not confirmed"
     assert applied(database, owner) == []
-    assert ("not confirmed",) in database.execute("SELECT what FROM inbox.health() WHERE consumer = %s", (consumer,))
+    assert ("not confirmed",) in database.execute("SELECT what FROM inbox.health() WHERE object = %s", (f'consumer "{consumer}"',))
 
 
 def dump_and_restore(database: Database, into: Database) -> None:
@@ -159,7 +159,7 @@ def test_a_restored_consumer_is_processed_when_its_role_confirms_it(
     dump_and_restore(database, restored)
     restored.execute(RECEIVE, ("c", EVENT))
     assert restored.value("SELECT state FROM inbox.status") == "not confirmed"
-    hint = restored.value("SELECT hint FROM inbox.health() WHERE what = 'not confirmed'")
+    hint = restored.value("SELECT what_to_do FROM inbox.health() WHERE what = 'not confirmed'")
     assert "inbox.confirm('c')" in hint
     with pytest.raises(errors.UndefinedObject, match="Only the role of the consumer itself"):
         restored.execute("SELECT * FROM inbox.confirm('c')")

@@ -78,8 +78,12 @@ def wait_waiting(database: Database, kind: str, count: int) -> None:
     )  # fmt: skip
 
 
-def reasons(database: Database) -> list[str]:
-    return database.execute("SELECT reasons FROM outbox.health()")[0][0]
+def no_room(database: Database) -> list[str]:
+    return [
+        f"{found.why}. {found.what_to_do}"
+        for found in database.health()
+        if found[:3] == ("degraded", "server", "no room for workers")
+    ]
 
 
 def test_many_subscriptions_leave_room_for_others(cluster: Cluster, database: Database) -> None:
@@ -88,9 +92,9 @@ def test_many_subscriptions_leave_room_for_others(cluster: Cluster, database: Da
     wait_alive(database, "processor", QUOTA, "greedy")
     wait_waiting(database, "processor", 30 - QUOTA)
     assert any(
-        reason.startswith(f"processor workers wait for room: {30 - QUOTA}, the first for \"greedy_")
-        and "role greedy has as many as outbox.max_workers_per_role (4) allows" in reason
-        for reason in reasons(database)
+        reason.startswith(f"processor workers wait for room: {30 - QUOTA}, the first for consumer \"greedy_")
+        and "Role greedy has as many as outbox.max_workers_per_role (4) allows" in reason
+        for reason in no_room(database)
     )
     subscribe(database, "modest", 2)
     wait_alive(database, "processor", 2, "modest")
@@ -152,7 +156,7 @@ def test_backfills_wait_in_line_and_leave_room_for_the_rest_of_their_role(databa
     wait_waiting(database, "backfill", 12 - QUOTA // 2)
     ids = [id for (id,) in database.execute("SELECT id FROM outbox.backfill_progress ORDER BY id")]
     assert sorted(int(name) for name in alive(database, "backfill")) == ids[: QUOTA // 2]
-    assert any("backfill workers wait for room: 10, " in reason for reason in reasons(database))
+    assert any("backfill workers wait for room: 10, " in reason for reason in no_room(database))
     subscribe(database, "greedy", 1)
     wait_alive(database, "processor", 1)
     # The next ones start one after the other.
@@ -200,7 +204,7 @@ def test_a_database_can_have_a_limit(cluster: Cluster, database: Database) -> No
         database.add_destination(f"d{number}", "null:")
     wait_alive(database, "relay", 3)
     wait_waiting(database, "relay", 2)
-    assert any("increase outbox.max_workers_per_database" in reason for reason in reasons(database))
+    assert any("Increase outbox.max_workers_per_database" in reason for reason in no_room(database))
     other = create_database(cluster, "other")
     other.add_destination("d", "null:")
     other.enqueue()

@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -34,6 +35,17 @@ def end_relay(cluster: Cluster, database: str) -> None:
     relay = running_relays(cluster).pop(database, None)
     if relay is not None:
         relay.close()
+
+
+class Finding(NamedTuple):
+    """What outbox.health() has found."""
+
+    severity: str
+    object: str
+    what: str
+    since: datetime | None
+    why: str
+    what_to_do: str
 
 
 @dataclass(frozen=True)
@@ -158,7 +170,7 @@ class Database:
             running_relays(self.cluster)[self.name] = OutboxRelay(self.cluster, self.name, options=options, user=user).start()
 
     def keep(self) -> None:
-        """Makes sure that the log is looked after where there is no keeper, and no destination whose relay does it."""
+        """Starts a relay on the SQL edition if no destination has one: without a keeper, a relay maintains the log."""
         if SQL_EDITION:
             self.run_relay()
 
@@ -227,6 +239,9 @@ class Database:
         row = cursor.fetchone()
         assert row is not None, f"no destination {destination} in outbox.status"
         return dict(zip([column.name for column in cursor.description or []], row))
+
+    def health(self) -> list[Finding]:
+        return [Finding(*row) for row in self.execute("SELECT * FROM outbox.health()")]
 
     def workers(self) -> list[Worker]:
         rows = self.execute("SELECT kind, name, pid, state FROM outbox.workers() ORDER BY 1, 2")

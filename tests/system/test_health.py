@@ -7,35 +7,31 @@ import re
 import pytest
 
 from cluster import MakeCluster
-from database import Database, NewDatabase, create_database
+from database import Database, Finding, NewDatabase, create_database
 from receiver import Receiver, answer, everything
 from waiting import wait_until
 
 
-def health(database: Database) -> tuple[str, list[str]]:
-    return database.execute("SELECT * FROM outbox.health()")[0]
-
-
-def wait_for_state(database: Database, state: str) -> list[str]:
-    """Returns the reasons."""
+def wait_for_health(database: Database, *expected: tuple[str, str, str]) -> list[Finding]:
+    """Waits until it finds these, by severity, object and what, and nothing else."""
     return wait_until(
-        lambda: health(database), lambda seen: seen[0] == state, what=f"health to be {state}"
-    )[1]
+        database.health, lambda seen: [found[:3] for found in seen] == list(expected), what=f"health to find {expected}"
+    )
 
 
-def test_a_system_that_delivers_is_ok(database: Database) -> None:
+def test_a_system_that_delivers_is_well(database: Database) -> None:
     database.add_destination("d", "null:")
     database.enqueue("a", 10)
     database.wait_settled()
-    assert health(database) == ("ok", [])
+    assert database.health() == []
 
 
 def test_events_that_wait_for_a_destination(database: Database) -> None:
-    assert health(database) == ("ok", [])
+    assert database.health() == []
     database.enqueue("a")
-    state, (reason,) = health(database)
-    assert state == "degraded"
-    assert database.value("SELECT outbox_internal.how_to_make_destination()") in reason
+    (finding,) = wait_for_health(database, ("degraded", "server", "no destination"))
+    assert database.value("SELECT outbox_internal.how_to_make_destination()") in finding.what_to_do
+    assert finding.since == database.value("SELECT occurred_at FROM outbox.event")
 
 
 def test_a_destination_that_fails(database: Database, receiver: Receiver, http: None) -> None:
@@ -43,27 +39,27 @@ def test_a_destination_that_fails(database: Database, receiver: Receiver, http: 
     database.add_destination("d", receiver.url())
     database.add_destination("fine", "null:")
     database.enqueue("a")
-    (reason,) = wait_for_state(database, "degraded")
-    assert 'destination "d" fails since' in reason and "HTTP 503" in reason
+    (finding,) = wait_for_health(database, ("degraded", 'destination "d"', "fails"))
+    assert "HTTP 503" in finding.why
+    assert database.execute("SELECT severity FROM outbox.health(max_age => '0')") == [("failing",)]
     receiver.forget_rules()
-    wait_for_state(database, "ok")
+    wait_for_health(database)
 
 
 @pytest.mark.extension("workers")
 def test_a_destination_without_a_relay(make_cluster: MakeCluster) -> None:
     database = create_database(make_cluster({"outbox.max_workers": "1"}))
     database.add_destination("d", "null:")
-    (reason,) = wait_for_state(database, "failing")
-    assert 'destination "d" has no relay' in reason and "max_worker_processes" in reason
+    (finding,) = wait_for_health(database, ("failing", 'destination "d"', "no relay"))
+    assert "max_worker_processes" in finding.why
 
 
 @pytest.mark.extension("workers")
 def test_a_server_that_does_not_preload(make_cluster: MakeCluster) -> None:
     database = create_database(make_cluster({"shared_preload_libraries": ""}))
     database.add_destination("d", "null:")
-    state, (reason,) = health(database)
-    assert state == "failing"
-    assert "shared_preload_libraries" in reason
+    (finding,) = wait_for_health(database, ("failing", "server", "not preloaded"))
+    assert "shared_preload_libraries" in finding.what_to_do
 
 
 def test_a_log_that_is_too_large_names_its_holders(
@@ -73,8 +69,10 @@ def test_a_log_that_is_too_large_names_its_holders(
     database = new_database({"outbox.max_log_size": "1MB"})
     database.add_destination("d", receiver.url())
     database.enqueue("a", 20_000)
-    reasons = wait_for_state(database, "degraded")
-    assert any("more than outbox.max_log_size; it is held by d" in reason for reason in reasons)
+    (finding,) = wait_until(
+        lambda: [found for found in database.health() if found.what == "log too large"], what="a log that is too large"
+    )
+    assert "more than outbox.max_log_size; it is held by d" in finding.why
 
 
 SAMPLE = re.compile(r'^(\w+)\{(\w+="(?:[^"\\\n]|\\["\\n])*",?)+\} -?\d+(\.\d+)?$')
@@ -89,8 +87,9 @@ def test_metrics_are_openmetrics_text(database: Database) -> None:
     assert lines[-1] == "# EOF"
     for line in lines[:-1]:
         assert line.startswith(("# TYPE outbox_", "# HELP outbox_")) or SAMPLE.match(line), line
-    assert r'outbox_published_total{destination="odd \"name\" \\"} 10' in lines
-    assert r'outbox_up{destination="odd \"name\" \\"} 1' in lines
+    labels = rf'{{database="{database.name}",destination="odd \"name\" \\"}}'
+    assert f'outbox_published_total{labels} 10' in lines
+    assert f'outbox_up{labels} 1' in lines
     families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(families) == len(set(families)) == 14
 
@@ -101,23 +100,62 @@ def test_events_in_trouble(database: Database, receiver: Receiver, http: None) -
     database.add_destination("d", receiver.url(), retry_base="1440min", retry_max="1440min")
     database.enqueue("dead")
     database.enqueue("later")
-    dead, later = wait_until(
-        lambda: health(database)[1], lambda seen: len(seen) == 2, what="two reasons"
+    dead, later = wait_for_health(
+        database, ("degraded", 'destination "d"', "dead letters"), ("degraded", 'destination "d"', "events fail")
     )
-    assert 'destination "d" has 1 dead letters' in dead and "HTTP 413" in dead
-    assert 'destination "d" has refused 1 events, which will be tried again (HTTP 400)' in later
-    assert health(database)[0] == "degraded"
-    assert 'outbox_dead_letters{destination="d"} 1' in database.value("SELECT outbox.metrics()")
-    assert 'outbox_retries{destination="d"} 1' in database.value("SELECT outbox.metrics()")
+    assert "given up: 1; the first with: HTTP 413" in dead.why
+    assert "tried again: 1; the last with: HTTP 400" in later.why
+    metrics = database.value("SELECT outbox.metrics()")
+    assert f'outbox_dead_letters{{database="{database.name}",destination="d"}} 1' in metrics
+    assert f'outbox_retries{{database="{database.name}",destination="d"}} 1' in metrics
     database.change_destination("d", on_dead_letter="block")
-    (reason,) = [text for text in wait_for_state(database, "failing") if "dead" in text]
-    assert "block their keys" in reason
+    dead, later = wait_for_health(
+        database, ("failing", 'destination "d"', "dead letters"), ("degraded", 'destination "d"', "events fail")
+    )
+    assert "block their keys" in dead.why
 
 
 def test_a_paused_destination(database: Database) -> None:
     database.add_destination("d", "null:")
     database.execute("SELECT outbox.pause('d')")
-    (reason,) = wait_for_state(database, "degraded")
-    assert reason == 'destination "d" is paused; outbox.resume() continues'
+    (finding,) = wait_for_health(database, ("degraded", 'destination "d"', "paused"))
+    assert finding.why == "paused by " + database.value("SELECT quote_ident(current_user)")
+    assert finding.since == database.value("SELECT requested_at FROM outbox.operation")
     database.execute("SELECT outbox.resume('d')")
-    wait_for_state(database, "ok")
+    wait_for_health(database)
+
+
+def test_events_of_a_paused_destination_grow_old(database: Database) -> None:
+    database.add_destination("d", "null:")
+    database.execute("SELECT outbox.pause('d')")
+    database.wait_for_state("paused")
+    assert database.status()["oldest_pending_age"] is None
+    database.enqueue("a")
+    assert database.status()["oldest_pending_age"].total_seconds() > 0
+    assert database.execute("SELECT severity, what FROM outbox.health(max_age => '0')") == [("failing", "paused")]
+    database.enqueue("b", 2)
+    assert database.value("SELECT outbox.backlog('d')") == 3
+
+
+def test_events_behind_a_dead_letter_grow_old(database: Database, receiver: Receiver, http: None) -> None:
+    receiver.on(lambda request: request.headers["ce-subject"] == "dead", answer(413))
+    database.add_destination("d", receiver.url(), on_dead_letter="block")
+    database.enqueue("dead", 3)
+    wait_until(lambda: database.status()["held_keys"], what="the key to be held")
+    wait_until(lambda: database.value("SELECT count(*) FROM outbox.delivery"), lambda n: n == 3, what="events behind it")
+    status = wait_until(database.status, lambda seen: seen["state"] == "idle", what="the rest to be settled")
+    assert status["pending_at_most"] == database.value("SELECT outbox.backlog('d')") == 2
+    assert status["oldest_pending_age"].total_seconds() > 0
+    found = database.execute("SELECT severity, what FROM outbox.health(max_age => '0')")
+    assert found == [("failing", "dead letters"), ("degraded", "keys held")]
+
+
+def test_events_of_other_topics_are_not_pending(database: Database) -> None:
+    database.add_destination("d", "pull:", topics="mine.*")
+    database.execute("SELECT count(*) FROM outbox.fetch('d')")
+    database.enqueue("a", 10, topic="other.x")
+    assert database.status()["oldest_pending_age"] is None
+    database.enqueue("a", topic="mine.x")
+    assert database.value("SELECT outbox.backlog('d')") == 1
+    own = database.value("SELECT max(occurred_at) FROM outbox.event")
+    assert database.execute("SELECT what, since >= %s FROM outbox.health('0')", (own,)) == [("behind", True)]

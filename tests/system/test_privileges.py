@@ -62,6 +62,7 @@ USERS = {
     "table outbox.receipt_1": NOBODY,
     "table outbox.receipt_turn": NOBODY,
     "table outbox.relay": NOBODY,
+    "table outbox.relay_lease": NOBODY,
     "table outbox.relay_status": NOBODY,
     "table outbox.ring": NOBODY,
     "table outbox.source_event": NOBODY,
@@ -76,14 +77,17 @@ USERS = {
     "view outbox.replay_progress": "operator",
     "view outbox.segment": "monitor",
     "view outbox.status": "monitor",
+    "view outbox.destinations": "monitor",
     "sequence outbox.destination_number": NOBODY,
     "sequence outbox.event_position": NOBODY,
     "sequence outbox.operation_id": NOBODY,
     "type outbox.new_event": "producer",
+    "type outbox.found_event": "",
     "function outbox.absent_workers()": "monitor",
     "function outbox.ack(uuid)": "fetcher",
     "function outbox.adopt(regclass,text,boolean,text,text,text,name[])": NOBODY,
     "function outbox.backfill(regclass,name,integer,integer,integer)": "capturer",
+    "function outbox.backlog(name)": "monitor",
     "function outbox.cancel_backfill(bigint,outbox_internal.caller)": "capturer, operator",
     "function outbox.cancel_replay(bigint,outbox_internal.caller)": "operator",
     "function outbox.capture(regclass,text,name[],name,text,name,name[],jsonb,name[],name[],text,text,boolean,text,text,text,text,text,text,text,text,text,boolean)": "capturer",
@@ -92,12 +96,17 @@ USERS = {
     "function outbox.capture_truncate()": ", ".join(GRANTS),
     "function outbox.check_destination(text,text)": "operator",
     "function outbox.create_outbox_view(text,text,text,text)": NOBODY,
-    "function outbox.discard(name,uuid[],text,text,text,text,text,text,outbox_internal.caller)": "operator",
+    "function outbox.discard(name,uuid[],text,text,text,text,text,text,text,boolean,outbox_internal.caller)": "operator",
     "function outbox.enqueue(outbox.new_event[])": "producer",
+    "function outbox.enqueue(character varying,anycompatiblenonarray,text,json,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
+    "function outbox.enqueue(text,anycompatiblenonarray,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
+    "function outbox.enqueue(text,anycompatiblenonarray,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
     "function outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
     "function outbox.enqueue(text,text,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
     "function outbox.destination_options()": "operator, monitor",
     "function outbox.event_status(uuid)": "operator",
+    "function outbox.find_event(uuid)": "",
+    "function outbox.find_events(text,text,timestamp with time zone,text,text,integer)": "",
     "function outbox.extend(uuid,interval)": "fetcher",
     'function outbox."fetch"(name,integer,interval,outbox_internal.caller)': "fetcher",
     "function outbox.grant_capture(regrole,text,outbox_internal.caller)": NOBODY,
@@ -106,20 +115,21 @@ USERS = {
     "function outbox.grant_operate(regrole)": NOBODY,
     "function outbox.grant_produce(regrole,text,outbox_internal.caller)": NOBODY,
     "function outbox.grant_relay(regrole)": NOBODY,
-    "function outbox.health()": "monitor",
+    "function outbox.health(interval)": "monitor",
     "function outbox.insert_event()": NOBODY,
-    "function outbox.health()": "monitor",
     "function outbox.metrics()": "monitor",
     "function outbox.nack(uuid,uuid,text,boolean)": "fetcher",
     "function outbox.oldest_after(pg_snapshot)": "monitor",
-    "function outbox.pause(name,outbox_internal.caller)": "operator",
+    "function outbox.pause(name,text,outbox_internal.caller)": "operator",
     "function outbox.payload_as_jsonb(bytea)": ", ".join(GRANTS),
+    "function outbox.payload_jsonb(text,bytea)": "operator",
+    "function outbox.payload_text(text,bytea)": "operator",
     "function outbox.pause_backfill(bigint,outbox_internal.caller)": "capturer, operator",
-    "function outbox.redrive(name,uuid[],text,text,text,text,text,text,outbox_internal.caller)": "operator",
+    "function outbox.redrive(name,uuid[],text,text,text,text,text,text,text,outbox_internal.caller)": "operator",
     "function outbox.refuse_change()": NOBODY,
     "function outbox.release(uuid)": "fetcher",
-    "function outbox.replay(name,timestamp with time zone,timestamp with time zone,text,text,text,text,text,uuid[],outbox_internal.caller)": "operator",
-    "function outbox.resume(name,outbox_internal.caller)": "operator",
+    "function outbox.replay(name,timestamp with time zone,timestamp with time zone,text,text,text,text,text,uuid[],text,outbox_internal.caller)": "operator",
+    "function outbox.resume(name,text,outbox_internal.caller)": "operator",
     "function outbox.resume_backfill(bigint,outbox_internal.caller)": "capturer, operator",
     "function outbox.revoke_capture(regrole)": NOBODY,
     "function outbox.revoke_fetch(regrole)": NOBODY,
@@ -127,11 +137,12 @@ USERS = {
     "function outbox.revoke_operate(regrole)": NOBODY,
     "function outbox.revoke_produce(regrole)": NOBODY,
     "function outbox.revoke_relay(regrole)": NOBODY,
-    "function outbox.seek(name,bigint,outbox_internal.caller)": "operator",
-    "function outbox.seek(name,text,outbox_internal.caller)": "operator",
-    "function outbox.seek(name,timestamp with time zone,outbox_internal.caller)": "operator",
+    "function outbox.seek(name,bigint,text,outbox_internal.caller)": "operator",
+    "function outbox.seek(name,text,text,outbox_internal.caller)": "operator",
+    "function outbox.seek(name,timestamp with time zone,text,outbox_internal.caller)": "operator",
     "function outbox.segment_held_by(integer)": "monitor",
     "function outbox.uncapture(regclass)": "capturer",
+    "function outbox.version()": "operator, monitor",
     "function outbox.workers()": "monitor",
     "schema inbox": "sender, reader, consumer, inbox operator, inbox monitor",
     "schema inbox_internal": "reader, consumer, inbox operator, inbox monitor",
@@ -140,6 +151,7 @@ USERS = {
     "table inbox.consumer": NOBODY,
     "table inbox.consumer_offset": NOBODY,
     "table inbox.dead_message": NOBODY,
+    "table inbox.instance": NOBODY,
     "table inbox.key_lock": NOBODY,
     "table inbox.message": NOBODY,
     "table inbox.offset_reset": NOBODY,
@@ -147,6 +159,7 @@ USERS = {
     "table inbox.processed": NOBODY,
     **{f"table inbox.processed_{bucket}": NOBODY for bucket in range(33)},
     "table inbox.progress": NOBODY,
+    "table inbox.progress_change": NOBODY,
     "table inbox.setting": NOBODY,
     "table inbox.subscription": NOBODY,
     "table inbox.tombstone": NOBODY,
@@ -168,11 +181,14 @@ USERS = {
     "function inbox.complete(uuid,uuid,inbox_internal.caller)": "consumer",
     "function inbox.confirm(text)": "reader",
     "function inbox.confirm_reset(text,text,bigint,text,inbox_internal.caller)": "consumer",
+    "function inbox.create_consumer(text,inbox_internal.caller)": "consumer",
     "function inbox.discard(text,uuid[],text,inbox_internal.caller)": "inbox operator",
+    "function inbox.drop_consumer(text,text,boolean,inbox_internal.caller)": "inbox operator",
     "function inbox.end_failure(text,uuid[],inbox_internal.caller)": "consumer",
+    "function inbox.event_status(uuid,inbox_internal.caller)": "reader, consumer, inbox operator, inbox monitor",
     "function inbox.extend(uuid,interval,inbox_internal.caller)": "consumer",
-    "function inbox.fail(uuid,uuid,text,text,boolean,inbox_internal.caller)": "consumer",
-    "function inbox.fail_event(text,text,uuid,timestamp with time zone,bigint,bigint,integer,uuid,text,text,text,text,text,text,jsonb,bytea,text,text,boolean,integer,inbox_internal.caller)": "consumer",
+    "function inbox.fail(uuid,uuid,text,text,boolean,text,text,text,inbox_internal.caller)": "consumer",
+    "function inbox.fail_event(text,text,uuid,timestamp with time zone,bigint,bigint,integer,uuid,text,text,text,text,text,text,jsonb,bytea,text,text,boolean,integer,text,text,text,inbox_internal.caller)": "consumer",
     "function inbox.forget(text,timestamp with time zone,text,inbox_internal.caller)": "inbox operator",
     "function inbox.give_consumer(text,regrole,text,inbox_internal.caller)": "inbox operator",
     "function inbox.grant_consume(regrole)": NOBODY,
@@ -183,12 +199,16 @@ USERS = {
     "function inbox.health(interval,inbox_internal.caller)": "inbox monitor",
     "function inbox.json(inbox.message)": "reader",
     "function inbox.load_offset(text,text,inbox_internal.caller)": "consumer",
+    "function inbox.metrics()": "inbox monitor",
     "function inbox.own_subscriptions(inbox_internal.caller)": "reader",
+    "function inbox.payload_jsonb(text,bytea)": "reader, consumer, inbox operator",
+    "function inbox.payload_text(text,bytea)": "reader, consumer, inbox operator",
     "function inbox.prune(integer)": "reader, consumer, inbox operator",
     "function inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": "sender",
     "function inbox.redrive(text,uuid[],text,inbox_internal.caller)": "inbox operator",
     "function inbox.release(uuid,inbox_internal.caller)": "consumer",
     "function inbox.remove(regclass,text[],text,jsonb)": "reader, consumer",
+    "function inbox.report_progress(text,text,bigint,bigint,interval,interval,interval,inbox_internal.caller)": "consumer",
     "function inbox.reset_offset(text,text,timestamp with time zone,text,text,inbox_internal.caller)": "inbox operator",
     "function inbox.revoke_consume(regrole)": NOBODY,
     "function inbox.revoke_monitor(regrole)": NOBODY,
@@ -234,6 +254,8 @@ USERS_OF_INTERNALS = {
     "outbox_internal.has_capture_triggers": ("capturer", VIEW),
     "outbox_internal.add_backfill": ("capturer", "outbox.backfill() works with the caller's rights, and calls it"),
     "outbox_internal.backfill_waits_for": ("capturer, operator, monitor", VIEW),
+    "outbox_internal.oldest_unread": ("monitor", VIEW),
+    "outbox_internal.list_destinations": ("monitor", VIEW),
     "outbox_internal.held_keys": ("operator", VIEW),
     "outbox_internal.first_of_key": ("operator", VIEW),
     "outbox_internal.relay_settings": ("relay", RELAY),
@@ -399,7 +421,7 @@ def test_nothing_internal_is_for_everybody(people: People) -> None:
 def test_the_public_schemas_have_no_function_that_only_our_own_code_calls(people: People) -> None:
     """Each function of the API is for a right, is named by objects of users, or is for owners only."""
     for_owners = {
-        "adopt", "create_outbox_view", "insert_event", "refuse_change",
+        "adopt", "create_outbox_view", "insert_event", "refuse_change", "find_event", "find_events",
         *(f"{verb}_{right}" for verb in ("grant", "revoke") for right in
           ("produce", "capture", "fetch", "operate", "monitor", "relay", "send", "read", "consume")),
     }  # fmt: skip
@@ -433,6 +455,10 @@ def test_members_of_pg_monitor_are_monitors(people: People) -> None:
 
 # Functions without a fixed search_path, with the reason.
 SEARCH_PATH_OF_THE_CALLER = {
+    # run with the rights of the caller; the planner puts them into its statement
+    "outbox.enqueue(text,anycompatiblenonarray,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)",
+    "outbox.enqueue(character varying,anycompatiblenonarray,text,json,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)",
+    "outbox.enqueue(text,anycompatiblenonarray,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)",
     "inbox.begin_event(text,uuid,text,inbox_internal.caller)",  # called for every event, and qualifies every name and operator
     "inbox_internal.process(integer,bigint,text[])",  # handlers are to find what the path of their role has
 }
@@ -626,6 +652,9 @@ def test_every_form_of_enqueue_is_limited(people: People) -> None:
     calls = [
         "outbox.enqueue('{0}', '1', 'E', '{{}}'::jsonb)",
         "outbox.enqueue('{0}', '1', 'E', '\\x00'::bytea, 'a/b')",
+        "outbox.enqueue('{0}', 1, 'E', '{{}}')",
+        "outbox.enqueue('{0}', 1, 'E', '{{}}'::json)",
+        "outbox.enqueue('{0}', 1, 'E', '\\x00'::bytea, 'a/b')",
         "outbox.enqueue('{0}', '1', 'E', '{{}}'::jsonb, source_event_id => gen_random_uuid())",
         "outbox.enqueue(ARRAY[ROW('video', '1', 'E', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,"
         " NULL, NULL), ROW('{0}', '1', 'E', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,"
@@ -982,7 +1011,7 @@ def test_a_reader_cannot_choose_the_role_of_handlers(people: People) -> None:
         for function in ("inbox_internal.count_subscriptions({ours})", "inbox_internal.own_consumer('ours', '{reader}')",
                          "inbox_internal.consumer_id('new')", "inbox_internal.take({ours}, 1, '{{}}')",
                          "inbox_internal.next_messages({ours}, 1)", "inbox_internal.process({ours}, 1, '{{}}')",
-                         "inbox_internal.record_failure({ours}, 1, 'x', 'x')",
+                         "inbox_internal.record_failure({ours}, 1, 'x', 'x', 'x', 'x', 'x')",
                          "inbox_internal.save_progress({ours}, 1, 1, NULL, NULL, NULL, NULL)",
                          "inbox.unsubscribe('ours', '*', 'refuse')"):  # fmt: skip
             with refused("permission denied|not one of role|belongs to role"):
@@ -1063,7 +1092,7 @@ def test_dead_letters_are_for_the_owner_of_the_consumer_and_operators(people: Pe
         connection.execute("SELECT inbox.fail(%s, %s, 'not secret', permanent => true)", (*token, event))
         with refused():
             connection.execute("SELECT inbox.health()")
-    detail = "SELECT what, detail LIKE '%secret%' FROM inbox.health()"
+    detail = "SELECT what, why LIKE '%secret%' FROM inbox.health()"
     with people.connect(monitor) as connection:
         assert connection.execute(detail).fetchall() == [("dead letters", False)]
         with refused():
