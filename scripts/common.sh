@@ -26,7 +26,7 @@ need_packages() {
 }
 
 build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev libjsoncpp-dev libssl-dev libcli11-dev
-    libtomlplusplus-dev libcpp-httplib-dev postgresql-15 postgresql-server-dev-15)
+    libtomlplusplus-dev libncurses-dev libcpp-httplib-dev postgresql-15 postgresql-server-dev-15)
 
 # Configures and builds. Arguments: options for cmake and, after --, the targets if not all.
 build_project() {

@@ -38,7 +38,7 @@ elif [ "${suites[0]}" = --stress ]; then
 fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
-    python3-pytest python3-pytest-xdist python3-psycopg procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler \
+    python3-pytest python3-pytest-xdist python3-psycopg python3-prometheus-client prometheus procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler \
     librdkafka-dev systemd pgbouncer patch
 
 results=$(mktemp -d)
@@ -98,7 +98,11 @@ run_unit() {
 
 run_sanitized() {
     local sanitized=$build-sanitized
-    cmake -S "$repository" -B "$sanitized" -G Ninja -D OUTBOX_SANITIZE=address,undefined \
+    # All of UBSan but null, alignment, object-size and vptr, which look at each access to memory: they double the time
+    # to compile, and the processor and ASan see most of it. (Signed overflow is defined here: -fwrapv.)
+    local undefined=bounds,shift,integer-divide-by-zero,unreachable,return,bool,enum,builtin,nonnull-attribute
+    undefined+=,returns-nonnull-attribute,float-cast-overflow,pointer-overflow
+    cmake -S "$repository" -B "$sanitized" -G Ninja -D OUTBOX_SANITIZE=address,$undefined \
         -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_FLAGS_DEBUG=-g1 >/dev/null
     cmake --build "$sanitized" --target tests/unit/all | tail -n 1 >&2
     (cd "$sanitized" && ctest --output-on-failure -j2 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
@@ -230,8 +234,12 @@ run_edition() {
     build_tests
     local tests=$repository/tests/system
     # The drills have crashes under load.
+    # Of backfills, what SQL does there: walking a table and locking its rows.
     OUTBOX_TEST_EDITION=sql run_pytest edition --dist loadfile -m 'not slow' -k 'not a_crash_repeats' \
-        "$tests"/test_{capture,delivery,health,log,operators,outbox_view,pull,segments,windows}.py
+        "$tests"/test_{capture,delivery,health,log,operators,outbox_view,pull,segments,windows}.py \
+        "$tests"/test_backfill.py::test_{rows_that_are_locked_for_long_come_last,a_bad_row_stops_it_and_is_named} \
+        "$tests"/test_backfill.py::test_{a_backfill_fails_when_what_it_needs_is_gone,partitions_and_children_are_walked_one_after_the_other} \
+        "$tests"/test_backfill.py::test_{keys_of_several_columns_and_any_type\[7\],copies_end_equal\[calm-unversioned\]}
 }
 
 # The kafka sink with the Kafka of the system suite and the last of 3.x, each with the librdkafka of the distribution and

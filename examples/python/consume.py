@@ -44,8 +44,9 @@ def handle(catalog, destination, event):
 def is_dead(catalog, destination, event, error):
     """Counts the failed attempt. True: it was the last, and the event is kept as a dead letter."""
     values = {**{field: event[field] for field in FIELDS}, "headers": Jsonb(event["headers"]),
-              "consumer": CONSUMER, "source": destination, "error": str(error),
-              "sqlstate": error.sqlstate}  # fmt: skip
+              "consumer": CONSUMER, "source": destination, "error": error.diag.message_primary or str(error),
+              "sqlstate": error.sqlstate, "detail": error.diag.message_detail, "hint": error.diag.message_hint,
+              "context": error.diag.context}  # fmt: skip
     arguments = ", ".join(f'"{name}" => %({name})s' for name in values)
     return catalog.execute(f"SELECT inbox.fail_event({arguments}) AS dead", values).fetchone()["dead"]
 

@@ -238,7 +238,7 @@ def test_an_event_that_was_given_up_waits_for_nothing(
     db.add_destination("d", receiver.url(), max_attempts="1")
     event_id = insert(db)
     wait_until(lambda: db.value("SELECT count(*) FROM outbox.dead_letter"), what="the dead letter")
-    db.execute("SELECT outbox.discard('d')")
+    db.execute("SELECT outbox.discard('d', everything => true, why => 'test')")
     wait_published(db, event_id)
 
 

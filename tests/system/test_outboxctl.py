@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
+import select
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster import Cluster, Installation
 from database import Database, NewDatabase
+from served import Served
+from waiting import wait_until
 
 
 class Tool:
@@ -54,35 +61,38 @@ def tool(shared_cluster: Cluster, new_database: NewDatabase, installation: Insta
 # Usage
 # -------------------------------------------------------------------------------------------------
 
-COMMANDS = [
-    "install", "status", "lag", "health", "offsets", "reset-offset", "dead-letters", "redrive",
-    "discard", "grant", "revoke",
-]  # fmt: skip
+GROUPS = ("", "event", "dead-letters", "backfill", "inbox", "inbox dead-letters")
+
+
+def commands_of(help: str) -> list[str]:
+    return [line.split()[0] for line in help.split("Subcommands:\n")[1].splitlines() if line.startswith("  ")]
 
 
 def test_help_shows_every_command_with_examples(tool: Tool) -> None:
-    listed = tool.run("inbox", "--help").stdout
-    for command in COMMANDS:
-        assert f"  {command} " in listed
-        done = tool.run("inbox", command, "--help")
-        assert done.returncode == 0
-        assert f"Examples:\n  outboxctl inbox {command}" in done.stdout
+    for group in GROUPS:
+        for command in commands_of(tool.run(*group.split(), "--help").stdout):
+            name = f"{group} {command}".strip()
+            done = tool.run(*name.split(), "--help")
+            assert done.returncode == 0
+            assert name in GROUPS or f"Examples:\n  outboxctl {name}" in done.stdout, name
 
 
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        ([], "subcommand is required"),
-        (["outbux"], "subcommand is required"),
-        (["inbox"], "subcommand is required"),
+        ([], "a command is required: see outboxctl --help"),
+        (["inbox"], "a command is required: see outboxctl inbox --help"),
+        (["statsu"], '"statsu" is not a command; did you mean "outboxctl status"?'),
+        (["inbox", "deadletters", "c"], '"deadletters" is not a command; did you mean "outboxctl inbox dead-letters"?'),
+        (["quux"], '"quux" is not a command: see outboxctl --help'),
         (["inbox", "lag", "--jason"], "--jason"),
         (["inbox", "reset-offset", "c", "s", "--to", "now"], "--why is required"),
         (["inbox", "reset-offset", "c", "s", "--why", "x"], "--to is required"),
-        (["inbox", "redrive", "c"], "event_id, or --all is required"),
-        (["inbox", "redrive", "c", "--all", "aaaaaaaa-0000-7000-8000-000000000000"], "--all"),
-        (["inbox", "discard", "c", "--why", "x"], "event_id is required"),
-        (["inbox", "discard", "c", "aaaaaaaa-0000-7000-8000-000000000000"], "--why is required"),
-        (["inbox", "dead-letters", "--limit", "0"], "--limit"),
+        (["inbox", "dead-letters", "redrive", "c"], "event_id, or --all is required"),
+        (["inbox", "dead-letters", "redrive", "c", "--all", "aaaaaaaa-0000-7000-8000-000000000000"], "--all"),
+        (["inbox", "dead-letters", "discard", "c", "--why", "x"], "event_id, or --all is required"),
+        (["inbox", "dead-letters", "discard", "c", "aaaaaaaa-0000-7000-8000-000000000000"], "--why is required"),
+        (["inbox", "dead-letters", "list", "--limit", "0"], "--limit"),
         (["inbox", "grant", "everything", "postgres"], "everything"),
     ],
 )
@@ -116,8 +126,8 @@ def test_tables_are_aligned(tool: Tool) -> None:
     )
     tool.database.execute("INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (2, 12345, 0, now())")
     header, first, second = tool.inbox("status").splitlines()
-    assert first.startswith("a               postgres  not subscribed ")
-    assert second.startswith("größter Dienst  postgres  not subscribed ")
+    assert first.startswith("a               postgres  handled outside ")
+    assert second.startswith("größter Dienst  postgres  not subscribed  ")
     end = header.index("processed") + len("processed")
     assert (first[:end].split()[-1], second[:end].split()[-1]) == ("0", "12345")
     assert [line for line in (header, first, second) if line != line.rstrip()] == []
@@ -149,9 +159,10 @@ def test_errors_have_the_servers_hint(tool: Tool) -> None:
         'outboxctl: ERROR:  role "nobody of that name" does not exist\n'
     )
     tool.database.execute("DROP EXTENSION pg_inbox")
-    error = tool.refused("status")
-    assert 'relation "inbox.status" does not exist' in error
-    assert "HINT:  The extension (pg_inbox, pg_outbox) may be missing in this database" in error
+    assert tool.refused("status") == (
+        f'outboxctl: ERROR:  pg_inbox is not in database "{tool.database.name}"\n'
+        "HINT:  Is it the right database? Otherwise use CREATE EXTENSION pg_inbox, or outboxctl inbox install.\n"
+    )
 
 
 def test_no_database(tool: Tool) -> None:
@@ -203,30 +214,30 @@ def operations(tool: Tool) -> list[tuple]:
 
 def test_dead_letters_are_listed(tool: Tool) -> None:
     ids = consumer_with_dead_letters(tool, 3)
-    assert [row["event_id"] for row in tool.json("dead-letters")] == ids
-    assert [row["event_id"] for row in tool.json("dead-letters", "c", "--limit", "2")] == ids[:2]
-    assert tool.json("dead-letters", "other") == []
-    assert tool.json("dead-letters")[0]["payload"] == r"\x7b7d"
-    _, first, *_ = tool.inbox("dead-letters").splitlines()
+    assert [row["event_id"] for row in tool.json("dead-letters", "list")] == ids
+    assert [row["event_id"] for row in tool.json("dead-letters", "list", "c", "--limit", "2")] == ids[:2]
+    assert tool.json("dead-letters", "list", "other") == []
+    assert tool.json("dead-letters", "list")[0]["payload"] == r"\x7b7d"
+    _, first, *_ = tool.inbox("dead-letters", "list").splitlines()
     assert first.startswith(f"c         {ids[0]}  Changed")
     assert first.endswith("P0001     no good")
 
 
 def test_dead_letters_are_redriven(tool: Tool) -> None:
     ids = consumer_with_dead_letters(tool, 4)
-    assert tool.inbox("redrive", "c", ids[1]) == "1 dead letter redriven\n"
-    assert tool.json("redrive", "c", ids[0], ids[1], "--why", "fixed") == {"redriven": 1}
-    assert tool.inbox("redrive", "c", "--all", "--why", "all of them") == "2 dead letters redriven\n"
-    assert tool.json("dead-letters") == []
+    assert tool.inbox("dead-letters", "redrive", "c", ids[1]) == "1 dead letter redriven\n"
+    assert tool.json("dead-letters", "redrive", "c", ids[0], ids[1], "--why", "fixed") == {"redriven": 1}
+    assert tool.inbox("dead-letters", "redrive", "c", "--all", "--why", "all of them") == "2 dead letters redriven\n"
+    assert tool.json("dead-letters", "list") == []
     assert operations(tool) == [("redrive", None), ("redrive", "fixed"), ("redrive", "all of them")]
-    assert 'consumer "other" does not exist' in tool.refused("redrive", "other", "--all")
-    assert 'invalid input syntax for type uuid: "x"' in tool.refused("redrive", "c", "x")
+    assert 'consumer "other" does not exist' in tool.refused("dead-letters", "redrive", "other", "--all")
+    assert 'invalid input syntax for type uuid: "x"' in tool.refused("dead-letters", "redrive", "c", "x")
 
 
 def test_dead_letters_are_discarded(tool: Tool) -> None:
     ids = consumer_with_dead_letters(tool, 3)
-    assert tool.inbox("discard", "c", ids[0], ids[1], "--why", "test data") == "2 dead letters discarded\n"
-    assert [row["event_id"] for row in tool.json("dead-letters")] == ids[2:]
+    assert tool.inbox("dead-letters", "discard", "c", ids[0], ids[1], "--why", "test data", "--yes") == "2 dead letters discarded\n"
+    assert [row["event_id"] for row in tool.json("dead-letters", "list")] == ids[2:]
     assert operations(tool) == [("discard", "test data")]
 
 
@@ -257,4 +268,234 @@ def test_lag_and_health(tool: Tool) -> None:
     consumer_with_dead_letters(tool, 1)
     assert [row["consumer"] for row in tool.json("lag")] == ["c"]
     header, first = tool.inbox("health").splitlines()
-    assert header.startswith("severity  consumer") and "dead letter" in first
+    assert header.startswith("severity  object") and "dead letter" in first
+
+
+# -------------------------------------------------------------------------------------------------
+# Destinations and events
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outbox(tool: Tool, database: Database) -> Callable[..., Any]:
+    """Calls outboxctl on a database with pg_outbox and a destination to fetch from; returns its JSON."""
+    database.add_destination("d", "pull:", lanes="1", retry_base="1h", topics="a.events")
+
+    def call(*arguments: str, code: int = 0) -> Any:
+        done = tool.run("-d", tool.cluster.conninfo(database.name), *arguments, "--json")
+        assert done.returncode == code, done
+        return json.loads(done.stdout) if code != 1 else done.stderr
+
+    return call
+
+
+def test_an_event_is_enqueued_found_and_shown(outbox: Callable[..., Any]) -> None:
+    id = outbox("enqueue", "a", "42", "Happened", '{"n": 1}')["event_id"]
+    outbox("enqueue", "b", "43", "Happened")
+    assert [row["event_id"] for row in outbox("event", "find", "--aggregate-id", "42")] == [id]
+    assert outbox("event", "find", "--since", "1 hour ago", "--key", "nobody's") == []
+    shown = outbox("event", "show", id)
+    assert shown["event"]["payload_text"] == '{"n": 1}'
+    assert [(row["destination"], row["state"]) for row in shown["destinations"]] == [("d", "PENDING")]
+
+
+def test_destinations_are_shown_and_operated(outbox: Callable[..., Any], database: Database) -> None:
+    outbox("enqueue", "a", "42", "Happened", "{}")
+    assert [(row["destination"], row["url"], row["topics"]) for row in outbox("destinations")] == [("d", "pull:", "a.events")]
+    assert outbox("pause", "d", "--why", "upgrade") == {"destination": "d", "state": "paused"}
+    assert outbox("status", "d")[0]["state"] == "paused"
+    assert [row["object"] for row in outbox("health")] == ['destination "d"']
+    assert 'destination "d"' in [row["object"] for row in outbox("doctor", code=3)]
+    assert outbox("resume", "d") == {"destination": "d", "state": "resumed"}
+    assert outbox("health") == []
+    assert all(row["ok"] for row in outbox("check", "d"))
+    assert len(outbox("segments")) == 4
+    assert 'destination "x" does not exist' in outbox("pause", "x", code=1)
+    assert database.execute("SELECT action, why FROM outbox.operation") == [("pause", "upgrade"), ("resume", None)]
+
+
+def test_a_dry_run_changes_nothing(outbox: Callable[..., Any], database: Database) -> None:
+    for _ in range(3):
+        outbox("enqueue", "a", "42", "Happened", "{}")
+    assert outbox("seek", "d", "end", "--dry-run")["events"] == 0
+    assert outbox("seek", "d", "beginning", "--dry-run")["events"] == 3
+    assert outbox("replay", "d", "--topic", "a.*", "--dry-run")["events"] == 3
+    assert database.value("SELECT count(*) FROM outbox.operation") == 0
+    assert "Nobody can be asked here" in outbox("seek", "d", "end", code=1)
+    assert outbox("seek", "d", "end", "--yes") == {"destination": "d", "position": 3}
+    assert outbox("seek", "d", "beginning", "--yes", "--why", "lost") == {"destination": "d", "position": 0}
+    assert outbox("replay", "d", "--type", "none", "--yes")["events"] == 0
+
+
+def test_dead_letters_of_destinations(outbox: Callable[..., Any], database: Database) -> None:
+    ids = [outbox("enqueue", "a", key, "Happened", "{}")["event_id"] for key in ("x", "y", "z")]
+    database.execute("SELECT n.* FROM outbox.fetch('d') AS f, outbox.nack(f.token, f.event_id, 'no use', true) AS n")
+    assert sorted(row["event_id"] for row in outbox("dead-letters", "list", "d")) == sorted(ids)
+    assert outbox("dead-letters", "show", ids[0])[0]["last_error"] == "no use"
+    discard = ("dead-letters", "discard", "d", ids[0], "--why", "test data")
+    assert outbox(*discard, "--dry-run") == {"discarded": 1}
+    assert outbox(*discard, "--yes") == {"discarded": 1}
+    assert outbox("dead-letters", "redrive", "d", "--all", "--why", "repaired") == {"redriven": 2}
+    assert outbox("dead-letters", "list") == []
+    assert database.execute("SELECT action, events, why FROM outbox.operation") == [
+        ("discard", 1, "test data"), ("redrive", 2, "repaired")
+    ]  # fmt: skip
+    assert "is not a dead letter" in outbox("dead-letters", "show", ids[0], code=1)
+
+
+def test_events_are_shown_as_they_commit(tool: Tool, database: Database) -> None:
+    tail = subprocess.Popen(
+        [tool.program, "event", "tail", "--topic", "a.*", "--json", "-d", tool.cluster.conninfo(database.name)],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert tail.stdout
+    try:
+        # It has looked once when it shows the first of these, which may be any of them.
+        seen = wait_until(
+            lambda: database.value("SELECT outbox.enqueue('a', '1', 'First', '{}')") and select.select([tail.stdout], [], [], 0.1)[0], what="tail to be there"
+        )
+        assert seen
+        last = str(database.value("SELECT outbox.enqueue('a', '1', 'Last', '{}')"))
+        for line in tail.stdout:
+            if json.loads(line)["event_id"] == last:
+                break
+    finally:
+        tail.kill()
+        tail.wait()
+
+
+# -------------------------------------------------------------------------------------------------
+# Several databases
+# -------------------------------------------------------------------------------------------------
+
+
+def test_several_databases(tool: Tool, new_database: NewDatabase, tmp_path: Path) -> None:
+    other = new_database(extension=False)
+    other.execute("CREATE EXTENSION pg_inbox")
+    both = [tool.cluster.conninfo(tool.database.name), tool.cluster.conninfo(other.name)]
+    for database in (tool.database, other):
+        database.execute("INSERT INTO inbox.consumer (name) VALUES ('c')")
+
+    def rows(*arguments: str, code: int = 0) -> list[tuple[str, str]]:
+        done = tool.run(*arguments, "--json", env={"OUTBOXCTL_CONFIG": str(tmp_path / "outboxctl.toml")})
+        assert done.returncode == code, done
+        return [(row["database"], row["consumer"]) for line in done.stdout.splitlines() for row in json.loads(line)]
+
+    found = [(tool.database.name, "c"), (other.name, "c")]
+    assert rows("-d", both[0], "inbox", "status", "-d", both[1]) == found
+    (tmp_path / "outboxctl.toml").write_text(f"[contexts]\none = {json.dumps(both[0])}\nboth = {json.dumps(both)}\n")
+    assert rows("--context", "both", "inbox", "status") == found
+    assert rows("-c", "one", "-d", both[1], "inbox", "status") == found[::-1]
+    # One that cannot be reached does not keep the command from the others.
+    nowhere = tool.cluster.conninfo("nowhere")
+    assert rows("-d", nowhere, "-d", both[1], "inbox", "status", code=1) == found[1:]
+    assert "no context \"third\"" in tool.run(
+        "-c", "third", "inbox", "status", env={"OUTBOXCTL_CONFIG": str(tmp_path / "outboxctl.toml")}
+    ).stderr  # fmt: skip
+    assert "--watch works on one database" in tool.run("-d", both[0], "-d", both[1], "status", "--watch").stderr
+
+
+# -------------------------------------------------------------------------------------------------
+# What shells and man know
+# -------------------------------------------------------------------------------------------------
+
+
+def test_bash_completes_commands_and_options(tool: Tool) -> None:
+    script = Path(__file__).parents[2] / "tools/outboxctl/completion/outboxctl.bash"
+
+    def completed(*words: str) -> list[str]:
+        line = f'. {script}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _outboxctl; echo "${{COMPREPLY[@]}}"'
+        return subprocess.run(
+            ["bash", "-c", line, "bash", "outboxctl", *words], capture_output=True, text=True, check=True,
+            env={**os.environ, "PATH": f"{Path(tool.program).parent}:{os.environ['PATH']}"},
+        ).stdout.split()  # fmt: skip
+
+    assert completed("inbox", "dead-letters", "re") == ["redrive"]
+    assert completed("-d", "shop", "inbox", "dead-letters", "discard", "--dr") == ["--dry-run"]
+    assert completed("ev") == ["event"]
+
+
+def test_the_manual_has_every_command(tool: Tool) -> None:
+    page = Path(tool.program).with_name("outboxctl.1").read_text()
+    for group in GROUPS:
+        for command in commands_of(tool.run(*group.split(), "--help").stdout):
+            name = f"{group} {command}".strip()
+            assert name in GROUPS or f".SS outboxctl {name}".replace("-", r"\-") in page
+
+
+# -------------------------------------------------------------------------------------------------
+# top
+# -------------------------------------------------------------------------------------------------
+
+
+def test_top_shows_rates_until_q_is_pressed(tool: Tool) -> None:
+    """On a terminal of its own; what it draws is read as it comes, with the control sequences taken out."""
+    tool.database.execute("INSERT INTO inbox.consumer (name) VALUES ('catalog')")
+    tool.database.execute("INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (1, 1000, 0, now())")
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update(TERM="xterm", LINES="20", COLUMNS="200", LANG="C.UTF-8")
+        os.execv(tool.program, [tool.program, "top", "-d", tool.cluster.conninfo(tool.database.name)])
+    drawn = ""
+
+    def shows(text: str) -> bool:
+        nonlocal drawn
+        if select.select([terminal], [], [], 1)[0]:
+            drawn += re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[()].|[=>78])", " ", os.read(terminal, 65536).decode(errors="replace"))
+        tool.database.execute("UPDATE inbox.progress SET processed = processed + 500")
+        return text in drawn
+
+    wait_until(lambda: shows("CONSUMER"), what="the heading")
+    wait_until(lambda: shows("catalog"), what="the consumer")
+    wait_until(lambda: shows("█"), what="the rate as a line")
+    os.write(terminal, b"q")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(terminal)
+
+
+def test_top_needs_a_terminal(tool: Tool) -> None:
+    done = tool.run("top", "-d", tool.cluster.conninfo(tool.database.name))
+    assert (done.returncode, "top needs a terminal" in done.stderr) == (2, True)
+
+
+# -------------------------------------------------------------------------------------------------
+# serve
+# -------------------------------------------------------------------------------------------------
+
+
+def test_serve_has_the_figures_of_several_databases(tool: Tool, new_database: NewDatabase) -> None:
+    other = new_database()  # pg_outbox
+    other.add_destination("hook", "null:")
+    nowhere = tool.cluster.conninfo("nowhere")
+    databases = [tool.cluster.conninfo(database.name) for database in (tool.database, other)]
+    served = Served(tool.program, *(word for database in (*databases, nowhere) for word in ("-d", database)))
+    try:
+        assert served.get("/healthz") == "ok\n"
+        assert served.up() == {tool.database.name: 1, other.name: 1, "nowhere": 0}
+        assert 'destination="hook"' in served.get("/metrics")
+    finally:
+        errors = served.stop()
+    assert 'database "nowhere" does not exist' in errors
+
+
+def test_serve_finds_all_databases_of_a_server(tool: Tool, new_database: NewDatabase) -> None:
+    other = new_database()
+    plain = new_database(extension=False)
+    served = Served(tool.program, "--all", "-d", tool.cluster.conninfo("postgres"))
+    try:
+        up = served.up()
+    finally:
+        served.stop()
+    assert (up[tool.database.name], up[other.name]) == (1, 1)
+    assert plain.name not in up
+
+
+def test_serve_says_what_is_wrong_with_its_address(tool: Tool) -> None:
+    taken = Served(tool.program, "-d", tool.cluster.conninfo("postgres"))
+    try:
+        done = tool.run("serve", "--listen", taken.url.removeprefix("http://"))
+        assert (done.returncode, "could not listen on 127.0.0.1" in done.stderr) == (1, True)
+    finally:
+        taken.stop()
+    done = tool.run("serve", "--listen", "nonsense")
+    assert (done.returncode, "--listen is HOST:PORT" in done.stderr) == (2, True)

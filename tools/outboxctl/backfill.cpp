@@ -1,11 +1,6 @@
 // outboxctl backfill: starts, watches, pauses, resumes and cancels backfills.
-#include <unistd.h>
-
-#include <chrono>
-#include <cstdio>
-#include <thread>
-
 #include "commands.hpp"
+#include "progress.hpp"
 
 namespace outboxctl {
 
@@ -15,27 +10,18 @@ struct NewBackfill {
     std::string table, destination, batch, rate, max_pending;
 };
 
-// Omits arguments that are not given, so that the defaults of the SQL function apply.
-void add_argument(std::string& call, std::vector<Parameter>& parameters, const std::string& name,
-                  const std::string& value) {
-    if (value.empty())
-        return;
-    parameters.push_back(value);
-    call += ", " + name + " => $" + std::to_string(parameters.size());
-}
-
-void add_start(CLI::App& group, Session& session) {
+void add_start(Command group, Session& session) {
     add_command<NewBackfill>(
         group, "start", "Delivers a snapshot event of each row of a captured table.",
         "  outboxctl backfill start catalog.video\n"
         "  outboxctl backfill start video --destination search --rate 5000\n",
-        [](CLI::App& command, NewBackfill& backfill) {
-            command.add_option("table", backfill.table)->required();
-            command.add_option("--destination", backfill.destination, "Only for this destination");
-            command.add_option("--batch", backfill.batch, "Rows per transaction");
-            command.add_option("--rate", backfill.rate, "Highest number of rows per second");
-            command.add_option("--max-pending", backfill.max_pending,
-                               "Wait while a destination has more events than this before it");
+        [](Command command, NewBackfill& backfill) {
+            command.argument("table", backfill.table).required();
+            command.option("--destination", backfill.destination, "Only for this destination");
+            command.option("--batch", backfill.batch, "Rows per transaction");
+            command.option("--rate", backfill.rate, "Highest number of rows per second");
+            command.option("--max-pending", backfill.max_pending,
+                           "Wait while a destination has more events than this before it");
         },
         [&session](const NewBackfill& b) {
             std::vector<Parameter> parameters = {b.table};
@@ -55,19 +41,17 @@ struct Which {
     std::string id;
 };
 
-void bind_id(CLI::App& command, Which& which) {
-    command.add_option("id", which.id, "As `start` printed it")
-        ->required()
-        ->check(CLI::PositiveNumber);
+void bind_id(Command command, Which& which) {
+    command.argument("id", which.id, "As `start` printed it").required().positive();
 }
 
-void add_status(CLI::App& group, Session& session) {
+void add_status(Command group, Session& session) {
     add_command<Which>(
         group, "status", "Lists backfills with their progress, the latest first.",
         "  outboxctl backfill status\n"
         "  outboxctl backfill status 42 --json\n",
-        [](CLI::App& command, Which& which) {
-            command.add_option("id", which.id, "Only this backfill")->check(CLI::PositiveNumber);
+        [](Command command, Which& which) {
+            command.argument("id", which.id, "Only this backfill").positive();
         },
         [&session](const Which& which) {
             session.list(
@@ -79,7 +63,7 @@ void add_status(CLI::App& group, Session& session) {
         });
 }
 
-void add_action(CLI::App& group, Session& session, const std::string& name, const std::string& done,
+void add_action(Command group, Session& session, const std::string& name, const std::string& done,
                 const std::string& help) {
     add_command<Which>(group, name, help, "  outboxctl backfill " + name + " 42\n", bind_id,
                        [&session, name, done](const Which& which) {
@@ -96,19 +80,11 @@ void add_action(CLI::App& group, Session& session, const std::string& name, cons
 // Watching
 // ---------------------------------------------------------------------------------------------
 
-constexpr int bar_width = 30;
-constexpr auto between_looks = std::chrono::milliseconds(500);
-
-std::string bar_of(double percent) {
-    const int full = static_cast<int>(percent / 100 * bar_width);
-    return '[' + std::string(full, '#') + std::string(bar_width - full, ' ') + ']';
-}
-
 // [######        ]  41.5 %  415000 of 1000000 rows, 52000/s, 00:00:11 left; waits for ...
 std::string line_of(const Result& row) {
     const auto text = [&](int column) { return std::string(row.text(0, column)); };
     std::string line =
-        bar_of(std::stod(text(1))) + ' ' + text(1) + " %  " + text(2) + " of " + text(3) + " rows";
+        bar_of(std::stod(text(1)), 100) + "  " + text(2) + " of " + text(3) + " rows";
     if (text(0) != "running")
         return line + ", " + text(0) + (text(7).empty() ? "" : ": " + text(7));
     line += ", " + text(4) + "/s";
@@ -119,19 +95,8 @@ std::string line_of(const Result& row) {
     return line;
 }
 
-// Shows one line that changes, or a new line for each change.
-void show(const std::string& line, bool in_place) {
-    static std::string shown;
-    if (in_place)
-        std::printf("\r\033[K%s", line.c_str());
-    else if (line != shown)
-        std::printf("%s\n", line.c_str());
-    std::fflush(stdout);
-    shown = line;
-}
-
 void watch(Session& session, const std::string& id) {
-    const bool in_place = isatty(STDOUT_FILENO) != 0 && !session.json;
+    Progress progress(session.json);
     std::string state = "running";
     while (state == "running") {
         const Result row = session.query(
@@ -142,17 +107,15 @@ void watch(Session& session, const std::string& id) {
         if (row.rows() == 0)
             throw Refused("ERROR:  backfill " + id + " does not exist");
         state = row.text(0, 0);
-        show(session.json ? std::string(row.text(0, 8)) : line_of(row), in_place);
+        progress.show(session.json ? std::string(row.text(0, 8)) : line_of(row));
         if (state == "running")
-            std::this_thread::sleep_for(between_looks);
+            progress.pause();
     }
-    if (in_place)
-        std::printf("\n");
     if (state == "failed")
         throw Refused("backfill " + id + " has failed");
 }
 
-void add_watch(CLI::App& group, Session& session) {
+void add_watch(Command group, Session& session) {
     add_command<Which>(group, "watch", "Shows the progress of a backfill until it stops.",
                        "  outboxctl backfill watch 42\n", bind_id,
                        [&session](const Which& which) { watch(session, which.id); });
@@ -160,16 +123,14 @@ void add_watch(CLI::App& group, Session& session) {
 
 }  // namespace
 
-void add_backfill_commands(CLI::App& app, Session& session) {
-    CLI::App* backfill =
-        app.add_subcommand("backfill", "Delivers events of existing rows of captured tables");
-    backfill->require_subcommand(1);
-    add_start(*backfill, session);
-    add_status(*backfill, session);
-    add_watch(*backfill, session);
-    add_action(*backfill, session, "pause", "paused", "Stops a backfill until it is resumed.");
-    add_action(*backfill, session, "resume", "running", "Resumes a paused or failed backfill.");
-    add_action(*backfill, session, "cancel", "cancelled",
+void add_backfill_commands(Command app, Session& session) {
+    Command backfill = app.group("backfill", "Delivers events of existing rows of captured tables");
+    add_start(backfill, session);
+    add_status(backfill, session);
+    add_watch(backfill, session);
+    add_action(backfill, session, "pause", "paused", "Stops a backfill until it is resumed.");
+    add_action(backfill, session, "resume", "running", "Resumes a paused or failed backfill.");
+    add_action(backfill, session, "cancel", "cancelled",
                "Ends a backfill; events already written are delivered.");
 }
 

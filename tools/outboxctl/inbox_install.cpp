@@ -3,8 +3,6 @@
 
 namespace outboxctl {
 
-struct NoArguments {};
-
 static std::string sentence(const inbox::Installed& installed) {
     if (installed.from.empty())
         return "pg_inbox " + installed.to + " is installed now";
@@ -13,14 +11,14 @@ static std::string sentence(const inbox::Installed& installed) {
     return "pg_inbox is upgraded from " + installed.from + " to " + installed.to;
 }
 
-void add_install_command(CLI::App& group, Session& session) {
+void add_install_command(Command group, Session& session) {
     add_command<NoArguments>(
         group, "install",
         "Installs or upgrades pg_inbox where CREATE EXTENSION is not available. Needs CREATE on "
         "the database.",
         "  outboxctl inbox install -d 'host=db.example.com dbname=catalog user=catalog_owner'\n\n"
         "The role becomes the owner, and only the owner can upgrade.\n",
-        [](CLI::App&, NoArguments&) {},
+        [](Command, NoArguments&) {},
         [&session](const NoArguments&) {
             const inbox::Installed installed = inbox::install(session.connection());
             session.report("SELECT nullif($1, '') AS \"from\", $2 AS \"to\"",

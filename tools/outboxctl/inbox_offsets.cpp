@@ -8,13 +8,13 @@ struct Consumer {
     std::string name;
 };
 
-void add_offsets(CLI::App& group, Session& session) {
+void add_offsets(Command group, Session& session) {
     add_command<Consumer>(
         group, "offsets", "Lists offsets of consumers in their subscriptions.",
         "  outboxctl inbox offsets\n"
         "  outboxctl inbox offsets catalog --json\n",
-        [](CLI::App& command, Consumer& consumer) {
-            command.add_option("consumer", consumer.name, "Only for this consumer");
+        [](Command command, Consumer& consumer) {
+            command.argument("consumer", consumer.name, "Only for this consumer");
         },
         [&session](const Consumer& consumer) {
             session.list("*",
@@ -33,7 +33,7 @@ constexpr const char* reset_query =
     "SELECT inbox.reset_offset($1, $2, CASE $3 WHEN 'beginning' THEN to_timestamp(0) "
     "ELSE $3::timestamptz END, $4) AS reset_id";
 
-void add_reset_offset(CLI::App& group, Session& session) {
+void add_reset_offset(Command group, Session& session) {
     add_command<Reset>(
         group, "reset-offset", "Makes a consumer go back or forward to a publish time.",
         "  outboxctl inbox reset-offset catalog pubsub://shop/catalog --to '2026-01-31 10:00+00' "
@@ -42,13 +42,13 @@ void add_reset_offset(CLI::App& group, Session& session) {
         "--why 'projection is rebuilt'\n\n"
         "It goes there when it polls next; `offsets` shows whether it has. An event that it has\n"
         "applied before has no effect unless it is forgotten: see inbox.forget().\n",
-        [](CLI::App& command, Reset& reset) {
-            command.add_option("consumer", reset.consumer)->required();
-            command.add_option("subscription", reset.subscription, "As `offsets` shows it")
-                ->required();
-            command.add_option("--to", reset.to, "A time as PostgreSQL reads it, or `beginning`")
-                ->required();
-            command.add_option("--why", reset.why, "Stored in inbox.operation")->required();
+        [](Command command, Reset& reset) {
+            command.argument("consumer", reset.consumer).required();
+            command.argument("subscription", reset.subscription, "As `offsets` shows it")
+                .required();
+            command.option("--to", reset.to, "A time as PostgreSQL reads it, or `beginning`")
+                .required();
+            command.option("--why", reset.why, "Stored in inbox.operation").required();
         },
         [&session](const Reset& reset) {
             session.report(reset_query, {reset.consumer, reset.subscription, reset.to, reset.why},
@@ -61,7 +61,7 @@ void add_reset_offset(CLI::App& group, Session& session) {
 
 }  // namespace
 
-void add_offset_commands(CLI::App& inbox, Session& session) {
+void add_offset_commands(Command inbox, Session& session) {
     add_offsets(inbox, session);
     add_reset_offset(inbox, session);
 }

@@ -7,15 +7,15 @@ struct Right {
 };
 
 // `verb` is the beginning of the function's name: grant for inbox.grant_send(role) and so on.
-static void add(CLI::App& group, Session& session, const std::string& verb, const std::string& help,
+static void add(Command group, Session& session, const std::string& verb, const std::string& help,
                 const std::string& example, const std::string& done) {
     add_command<Right>(
         group, verb, help, example,
-        [](CLI::App& command, Right& right) {
-            command.add_option("right", right.name)
-                ->required()
-                ->check(CLI::IsMember({"consume", "monitor", "operate", "read", "send"}));
-            command.add_option("role", right.role)->required();
+        [](Command command, Right& right) {
+            command.argument("right", right.name)
+                .required()
+                .one_of({"consume", "monitor", "operate", "read", "send"});
+            command.argument("role", right.role).required();
         },
         [&session, verb, done](const Right& right) {
             session.report("SELECT $2::text AS \"right\", $1::text AS role FROM inbox." + verb +
@@ -26,7 +26,7 @@ static void add(CLI::App& group, Session& session, const std::string& verb, cons
         });
 }
 
-void add_right_commands(CLI::App& inbox, Session& session) {
+void add_right_commands(Command inbox, Session& session) {
     add(inbox, session, "grant", "Grants a right to the inbox (docs/security.md).",
         "  outboxctl inbox grant consume catalog\n", "granted to");
     add(inbox, session, "revoke", "Revokes a right to the inbox.",

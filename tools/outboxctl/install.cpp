@@ -33,6 +33,14 @@ static std::string sentence(const std::string& from) {
     return from.empty() ? edition + " is installed now" : edition + " was installed already";
 }
 
+// The first statement refuses databases, and a server logs a text that fails: not all of the script.
+static void run_edition_script(Session& session) {
+    const std::string script = edition_script, end = "END $$;\n";
+    const size_t first = script.find(end) + end.size();
+    session.run_script(script.substr(0, first).c_str());
+    session.run_script(script.c_str() + first);
+}
+
 // Returns the version that was there before; empty if none. What is not committed when the session
 // ends is rolled back.
 static std::string install_edition(Session& session) {
@@ -44,29 +52,26 @@ static std::string install_edition(Session& session) {
             "ERROR:  pg_outbox is installed as an extension here\n"
             "HINT:  Use ALTER EXTENSION pg_outbox UPDATE.");
     if (found.text(0, 0) == "t")
-        from = session.query("SELECT outbox_internal.version()").text(0, 0);
+        from = session.query("SELECT outbox.version()").text(0, 0);
     if (!from.empty() && from != edition_version)
         throw Refused("version " + from +
                       " of pg_outbox is installed here, which cannot be upgraded to " +
                       edition_version + "\nHINT:  Use outboxctl of that version.");
     if (from.empty())
-        session.run_script(edition_script);
+        run_edition_script(session);
     session.run_script("COMMIT");
     return from;
 }
 
-void add_edition_command(CLI::App& app, Session& session) {
+void add_edition_command(Command app, Session& session) {
     add_command<InstallArguments>(
         app, "install",
         "Installs the SQL edition of pg_outbox, where its library cannot be loaded. Needs CREATE "
-        "on "
-        "the database.",
+        "on the database.",
         "  outboxctl install --edition sql -d 'host=db.example.com dbname=shop user=shop_owner'\n\n"
         "The role becomes the owner. outbox-relay delivers the events.\n",
-        [](CLI::App& command, InstallArguments& arguments) {
-            command.add_option("--edition", arguments.edition, "sql")
-                ->required()
-                ->check(CLI::IsMember({"sql"}));
+        [](Command command, InstallArguments& arguments) {
+            command.option("--edition", arguments.edition, "sql").required().one_of({"sql"});
         },
         [&session](const InstallArguments&) {
             const std::string from = install_edition(session);

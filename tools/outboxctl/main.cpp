@@ -3,17 +3,61 @@
 #include <exception>
 #include <string_view>
 
+#include <CLI/CLI.hpp>
+
 #include "commands.hpp"
+#include "databases.hpp"
 #include "inbox/error.hpp"
+#include "nearest.hpp"
+#include "shells.hpp"
 
 static constexpr int refused = 1;
 static constexpr int wrong_usage = 2;
+static constexpr int failing = 3;
 
 static int complain(std::string_view text) {
     while (text.ends_with('\n'))
         text.remove_suffix(1);
     std::fprintf(stderr, "outboxctl: %.*s\n", static_cast<int>(text.size()), text.data());
     return refused;
+}
+
+static int explain(const CLI::App& app, const CLI::ParseError& error) {
+    const std::string complaint =
+        error.get_exit_code() == 0 ? "" : outboxctl::complaint_about_commands(app);
+    if (complaint.empty())
+        return app.exit(error) == 0 ? 0 : wrong_usage;
+    complain(complaint);
+    return wrong_usage;
+}
+
+// `outboxctl complete WORD...` and `outboxctl man` are for shells and for the build, so no help
+// mentions them.
+static bool printed_for_shells(const CLI::App& app, std::vector<std::string> words) {
+    const std::string word = words.front();
+    words.erase(words.begin());
+    const std::string text = word == "complete" ? outboxctl::completions(app, words)
+                             : word == "man"    ? outboxctl::man_page(app, OUTBOX_VERSION)
+                                                : "";
+    std::fputs(text.c_str(), stdout);
+    return !text.empty();
+}
+
+// Does it in each database, and goes on where one of them fails. Returns the exit code.
+static int work_on_all(outboxctl::Session& session, const std::function<void()>& work) {
+    int code = 0;
+    while (session.next()) {
+        try {
+            work();
+        } catch (const outboxctl::Failing&) {
+            code = code == 0 ? failing : code;
+        } catch (const outboxctl::WrongUsage&) {
+            throw;
+        } catch (const std::exception& error) {
+            code = complain(error.what());
+        }
+    }
+    return code;
 }
 
 int main(int argc, char** argv) {
@@ -23,22 +67,40 @@ int main(int argc, char** argv) {
     app.get_formatter()->enable_footer_formatting(false);  // keeps their line breaks
 #endif
     app.set_version_flag("--version", "outboxctl " OUTBOX_VERSION);
-    app.add_option("-d,--dbname", session.conninfo,
+    std::vector<std::string> given, contexts;
+    app.add_option("-d,--dbname", given,
                    "Database name, connection string or URI; missing parts come from PGHOST, "
-                   "PGDATABASE and so on, as in psql");
+                   "PGDATABASE and so on, as in psql. May be given several times")
+        ->allow_extra_args(false);
+    app.add_option("-c,--context", contexts,
+                   "Name in ~/.config/outboxctl.toml of one or more databases")
+        ->allow_extra_args(false);
     app.add_flag("--json", session.json, "Print JSON");
-    app.fallthrough();  // these two options may stand anywhere
+    app.fallthrough();  // these options may stand anywhere
     app.require_subcommand(1);
-    outboxctl::add_backfill_commands(app, session);
-    outboxctl::add_edition_command(app, session);
-    outboxctl::add_inbox_commands(app, session);
-    outboxctl::add_migrate_command(app, session);
+    std::function<void()> work;
+    const outboxctl::Command commands(&app, &work);
+    outboxctl::add_destination_commands(commands, session);
+    outboxctl::add_event_commands(commands, session);
+    outboxctl::add_dead_letter_commands(commands, session, outboxctl::producer);
+    outboxctl::add_health_commands(commands, session, outboxctl::producer);
+    outboxctl::add_top_command(commands, session);
+    outboxctl::add_serve_command(commands, session);
+    outboxctl::add_doctor_command(commands, session);
+    outboxctl::add_backfill_commands(commands, session);
+    outboxctl::add_inbox_commands(commands, session);
+    outboxctl::add_edition_command(commands, session);
+    outboxctl::add_migrate_command(commands, session);
+    if (argc > 1 && printed_for_shells(app, std::vector<std::string>(argv + 1, argv + argc)))
+        return 0;
     try {
         app.parse(argc, argv);
-        return 0;
+        session.set_databases(outboxctl::databases(given, contexts));
+        return work_on_all(session, work);
     } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : wrong_usage;
-    } catch (const std::exception& error) {
-        return complain(error.what());
+        return explain(app, error);
+    } catch (const outboxctl::WrongUsage& error) {
+        complain(error.what());
+        return wrong_usage;
     }
 }

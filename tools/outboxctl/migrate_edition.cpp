@@ -168,7 +168,7 @@ void print(Session& session, const std::string& result, const std::string& title
         "WHERE t.value <> '0' ORDER BY 1",
         {result});
     if (things.rows() > 0)
-        std::printf("\n%s\n", table_of(things).c_str());
+        std::printf("\n%s\n", table_of(things, things.columns()).c_str());
     const Result advice =
         session.query("SELECT * FROM jsonb_array_elements_text($1::jsonb -> 'advice')", {result});
     for (int row = 0; row < advice.rows(); row++)
@@ -209,27 +209,26 @@ void run(Session& session, const Migration& migration) {
     print(session, result, "pg_outbox is " + name_of(migration.to) + " now. It has taken along:");
 }
 
-void bind(CLI::App& command, Migration& migration) {
-    command.add_option("--to", migration.to, "native (the extension) or sql")
-        ->required()
-        ->check(CLI::IsMember({"native", "sql"}));
-    command.add_flag("--check", migration.check,
-                     "Say what it would do or refuse, and change nothing");
-    command.add_option("--credentials", migration.credentials,
-                       "With --to sql: new file that gets the options of user mappings, as a part "
-                       "of relay.toml");
-    command.add_option("--owner", migration.owner,
-                       "With --to sql: role that is to own the SQL edition; your role by default");
+void bind(Command command, Migration& migration) {
+    command.option("--to", migration.to, "native (the extension) or sql")
+        .required()
+        .one_of({"native", "sql"});
+    command.flag("--check", migration.check, "Say what it would do or refuse, and change nothing");
+    command.option("--credentials", migration.credentials,
+                   "With --to sql: new file that gets the options of user mappings, as a part "
+                   "of relay.toml");
+    command.option("--owner", migration.owner,
+                   "With --to sql: role that is to own the SQL edition; your role by default");
     command
-        .add_option("--lock-timeout", migration.lock_timeout,
-                    "Seconds to wait for transactions that have enqueued events; 30 by default")
-        ->check(CLI::Range(0, 86400));
-    command.add_flag("--yes", migration.yes, "Do not ask");
+        .option("--lock-timeout", migration.lock_timeout,
+                "Seconds to wait for transactions that have enqueued events; 30 by default")
+        .between(0, 86400);
+    command.flag("--yes", migration.yes, "Do not ask");
 }
 
 }  // namespace
 
-void add_migrate_command(CLI::App& app, Session& session) {
+void add_migrate_command(Command app, Session& session) {
     add_command<Migration>(
         app, "migrate-edition",
         "Makes pg_outbox the SQL edition where it is the extension, or the other way round, with "

@@ -13,22 +13,44 @@ namespace outboxctl {
 using inbox::Parameter;
 using inbox::Result;
 
+// Returns an array of PostgreSQL as text.
+std::string array_of(const std::vector<std::string>& values);
+
+// Appends an argument by name to the call of a function. Omits it if the value is empty, so that the
+// default of the function applies.
+void add_argument(std::string& call, std::vector<Parameter>& parameters, const std::string& name,
+                  const std::string& value, const std::string& cast = "");
+
 // The database refused the command. The text has the server's detail and hint.
 struct Refused : std::runtime_error {
     using std::runtime_error::runtime_error;
     std::string sqlstate{};  // empty if it was not the database
 };
 
+// Something is wrong that the command has found and printed.
+struct Failing : std::exception {};
+
 class Session {
   public:
-    std::string conninfo;  // or the name of a database; missing parts come from the environment
     bool json = false;
+    bool one_of_several = false;  // databases: rows then have a column `database`
+
+    // The databases that the command works on, one after the other: next() goes to the next of them,
+    // and returns false after the last. A command that works on all at once takes them.
+    void set_databases(std::vector<std::string> databases);
+    bool next();
+    std::vector<std::string> take_databases();
 
     Session() = default;
     ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
+    // The database of what follows: its name or a connection string; missing parts come from the
+    // environment. Ends the connection to the one before. `name`, if any, takes the place of the name
+    // in the connection string.
+    void use(const std::string& database, const std::string& name = "");
+    const std::string& database() const { return conninfo_; }
     // Connects when it is called for the first time.
     PGconn* connection();
     Result query(const std::string& statement, const std::vector<Parameter>& parameters = {});
@@ -36,16 +58,25 @@ class Session {
     // Runs several statements.
     void run_script(const char* statements);
 
+    // Runs work() in a transaction. A dry run does it, says what it has done, and undoes it.
+    void run(bool dry, const std::function<void()>& work);
+
     // `rest` is FROM and so on. Prints these columns as a table, or as JSON an array of objects
-    // with all columns. Returns the number of rows.
+    // with all columns. Returns the number of rows that are `counted`.
     int list(const std::string& columns, const std::string& rest,
-             const std::vector<Parameter>& parameters = {});
+             const std::vector<Parameter>& parameters = {}, const std::string& counted = "true");
+    // Prints each row as a list of its columns, long texts whole, or as JSON. Returns the number of
+    // rows.
+    int show(const std::string& rest, const std::vector<Parameter>& parameters);
     // Runs a query of one row. Prints it as a JSON object, or else the text that `sentence` makes
     // of it.
     void report(const std::string& query, const std::vector<Parameter>& parameters,
                 const std::function<std::string(const Result&)>& sentence);
 
   private:
+    std::vector<std::string> databases_;
+    std::size_t used_ = 0;  // of them
+    std::string conninfo_, name_;
     PGconn* connection_ = nullptr;
 };
 

@@ -7,11 +7,7 @@
 
 namespace outboxctl {
 
-namespace {
-
-constexpr Oid number_types[] = {20, 21, 23, 26, 700, 701, 1700};  // int8, int2, int4, oid, ...
-
-// Escapes control characters: one byte, or in UTF-8 those from U+0080 to U+009F.
+// Control characters are one byte, or in UTF-8 those from U+0080 to U+009F.
 std::string printable(std::string_view text) {
     std::string out;
     const auto escape = [&](unsigned code) {
@@ -31,6 +27,10 @@ std::string printable(std::string_view text) {
     }
     return out;
 }
+
+namespace {
+
+constexpr Oid number_types[] = {20, 21, 23, 26, 700, 701, 1700};  // int8, int2, int4, oid, ...
 
 std::size_t width(std::string_view text) {
     return static_cast<std::size_t>(
@@ -61,9 +61,9 @@ Column column_of(const inbox::Result& rows, int number) {
 
 }  // namespace
 
-std::string table_of(const inbox::Result& rows) {
+std::string table_of(const inbox::Result& rows, int columns) {
     std::vector<std::string> lines(static_cast<std::size_t>(rows.rows()) + 1);
-    for (int number = 0; number < rows.columns(); number++) {
+    for (int number = 0; number < columns; number++) {
         const Column column = column_of(rows, number);
         const std::size_t widest = column.widest();
         for (std::size_t i = 0; i < lines.size(); i++) {
@@ -78,6 +78,21 @@ std::string table_of(const inbox::Result& rows) {
         text += (text.empty() ? "" : "\n") + line;
     }
     return rows.rows() == 0 ? text + "\n(none)" : text;
+}
+
+std::string record_of(const inbox::Result& rows, int row) {
+    std::size_t widest = 0;
+    for (int number = 0; number < rows.columns(); number++)
+        widest = std::max(widest, width(PQfname(rows.native(), number)));
+    std::string text;
+    for (int number = 0; number < rows.columns(); number++) {
+        if (PQgetisnull(rows.native(), row, number) != 0)
+            continue;
+        const std::string name = PQfname(rows.native(), number);
+        text += (text.empty() ? "" : "\n") + name + std::string(widest - width(name) + 2, ' ') +
+                printable(rows.text(row, number));
+    }
+    return text;
 }
 
 }  // namespace outboxctl

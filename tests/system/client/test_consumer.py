@@ -25,6 +25,8 @@ def test_events_are_applied_and_then_acknowledged(target: Target, consume: Consu
     assert (state["applied"], state["duplicates"], state["failures"]) == (7, 0, 0)
     state = consumer.stop()
     assert state["closed"] and state["outstanding_messages"] == 0
+    figures = target.execute("SELECT state, processed, failures FROM inbox.status")
+    assert figures == [("handled outside", 7, 0)]
 
 
 def test_a_batch_is_one_transaction(target: Target, consume: Consume) -> None:
@@ -213,6 +215,7 @@ def test_a_constraint_that_is_checked_at_commit(target: Target, consume: Consume
     assert (state["applied"], state["dead"]) == (119, 1)
     assert target.value("SELECT version FROM inbox.dead_message") == 70
     assert target.dead_letters()[0][2] == "23503"
+    assert "is not present in table" in target.value("SELECT detail FROM inbox.dead_message")
 
 
 # -------------------------------------------------------------------------------------------------

@@ -420,7 +420,7 @@ def test_figures_of_connections(sink: Sink, db: Database) -> None:
     sink.wait_for(ids)
     wait_until(db.status, lambda s: s["connects"] > first["connects"], what="another connection")
     for name in ("round_trip_seconds", "client_queue", "connects_total", "disconnects_total"):
-        assert f'outbox_{name}{{destination="d"' in db.value("SELECT outbox.metrics()")
+        assert f'outbox_{name}{{database="{db.name}",destination="d"' in db.value("SELECT outbox.metrics()")
 
 
 def test_a_destination_that_goes_and_comes_back(sink: Sink, db: Database) -> None:

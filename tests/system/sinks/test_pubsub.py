@@ -229,7 +229,7 @@ def test_only_superusers_lend_what_the_server_process_has(pubsub: PubSubSink, db
         db.enqueue()
         status = wait_until(db.status, lambda s: s["last_error"], what="a failure")
         assert status["last_error"] == (
-            "credentials are required in the user mapping: the owner of the foreign server is not a "
+            "credentials are required, in the user mapping or in relay.toml: the owner of the destination is not a "
             "superuser"
         )
         assert not pubsub.proxy.requests

@@ -8,6 +8,19 @@
 CREATE SCHEMA outbox_migration;
 CREATE SCHEMA outbox_migration_rows; -- tables on their way from one edition to the other
 
+-- Executes statements. A query that makes some is run to its end before the first.
+CREATE FUNCTION outbox_migration.run(statements text[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    statement text;
+BEGIN
+    FOREACH statement IN ARRAY statements LOOP
+        EXECUTE statement;
+    END LOOP;
+END $$;
+
 -- Filled in by outboxctl.
 CREATE TABLE outbox_migration.request (
     target           text NOT NULL, -- native or sql
@@ -26,7 +39,7 @@ LANGUAGE sql VOLATILE
 AS $$
     INSERT INTO outbox_migration.made
     SELECT DISTINCT replace(m[1], '%1$s', n::text)
-      FROM regexp_matches(script, 'CREATE (?:UNIQUE )?(?:FUNCTION|TABLE|VIEW|SEQUENCE|DOMAIN|TYPE|INDEX) ([a-z_0-9.%$]+)', 'g') AS m,
+      FROM regexp_matches(script, 'CREATE (?:UNIQUE |UNLOGGED )?(?:FUNCTION|TABLE|VIEW|SEQUENCE|DOMAIN|TYPE|INDEX) ([a-z_0-9.%$]+)', 'g') AS m,
            generate_series(0, 3) AS n;
     INSERT INTO outbox_migration.known_setting
     SELECT m[1]
@@ -43,19 +56,20 @@ SELECT 'native' AS edition, e.extversion AS version, e.extowner AS owner
   FROM pg_extension AS e WHERE e.extname = 'pg_outbox'
 UNION ALL
 SELECT 'sql', (SELECT substring(pg_get_functiondef(v.oid) FROM '''([0-9][^'']*)''::text')
-                 FROM pg_proc AS v WHERE v.pronamespace = p.pronamespace AND v.proname = 'version'), s.owner
+                 FROM pg_proc AS v JOIN outbox_migration.schema AS n ON n.oid = v.pronamespace AND n.name = 'outbox'
+                WHERE v.proname = 'version'), s.owner
   FROM pg_proc AS p
   JOIN outbox_migration.schema AS s ON s.oid = p.pronamespace AND s.name = 'outbox_internal'
  WHERE p.proname = 'edition' AND NOT EXISTS (SELECT FROM pg_extension AS e WHERE e.extname = 'pg_outbox');
 
--- Tables that are not carried over. The first three are about relays that must let go anyway, and the time
--- of their next tasks; the fourth is about this cluster. The others stand for objects of the extension:
+-- Tables that are not carried over. The first four are about relays that must let go anyway, and the time
+-- of their next tasks; the fifth is about this cluster. The others stand for objects of the extension:
 -- settings, servers, and the right to use these. All other tables are found in the catalog.
 CREATE FUNCTION outbox_migration.left_behind()
 RETURNS name[]
 LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC
-    SELECT '{relay,relay_status,upkeep,home,setting,destination_config,fetcher}'::name[];
+    SELECT '{relay,relay_lease,relay_status,upkeep,home,setting,destination_config,fetcher}'::name[];
 END;
 
 -- Tables with rows; the log and receipts are in their children.
@@ -272,10 +286,6 @@ CREATE FUNCTION outbox_migration.lock_all()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-    statement text;
 BEGIN
-    FOR statement IN SELECT k.statement FROM outbox_migration.lock AS k ORDER BY k.n LOOP
-        EXECUTE statement;
-    END LOOP;
+    PERFORM outbox_migration.run(ARRAY(SELECT k.statement FROM outbox_migration.lock AS k ORDER BY k.n));
 END $$;

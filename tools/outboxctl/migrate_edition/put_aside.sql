@@ -75,6 +75,7 @@ CREATE TABLE outbox_migration.old_generated AS -- columns that are not moved
       JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attgenerated <> '';
 CREATE TABLE outbox_migration.old_owner (owner oid NOT NULL);
 CREATE TABLE outbox_migration.old_foreign_owner (destination name NOT NULL, owner name NOT NULL);
+CREATE TABLE outbox_migration.old_creator (role text NOT NULL); -- of foreign servers
 
 CREATE FUNCTION outbox_migration.take_notes()
 RETURNS void
@@ -97,6 +98,10 @@ BEGIN
       JOIN pg_roles AS r ON r.oid = (f ->> 'role')::regrole;
     INSERT INTO outbox_migration.old_foreign_owner
     SELECT s.name, pg_get_userbyid(s.owner) FROM outbox_migration.server AS s WHERE s.owner <> (SELECT o.owner FROM outbox_migration.old_owner AS o);
+    INSERT INTO outbox_migration.old_creator
+    SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+      FROM pg_foreign_data_wrapper AS f, aclexplode(f.fdwacl) AS a
+     WHERE f.fdwname = 'pg_outbox' AND a.grantee <> f.fdwowner;
     INSERT INTO outbox_migration.old_setting SELECT * FROM outbox_migration.settings();
     INSERT INTO outbox_migration.old_capture SELECT row_number() OVER (), * FROM outbox_migration.captured();
     INSERT INTO outbox_migration.old_trigger
@@ -136,10 +141,8 @@ CREATE FUNCTION outbox_migration.move_table("table" regclass, is_member boolean)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-    statement text;
 BEGIN
-    FOR statement IN
+    PERFORM outbox_migration.run(ARRAY(
         SELECT format('DROP TRIGGER %I ON %s', t.tgname, "table") FROM pg_trigger AS t WHERE t.tgrelid = "table" AND NOT t.tgisinternal
         UNION ALL
         SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', "table", k.conname) FROM pg_constraint AS k
@@ -150,10 +153,7 @@ BEGIN
         UNION ALL
         SELECT format('ALTER TABLE %s NO INHERIT %s', "table", i.inhparent::regclass) FROM pg_inherits AS i WHERE i.inhrelid = "table"
         UNION ALL
-        SELECT format('ALTER EXTENSION pg_outbox DROP TABLE %s', "table") WHERE is_member
-    LOOP
-        EXECUTE statement;
-    END LOOP;
+        SELECT format('ALTER EXTENSION pg_outbox DROP TABLE %s', "table") WHERE is_member));
     EXECUTE format('ALTER TABLE %s SET SCHEMA outbox_migration_rows', "table");
 END $$;
 
@@ -163,18 +163,15 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     is_native CONSTANT boolean := (SELECT i.edition = 'native' FROM outbox_migration.installed AS i);
-    statement text;
 BEGIN
     -- They would follow every step here, and remove the rows of destinations.
-    FOR statement IN
+    PERFORM outbox_migration.run(ARRAY(
         SELECT format('ALTER EVENT TRIGGER %I DISABLE', e.evtname)
-          FROM pg_event_trigger AS e JOIN outbox_migration.own AS o ON o.classid = 'pg_event_trigger'::regclass AND o.oid = e.oid
-    LOOP
-        EXECUTE statement;
-    END LOOP;
+          FROM pg_event_trigger AS e JOIN outbox_migration.own AS o ON o.classid = 'pg_event_trigger'::regclass AND o.oid = e.oid));
     PERFORM outbox_migration.take_notes();
 
-    FOR statement IN -- those of partitions go with those of their tables
+    -- Triggers of partitions go with those of their tables.
+    PERFORM outbox_migration.run(ARRAY(
         SELECT format('DROP TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass) FROM outbox_migration.capture_trigger AS t WHERE t.tgparentid = 0
         UNION ALL
         SELECT format('DROP TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass) FROM outbox_migration.view_trigger AS t
@@ -182,10 +179,7 @@ BEGIN
         SELECT format('DROP USER MAPPING FOR %s SERVER %I', CASE m.umuser WHEN 0 THEN 'PUBLIC' ELSE quote_ident(m.usename) END, m.srvname)
           FROM pg_user_mappings AS m JOIN outbox_migration.server AS s ON s.oid = m.srvid
         UNION ALL
-        SELECT format('DROP SERVER %I', s.name) FROM outbox_migration.server AS s
-    LOOP
-        EXECUTE statement;
-    END LOOP;
+        SELECT format('DROP SERVER %I', s.name) FROM outbox_migration.server AS s));
     PERFORM outbox_migration.empty_view(v.oid) FROM outbox_migration.old_view AS v;
     PERFORM outbox_migration.move_table(t.class, is_native) FROM outbox_migration.table_with_rows AS t;
 
@@ -200,7 +194,5 @@ BEGIN
     ELSE
         DROP SCHEMA outbox, outbox_internal CASCADE;
     END IF;
-    FOR statement IN SELECT format('ALTER TABLE outbox_migration_rows.%I DROP %I', g."table", g.name) FROM outbox_migration.old_generated AS g LOOP
-        EXECUTE statement;
-    END LOOP;
+    PERFORM outbox_migration.run(ARRAY(SELECT format('ALTER TABLE outbox_migration_rows.%I DROP %I', g."table", g.name) FROM outbox_migration.old_generated AS g));
 END $$;

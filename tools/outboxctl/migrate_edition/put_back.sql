@@ -36,21 +36,18 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    columns CONSTANT text := (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute AS a
-                               WHERE a.attrelid = "table" AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '');
+    columns  CONSTANT text := (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute AS a
+                                WHERE a.attrelid = "table" AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '');
     triggers CONSTANT text[] := ARRAY(
         SELECT format('ALTER TABLE %s ENABLE %s TRIGGER %I', "table", CASE t.tgenabled WHEN 'A' THEN 'ALWAYS' WHEN 'R' THEN 'REPLICA' ELSE '' END, t.tgname)
           FROM pg_trigger AS t WHERE t.tgrelid = "table" AND t.tgenabled <> 'D');
-    trigger text;
-    count   bigint;
+    count    bigint;
 BEGIN
     EXECUTE format('ALTER TABLE %s DISABLE TRIGGER ALL', "table"); -- with those of foreign keys, as tables come in any order
     EXECUTE format('DELETE FROM ONLY %s', "table"); -- rows that the script inserts
     EXECUTE format('INSERT INTO %s (%s) SELECT %2$s FROM outbox_migration_rows.%I', "table", columns, name);
     GET DIAGNOSTICS count = ROW_COUNT;
-    FOREACH trigger IN ARRAY triggers LOOP
-        EXECUTE trigger;
-    END LOOP;
+    PERFORM outbox_migration.run(triggers);
     INSERT INTO outbox_migration.moved VALUES (name, count);
 END $$;
 
@@ -124,41 +121,32 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    member    record;
-    statement text;
+    member record;
 BEGIN
     FOR member IN SELECT o.*, pg_get_userbyid(c.relowner) AS owner FROM outbox_migration.old_capture AS o JOIN pg_class AS c ON c.oid = o.member ORDER BY o.n LOOP
         PERFORM outbox_internal.grant_right(quote_ident(member.owner)::regrole, 'capture'); -- taken back by restore_rights()
         EXECUTE format('ALTER FUNCTION outbox_migration.make_triggers(regclass, text, text) OWNER TO %I', member.owner);
         PERFORM outbox_migration.make_triggers(member.member, member.condition, member.on_truncate);
     END LOOP;
-    -- One with a condition may be three now.
-    FOR statement IN
+    -- One with a condition may be three now. Tables come before their partitions, to which they pass it on.
+    PERFORM outbox_migration.run(ARRAY(
         SELECT format('ALTER TABLE %s %s TRIGGER %I', t.tgrelid::regclass,
                       CASE o.state WHEN 'D' THEN 'DISABLE' WHEN 'A' THEN 'ENABLE ALWAYS' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE' END, t.tgname)
           FROM outbox_migration.capture_trigger AS t
           JOIN outbox_migration.old_trigger AS o
             ON o.relation = t.tgrelid AND o.name = regexp_replace(t.tgname, '_(in|out)$', '') AND o.state <> t.tgenabled
-         ORDER BY t.tgparentid = 0 DESC -- tables before their partitions, to which they pass it on
-    LOOP
-        EXECUTE statement;
-    END LOOP;
+         ORDER BY t.tgparentid = 0 DESC));
 END $$;
 
 CREATE FUNCTION outbox_migration.show_again()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-    statement text;
 BEGIN
-    FOR statement IN
+    PERFORM outbox_migration.run(ARRAY(
         SELECT format('CREATE OR REPLACE VIEW %s%s AS %s', v.oid::regclass, coalesce(v.options, ''), v.definition) FROM outbox_migration.old_view AS v
         UNION ALL
-        SELECT t.definition FROM outbox_migration.old_trigger AS t WHERE t.definition IS NOT NULL
-    LOOP
-        EXECUTE statement;
-    END LOOP;
+        SELECT t.definition FROM outbox_migration.old_trigger AS t WHERE t.definition IS NOT NULL));
 END $$;
 
 -- ------------------------------------------------------------------------------------------------
@@ -170,10 +158,9 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    statement text;
-    former    CONSTANT name := (SELECT r.rolname FROM outbox_migration.old_owner AS o JOIN pg_roles AS r ON r.oid = o.owner AND NOT r.rolsuper);
+    former CONSTANT name := (SELECT r.rolname FROM outbox_migration.old_owner AS o JOIN pg_roles AS r ON r.oid = o.owner AND NOT r.rolsuper);
 BEGIN
-    FOR statement IN
+    PERFORM outbox_migration.run(ARRAY(
         SELECT format('REVOKE ALL%s ON %s %s FROM %s', ' (' || quote_ident(p.column_name) || ')', p.kind, p.object,
                       CASE p.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(p.grantee)) END)
           FROM outbox_migration.privilege AS p
@@ -183,10 +170,7 @@ BEGIN
                       CASE WHEN p.grantable AND p.grantee <> 0 THEN ' WITH GRANT OPTION' END)
           FROM outbox_migration.old_privilege AS p
           JOIN outbox_migration.object AS o ON o.kind = p.kind AND o.key = p.key AND o.column_name IS NOT DISTINCT FROM p.column_name
-         WHERE p.grantee <> o.owner
-    LOOP
-        EXECUTE statement;
-    END LOOP;
+         WHERE p.grantee <> o.owner));
     PERFORM outbox_internal.grant_right(h.role, h.right_to) FROM outbox_migration.rights_held() AS h;
     -- The owner of the SQL edition needed no rights.
     IF former IS NOT NULL AND EXISTS (SELECT FROM outbox_migration.request AS r WHERE r.target = 'native') THEN

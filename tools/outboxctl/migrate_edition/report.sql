@@ -66,6 +66,10 @@ AS $$
         UNION ALL
         SELECT 5, format('Destination "%s" belonged to role "%s", which cannot change it any more.', f.destination, f.owner)
           FROM outbox_migration.old_foreign_owner AS f WHERE r.target = 'sql'
+        UNION ALL
+        SELECT 6, format('%s could create destinations (USAGE on the wrapper), and cannot any more: only the owner of pg_outbox changes outbox.destination_config.',
+                         CASE c.role WHEN 'PUBLIC' THEN 'Every role' ELSE 'Role ' || c.role END)
+          FROM outbox_migration.old_creator AS c WHERE r.target = 'sql'
      ) AS a(n, text)
      ORDER BY a.n, a.text
 $$;

@@ -1,0 +1,189 @@
+// outboxctl serve: figures for Prometheus, over HTTP.
+//
+// Threads: those of the library answer requests. One request at a time works on the databases, under
+// mutex_. The main thread waits for a signal. All threads block signals.
+//
+// Each scrape connects and disconnects: a session that stayed would be in the way of DROP DATABASE.
+#include <signal.h>
+
+#include <cstdio>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <httplib.h>
+
+#include "commands.hpp"
+#include "metrics_page.hpp"
+
+namespace outboxctl {
+
+namespace {
+
+struct Arguments {
+    std::string listen = "127.0.0.1:9187";
+    bool all = false;
+};
+
+constexpr const char* prepare = "SET statement_timeout = '10s'; SET lock_timeout = '1s'";
+constexpr const char* other_databases =
+    "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1";
+
+std::string escaped(const std::string& label) {
+    std::string text;
+    for (const char c : label)
+        text += c == '\\' ? "\\\\" : c == '"' ? "\\\"" : c == '\n' ? "\\n" : std::string(1, c);
+    return text;
+}
+
+// Returns the name of the database in a connection string, or the whole if it is a name.
+std::string name_in(const std::string& database) {
+    PQconninfoOption* options = PQconninfoParse(database.c_str(), nullptr);
+    std::string name = options == nullptr ? database : "";
+    for (const PQconninfoOption* o = options; o != nullptr && o->keyword != nullptr; o++)
+        if (o->keyword == std::string("dbname") && o->val != nullptr)
+            name = o->val;
+    PQconninfoFree(options);
+    return name;
+}
+
+class Exporter {
+  public:
+    Exporter(std::vector<std::string> databases, bool all)
+        : databases_(std::move(databases)), all_(all) {}
+
+    std::string metrics() {
+        const std::lock_guard lock(mutex_);
+        std::vector<std::string> pages;
+        for (const std::string& database : databases_)
+            for (const std::string& name : names(database, pages))
+                scrape(database, name, pages);
+        return join_metrics(pages);
+    }
+
+  private:
+    // The databases to look at; an empty name is the one of the connection string.
+    std::vector<std::string> names(const std::string& database, std::vector<std::string>& pages) {
+        if (!all_)
+            return {""};
+        std::vector<std::string> names;
+        Session session;
+        try {
+            session.use(database);
+            const Result rows = session.query(other_databases);
+            for (int row = 0; row < rows.rows(); row++)
+                names.emplace_back(rows.text(row, 0));
+        } catch (const std::exception& error) {
+            report(database, "", error.what(), pages);
+        }
+        return names;
+    }
+
+    void scrape(const std::string& database, const std::string& name,
+                std::vector<std::string>& pages) {
+        Session session;
+        try {
+            session.use(database, name);
+            session.run_script(prepare);
+            const Result found = session.query(
+                "SELECT to_regproc('outbox.metrics') IS NOT NULL, to_regproc('inbox.metrics') IS "
+                "NOT "
+                "NULL, current_database()");
+            const bool outbox = found.text(0, 0) == "t", inbox = found.text(0, 1) == "t";
+            if (outbox)
+                pages.emplace_back(session.query("SELECT outbox.metrics()").text(0, 0));
+            if (inbox)
+                pages.emplace_back(session.query("SELECT inbox.metrics()").text(0, 0));
+            if (outbox || inbox || !all_)
+                pages.push_back(up(std::string(found.text(0, 2)), outbox || inbox));
+        } catch (const std::exception& error) {
+            report(database, name, error.what(), pages);
+        }
+    }
+
+    static std::string up(const std::string& database, bool is_up) {
+        return "# TYPE outboxctl_up gauge\n"
+               "# HELP outboxctl_up Whether the figures of the database could be read.\n"
+               "outboxctl_up{database=\"" +
+               escaped(database) + "\"} " + (is_up ? "1" : "0") + '\n';
+    }
+
+    // Connection strings may have passwords, and are not shown.
+    static void report(const std::string& database, const std::string& name, const char* error,
+                       std::vector<std::string>& pages) {
+        std::fprintf(stderr, "outboxctl: %s\n", error);
+        pages.push_back(up(name.empty() ? name_in(database) : name, false));
+    }
+
+    const std::vector<std::string> databases_;
+    const bool all_;
+    std::mutex mutex_;
+};
+
+std::pair<std::string, int> split(const std::string& listen) {
+    const std::size_t colon = listen.rfind(':');
+    const std::string port = colon == std::string::npos ? "" : listen.substr(colon + 1);
+    if (port.empty() || port.size() > 5 ||
+        port.find_first_not_of("0123456789") != std::string::npos)
+        throw WrongUsage("--listen is HOST:PORT, such as 127.0.0.1:9187, not \"" + listen + '"');
+    return {listen.substr(0, colon), std::stoi(port)};
+}
+
+void serve(const std::vector<std::string>& databases, const Arguments& arguments) {
+    const auto [host, port] = split(arguments.listen);
+    sigset_t all, ends;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, nullptr);  // threads inherit it
+
+    Exporter exporter(databases, arguments.all);
+    httplib::Server server;
+    // Without SO_REUSEPORT, which the library sets: two processes would share a port.
+    server.set_socket_options([](socket_t socket) {
+        const int yes = 1;
+        setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    server.set_payload_max_length(0);
+    server.set_read_timeout(5);
+    server.set_write_timeout(5);
+    server.Get("/metrics", [&](const httplib::Request&, httplib::Response& response) {
+        response.set_content(exporter.metrics(),
+                             "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    });
+    server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
+        response.set_content("ok\n", "text/plain");
+    });
+    const int bound = port == 0                         ? server.bind_to_any_port(host)
+                      : server.bind_to_port(host, port) ? port
+                                                        : -1;
+    if (bound < 0)
+        throw Refused("could not listen on " + arguments.listen +
+                      "\nHINT:  Is another process listening there?");
+    std::thread thread([&server] { server.listen_after_bind(); });
+    std::printf("serves http://%s:%d/metrics\n", host.c_str(), bound);
+    std::fflush(stdout);
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGTERM);
+    int signal = 0;
+    sigwait(&ends, &signal);
+    server.stop();
+    thread.join();
+}
+
+}  // namespace
+
+void add_serve_command(Command app, Session& session) {
+    add_command<Arguments>(
+        app, "serve", "Serves figures of databases for Prometheus: /metrics, /healthz.",
+        "  outboxctl serve -d shop -d catalog\n"
+        "  outboxctl serve --all --listen 0.0.0.0:9187\n\n"
+        "The role needs outbox.grant_monitor() and inbox.grant_monitor().\n",
+        [](Command command, Arguments& arguments) {
+            command.option("--listen", arguments.listen, "HOST:PORT; default: 127.0.0.1:9187");
+            command.flag("--all", arguments.all,
+                         "All databases of the server that have pg_outbox or pg_inbox");
+        },
+        [&session](const Arguments& arguments) { serve(session.take_databases(), arguments); });
+}
+
+}  // namespace outboxctl

@@ -1,0 +1,16 @@
+// What shells and man know of the commands, made from their declarations.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace outboxctl {
+
+// Returns the words that can follow these words of a command line, a line each.
+std::string completions(const CLI::App& app, const std::vector<std::string>& words);
+
+// Returns the page of the manual, as troff source for section 1.
+std::string man_page(const CLI::App& app, const std::string& version);
+
+}  // namespace outboxctl

@@ -1,0 +1,201 @@
+// outboxctl top: destinations and consumers as they work, with their rates.
+#include <langinfo.h>
+#include <unistd.h>
+#include <clocale>
+#include <cmath>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include <curses.h>
+
+#include "commands.hpp"
+#include "table.hpp"
+
+namespace outboxctl {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int milliseconds_between_looks = 1000;
+constexpr std::size_t sparkline_width = 30;  // looks
+
+// Both return: name, state, counter, waiting, keys that wait, oldest, p50 and p99 in ms, error.
+constexpr const char* destinations =
+    "SELECT destination, state, published, pending_at_most, held_keys, "
+    "date_trunc('second', oldest_pending_age), "
+    "round(extract(epoch FROM latency_p50) * 1000, 1), "
+    "round(extract(epoch FROM latency_p99) * 1000, 1), last_error "
+    "FROM outbox.status ORDER BY destination";
+constexpr const char* consumers =
+    "SELECT consumer, state, processed, pending_at_most, waiting_keys, "
+    "date_trunc('second', oldest_pending_age), "
+    "round(extract(epoch FROM latency_p50) * 1000, 1), "
+    "round(extract(epoch FROM latency_p99) * 1000, 1), last_error "
+    "FROM inbox.status ORDER BY consumer";
+
+// Restores the terminal, also when an exception leaves.
+class Screen {
+  public:
+    Screen() {
+        std::setlocale(LC_ALL, "");
+        unicode_ = std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+        initscr();
+        curs_set(0);
+        noecho();
+        timeout(milliseconds_between_looks);  // of getch()
+    }
+    ~Screen() { endwin(); }
+    Screen(const Screen&) = delete;
+    Screen& operator=(const Screen&) = delete;
+
+    bool unicode() const { return unicode_; }
+
+  private:
+    bool unicode_ = false;
+};
+
+// The rates of one counter, the latest last.
+class Rates {
+  public:
+    void look(double counter, Clock::time_point now) {
+        // A counter that has fallen has started anew.
+        if (known_) {
+            const double seconds = std::chrono::duration<double>(now - at_).count();
+            rates_.push_back(counter < counter_ ? 0 : (counter - counter_) / seconds);
+        }
+        if (rates_.size() > sparkline_width)
+            rates_.pop_front();
+        counter_ = counter;
+        at_ = now;
+        known_ = true;
+    }
+
+    double latest() const { return rates_.empty() ? 0 : rates_.back(); }
+
+    // A character for each rate, as high as its share of the highest.
+    std::string sparkline(bool unicode) const {
+        static constexpr const char* blocks[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+        static constexpr const char* letters[] = {" ", ".", ".", ":", "-", "=", "+", "*", "#"};
+        const double most = rates_.empty() ? 0 : *std::max_element(rates_.begin(), rates_.end());
+        std::string line(sparkline_width - rates_.size(), ' ');
+        for (const double rate : rates_) {
+            const auto height = static_cast<std::size_t>(most > 0 ? std::ceil(rate / most * 8) : 0);
+            line += unicode ? blocks[height] : letters[height];
+        }
+        return line;
+    }
+
+  private:
+    double counter_ = 0;
+    Clock::time_point at_{};
+    bool known_ = false;
+    std::deque<double> rates_;
+};
+
+class Top {
+  public:
+    explicit Top(Session& session, std::string database)
+        : session_(session), database_(std::move(database)) {}
+
+    void run() {
+        int key = 0;
+        while (key != 'q' && key != 'Q') {
+            erase();
+            look();
+            refresh();
+            key = getch();
+        }
+    }
+
+  private:
+    void look() {
+        line_ = 0;
+        try {
+            const Result head = session_.query(
+                "SELECT current_database(), to_char(clock_timestamp(), 'HH24:MI:SS'), "
+                "to_regnamespace('outbox') IS NOT NULL, to_regnamespace('inbox') IS NOT NULL");
+            print(std::string(head.text(0, 0)) + "  " + std::string(head.text(0, 1)) +
+                  "  (q ends it)");
+            if (head.text(0, 2) == "t")
+                section("DESTINATION", session_.query(destinations));
+            if (head.text(0, 3) == "t")
+                section("CONSUMER", session_.query(consumers));
+        } catch (const Refused& error) {
+            // The server may be restarting.
+            print(error.what());
+            session_.use(database_);
+        }
+    }
+
+    void section(const char* title, const Result& rows) {
+        const Clock::time_point now = Clock::now();
+        line_++;
+        attron(A_REVERSE);
+        format(title, "STATE", "EVENTS/S", std::string(sparkline_width, ' '), "TOTAL", "WAITING",
+               "KEYS", "OLDEST", "P50 MS", "P99 MS", "LAST ERROR");
+        attroff(A_REVERSE);
+        for (int row = 0; row < rows.rows(); row++) {
+            const auto text = [&](int column) { return printable(rows.text(row, column)); };
+            Rates& rates = rates_[title + text(0)];
+            rates.look(std::stod(text(2)), now);
+            format(text(0), text(1), std::to_string(std::llround(rates.latest())),
+                   rates.sparkline(screen_.unicode()), text(2), text(3), text(4), text(5), text(6),
+                   text(7), text(8));
+        }
+    }
+
+    static std::string left(const std::string& text, std::size_t width) {
+        return text.size() >= width ? text.substr(0, width)
+                                    : text + std::string(width - text.size(), ' ');
+    }
+    static std::string right(const std::string& text, std::size_t width) {
+        return text.size() >= width ? text : std::string(width - text.size(), ' ') + text;
+    }
+
+    void format(const std::string& name, const std::string& state, const std::string& rate,
+                const std::string& sparkline, const std::string& total, const std::string& waiting,
+                const std::string& keys, const std::string& oldest, const std::string& p50,
+                const std::string& p99, const std::string& error) {
+        print(left(name, 20) + ' ' + left(state, 13) + right(rate, 9) + ' ' + sparkline +
+              right(total, 12) + right(waiting, 10) + right(keys, 6) + right(oldest, 10) +
+              right(p50, 9) + right(p99, 9) + "  " + error);
+    }
+
+    void print(const std::string& text) {
+        if (line_ < LINES)
+            mvaddnstr(line_++, 0, text.c_str(), -1);
+    }
+
+    Session& session_;
+    const std::string database_;
+    Screen screen_;
+    int line_ = 0;
+    std::map<std::string, Rates> rates_;
+};
+
+void run(Session& session) {
+    if (session.json || isatty(STDOUT_FILENO) == 0)
+        throw WrongUsage("top needs a terminal; status --watch --json does not");
+    if (session.one_of_several)
+        throw WrongUsage("top works on one database");
+    session.connection();  // or its error, before the screen is cleared
+    Top(session, session.database()).run();
+}
+
+}  // namespace
+
+void add_top_command(Command app, Session& session) {
+    add_command<NoArguments>(
+        app, "top", "Shows destinations and consumers as they work, with rates and latencies.",
+        "  outboxctl top\n"
+        "  outboxctl top -d shop\n",
+        [](Command, NoArguments&) {}, [&session](const NoArguments&) { run(session); });
+}
+
+}  // namespace outboxctl
