@@ -1,13 +1,13 @@
 -- Events in trouble at a destination. A healthy event never gets here.
 --
 --   PENDING     waits behind an earlier event of its ordering key, or for its turn in a replay
---   RELEASED    has failed and waits for its next attempt
+--   RETRY       has failed and waits for its next attempt
 --   DEAD        is a dead letter: it has used up its attempts or was refused for good, and waits for
 --               a decision
 --   DISCARDED   an operator gave it up; the row is kept until the cursor has passed the event
 --
 -- A row is a full copy of its event, so that the log can move on. Rows hold their key: while a key
--- has a PENDING or RELEASED row (or, with on_dead_letter 'block', a DEAD one), its later events are
+-- has a PENDING or RETRY row (or, with on_dead_letter 'block', a DEAD one), its later events are
 -- put behind it. Only the first such row of a key has a next_retry_at. A transaction that removes a
 -- row gives the next one its turn (outbox_internal.promote). All of this happens under the lock of
 -- the destination's row of outbox.cursor, so that no event is put behind a row that is just being
@@ -17,7 +17,7 @@
 CREATE TABLE outbox.delivery (
     LIKE outbox.event INCLUDING COMMENTS,
     destination     name        NOT NULL,
-    state           text        NOT NULL CHECK (state IN ('PENDING', 'RELEASED', 'DEAD', 'DISCARDED')),
+    state           text        NOT NULL CHECK (state IN ('PENDING', 'RETRY', 'DEAD', 'DISCARDED')),
     attempts        integer     NOT NULL DEFAULT 0,
     next_retry_at   timestamptz,
     lock_token      uuid,
@@ -31,7 +31,7 @@ CREATE TABLE outbox.delivery (
 );
 COMMENT ON TABLE outbox.delivery IS 'events in trouble: retries, dead letters, and events that wait behind them';
 COMMENT ON COLUMN outbox.delivery.destination IS 'the destination of the event';
-COMMENT ON COLUMN outbox.delivery.state IS 'PENDING, RELEASED, DEAD or DISCARDED';
+COMMENT ON COLUMN outbox.delivery.state IS 'PENDING, RETRY, DEAD or DISCARDED';
 COMMENT ON COLUMN outbox.delivery.attempts IS 'number of times that the destination refused it';
 COMMENT ON COLUMN outbox.delivery.next_retry_at IS 'not sent before this time; null if it waits for another event';
 COMMENT ON COLUMN outbox.delivery.lock_token IS 'token under which it is being delivered, or null';
@@ -49,10 +49,10 @@ CREATE INDEX delivery_due ON outbox.delivery (destination, next_retry_at)
     WHERE next_retry_at IS NOT NULL;
 COMMENT ON INDEX outbox.delivery_due IS 'finds what is due';
 
-CREATE INDEX delivery_failed ON outbox.delivery (state, destination) WHERE state IN ('DEAD', 'RELEASED');
+CREATE INDEX delivery_failed ON outbox.delivery (state, destination) WHERE state IN ('DEAD', 'RETRY');
 COMMENT ON INDEX outbox.delivery_failed IS 'counts retries and dead letters';
 CREATE INDEX delivery_open ON outbox.delivery (destination, position)
-    WHERE state IN ('PENDING', 'RELEASED') AND operation IS NULL;
+    WHERE state IN ('PENDING', 'RETRY') AND operation IS NULL;
 COMMENT ON INDEX outbox.delivery_open IS 'finds the oldest event in trouble, and counts them';
 CREATE INDEX delivery_operation ON outbox.delivery (operation) WHERE operation IS NOT NULL;
 COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
@@ -196,7 +196,7 @@ BEGIN
     RETURN QUERY
     UPDATE outbox.delivery AS d
        SET attempts = d.attempts + 1,
-           state = CASE WHEN dies THEN 'DEAD' ELSE 'RELEASED' END,
+           state = CASE WHEN dies THEN 'DEAD' ELSE 'RETRY' END,
            next_retry_at = CASE WHEN NOT dies THEN now + outbox_internal.retry_delay($1, d.attempts + 1) END,
            lock_token = NULL,
            locked_at = NULL,
@@ -207,7 +207,7 @@ BEGIN
       FROM (SELECT f.place, f.error, f.permanent OR b.attempts + 1 >= max_attempts AS dies
               FROM unnest(positions, errors, permanent) AS f(place, error, permanent)
               JOIN outbox.delivery AS b ON b.destination = $1 AND b.position = f.place
-             WHERE b.state IN ('PENDING', 'RELEASED') AND b.position = ANY (positions)) AS failed
+             WHERE b.state IN ('PENDING', 'RETRY') AND b.position = ANY (positions)) AS failed
      WHERE d.destination = $1 AND d.position = failed.place AND d.position = ANY (positions)
     RETURNING d.position, d.state, d.attempts;
 END $$;
@@ -245,7 +245,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.park_events($1, xids, positions);
     UPDATE outbox.delivery AS d
-       SET state = 'RELEASED',
+       SET state = 'RETRY',
            next_retry_at = clock_timestamp() + outbox_internal.retry_delay($1, released.step),
            lock_token = NULL,
            locked_at = NULL,
@@ -255,7 +255,7 @@ BEGIN ATOMIC
            last_failed_at = clock_timestamp()
       FROM unnest(positions, errors, steps) AS released(place, error, step)
      WHERE d.destination = $1 AND d.position = released.place AND d.position = ANY (positions)
-       AND d.state IN ('PENDING', 'RELEASED');
+       AND d.state IN ('PENDING', 'RETRY');
 END;
 COMMENT ON FUNCTION outbox_internal.release_events(name, xid8[], bigint[], text[], integer[]) IS
     'makes events wait without counting an attempt';
@@ -290,7 +290,7 @@ BEGIN ATOMIC
            SET next_retry_at = clock_timestamp()
           FROM (SELECT w.position
                   FROM outbox.delivery AS w
-                 WHERE w.destination = $1 AND w.next_retry_at > clock_timestamp() AND w.state = 'RELEASED'
+                 WHERE w.destination = $1 AND w.next_retry_at > clock_timestamp() AND w.state = 'RETRY'
                    AND w.attempts = 0
                  LIMIT at_most) AS waiting
          WHERE d.destination = $1 AND d.position = waiting.position
@@ -370,7 +370,7 @@ BEGIN
     RETURN QUERY
     UPDATE outbox.delivery AS d
        SET lock_token = token, locked_at = now, locked_until = $3
-     WHERE d.destination = $1 AND d.position = ANY (taken) AND d.state IN ('PENDING', 'RELEASED')
+     WHERE d.destination = $1 AND d.position = ANY (taken) AND d.state IN ('PENDING', 'RETRY')
        AND (d.lock_token IS NULL OR d.locked_until < now)
     RETURNING d.*;
 END $$;

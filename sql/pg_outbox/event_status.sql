@@ -50,7 +50,7 @@ BEGIN ATOMIC
     SELECT format('it waits behind event %s of its key, which %s', first.event_id,
                   CASE first.state
                     WHEN 'DEAD' THEN 'is a dead letter'
-                    WHEN 'RELEASED' THEN format('has failed %s times', first.attempts)
+                    WHEN 'RETRY' THEN format('has failed %s times', first.attempts)
                     ELSE 'is to be delivered first'
                   END);
 END;
@@ -84,8 +84,7 @@ BEGIN
         since := coalesce(first.first_failed_at, first.occurred_at);
         why := outbox_internal.why_behind(first);
         what_to_do := format('See outbox.event_status(%L).', first.event_id);
-    ELSIF state = 'RELEASED' THEN
-        state := 'RETRY';
+    ELSIF state = 'RETRY' THEN
         why := CASE WHEN trouble.attempts = 0 THEN 'it is to be tried again'
                     ELSE format('attempt %s failed: %s', trouble.attempts, trouble.last_error) END;
     ELSE

@@ -105,7 +105,7 @@ BEGIN ATOMIC
            AND (s.state IN ('starting', 'delivering', 'throttled')
                 OR s.state = 'idle'  -- what it knows of waits in outbox.delivery
                    AND s.held_keys = 0
-                   AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'RELEASED'))
+                   AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'RETRY'))
         UNION ALL
         SELECT 'degraded', s.object, 'keys held', s.pending_since,
                format('ordering keys whose events wait for one in trouble: %s; the oldest event has waited for %s', held.keys, s.age),
@@ -153,7 +153,7 @@ BEGIN ATOMIC
           FROM (SELECT d.destination, count(*), min(d.first_failed_at) AS since,
                        (array_agg(d.last_error ORDER BY d.last_failed_at DESC))[1] AS last_error
                   FROM outbox.delivery AS d
-                 WHERE d.state = 'RELEASED' AND d.attempts > 0
+                 WHERE d.state = 'RETRY' AND d.attempts > 0
                  GROUP BY d.destination) AS t
         UNION ALL
         SELECT 'failing', s.object, 'too many keys held', s.pending_since,

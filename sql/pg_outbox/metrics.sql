@@ -33,7 +33,7 @@ BEGIN ATOMIC
                     greatest(coalesce(extract(epoch FROM s.oldest_pending_age), 0), 0)),
                    (9, 'outbox_held_keys', 'gauge', 'Ordering keys that events in trouble hold.', '', s.held_keys),
                    (10, 'outbox_retries', 'gauge', 'Events in outbox.delivery that wait for an attempt.', '',
-                    (SELECT count(*) FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'RELEASED')),
+                    (SELECT count(*) FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'RETRY')),
                    (11, 'outbox_dead_letters', 'gauge', 'Events that wait for a decision.', '',
                     (SELECT count(*) FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'DEAD')),
                    (12, 'outbox_throttled', 'counter', 'Answers that asked for fewer requests.', '', s.throttled),

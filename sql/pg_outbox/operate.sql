@@ -506,7 +506,7 @@ COMMENT ON VIEW outbox.blocked_key IS 'ordering keys whose later events wait, wi
 COMMENT ON COLUMN outbox.blocked_key.destination IS 'the destination of these events';
 COMMENT ON COLUMN outbox.blocked_key.ordering_key IS 'the ordering key';
 COMMENT ON COLUMN outbox.blocked_key.event_id IS 'the event that holds it';
-COMMENT ON COLUMN outbox.blocked_key.state IS 'RELEASED if it will be tried again, DEAD if it waits for a decision, PENDING if it is its turn';
+COMMENT ON COLUMN outbox.blocked_key.state IS 'RETRY if it will be tried again, DEAD if it waits for a decision, PENDING if it is its turn';
 COMMENT ON COLUMN outbox.blocked_key.attempts IS 'number of times that it was refused';
 COMMENT ON COLUMN outbox.blocked_key.next_retry_at IS 'time of the next attempt';
 COMMENT ON COLUMN outbox.blocked_key.last_error IS 'error of the last attempt';
@@ -529,7 +529,7 @@ BEGIN
     PERFORM outbox_internal.take_control(destination);
     WITH decided AS (
         UPDATE outbox.delivery AS d
-           SET state = CASE action WHEN 'redrive' THEN 'RELEASED' ELSE 'DISCARDED' END,
+           SET state = CASE action WHEN 'redrive' THEN 'RETRY' ELSE 'DISCARDED' END,
                attempts = CASE action WHEN 'redrive' THEN 0 ELSE d.attempts END,
                next_retry_at = CASE action WHEN 'redrive' THEN clock_timestamp() END,
                headers = CASE action WHEN 'redrive' THEN d.headers END,

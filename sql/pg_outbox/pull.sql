@@ -731,7 +731,7 @@ BEGIN
     SELECT f.state INTO failed.state
       FROM outbox_internal.fail_events(batch.destination, ARRAY[failed.xid], ARRAY[failed.position],
                               ARRAY[coalesce(error, '')], ARRAY[coalesce(permanent, false)]) AS f;
-    IF failed.state = 'RELEASED' OR outbox_internal.destination_option(batch.destination, 'on_dead_letter') = 'block' THEN
+    IF failed.state = 'RETRY' OR outbox_internal.destination_option(batch.destination, 'on_dead_letter') = 'block' THEN
         behind := ARRAY(SELECT d.position FROM outbox.delivery AS d
                          WHERE d.destination = batch.destination AND d.position = ANY (batch.retries)
                            AND d.ordering_key = failed.ordering_key AND d.ordering_key <> ''

@@ -105,7 +105,7 @@ SELECT d.name AS destination,
        -- those of other topics.
        greatest(last.position - greatest(w.settled_position, c.position, 0), 0) + open.events
            + (SELECT count(*) FROM outbox.delivery AS t
-               WHERE t.destination = d.name AND t.state IN ('PENDING', 'RELEASED') AND t.operation IS NULL) AS pending_at_most,
+               WHERE t.destination = d.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL) AS pending_at_most,
        coalesce(w.unsettled, open.leased) AS in_flight,
        coalesce(w.held_keys, 0) AS held_keys,
        clock_timestamp() - least(oldest.occurred_at, open.oldest, trouble.occurred_at) AS oldest_pending_age,
@@ -139,7 +139,7 @@ SELECT d.name AS destination,
                        WHERE d.pull AND b.destination = d.name) AS open
   LEFT JOIN LATERAL (SELECT t.occurred_at
                        FROM outbox.delivery AS t
-                      WHERE t.destination = d.name AND t.state IN ('PENDING', 'RELEASED') AND t.operation IS NULL
+                      WHERE t.destination = d.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
                       ORDER BY t.position LIMIT 1) AS trouble ON true
   -- A relay that reads knows its oldest event; otherwise the log is searched.
   CROSS JOIN LATERAL (SELECT CASE
@@ -203,7 +203,7 @@ BEGIN
              cursor.number, coalesce(cursor.done, '1:1:'), cursor.upto, cursor.position;
     RETURN events
            + (SELECT count(*) FROM outbox.delivery AS d
-               WHERE d.destination = $1 AND d.state IN ('PENDING', 'RELEASED') AND d.operation IS NULL)
+               WHERE d.destination = $1 AND d.state IN ('PENDING', 'RETRY') AND d.operation IS NULL)
            + (SELECT coalesce(sum(cardinality(b.positions)), 0) FROM outbox.batch AS b WHERE b.destination = $1);
 END $$;
 COMMENT ON FUNCTION outbox.backlog(name) IS 'exact number of events that a destination has not settled; reads them';

@@ -165,7 +165,7 @@ def during_record(drill: Drill) -> Iterator[int]:
 
 RETRY_UNDER_WAY = """
     SELECT event_id::text FROM outbox.delivery
-     WHERE destination = 'suffering' AND state = 'RELEASED' AND lock_token IS NOT NULL"""
+     WHERE destination = 'suffering' AND state = 'RETRY' AND lock_token IS NOT NULL"""
 
 
 @contextmanager

@@ -87,17 +87,17 @@ def test_what_is_in_trouble_can_be_seen(db: Database, receiver: Receiver) -> Non
     receiver.on(version_of("a", 1), answer(422, body=b"no such tenant"))
     db.add_destination("d", receiver.url(), retry_base="1h", retry_max="1h")
     db.enqueue("a", 3)
-    wait_for_rows(db, [("a", 1, "RELEASED", 1), ("a", 2, "PENDING", 0), ("a", 3, "PENDING", 0)])
+    wait_for_rows(db, [("a", 1, "RETRY", 1), ("a", 2, "PENDING", 0), ("a", 3, "PENDING", 0)])
     first, error, due = db.execute(
         "SELECT first_failed_at = last_failed_at, last_error, next_retry_at - last_failed_at < '1 h' "
-        "FROM outbox.delivery WHERE state = 'RELEASED'"
+        "FROM outbox.delivery WHERE state = 'RETRY'"
     )[0]
     assert (first, error, due) == (True, "HTTP 422: no such tenant", True)
     wait_until(lambda: db.status()["held_keys"], lambda seen: seen == 1, what="a held key")
     db.enqueue("a", first=4)
     wait_for_rows(
         db,
-        [("a", 1, "RELEASED", 1), ("a", 2, "PENDING", 0), ("a", 3, "PENDING", 0),
+        [("a", 1, "RETRY", 1), ("a", 2, "PENDING", 0), ("a", 3, "PENDING", 0),
          ("a", 4, "PENDING", 0)],
     )  # fmt: skip
     db.wait_settled()
@@ -178,7 +178,7 @@ def test_of_a_refused_batch_only_the_offender_is_in_trouble(
     with db.connection.transaction():
         for n in range(1, 21):
             db.enqueue(f"k{n}", first=n)
-    wait_for_rows(db, [(f"k{bad}", bad, "RELEASED", 1)])
+    wait_for_rows(db, [(f"k{bad}", bad, "RETRY", 1)])
     db.wait_settled()
     versions = [e.version for e in receiver.events() if e.request.status == 204]
     assert sorted(versions) == [n for n in range(1, 21) if n != bad]
@@ -214,7 +214,7 @@ def test_an_event_that_fails_while_others_do_not_is_at_fault(
         wait_for_versions(receiver, f"b{n}", [1])
         if rows(db):
             break
-    wait_for_rows(db, [("a", 1, "RELEASED", 1), ("a", 2, "PENDING", 0)])
+    wait_for_rows(db, [("a", 1, "RETRY", 1), ("a", 2, "PENDING", 0)])
     wait_until(lambda: db.status()["state"], lambda seen: seen != "backing off", what="no back-off")
 
 

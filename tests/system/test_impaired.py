@@ -166,7 +166,7 @@ def test_a_fresh_event_does_not_wait_for_poison_that_pauses(
     db.enqueue("b", 3)
     wait_until(
         lambda: db.execute("SELECT state, count(*) FROM outbox.delivery GROUP BY 1 ORDER BY 1"),
-        lambda states: states == [("PENDING", 4), ("RELEASED", 2)], what="poison that waits",
+        lambda states: states == [("PENDING", 4), ("RETRY", 2)], what="poison that waits",
     )  # fmt: skip
     began = time.monotonic()
     (fresh,) = db.enqueue("c")

@@ -37,7 +37,7 @@ def fail(database: Database, destination: str, event_id: str, *, permanent: bool
     )
     database.execute(
         "UPDATE outbox.delivery SET next_retry_at = now() + interval '1 year' "
-        "WHERE state = 'RELEASED'"
+        "WHERE state = 'RETRY'"
     )
 
 

@@ -330,7 +330,7 @@ def test_later_events_wait_in_order_behind_a_retry(database: Database) -> None:
     b = database.enqueue("b", 2)
     assert drain(database) == b
     assert database.value("SELECT count(*) FROM outbox.delivery") == len(a)
-    database.execute("UPDATE outbox.delivery SET next_retry_at = now() WHERE state = 'RELEASED'")
+    database.execute("UPDATE outbox.delivery SET next_retry_at = now() WHERE state = 'RETRY'")
     assert drain(database) == a
     assert database.execute("SELECT * FROM outbox.delivery") == []
 

@@ -494,7 +494,7 @@ def is_about(sink: Sink, aggregate_type: str) -> Callable[[Request], bool]:
 def charged(db: Database) -> list[tuple[str, int, str, int]]:
     return db.execute(
         "SELECT aggregate_id, version, state, attempts FROM outbox.delivery "
-        "WHERE attempts > 0 OR state NOT IN ('RELEASED', 'PENDING')"
+        "WHERE attempts > 0 OR state NOT IN ('RETRY', 'PENDING')"
     )
 
 
@@ -548,7 +548,7 @@ def test_what_waits_for_a_missing_topic_leaves_memory(
         wait_until(lambda: gate.holding, what=f"a request of {sink.name} that hangs")
         missing = enqueue_type(db, "b", 20, 6)
         wait_until(
-            lambda: db.value("SELECT count(*) FROM outbox.delivery WHERE state = 'RELEASED'"),
+            lambda: db.value("SELECT count(*) FROM outbox.delivery WHERE state = 'RETRY'"),
             what=f"events in outbox.delivery of {sink.name}",
         )
         ids += enqueue_type(db, "a", 10, 3)

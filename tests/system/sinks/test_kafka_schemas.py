@@ -98,7 +98,7 @@ def test_a_subject_that_is_registered_later(kafka: KafkaSink, db: Database, regi
     enqueue_record(db, encoded({"title": "late", "price": 1}), event_type="added", version=1)
     enqueue_record(db, encoded({"title": "in time", "price": 2}), aggregate_id="b", version=1)
     assert decoded(registry, receive_one(kafka).value())["title"] == "in time"
-    wait_until(lambda: in_trouble(db), lambda seen: seen == [("a", 1, "RELEASED")], what="a retry")
+    wait_until(lambda: in_trouble(db), lambda seen: seen == [("a", 1, "RETRY")], what="a retry")
     assert 'subject "added of shop/item" is not in the schema registry' in str(
         db.execute("SELECT last_error FROM outbox.delivery")
     )

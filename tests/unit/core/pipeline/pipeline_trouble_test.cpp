@@ -499,7 +499,7 @@ class TroubledRun {
     };
     struct Row {
         std::string key;
-        bool failed = false;  // RELEASED, otherwise PENDING
+        bool failed = false;  // RETRY, otherwise PENDING
         bool dead = false;
         bool locked = false;
         int attempts = 0;

@@ -24,7 +24,7 @@ class DeliveryTable {
     struct Row {
         std::string key;
         std::string topic;
-        bool failed = false;  // RELEASED, otherwise PENDING
+        bool failed = false;  // RETRY, otherwise PENDING
         bool dead = false;
         bool locked = false;
         int attempts = 0;
