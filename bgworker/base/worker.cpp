@@ -43,6 +43,7 @@ bool child_lives(Child* child) {
         TimestampDifferenceExceeds(child->started_at, now, healthy_milliseconds)) {
         child->pause = first_pause;
         child->deaths = 0;
+        child->complaint = Complaint::none;
         child->not_before = now;
     } else {
         child->deaths++;
@@ -75,17 +76,51 @@ static KindOfWorker kind_of_worker(WorkerKind kind) {
     pg_unreachable();
 }
 
-static void complain_once(const char* title, const char* what, const char* setting) {
-    static bool complained = false;
-    if (complained)
-        return;
-    complained = true;
+// Any role can make workers start and fail, so the number of these lines is bounded.
+static bool may_complain() {
+    static constexpr int most = 32;
+    static constexpr int milliseconds = 600'000;
+    static TimestampTz since = 0;
+    static int count = 0;
+    const TimestampTz now = GetCurrentTimestamp();
+    if (TimestampDifferenceExceeds(since, now, milliseconds)) {
+        since = now;
+        count = 0;
+    }
+    return count++ < most;
+}
+
+static void complain_of_no_room(const char* type, const char* name, Refusal refusal) {
+    const bool slots = refusal == Refusal::no_slot;
     ereport(WARNING,
             (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-             errmsg("could not start %s: out of %s", title, what),
+             errmsg("could not start %s %s: out of %s", type, name,
+                    slots ? "worker slots" : "background worker slots"),
              errhint("Increase %s. pg_outbox needs one worker for itself, one per database "
                      "and one per destination, consumer and backfill.",
-                     setting)));
+                     slots ? "outbox.max_workers" : "max_worker_processes")));
+}
+
+static void complain_of_early_ends(const char* type, const char* name, const Child* child) {
+    ereport(WARNING, (errmsg("%s %s has ended early %d times in a row", type, name, child->deaths),
+                      errdetail("It is started again, after longer and longer pauses."),
+                      errhint("Lines before this one say why it ended.")));
+}
+
+// Complains of a worker that does not run when the reason changes, not with each attempt to start
+// it.
+static void complain(Child* child, const WorkerIdentity& identity, const char* name,
+                     Complaint complaint, Refusal refusal = Refusal::none) {
+    if (child->complaint == complaint)
+        return;
+    child->complaint = complaint;
+    if (!may_complain())
+        return;
+    const char* type = kind_of_worker(identity.kind).type;
+    if (complaint == Complaint::no_room)
+        complain_of_no_room(type, name, refusal);
+    else
+        complain_of_early_ends(type, name, child);
 }
 
 static Refusal launch(Child* child, const WorkerIdentity& identity, const char* name, Oid account) {
@@ -103,16 +138,13 @@ static Refusal launch(Child* child, const WorkerIdentity& identity, const char* 
 
     Refusal refusal;
     const int slot = reserve_slot(identity, name, account, refusal);
-    if (refusal == Refusal::no_slot)
-        complain_once(worker.bgw_name, "worker slots", "outbox.max_workers");
     if (refusal != Refusal::none)
         return refusal;
     worker.bgw_main_arg = slot_argument(slot);
     const std::uint32_t ticket = shared->slots[slot].ticket;
     if (!RegisterDynamicBackgroundWorker(&worker, &child->handle)) {
         release_reserved_slot(slot, ticket);
-        complain_once(worker.bgw_name, "background worker slots", "max_worker_processes");
-        return Refusal::no_slot;
+        return Refusal::no_process;
     }
     child->slot = slot;
     child->ticket = ticket;
@@ -179,8 +211,10 @@ long start_child(Child* child, const WorkerIdentity& identity, const char* name,
     const TimestampTz held_back = until_crashes_are_forgotten(child, identity, name);
     const TimestampTz due = Max(Max(child->not_before, affordable), held_back);
     if (due > now) {
-        if (child->deaths > 1 && child->not_before > now)
+        if (child->deaths > 1 && child->not_before > now) {
             show_absent(child, identity, name, account, Refusal::none, due);
+            complain(child, identity, name, Complaint::ends_early);
+        }
         return milliseconds_until(due, now);
     }
 
@@ -195,14 +229,16 @@ long start_child(Child* child, const WorkerIdentity& identity, const char* name,
         case Refusal::database_is_held:  // the end of the hold wakes this process
             return wait_for_room;
         case Refusal::no_slot:
+        case Refusal::no_process:
             child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
+            complain(child, identity, name, Complaint::no_room, refusal);
             break;
         case Refusal::role_has_most:
         case Refusal::database_has_most:
             break;
     }
-    const TimestampTz next = TimestampTzPlusMilliseconds(
-        now, refusal == Refusal::no_slot ? child->pause : wait_for_room);
+    const TimestampTz next =
+        TimestampTzPlusMilliseconds(now, child->not_before > now ? child->pause : wait_for_room);
     show_absent(child, identity, name, account, refusal, next);
     return milliseconds_until(next, now);
 }

@@ -9,6 +9,9 @@ namespace outbox {
 
 // ---- looking after workers --------------------------------------------------------------------
 
+// What the server log says about a worker that does not run.
+enum class Complaint { none, no_room, ends_early };
+
 // A worker that its parent wants to live. If it ends, it is started again after a pause, which
 // grows until it stays alive. A change of configuration ends the pause, because it may be the
 // repair. Any role can make changes, so the number of starts is limited as well (`paid_until`).
@@ -23,6 +26,7 @@ struct Child {
     TimestampTz paid_until;
     TimestampTz held_back_until;  // as last reported in the server log
     bool failed;                  // it ended with an error; for its parent, which clears this
+    Complaint complaint;          // the last one in the server log, until it has been healthy
     bool absent;                  // recorded in the shared state as not living
 };
 

@@ -248,6 +248,39 @@ void forget_absent_of(Oid database) {
     LWLockRelease(shared->lock);
 }
 
+static bool is_known_locked(const WorkerIdentity& identity) {
+    return find_slot_locked(identity) >= 0 || find_absent_locked(identity) != nullptr;
+}
+
+// Workers for parallel queries come and go, and queries run without them.
+static int workers_of_others() {
+    int count = 0;
+    for (uint32 i = 0; i < ProcGlobal->allProcCount; i++) {
+        const pid_t pid = ProcGlobal->allProcs[i].pid;
+        const char* type = pid != 0 ? GetBackgroundWorkerTypeByPid(pid) : nullptr;
+        count += type != nullptr && strcmp(type, "parallel worker") != 0 &&
+                 strncmp(type, "pg_outbox", strlen("pg_outbox")) != 0;
+    }
+    return count;
+}
+
+int workers_needed(const Oid* relays, int count) {
+    int needed = 1 + workers_of_others();  // the launcher
+    LWLockAcquire(shared->lock, LW_SHARED);
+    for (int i = 0; i < shared->slots_used; i++)
+        needed += shared->slots[i].kind != WorkerKind::none;
+    for (const AbsentWorker& absent : shared->absent)
+        needed += absent.identity.kind != WorkerKind::none &&
+                  find_slot_locked(absent.identity) < 0 &&
+                  absent.refusal != Refusal::role_has_most &&
+                  absent.refusal != Refusal::database_has_most;
+    needed += !is_known_locked({WorkerKind::keeper, MyDatabaseId, InvalidOid, InvalidOid});
+    for (int i = 0; i < count; i++)
+        needed += !is_known_locked({WorkerKind::relay, MyDatabaseId, relays[i], InvalidOid});
+    LWLockRelease(shared->lock);
+    return needed;
+}
+
 void release_reserved_slot(int i, std::uint32_t ticket) {
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     WorkerSlot& slot = shared->slots[i];

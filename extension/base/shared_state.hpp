@@ -97,7 +97,8 @@ struct WorkerSlot {
 // Why a parent gets no slot.
 enum class Refusal : std::uint32_t {
     none,
-    no_slot,
+    no_slot,     // outbox.max_workers
+    no_process,  // max_worker_processes
     database_is_held,
     role_has_most,      // outbox.max_workers_per_role
     database_has_most,  // outbox.max_workers_per_database
@@ -176,6 +177,10 @@ void note_absent(const AbsentWorker& worker);
 void forget_absent(const WorkerIdentity& identity);
 // Removes what an earlier keeper has recorded about a database.
 void forget_absent_of(Oid database);
+// Returns the number of background workers that the server should run, as far as this process can
+// know: those of pg_outbox in all databases, the missing ones included, and those of others that
+// run. `relays` are destinations of this database that should have one.
+int workers_needed(const Oid* relays, int count);
 // Sends SIGTERM to the workers of a database: of one kind, or of all kinds (WorkerKind::none).
 // Returns how many there still are, reserved slots included.
 int terminate_workers(Oid database, WorkerKind kind);

@@ -208,7 +208,9 @@ enum AbsentColumn {
 static const char* waits_for(Refusal refusal) {
     switch (refusal) {
         case Refusal::no_slot:
-            return "outbox.max_workers, max_worker_processes";
+            return "outbox.max_workers";
+        case Refusal::no_process:
+            return "max_worker_processes";
         case Refusal::role_has_most:
             return "outbox.max_workers_per_role";
         case Refusal::database_has_most:
@@ -280,6 +282,16 @@ OUTBOX_FUNCTION(outbox_absent_workers) {
             put_absent(result, worker, 0);
     }
     return Datum{0};
+}
+
+// outbox_internal.workers_needed(relays oid[]); null if the library is not preloaded.
+OUTBOX_FUNCTION(outbox_workers_needed) {
+    using namespace outbox;
+    if (shared == nullptr)
+        PG_RETURN_NULL();
+    const ArrayType* relays = PG_GETARG_ARRAYTYPE_P(0);
+    const int count = ARR_HASNULL(relays) ? 0 : ArrayGetNItems(ARR_NDIM(relays), ARR_DIMS(relays));
+    PG_RETURN_INT32(workers_needed(reinterpret_cast<const Oid*>(ARR_DATA_PTR(relays)), count));
 }
 
 // Makes operators' decisions take effect at the end of their transaction.

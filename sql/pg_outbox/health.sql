@@ -17,17 +17,26 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 BEGIN ATOMIC
     WITH status AS MATERIALIZED (
-        SELECT s.*, format('destination "%s"', s.destination) AS object, d.external, c.paused, c.detached_at,
+        SELECT s.*, format('destination "%s"', s.destination) AS object, d.server, d.external, c.paused, c.detached_at,
                clock_timestamp() - s.oldest_pending_age AS pending_since, s.oldest_pending_age > max_age AS late,
                date_trunc('second', s.oldest_pending_age) AS age
           FROM outbox.status AS s
           JOIN outbox.destination AS d ON d.name = s.destination
           LEFT JOIN outbox.cursor AS c ON c.destination = s.destination
     ), absent AS MATERIALIZED (
-        SELECT a.kind, a.account, a.state, a.waits_for, a.crashes, a.deaths, a.since, a.next_try,
+        SELECT a.kind, a.object AS id, a.account, a.state, a.waits_for, a.crashes, a.deaths, a.since, a.next_try,
                format('%s "%s"', CASE a.kind WHEN 'relay' THEN 'destination' WHEN 'processor' THEN 'consumer' ELSE a.kind END,
-                      a.name) AS object
+                      a.name) AS object,
+               a.waits_for IN ('outbox.max_workers', 'max_worker_processes') AS no_room,
+               format('%s is %s, and all are used', a.waits_for, current_setting(a.waits_for)) AS why_no_room,
+               CASE a.waits_for
+                 WHEN 'max_worker_processes'
+                 THEN format('Set max_worker_processes to %s or more, and restart the server.', need.workers)
+                 ELSE format('Increase %s, and restart the server.', a.waits_for)
+               END AS how_to_make_room
           FROM outbox.absent_workers() AS a
+         CROSS JOIN (SELECT outbox_internal.workers_needed(ARRAY(SELECT d.server FROM outbox.destination AS d
+                                                                  WHERE NOT d.pull AND NOT d.external)) AS workers) AS need
     ), finding(severity, object, what, since, why, what_to_do) AS (
         SELECT 'failing', 'server', 'not preloaded', pg_postmaster_start_time(),
                'pg_outbox is not preloaded, so nothing is delivered',
@@ -39,10 +48,11 @@ BEGIN ATOMIC
           FROM outbox.workers() AS w
          WHERE w.kind = 'keeper' AND w.state = 'misconfigured'
         UNION ALL
-        SELECT 'failing', s.object, 'no relay', s.pending_since,
-               format('no relay runs for it; max_worker_processes is %s', current_setting('max_worker_processes')),
-               'See the server log. Increase max_worker_processes if it is used up.'
+        SELECT 'failing', s.object, 'no relay', coalesce(s.pending_since, a.since),
+               'no relay runs for it' || coalesce('; ' || a.why_no_room, ''),
+               coalesce(a.how_to_make_room, 'See the server log, which says why.')
           FROM status AS s
+          LEFT JOIN absent AS a ON a.kind = 'relay' AND a.id = s.server AND a.no_room
          WHERE s.state = 'stopped' AND NOT s.external AND outbox_internal.is_preloaded()
         UNION ALL
         SELECT 'failing', s.object, 'no relay', s.pending_since, 'it is served by no outbox-relay',
@@ -64,7 +74,13 @@ BEGIN ATOMIC
           FROM absent AS a
          WHERE a.state = 'failing'
         UNION ALL
-        -- Relays without a free worker are reported above.
+        -- Relays are reported above.
+        SELECT CASE a.kind WHEN 'backfill' THEN 'degraded' ELSE 'failing' END, a.object, 'cannot start', a.since,
+               format('its %s has no room: %s', a.kind, a.why_no_room), a.how_to_make_room
+          FROM absent AS a
+         WHERE a.state = 'waiting' AND a.no_room AND a.kind <> 'relay'
+        UNION ALL
+        -- One row for all workers of a role or database that has as many as it may have.
         SELECT 'degraded', 'server', 'no room for workers', min(a.since),
                format('%s workers wait for room: %s, the first for %s', a.kind, count(*),
                       (array_agg(a.object ORDER BY a.since, a.object))[1]),
@@ -75,7 +91,7 @@ BEGIN ATOMIC
                  ELSE format('Increase %s, or end others.', a.waits_for)
                END
           FROM absent AS a
-         WHERE a.state = 'waiting' AND NOT (a.kind = 'relay' AND a.waits_for = 'outbox.max_workers, max_worker_processes')
+         WHERE a.state = 'waiting' AND NOT a.no_room
          GROUP BY a.kind, a.waits_for, a.account
         UNION ALL
         SELECT 'failing', s.object, 'misconfigured', s.state_since, format('it cannot be used as configured: %s', s.last_error),

@@ -92,7 +92,8 @@ SELECT d.name AS destination,
          THEN coalesce(w.state,
                        (SELECT a.state FROM outbox.absent_workers() AS a
                          WHERE a.kind = 'relay' AND a.object = d.server
-                           AND a.waits_for IS DISTINCT FROM 'outbox.max_workers, max_worker_processes'),
+                           AND a.waits_for IS DISTINCT FROM 'outbox.max_workers'
+                           AND a.waits_for IS DISTINCT FROM 'max_worker_processes'),
                        'stopped')
          WHEN c.paused THEN 'paused'
          ELSE 'pull'

@@ -50,8 +50,72 @@ def test_a_destination_that_fails(database: Database, receiver: Receiver, http: 
 def test_a_destination_without_a_relay(make_cluster: MakeCluster) -> None:
     database = create_database(make_cluster({"outbox.max_workers": "1"}))
     database.add_destination("d", "null:")
-    (finding,) = wait_for_health(database, ("failing", 'destination "d"', "no relay"))
-    assert "max_worker_processes" in finding.why
+    wait_until(
+        lambda: [f.why for f in wait_for_health(database, ("failing", 'destination "d"', "no relay"))],
+        lambda seen: seen == ["no relay runs for it; outbox.max_workers is 1, and all are used"], what="the reason",
+    )  # fmt: skip
+
+
+@pytest.mark.extension("workers")
+def test_too_few_worker_processes_are_told_at_once_and_each_worker_without_one_is_a_finding(
+    make_cluster: MakeCluster,
+) -> None:
+    # One is the server's own (logical replication), then our launcher, a keeper and a relay.
+    cluster = make_cluster({"max_worker_processes": "4"})
+    database = create_database(cluster)
+    notices: list[tuple[str, str]] = []
+    database.connection.add_notice_handler(
+        lambda notice: notices.append((notice.message_primary or "", notice.message_hint or ""))
+    )
+    database.add_destination("a", "null:")
+    database.wait_for_worker("relay", "a")
+    assert notices == []
+    database.add_destination("fetched", "pull:")
+    assert notices == [], "it needs no worker"
+
+    database.add_destination("b", "null:")
+    (warning,) = notices
+    assert warning[0] == "max_worker_processes is 4, but 5 background workers are needed"
+    assert warning[1].startswith("Set max_worker_processes to 5 or more and restart the server.")
+    database.change_destination("fetched", url="null:")
+    assert notices[1][0] == "max_worker_processes is 4, but 6 background workers are needed"
+    database.change_destination("a", max_attempts="7")
+    assert len(notices) == 2, "its relay runs"
+
+    findings = wait_for_health(
+        database, ("failing", 'destination "b"', "no relay"), ("failing", 'destination "fetched"', "no relay")
+    )
+    wait_until(
+        lambda: {f.what_to_do for f in database.health()},
+        lambda seen: seen == {"Set max_worker_processes to 6 or more, and restart the server."}, what="what to do",
+    )  # fmt: skip
+    assert {f.why.split(";")[0] for f in findings} == {"no relay runs for it"}
+    for name in "b", "fetched":
+        complaint = f"could not start pg_outbox relay {name}: out of background worker slots"
+        log = wait_until(cluster.log, lambda text: complaint in text, what="a line in the log")
+        assert log.count(complaint) == 1
+
+    database.execute("DROP SERVER a")
+    database.execute("DROP SERVER fetched")
+    wait_for_health(database)
+
+
+@pytest.mark.extension("workers")
+def test_a_keeper_and_a_backfill_without_a_worker_are_findings(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({"max_worker_processes": "4"})
+    first, second = create_database(cluster, "first"), create_database(cluster, "second", extension=False)
+    first.add_destination("d", "null:")
+    first.wait_for_worker("relay", "d")
+    second.create_extension()
+    (finding,) = wait_for_health(second, ("failing", 'keeper "second"', "cannot start"))
+    assert finding.why == "its keeper has no room: max_worker_processes is 4, and all are used"
+    assert finding.what_to_do == "Set max_worker_processes to 5 or more, and restart the server."
+    first.execute("CREATE TABLE t (id int PRIMARY KEY); SELECT outbox.capture('t'); SELECT outbox.backfill('t')")
+    (finding,) = wait_for_health(first, ("degraded", 'backfill "1"', "cannot start"))
+    assert finding.why.startswith("its backfill has no room")
+    assert cluster.log().count("could not start pg_outbox backfill 1") == 1
+    first.execute("DROP SERVER d")
+    wait_for_health(second)
 
 
 @pytest.mark.extension("workers")

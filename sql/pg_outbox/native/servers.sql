@@ -31,6 +31,33 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_server_name(oid) IS 'refuses the name of outbox.default_destination';
 
+-- Warns if the server has too few background workers for what is known to need one. A relay without
+-- one would not start, and nothing but the log and outbox.health() would say so.
+CREATE FUNCTION outbox_internal.warn_of_few_workers(server oid)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    present CONSTANT integer := current_setting('max_worker_processes');
+    needed  integer;
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.server = $1 AND NOT d.pull AND NOT d.external)
+       OR EXISTS (SELECT FROM outbox.workers() AS w WHERE w.kind = 'relay' AND w.object = $1) THEN
+        RETURN;
+    END IF;
+    needed := outbox_internal.workers_needed(ARRAY(SELECT d.server FROM outbox.destination AS d WHERE NOT d.pull AND NOT d.external));
+    IF needed > present THEN
+        RAISE WARNING 'max_worker_processes is %, but % background workers are needed', present, needed
+            USING ERRCODE = 'configuration_limit_exceeded',
+                  DETAIL = 'Each database, destination, consumer with handlers and running backfill needs one, and so do other extensions. '
+                           'Workers without room wait; see outbox.health().',
+                  HINT = format('Set max_worker_processes to %s or more and restart the server. Parallel queries and outbox.check_destination() take workers as well.',
+                                needed);
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.warn_of_few_workers(oid) IS 'warns if max_worker_processes has no room for the relay of a new destination';
+
 -- A destination has a cursor from its creation. So one that starts at the end of the log gets all
 -- later commits, however long its relay takes to start.
 CREATE FUNCTION outbox_internal.start_cursor()
@@ -52,6 +79,9 @@ BEGIN
      WHERE command.classid = 'pg_foreign_server'::regclass
        AND outbox_internal.is_destination(s.oid)
        AND NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = s.srvname); -- restored
+    PERFORM outbox_internal.warn_of_few_workers(command.objid)
+       FROM pg_event_trigger_ddl_commands() AS command
+      WHERE command.classid = 'pg_foreign_server'::regclass;
 END
 $$;
 COMMENT ON FUNCTION outbox_internal.start_cursor() IS 'creates the cursor of a destination';
@@ -174,6 +204,9 @@ BEGIN
         PERFORM outbox_internal.promote(left_behind, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
                                               WHERE w.destination = left_behind AND w.state = 'PENDING'));
     END LOOP;
+    PERFORM outbox_internal.warn_of_few_workers(command.objid)
+       FROM pg_event_trigger_ddl_commands() AS command
+      WHERE command.classid = 'pg_foreign_server'::regclass;
 END $$;
 COMMENT ON FUNCTION outbox_internal.leave_pull() IS 'hands events that fetchers have not settled to a relay';
 

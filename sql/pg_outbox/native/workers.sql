@@ -53,3 +53,12 @@ LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_absent_workers';
 COMMENT ON FUNCTION outbox.absent_workers() IS
     'background workers of pg_outbox in this database that should live and are not started yet';
+
+-- Returns the number of background workers that the server should run, other extensions included, as
+-- far as this database can know. `relays` are servers of destinations that should have a relay. NULL
+-- if pg_outbox is not preloaded.
+CREATE FUNCTION outbox_internal.workers_needed(relays oid[])
+RETURNS integer
+LANGUAGE c VOLATILE STRICT
+AS 'MODULE_PATHNAME', 'outbox_workers_needed';
+COMMENT ON FUNCTION outbox_internal.workers_needed(oid[]) IS 'how many background workers the server should run';

@@ -73,3 +73,14 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.absent_workers() IS
     'background workers of pg_outbox in this database that should live and are not started yet';
+
+-- Returns the number of background workers that the server should run, other extensions included, as
+-- far as this database can know. NULL: this edition has none.
+CREATE FUNCTION outbox_internal.workers_needed(relays oid[])
+RETURNS integer
+LANGUAGE sql VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT NULL::integer;
+END;
+COMMENT ON FUNCTION outbox_internal.workers_needed(oid[]) IS 'how many background workers the server should run';
