@@ -382,6 +382,8 @@ static void show_progress() {
     show_report();
     const Condition::Kind kind = relay.condition();
     show_failures(kind);  // before the state, so that readers find its reason
+    slot.failing_since.store(relay.failing_since(), std::memory_order_relaxed);
+    slot.next_attempt.store(relay.next_attempt(), std::memory_order_relaxed);
     set_my_state(pipeline.paused()                    ? WorkerState::paused
                  : kind == Condition::Kind::failing   ? WorkerState::backing_off
                  : kind == Condition::Kind::throttled ? WorkerState::throttled

@@ -178,6 +178,8 @@ int reserve_slot(const WorkerIdentity& identity, const char* name, Oid account, 
         slot.state_since = GetCurrentTimestamp();
         slot.settled_position = 0;
         slot.oldest = 0;
+        slot.failing_since = 0;
+        slot.next_attempt = 0;
         slot.unsettled = 0;
         slot.held_keys = 0;
         slot.suspects = 0;

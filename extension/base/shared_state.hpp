@@ -82,6 +82,7 @@ struct WorkerSlot {
     std::atomic<TimestampTz> state_since;
     std::atomic<std::int64_t> settled_position;
     std::atomic<std::int64_t> oldest;  // Unix micros of the first unsettled event; 0 if none
+    std::atomic<std::int64_t> failing_since, next_attempt;  // Unix micros; 0 if none
     std::atomic<std::uint64_t> unsettled;
     std::atomic<std::uint64_t> held_keys;  // by events in trouble
     std::atomic<std::uint64_t> suspects;   // failed or hanging events in memory

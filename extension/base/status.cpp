@@ -31,8 +31,9 @@ struct WorkerRow {
     uint64 delivered, bytes, failures, unsettled, held_keys, read_to;
     uint64 throttled, suspects, lanes_down;
     double request_limit;
-    int64 settled_position, oldest;
-    int64 p50, p99;  // microseconds; -1 if unknown
+    int64 settled_position;
+    int64 oldest, failing_since, next_attempt;  // Unix micros; 0 if none
+    int64 p50, p99;                             // microseconds; -1 if unknown
     int64 round_trip_p50, round_trip_p99, client_queue, connects, disconnects;  // -1 if unknown
 };
 
@@ -78,6 +79,8 @@ static void copy_row(WorkerRow& row, const WorkerSlot& slot) {
     row.read_to = slot.read_to;
     row.settled_position = slot.settled_position;
     row.oldest = slot.oldest;
+    row.failing_since = slot.failing_since;
+    row.next_attempt = slot.next_attempt;
     row.p50 = slot.stats.latency.percentile(0.50).value_or(-1);
     row.p99 = slot.stats.latency.percentile(0.99).value_or(-1);
 }
@@ -117,6 +120,8 @@ enum WorkerColumn {
     ClientQueue,
     Connects,
     Disconnects,
+    FailingSince,
+    NextAttemptAt,
     Columns
 };
 
@@ -159,6 +164,10 @@ static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
     values[Connects] = Int64GetDatum(row.connects);
     values[Disconnects] = Int64GetDatum(row.disconnects);
     nulls[ClientQueue] = nulls[Connects] = nulls[Disconnects] = row.client_queue < 0;
+    values[FailingSince] = TimestampTzGetDatum(row.failing_since - epoch_difference);
+    nulls[FailingSince] = row.failing_since == 0;
+    values[NextAttemptAt] = TimestampTzGetDatum(row.next_attempt - epoch_difference);
+    nulls[NextAttemptAt] = row.next_attempt == 0;
     tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 

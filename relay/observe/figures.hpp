@@ -34,6 +34,8 @@ struct DestinationFigures {
     std::uint64_t lanes_down = 0;
     std::optional<double> request_limit{};  // requests a second
     std::optional<Micros> oldest_pending_age{};
+    Micros failing_since = 0;  // Unix time, as the next one; 0 if it works
+    Micros next_attempt = 0;   // 0 if it works, or one is under way
     std::optional<Micros> latency_p50{};
     std::optional<Micros> latency_p99{};
     std::optional<Micros> round_trip_p50{};

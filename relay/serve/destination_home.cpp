@@ -750,6 +750,8 @@ DestinationFigures DestinationHome::figures() {
     figures.held_keys = pipeline.held_keys();
     figures.suspects = pipeline.suspects();
     figures.lanes_down = pipeline.lanes_down();
+    figures.failing_since = relay_.failing_since();
+    figures.next_attempt = relay_.next_attempt();
     if (const double limit = pipeline.request_limit(); limit > 0)
         figures.request_limit = limit;
     if (const auto oldest = pipeline.oldest())

@@ -82,6 +82,10 @@ void append_report(std::string& out, const Report& report) {
         members.add_count("connects", *figures.connects);
     if (figures.disconnects)
         members.add_count("disconnects", *figures.disconnects);
+    if (figures.failing_since > 0)
+        members.add_time("failing_since", figures.failing_since);
+    if (figures.next_attempt > 0)
+        members.add_time("next_attempt_at", figures.next_attempt);
 }
 
 }  // namespace outbox::relay

@@ -1,7 +1,8 @@
 -- Where an event is, and why.
 
 -- Explains why a destination does not deliver an event of the log that nothing else holds back.
-CREATE FUNCTION outbox_internal.why_pending(destination name, "position" bigint, OUT since timestamptz, OUT why text, OUT what_to_do text)
+CREATE FUNCTION outbox_internal.why_pending(destination name, "position" bigint,
+    OUT since timestamptz, OUT why text, OUT what_to_do text, OUT next_attempt_at timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -9,21 +10,27 @@ AS $$
 DECLARE
     status outbox.status;
     pause  record;
+    fails  text; -- since when, why and until when
 BEGIN
     SELECT s.* INTO status FROM outbox.status AS s WHERE s.destination = $1;
     since := status.state_since;
+    next_attempt_at := status.next_attempt_at;
+    fails := format('since %s: %s', status.failing_since::timestamptz(0), status.last_error)
+             || coalesce('; the next attempt is at ' || next_attempt_at::timestamptz(0), '');
     IF (SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = $1) THEN
         SELECT o.requested_at, o.requested_by INTO pause
           FROM outbox.operation AS o
          WHERE o.destination = $1 AND o.action = 'pause' ORDER BY o.id DESC LIMIT 1;
         since := pause.requested_at;
-        why := format('the destination is paused since %s by %s', pause.requested_at::timestamptz(0), pause.requested_by);
+        why := format('the destination is paused since %s by %s', pause.requested_at::timestamptz(0), pause.requested_by)
+               || CASE WHEN status.failing_since IS NOT NULL THEN ', and fails ' || fails ELSE '' END;
         what_to_do := format('SELECT outbox.resume(%L) goes on.', destination);
     ELSIF status.state = 'pull' THEN
         since := NULL;
         why := 'it waits for the next outbox.fetch()';
     ELSIF status.state = 'backing off' THEN
-        why := format('the destination fails since %s: %s', since::timestamptz(0), status.last_error);
+        since := status.failing_since;
+        why := 'the destination fails ' || fails;
         what_to_do := format('SELECT * FROM outbox.check_destination(%L) tests it.', destination);
     ELSIF status.state = 'misconfigured' THEN
         why := format('the destination cannot be used as configured: %s', status.last_error);
@@ -32,7 +39,7 @@ BEGIN
         why := format('the destination asks for fewer requests: %s', status.last_error);
     ELSIF status.state IN ('idle', 'delivering') THEN
         why := CASE WHEN status.lanes_down > 0
-                    THEN format('some topics or queues of the destination fail, perhaps the one of this event: %s', status.last_error)
+                    THEN 'some topics or queues of the destination fail, perhaps the one of this event, ' || fails
                     ELSE format('its turn has not come; at most %s events are before it', greatest($2 - status.position - 1, 0))
                END;
     ELSE
@@ -95,7 +102,8 @@ COMMENT ON FUNCTION outbox_internal.state_of_trouble(outbox.delivery) IS 'state 
 
 -- Describes an event of the log that is not in trouble, and that the destination selects.
 CREATE FUNCTION outbox_internal.state_in_log(
-    event outbox.event, destination name, OUT state text, OUT since timestamptz, OUT why text, OUT what_to_do text)
+    event outbox.event, destination name,
+    OUT state text, OUT since timestamptz, OUT why text, OUT what_to_do text, OUT next_attempt_at timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -128,7 +136,8 @@ BEGIN
         what_to_do := format('See outbox.event_status(%L).', first.event_id);
         RETURN;
     END IF;
-    SELECT p.since, p.why, p.what_to_do INTO since, why, what_to_do FROM outbox_internal.why_pending($2, event.position) AS p;
+    SELECT p.since, p.why, p.what_to_do, p.next_attempt_at INTO since, why, what_to_do, next_attempt_at
+      FROM outbox_internal.why_pending($2, event.position) AS p;
     state := 'PENDING';
     SELECT r.read_to INTO read_to FROM outbox_internal.destination_relay AS r
      WHERE r.destination = $2 AND r.state IN ('idle', 'delivering', 'throttled') AND NOT cursor.paused;
@@ -154,6 +163,8 @@ COMMENT ON FUNCTION outbox_internal.state_in_log(outbox.event, name) IS 'state o
 --   NO DESTINATION  there is none
 --   GONE            not in the log any more: all destinations had settled it
 --   UNKNOWN         never committed here
+--
+-- next_retry_at is for the event, next_attempt_at for its destination while that fails.
 CREATE FUNCTION outbox.event_status(
     event_id uuid,
     OUT destination     name,
@@ -168,7 +179,8 @@ CREATE FUNCTION outbox.event_status(
     OUT last_failed_at  timestamptz,
     OUT "position"      bigint,
     OUT published_at    timestamptz,
-    OUT message_id      text)
+    OUT message_id      text,
+    OUT next_attempt_at timestamptz)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -191,7 +203,7 @@ BEGIN
     LOOP
         destination := target;
         attempts := 0;
-        since := NULL; why := NULL; what_to_do := NULL;
+        since := NULL; why := NULL; what_to_do := NULL; next_attempt_at := NULL;
         next_retry_at := NULL; last_error := NULL; first_failed_at := NULL; last_failed_at := NULL;
         SELECT r.published_at, r.message_id, r.position INTO published_at, message_id, "position"
           FROM outbox.receipt AS r WHERE r.event_id = $1 AND r.destination = target ORDER BY r.published_at DESC LIMIT 1;
@@ -219,7 +231,7 @@ BEGIN
                 why := format('its topic is "%s", and the destination takes %s', event.topic, topics);
                 what_to_do := 'Change the option topics if it should take it; outbox.replay() delivers events of the past.';
             ELSE
-                SELECT s.state, s.since, s.why, s.what_to_do INTO state, since, why, what_to_do
+                SELECT s.state, s.since, s.why, s.what_to_do, s.next_attempt_at INTO state, since, why, what_to_do, next_attempt_at
                   FROM outbox_internal.state_in_log(event, target) AS s;
             END IF;
         END IF;
@@ -231,6 +243,7 @@ BEGIN
     END IF;
     destination := NULL;
     attempts := 0;
+    next_attempt_at := NULL;
     IF event.event_id IS NOT NULL THEN
         state := 'NO DESTINATION';
         why := 'it waits in the log for a destination';

@@ -100,13 +100,14 @@ BEGIN ATOMIC
          WHERE s.state = 'misconfigured'
         UNION ALL
         -- It has some time to recover.
-        SELECT CASE WHEN s.state_since < clock_timestamp() - max_age THEN 'failing' ELSE 'degraded' END,
-               s.object, 'fails', s.state_since, s.last_error,
+        SELECT CASE WHEN s.failing_since < clock_timestamp() - max_age THEN 'failing' ELSE 'degraded' END,
+               s.object, 'fails', s.failing_since,
+               s.last_error || coalesce('; the next attempt is at ' || s.next_attempt_at::timestamptz(0), ''),
                'Check the destination. Its events wait, and are tried again by themselves.'
           FROM status AS s
          WHERE s.state = 'backing off'
         UNION ALL
-        SELECT 'degraded', s.object, 'partly fails', s.last_error_at,
+        SELECT 'degraded', s.object, 'partly fails', s.failing_since,
                format('%s of its topics or queues fail, the others work: %s', s.lanes_down, s.last_error),
                'Check that topic or queue. Its events wait, and are tried again by themselves.'
           FROM status AS s

@@ -75,6 +75,8 @@ CREATE TABLE outbox.relay_status (
     client_queue     bigint,
     connects         bigint,
     disconnects      bigint,
+    failing_since    timestamptz,
+    next_attempt_at  timestamptz,
     reported_at      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE outbox.relay_status IS 'figures of relays outside the server; columns as in outbox.workers()';
@@ -913,7 +915,7 @@ BEGIN ATOMIC
     SELECT f.number, $1, f.state, f.state_since, f.delivered, f.failures, f.unsettled, f.held_keys, f.read_to, f.oldest_unsettled,
            f.settled_position, f.latency_p50, f.latency_p99, f.last_error, f.last_error_at, f.throttled, f.request_limit,
            f.suspects, f.lanes_down, f.round_trip_p50, f.round_trip_p99, f.client_queue, f.connects, f.disconnects,
-           clock_timestamp()
+           f.failing_since, f.next_attempt_at, clock_timestamp()
       FROM jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f
      WHERE EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = f.number AND c.relay = $1)
         ON CONFLICT DO NOTHING;

@@ -68,14 +68,16 @@ COMMENT ON FUNCTION outbox_internal.oldest_unread(name) IS 'time of the oldest e
 CREATE VIEW outbox_internal.destination_relay AS
 SELECT d.name AS destination, w.pid, w.state, w.state_since, w.delivered, w.failures, w.unsettled, w.held_keys, w.read_to,
        w.oldest_unsettled, w.settled_position, w.latency_p50, w.latency_p99, w.last_error, w.last_error_at, w.throttled,
-       w.request_limit, w.suspects, w.lanes_down, w.round_trip_p50, w.round_trip_p99, w.client_queue, w.connects, w.disconnects
+       w.request_limit, w.suspects, w.lanes_down, w.round_trip_p50, w.round_trip_p99, w.client_queue, w.connects, w.disconnects,
+       w.failing_since, w.next_attempt_at
   FROM outbox.destination AS d
   JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
  WHERE NOT d.external
 UNION ALL
 SELECT d.name, NULL, s.state, s.state_since, s.delivered, s.failures, s.unsettled, s.held_keys, s.read_to,
        s.oldest_unsettled, s.settled_position, s.latency_p50, s.latency_p99, s.last_error, s.last_error_at, s.throttled,
-       s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50, s.round_trip_p99, s.client_queue, s.connects, s.disconnects
+       s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50, s.round_trip_p99, s.client_queue, s.connects, s.disconnects,
+       s.failing_since, s.next_attempt_at
   FROM outbox.destination AS d
   JOIN outbox.cursor AS c ON c.destination = d.name
   JOIN outbox.relay_status AS s ON s.number = c.number AND s.relay = c.relay
@@ -124,7 +126,9 @@ SELECT d.name AS destination,
        w.round_trip_p99,
        w.client_queue,
        w.connects,
-       w.disconnects
+       w.disconnects,
+       CASE w.state WHEN 'misconfigured' THEN w.state_since ELSE w.failing_since END AS failing_since,
+       w.next_attempt_at
   FROM outbox.destination AS d
   LEFT JOIN outbox.cursor AS c ON c.destination = d.name
   LEFT JOIN outbox.relay AS p ON d.external AND p.id = c.relay AND p.leased_until > clock_timestamp()
@@ -177,6 +181,9 @@ COMMENT ON COLUMN outbox.status.round_trip_p99 IS '99 of 100 recent requests wer
 COMMENT ON COLUMN outbox.status.client_queue IS 'events that the client library has and the destination has not confirmed';
 COMMENT ON COLUMN outbox.status.connects IS 'connections of the client library since the relay started';
 COMMENT ON COLUMN outbox.status.disconnects IS 'of these, connections that have ended';
+COMMENT ON COLUMN outbox.status.failing_since IS
+    'since when it fails, or some of its topics or queues do, or it is misconfigured; a pause does not change it';
+COMMENT ON COLUMN outbox.status.next_attempt_at IS 'time of the next attempt, if it fails; null while one is under way';
 
 -- Returns the number of events that a destination selects and has not settled, dead letters and
 -- replays apart. Reads the log from the cursor on, so it takes long where much waits. What a relay has
@@ -212,7 +219,8 @@ COMMENT ON FUNCTION outbox.backlog(name) IS 'exact number of events that a desti
 -- The address is shown without user, password and query, which may have secrets; options of user
 -- mappings are not shown.
 CREATE FUNCTION outbox_internal.list_destinations()
-RETURNS TABLE (destination name, state text, url text, topics text, backlog_at_most bigint, dead_letters bigint, relay text, paused boolean)
+RETURNS TABLE (destination name, state text, url text, topics text, backlog_at_most bigint, dead_letters bigint, relay text, paused boolean,
+               failing_since timestamptz, next_attempt_at timestamptz)
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -222,7 +230,8 @@ BEGIN ATOMIC
            s.pending_at_most,
            (SELECT count(*) FROM outbox.delivery AS t WHERE t.destination = s.destination AND t.state = 'DEAD'),
            CASE WHEN d.pull THEN 'none' WHEN d.external THEN 'external' ELSE 'internal' END,
-           coalesce((SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = s.destination), false)
+           coalesce((SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = s.destination), false),
+           s.failing_since, s.next_attempt_at
       FROM outbox.status AS s
       JOIN outbox.destination AS d ON d.name = s.destination;
 END;
@@ -238,3 +247,5 @@ COMMENT ON COLUMN outbox.destinations.backlog_at_most IS 'events not settled, as
 COMMENT ON COLUMN outbox.destinations.dead_letters IS 'events that wait for a decision';
 COMMENT ON COLUMN outbox.destinations.relay IS 'internal: a worker of the server; external: outbox-relay; none: events are fetched';
 COMMENT ON COLUMN outbox.destinations.paused IS 'whether an operator has paused it';
+COMMENT ON COLUMN outbox.destinations.failing_since IS 'as in outbox.status';
+COMMENT ON COLUMN outbox.destinations.next_attempt_at IS 'as in outbox.status';

@@ -46,6 +46,40 @@ def test_a_destination_that_fails(database: Database, receiver: Receiver, http: 
     wait_for_health(database)
 
 
+def test_a_pause_does_not_hide_since_when_a_destination_fails(database: Database, receiver: Receiver, http: None) -> None:
+    receiver.on(everything, answer(503))
+    database.add_destination("d", receiver.url())
+    (event,) = database.enqueue("a")
+    (before,) = wait_for_health(database, ("degraded", 'destination "d"', "fails"))
+    waiting = wait_until(database.status, lambda seen: seen["next_attempt_at"], what="a time of the next attempt")
+    assert waiting["failing_since"] == before.since < waiting["next_attempt_at"]
+    (listed,) = database.execute("SELECT failing_since FROM outbox.destinations")
+    assert listed == (before.since,)
+
+    def why(part: str) -> tuple[str, object]:
+        return wait_until(
+            lambda: database.execute("SELECT why, next_attempt_at FROM outbox.event_status(%s)", (event,))[0],
+            lambda seen: part in seen[0], what=f"a reason with {part!r}",
+        )  # fmt: skip
+
+    reason, at = why("; the next attempt is at")
+    assert reason.startswith("the destination fails since ") and "HTTP 503" in reason and at is not None
+
+    database.execute("SELECT outbox.pause('d')")
+    database.wait_for_state("paused")
+    reason, at = why(", and fails since ")
+    assert reason.startswith("the destination is paused since ") and "HTTP 503" in reason
+    paused = wait_until(database.status, lambda seen: seen["next_attempt_at"] is None, what="no attempt to be planned")
+    assert paused["failing_since"] == before.since
+
+    database.execute("SELECT outbox.resume('d')")
+    (after,) = wait_for_health(database, ("degraded", 'destination "d"', "fails"))
+    assert after.since == before.since
+    receiver.forget_rules()
+    database.wait_settled()
+    wait_until(database.status, lambda seen: seen["failing_since"] is None, what="the end of the outage")
+
+
 @pytest.mark.extension("workers")
 def test_a_destination_without_a_relay(make_cluster: MakeCluster) -> None:
     database = create_database(make_cluster({"outbox.max_workers": "1"}))

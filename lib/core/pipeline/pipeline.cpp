@@ -395,6 +395,24 @@ bool Pipeline::backing_off() const noexcept {
     return all;
 }
 
+Micros Pipeline::next_attempt() const noexcept {
+    if (paused_)
+        return never;
+    if (destination_.is_down())
+        return destination_.is_probed() ? never : destination_.resume_at();
+    const bool some_down = lanes_down() > 0;
+    Micros next = never;
+    lanes_.for_each([&](const Lane& lane) {
+        const Circuit& circuit = lane.health.circuit;
+        const Micros gate = std::max(lane.health.not_before, lane.health.flow.earliest());
+        if (circuit.is_down() && !circuit.is_probed())
+            next = std::min(next, std::max(gate, circuit.resume_at()));
+        else if (!some_down && !lane.suspects.empty())
+            next = std::min(next, std::max(gate, suspect_due(lane)));
+    });
+    return next;
+}
+
 bool Pipeline::only_suspects_left() const noexcept {
     if (lanes_.any_fresh() || fresh_in_flight_ > 0 || suspects() == 0)
         return false;

@@ -198,6 +198,9 @@ class Pipeline {
     bool backing_off() const noexcept;
     // Failures of the destination, or of all lanes with events, since the last confirmation.
     std::uint64_t failures() const noexcept;
+    // While something is down: time of the next attempt, or `never` while one is under way or nothing
+    // may be sent. Must only be asked if failures(), lanes_down() or only_suspects_left().
+    Micros next_attempt() const noexcept;
     // True if all events in memory have failed, and nothing has been confirmed since.
     bool only_suspects_left() const noexcept;
     const std::string& last_error() const noexcept { return last_error_; }

@@ -333,8 +333,19 @@ const std::string& Relay::reason() const noexcept {
                                                     : pipeline_->last_error();
 }
 
+Micros Relay::next_attempt() const noexcept {
+    if (failing_since_ == 0)
+        return 0;
+    const Micros next = pipeline_->next_attempt();
+    return next == never ? 0 : clock_.unix_now() + std::max<Micros>(next - clock_.now(), 0);
+}
+
 bool Relay::line_is_due() {
     const Condition::Kind kind = condition();
+    if (kind != Condition::Kind::failing && kind != Condition::Kind::partly)
+        failing_since_ = 0;
+    else if (failing_since_ == 0)
+        failing_since_ = clock_.unix_now();
     return condition_log_.observe(clock_.now(), kind,
                                   kind == Condition::Kind::works ? std::string_view() : reason());
 }

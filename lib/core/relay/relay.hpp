@@ -159,6 +159,10 @@ class Relay {
     // The condition of the destination, for the status view, and its reason.
     Condition::Kind condition() const noexcept;
     const std::string& reason() const noexcept;
+    // Since when it fails, or some of its lanes do, and when the next attempt is; Unix time, 0 if it
+    // works or that is not known. line_is_due() notices changes. Pauses do not end an outage.
+    Micros failing_since() const noexcept { return failing_since_; }
+    Micros next_attempt() const noexcept;
     // Returns whether a line about the condition is due in the server log. condition_log() has the
     // counts for the line.
     bool line_is_due();
@@ -219,6 +223,7 @@ class Relay {
     Micros retries_taken_at_ = 0;  // 0 after a take of many
     bool hurries_ = false;
     ConditionLog condition_log_;
+    Micros failing_since_ = 0;
 };
 
 }  // namespace outbox

@@ -27,7 +27,9 @@ CREATE FUNCTION outbox.workers(
     OUT round_trip_p99   interval,
     OUT client_queue     bigint,
     OUT connects         bigint,
-    OUT disconnects      bigint)
+    OUT disconnects      bigint,
+    OUT failing_since    timestamptz,
+    OUT next_attempt_at  timestamptz)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_workers';
