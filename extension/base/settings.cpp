@@ -95,7 +95,8 @@ static char* inbox_confirmed = nullptr;
 void define(bool preloading) {
     DefineCustomStringVariable(
         "outbox.allowed_hosts", "Host names, addresses and networks that destinations may use.",
-        "If empty, all are allowed, except loopback, link-local and metadata addresses for http.",
+        "If empty, all are allowed, except loopback, link-local and metadata addresses for http. "
+        "The entry default stands for these.",
         &allowed_hosts, "", PGC_SIGHUP, GUC_LIST_INPUT, check_allowed_hosts, nullptr, nullptr);
     define_integer("outbox.backoff_max",
                    "Longest pause before the next attempt to reach a failing destination.", nullptr,

@@ -1,5 +1,7 @@
 // The foreign-data wrapper pg_outbox; destinations are its foreign servers. It has no handler,
 // because there is nothing to read. Its validator checks options when the statement runs.
+#include <algorithm>
+
 #include "extension/base/boundary.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/destinations/options.hpp"
@@ -18,6 +20,14 @@ static void check_may_name_keys(const OptionTexts& texts) {
                                     "others set the secret itself.")));
 }
 
+static void warn_of_missing_units(const OptionTexts& texts, const bool* lacking) {
+    for (int i = 0; i < texts.count; i++)
+        if (lacking[i])
+            ereport(WARNING, (errmsg("option \"%s\" has no unit", texts.names[i]),
+                              errdetail("\"%s\" means milliseconds.", texts.values[i]),
+                              errhint("Write for example '10s'; units are ms, s, min and h.")));
+}
+
 }  // namespace outbox
 
 OUTBOX_FUNCTION(outbox_validate_options) {
@@ -28,10 +38,12 @@ OUTBOX_FUNCTION(outbox_validate_options) {
         check_may_name_keys(texts);
 
     const bool reads_files = may_read_files(GetUserId());
+    auto* lacking = static_cast<bool*>(palloc0(sizeof(bool) * (texts.count + 1)));
     run_core([&] {
         const std::vector<Option> options = to_options(texts);
         switch (catalog) {
             case ForeignServerRelationId:
+                std::transform(options.begin(), options.end(), lacking, lacks_unit);
                 return validate_server_options(options, reads_files);
             case UserMappingRelationId:
                 return validate_mapping_options(options);
@@ -39,5 +51,6 @@ OUTBOX_FUNCTION(outbox_validate_options) {
                 return validate_no_options(options);
         }
     });
+    warn_of_missing_units(texts, lacking);
     PG_RETURN_VOID();
 }

@@ -164,7 +164,8 @@ static Error malformed(std::string_view entry) {
     return {ErrorKind::invalid_value,
             "\"" + std::string(entry) + "\" is not a host name, address or network", "",
             "Write a list such as \"example.com, *.example.org, 192.0.2.1, 10.0.0.0/8, fd00::/8\": "
-            "without ports, and nothing set behind the prefix of a network."};
+            "without ports, and nothing set behind the prefix of a network. The entry \"default\" "
+            "stands for what an empty list allows."};
 }
 
 Result<AllowedHosts> AllowedHosts::parse(std::string_view list) {
@@ -176,7 +177,9 @@ Result<AllowedHosts> AllowedHosts::parse(std::string_view list) {
         const std::string_view entry = trim(list.substr(0, comma));
         const bool below = entry.starts_with("*.");
         const std::string_view name = without_last_dot(below ? entry.substr(2) : entry);
-        if (const std::optional<Network> network = Network::parse(entry))
+        if (equal_ignoring_case(entry, "default"))
+            hosts.has_default_ = true;
+        else if (const std::optional<Network> network = Network::parse(entry))
             hosts.networks_.push_back(*network);
         else if (is_name(name))
             hosts.names_.push_back((below ? "." : "") + std::string(name));
@@ -204,9 +207,12 @@ bool AllowedHosts::allows(std::string_view host, const Address& address) const n
                        [&](const Network& network) { return network.contains(address); });
 }
 
-std::string not_allowed(const Address& address, std::string_view host) {
-    return "address " + address.text() + " of host \"" + std::string(host) +
-           "\" is not allowed (outbox.allowed_hosts)";
+std::string AllowedHosts::refusal(const Address& address, std::string_view host) const {
+    const std::string_view name = without_last_dot(host);
+    const std::string entry = is_name(name) ? std::string(name) : address.text();
+    return "address " + address.text() + " of host \"" + std::string(host) + "\" is not allowed; " +
+           (empty() ? "set outbox.allowed_hosts to 'default, " + entry + "'"
+                    : "add '" + entry + "' to outbox.allowed_hosts");
 }
 
 }  // namespace outbox

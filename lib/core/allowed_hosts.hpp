@@ -1,5 +1,6 @@
 // The hosts and networks that the server may connect to: the setting outbox.allowed_hosts, a list
-// such as "example.com, *.example.org, 10.0.0.0/8, ::1".
+// such as "example.com, *.example.org, 10.0.0.0/8, ::1". The entry "default" stands for what an empty
+// list allows, which the kind of destination decides.
 #pragma once
 
 #include <array>
@@ -46,23 +47,30 @@ bool is_reserved(const Address& address) noexcept;
 
 class AllowedHosts {
   public:
-    // The list has names, "*." before a name for all names below it, addresses and networks,
-    // separated by commas.
+    // The list has names, "*." before a name for all names below it, addresses, networks and the
+    // word "default", separated by commas.
     static Result<AllowedHosts> parse(std::string_view list);
 
-    // The list is empty. Each sink decides what it allows then.
-    bool empty() const noexcept { return names_.empty() && networks_.empty(); }
+    // The list is empty or has the entry "default".
+    bool has_default() const noexcept { return has_default_ || empty(); }
 
-    // `host` is written as in the URL.
+    // True if an entry other than "default" allows it. `host` is written as in the URL.
     bool allows(std::string_view host) const noexcept;
     bool allows(std::string_view host, const Address& address) const noexcept;
+    // The same, where the default is everything but reserved addresses.
+    bool allows_unreserved(std::string_view host, const Address& address) const noexcept {
+        return allows(host, address) || (has_default() && !is_reserved(address));
+    }
+
+    // Text for the status view and the log: what is not allowed, and which entry would allow it.
+    std::string refusal(const Address& address, std::string_view host) const;
 
   private:
+    bool empty() const noexcept { return !has_default_ && names_.empty() && networks_.empty(); }
+
+    bool has_default_ = false;
     std::vector<std::string> names_;  // without a dot at the end; a leading dot stands for "*."
     std::vector<Network> networks_;
 };
-
-// Text for the status view and the log.
-std::string not_allowed(const Address& address, std::string_view host);
 
 }  // namespace outbox

@@ -34,7 +34,7 @@ void AddressCheck::reset() noexcept {
 
 std::string AddressCheck::explain(CURLcode result, const char* error) const {
     if (refused_ && !tried_)
-        return not_allowed(*refused_, config_.url.host);
+        return config_.allowed_hosts->refusal(*refused_, config_.url.host);
     return error[0] != '\0' ? error : curl_easy_strerror(result);
 }
 
@@ -43,8 +43,7 @@ bool AddressCheck::allows(const std::optional<Address>& address) const noexcept 
         return true;
     if (!address)
         return false;
-    return config_.allowed_hosts->empty() ? !is_reserved(*address)
-                                          : config_.allowed_hosts->allows(host_, *address);
+    return config_.allowed_hosts->allows_unreserved(host_, *address);
 }
 
 curl_socket_t AddressCheck::open(void* self, curlsocktype, curl_sockaddr* to) noexcept {

@@ -202,6 +202,12 @@ std::optional<Error> validate_no_options(const std::vector<Option>& options) {
                  "There are no valid options in this context."};
 }
 
+bool lacks_unit(const Option& server_option) {
+    const auto specs = find_option(nullptr, OptionPlace::server, server_option.name);
+    return !specs.empty() && specs.front()->type == OptionType::duration &&
+           parse_integer(trim(server_option.value));
+}
+
 bool names_server_keys(std::string_view option) noexcept {
     for (const SinkDeclaration* sink : all_sinks())
         for (const OptionSpec& spec : sink->options)

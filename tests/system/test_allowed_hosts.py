@@ -13,7 +13,7 @@ from database import Database, NewDatabase
 from receiver import Receiver, answer, everything, path
 from waiting import stays, wait_until
 
-REFUSAL = re.compile(r'^address (\S+) of host "(.*)" is not allowed \(outbox\.allowed_hosts\)$')
+REFUSAL = re.compile(r'^address (\S+) of host "(.*)" is not allowed; (?:add \'\S+\' to|set) outbox\.allowed_hosts(?: to \'default, \S+\')?$')
 
 # Where a receiver on 127.0.0.1 is reached.
 SPELLINGS = (
@@ -75,7 +75,7 @@ def test_http_to_the_machine_itself_is_refused_unless_allowed(
         (why,) = [f.why for f in findings if f[:3] == ("degraded", f'destination "{name}"', "fails")]
         assert "outbox.allowed_hosts" in why
     wait_until(
-        lambda: cluster.log_since(began), lambda log: 'of host "127.1" is not allowed (outbox.allowed_hosts)' in log,
+        lambda: cluster.log_since(began), lambda log: 'of host "127.1" is not allowed; set outbox.allowed_hosts to \'default, 127.0.0.1\'' in log,
         what="the refusal in the server log",
     )  # fmt: skip
     assert receiver.connections == 0
@@ -178,7 +178,7 @@ def test_a_postgresql_destination_is_refused_when_the_list_lacks_it(
     addresses = wait_refused(db, "address", "spelling", "name")
     assert addresses["address"] == addresses["spelling"] == "127.0.0.1"
     error = wait_until(lambda: db.status("socket")["last_error"], what="the socket to be refused")
-    assert error == f'Unix socket "{cluster.directory}" is not allowed (outbox.allowed_hosts)'
+    assert error == f"""Unix socket "{cluster.directory}" is not allowed; add 'localhost' to outbox.allowed_hosts"""
     assert target.value("SELECT count(*) FROM inbox.message") == 0
 
     allow(cluster, "LOCALHOST")

@@ -68,7 +68,7 @@ def test_an_address_that_is_not_allowed(new_database: NewDatabase, receiver: Rec
     db.add_destination("tls", receiver.url().replace("http:", "https:"))
     for name in ("d", "tls"):
         error = check_failure(db, "address", name)
-        assert error == 'address 127.0.0.1 of host "127.0.0.1" is not allowed (outbox.allowed_hosts)'
+        assert error == """address 127.0.0.1 of host "127.0.0.1" is not allowed; set outbox.allowed_hosts to 'default, 127.0.0.1'"""
     assert receiver.connections == 0
 
 
@@ -145,7 +145,7 @@ def test_an_inbox_that_can_be_used(database: Database, target: Database) -> None
     "url, subject, error",
     [
         ("postgresql://nowhere.invalid/shop", "address", "nowhere.invalid"),
-        ("postgresql://127.0.0.2/shop", "address", "is not allowed (outbox.allowed_hosts)"),
+        ("postgresql://127.0.0.2/shop", "address", "is not allowed; add '127.0.0.2' to outbox.allowed_hosts"),
         ("postgresql://127.0.0.1:{free}/shop", "connection", "Connection refused"),
         ("postgresql:///shop?host=/nowhere", "connection", "No such file or directory"),
         ("postgresql://127.0.0.1:{port}/template1?sslmode=require", "tls", "SSL"),

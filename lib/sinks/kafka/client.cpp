@@ -69,7 +69,7 @@ struct KafkaClient::Shared {
     }
 
     bool allows(std::string_view host, const Address& address) const noexcept {
-        return allowed_hosts.empty() ? !is_reserved(address) : allowed_hosts.allows(host, address);
+        return allowed_hosts.allows_unreserved(host, address);
     }
 };
 
@@ -89,7 +89,7 @@ static void keep_allowed(KafkaClient::Shared& shared, std::string_view host, add
         }
         if (address) {
             const std::lock_guard lock(shared.mutex);
-            shared.refused = not_allowed(*address, printable(host, 253));
+            shared.refused = shared.allowed_hosts.refusal(*address, printable(host, 253));
         }
         *next = one->ai_next;
         one->ai_next = nullptr;

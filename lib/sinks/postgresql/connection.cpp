@@ -45,10 +45,11 @@ void PostgresqlConnection::start() {
     const std::string& host = options_.host;
     const bool is_socket = host.starts_with('/') || host.starts_with('@');
     if (is_socket) {
-        if (options_.allowed_hosts.empty() || options_.allowed_hosts.allows("localhost"))
+        if (options_.allowed_hosts.has_default() || options_.allowed_hosts.allows("localhost"))
             start_connection("");
         else
-            failure_ = "Unix socket \"" + host + "\" is not allowed (outbox.allowed_hosts)";
+            failure_ = "Unix socket \"" + host +
+                       "\" is not allowed; add 'localhost' to outbox.allowed_hosts";
         return;
     }
     resolver_ = std::make_unique<Resolver>(host);
@@ -101,7 +102,7 @@ void PostgresqlConnection::resolve() {
 
 // Both are separated by commas. If no address is left, failure_ has the reason.
 std::string PostgresqlConnection::allowed_among(std::string_view addresses) {
-    if (options_.allowed_hosts.empty())
+    if (options_.allowed_hosts.has_default())
         return std::string(addresses);
     std::string allowed;
     while (!addresses.empty()) {
@@ -111,7 +112,7 @@ std::string PostgresqlConnection::allowed_among(std::string_view addresses) {
         if (address && options_.allowed_hosts.allows(options_.host, *address))
             allowed.append(allowed.empty() ? "" : ",").append(text);
         else if (address)
-            failure_ = not_allowed(*address, options_.host);
+            failure_ = options_.allowed_hosts.refusal(*address, options_.host);
     }
     if (!allowed.empty())
         failure_.clear();

@@ -20,7 +20,7 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.is_destination(oid) IS 'returns whether a number is that of a destination';
 
--- Refuses a value as the extension does. `range` and `type` are those of outbox.destination_options().
+-- Refuses a value, or warns, as the extension does. `range` and `type` are those of outbox.destination_options().
 CREATE FUNCTION outbox_internal.check_option(option text, type text, range text, value text)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -42,6 +42,10 @@ BEGIN
                 RAISE EXCEPTION 'invalid value for option "%"', option
                     USING ERRCODE = 'invalid_parameter_value', DETAIL = format('Invalid duration "%s".', value),
                           HINT = 'Write a number of milliseconds, or a number with the unit ms, s, min or h; at least 1 ms and at most a day.';
+            ELSIF part[2] = '' THEN
+                RAISE WARNING 'option "%" has no unit', option
+                    USING DETAIL = format('"%s" means milliseconds.', value),
+                          HINT = 'Write for example ''10s''; units are ms, s, min and h.';
             END IF;
         WHEN 'choice', 'switch' THEN
             IF value <> ALL (string_to_array(range, ', ')) THEN
@@ -58,7 +62,7 @@ BEGIN
         RAISE EXCEPTION 'invalid value for option "%"', option USING ERRCODE = 'invalid_parameter_value', HINT = hint;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_option(text, text, text, text) IS 'refuses an invalid value of an option';
+COMMENT ON FUNCTION outbox_internal.check_option(text, text, text, text) IS 'refuses an invalid value of an option, and warns of a duration without a unit';
 
 -- Refuses what is wrong at first sight, and options that pg_outbox reads here: those of pull
 -- destinations, which no relay looks at, and those that all destinations have. The rest is checked by

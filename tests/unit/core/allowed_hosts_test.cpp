@@ -91,11 +91,11 @@ TEST(ReservedAddresses, AreNotTheirNeighboursNorPrivateNetworks) {
 
 TEST(AllowedHosts, AllowNothingWhenEmpty) {
     for (const char* list : {"", "  ", "\n"}) {
-        EXPECT_TRUE(hosts(list).empty());
+        EXPECT_TRUE(hosts(list).has_default());
         EXPECT_FALSE(hosts(list).allows("example.com", address("192.0.2.1")));
     }
-    EXPECT_FALSE(hosts("example.com").empty());
-    EXPECT_FALSE(hosts("::1").empty());
+    EXPECT_FALSE(hosts("example.com").has_default());
+    EXPECT_FALSE(hosts("::1").has_default());
 }
 
 TEST(AllowedHosts, ANameIsAllowedWithWhateverAddressItHas) {
@@ -194,9 +194,28 @@ TEST(AllowedHosts, RefuseOddSpellingsOfAddresses) {
         EXPECT_TRUE(AllowedHosts::parse(list)) << list;
 }
 
-TEST(AllowedHosts, ARefusalNamesAddressHostAndSetting) {
-    EXPECT_EQ(not_allowed(address("127.0.0.1"), "localhost"),
-              "address 127.0.0.1 of host \"localhost\" is not allowed (outbox.allowed_hosts)");
+TEST(AllowedHosts, AListWithDefaultAllowsMoreThanAnEmptyOne) {
+    for (const char* text : {"default, 127.0.0.1", "127.0.0.1,DEFAULT"}) {
+        const AllowedHosts list = hosts(text);
+        EXPECT_TRUE(list.has_default());
+        EXPECT_TRUE(list.allows_unreserved("h", address("127.0.0.1")));
+        EXPECT_TRUE(list.allows_unreserved("h", address("192.0.2.1")));
+        EXPECT_FALSE(list.allows_unreserved("h", address("127.0.0.2")));
+        EXPECT_FALSE(list.allows("default")) << "it is no name";
+    }
+    EXPECT_FALSE(hosts("127.0.0.1").allows_unreserved("h", address("192.0.2.1")));
+}
+
+TEST(AllowedHosts, ARefusalNamesAddressHostAndTheEntryThatIsMissing) {
+    EXPECT_EQ(
+        hosts("").refusal(address("127.0.0.1"), "localhost."),
+        "address 127.0.0.1 of host \"localhost.\" is not allowed; set outbox.allowed_hosts to "
+        "'default, localhost'");
+    EXPECT_EQ(hosts("default").refusal(address("127.0.0.1"), "127.1"),
+              "address 127.0.0.1 of host \"127.1\" is not allowed; add '127.0.0.1' to "
+              "outbox.allowed_hosts");
+    EXPECT_THAT(hosts("a.example").refusal(address("::1"), "[::1]"),
+                HasSubstr("add '::1' to outbox.allowed_hosts"));
 }
 
 }  // namespace

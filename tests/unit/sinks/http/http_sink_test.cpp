@@ -212,7 +212,7 @@ TEST_F(HttpSink, ConnectsToNoReservedAddressUnlessToldTo) {
             // Texts that libcurl or the resolver do not accept as addresses never get this far.
             if (outcome.error.find("resolve") == std::string::npos) {
                 EXPECT_TRUE(outcome.error.starts_with("address ")) << host << ": " << outcome.error;
-                EXPECT_TRUE(outcome.error.ends_with(" is not allowed (outbox.allowed_hosts)"))
+                EXPECT_NE(outcome.error.find("is not allowed; "), std::string::npos)
                     << host << ": " << outcome.error;
             }
         }
@@ -223,8 +223,10 @@ TEST_F(HttpSink, SaysWhichAddressOfWhichHostIsNotAllowed) {
     allowed_hosts_ = "";
     create();
     for (int attempt = 0; attempt < 3; attempt++)
-        EXPECT_EQ(send_one().error,
-                  "address 127.0.0.1 of host \"127.0.0.1\" is not allowed (outbox.allowed_hosts)");
+        EXPECT_EQ(
+            send_one().error,
+            "address 127.0.0.1 of host \"127.0.0.1\" is not allowed; set outbox.allowed_hosts to "
+            "'default, 127.0.0.1'");
 }
 
 TEST_F(HttpSink, RefusesRequestsThatWaitForOneConnection) {
