@@ -18,11 +18,18 @@ SET jit = off
 BEGIN ATOMIC
     WITH status AS MATERIALIZED (
         SELECT s.*, format('destination "%s"', s.destination) AS object, d.server, d.external, c.paused, c.detached_at,
-               clock_timestamp() - s.oldest_pending_age AS pending_since, s.oldest_pending_age > max_age AS late,
+               clock_timestamp() - s.oldest_pending_age AS pending_since, s.oldest_pending_age > coalesce(max_age, interval '1 minute') AS late,
+               clock_timestamp() - coalesce(max_age, interval '1 minute') AS late_before,
                date_trunc('second', s.oldest_pending_age) AS age
           FROM outbox.status AS s
           JOIN outbox.destination AS d ON d.name = s.destination
           LEFT JOIN outbox.cursor AS c ON c.destination = s.destination
+    ), stalled AS MATERIALIZED (
+        SELECT s.*, date_trunc('second', clock_timestamp() - unread.occurred_at) AS waited
+          FROM status AS s
+          JOIN outbox_internal.destination_relay AS w ON w.destination = s.destination AND w.state = 'idle'
+         CROSS JOIN LATERAL outbox_internal.oldest_unread(s.destination, w.read_to) AS unread
+         WHERE s.state = 'idle' AND s.late AND unread.selected AND unread.occurred_at < s.late_before
     ), absent AS MATERIALIZED (
         SELECT a.kind, a.object AS id, a.account, a.state, a.waits_for, a.crashes, a.deaths, a.since, a.next_try,
                format('%s "%s"', CASE a.kind WHEN 'relay' THEN 'destination' WHEN 'processor' THEN 'consumer' ELSE a.kind END,
@@ -100,7 +107,7 @@ BEGIN ATOMIC
          WHERE s.state = 'misconfigured'
         UNION ALL
         -- It has some time to recover.
-        SELECT CASE WHEN s.failing_since < clock_timestamp() - max_age THEN 'failing' ELSE 'degraded' END,
+        SELECT CASE WHEN s.failing_since < s.late_before THEN 'failing' ELSE 'degraded' END,
                s.object, 'fails', s.failing_since,
                s.last_error || coalesce('; the next attempt is at ' || s.next_attempt_at::timestamptz(0), ''),
                'Check the destination. Its events wait, and are tried again by themselves.'
@@ -113,6 +120,12 @@ BEGIN ATOMIC
           FROM status AS s
          WHERE s.state <> 'backing off' AND s.lanes_down > 0
         UNION ALL
+        SELECT 'failing', s.object, 'stalled', s.pending_since,
+               format('its relay sleeps although events wait, the oldest for %s', s.waited),
+               CASE WHEN s.external THEN 'Restart the outbox-relay that serves it, and report it as a fault of pg_outbox.'
+                    ELSE format('SELECT pg_terminate_backend(%s) starts its relay anew; report it as a fault of pg_outbox.', s.pid) END
+          FROM stalled AS s
+        UNION ALL
         SELECT 'degraded', s.object, 'behind', s.pending_since,
                format('its oldest event has waited for %s%s', s.age,
                       CASE WHEN s.state = 'throttled' THEN format('; it asks for fewer requests: %s', s.last_error) ELSE '' END),
@@ -122,6 +135,7 @@ BEGIN ATOMIC
            AND (s.state IN ('starting', 'delivering', 'throttled')
                 OR s.state = 'idle'  -- what it knows of waits in outbox.delivery
                    AND s.held_keys = 0
+                   AND NOT EXISTS (SELECT FROM stalled AS t WHERE t.destination = s.destination)
                    AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'RETRY'))
         UNION ALL
         SELECT 'degraded', s.object, 'keys held', s.pending_since,
@@ -133,10 +147,20 @@ BEGIN ATOMIC
                                          ELSE s.held_keys END) AS held(keys)
          WHERE s.late AND held.keys > 0
         UNION ALL
-        SELECT 'degraded', s.object, 'behind', s.pending_since,
-               format('its oldest event has waited for %s; events under leases: %s', s.age, s.in_flight),
-               'Its fetchers are away, slow or stuck: see outbox.lease.'
+        SELECT 'degraded', s.object, CASE WHEN unread.skipped THEN 'not fetched' ELSE 'behind' END, s.pending_since,
+               CASE WHEN unread.skipped
+                    THEN format('nothing fetches: the 20000 events after its cursor are of other topics, the last of them from %s ago', s.age)
+                    ELSE format('its oldest event has waited for %s; events under leases: %s', s.age, s.in_flight) END,
+               CASE WHEN unread.skipped THEN format('SELECT outbox.backlog(%L) tells whether events wait for it.', s.destination)
+                    ELSE 'Its fetchers are away, slow or stuck: see outbox.lease.' END
           FROM status AS s
+         CROSS JOIN LATERAL (SELECT NOT o.selected
+                                    AND NOT EXISTS (SELECT FROM outbox.batch AS b
+                                                     WHERE b.destination = s.destination AND b.oldest < s.late_before)
+                                    AND NOT EXISTS (SELECT FROM outbox.delivery AS d
+                                                     WHERE d.destination = s.destination AND d.state IN ('PENDING', 'RETRY')
+                                                       AND d.operation IS NULL AND d.occurred_at < s.late_before) AS skipped
+                               FROM outbox_internal.oldest_unread(s.destination) AS o) AS unread
          WHERE s.state = 'pull' AND s.late
         UNION ALL
         SELECT 'failing', s.object, 'detached', s.detached_at, 'the log had outgrown outbox.max_log_size',

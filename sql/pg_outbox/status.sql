@@ -21,48 +21,57 @@ END;
 COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
     'time of the oldest event that is not settled in a snapshot';
 
--- Returns occurred_at of the first event in the log that a destination selects and has not settled,
--- or NULL. Looks at 2,000 events: if it selects none of them, it returns the time of the last one,
--- behind which there may be events that it selects.
-CREATE FUNCTION outbox_internal.oldest_unread(destination name)
-RETURNS timestamptz
-LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
+-- Finds the first event in the log that a destination selects and has not settled. With `read_to`,
+-- the xid below which its relay has looked for transactions, it looks at later transactions only.
+-- Looks at 20,000 events: if it selects none of them, it returns the time of the last one with
+-- selected = false. Behind that one there may be events that it selects, which are not older.
+CREATE FUNCTION outbox_internal.oldest_unread(
+    destination name,
+    read_to     xid8 DEFAULT NULL,
+    OUT occurred_at timestamptz,
+    OUT selected    boolean)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_column
 DECLARE
     cursor  outbox.cursor;
-    topics  CONSTANT text[] := outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics'));
-    at_most CONSTANT integer := 2000;
+    topics  CONSTANT text[] := outbox_internal.topic_patterns(outbox_internal.destination_option($1, 'topics'));
+    at_most CONSTANT integer := 20000;
+    start   xid8;
     late    timestamptz;
-    oldest  timestamptz;
 BEGIN
     SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = $1;
     cursor.done := coalesce(cursor.done, '1:1:');
+    start := greatest($2, pg_snapshot_xmax(cursor.done));
     -- Of transactions that were in progress in the snapshot, and then of those that began later.
-    SELECT min(first.occurred_at) INTO late
-      FROM pg_snapshot_xip(cursor.done) AS xip
-     CROSS JOIN LATERAL (
-        SELECT n.occurred_at
-          FROM (SELECT e.position, e.xid, e.occurred_at, e.topic, e.only_to
-                  FROM outbox.event AS e WHERE e.xid = xip ORDER BY e.position LIMIT at_most) AS n
-         WHERE n.topic LIKE ANY (topics) AND (n.only_to IS NULL OR n.only_to = cursor.number)
-           AND (n.position <= cursor.position AND pg_visible_in_snapshot(n.xid, cursor.upto)) IS NOT TRUE
-         ORDER BY n.position LIMIT 1) AS first;
-    SELECT n.occurred_at INTO oldest
+    IF $2 IS NULL THEN
+        SELECT min(first.occurred_at) INTO late
+          FROM pg_snapshot_xip(cursor.done) AS xip
+         CROSS JOIN LATERAL (
+            SELECT n.occurred_at
+              FROM (SELECT e.position, e.xid, e.occurred_at, e.topic, e.only_to
+                      FROM outbox.event AS e WHERE e.xid = xip ORDER BY e.position LIMIT at_most) AS n
+             WHERE n.topic LIKE ANY (topics) AND (n.only_to IS NULL OR n.only_to = cursor.number)
+               AND (n.position <= cursor.position AND pg_visible_in_snapshot(n.xid, cursor.upto)) IS NOT TRUE
+             ORDER BY n.position LIMIT 1) AS first;
+    END IF;
+    SELECT n.occurred_at INTO occurred_at
       FROM (SELECT e.position, e.xid, e.occurred_at, e.topic, e.only_to
-              FROM outbox.event AS e WHERE e.xid >= pg_snapshot_xmax(cursor.done)
+              FROM outbox.event AS e WHERE e.xid >= start
              ORDER BY e.xid, e.position LIMIT at_most) AS n
      WHERE n.topic LIKE ANY (topics) AND (n.only_to IS NULL OR n.only_to = cursor.number)
        AND (n.position <= cursor.position AND pg_visible_in_snapshot(n.xid, cursor.upto)) IS NOT TRUE
      ORDER BY n.xid, n.position LIMIT 1;
+    selected := FOUND OR late IS NOT NULL;
     IF NOT FOUND THEN
-        SELECT e.occurred_at INTO oldest
-          FROM outbox.event AS e WHERE e.xid >= pg_snapshot_xmax(cursor.done)
+        SELECT e.occurred_at INTO occurred_at
+          FROM outbox.event AS e WHERE e.xid >= start
          ORDER BY e.xid, e.position OFFSET at_most - 1 LIMIT 1;
     END IF;
-    RETURN least(late, oldest);
+    occurred_at := least(late, occurred_at);
 END $$;
-COMMENT ON FUNCTION outbox_internal.oldest_unread(name) IS 'time of the oldest event in the log that a destination waits for';
+COMMENT ON FUNCTION outbox_internal.oldest_unread(name, xid8) IS 'time of the oldest event in the log that a destination waits for';
 
 -- The relay of each destination that has one at work: a worker of the server, or outbox-relay.
 CREATE VIEW outbox_internal.destination_relay AS
@@ -146,12 +155,13 @@ SELECT d.name AS destination,
                        FROM outbox.delivery AS t
                       WHERE t.destination = d.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
                       ORDER BY t.position LIMIT 1) AS trouble ON true
-  -- A relay that reads knows its oldest event; otherwise the log is searched.
+  -- A relay that reads knows its oldest event; otherwise the log is searched. One that is idle has
+  -- nothing, unless it sleeps by mistake.
   CROSS JOIN LATERAL (SELECT CASE
-                               WHEN w.pid IS NULL
-                                    OR w.oldest_unsettled IS NULL AND w.state NOT IN ('idle', 'delivering', 'throttled')
-                               THEN outbox_internal.oldest_unread(d.name)
-                               ELSE w.oldest_unsettled
+                               WHEN w.oldest_unsettled IS NOT NULL THEN w.oldest_unsettled
+                               WHEN w.state = 'idle' THEN (outbox_internal.oldest_unread(d.name, w.read_to)).occurred_at
+                               WHEN w.state IN ('delivering', 'throttled') THEN NULL
+                               ELSE (outbox_internal.oldest_unread(d.name)).occurred_at
                              END AS occurred_at) AS oldest;
 COMMENT ON VIEW outbox.status IS 'state of every destination: whether it is stuck, since when and why';
 COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server; default: outbox.default_destination';

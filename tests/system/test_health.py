@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 
 import pytest
 
 from cluster import MakeCluster
-from database import Database, Finding, NewDatabase, create_database
+from database import OUTSIDE, Database, Finding, NewDatabase, create_database
 from receiver import Receiver, answer, everything
 from waiting import wait_until
 
@@ -257,3 +259,60 @@ def test_events_of_other_topics_are_not_pending(database: Database) -> None:
     assert database.value("SELECT outbox.backlog('d')") == 1
     own = database.value("SELECT max(occurred_at) FROM outbox.event")
     assert database.execute("SELECT what, since >= %s FROM outbox.health('0')", (own,)) == [("behind", True)]
+
+
+def test_many_events_of_other_topics_do_not_make_a_pull_destination_late(database: Database) -> None:
+    database.add_destination("d", "pull:", topics="mine.*")
+    database.execute("SELECT count(*) FROM outbox.fetch('d')")
+    database.enqueue("a", 2_500, topic="other.x")
+    assert database.status()["oldest_pending_age"] is None
+    assert database.execute("SELECT what FROM outbox.health('0')") == []
+    database.enqueue("a", topic="mine.x")
+    assert database.execute("SELECT what FROM outbox.health('0')") == [("behind",)]
+
+
+@pytest.mark.slow
+def test_a_pull_destination_whose_search_ends_early_is_not_called_behind(database: Database) -> None:
+    database.add_destination("d", "pull:", topics="mine.*")
+    database.execute("SELECT count(*) FROM outbox.fetch('d')")
+    database.enqueue("a", 20_000, topic="other.x")
+    ((what, why),) = database.execute("SELECT what, why FROM outbox.health('0')")
+    assert what == "not fetched" and "are of other topics" in why
+    database.execute("SELECT count(*) FROM outbox.fetch('d')")
+    assert database.execute("SELECT what FROM outbox.health('0')") == []
+
+
+def test_no_limit_is_the_usual_limit(database: Database) -> None:
+    database.add_destination("d", "null:")
+    database.execute("SELECT outbox.pause('d')")
+    database.wait_for_state("paused")
+    database.enqueue("a")
+    wait_for_health(database, ("degraded", 'destination "d"', "paused"))
+    database.execute("UPDATE outbox.event SET occurred_at = occurred_at - interval '2 min'")
+    for limit in "NULL", "'1 min'":
+        assert database.execute(f"SELECT severity, what FROM outbox.health({limit})") == [("failing", "paused")]
+    assert database.execute("SELECT severity, what FROM outbox.health('1 day')") == [("degraded", "paused")]
+
+
+def test_a_relay_that_sleeps_while_events_wait_is_a_finding(database: Database) -> None:
+    database.add_destination("d", "null:")
+    database.enqueue("a")
+    database.wait_settled()
+    database.wait_for_state("idle")
+    assert [f for f in database.health() if f.what == "stalled"] == []
+    pid = database.pid("relay", "d")
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        database.enqueue("a")
+        ((severity, what, why, what_to_do),) = wait_until(
+            lambda: database.execute("SELECT severity, what, why, what_to_do FROM outbox.health('0')"),
+            lambda seen: [what for _, what, _, _ in seen] == ["stalled"], what="the relay to be found",
+        )  # fmt: skip
+        assert severity == "failing" and why.startswith("its relay sleeps although events wait, the oldest for ")
+        assert ("outbox-relay" if OUTSIDE else f"pg_terminate_backend({pid})") in what_to_do
+        assert database.status()["oldest_pending_age"].total_seconds() > 0
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    database.wait_settled()
+    wait_for_health(database)
