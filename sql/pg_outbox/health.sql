@@ -149,7 +149,7 @@ BEGIN ATOMIC
         UNION ALL
         SELECT 'degraded', s.object, CASE WHEN unread.skipped THEN 'not fetched' ELSE 'behind' END, s.pending_since,
                CASE WHEN unread.skipped
-                    THEN format('nothing fetches: the 20000 events after its cursor are of other topics, the last of them from %s ago', s.age)
+                    THEN format('nothing fetches: the 10000 events after its cursor are of other topics, the last of them from %s ago', s.age)
                     ELSE format('its oldest event has waited for %s; events under leases: %s', s.age, s.in_flight) END,
                CASE WHEN unread.skipped THEN format('SELECT outbox.backlog(%L) tells whether events wait for it.', s.destination)
                     ELSE 'Its fetchers are away, slow or stuck: see outbox.lease.' END

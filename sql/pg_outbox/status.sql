@@ -23,7 +23,7 @@ COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
 
 -- Finds the first event in the log that a destination selects and has not settled. With `read_to`,
 -- the xid below which its relay has looked for transactions, it looks at later transactions only.
--- Looks at 20,000 events: if it selects none of them, it returns the time of the last one with
+-- Looks at 10,000 events: if it selects none of them, it returns the time of the last one with
 -- selected = false. Behind that one there may be events that it selects, which are not older.
 CREATE FUNCTION outbox_internal.oldest_unread(
     destination name,
@@ -37,7 +37,7 @@ AS $$
 DECLARE
     cursor  outbox.cursor;
     topics  CONSTANT text[] := outbox_internal.topic_patterns(outbox_internal.destination_option($1, 'topics'));
-    at_most CONSTANT integer := 20000;
+    at_most CONSTANT integer := 10000;
     start   xid8;
     late    timestamptz;
 BEGIN

@@ -275,7 +275,7 @@ def test_many_events_of_other_topics_do_not_make_a_pull_destination_late(databas
 def test_a_pull_destination_whose_search_ends_early_is_not_called_behind(database: Database) -> None:
     database.add_destination("d", "pull:", topics="mine.*")
     database.execute("SELECT count(*) FROM outbox.fetch('d')")
-    database.enqueue("a", 20_000, topic="other.x")
+    database.enqueue("a", 10_000, topic="other.x")
     ((what, why),) = database.execute("SELECT what, why FROM outbox.health('0')")
     assert what == "not fetched" and "are of other topics" in why
     database.execute("SELECT count(*) FROM outbox.fetch('d')")
