@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,7 +119,8 @@ def edition(site: Site) -> Site:
 
 
 def test_outboxctl_installs_it_once(site: Site) -> None:
-    version = site.database.value("SELECT default_version FROM pg_available_extensions WHERE name = 'pg_outbox'")
+    control = (site.installation.build / "sql/pg_outbox.control").read_text()
+    (version,) = re.findall(r"^default_version = '(.*)'$", control, re.MULTILINE)
     assert site.install() == f"0 the SQL edition of pg_outbox {version} is installed now"
     assert site.install() == f"0 the SQL edition of pg_outbox {version} was installed already"
     assert site.execute("SELECT outbox_internal.edition(), outbox.version()") == [("sql", version)]
