@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/header_lines.hpp"
 #include "core/text.hpp"
 #include "core/topic_filter.hpp"
 
@@ -77,6 +78,15 @@ static std::optional<Error> check_topics(std::string_view value) {
     return parsed ? std::nullopt : std::optional(parsed.error());
 }
 
+static std::optional<Error> check_headers(const OptionSpec& spec, std::string_view value) {
+    const Result<std::vector<HeaderLine>> parsed = parse_header_lines(value);
+    if (parsed)
+        return std::nullopt;
+    Error error = invalid_option_value(spec.name, parsed.error().hint);
+    error.detail = parsed.error().message + '.';
+    return error;
+}
+
 std::optional<Error> check_value(const OptionSpec& spec, std::string_view value) {
     if (spec.check != nullptr)
         return spec.check(spec, value);
@@ -95,6 +105,8 @@ std::optional<Error> check_value(const OptionSpec& spec, std::string_view value)
             return check_name(spec, value);
         case OptionType::topics:
             return check_topics(value);
+        case OptionType::headers:
+            return check_headers(spec, value);
         case OptionType::url:
             break;
     }

@@ -42,6 +42,7 @@ enum class OptionType {
     toggle,    // on, off
     name,      // a template for names, such as "{topic}"
     topics,    // patterns of topics
+    headers,   // lines "Name: value"; see header_lines.hpp
     url,       // the URL of the destination; its sink checks it
 };
 

@@ -32,6 +32,8 @@ std::string_view type_name(const OptionSpec& spec) {
             return "template";
         case OptionType::topics:
             return "patterns";
+        case OptionType::headers:
+            return "headers";
         case OptionType::url:
             break;
     }

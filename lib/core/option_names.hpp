@@ -47,6 +47,7 @@ void append_range(const OptionSpec& spec, std::string_view url, Append append) {
         case OptionType::text:
         case OptionType::name:
         case OptionType::topics:
+        case OptionType::headers:
             append(spec.range);
             break;
     }

@@ -4,6 +4,7 @@
 
 #include "core/base64.hpp"
 #include "core/destination.hpp"
+#include "core/header_lines.hpp"
 #include "core/percent.hpp"
 #include "core/text.hpp"
 
@@ -56,12 +57,23 @@ Secrets::Secrets(const Destination& destination) {
     if (destination.sink == nullptr)
         return;
     for (const OptionSpec& spec : destination.sink->options)
-        if (spec.secret)
+        if (spec.secret && spec.type == OptionType::headers)
+            add_values(options.text(spec));
+        else if (spec.secret)
             add(options.text(spec));
     const std::string* user = options.find("user");
     const std::string* password = options.find("password");
     if (user != nullptr && password != nullptr)  // basic authentication encodes the two together
         add(*user + ":" + *password);
+}
+
+void Secrets::add_values(const std::string& header_lines) {
+    if (const auto headers = parse_header_lines(header_lines))
+        for (const HeaderLine& header : headers.value()) {
+            add(header.value);
+            if (const auto blank = header.value.find(' '); blank != header.value.npos)
+                add(header.value.substr(blank + 1));  // behind a scheme of Authorization
+        }
 }
 
 void Secrets::add(std::string_view secret) {

@@ -25,6 +25,7 @@ class Secrets {
     void conceal(std::string& text) const noexcept;
 
   private:
+    void add_values(const std::string& header_lines);
     void add_form(std::string form);
     std::vector<std::string> forms_;  // longer ones first, because they may contain shorter ones
 };

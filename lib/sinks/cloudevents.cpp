@@ -75,6 +75,10 @@ bool is_attribute_name(std::string_view name) {
                        [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); });
 }
 
+bool is_trace_header(std::string_view name) noexcept {
+    return name == "traceparent" || name == "tracestate";
+}
+
 // Calls attribute(name, value) for all attributes except `id`, `specversion` and those of the data.
 // The value is valid only during the call.
 template <class Attribute>
@@ -144,6 +148,8 @@ void encode_binary(const Event& event, std::string_view source_prefix, RequestCo
             out += ": ";
             append_header_value(out, value);
             out += "\r\n";
+            if (is_trace_header(name))
+                append_http_header(out, name, value);
         },
         [&](std::string_view name, std::string_view value) {
             append_http_header(out, name, value);
@@ -210,12 +216,13 @@ static void append_document(std::string& out, const Event& event, std::string_vi
     for (const Header& header : event.headers) {
         if (!is_sent(header))
             continue;
-        if (is_attribute_name(header.name))
+        const bool is_attribute = is_attribute_name(header.name);
+        if (is_attribute)
             append_header_member(out, header.name, header);
-        else if (headers != nullptr)
-            append_http_header(*headers, header.name, header.value);
-        else
+        else if (headers == nullptr)
             append_header_member(out, attribute_name_from(header.name), header);
+        if (headers != nullptr && (!is_attribute || is_trace_header(header.name)))
+            append_http_header(*headers, header.name, header.value);
     }
     if (event.has_payload) {
         append_member(out, "datacontenttype", event.content_type);

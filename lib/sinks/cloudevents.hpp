@@ -16,6 +16,9 @@
 // A header of the event whose name is a valid attribute name (only a-z and 0-9) becomes an
 // extension attribute. All others become HTTP headers. In a batch, events have no HTTP headers of
 // their own, so they become attributes too, and lose the other characters of their names.
+//
+// `traceparent` and `tracestate` (W3C Trace Context) become both, so that a receiver that knows
+// nothing of CloudEvents continues the trace.
 #pragma once
 
 #include <functional>
@@ -33,6 +36,9 @@ std::string source_prefix(std::string_view database);
 
 // Whether a header of this name becomes an attribute.
 bool is_attribute_name(std::string_view name);
+
+// Whether it is a header of W3C Trace Context.
+bool is_trace_header(std::string_view name) noexcept;
 
 // The parts of binary mode, for protocols other than HTTP: each attribute except those of the data,
 // and each header that is not an attribute. A value is valid only during the call.

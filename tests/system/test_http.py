@@ -471,6 +471,7 @@ def test_retry_after_is_obeyed(db: Database, receiver: Receiver, status: int, fo
             "Basic " + base64.b64encode(b"ann:s3cret!").decode(),
         ),
         ("token 's3cret!'", "Bearer s3cret!"),
+        ("headers E'X-Tenant: 7\\nAuthorization: ApiKey s3cret!'", "ApiKey s3cret!"),
     ],
 )
 def test_secrets_are_sent_and_never_shown(

@@ -1,6 +1,8 @@
 // The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; verdict_of() judges all
 // others. Redirects are not followed (CloudEvents webhook specification, section 2.1).
 #include "core/base64.hpp"
+#include "core/header_lines.hpp"
+#include "core/text.hpp"
 #include "sinks/cloudevents.hpp"
 #include "sinks/connection_check.hpp"
 #include "sinks/http/options.hpp"
@@ -11,7 +13,13 @@ namespace outbox {
 
 namespace {
 
-std::string authorization_of(const HttpOptions& options) {
+constexpr std::string_view authorization = "authorization";
+
+std::string authorization_of(const HttpOptions& options,
+                             const std::vector<HeaderLine>& fixed_headers) {
+    for (const HeaderLine& header : fixed_headers)
+        if (equal_ignoring_case(header.name, authorization))
+            return std::string(header.value);
     if (!options.token.empty())
         return "Bearer " + options.token;
     if (options.user.empty() && options.password.empty())
@@ -19,6 +27,19 @@ std::string authorization_of(const HttpOptions& options) {
     std::string value = "Basic ";
     append_base64(value, options.user + ":" + options.password);
     return value;
+}
+
+// Takes the header out of lines "name: value\r\n".
+void remove_header(std::string& lines, std::string_view name) {
+    for (std::size_t begin = 0, end; begin < lines.size(); begin = end) {
+        end = lines.find("\r\n", begin) + 2;
+        const std::size_t colon = begin + name.size();
+        if (colon < end && lines[colon] == ':' &&
+            equal_ignoring_case(std::string_view(lines).substr(begin, name.size()), name)) {
+            lines.erase(begin, end - begin);
+            end = begin;
+        }
+    }
 }
 
 struct Verdict {
@@ -71,7 +92,16 @@ class HttpSink final : public RequestSink {
           format_(options.format),
           batch_size_(options.batch_size),
           source_prefix_(source_prefix(options.source)) {
-        use(options.url, nullptr, authorization_of(options));
+        std::vector<HeaderLine> fixed;
+        if (auto parsed = parse_header_lines(options.headers))
+            fixed = std::move(parsed.value());
+        for (const HeaderLine& header : fixed) {
+            if (equal_ignoring_case(header.name, authorization))
+                continue;
+            fixed_names_.emplace_back(header.name);
+            fixed_headers_.append(header.name).append(": ").append(header.value).append("\r\n");
+        }
+        use(options.url, nullptr, authorization_of(options, fixed));
     }
 
     Capabilities capabilities() const noexcept override {
@@ -95,6 +125,9 @@ class HttpSink final : public RequestSink {
                 encode_binary(*events.front(), source_prefix_, exchange.content);
                 break;
         }
+        for (const std::string& name : fixed_names_)
+            remove_header(exchange.content.headers, name);
+        exchange.content.headers += fixed_headers_;
         return std::nullopt;
     }
 
@@ -112,6 +145,8 @@ class HttpSink final : public RequestSink {
     const EventFormat format_;
     const std::size_t batch_size_;
     const std::string source_prefix_;
+    std::string fixed_headers_;  // of each request, as lines
+    std::vector<std::string> fixed_names_;
 };
 
 }  // namespace

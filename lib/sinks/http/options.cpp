@@ -22,6 +22,13 @@ static constexpr OptionSpec token{.name = "token",
                                   .place = OptionPlace::user_mapping,
                                   .description = "sent as Authorization: Bearer",
                                   .secret = true};
+static constexpr OptionSpec headers{
+    .name = "headers",
+    .place = OptionPlace::user_mapping,
+    .type = OptionType::headers,
+    .range = "a line `Name: value` each",
+    .description = "headers of each request, in place of headers of events with the same name",
+    .secret = true};
 static constexpr std::array options{connect_timeout_option,
                                     request_timeout_option,
                                     batch_size,
@@ -30,7 +37,8 @@ static constexpr std::array options{connect_timeout_option,
                                     ca_file_option,
                                     user,
                                     password,
-                                    token};
+                                    token,
+                                    headers};
 
 static std::optional<Error> check_url(const Url& url, std::string_view) {
     if (url.host.empty())
@@ -72,7 +80,8 @@ HttpOptions http_options(const Destination& destination) {
             .transport = transport_options(destination, max_connections),
             .token = values.text(token),
             .user = values.text(user),
-            .password = values.text(password)};
+            .password = values.text(password),
+            .headers = values.text(headers)};
 }
 
 }  // namespace outbox

@@ -17,6 +17,7 @@ struct HttpOptions {
     TransportOptions transport;
     // At most one of token and user is used: the token, if both are set.
     std::string token, user, password;
+    std::string headers;  // lines "Name: value", for each request
 };
 
 HttpOptions http_options(const Destination& destination);

@@ -10,10 +10,6 @@ namespace outbox {
 
 namespace {
 
-bool is_trace(std::string_view name) {
-    return name == "traceparent" || name == "tracestate";
-}
-
 void add_binary(const Event& event, std::string_view source_prefix, const TakePart& header) {
     std::string prefixed;
     take_apart(
@@ -22,7 +18,7 @@ void add_binary(const Event& event, std::string_view source_prefix, const TakePa
             prefixed = "ce_";
             prefixed += name;
             header(prefixed, value);
-            if (is_trace(name))
+            if (is_trace_header(name))
                 header(name, value);
         },
         header);
@@ -33,7 +29,7 @@ void add_binary(const Event& event, std::string_view source_prefix, const TakePa
 void add_beside_document(const Event& event, const TakePart& header) {
     header("content-type", "application/cloudevents+json; charset=UTF-8");
     for (const Header& own : event.headers)
-        if (own.kind != Header::Kind::null && (!is_attribute_name(own.name) || is_trace(own.name)))
+        if (own.kind != Header::Kind::null && (!is_attribute_name(own.name) || is_trace_header(own.name)))
             header(own.name, own.value);
 }
 

@@ -44,6 +44,14 @@ TEST(Secrets, IncludeAllCredentialsOfADestination) {
               "access-key-id *** ***");
 }
 
+TEST(Secrets, IncludeTheValuesOfFixedHeaders) {
+    const Secrets secrets(
+        parse_destination("d", {{"url", "https://h/"}},
+                          {{"headers", "X-Api-Key: s3cret!\nAuthorization: ApiKey another1"}}, {})
+            .value());
+    EXPECT_EQ(concealed(secrets, "X-Api-Key: s3cret! or another1"), "X-Api-Key: *** or ***");
+}
+
 TEST(Secrets, ThatAreShortAreNotConcealed) {
     Secrets secrets;
     secrets.add("");

@@ -82,7 +82,7 @@ TEST(CloudEvents, HeadersBecomeAttributesOrElseHttpHeaders) {
     sample.add("count", "5", Header::Kind::literal);
     sample.add("nothing", "", Header::Kind::null);
     const std::string headers = binary_headers(sample.event);
-    EXPECT_NE(headers.find("ce-traceparent: 00-a\r\n"), std::string::npos);
+    EXPECT_NE(headers.find("ce-traceparent: 00-a\r\ntraceparent: 00-a\r\n"), std::string::npos);
     EXPECT_NE(headers.find("\r\nX-Tenant: t 1\r\n"), std::string::npos);
     EXPECT_NE(headers.find("ce-count: 5\r\n"), std::string::npos);
     EXPECT_EQ(headers.find("nothing"), std::string::npos);

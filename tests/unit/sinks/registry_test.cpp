@@ -725,7 +725,7 @@ const Refused refusals[] = {
      {{"pasword", "hunter2"}},
      option,
      "invalid option \"pasword\"",
-     "Valid options are: user, password, token."},
+     "Valid options are: user, password, token, headers."},
     {"MappingOptionOfAnotherSink",
      {pg_url},
      {{"token", "hunter2"}},
@@ -857,7 +857,7 @@ TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
     const std::optional<Error> error = validate_mapping_options({{"x", "1"}});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->hint,
-              "Valid options are: user, password, token, client_secret, registry_user, "
+              "Valid options are: user, password, token, headers, client_secret, registry_user, "
               "registry_password, access_key_id, secret_access_key, session_token, profile, "
               "certificate, private_key, key, key_file, sslcert, sslkey.");
 }

@@ -175,6 +175,33 @@ TEST_F(HttpSink, SendsCredentialsAndNeverShowsThem) {
     EXPECT_NE(peer_.requests().back().find("\r\nAuthorization: Bearer abc\r\n"), std::string::npos);
 }
 
+// -- Headers of each request ------------------------------------------------------------------
+
+TEST_F(HttpSink, SendsTheHeadersOfItsOptionInPlaceOfThoseOfEvents) {
+    for (const char* format : {"binary", "structured", "batched"}) {
+        create({{"format", format}}, {{"headers", "X-Api-Key: s3cret!\n\r\n x-tenant:7 \r\n"}});
+        Batch& batch = this->batch(1);
+        static constexpr Header headers[] = {{"x-TENANT", "forged"}, {"x-tenants", "kept"}};
+        batch.events.front()->headers = headers;
+        EXPECT_EQ(send(batch).fate, Fate::confirmed);
+        const std::string request = peer_.requests().back();
+        EXPECT_NE(request.find("\r\nX-Api-Key: s3cret!\r\nx-tenant: 7\r\n"), std::string::npos)
+            << request;
+        if (format != std::string("batched")) {  // which has no headers of events
+            EXPECT_EQ(request.find("forged"), std::string::npos) << request;
+            EXPECT_NE(request.find("\r\nx-tenants: kept\r\n"), std::string::npos) << request;
+        }
+    }
+}
+
+TEST_F(HttpSink, AHeaderAuthorizationReplacesTokenAndUser) {
+    create({}, {{"token", "t"}, {"headers", "authorization: ApiKey 5ecret"}});
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
+    const std::string request = peer_.requests().back();
+    EXPECT_NE(request.find("\r\nAuthorization: ApiKey 5ecret\r\n"), std::string::npos) << request;
+    EXPECT_EQ(request.find("Bearer"), std::string::npos) << request;
+}
+
 // -- outbox.allowed_hosts ---------------------------------------------------------------------
 
 // Addresses that differ from the address of the peer only in their spelling.
