@@ -130,7 +130,8 @@ void DatabaseHome::control_failed(const Answer& answer) {
     if (answer.connection_lost())
         return;  // connection_lost() follows
     trouble_ = answer.error;
-    if (answer.sqlstate == "42501")
+    lacks_rights_ = answer.sqlstate == "42501";
+    if (lacks_rights_)
         trouble_ += "; outbox.grant_relay() gives the role its rights";
     if (trouble_lines_.take(process_.clock.now()))
         process_.log.warning({.database = config_.name}, "the database refuses a statement",
@@ -692,8 +693,9 @@ bool DatabaseHome::is_drained() const noexcept {
 }
 
 bool DatabaseHome::has_failed() const noexcept {
-    return !ready_ && !trouble_.empty() &&
-           process_.clock.now() > unready_since_ + Connection::connect_time_limit;
+    return lacks_rights_ ||
+           (!ready_ && !trouble_.empty() &&
+            process_.clock.now() > unready_since_ + Connection::connect_time_limit);
 }
 
 DatabaseFigures DatabaseHome::figures() {

@@ -127,6 +127,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     bool direct_ = false;
     bool ready_ = false;  // the first beat has been answered
     std::string trouble_;
+    bool lacks_rights_ = false;
     LineBudget trouble_lines_;
 
     Lease lease_;

@@ -103,8 +103,9 @@ class Server {
             return;
         stopping_ = true;
         log_.info({}, stop_.has_come() ? "stops, because it was asked to"
-                      : failed_        ? "stops, because a database cannot be reached"
-                                       : "stops, because everything has been delivered");
+                      : failed_
+                          ? "stops, because a database cannot be reached or refuses its statements"
+                          : "stops, because everything has been delivered");
         for (const auto& database : databases_)
             database->end();
     }

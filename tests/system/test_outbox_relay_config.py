@@ -173,7 +173,7 @@ def test_check_in_json(program: Program, database: Database) -> None:
     assert {finding.get("destination") for finding in findings} == {None, "d"}
 
 
-def test_check_of_a_role_without_the_right(program: Program, database: Database) -> None:
+def test_a_role_without_the_right(program: Program, database: Database) -> None:
     cluster = database.cluster
     database.execute("CREATE ROLE relay_without_right LOGIN")
     try:
@@ -182,6 +182,10 @@ def test_check_of_a_role_without_the_right(program: Program, database: Database)
         assert done.returncode == 1
         assert "FAIL  orders  pg_outbox  permission denied" in done.stdout
         assert "SELECT outbox.grant_relay('relay_without_right');" in done.stdout
+        done = program.run("--config", program.write(toml), "--once")
+        assert done.returncode == 1, done.stderr
+        assert "permission denied" in done.stderr
+        assert "outbox.grant_relay() gives the role its rights" in done.stderr
         database.execute("SELECT outbox.grant_relay('relay_without_right')")
         done = program.check(toml)
         assert done.returncode == 0, done.stdout
