@@ -480,7 +480,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE
              WHEN NOT EXISTS (SELECT FROM outbox.workers() AS w WHERE w.kind = 'backfill' AND w.object::bigint = t.id)
-             THEN 'a background worker'
+             THEN CASE outbox_internal.edition() WHEN 'sql' THEN 'outbox-relay' ELSE 'a background worker' END
              WHEN behind.pending > t.max_pending
              THEN format('destination "%s": %s events before it', behind.destination, behind.pending)
              WHEN t.parts = '{}' THEN 'locked rows'

@@ -613,6 +613,7 @@ def test_a_backfill_goes_on_with_the_upkeep(edition: Site) -> None:
     edition.execute("CREATE TABLE t (a int, b text, v int, PRIMARY KEY (a, b)); INSERT INTO t SELECT n % 7, n, n FROM generate_series(1, 25) AS n")
     edition.execute("SELECT outbox.capture('t', condition => 'v > 5')")
     edition.execute("SELECT outbox.backfill('t', batch => 10)")
+    assert edition.value("SELECT waiting_for FROM outbox.backfill_progress") == "outbox-relay"
     with edition.connect() as other:
         with other.transaction():
             other.execute("UPDATE t SET v = -1 WHERE v = 13")
