@@ -428,29 +428,76 @@ def test_the_manual_has_every_command(tool: Tool) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
+class Screen:
+    """outboxctl top on a terminal of its own. What it draws is read as it comes, without the control sequences."""
+
+    def __init__(self, tool: Tool, *arguments: str) -> None:
+        self.drawn = ""
+        self.child, self.terminal = pty.fork()
+        if self.child == 0:
+            os.environ.update(TERM="xterm", LINES="40", COLUMNS="200", LANG="C.UTF-8")
+            os.execv(tool.program, [tool.program, "top", *arguments])
+
+    def shows(self, text: str) -> bool:
+        if select.select([self.terminal], [], [], 1)[0]:
+            new = os.read(self.terminal, 65536).decode(errors="replace")
+            self.drawn += re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[()].|[=>78])", " ", new)
+        return text in self.drawn
+
+    def press(self, key: bytes) -> None:
+        os.write(self.terminal, key)
+
+    def exit_code(self) -> int:
+        code = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+        os.close(self.terminal)
+        return code
+
+
+def consumer_of(database: Database, name: str) -> None:
+    database.execute("INSERT INTO inbox.consumer (name) VALUES (%s)", (name,))
+    database.execute("INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (1, 1000, 0, now())")
+
+
 def test_top_shows_rates_until_q_is_pressed(tool: Tool) -> None:
-    """On a terminal of its own; what it draws is read as it comes, with the control sequences taken out."""
-    tool.database.execute("INSERT INTO inbox.consumer (name) VALUES ('catalog')")
-    tool.database.execute("INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (1, 1000, 0, now())")
-    child, terminal = pty.fork()
-    if child == 0:
-        os.environ.update(TERM="xterm", LINES="20", COLUMNS="200", LANG="C.UTF-8")
-        os.execv(tool.program, [tool.program, "top", "-d", tool.cluster.conninfo(tool.database.name)])
-    drawn = ""
+    consumer_of(tool.database, "catalog")
+    screen = Screen(tool, "-d", tool.cluster.conninfo(tool.database.name))
 
     def shows(text: str) -> bool:
-        nonlocal drawn
-        if select.select([terminal], [], [], 1)[0]:
-            drawn += re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[()].|[=>78])", " ", os.read(terminal, 65536).decode(errors="replace"))
         tool.database.execute("UPDATE inbox.progress SET processed = processed + 500")
-        return text in drawn
+        return screen.shows(text)
 
     wait_until(lambda: shows("CONSUMER"), what="the heading")
     wait_until(lambda: shows("catalog"), what="the consumer")
     wait_until(lambda: shows("█"), what="the rate as a line")
-    os.write(terminal, b"q")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    os.close(terminal)
+    screen.press(b"q")
+    assert screen.exit_code() == 0
+
+
+def test_top_shows_several_databases_and_goes_on_without_one(tool: Tool, new_database: NewDatabase) -> None:
+    other = new_database(extension=False)
+    other.execute("CREATE EXTENSION pg_inbox")
+    consumer_of(tool.database, "catalog")
+    consumer_of(other, "invoices")
+    screen = Screen(tool, *(word for each in (tool.database, other) for word in ("-d", tool.cluster.conninfo(each.name))))
+
+    def shows(text: str) -> bool:
+        other.execute("UPDATE inbox.progress SET processed = processed + 500")
+        return screen.shows(text)
+
+    # A rate is that of its own database: only the second one has any.
+    for text in (tool.database.name, "catalog", other.name, "invoices", "█"):
+        wait_until(lambda: shows(text), what=f"{text} on the screen")  # noqa: B023
+    tool.database.execute("DROP EXTENSION pg_inbox CASCADE")
+    screen.drawn = ""
+    wait_until(lambda: shows("▇") or shows("█"), what="the rates of the other database")
+    screen.press(b"q")
+    assert screen.exit_code() == 0
+
+
+def test_top_names_a_database_that_does_not_exist(tool: Tool) -> None:
+    screen = Screen(tool, "-d", tool.cluster.conninfo(tool.database.name), "-d", tool.cluster.conninfo("nowhere"))
+    wait_until(lambda: screen.shows('database "nowhere" does not exist'), what="the error")
+    assert screen.exit_code() == 1
 
 
 def test_top_needs_a_terminal(tool: Tool) -> None:

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include <curses.h>
@@ -100,40 +102,49 @@ class Rates {
 
 class Top {
   public:
-    explicit Top(Session& session, std::string database)
-        : session_(session), database_(std::move(database)) {}
+    explicit Top(const std::vector<std::string>& databases) {
+        for (const std::string& database : databases) {
+            sessions_.emplace_back();
+            sessions_.back().use(database);
+            sessions_.back().connection();  // or its error, before the screen is cleared
+        }
+    }
 
     void run() {
+        screen_.emplace();
         int key = 0;
         while (key != 'q' && key != 'Q') {
             erase();
-            look();
+            line_ = 0;
+            for (Session& session : sessions_)
+                look(session);
             refresh();
             key = getch();
         }
     }
 
   private:
-    void look() {
-        line_ = 0;
+    void look(Session& session) {
+        if (line_ > 0)
+            line_++;
         try {
-            const Result head = session_.query(
+            const Result head = session.query(
                 "SELECT current_database(), to_char(clock_timestamp(), 'HH24:MI:SS'), "
                 "to_regnamespace('outbox') IS NOT NULL, to_regnamespace('inbox') IS NOT NULL");
             print(std::string(head.text(0, 0)) + "  " + std::string(head.text(0, 1)) +
                   "  (q ends it)");
             if (head.text(0, 2) == "t")
-                section("DESTINATION", session_.query(destinations));
+                section(session, "DESTINATION", session.query(destinations));
             if (head.text(0, 3) == "t")
-                section("CONSUMER", session_.query(consumers));
+                section(session, "CONSUMER", session.query(consumers));
         } catch (const Refused& error) {
             // The server may be restarting.
             print(error.what());
-            session_.use(database_);
+            session.use(std::string(session.database()));
         }
     }
 
-    void section(const char* title, const Result& rows) {
+    void section(const Session& session, const char* title, const Result& rows) {
         const Clock::time_point now = Clock::now();
         line_++;
         attron(A_REVERSE);
@@ -142,10 +153,10 @@ class Top {
         attroff(A_REVERSE);
         for (int row = 0; row < rows.rows(); row++) {
             const auto text = [&](int column) { return printable(rows.text(row, column)); };
-            Rates& rates = rates_[title + text(0)];
+            Rates& rates = rates_[{&session, title + text(0)}];
             rates.look(std::stod(text(2)), now);
             format(text(0), text(1), std::to_string(std::llround(rates.latest())),
-                   rates.sparkline(screen_.unicode()), text(2), text(3), text(4), text(5), text(6),
+                   rates.sparkline(screen_->unicode()), text(2), text(3), text(4), text(5), text(6),
                    text(7), text(8));
         }
     }
@@ -172,20 +183,17 @@ class Top {
             mvaddnstr(line_++, 0, text.c_str(), -1);
     }
 
-    Session& session_;
-    const std::string database_;
-    Screen screen_;
+    std::deque<Session> sessions_;  // a session cannot be moved
+    std::optional<Screen> screen_;
     int line_ = 0;
-    std::map<std::string, Rates> rates_;
+    std::map<std::pair<const Session*, std::string>, Rates> rates_;
 };
 
 void run(Session& session) {
     if (session.json || isatty(STDOUT_FILENO) == 0)
         throw WrongUsage("top needs a terminal; status --watch --json does not");
-    if (session.one_of_several)
-        throw WrongUsage("top works on one database");
-    session.connection();  // or its error, before the screen is cleared
-    Top(session, session.database()).run();
+    std::vector<std::string> databases = session.take_databases();
+    Top(databases).run();
 }
 
 }  // namespace
@@ -194,7 +202,7 @@ void add_top_command(Command app, Session& session) {
     add_command<NoArguments>(
         app, "top", "Shows destinations and consumers as they work, with rates and latencies.",
         "  outboxctl top\n"
-        "  outboxctl top -d shop\n",
+        "  outboxctl top -d shop -d billing\n",
         [](Command, NoArguments&) {}, [&session](const NoArguments&) { run(session); });
 }
 
