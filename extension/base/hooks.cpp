@@ -1,5 +1,6 @@
 #include "extension/base/hooks.hpp"
 
+#include "extension/base/drop_guard.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/base/shared_state.hpp"
 #include "extension/base/wakeup.hpp"
@@ -203,7 +204,9 @@ static void on_utility(PlannedStmt* statement, const char* query, bool read_only
     const Oid database = database_in_the_way(parsed);
     // The server will refuse this for the current database.
     if (!OidIsValid(database) || database == MyDatabaseId || !may_disturb(database, parsed)) {
+        const Undelivered lost = check_drop(parsed);
         execute(utility);
+        warn_of_drop(lost);
         return;
     }
     const bool in_block = IsInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL);

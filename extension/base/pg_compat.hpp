@@ -44,6 +44,22 @@ inline bool owns_database(Oid database, Oid role) {
 #endif
 }
 
+inline bool owns_extension(Oid extension, Oid role) {
+#if PG_VERSION_NUM >= 160000
+    return object_ownercheck(ExtensionRelationId, extension, role);
+#else
+    return pg_extension_ownercheck(extension, role);
+#endif
+}
+
+inline bool owns_schema(Oid schema, Oid role) {
+#if PG_VERSION_NUM >= 160000
+    return object_ownercheck(NamespaceRelationId, schema, role);
+#else
+    return pg_namespace_ownercheck(schema, role);
+#endif
+}
+
 // 16 added the argument for updates that touch summarizing indexes only (commit 19d8e2308bc5).
 inline void insert_index_entries(ResultRelInfo* relation, TupleTableSlot* slot, EState* estate) {
 #if PG_VERSION_NUM >= 160000

@@ -9,6 +9,7 @@
 
 namespace outbox::settings {
 
+bool allow_drop_with_undelivered = false;
 char* allowed_hosts = nullptr;
 int backoff_max = 30'000;
 int backoff_min = 100;
@@ -93,6 +94,12 @@ static void assign_inbox_wake(const char* value, void*) {
 static char* inbox_confirmed = nullptr;
 
 void define(bool preloading) {
+    DefineCustomBoolVariable("outbox.allow_drop_with_undelivered",
+                             "Whether the extension can be dropped with events that are not "
+                             "delivered.",
+                             "If so, a warning says how many are lost.",
+                             &allow_drop_with_undelivered, allow_drop_with_undelivered, PGC_SUSET,
+                             0, nullptr, nullptr, nullptr);
     DefineCustomStringVariable(
         "outbox.allowed_hosts", "Host names, addresses and networks that destinations may use.",
         "If empty, all are allowed, except loopback, link-local and metadata addresses for http. "

@@ -8,6 +8,7 @@ namespace outbox::settings {
 enum OnFullLog { OnFullLogWarn, OnFullLogDetach };
 
 // In alphabetical order. Units are in the comments.
+extern bool allow_drop_with_undelivered;
 extern char* allowed_hosts;        // list; see docs/security.md for what an empty one allows
 extern int backoff_max;            // ms
 extern int backoff_min;            // ms

@@ -49,6 +49,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "outbox.poll_max": "1h",
     "outbox.backoff_max": "1s",
     "outbox.allowed_hosts": "127.0.0.1, localhost",
+    "outbox.allow_drop_with_undelivered": "on",
 }
 # Where transactions can be prepared, enqueues wake no relay of the SQL edition.
 SETTINGS_OF_SQL_EDITION = {"shared_preload_libraries": "", "max_prepared_transactions": "0"} if SQL_EDITION else {}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random, randrange
+from threading import Thread
 
 import psycopg
 import pytest
@@ -127,6 +128,132 @@ def test_an_extension_that_is_dropped_and_created_again_starts_over(
     with_trouble.wait_published(3)
     assert destinations_known(with_trouble.connection) == ({"d"}, set())
     assert with_trouble.last_position() == 3
+
+
+# -------------------------------------------------------------------------------------------------
+# Dropping the extension with events that are not delivered
+# -------------------------------------------------------------------------------------------------
+
+DROPS = [
+    "DROP EXTENSION pg_outbox CASCADE",
+    "DROP EXTENSION IF EXISTS pg_outbox CASCADE",
+    "DROP SCHEMA outbox CASCADE",
+    "DROP EXTENSION plpgsql CASCADE",
+    "DO $$ BEGIN DROP EXTENSION pg_outbox CASCADE; END $$",
+    "DROP OWNED BY {owner} CASCADE",
+]
+
+
+@pytest.fixture
+def guarded(database: Database) -> Iterator[Database]:
+    """The extension belongs to a superuser of its own, whose events nothing may drop by accident."""
+    owner = f"{database.name}_owner"
+    database.execute("DROP EXTENSION pg_outbox")
+    database.execute(f"CREATE ROLE {owner} SUPERUSER; SET ROLE {owner}")
+    database.create_extension()
+    database.execute("RESET ROLE; SET outbox.allow_drop_with_undelivered = off")
+    yield database
+    database.execute("RESET outbox.allow_drop_with_undelivered")
+    database.execute(f"DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}")
+
+
+def notices_of(database: Database, statement: str) -> list[str]:
+    """Returns warnings with their details; the statement is rolled back."""
+    notices: list[str] = []
+
+    def note(notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity == "WARNING":
+            notices.append(f"{notice.message_primary} {notice.message_detail}")
+
+    with database.connect() as connection, connection.transaction(force_rollback=True):
+        connection.add_notice_handler(note)
+        connection.execute("SET LOCAL outbox.allow_drop_with_undelivered = on")
+        connection.execute(statement)
+        assert connection.execute("SELECT to_regclass('outbox.event')").fetchone() == (None,)
+    return notices
+
+
+def test_a_drop_of_undelivered_events_is_refused_until_a_superuser_allows_it(guarded: Database) -> None:
+    owner = f"{guarded.name}_owner"
+    guarded.add_destination("d", "pull:")
+    guarded.add_destination("other", "pull:", topics="other.*")
+    first, _, _ = guarded.enqueue(count=3)
+    fail(guarded, "d", first, permanent=True)
+    for statement in DROPS:
+        statement = statement.format(owner=owner)
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as refusal:
+            guarded.execute(statement)
+        assert refusal.value.diag.message_primary == 'events of extension "pg_outbox" are not delivered: 3', statement
+        assert refusal.value.diag.message_detail == "d: 2 waiting, 1 dead letters."
+        assert "outbox.allow_drop_with_undelivered" in refusal.value.diag.message_hint
+        assert notices_of(guarded, statement) == [
+            'dropped extension "pg_outbox" with events that were not delivered: 3 d: 2 waiting, 1 dead letters.'
+        ], statement
+    guarded.execute("DROP SERVER other; DROP SERVER d")
+    with pytest.raises(psycopg.Error, match="not delivered: 3"):
+        guarded.execute("DROP EXTENSION pg_outbox")
+
+
+def test_a_drop_without_undelivered_events_needs_no_setting(guarded: Database) -> None:
+    guarded.add_destination("d", "pull:", start="end")
+    guarded.add_destination("other", "pull:", topics="other.*")
+    assert notices_of(guarded, "DROP EXTENSION pg_outbox CASCADE") == []
+    guarded.execute("DROP EXTENSION pg_outbox CASCADE")
+    guarded.create_extension()
+
+
+def test_a_drop_counts_the_events_of_a_transaction_that_it_waits_for(guarded: Database) -> None:
+    guarded.add_destination("d", "pull:")
+    with guarded.connect() as producer, guarded.connect() as dropper:
+        with producer.transaction():
+            producer.execute("SELECT outbox.enqueue('order', '1', 'Placed', NULL::jsonb)")
+            dropper.execute("SET outbox.allow_drop_with_undelivered = off")
+            dropping = Thread(target=lambda: refused.append(refusal_of(dropper)))
+            refused: list[str] = []
+            dropping.start()
+            wait_until(
+                lambda: guarded.value(
+                    "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
+                    (dropper.info.backend_pid,),
+                ),
+                lambda count: count == 1,
+                what="the drop to wait for the producer",
+            )
+        dropping.join()
+    assert refused == ['events of extension "pg_outbox" are not delivered: 1']
+
+
+def refusal_of(connection: psycopg.Connection) -> str:
+    with pytest.raises(psycopg.Error) as refusal:
+        connection.execute("DROP EXTENSION pg_outbox CASCADE")
+    return refusal.value.diag.message_primary or ""
+
+
+def test_a_role_that_may_not_drop_the_extension_does_not_lock_the_log(guarded: Database) -> None:
+    guarded.enqueue()
+    stranger = f"{guarded.name}_stranger"
+    guarded.execute(f"CREATE ROLE {stranger}")
+    try:
+        with guarded.connect() as reader, guarded.connect() as connection:
+            connection.execute(f"SET ROLE {stranger}")
+            with reader.transaction():
+                reader.execute("SELECT FROM outbox.event")
+                for statement in DROPS:
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                        connection.execute(statement.format(owner=f"{guarded.name}_owner"))
+            for setting in ("on", "off"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(f"SET outbox.allow_drop_with_undelivered = {setting}")
+    finally:
+        guarded.execute(f"DROP ROLE {stranger}")
+
+
+def test_a_damaged_extension_can_be_dropped(guarded: Database) -> None:
+    guarded.execute("ALTER TABLE outbox.delivery RENAME TO lost")
+    with pytest.raises(psycopg.Error, match="not delivered: unknown"):
+        guarded.execute("DROP EXTENSION pg_outbox CASCADE")
+    (warning,) = notices_of(guarded, "DROP EXTENSION pg_outbox CASCADE")
+    assert "unknown" in warning and "outbox.delivery" in warning
 
 
 # -------------------------------------------------------------------------------------------------
