@@ -26,6 +26,7 @@ int max_workers_per_database = 0;
 int max_workers_per_role = 16;
 int on_dead_letter = 0;
 int on_full_log = OnFullLogWarn;
+int on_stale_version = OnStaleVersionWarn;
 int poll_max = 30'000;
 int poll_min = 250;
 int receipt_retention = 7 * 86'400;
@@ -68,6 +69,11 @@ static bool check_allowed_hosts(char** value, void**, GucSource) {
 
 static const config_enum_entry on_full_log_values[] = {
     {"warn", OnFullLogWarn, false}, {"detach", OnFullLogDetach, false}, {nullptr, 0, false}};
+
+static const config_enum_entry on_stale_version_values[] = {
+    {"warn", OnStaleVersionWarn, false},
+    {"error", OnStaleVersionError, false},
+    {nullptr, 0, false}};
 
 // Applies the rules of CREATE SERVER when the value is set, so that a wrong value does not wait for
 // the relay to start.
@@ -160,6 +166,11 @@ void define(bool preloading) {
         "events "
         "hold much of the log, and that destination loses them.",
         &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
+    DefineCustomEnumVariable(
+        "outbox.on_stale_version",
+        "What happens when an UPDATE of a captured row does not raise its version.",
+        "warn writes one warning a statement; error refuses the change.", &on_stale_version,
+        on_stale_version, on_stale_version_values, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     define_integer("outbox.poll_max",
                    "Longest pause between two polls of the log by an idle relay.",
                    "Commits wake relays. Polling covers prepared transactions and crashes.",

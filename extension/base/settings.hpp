@@ -6,6 +6,7 @@
 namespace outbox::settings {
 
 enum OnFullLog { OnFullLogWarn, OnFullLogDetach };
+enum OnStaleVersion { OnStaleVersionWarn, OnStaleVersionError };
 
 // In alphabetical order. Units are in the comments.
 extern bool allow_drop_with_undelivered;
@@ -25,6 +26,7 @@ extern int max_workers_per_database;  // 0 for no limit
 extern int max_workers_per_role;      // 0 for no limit
 extern int on_dead_letter;            // release, block
 extern int on_full_log;               // an OnFullLog
+extern int on_stale_version;          // an OnStaleVersion
 extern int poll_max;                  // ms
 extern int poll_min;                  // ms
 extern bool receipts;

@@ -1,5 +1,6 @@
 #include "extension/capture/capture_event.hpp"
 
+#include "extension/base/settings.hpp"
 #include "extension/produce/event_input.hpp"
 #include "extension/produce/producer.hpp"
 
@@ -313,6 +314,34 @@ void capture_delete(const Capture& capture, TupleTableSlot* row) {
     write_deleted(capture, row, PG_INT64_MIN);
 }
 
+// Consumers that apply only newer versions pass over the event of a change that does not raise the
+// version. Warns once a statement.
+static void check_version_rises(const Capture& capture, TupleTableSlot* old_row,
+                                TupleTableSlot* new_row) {
+    static TimestampTz warned_at = 0;
+    static Oid warned_table = InvalidOid;
+    const int64 before = version_of(capture, old_row);
+    const int64 after = version_of(capture, new_row);
+    if (after > before)
+        return;
+    const bool is_error = settings::on_stale_version == settings::OnStaleVersionError;
+    if (!is_error && warned_at == GetCurrentStatementStartTimestamp() &&
+        warned_table == capture.table)
+        return;
+    warned_at = GetCurrentStatementStartTimestamp();
+    warned_table = capture.table;
+    const int number = capture.columns[capture.version].json.number;
+    ereport(is_error ? ERROR : WARNING,
+            (errcode(ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION),
+             errmsg("version column \"%s\" of table \"%s\" did not rise",
+                    NameStr(TupleDescAttr(new_row->tts_tupleDescriptor, number - 1)->attname),
+                    get_rel_name(capture.table)),
+             errdetail("It was " INT64_FORMAT " and is " INT64_FORMAT
+                       ". Consumers that apply only newer versions pass over the event.",
+                       before, after),
+             errhint("Raise it with each change, or capture the table without a version.")));
+}
+
 static void write_updated(const Capture& capture, TupleTableSlot* old_row, TupleTableSlot* new_row,
                           const bool* changed) {
     RowEvent event = begin_event(capture, capture.update_type, new_row);
@@ -346,6 +375,8 @@ void capture_update(const Capture& capture, TupleTableSlot* old_row, TupleTableS
         capture_delete(capture, old_row);
         capture_insert(capture, new_row);
     } else if (any) {
+        if (capture.version >= 0)
+            check_version_rises(capture, old_row, new_row);
         write_updated(capture, old_row, new_row, changed);
     }
 }

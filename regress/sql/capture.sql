@@ -55,6 +55,20 @@ DELETE FROM video;
 SELECT * FROM news();
 SELECT columns, not_captured FROM outbox.captures WHERE captured = 'video'::regclass;
 
+-- a version that does not rise: one warning a statement, or an error
+INSERT INTO video VALUES (1, 'a'), (2, 'b'), (3, 'c');
+UPDATE video SET title = title || '!';
+UPDATE video SET title = title || '!', version = 0 WHERE id = 1;
+UPDATE video SET secret = 'not captured';
+UPDATE video SET id = 4 WHERE id = 3;
+DO $$ BEGIN UPDATE video SET views = 1 WHERE id = 1; UPDATE video SET views = 1 WHERE id = 2; END $$;
+SET outbox.on_stale_version = 'error';
+UPDATE video SET title = 'refused';
+UPDATE video SET title = 'taken', version = version + 1 WHERE id = 2;
+RESET outbox.on_stale_version;
+DELETE FROM video;
+SELECT type, id, version FROM news();
+
 -- with old values, and as differences
 INSERT INTO video VALUES (1, 'a');
 SELECT outbox.capture('video');

@@ -24,6 +24,8 @@ ONLY_NATIVE = {
     "outbox_internal.follow_dropped_tables",
     # called by them
     "outbox_internal.warn_of_few_workers",
+    # before DROP EXTENSION
+    "outbox_internal.undelivered",
     "outbox_internal.add_capture_triggers_to_all", "outbox_internal.altered_with", "outbox_internal.captures_of",
     "outbox_internal.check_member", "outbox_internal.follow_members", "outbox_internal.has_captured_table",
     # caches of sessions, the wrapper, outbox.default_destination

@@ -506,6 +506,28 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.put_deleted(outbox.captured, record, json, bigint) IS 'writes an event of a deleted row';
 
+-- Consumers that apply only newer versions pass over the event of a change that does not raise the
+-- version. Warns once a statement.
+CREATE FUNCTION outbox_internal.check_version_rises(capture outbox.captured, before bigint, after bigint)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    warning CONSTANT text := format('%s %s', statement_timestamp(), capture.relation::oid);
+    message CONSTANT text := format('version column "%s" of table "%s" did not rise', capture.version,
+                                    (SELECT c.relname FROM pg_class AS c WHERE c.oid = capture.relation));
+    detail  CONSTANT text := format('It was %s and is %s. Consumers that apply only newer versions pass over the event.', before, after);
+    hint    CONSTANT text := 'Raise it with each change, or capture the table without a version.';
+BEGIN
+    IF outbox_internal.setting('on_stale_version') = 'error' THEN
+        RAISE EXCEPTION '%', message USING ERRCODE = 'integrity_constraint_violation', DETAIL = detail, HINT = hint;
+    ELSIF current_setting('outbox_internal.warned_of_version', true) IS DISTINCT FROM warning THEN
+        PERFORM set_config('outbox_internal.warned_of_version', warning, true);
+        RAISE WARNING '%', message USING ERRCODE = 'integrity_constraint_violation', DETAIL = detail, HINT = hint;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.check_version_rises(outbox.captured, bigint, bigint) IS 'warns of a version that did not rise, or refuses it';
+
 CREATE FUNCTION outbox_internal.put_updated(capture outbox.captured, shape record, old_row json, new_row json)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -524,7 +546,10 @@ BEGIN
         RETURN;
     ELSIF changed = '{}' THEN
         RETURN;
-    ELSIF capture.on_update = 'full' THEN
+    ELSIF (new_row ->> capture.version)::bigint <= (old_row ->> capture.version)::bigint THEN
+        PERFORM outbox_internal.check_version_rises(capture, (old_row ->> capture.version)::bigint, (new_row ->> capture.version)::bigint);
+    END IF;
+    IF capture.on_update = 'full' THEN
         payload := outbox_internal.members_of(new_row, shape.payload);
     ELSIF capture.on_update = 'changed' AND NOT capture.old_values THEN
         payload := outbox_internal.members_of(new_row, changed || keys || capture.version);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -70,6 +71,29 @@ def test_find_package(installation: Installation, tmp_path: Path, component: str
     run(["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DCMAKE_PREFIX_PATH={prefix(installation)}"])
     run(["cmake", "--build", str(tmp_path / "b")])
     assert run([str(tmp_path / "b/main")]).endswith("pull:d\n")
+
+
+@pytest.mark.parametrize(
+    ("component", "package"),
+    [("kafka", "librdkafka-dev"), ("pubsub", "libgrpc++-dev"), ("sqs", "libcurl4-openssl-dev"), ("kafak", "Components are inbox, kafka")],
+)
+def test_find_package_names_a_missing_component_and_what_to_install(
+    installation: Installation, tmp_path: Path, component: str, package: str
+) -> None:
+    lacking = tmp_path / "prefix"
+    shutil.copytree(prefix(installation), lacking)
+    for part in lacking.rglob(f"pg_inbox-{component}*.cmake"):
+        part.unlink()
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.22)\nproject(example CXX)\n"
+        f"find_package(pg_inbox 0.2 REQUIRED COMPONENTS inbox {component})\n"
+    )
+    refused = subprocess.run(
+        ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DCMAKE_PREFIX_PATH={lacking}"], capture_output=True, text=True
+    )
+    words = " ".join(refused.stderr.split())
+    assert refused.returncode != 0
+    assert f"lacks the component {component}." in words and package in words, words
 
 
 def test_every_public_header_stands_alone(installation: Installation, tmp_path: Path) -> None:
