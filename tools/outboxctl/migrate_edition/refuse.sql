@@ -106,6 +106,8 @@ AS $$
            'Install the package of this version with its library.'
       FROM outbox_migration.request AS r
      WHERE NOT EXISTS (SELECT FROM pg_available_extension_versions AS v WHERE v.name = 'pg_outbox' AND v.version = r.version)
+       -- Debian's setting, by which CREATE EXTENSION finds what this view does not show since 15.20.
+       AND coalesce(current_setting('extension_destdir', true), '') = ''
     UNION ALL
     SELECT 'the server has not loaded the library of pg_outbox',
            'Add pg_outbox to shared_preload_libraries, and restart the server.'
