@@ -1,12 +1,15 @@
-// outboxctl serve: figures for Prometheus, over HTTP.
+// outboxctl serve: figures for Prometheus, and the console, over HTTP.
 //
-// Threads: those of the library answer requests. One request at a time works on the databases, under
-// mutex_. The main thread waits for a signal. All threads block signals.
+// Threads: those of the library answer requests. One scrape at a time works on the databases, under
+// mutex_, and one request of the console, under a mutex of its own. The main thread waits for a signal.
+// All threads block signals.
 //
-// Each scrape connects and disconnects: a session that stayed would be in the way of DROP DATABASE.
+// Each of them connects and disconnects: a session that stayed would be in the way of DROP DATABASE.
 #include <signal.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -14,7 +17,9 @@
 #include <httplib.h>
 
 #include "commands.hpp"
+#include "console_routes.hpp"
 #include "metrics_page.hpp"
+#include "served_databases.hpp"
 
 namespace outboxctl {
 
@@ -23,28 +28,15 @@ namespace {
 struct Arguments {
     std::string listen = "127.0.0.1:9187";
     bool all = false;
+    bool console = false, console_write = false;
+    std::string token_file;
 };
-
-constexpr const char* prepare = "SET statement_timeout = '10s'; SET lock_timeout = '1s'";
-constexpr const char* other_databases =
-    "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1";
 
 std::string escaped(const std::string& label) {
     std::string text;
     for (const char c : label)
         text += c == '\\' ? "\\\\" : c == '"' ? "\\\"" : c == '\n' ? "\\n" : std::string(1, c);
     return text;
-}
-
-// Returns the name of the database in a connection string, or the whole if it is a name.
-std::string name_in(const std::string& database) {
-    PQconninfoOption* options = PQconninfoParse(database.c_str(), nullptr);
-    std::string name = options == nullptr ? database : "";
-    for (const PQconninfoOption* o = options; o != nullptr && o->keyword != nullptr; o++)
-        if (o->keyword == std::string("dbname") && o->val != nullptr)
-            name = o->val;
-    PQconninfoFree(options);
-    return name;
 }
 
 class Exporter {
@@ -62,21 +54,14 @@ class Exporter {
     }
 
   private:
-    // The databases to look at; an empty name is the one of the connection string.
+    // The databases to look at.
     std::vector<std::string> names(const std::string& database, std::vector<std::string>& pages) {
-        if (!all_)
-            return {""};
-        std::vector<std::string> names;
-        Session session;
         try {
-            session.use(database);
-            const Result rows = session.query(other_databases);
-            for (int row = 0; row < rows.rows(); row++)
-                names.emplace_back(rows.text(row, 0));
+            return served_names(database, all_);
         } catch (const std::exception& error) {
             report(database, "", error.what(), pages);
+            return {};
         }
-        return names;
     }
 
     void scrape(const std::string& database, const std::string& name,
@@ -84,7 +69,7 @@ class Exporter {
         Session session;
         try {
             session.use(database, name);
-            session.run_script(prepare);
+            session.run_script(limits_of_requests);
             const Result found = session.query(
                 "SELECT to_regproc('outbox.metrics') IS NOT NULL, to_regproc('inbox.metrics') IS "
                 "NOT "
@@ -131,6 +116,13 @@ std::pair<std::string, int> split(const std::string& listen) {
 
 void serve(const std::vector<std::string>& databases, const Arguments& arguments) {
     const auto [host, port] = split(arguments.listen);
+    if (!arguments.console && (arguments.console_write || !arguments.token_file.empty()))
+        throw WrongUsage("--console-write and --token-file need --console");
+    setenv("PGCONNECT_TIMEOUT", "10", 0);  // a server that is gone holds up nobody for long
+    std::unique_ptr<Console> console;
+    if (arguments.console)
+        console = std::make_unique<Console>(databases, arguments.all, arguments.console_write,
+                                            arguments.token_file);
     sigset_t all, ends;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, nullptr);  // threads inherit it
@@ -152,6 +144,8 @@ void serve(const std::vector<std::string>& databases, const Arguments& arguments
     server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
         response.set_content("ok\n", "text/plain");
     });
+    if (console)
+        console->add_to(server);
     const int bound = port == 0                         ? server.bind_to_any_port(host)
                       : server.bind_to_port(host, port) ? port
                                                         : -1;
@@ -159,6 +153,8 @@ void serve(const std::vector<std::string>& databases, const Arguments& arguments
         throw Refused("could not listen on " + arguments.listen +
                       "\nHINT:  Is another process listening there?");
     std::thread thread([&server] { server.listen_after_bind(); });
+    if (console)
+        console->announce(host + ':' + std::to_string(bound));
     std::printf("serves http://%s:%d/metrics\n", host.c_str(), bound);
     std::fflush(stdout);
     sigemptyset(&ends);
@@ -174,14 +170,23 @@ void serve(const std::vector<std::string>& databases, const Arguments& arguments
 
 void add_serve_command(Command app, Session& session) {
     add_command<Arguments>(
-        app, "serve", "Serves figures of databases for Prometheus: /metrics, /healthz.",
+        app, "serve",
+        "Serves figures of databases for Prometheus (/metrics, /healthz), and a web console.",
         "  outboxctl serve -d shop -d catalog\n"
-        "  outboxctl serve --all --listen 0.0.0.0:9187\n\n"
-        "The role needs outbox.grant_monitor() and inbox.grant_monitor().\n",
+        "  outboxctl serve --all --listen 0.0.0.0:9187\n"
+        "  outboxctl serve --all --console --token-file /etc/outboxctl/token\n\n"
+        "The role needs outbox.grant_monitor() and inbox.grant_monitor(); for dead letters and "
+        "operations in the console, grant_operate().\n",
         [](Command command, Arguments& arguments) {
             command.option("--listen", arguments.listen, "HOST:PORT; default: 127.0.0.1:9187");
             command.flag("--all", arguments.all,
                          "All databases of the server that have pg_outbox or pg_inbox");
+            command.flag("--console", arguments.console, "Serve the web console: /console");
+            command.flag("--console-write", arguments.console_write,
+                         "The console may pause, resume, redrive and discard");
+            command.option("--token-file", arguments.token_file,
+                           "File with the token that the console asks for; default: a new one, "
+                           "printed on standard error");
         },
         [&session](const Arguments& arguments) { serve(session.take_databases(), arguments); });
 }

@@ -16,6 +16,7 @@
 #include <curses.h>
 
 #include "commands.hpp"
+#include "figures.hpp"
 #include "table.hpp"
 
 namespace outboxctl {
@@ -26,20 +27,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int milliseconds_between_looks = 1000;
 constexpr std::size_t sparkline_width = 30;  // looks
-
-// Both return: name, state, counter, waiting, keys that wait, oldest, p50 and p99 in ms, error.
-constexpr const char* destinations =
-    "SELECT destination, state, published, pending_at_most, held_keys, "
-    "date_trunc('second', oldest_pending_age), "
-    "round(extract(epoch FROM latency_p50) * 1000, 1), "
-    "round(extract(epoch FROM latency_p99) * 1000, 1), last_error "
-    "FROM outbox.status ORDER BY destination";
-constexpr const char* consumers =
-    "SELECT consumer, state, processed, pending_at_most, waiting_keys, "
-    "date_trunc('second', oldest_pending_age), "
-    "round(extract(epoch FROM latency_p50) * 1000, 1), "
-    "round(extract(epoch FROM latency_p99) * 1000, 1), last_error "
-    "FROM inbox.status ORDER BY consumer";
 
 // Restores the terminal, also when an exception leaves.
 class Screen {
@@ -134,14 +121,21 @@ class Top {
             print(std::string(head.text(0, 0)) + "  " + std::string(head.text(0, 1)) +
                   "  (q ends it)");
             if (head.text(0, 2) == "t")
-                section(session, "DESTINATION", session.query(destinations));
+                section(session, "DESTINATION",
+                        rows_of(session, figures_of_destinations, "outbox.status"));
             if (head.text(0, 3) == "t")
-                section(session, "CONSUMER", session.query(consumers));
+                section(session, "CONSUMER",
+                        rows_of(session, figures_of_consumers, "inbox.status"));
         } catch (const Refused& error) {
             // The server may be restarting.
             print(error.what());
             session.use(std::string(session.database()));
         }
+    }
+
+    static Result rows_of(const Session& session, const std::string& columns,
+                          const std::string& view) {
+        return session.query("SELECT " + columns + " FROM " + view + " ORDER BY 1");
     }
 
     void section(const Session& session, const char* title, const Result& rows) {

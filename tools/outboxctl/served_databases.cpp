@@ -1,0 +1,30 @@
+#include "served_databases.hpp"
+
+#include "session.hpp"
+
+namespace outboxctl {
+
+std::vector<std::string> served_names(const std::string& database, bool all) {
+    if (!all)
+        return {""};
+    Session session;
+    session.use(database);
+    const Result rows = session.query(
+        "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1");
+    std::vector<std::string> names;
+    for (int row = 0; row < rows.rows(); row++)
+        names.emplace_back(rows.text(row, 0));
+    return names;
+}
+
+std::string name_in(const std::string& database) {
+    PQconninfoOption* options = PQconninfoParse(database.c_str(), nullptr);
+    std::string name = options == nullptr ? database : "";
+    for (const PQconninfoOption* o = options; o != nullptr && o->keyword != nullptr; o++)
+        if (o->keyword == std::string("dbname") && o->val != nullptr)
+            name = o->val;
+    PQconninfoFree(options);
+    return name;
+}
+
+}  // namespace outboxctl
