@@ -39,7 +39,7 @@ fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
     python3-pytest python3-pytest-xdist python3-psycopg python3-prometheus-client prometheus procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler \
-    librdkafka-dev systemd pgbouncer patch
+    librdkafka-dev systemd pgbouncer patch chromium chromium-driver python3-selenium
 
 results=$(mktemp -d)
 beside=() # background processes

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import subprocess
 import urllib.error
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -62,7 +63,7 @@ class Client:
         connection.close()
         return result
 
-    def get(self, name: str, **parameters: str) -> Any:
+    def get(self, name: str, /, **parameters: str) -> Any:
         found = self.ask("GET", f"/console/api/{name}", parameters)
         assert found.status == 200, found.text
         return found.json()
@@ -187,19 +188,29 @@ def test_a_new_token_is_printed_once(console: Console) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "arguments", "message"),
-    [
-        ("short\n", [], "is too short"),
-        (None, [], "No such file"),
-        ("", [], "could not read a token"),
-    ],
+    ("content", "message"), [("short\n", "is too short"), ("x" * 5000, "is too long"), ("", "it is empty"), (None, "No such file")]
 )
-def test_a_bad_token_file_is_refused(console: Console, content: str | None, arguments: list[str], message: str) -> None:
+def test_a_bad_token_file_is_refused(console: Console, content: str | None, message: str) -> None:
     console.token_file.unlink()
     if content is not None:
         console.token_file.write_text(content)
-    with pytest.raises(IndexError):  # it does not say where it serves
-        Served(console.program, "--console", "--token-file", str(console.token_file), "-d", console.conninfo)
+    done = run(console, "--console", "--token-file", str(console.token_file))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("option", [["--console-write"], ["--token-file", "/dev/null"]])
+def test_options_of_the_console_need_it(console: Console, option: list[str]) -> None:
+    done = run(console, *option)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--console-write and --token-file need --console" in done.stderr
+
+
+def run(console: Console, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [console.program, "serve", "--listen", "127.0.0.1:0", *arguments, "-d", console.conninfo],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
 
 
 def test_pages_have_headers_that_protect_them(console: Console) -> None:
@@ -495,11 +506,12 @@ def test_an_operator_finds_a_dead_letter_and_redrives_it(
     find("#find button").click()
     shows("PUBLISHED")
     shows("consumer catalog")
+    shows(HOSTILE.replace('"', '\\"'))
     picture("event")
     assert browser.title == "outboxctl"
 
     find("#logout").click()
     find("#token")
     # The refusal of the wrong token is the only complaint.
-    complaints = [entry["message"] for entry in browser.get_log("browser") if "favicon" not in entry["message"]]
-    assert all("403" in message for message in complaints), complaints
+    complaints = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert all("status of 403" in each for each in complaints if "favicon" not in each), complaints

@@ -221,6 +221,9 @@ std::string ConsoleQueries::overview() {
 }
 
 std::string ConsoleQueries::journey(const std::string& event_id) {
+    if (event_id.size() != 36 ||
+        event_id.find_first_not_of("0123456789abcdefABCDEF-") != std::string::npos)
+        throw WrongUsage('"' + event_id + "\" is not the id of an event");
     return of_each([&](Session& session) { return journey_in(session, event_id); });
 }
 

@@ -43,6 +43,7 @@ std::string new_secret() {
 }
 
 std::string token_in(const std::string& file) {
+    errno = 0;
     std::ifstream stream(file);
     std::string token;
     if (!stream || !std::getline(stream, token))

@@ -23,7 +23,7 @@ function make(name, properties = {}, ...children) {
       element.addEventListener(key.slice(2), value);
     else if (value !== undefined && value !== false)
       element.setAttribute(key, value === true ? '' : value);
-  for (const child of children.flat())
+  for (const child of children.flat(Infinity))
     if (child !== null && child !== undefined)
       element.append(child instanceof Node ? child : String(child));
   return element;
@@ -229,8 +229,8 @@ function dead_letters(place, rows) {
       ['Event', row => make('a', {href: `#/dead-letter/${[place.database, place.side, place.name, row.event_id].map(encodeURIComponent).join('/')}`},
                             row.event_id), 'id'],
       ['Type', row => row.event_type],
-      ['Aggregate', row => `${row.aggregate_type} ${row.aggregate_id}`],
-      ['Key', row => row.ordering_key],
+      ['Aggregate', row => `${row.aggregate_type} ${row.aggregate_id}`, 'text'],
+      ['Key', row => row.ordering_key, 'text'],
       ['Attempts', row => row.attempts, 'number'],
       ['Given up', row => time(row.died_at)],
       ['Error', row => row.error, 'error'],
@@ -261,7 +261,7 @@ async function place_page(database, side, name) {
     dead_letters(place, page.dead_letters),
     make('h2', {}, 'Keys that wait'),
     table([
-      ['Key', row => row.ordering_key],
+      ['Key', row => row.ordering_key, 'text'],
       ['Event', row => event_link(row.event_id), 'id'],
       ['State', row => row.state ? state(row.state) : ''],
       ['Attempts', row => row.attempts, 'number'],
@@ -272,7 +272,7 @@ async function place_page(database, side, name) {
     make('h2', {}, 'Operations'),
     table([
       ['At', row => time(row.at)], ['Role', row => row.role], ['Action', row => row.action],
-      ['Events', row => number(row.events), 'number'], ['Reason', row => row.why],
+      ['Events', row => number(row.events), 'number'], ['Reason', row => row.why, 'text'],
     ], page.operations, 'none'),
     make('h2', {}, 'Figures'), facts(status, {state}));
 }
