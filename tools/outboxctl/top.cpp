@@ -133,8 +133,7 @@ class Top {
         }
     }
 
-    static Result rows_of(const Session& session, const std::string& columns,
-                          const std::string& view) {
+    static Result rows_of(Session& session, const std::string& columns, const std::string& view) {
         return session.query("SELECT " + columns + " FROM " + view + " ORDER BY 1");
     }
 
