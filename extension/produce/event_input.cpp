@@ -20,13 +20,6 @@ static bool is_control(char c) {
     return static_cast<unsigned char>(c) < ' ' || c == 0x7f;
 }
 
-// Characters of a header name (RFC 9110).
-static bool is_token_character(char c) {
-    constexpr std::string_view others = "!#$%&'*+-.^_`|~";
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-           others.find(c) != std::string_view::npos;
-}
-
 static void check_length(std::string_view value, const char* argument, int limit) {
     if (value.size() > static_cast<size_t>(limit))
         ereport(ERROR,

@@ -1,14 +1,6 @@
 #include "core/content_type.hpp"
 
-#include "core/text.hpp"
-
 namespace outbox {
-
-static bool is_token_character(char c) noexcept {
-    constexpr std::string_view others = "!#$%&'*+-.^_`|~";
-    return (c >= '0' && c <= '9') || (ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z') ||
-           others.find(c) != std::string_view::npos;
-}
 
 // Each of these takes a piece off the front of `text`.
 

@@ -8,7 +8,16 @@
 #include <optional>
 #include <string_view>
 
+#include "core/text.hpp"
+
 namespace outbox {
+
+// Characters of a token (RFC 9110, section 5.6.2): of types, and of names of headers.
+inline bool is_token_character(char c) noexcept {
+    constexpr std::string_view others = "!#$%&'*+-.^_`|~";
+    return (c >= '0' && c <= '9') || (ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z') ||
+           others.find(c) != std::string_view::npos;
+}
 
 struct ContentType {
     // Both exclude parameters and keep the case in which they were written.

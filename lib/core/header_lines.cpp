@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "core/content_type.hpp"
 #include "core/text.hpp"
 
 namespace outbox {
@@ -23,12 +24,7 @@ static bool is_reserved(std::string_view name) {
 }
 
 static bool is_name(std::string_view name) {
-    static constexpr std::string_view others = "!#$%&'*+-.^_`|~";
-    return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-        const char lower = ascii_lower(c);
-        return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') ||
-               others.find(c) != std::string_view::npos;
-    });
+    return !name.empty() && std::all_of(name.begin(), name.end(), is_token_character);
 }
 
 static bool is_value(std::string_view value) {
