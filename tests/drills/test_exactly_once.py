@@ -1,5 +1,5 @@
 """Exactly once into Kafka: processes are killed while writers write, and a consumer that reads only
-committed records gets every committed event once, and each key in order.
+committed records gets every committed event once, and each key in order; also when the edition is replaced meanwhile.
 
 By default there are 8 kills; OUTBOX_DRILL_KILLS=200 is the run of docs/destinations/kafka.md.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster import Cluster, MakeCluster
+from cluster import Cluster, Installation, MakeCluster
 from database import Database
 from ledger import check, read_ledger
 from outbox_relay import OutboxRelay
@@ -143,6 +143,13 @@ class SqlEditionDrill(OutsideDrill):
         return make_plain_database(cluster)
 
 
+class MigratingDrill(OutsideDrill):
+    """Begins with workers of the server; the processes of outbox-relay wait until they are needed."""
+
+    OPTIONS = {}
+    replaces_edition = True
+
+
 EVENTS = {
     "kill_relay": 6,
     "end_relay": 4,
@@ -169,12 +176,34 @@ def test_kills_lose_nothing_and_repeat_nothing(drill: ExactlyOnceDrill) -> None:
             drill.wait_for_arrivals(drill.random.choice([1, 10, 50, 200]))
             getattr(drill, drill.random.choices(list(EVENTS), list(EVENTS.values()))[0])()
         drill.wait_for_arrivals(50)
+    conclude(drill, f"{KILLS} kills")
+
+
+def test_the_edition_is_replaced(make_cluster: MakeCluster, kafka_server: KafkaServer, installation: Installation) -> None:
+    drill = MigratingDrill(make_cluster, kafka_server)
+    try:
+        with drill.load():
+            drill.wait_for_arrivals(50)
+            drill.replace_edition(installation, "sql")
+            drill.wait_for_arrivals(50)
+            drill.kill_relay()
+            drill.replace_edition(installation, "native")
+            drill.wait_for_arrivals(50)
+            drill.database.execute("ALTER SERVER d OPTIONS (DROP relay)")
+            drill.kill_broker()
+            drill.wait_for_arrivals(50)
+        conclude(drill, "edition replaced twice")
+    finally:
+        drill.close()
+
+
+def conclude(drill: ExactlyOnceDrill, what: str) -> None:
     ledger = read_ledger(drill.database.connection)
     wait_until(drill.count_arrivals, lambda seen: seen >= len(ledger), timeout=180, what="all events")
     drill.database.wait_settled("d", timeout=180)
     drill.count_arrivals()
     verdict = check(ledger, drill.arrived)
-    drill.reports.append(f"exactly once: {KILLS} kills, {len(ledger)} events: {verdict}")
+    drill.reports.append(f"exactly once: {what}, {len(ledger)} events: {verdict}")
     assert not verdict.lost and not verdict.invented and not verdict.out_of_order, verdict
     twice = [event for event, count in Counter(drill.arrived).items() if count > 1]
     assert not twice, f"{len(twice)} arrived twice: {twice[:10]}"

@@ -4,7 +4,6 @@ server and by outbox-relay too. Nothing is lost, nothing is out of order, and re
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -39,13 +38,7 @@ class MigrationDrill(Drill):
         """Returns when outbox-relay serves both destinations."""
         before = self.lease()
         with self.noted(f"to {to}"):
-            done = subprocess.run(
-                [str(installation.build / "tools/outboxctl/outboxctl"), "migrate-edition", "--to", to, "--yes",
-                 "--lock-timeout", "120", "-d", self.cluster.conninfo(self.database.name)],
-                capture_output=True, text=True,
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr
-            assert self.database.value("SELECT outbox_internal.edition()") == to
+            self.replace_edition(installation, to)
             for destination in ("suffering", "calm"):
                 wait_until(
                     lambda: self.database.value(HOLDER, (destination,)), lambda name: name is not None,

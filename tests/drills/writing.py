@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster import Cluster, make_directory
+from cluster import Cluster, Installation, make_directory
 from database import Database, create_database
 from ledger import SETUP, Entry
 
@@ -71,6 +71,16 @@ class Writing:
         for process in self.writers:
             output, _ = process.communicate(timeout=90)
             assert process.returncode == 0, f"a writer failed:\n{output}"
+
+    def replace_edition(self, installation: Installation, to: str) -> None:
+        program = str(installation.build / "tools/outboxctl/outboxctl")
+        conninfo = self.cluster.conninfo(self.database.name)
+        done = subprocess.run(
+            [program, "migrate-edition", "--to", to, "--yes", "--lock-timeout", "120", "-d", conninfo],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert self.database.value("SELECT outbox_internal.edition()") == to
 
     def noted_as(self, what: str) -> set[str]:
         lines = [
