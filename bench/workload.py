@@ -194,6 +194,11 @@ class Bench:
             "SELECT delivered FROM outbox.workers() WHERE kind = 'relay' AND name = 'sink'").fetchone()
         return row[0] if row else 0
 
+    def delivered_bytes(self) -> int:
+        """Of payloads, since the relay started."""
+        return self.sql.execute(
+            "SELECT delivered_bytes FROM outbox.workers() WHERE kind = 'relay' AND name = 'sink'").fetchone()[0]
+
     def wait_until_idle(self) -> None:
         wait_until(lambda: self.status()["state"] == "idle", 30, "the relay is idle")
 

@@ -49,9 +49,10 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server)};
     if (!execute_for_row(
             "UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
-            "RETURNING ctid, lease, done::text, upto::text, position, system_identifier, number",
+            "RETURNING ctid, lease, done::text, upto::text, position, system_identifier, number, "
+            "greatest(published, 0), greatest(failures, 0)",
             lengthof(types), types, values, nullptr,
-            {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID}))
+            {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID, INT8OID, INT8OID}))
         return false;
 
     lease = DatumGetInt64(required_value(table, 0, 2));
@@ -62,6 +63,8 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     const int64 position = DatumGetInt64(required_value(table, 0, 5));
     const int64 system = DatumGetInt64(required_value(table, 0, 6));
     const int32 number = DatumGetInt32(required_value(table, 0, 7));
+    const int64 published = DatumGetInt64(required_value(table, 0, 8));
+    const int64 failures = DatumGetInt64(required_value(table, 0, 9));
 
     run_core([&] {
         cursor = Cursor{};
@@ -70,6 +73,8 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
         if (upto != nullptr)
             cursor.upto = Snapshot::parse(upto);
         cursor.position = position;
+        cursor.published = static_cast<uint64>(published);
+        cursor.failures = static_cast<uint64>(failures);
         cursor.foreign = system != static_cast<int64>(GetSystemIdentifier());
     });
     return true;
@@ -120,16 +125,21 @@ bool wait_for_cursor() {
     return lock_row("SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND lease = $2 FOR UPDATE");
 }
 
-void save_cursor(const Cursor& cursor) {
+void save_cursor(const Cursor& cursor, const DeliveryStats& stats) {
     const bool partly = cursor.upto.has_value();
-    Oid types[] = {TIDOID, TEXTOID, TEXTOID, INT8OID, INT8OID};
-    Datum values[] = {PointerGetDatum(&row_place), text_of(cursor.done),
-                      partly ? text_of(*cursor.upto) : Datum{0}, Int64GetDatum(cursor.position),
-                      Int64GetDatum(static_cast<int64>(GetSystemIdentifier()))};
-    const char nulls[] = {' ', ' ', partly ? ' ' : 'n', ' ', ' '};
+    Oid types[] = {TIDOID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT8OID, INT8OID};
+    Datum values[] = {PointerGetDatum(&row_place),
+                      text_of(cursor.done),
+                      partly ? text_of(*cursor.upto) : Datum{0},
+                      Int64GetDatum(cursor.position),
+                      Int64GetDatum(static_cast<int64>(GetSystemIdentifier())),
+                      Int64GetDatum(static_cast<int64>(stats.all_delivered())),
+                      Int64GetDatum(static_cast<int64>(stats.all_failures()))};
+    const char nulls[] = {' ', ' ', partly ? ' ' : 'n', ' ', ' ', ' ', ' '};
     execute_for_row(
         "UPDATE outbox.cursor SET done = $2::pg_snapshot, upto = $3::pg_snapshot, position = $4, "
-        "system_identifier = $5, saved_at = clock_timestamp() WHERE ctid = $1 RETURNING ctid",
+        "system_identifier = $5, published = $6, failures = $7, saved_at = clock_timestamp() "
+        "WHERE ctid = $1 RETURNING ctid",
         lengthof(types), types, values, nulls, {TIDOID});
 }
 

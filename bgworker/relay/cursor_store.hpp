@@ -1,6 +1,7 @@
 // Keeps the cursor of a destination in its row of outbox.cursor.
 #pragma once
 
+#include "core/delivery_stats.hpp"
 #include "core/relay/cursor.hpp"
 #include "extension/base/pg.hpp"
 
@@ -28,8 +29,8 @@ bool lock_cursor();
 // Does the same, but waits for an operator. Returns false if the cursor is not ours any more.
 bool wait_for_cursor();
 
-// Saves a locked cursor. The commit need not wait for the disk: events after a lost cursor are
+// Saves a locked cursor, and counters with it. The commit need not wait for the disk: events after a lost cursor are
 // delivered again.
-void save_cursor(const Cursor& cursor);
+void save_cursor(const Cursor& cursor, const DeliveryStats& stats);
 
 }  // namespace outbox

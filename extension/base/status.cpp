@@ -62,9 +62,9 @@ static void copy_row(WorkerRow& row, const WorkerSlot& slot) {
     row.state_since = slot.state_since;
     row.last_error_at = slot.last_error_at;
     memcpy(row.last_error, slot.last_error, sizeof row.last_error);
-    row.delivered = slot.stats.delivered;
+    row.delivered = slot.stats.all_delivered();
     row.bytes = slot.stats.bytes;
-    row.failures = slot.stats.failures;
+    row.failures = slot.stats.all_failures();
     row.unsettled = slot.unsettled;
     row.held_keys = slot.held_keys;
     row.throttled = slot.stats.throttled_answers;

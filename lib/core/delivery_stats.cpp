@@ -73,6 +73,28 @@ void LatencyHistogram::reset() noexcept {
     started_.store(0, std::memory_order_relaxed);
 }
 
+std::uint64_t DeliveryStats::all_delivered() const noexcept {
+    return delivered_before.load(std::memory_order_relaxed) +
+           delivered.load(std::memory_order_relaxed);
+}
+
+std::uint64_t DeliveryStats::all_failures() const noexcept {
+    return failures_before.load(std::memory_order_relaxed) +
+           failures.load(std::memory_order_relaxed);
+}
+
+static void raise_sum(std::atomic<std::uint64_t>& before, std::uint64_t sum,
+                      std::uint64_t saved) noexcept {
+    if (saved > sum)
+        bump(before, saved - sum);
+}
+
+void DeliveryStats::continue_from(std::uint64_t delivered_by_all,
+                                  std::uint64_t failures_of_all) noexcept {
+    raise_sum(delivered_before, all_delivered(), delivered_by_all);
+    raise_sum(failures_before, all_failures(), failures_of_all);
+}
+
 void DeliveryStats::settled(Micros latency_of_event, std::uint64_t payload_bytes,
                             Micros now) noexcept {
     bump(delivered, 1);
@@ -92,6 +114,8 @@ void DeliveryStats::reset() noexcept {
     delivered.store(0, std::memory_order_relaxed);
     bytes.store(0, std::memory_order_relaxed);
     failures.store(0, std::memory_order_relaxed);
+    delivered_before.store(0, std::memory_order_relaxed);
+    failures_before.store(0, std::memory_order_relaxed);
     throttled_answers.store(0, std::memory_order_relaxed);
     latency.reset();
 }

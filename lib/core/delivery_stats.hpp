@@ -44,9 +44,16 @@ struct DeliveryStats {
     std::atomic<std::uint64_t> failures{0};   // failed batches or handlers
     // Of `failures`: the destination asked for less.
     std::atomic<std::uint64_t> throttled_answers{0};
+    // Of earlier relays of the same destination, as the saved cursor has them.
+    std::atomic<std::uint64_t> delivered_before{0}, failures_before{0};
     LatencyHistogram latency;  // from occurred_at to settled
 
+    std::uint64_t all_delivered() const noexcept;
+    std::uint64_t all_failures() const noexcept;
+
     // For the writer only.
+    // Goes on from saved counters, which may include events of this writer. The sums never go back.
+    void continue_from(std::uint64_t delivered_by_all, std::uint64_t failures_of_all) noexcept;
     void settled(Micros latency_of_event, std::uint64_t payload_bytes, Micros now) noexcept;
     void failed() noexcept;
     void throttled() noexcept;

@@ -23,10 +23,11 @@ struct DestinationFigures {
     std::int64_t lease = 0;     // the token, if held
     std::int64_t position = 0;  // settled position, if held
 
-    // Since this process took the lease. Left out of the output unless held.
+    // `published` and `failures` go on from the saved cursor; others start when this process takes
+    // the lease. Left out of the output unless held.
     std::uint64_t published = 0;
-    std::uint64_t bytes = 0;
     std::uint64_t failures = 0;
+    std::uint64_t bytes = 0;
     std::uint64_t throttled = 0;
     std::uint64_t in_flight = 0;
     std::uint64_t held_keys = 0;

@@ -246,9 +246,10 @@ Statement leave(const Uuid& id) {
 // -------------------------------------------------------------------------------------------------
 
 Statement take(const Uuid& id, std::int32_t number, bool direct) {
-    Statement statement{.text =
-                            "SELECT lease, done, upto, position, foreign_cluster "
-                            "FROM outbox_internal.relay_take($1, $2, $3)"};
+    Statement statement{
+        .text =
+            "SELECT lease, done, upto, position, foreign_cluster, published, failures "
+            "FROM outbox_internal.relay_take($1, $2, $3)"};
     statement.parameters.uuid(id).integer(number).boolean(direct);
     return statement;
 }
@@ -263,6 +264,11 @@ std::optional<Taken> taken_of(const Rows& rows, std::int32_t number) {
     if (const int upto = rows.column("upto"); !rows.is_null(0, upto))
         taken.cursor.upto = Snapshot::parse(rows.bytes(0, upto));
     taken.cursor.position = rows.bigint(0, rows.column("position")).value_or(0);
+    const auto count = [&](const char* column) {
+        return static_cast<std::uint64_t>(rows.bigint(0, rows.column(column)).value_or(0));
+    };
+    taken.cursor.published = count("published");
+    taken.cursor.failures = count("failures");
     taken.cursor.foreign = rows.boolean(0, rows.column("foreign_cluster"));
     return taken;
 }
@@ -367,7 +373,7 @@ static void add_receipts(Parameters& parameters, const std::vector<Receipt>& rec
 Statement save(const Held& held, const Relay& relay) {
     Statement statement{.text =
                             "SELECT outbox_internal.relay_save($1, $2, $3, $4, $5, $6, $7, $8, "
-                            "$9, $10, $11, $12)"};
+                            "$9, $10, $11, $12, $13, $14)"};
     const Cursor& cursor = relay.cursor();
     statement.parameters.integer(held.number).bigint(held.lease);
     if (relay.may_save_cursor())
@@ -386,7 +392,9 @@ Statement save(const Held& held, const Relay& relay) {
         lasts.add(passed.last);
     }
     statement.parameters.array(type::int8_array, firsts.bytes())
-        .array(type::int8_array, lasts.bytes());
+        .array(type::int8_array, lasts.bytes())
+        .bigint(static_cast<std::int64_t>(relay.stats().all_delivered()))
+        .bigint(static_cast<std::int64_t>(relay.stats().all_failures()));
     return statement;
 }
 

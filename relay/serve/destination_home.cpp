@@ -614,7 +614,7 @@ void DestinationHome::leave_when_done() {
         return;
     if (relay_.has_records())
         act(Relay::Wish::record);
-    else if (relay_.has_something_to_save())
+    else if (relay_.has_something_to_save() || relay_.has_counters_to_save())
         act(Relay::Wish::save);
     else if (ending_ == Ending::for_good)
         ended_ = true;
@@ -732,9 +732,9 @@ DestinationFigures DestinationHome::figures() {
     figures.held = true;
     figures.lease = held_->lease;
     figures.position = relay_.cursor().position;
-    figures.published = stats_.delivered;
+    figures.published = stats_.all_delivered();
     figures.bytes = stats_.bytes;
-    figures.failures = stats_.failures;
+    figures.failures = stats_.all_failures();
     figures.throttled = stats_.throttled_answers;
     figures.latency_p50 = stats_.latency.percentile(0.50);
     figures.latency_p99 = stats_.latency.percentile(0.99);

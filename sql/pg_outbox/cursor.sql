@@ -28,7 +28,9 @@ CREATE TABLE outbox.cursor (
     first_batch       bigint,
     next_batch        bigint,
     relay             uuid,
-    relay_locks       boolean     NOT NULL DEFAULT false
+    relay_locks       boolean     NOT NULL DEFAULT false,
+    published         bigint      NOT NULL DEFAULT 0,
+    failures          bigint      NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE outbox.cursor IS 'cursors of destinations: which events they have settled';
 COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server, or default for outbox.default_destination';
@@ -52,3 +54,5 @@ COMMENT ON COLUMN outbox.cursor.first_batch IS 'lower bound of the batch numbers
 COMMENT ON COLUMN outbox.cursor.next_batch IS 'number of the next batch of a pull destination';
 COMMENT ON COLUMN outbox.cursor.relay IS 'relay outside the server that serves it, see outbox.relay; null if none does';
 COMMENT ON COLUMN outbox.cursor.relay_locks IS 'whether the session of that relay holds the advisory lock of the destination';
+COMMENT ON COLUMN outbox.cursor.published IS 'events that the destination had confirmed when the row was written; of a pull destination, those in batches included';
+COMMENT ON COLUMN outbox.cursor.failures IS 'attempts that had failed by then';

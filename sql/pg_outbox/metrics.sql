@@ -7,8 +7,9 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.metric_label(text, text) IS 'a label of a sample';
 
--- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Counters start at zero with
--- each relay, as monitoring systems expect of counters.
+-- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Published events and failures
+-- are counted on by the next relay; other counters start at zero with each relay, as monitoring
+-- systems expect of counters.
 CREATE FUNCTION outbox.metrics()
 RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER

@@ -238,7 +238,9 @@ CREATE FUNCTION outbox_internal.relay_take(
     OUT done            text,
     OUT upto            text,
     OUT "position"      bigint,
-    OUT foreign_cluster boolean)
+    OUT foreign_cluster boolean,
+    OUT published       bigint,
+    OUT failures        bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -272,8 +274,8 @@ BEGIN
            server = (SELECT d.server FROM outbox.destination AS d WHERE d.name = u.destination)
      WHERE u.number = relay_take.number
     RETURNING u.lease, u.done::text, u.upto::text, u.position,
-              u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s)
-         INTO lease, done, upto, "position", foreign_cluster;
+              u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s), greatest(u.published, 0), greatest(u.failures, 0)
+         INTO lease, done, upto, "position", foreign_cluster, published, failures;
     INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (relay_take.number, relay_take.lease)
         ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
 END $$;
@@ -629,7 +631,7 @@ COMMENT ON FUNCTION outbox_internal.relay_rows(integer, tid[]) IS 'rows of the l
 -- Writing
 -- ------------------------------------------------------------------------------------------------
 
--- Saves the cursor, unless `done` is NULL, and receipts, and removes transactions that the cursor has
+-- Saves the cursor and counters, unless `done` is NULL, and receipts, and removes transactions that the cursor has
 -- passed: of line i the numbers from firsts[i] up to lasts[i]. `durable`: it is on disk when the call
 -- returns.
 CREATE FUNCTION outbox_internal.relay_save(
@@ -644,7 +646,9 @@ CREATE FUNCTION outbox_internal.relay_save(
     times       double precision[],
     message_ids text[],
     firsts      bigint[],
-    lasts       bigint[])
+    lasts       bigint[],
+    published   bigint,
+    failures    bigint)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -664,7 +668,8 @@ BEGIN
     IF done IS NOT NULL THEN
         UPDATE outbox.cursor AS c
            SET done = relay_save.done::pg_snapshot, upto = relay_save.upto::pg_snapshot, position = relay_save.position,
-               system_identifier = s.system_identifier, saved_at = clock_timestamp()
+               system_identifier = s.system_identifier, published = relay_save.published, failures = relay_save.failures,
+               saved_at = clock_timestamp()
           FROM pg_control_system() AS s
          WHERE c.number = relay_save.number;
         PERFORM outbox_internal.forget_transactions(target, (p.line - 1)::integer, p.first, p.last)
@@ -675,7 +680,7 @@ BEGIN
     PERFORM set_config('synchronous_commit', CASE WHEN durable THEN 'local' ELSE 'off' END, true);
     RETURN outcome;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_save(integer, bigint, text, text, bigint, boolean, uuid[], bigint[], double precision[], text[], bigint[], bigint[]) IS
+COMMENT ON FUNCTION outbox_internal.relay_save(integer, bigint, text, text, bigint, boolean, uuid[], bigint[], double precision[], text[], bigint[], bigint[], bigint, bigint) IS
     'saves the cursor of a relay outside the server';
 
 -- Seconds until the next retry of a destination is due; NULL if there is none.

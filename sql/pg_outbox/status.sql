@@ -111,8 +111,9 @@ SELECT d.name AS destination,
        END AS state,
        w.state_since,
        w.pid,
-       coalesce(w.delivered, 0) AS published,
-       coalesce(w.failures, 0) AS failures,
+       -- A relay that just starts counts from zero until it has read its cursor.
+       greatest(w.delivered, c.published - open.events, 0) AS published,
+       greatest(w.failures, c.failures, 0) AS failures,
        -- Positions handed out since then. An upper bound, because it counts rolled-back events and
        -- those of other topics.
        greatest(last.position - greatest(w.settled_position, c.position, 0), 0) + open.events
@@ -168,8 +169,8 @@ COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server; defa
 COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, throttled, backing off, paused, misconfigured or stopped; held back, failing or waiting: see outbox.absent_workers(); pull if events are fetched';
 COMMENT ON COLUMN outbox.status.state_since IS 'since when it is in this state';
 COMMENT ON COLUMN outbox.status.pid IS 'process of the relay';
-COMMENT ON COLUMN outbox.status.published IS 'events confirmed since the relay started';
-COMMENT ON COLUMN outbox.status.failures IS 'failed attempts since the relay started';
+COMMENT ON COLUMN outbox.status.published IS 'events confirmed since the destination was created; an event that is delivered again counts again';
+COMMENT ON COLUMN outbox.status.failures IS 'failed attempts since the destination was created';
 COMMENT ON COLUMN outbox.status.pending_at_most IS 'events not settled, dead letters and replays apart, as an upper bound';
 COMMENT ON COLUMN outbox.status.in_flight IS 'events read from the log and not settled; for a pull destination, events under leases';
 COMMENT ON COLUMN outbox.status.held_keys IS 'ordering keys whose events wait behind one in trouble; see outbox.blocked_key';

@@ -197,13 +197,13 @@ class Database:
         return self.value("SELECT coalesce(max(position), 0) FROM outbox.event")
 
     def published(self, destination: str = "d") -> int:
-        """Returns events confirmed since the relay started."""
+        """Returns events confirmed so far, also to earlier relays."""
         return self.value(
             "SELECT published FROM outbox.status WHERE destination = %s", (destination,)
         )
 
     def wait_published(self, count: int, destination: str = "d", *, timeout: float = 60) -> None:
-        """Waits until the relay has delivered exactly this number of events since it started."""
+        """Waits until the destination has confirmed exactly this number of events."""
         published = wait_until(
             lambda: self.published(destination), lambda seen: seen is not None and seen >= count,
             timeout=timeout, what=f"{count} events delivered to {destination}",

@@ -129,6 +129,24 @@ def test_once_ends_when_everything_is_delivered(database: Database, start_relay:
     assert database.value("SELECT position FROM outbox.cursor") == database.last_position()
 
 
+def test_counters_go_on_in_the_next_relay(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    database.add_destination("d", receiver.url(), relay="external")
+    database.enqueue(count=30)
+    first = start_relay(database)
+    database.wait_published(30)
+    receiver.refuse_connections()
+    database.enqueue()
+    wait_until(lambda: database.status()["failures"], what="a failure")
+    assert first.stop() == 0
+    assert database.published() == 30
+    failures = database.status()["failures"]
+    assert failures > 0
+    receiver.listen()
+    start_relay(database)
+    database.wait_published(31)
+    assert database.status()["failures"] >= failures
+
+
 def test_a_large_window_arrives_in_order(
     database: Database, receiver: Receiver, http: None, start_relay: StartRelay
 ) -> None:

@@ -19,6 +19,9 @@ struct Cursor {
     // `done` and `upto` refer to transactions of another cluster. A cursor must not be saved like
     // this.
     bool foreign = false;
+    // Counters of the relays so far, when the cursor was read. A relay goes on from them.
+    std::uint64_t published = 0;
+    std::uint64_t failures = 0;
 };
 
 // The part of a window that was settled before the relay started. It exists after a restart in the

@@ -22,6 +22,8 @@ void Relay::set_intervals(const Intervals& intervals) noexcept {
 
 void Relay::start(std::unique_ptr<Sink> sink, const Pipeline::Limits& limits) {
     stop();
+    stats_.continue_from(cursor_.published, cursor_.failures);
+    counted_at_save_ = cursor_.published + cursor_.failures;
     frontier_ = cursor_.done;
     settled_before_ = {};
     if (cursor_.foreign) {
@@ -261,6 +263,10 @@ bool Relay::has_something_to_save() const noexcept {
            !pipeline_->receipts().empty();
 }
 
+bool Relay::has_counters_to_save() const noexcept {
+    return may_save_cursor() && stats_.all_delivered() + stats_.all_failures() != counted_at_save_;
+}
+
 Micros Relay::save_due() const noexcept {
     if (!has_something_to_save())
         return never;
@@ -270,6 +276,7 @@ Micros Relay::save_due() const noexcept {
 bool Relay::saved() noexcept {
     if (may_save_cursor())
         noted_.forgotten();
+    counted_at_save_ = stats_.all_delivered() + stats_.all_failures();
     pipeline_->receipts_taken();
     unsaved_ = false;
     saved_at_ = clock_.now();

@@ -142,6 +142,11 @@ class Relay {
     Cursor& cursor() noexcept { return cursor_; }
     const Cursor& cursor() const noexcept { return cursor_; }
     bool has_something_to_save() const noexcept;
+    // Whether the saved counters are behind. That alone makes no save due: a relay saves them with
+    // the cursor, and when it leaves.
+    bool has_counters_to_save() const noexcept;
+    // Counters to save with cursor(), which has those that were read.
+    const DeliveryStats& stats() const noexcept { return stats_; }
     bool may_save_cursor() const noexcept { return !cursor_.foreign; }
     // Whether the saved cursor must be on disk before saved().
     bool flush_is_due() const noexcept;
@@ -215,6 +220,7 @@ class Relay {
     bool unsaved_ = false;
     Micros saved_at_ = 0;
     Micros not_before_ = 0;                 // for tasks that need the lock of the cursor
+    std::uint64_t counted_at_save_ = 0;     // deliveries and failures
     std::uint64_t delivered_at_flush_ = 0;  // when the saved cursor was last known to be on disk
 
     // Trouble.

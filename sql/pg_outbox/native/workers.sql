@@ -1,4 +1,5 @@
--- The figures are in shared memory and start with the worker. Latencies are those of the last
+-- The figures are in shared memory and start with the worker; `delivered` and `failures` of a relay
+-- start where the saved cursor has them. Latencies are those of the last
 -- minutes, from occurred_at to the confirmation by the destination.
 CREATE FUNCTION outbox.workers(
     OUT kind             text,

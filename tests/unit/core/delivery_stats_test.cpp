@@ -153,6 +153,28 @@ TEST(DeliveryStats, AreZeroAfterAReset) {
     EXPECT_EQ(stats.latency.percentile(0.5), std::nullopt);
 }
 
+TEST(DeliveryStats, CountsOnFromSavedCounters) {
+    DeliveryStats stats;
+    stats.continue_from(1000, 7);
+    EXPECT_EQ(stats.delivered, 0u);
+    EXPECT_EQ(stats.all_delivered(), 1000u);
+    EXPECT_EQ(stats.all_failures(), 7u);
+    stats.settled(100, 512, start);
+    stats.failed();
+    EXPECT_EQ(stats.all_delivered(), 1001u);
+    EXPECT_EQ(stats.all_failures(), 8u);
+
+    stats.continue_from(1000, 8);  // saved earlier by the same writer
+    EXPECT_EQ(stats.all_delivered(), 1001u) << "it never goes back";
+    EXPECT_EQ(stats.all_failures(), 8u);
+    stats.continue_from(1500, 8);  // another one had the destination in between
+    EXPECT_EQ(stats.all_delivered(), 1500u);
+
+    stats.reset();
+    EXPECT_EQ(stats.all_delivered(), 0u);
+    EXPECT_EQ(stats.all_failures(), 0u);
+}
+
 TEST(DeliveryStats, ReadersNeverWaitAndNeverSeeACounterGoBack) {
     constexpr std::uint64_t events = 50'000;
     DeliveryStats stats;

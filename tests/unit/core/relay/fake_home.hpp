@@ -276,6 +276,8 @@ class FakeHome {
         if (!has_lock())
             return;
         saved.cursor = relay->cursor();
+        saved.cursor.published = stats.all_delivered();
+        saved.cursor.failures = stats.all_failures();
         saved.transactions.forget(relay->passed_transactions());
         if (relay->saved())
             flushed = saved;

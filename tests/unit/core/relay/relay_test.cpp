@@ -64,6 +64,28 @@ TEST_F(RelayTest, AnEventIsReadSentAndSavedLater) {
     EXPECT_EQ(settle_down(), (std::vector{Wish::save}));
 }
 
+TEST_F(RelayTest, CountersGoOnInTheNextRelay) {
+    commit({"a", "b"});
+    settle_down();
+    EXPECT_FALSE(home.relay->has_counters_to_save());
+    home.sink->confirm(1);
+    home.sink->confirm(2);
+    EXPECT_EQ(settle_down(), (std::vector{Wish::save}));
+    EXPECT_FALSE(home.relay->has_counters_to_save()) << "they were saved with the cursor";
+
+    home.stats.reset();  // as in a new process
+    home.start();
+    EXPECT_EQ(home.stats.all_delivered(), 2u);
+    EXPECT_FALSE(home.relay->has_counters_to_save());
+    commit({"c"});
+    settle_down();
+    home.sink->fail(3);
+    EXPECT_THAT(settle_down(), testing::Not(testing::Contains(Wish::save)))
+        << "a failure alone writes nothing";
+    EXPECT_EQ(home.stats.all_failures(), 1u);
+    EXPECT_TRUE(home.relay->has_counters_to_save());
+}
+
 TEST_F(RelayTest, ATransactionInProgressDelaysItsOwnEventsOnly) {
     const std::uint64_t slow = home.log.begin();
     home.log.write(slow, "slow", "t");
