@@ -160,6 +160,7 @@ BEGIN
         batch := outbox_internal.take_out_of(batch, ARRAY(SELECT o FROM unnest(batch.positions) AS o WHERE o <= last));
         PERFORM outbox_internal.end_lease(batch, true);
     END LOOP;
+    PERFORM outbox_internal.count_trouble(holder.destination, -moved, 0);
     EXECUTE format(
         'WITH copied AS (
             INSERT INTO outbox.delivery
@@ -194,7 +195,7 @@ BEGIN
            position = coalesce(open.position - 1, c.position)
       FROM (SELECT min(b.positions[1]) FROM outbox.batch AS b WHERE b.destination = holder.destination) AS open(position)
      WHERE c.destination = holder.destination;
-    DELETE FROM outbox.batch AS b WHERE b.destination = holder.destination;
+    PERFORM outbox_internal.drop_batches(holder.destination);
     INSERT INTO outbox.operation (requested_by, destination, action, from_position)
     VALUES (current_user, holder.destination, 'detach', holder.position);
     PERFORM outbox_internal.wake_relays();
@@ -294,7 +295,7 @@ BEGIN
     END IF;
     PERFORM outbox_internal.check_at_home();
     LOCK TABLE outbox.event IN ACCESS SHARE MODE;
-    DELETE FROM outbox.batch AS b WHERE b.destination = $1;
+    PERFORM outbox_internal.drop_batches(destination);
     -- What was delivered is delivered again.
     UPDATE outbox.transaction AS t SET positions = '{}', retries = '{}' WHERE t.destination = $1;
     UPDATE outbox.cursor AS c

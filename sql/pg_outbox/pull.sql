@@ -17,6 +17,10 @@
 -- change which rows hold keys, one fetcher at a time also takes it FOR NO KEY UPDATE. That fetcher
 -- waits for no batch: it has its own, and skips those of others.
 --
+-- Counters cost no write of their own. The fetcher that reads on adds the events that it puts into
+-- batches to `published` of the cursor, and the view takes off those still in batches. Only events in
+-- trouble, which leave their batch for outbox.delivery, write the cursor once more.
+--
 -- Everything here needs READ COMMITTED, because what is read under a lock must not be older than
 -- the lock.
 CREATE TABLE outbox.batch (
@@ -140,7 +144,8 @@ CREATE FUNCTION outbox_internal.make_batches(
     first_number     bigint,
     OUT events        bigint,
     OUT last_position bigint,
-    OUT batches       bigint)
+    OUT batches       bigint,
+    OUT dealt         bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -172,11 +177,12 @@ BEGIN
                array_agg(xid ORDER BY position), array_agg(position ORDER BY position), min(occurred_at)
           FROM cut
          GROUP BY lane, hundreds, megabytes
-        RETURNING 1
+        RETURNING cardinality(positions) AS events
     )
-    SELECT f.events, f.last_position, (SELECT count(*) FROM made)
-      INTO events, last_position, batches
-      FROM (SELECT count(*) AS events, max(position) AS last_position FROM found) AS f;
+    SELECT f.events, f.last_position, m.batches, m.dealt
+      INTO events, last_position, batches, dealt
+      FROM (SELECT count(*) AS events, max(position) AS last_position FROM found) AS f,
+           (SELECT count(*) AS batches, coalesce(sum(events), 0) AS dealt FROM made) AS m;
 END $$;
 COMMENT ON FUNCTION outbox_internal.make_batches(name, pg_snapshot, pg_snapshot, bigint, bigint, pg_snapshot, bigint, integer, bigint) IS
     'makes batches of events in the log';
@@ -289,7 +295,8 @@ BEGIN
            saved_at = clock_timestamp(),
            lanes = wanted,
            first_batch = coalesce(first, c.next_batch, 1),
-           next_batch = coalesce(c.next_batch, 1) + made.batches
+           next_batch = coalesce(c.next_batch, 1) + made.batches,
+           published = c.published + made.dealt
      WHERE u.destination = $1;
     PERFORM outbox_internal.wake_keeper();
     RETURN made.batches > 0 OR NOT complete;
@@ -440,6 +447,31 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.lock_cursor(name) IS 'keeps other fetchers from changing what holds keys';
 
+-- Counts events of a pull destination that have left their batch for outbox.delivery (negative), or
+-- were settled there, and failed attempts. The cursor is locked.
+CREATE FUNCTION outbox_internal.count_trouble(destination name, published bigint, failures bigint)
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE outbox.cursor AS c SET published = c.published + $2, failures = c.failures + $3
+     WHERE c.destination = $1 AND ($2 <> 0 OR $3 <> 0);
+END;
+COMMENT ON FUNCTION outbox_internal.count_trouble(name, bigint, bigint) IS 'counts events in trouble of a pull destination';
+
+-- Removes batches whose events go back to the log or to outbox.delivery.
+CREATE FUNCTION outbox_internal.drop_batches(destination name)
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox_internal.count_trouble($1, (-sum(cardinality(b.positions)))::bigint, 0)
+      FROM outbox.batch AS b WHERE b.destination = $1
+    HAVING count(*) > 0;
+    DELETE FROM outbox.batch AS b WHERE b.destination = $1;
+END;
+COMMENT ON FUNCTION outbox_internal.drop_batches(name) IS 'removes the batches of a pull destination';
+
 -- Puts events of a batch behind the events that hold their keys.
 CREATE FUNCTION outbox_internal.park_held(batch outbox.batch)
 RETURNS outbox.batch
@@ -463,6 +495,7 @@ BEGIN
         RETURN batch;
     END IF;
     PERFORM outbox_internal.park_events(batch.destination, held.xids, held.positions);
+    PERFORM outbox_internal.count_trouble(batch.destination, -cardinality(held.positions), 0);
     PERFORM outbox_internal.promote(batch.destination, held.keys); -- an event that came late may be the first now
     RETURN outbox_internal.take_out_of(batch, held.positions);
 END $$;
@@ -664,6 +697,7 @@ BEGIN
                   WHERE d.destination = batch.destination AND d.position = ANY (batch.retries)) AS e;
     END IF;
     IF cardinality(batch.retries) > 0 THEN
+        PERFORM outbox_internal.count_trouble(batch.destination, cardinality(batch.retries), 0);
         PERFORM outbox_internal.promote(batch.destination, ARRAY(SELECT outbox_internal.settle_events(batch.destination, token, batch.retries)));
     END IF;
     PERFORM outbox_internal.end_lease(batch, false);
@@ -714,10 +748,13 @@ DECLARE
     place  bigint;
     failed outbox.delivery;
     behind bigint[] := '{}';
+    moved  bigint := 0;
 BEGIN
     SELECT e.position INTO place FROM outbox_internal.events_of(batch) AS e WHERE e.event_id = $2;
     IF FOUND THEN
+        moved := cardinality(batch.positions);
         batch := outbox_internal.move_key(batch, place);
+        moved := moved - cardinality(batch.positions);
     END IF;
     SELECT * INTO failed FROM outbox.delivery AS d
      WHERE d.destination = batch.destination AND d.position = ANY (batch.retries)
@@ -728,6 +765,7 @@ BEGIN
                   HINT = 'It may have been refused before, or may wait behind another event.';
     END IF;
 
+    PERFORM outbox_internal.count_trouble(batch.destination, -moved, 1);
     SELECT f.state INTO failed.state
       FROM outbox_internal.fail_events(batch.destination, ARRAY[failed.xid], ARRAY[failed.position],
                               ARRAY[coalesce(error, '')], ARRAY[coalesce(permanent, false)]) AS f;

@@ -175,6 +175,62 @@ def test_an_idle_destination_writes_nothing(database: Database) -> None:
     assert database.execute("SELECT ctid FROM outbox.cursor") == cursor
 
 
+def test_published_counts_what_is_settled(database: Database) -> None:
+    pull_destination(database, lanes="1", **EAGER)
+    assert database.published() == 0
+    database.enqueue("a", 150)
+    events = fetch(database, 60)
+    assert database.published() == 0
+    assert ack(database, events) == 60
+    assert database.published() == 60
+    events = fetch(database)
+    database.execute("SELECT outbox.release(%s)", (events[0]["token"],))
+    assert database.published() == 60
+    drain(database)
+    assert database.published() == 150
+
+    a, b = database.enqueue("a", 4), database.enqueue("b", 2)
+    events = fetch(database)
+    assert nack(database, events[1]) == a[2:]
+    assert (database.published(), database.status()["failures"]) == (150, 1)
+    assert ack(database, events) == 3
+    assert database.published() == 153
+    arrived: list[str] = []
+    wait_until(lambda: arrived.extend(drain(database)) or len(arrived) >= 3, what="the others")
+    assert sorted(arrived) == sorted(a[1:])
+    assert database.published() == 156
+
+    database.execute("SELECT outbox.replay('d', event_ids => %s::uuid[])", (b,))
+    drain(database)
+    assert database.published() == 158, "what is delivered again counts again"
+    database.execute("SELECT outbox.seek('d', 'beginning')")
+    assert database.published() == 158
+    drain(database)
+    assert database.published() == 158 + 156
+
+
+def test_published_counts_on_when_a_relay_takes_over(database: Database) -> None:
+    pull_destination(database)
+    database.enqueue("a", 250)
+    ack(database, fetch(database))
+    fetch(database)  # under a lease
+    assert database.published() == 100
+    database.change_destination("d", url="null:")
+    database.wait_published(250)
+
+
+def test_dead_letters_are_not_published(database: Database) -> None:
+    pull_destination(database, max_attempts="1")
+    database.enqueue("a", 2)
+    events = fetch(database)
+    nack(database, events[0])
+    ack(database, events)
+    drain(database)
+    assert database.published() == 1
+    database.execute("SELECT outbox.discard('d', everything => true, why => 'test')")
+    assert database.published() == 1
+
+
 # -------------------------------------------------------------------------------------------------
 # Leases
 # -------------------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ BEGIN
     END IF;
     PERFORM outbox_internal.find_restored_batches(left_behind);
     PERFORM outbox_internal.park_events(left_behind, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = left_behind;
-    DELETE FROM outbox.batch AS b WHERE b.destination = left_behind;
+    PERFORM outbox_internal.drop_batches(left_behind);
     UPDATE outbox.delivery AS w SET next_retry_at = clock_timestamp()
      WHERE w.destination = left_behind AND w.ordering_key = '' AND w.state = 'PENDING' AND w.next_retry_at IS NULL;
     PERFORM outbox_internal.promote(left_behind, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
