@@ -89,10 +89,25 @@ void send_position(const Shared& shared, Connection& connection, const Position&
                          clean_utf8(position.message_id), published, saver});
 }
 
+static void set_trace(Connection& connection, std::string_view traceparent,
+                      std::string_view tracestate) {
+    connection.send(Whose::own,
+                    "SELECT pg_catalog.set_config('inbox.traceparent', $1, true), "
+                    "pg_catalog.set_config('inbox.tracestate', $2, true)",
+                    {std::string(traceparent), std::string(tracestate)});
+}
+
+// The next event of the transaction may have no trace, so the settings are emptied again. A rollback
+// does the same.
 void handle(const Shared& shared, Connection& connection, const Event& event) {
+    const bool is_traced = !event.traceparent().empty();
+    if (is_traced)
+        set_trace(connection, event.traceparent(), event.tracestate());
     HandlerTransaction transaction(connection);
     shared.handler(transaction, event);
     transaction.check();
+    if (is_traced)
+        set_trace(connection, "", "");
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 #include <climits>
 
+#include "core/trace_context.hpp"
 #include "extension/base/boundary.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/base/wakeup.hpp"
@@ -38,6 +39,12 @@ int retry_max = 600'000;
 int segment_age = 3'600;
 int segment_size = 256 * 1024;
 int source_event_retention = 30 * 86'400;
+int trace_comments = TraceCommentsOn;
+char* traceparent = nullptr;
+char* tracestate = nullptr;
+
+char* inbox_traceparent = nullptr;
+char* inbox_tracestate = nullptr;
 
 static void define_integer(const char* name, const char* description, const char* detail,
                            int* variable, int min, int max, GucContext context, int flags) {
@@ -70,10 +77,9 @@ static bool check_allowed_hosts(char** value, void**, GucSource) {
 static const config_enum_entry on_full_log_values[] = {
     {"warn", OnFullLogWarn, false}, {"detach", OnFullLogDetach, false}, {nullptr, 0, false}};
 
-static const config_enum_entry on_stale_version_values[] = {
-    {"warn", OnStaleVersionWarn, false},
-    {"error", OnStaleVersionError, false},
-    {nullptr, 0, false}};
+static const config_enum_entry on_stale_version_values[] = {{"warn", OnStaleVersionWarn, false},
+                                                            {"error", OnStaleVersionError, false},
+                                                            {nullptr, 0, false}};
 
 // Applies the rules of CREATE SERVER when the value is set, so that a wrong value does not wait for
 // the relay to start.
@@ -82,6 +88,40 @@ static bool check_default_destination(char** value, void**, GucSource) {
         return true;
     const char* url = *value;
     return accepted(call_core([url] { return validate_server_options({{"url", url}}); }));
+}
+
+// Only the SQL edition tells `always` and `on` apart (sql/pg_outbox/plain/trace.sql).
+static const config_enum_entry trace_comments_values[] = {{"off", TraceCommentsOff, false},
+                                                          {"on", TraceCommentsOn, false},
+                                                          {"always", TraceCommentsAlways, false},
+                                                          {nullptr, 0, false}};
+
+// The SQL edition reports the same when an event is enqueued (sql/pg_outbox/plain/trace.sql).
+static bool check_traceparent(char** value, void**, GucSource) {
+    if (**value == '\0' || is_traceparent(*value))
+        return true;
+    GUC_check_errdetail(
+        "A traceparent has a version, a trace id, a parent id and flags, in "
+        "lower-case hexadecimal digits (W3C Trace Context).");
+    GUC_check_errhint(
+        "Write for example '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', "
+        "or an empty string for none.");
+    return false;
+}
+
+static bool check_tracestate(char** value, void**, GucSource) {
+    if (is_tracestate(*value))
+        return true;
+    GUC_check_errdetail("A tracestate has at most %d printable ASCII characters.",
+                        static_cast<int>(max_tracestate_length));
+    return false;
+}
+
+static void define_text_for_sessions(const char* name, const char* description, const char* detail,
+                                     char** variable, int flags, GucStringCheckHook check) {
+    DefineCustomStringVariable(name, description, detail, variable, "", PGC_USERSET,
+                               GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | flags, check, nullptr,
+                               nullptr);
 }
 
 // pg_inbox is plain SQL. inbox_internal.wake() sets this to ask for a wake-up at commit, also in
@@ -208,6 +248,24 @@ void define(bool preloading) {
                    "A source event that is handled again after this time enqueues its events "
                    "again.",
                    &source_event_retention, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S);
+    DefineCustomEnumVariable(
+        "outbox.trace_comments",
+        "Whether the trace context of an event is taken from a comment of the client's statement.",
+        "This is done if outbox.traceparent is empty. The comment has the form of sqlcommenter. "
+        "The "
+        "SQL edition does it with always only.",
+        &trace_comments, trace_comments, trace_comments_values, PGC_USERSET, 0, nullptr, nullptr,
+        nullptr);
+    define_text_for_sessions("outbox.traceparent", "Header traceparent of events enqueued.",
+                             "Set it with SET LOCAL in the transaction (W3C Trace Context).",
+                             &traceparent, 0, check_traceparent);
+    define_text_for_sessions("outbox.tracestate", "Header tracestate of events enqueued.",
+                             "It is used together with outbox.traceparent.", &tracestate, 0,
+                             check_tracestate);
+    define_text_for_sessions("inbox.traceparent", "traceparent of the event that is handled.",
+                             nullptr, &inbox_traceparent, GUC_NO_SHOW_ALL, nullptr);
+    define_text_for_sessions("inbox.tracestate", "tracestate of the event that is handled.",
+                             nullptr, &inbox_tracestate, GUC_NO_SHOW_ALL, nullptr);
     DefineCustomStringVariable("inbox.wake", "Set by pg_inbox to wake its workers at commit.",
                                nullptr, &inbox_wake, "", PGC_USERSET,
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,

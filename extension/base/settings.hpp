@@ -7,6 +7,7 @@ namespace outbox::settings {
 
 enum OnFullLog { OnFullLogWarn, OnFullLogDetach };
 enum OnStaleVersion { OnStaleVersionWarn, OnStaleVersionError };
+enum TraceComments { TraceCommentsOff, TraceCommentsOn, TraceCommentsAlways };
 
 // In alphabetical order. Units are in the comments.
 extern bool allow_drop_with_undelivered;
@@ -38,6 +39,12 @@ extern int retry_max;               // ms
 extern int segment_age;             // s
 extern int segment_size;            // kB
 extern int source_event_retention;  // s
+extern int trace_comments;          // a TraceComments
+extern char* traceparent;           // valid or empty, and so is tracestate
+extern char* tracestate;
+
+extern char* inbox_traceparent;  // any text, and so is inbox_tracestate
+extern char* inbox_tracestate;
 
 // Registers the settings. Those that shape shared memory can only be set at server start, and exist
 // only when the library is preloaded.

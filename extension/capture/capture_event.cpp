@@ -1,6 +1,7 @@
 #include "extension/capture/capture_event.hpp"
 
 #include "extension/base/settings.hpp"
+#include "extension/produce/event_headers.hpp"
 #include "extension/produce/event_input.hpp"
 #include "extension/produce/producer.hpp"
 
@@ -76,15 +77,6 @@ static JsonbValue header_value(const CaptureColumn& column, Datum value) {
             result.val.string.len = static_cast<int>(strlen(result.val.string.val));
             return result;
     }
-}
-
-static void push_header(JsonbParseState*& state, const char* name, int length, JsonbValue value) {
-    JsonbValue key;
-    key.type = jbvString;
-    key.val.string.val = const_cast<char*>(name);
-    key.val.string.len = length;
-    pushJsonbValue(&state, WJB_KEY, &key);
-    pushJsonbValue(&state, WJB_VALUE, &value);
 }
 
 // Columns that are null add no header.
@@ -179,6 +171,7 @@ static void write_event(LogWriter& writer, const Capture& capture, RowEvent& eve
     if (capture.has_ordering_key)
         input.ordering_key = text_of_all(capture, capture.ordering_key, event.row);
     input.headers = headers_of(capture, event.row, event.snapshot);
+    input.no_trace = event.snapshot;
     write_input(writer, capture, input, event.only_to);
 }
 

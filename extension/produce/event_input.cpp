@@ -6,6 +6,7 @@
 
 #include "core/content_type.hpp"
 #include "extension/base/settings.hpp"
+#include "extension/produce/event_headers.hpp"
 #include "extension/produce/uuid7.hpp"
 
 namespace outbox {
@@ -313,8 +314,9 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
         values[LogPayload] = json != nullptr ? json_payload(json) : Datum{0};
     }
 
-    values[LogHeaders] = PointerGetDatum(input.headers);
-    nulls[LogHeaders] = input.headers == nullptr || JB_ROOT_COUNT(input.headers) == 0;
+    Jsonb* headers = input.no_trace ? input.headers : with_trace_context(input.headers);
+    values[LogHeaders] = PointerGetDatum(headers);
+    nulls[LogHeaders] = headers == nullptr || JB_ROOT_COUNT(headers) == 0;
     values[LogVersion] = Int64GetDatum(input.version);
     nulls[LogVersion] = !input.has_version;
     values[LogSchemaVersion] = Int32GetDatum(input.has_schema_version ? input.schema_version : 1);

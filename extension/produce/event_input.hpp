@@ -20,6 +20,7 @@ struct EventInput {
     text* topic;
     text* ordering_key;
     Jsonb* headers;
+    bool no_trace;  // for events that are not of the session that writes them
     bool has_schema_version;
     int32 schema_version;
     pg_uuid_t* event_id;

@@ -179,7 +179,7 @@ COMMENT ON FUNCTION inbox.claim(text, integer, interval, inbox_internal.caller) 
     'takes the next messages of a consumer under a lease; commit before processing them';
 
 -- Takes a message out of the inbox, for good if the transaction commits. Call it before the effects
--- of the message, in the same transaction. Returns false if the message is a duplicate: commit and
+-- of the message, in the same transaction. It sets inbox.traceparent for them. Returns false if the message is a duplicate: commit and
 -- do nothing else. Error IL001: the message is not under this lease any more.
 CREATE FUNCTION inbox.complete(token uuid, event_id uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
@@ -190,7 +190,8 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    own_id integer;
+    own_id        integer;
+    given_headers jsonb;
 BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
@@ -198,10 +199,14 @@ BEGIN
        AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
      RETURNING c.consumer_id INTO own_id;
     IF FOUND THEN
-        DELETE FROM inbox.message AS m WHERE m.consumer_id = own_id AND m.event_id = $2;
+        DELETE FROM inbox.message AS m WHERE m.consumer_id = own_id AND m.event_id = $2
+            RETURNING m.headers INTO given_headers;
     END IF;
     IF NOT FOUND THEN
         PERFORM inbox_internal.lease_lost(token);
+    END IF;
+    IF inbox_internal.changes_trace(given_headers) THEN
+        PERFORM inbox.continue_trace(given_headers);
     END IF;
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = own_id AND w.event_id = $2;
     INSERT INTO inbox.processed (consumer_id, event_id, bucket)

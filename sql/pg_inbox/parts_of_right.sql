@@ -11,7 +11,7 @@ BEGIN ATOMIC
              WHEN 'send' THEN ARRAY['receive']
              WHEN 'read' THEN ARRAY['subscribe', 'add_subscription', 'unsubscribe', 'confirm', 'own_subscriptions',
                                     'save_confirmation', 'wake', 'lock_subscriptions', 'confirmed_subscriptions', 'json', 'waiting_keys',
-                                    'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'record_failure',
+                                    'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'changes_trace', 'record_failure',
                                     'save_progress', 'set_policy', 'dead_letter', 'event_status', 'payload_text', 'payload_jsonb']
              WHEN 'consume' THEN ARRAY['version', 'create_consumer', 'begin_event', 'begin_events', 'was_applied',
                                        'save_offset', 'load_offset', 'confirm_reset',
@@ -27,7 +27,7 @@ BEGIN ATOMIC
            || CASE WHEN right_to IN ('read', 'consume')
                 THEN ARRAY['apply', 'remove', 'row_parts', 'check_row', 'check_key', 'run', 'tombstone_version',
                            'removed_version', 'lock_removal', 'leave_tombstone', 'wait_for', 'wait_until', 'wait_on',
-                           'prune']
+                           'prune', 'continue_trace', 'is_traceparent', 'is_tracestate']
               END;
 END;
 COMMENT ON FUNCTION inbox_internal.parts_of_right(text) IS 'objects that a right includes';

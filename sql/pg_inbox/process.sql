@@ -183,6 +183,9 @@ BEGIN
         RETURN NULL;
     END IF;
     IF taken.handlers IS NOT NULL THEN
+        IF inbox_internal.changes_trace((taken.message).headers) THEN
+            PERFORM inbox.continue_trace((taken.message).headers);
+        END IF;
         FOREACH handler IN ARRAY taken.handlers LOOP
             EXECUTE pg_catalog.format('SELECT %s($1)', handler) USING taken.message;
         END LOOP;

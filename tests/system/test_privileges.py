@@ -181,6 +181,7 @@ USERS = {
     "function inbox.complete(uuid,uuid,inbox_internal.caller)": "consumer",
     "function inbox.confirm(text)": "reader",
     "function inbox.confirm_reset(text,text,bigint,text,inbox_internal.caller)": "consumer",
+    "function inbox.continue_trace(jsonb)": "reader, consumer",
     "function inbox.create_consumer(text,inbox_internal.caller)": "consumer",
     "function inbox.discard(text,uuid[],text,inbox_internal.caller)": "inbox operator",
     "function inbox.drop_consumer(text,text,boolean,inbox_internal.caller)": "inbox operator",
@@ -234,6 +235,7 @@ RELAY = "outbox-relay calls it"
 PROCESSOR = "a processor, which works as the role of its consumer, calls it"
 PROJECTION = "inbox.apply() and remove() work with the caller's rights on a projection, and call it"
 WAIT = "inbox.wait_for() works with the caller's rights on a projection, and calls it"
+TRACE = "inbox.continue_trace() works with the rights of a consumer, and calls it"
 VIEW = "a view calls it, with the rights of its reader"
 USERS_OF_INTERNALS = {
     "outbox_internal.refuse_restricted": ("capturer", CAPTURE),
@@ -286,6 +288,9 @@ USERS_OF_INTERNALS = {
     "inbox_internal.next_attempt": ("reader", PROCESSOR),
     "inbox_internal.process": ("reader", PROCESSOR),
     "inbox_internal.take": ("reader", PROCESSOR),
+    "inbox_internal.changes_trace": ("reader", PROCESSOR),
+    "inbox_internal.is_traceparent": ("reader, consumer", TRACE),
+    "inbox_internal.is_tracestate": ("reader, consumer", TRACE),
     "inbox_internal.record_failure": ("reader", PROCESSOR),
     "inbox_internal.save_progress": ("reader", PROCESSOR),
     "inbox_internal.row_parts": ("reader, consumer", PROJECTION),

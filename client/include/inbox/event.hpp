@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace inbox {
 
@@ -27,6 +28,11 @@ struct Event {
     std::optional<std::string> payload;             // may hold binary data
     Time occurred_at{};                             // when the sender wrote the event
     std::optional<std::string> source_event_id;     // UUID of the event that caused this one
+
+    // The headers of W3C Trace Context, to go on with the sender's trace. They are valid, or empty.
+    // While a handler runs, they are also the settings inbox.traceparent and inbox.tracestate.
+    std::string_view traceparent() const noexcept;
+    std::string_view tracestate() const noexcept;
 };
 
 // An event that a source has handed out and that is not settled yet.

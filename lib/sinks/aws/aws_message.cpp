@@ -109,6 +109,10 @@ void AwsMessage::assign(const Event& event, const MessageStyle& style) {
         append_base64(encoded_, body_);
         body_ = encoded_;
     }
+    for (const Header& header : event.headers)
+        if (is_trace_header(header.name) && header.kind == Header::Kind::string &&
+            !header.value.empty() && used_ < attributes_.size())
+            add(header.name) = header.value;
 
     group_id_.clear();
     deduplication_id_.clear();
@@ -144,8 +148,11 @@ std::string_view AwsMessage::illegal_attribute() const {
 // Names of headers need no escapes, and their values have no control characters.
 static std::size_t headers_bound(const Event& event) noexcept {
     std::size_t size = 2;  // of the braces
-    for (const Header& header : event.headers)
+    for (const Header& header : event.headers) {
         size += header.name.size() + 2 * header.value.size() + 8;
+        if (is_trace_header(header.name))  // also an attribute
+            size += header.name.size() + header.value.size() + 8;
+    }
     return size;
 }
 

@@ -39,6 +39,8 @@ void add_binary(AttributeWriter& attributes, const Event& event, std::string_vie
             prefixed.resize(3);
             prefixed += name;
             attributes.add(prefixed, value);
+            if (is_trace_header(name))
+                attributes.add(name, value);
         },
         [&](std::string_view name, std::string_view value) { attributes.add(name, value); });
     if (event.has_payload)
@@ -48,7 +50,8 @@ void add_binary(AttributeWriter& attributes, const Event& event, std::string_vie
 void add_beside_document(AttributeWriter& attributes, const Event& event) {
     attributes.add("content-type", "application/cloudevents+json; charset=UTF-8");
     for (const Header& header : event.headers)
-        if (header.kind != Header::Kind::null && !is_attribute_name(header.name))
+        if (header.kind != Header::Kind::null &&
+            (!is_attribute_name(header.name) || is_trace_header(header.name)))
             attributes.add(header.name, header.value);
 }
 
@@ -115,7 +118,8 @@ std::size_t PublishEncoder::size_of(const Event& event) noexcept {
                        event.aggregate_id.size() + event.event_type.size() +
                        event.content_type.size();
     for (const Header& header : event.headers)
-        size += header.name.size() + header.value.size() + 10;
+        size += (header.name.size() + header.value.size() + 10) *
+                (is_trace_header(header.name) ? 2 : 1);  // with and without a prefix
     return size;
 }
 

@@ -478,7 +478,7 @@ BEGIN
         CASE WHEN capture.ordering_key IS NOT NULL
              THEN outbox_internal.key_text("row", capture.ordering_key, shape.times, shape.booleans) END,
         outbox_internal.headers_of(capture, "row", shape, snapshot), NULL, NULL, NULL, NULL,
-        (SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c WHERE c.oid = capture.relation), true, only_to);
+        (SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c WHERE c.oid = capture.relation), true, only_to, snapshot);
 END $$;
 COMMENT ON FUNCTION outbox_internal.put_captured(outbox.captured, record, text, json, text, bigint, boolean, integer) IS 'writes an event of a row';
 
