@@ -165,3 +165,36 @@ def test_a_destination_that_does_not_exist_is_fatal(producer: Producer, consume:
     consumer = pull(consume, producer, destination="x")
     consumer.wait_logged('run() threw: pull destination "x" does not exist')
     assert consumer.wait_ended() == 3
+
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+NOTE = """
+    ALTER TABLE applied ADD trace text DEFAULT concat(current_setting('inbox.traceparent', true), ' ', current_setting('inbox.tracestate', true));
+    CREATE EXTENSION pg_outbox;
+    CREATE FUNCTION next_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+    BEGIN
+        PERFORM outbox.enqueue('item', NEW.key, 'next', '{}');
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER next_event AFTER INSERT ON applied FOR EACH ROW EXECUTE FUNCTION next_event();
+"""
+
+
+def test_the_trace_of_a_transaction_goes_on_with_the_events_of_handlers(producer: Producer, target: Target, consume: Consume) -> None:
+    """Also behind an event that fails, in the transaction of an event without a trace, and the other way round."""
+    target.execute(NOTE)
+    keys = {"traced": f"{TRACE} a=1", "bare": " ", "late": f"{TRACE} a=1"}
+    ids = {}
+    for key, trace in keys.items():
+        with producer.database.connection.transaction():
+            if trace != " ":
+                producer.database.execute(f"SET LOCAL outbox.traceparent = '{TRACE}'; SET LOCAL outbox.tracestate = 'a=1'")
+            ids[key] = producer.enqueue(key, 3)
+    target.poison(ids["traced"][1])
+    consumer = pull(consume, producer, max_attempts=1000)
+    consumer.wait_for("it to fail several times", failures=2)
+    target.cure()
+    target.wait_applied([id for some in ids.values() for id in some])
+    assert dict(target.execute("SELECT DISTINCT key, trace FROM applied")) == keys
+    carried = target.execute("SELECT aggregate_id, concat(headers ->> 'traceparent', ' ', headers ->> 'tracestate') FROM outbox.event")
+    assert sorted(carried) == sorted((key, keys[key]) for key in keys for _ in range(3))

@@ -49,6 +49,20 @@ TEST(AwsMessage, CarriesAllFieldsOfTheEvent) {
     EXPECT_EQ(message.deduplication_id(), "");
 }
 
+TEST(AwsMessage, TraceContextIsAnAttributeIfThereIsRoom) {
+    const Header headers[] = {{"traceparent", "00-1-2-01", Header::Kind::string},
+                              {"tracestate", "a=1", Header::Kind::string}};
+    Event event = sample_event();
+    event.headers = headers;
+    EXPECT_EQ(value_of(MessageOf(event), "traceparent"), "00-1-2-01");
+    EXPECT_EQ(value_of(MessageOf(event), "tracestate"), "(none)");  // the eleventh
+    EXPECT_EQ(value_of(MessageOf(event), "headers"),
+              R"({"traceparent":"00-1-2-01","tracestate":"a=1"})");
+    EXPECT_EQ(value_of(MessageOf(event, {.format = EventFormat::structured}), "tracestate"), "a=1");
+    event.payload = std::string_view("\0", 1);
+    EXPECT_EQ(value_of(MessageOf(event), "traceparent"), "(none)");
+}
+
 TEST(AwsMessage, HasNoMoreThanTenAttributes) {
     const Header headers[] = {{"tenant", "a \"b\"", Header::Kind::string},
                               {"count", "5", Header::Kind::literal},

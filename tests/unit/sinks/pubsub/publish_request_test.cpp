@@ -108,6 +108,14 @@ TEST(PublishRequest, HasMessagesInTheOrderOfTheirEvents) {
         EXPECT_EQ(from_base64(sent[i]["data"].asString()), payloads[i]);
 }
 
+TEST(PublishRequest, TraceContextHasNoPrefixInAnyFormat) {
+    SampleEvent sample;
+    sample.add("traceparent", "00-1-2-01");
+    for (const EventFormat format :
+         {EventFormat::attributes, EventFormat::binary, EventFormat::structured})
+        EXPECT_EQ(message(sample.event, format)["attributes"]["traceparent"], "00-1-2-01");
+}
+
 TEST(PublishRequest, BinaryHasTheAttributesOfACloudEvent) {
     SampleEvent sample;
     sample.event.has_version = true;
