@@ -182,13 +182,24 @@ static Datum interval_of(std::optional<Micros> micros, char* null) {
     return IntervalPGetDatum(interval);
 }
 
+static LatencyBuckets::Figures between(const LatencyBuckets::Figures& before,
+                                       const LatencyBuckets::Figures& now) {
+    LatencyBuckets::Figures difference = now;
+    for (std::size_t i = 0; i < LatencyBuckets::count; i++)
+        difference.up_to[i] -= before.up_to[i];
+    difference.sum -= before.sum;
+    return difference;
+}
+
 // Adds what was counted since the last call to inbox.progress, which other sessions read.
 static void save_progress(bool at_once) {
     static SPIPlanPtr plan = nullptr;
     static uint64 saved_done = 0, saved_failed = 0;
+    static LatencyBuckets::Figures saved_latencies;
     static TimestampTz saved_at = 0;
     const DeliveryStats& stats = shared->slots[my_slot].stats;
     const uint64 done = stats.delivered, failed = stats.failures;
+    const LatencyBuckets::Figures latencies = stats.latencies.figures();
     const TimestampTz now = GetCurrentTimestamp();
     if ((done == saved_done && failed == saved_failed) ||
         (!at_once && now - saved_at < save_interval))
@@ -197,21 +208,25 @@ static void save_progress(bool at_once) {
     if (!begin_sql_work("saving progress", "pg_inbox"))
         proc_exit(0);
     if (plan == nullptr)
-        plan = plan_of(
-            "SELECT inbox_internal.save_progress($1, $2, $3, $4, $5, $6, $7)",
-            {INT4OID, INT8OID, INT8OID, INTERVALOID, INTERVALOID, INTERVALOID, INTERVALOID});
-    char nulls[] = {' ', ' ', ' ', ' ', ' ', ' ', ' '};
+        plan = plan_of("SELECT inbox_internal.save_progress($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                       {INT4OID, INT8OID, INT8OID, INTERVALOID, INTERVALOID, INTERVALOID,
+                        INTERVALOID, INT8ARRAYOID, FLOAT8OID});
+    const LatencyBuckets::Figures more = between(saved_latencies, latencies);
+    char nulls[] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
     Datum values[] = {consumer(),
                       Int64GetDatum(static_cast<int64>(done - saved_done)),
                       Int64GetDatum(static_cast<int64>(failed - saved_failed)),
                       interval_of(stats.latency.percentile(0.50), &nulls[3]),
                       interval_of(stats.latency.percentile(0.99), &nulls[4]),
                       interval_of(waits.percentile(0.50), &nulls[5]),
-                      interval_of(waits.percentile(0.99), &nulls[6])};
+                      interval_of(waits.percentile(0.99), &nulls[6]),
+                      array_of(more),
+                      Float8GetDatum(static_cast<double>(more.sum) / USECS_PER_SEC)};
     execute_for_row(plan, values, nulls, VOIDOID);
     end_sql_work();
     saved_done = done;
     saved_failed = failed;
+    saved_latencies = latencies;
     saved_at = now;
 }
 

@@ -50,9 +50,10 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     if (!execute_for_row(
             "UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
             "RETURNING ctid, lease, done::text, upto::text, position, system_identifier, number, "
-            "greatest(published, 0), greatest(failures, 0)",
+            "greatest(live_after, 0), greatest(published, 0), greatest(failures, 0)",
             lengthof(types), types, values, nullptr,
-            {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID, INT8OID, INT8OID}))
+            {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID, INT8OID, INT8OID,
+             INT8OID}))
         return false;
 
     lease = DatumGetInt64(required_value(table, 0, 2));
@@ -63,8 +64,9 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     const int64 position = DatumGetInt64(required_value(table, 0, 5));
     const int64 system = DatumGetInt64(required_value(table, 0, 6));
     const int32 number = DatumGetInt32(required_value(table, 0, 7));
-    const int64 published = DatumGetInt64(required_value(table, 0, 8));
-    const int64 failures = DatumGetInt64(required_value(table, 0, 9));
+    const int64 live_after = DatumGetInt64(required_value(table, 0, 8));
+    const int64 published = DatumGetInt64(required_value(table, 0, 9));
+    const int64 failures = DatumGetInt64(required_value(table, 0, 10));
 
     run_core([&] {
         cursor = Cursor{};
@@ -73,6 +75,7 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
         if (upto != nullptr)
             cursor.upto = Snapshot::parse(upto);
         cursor.position = position;
+        cursor.live_after = live_after;
         cursor.published = static_cast<uint64>(published);
         cursor.failures = static_cast<uint64>(failures);
         cursor.foreign = system != static_cast<int64>(GetSystemIdentifier());

@@ -304,6 +304,7 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
     check_event_columns("claim_due", rows->tupdesc);
     const int attempts = result_column("claim_due", "attempts", INT4OID);
     const int key_failed = result_column("claim_due", "key_failed", BOOLOID);
+    const int operation = result_column("claim_due", "operation", INT8OID);
     TupleTableSlot* slot = MakeSingleTupleTableSlot(rows->tupdesc, &TTSOpsHeapTuple);
     // The process owns the block until it is admitted; an error ends the process.
     EventBlock* block = nullptr;
@@ -323,6 +324,8 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
         Event& event = block->events().back();
         event.has_failed = DatumGetInt32(slot_getattr(slot, attempts, &is_null)) > 0;
         event.key_failed = DatumGetBool(slot_getattr(slot, key_failed, &is_null));
+        slot_getattr(slot, operation, &is_null);
+        event.replayed = !is_null;
     }
     if (block != nullptr)
         run_core([&] { pipeline.admit_retries(block); });

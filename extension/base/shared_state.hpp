@@ -200,6 +200,9 @@ void attach_to_slot(Datum argument, WakeTarget wake_target);
 Datum slot_argument(int slot);
 extern int my_slot;
 
+// Returns the counts as a bigint[], for SQL.
+Datum array_of(const LatencyBuckets::Figures& latencies);
+
 void set_my_state(WorkerState state);
 void set_my_error(const char* error);
 void set_my_name(const char* name);

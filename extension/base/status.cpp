@@ -34,6 +34,7 @@ struct WorkerRow {
     int64 settled_position;
     int64 oldest, failing_since, next_attempt;  // Unix micros; 0 if none
     int64 p50, p99;                             // microseconds; -1 if unknown
+    LatencyBuckets::Figures latencies;
     int64 round_trip_p50, round_trip_p99, client_queue, connects, disconnects;  // -1 if unknown
 };
 
@@ -83,12 +84,21 @@ static void copy_row(WorkerRow& row, const WorkerSlot& slot) {
     row.next_attempt = slot.next_attempt;
     row.p50 = slot.stats.latency.percentile(0.50).value_or(-1);
     row.p99 = slot.stats.latency.percentile(0.99).value_or(-1);
+    row.latencies = slot.stats.latencies.figures();
 }
 
 static Datum interval_from_micros(int64 micros) {
     auto* interval = static_cast<Interval*>(palloc0(sizeof(Interval)));
     interval->time = micros;
     return IntervalPGetDatum(interval);
+}
+
+Datum array_of(const LatencyBuckets::Figures& latencies) {
+    Datum counts[LatencyBuckets::count];
+    for (std::size_t i = 0; i < LatencyBuckets::count; i++)
+        counts[i] = Int64GetDatum(static_cast<int64>(latencies.up_to[i]));
+    return PointerGetDatum(construct_array(counts, LatencyBuckets::count, INT8OID, sizeof(int64),
+                                           FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
 // Columns of outbox.workers(), in the order of sql/pg_outbox/native/workers.sql.
@@ -122,6 +132,8 @@ enum WorkerColumn {
     Disconnects,
     FailingSince,
     NextAttemptAt,
+    LatencyBucketsUpTo,
+    LatencySum,
     Columns
 };
 
@@ -168,6 +180,8 @@ static void put_row(ReturnSetInfo* result, const WorkerRow& row) {
     nulls[FailingSince] = row.failing_since == 0;
     values[NextAttemptAt] = TimestampTzGetDatum(row.next_attempt - epoch_difference);
     nulls[NextAttemptAt] = row.next_attempt == 0;
+    values[LatencyBucketsUpTo] = array_of(row.latencies);
+    values[LatencySum] = Float8GetDatum(static_cast<double>(row.latencies.sum) / USECS_PER_SEC);
     tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 

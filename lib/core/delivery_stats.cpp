@@ -1,5 +1,6 @@
 #include "core/delivery_stats.hpp"
 
+#include <algorithm>
 #include <bit>
 
 namespace outbox {
@@ -73,6 +74,30 @@ void LatencyHistogram::reset() noexcept {
     started_.store(0, std::memory_order_relaxed);
 }
 
+void LatencyBuckets::add(Micros latency) noexcept {
+    latency = std::max<Micros>(latency, 0);
+    const auto bucket = std::lower_bound(bounds.begin(), bounds.end(), latency) - bounds.begin();
+    bump(counts_[static_cast<std::size_t>(bucket)], 1);
+    bump(sum_, static_cast<std::uint64_t>(latency));
+}
+
+LatencyBuckets::Figures LatencyBuckets::figures() const noexcept {
+    Figures figures;
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < count; i++) {
+        total += counts_[i].load(std::memory_order_relaxed);
+        figures.up_to[i] = total;
+    }
+    figures.sum = static_cast<Micros>(sum_.load(std::memory_order_relaxed));
+    return figures;
+}
+
+void LatencyBuckets::reset() noexcept {
+    for (auto& bucket : counts_)
+        bucket.store(0, std::memory_order_relaxed);
+    sum_.store(0, std::memory_order_relaxed);
+}
+
 std::uint64_t DeliveryStats::all_delivered() const noexcept {
     return delivered_before.load(std::memory_order_relaxed) +
            delivered.load(std::memory_order_relaxed);
@@ -95,11 +120,14 @@ void DeliveryStats::continue_from(std::uint64_t delivered_by_all,
     raise_sum(failures_before, all_failures(), failures_of_all);
 }
 
-void DeliveryStats::settled(Micros latency_of_event, std::uint64_t payload_bytes,
+void DeliveryStats::settled(std::optional<Micros> latency_of_event, std::uint64_t payload_bytes,
                             Micros now) noexcept {
     bump(delivered, 1);
     bump(bytes, payload_bytes);
-    latency.add(latency_of_event, now);
+    if (!latency_of_event)
+        return;
+    latency.add(*latency_of_event, now);
+    latencies.add(*latency_of_event);
 }
 
 void DeliveryStats::failed() noexcept {
@@ -118,6 +146,7 @@ void DeliveryStats::reset() noexcept {
     failures_before.store(0, std::memory_order_relaxed);
     throttled_answers.store(0, std::memory_order_relaxed);
     latency.reset();
+    latencies.reset();
 }
 
 }  // namespace outbox

@@ -38,6 +38,32 @@ class LatencyHistogram {
     std::atomic<Micros> started_{0};
 };
 
+// Latencies since the worker started, in the fixed buckets of a histogram for Prometheus. They are
+// coarser than those above, and the sum is exact.
+class LatencyBuckets {
+  public:
+    // The last bucket, without a bound, is for all that are longer.
+    static constexpr std::array<Micros, 16> bounds{
+        1'000,   2'500,     5'000,     10'000,    25'000,     50'000,     100'000,    250'000,
+        500'000, 1'000'000, 2'500'000, 5'000'000, 10'000'000, 30'000'000, 60'000'000, 300'000'000};
+    static constexpr std::size_t count = bounds.size() + 1;
+
+    struct Figures {
+        // Cumulative: the number of latencies up to each bound. The last one is that of all.
+        std::array<std::uint64_t, count> up_to{};
+        Micros sum = 0;
+    };
+
+    // For the writer only. A negative latency, from clocks that differ, counts as 0.
+    void add(Micros latency) noexcept;
+    Figures figures() const noexcept;
+    void reset() noexcept;
+
+  private:
+    std::array<std::atomic<std::uint64_t>, count> counts_{};
+    std::atomic<std::uint64_t> sum_{0};
+};
+
 struct DeliveryStats {
     std::atomic<std::uint64_t> delivered{0};  // events settled
     std::atomic<std::uint64_t> bytes{0};      // of their payloads
@@ -46,7 +72,8 @@ struct DeliveryStats {
     std::atomic<std::uint64_t> throttled_answers{0};
     // Of earlier relays of the same destination, as the saved cursor has them.
     std::atomic<std::uint64_t> delivered_before{0}, failures_before{0};
-    LatencyHistogram latency;  // from occurred_at to settled
+    LatencyHistogram latency;  // from occurred_at to settled, of recent events
+    LatencyBuckets latencies;  // the same of all events
 
     std::uint64_t all_delivered() const noexcept;
     std::uint64_t all_failures() const noexcept;
@@ -54,7 +81,9 @@ struct DeliveryStats {
     // For the writer only.
     // Goes on from saved counters, which may include events of this writer. The sums never go back.
     void continue_from(std::uint64_t delivered_by_all, std::uint64_t failures_of_all) noexcept;
-    void settled(Micros latency_of_event, std::uint64_t payload_bytes, Micros now) noexcept;
+    // Without a latency the event counts, but not its age: it is delivered again.
+    void settled(std::optional<Micros> latency_of_event, std::uint64_t payload_bytes,
+                 Micros now) noexcept;
     void failed() noexcept;
     void throttled() noexcept;
     void reset() noexcept;

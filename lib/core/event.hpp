@@ -42,6 +42,7 @@ struct Event {
     bool has_failed = false;  // retries only: it has failed often enough to be at fault
     // Retries only: has_failed, or the event of its key before it has failed and is a dead letter.
     bool key_failed = false;
+    bool replayed = false;  // retries only: an operator wants it to be delivered again
     std::string_view topic;
     std::string_view aggregate_type;
     std::string_view aggregate_id;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/clock.hpp"
+#include "core/delivery_stats.hpp"
 
 namespace outbox::relay {
 
@@ -39,6 +40,7 @@ struct DestinationFigures {
     Micros next_attempt = 0;   // 0 if it works, or one is under way
     std::optional<Micros> latency_p50{};
     std::optional<Micros> latency_p99{};
+    LatencyBuckets::Figures latencies{};
     std::optional<Micros> round_trip_p50{};
     std::optional<Micros> round_trip_p99{};
     std::optional<std::uint64_t> client_queue{};

@@ -40,9 +40,19 @@ std::optional<double> maybe(const std::optional<Number>& value) {
     return value ? std::optional(static_cast<double>(*value)) : std::nullopt;
 }
 
+// As OpenMetrics writes numbers: 0.0025, 1.0, +Inf.
+std::string bound(std::size_t bucket) {
+    if (bucket == LatencyBuckets::bounds.size())
+        return "+Inf";
+    char text[40];
+    std::snprintf(text, sizeof text, "%g",
+                  static_cast<double>(LatencyBuckets::bounds[bucket]) / 1e6);
+    std::string shortest = text;
+    return shortest.find('.') == std::string::npos ? shortest + ".0" : shortest;
+}
+
 class Page {
   public:
-    // `type` is counter or gauge.
     void begin(std::string_view name, std::string_view type, std::string_view help) {
         name_ = name;
         is_counter_ = type == "counter";
@@ -58,6 +68,15 @@ class Page {
         if (!labels.empty())
             text_ += '{' + labels + '}';
         text_ += ' ' + number(*value) + '\n';
+    }
+    void add_histogram(const std::string& labels, const LatencyBuckets::Figures& latencies) {
+        text_ += std::exchange(head_, "");
+        for (std::size_t i = 0; i < LatencyBuckets::count; i++)
+            text_ += name_ + "_bucket{" + labels + ",le=\"" + bound(i) + "\"} " +
+                     std::to_string(latencies.up_to[i]) + '\n';
+        text_ += name_ + "_count{" + labels + "} " + std::to_string(latencies.up_to.back()) + '\n';
+        text_ += name_ + "_sum{" + labels + "} " +
+                 number(static_cast<double>(latencies.sum) / 1e6) + '\n';
     }
     std::string end() { return std::move(text_) + "# EOF\n"; }
 
@@ -144,6 +163,12 @@ void add_destinations(Page& page, const ProcessFigures& figures) {
                     page.add(labels_of(database, destination) + std::string(family.more_labels),
                              family.value(destination));
     }
+    page.begin("outbox_delivery_seconds", "histogram",
+               "From occurred_at to the confirmation, without events that are delivered again.");
+    for (const DatabaseFigures& database : figures.databases)
+        for (const DestinationFigures& destination : database.destinations)
+            if (destination.held)
+                page.add_histogram(labels_of(database, destination), destination.latencies);
     page.begin("outbox_relay_lease_held", "gauge",
                "Whether this process serves the destination; 0 if another one does, or none.");
     for (const DatabaseFigures& database : figures.databases)

@@ -248,7 +248,7 @@ Statement leave(const Uuid& id) {
 Statement take(const Uuid& id, std::int32_t number, bool direct) {
     Statement statement{
         .text =
-            "SELECT lease, done, upto, position, foreign_cluster, published, failures "
+            "SELECT lease, done, upto, position, foreign_cluster, live_after, published, failures "
             "FROM outbox_internal.relay_take($1, $2, $3)"};
     statement.parameters.uuid(id).integer(number).boolean(direct);
     return statement;
@@ -267,6 +267,7 @@ std::optional<Taken> taken_of(const Rows& rows, std::int32_t number) {
     const auto count = [&](const char* column) {
         return static_cast<std::uint64_t>(rows.bigint(0, rows.column(column)).value_or(0));
     };
+    taken.cursor.live_after = rows.bigint(0, rows.column("live_after")).value_or(0);
     taken.cursor.published = count("published");
     taken.cursor.failures = count("failures");
     taken.cursor.foreign = rows.boolean(0, rows.column("foreign_cluster"));

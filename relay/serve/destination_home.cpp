@@ -562,6 +562,7 @@ void DestinationHome::load_retries(Rows answer) {
         return;
     const Rows& rows = events.rows();
     const int attempts = rows.column("attempts"), key_failed = rows.column("key_failed");
+    const int replayed = rows.column("replayed");
     Pipeline& pipeline = relay_.pipeline();
     EventBlock* block = nullptr;
     for (int row = 1; row < rows.size();) {
@@ -576,6 +577,7 @@ void DestinationHome::load_retries(Rows answer) {
             Event& event = block->events().back();
             event.has_failed = rows.integer(row, attempts).value_or(0) > 0;
             event.key_failed = rows.boolean(row, key_failed);
+            event.replayed = rows.boolean(row, replayed);
         }
         row++;
     }
@@ -738,6 +740,7 @@ DestinationFigures DestinationHome::figures() {
     figures.throttled = stats_.throttled_answers;
     figures.latency_p50 = stats_.latency.percentile(0.50);
     figures.latency_p99 = stats_.latency.percentile(0.99);
+    figures.latencies = stats_.latencies.figures();
     figures.state = state_ == State::misconfigured ? "misconfigured" : "starting";
     figures.reason = trouble_;
     if (state_ != State::serving)

@@ -1,5 +1,8 @@
 #include "relay/serve/report.hpp"
 
+#include <span>
+#include <utility>
+
 #include "core/text.hpp"
 
 namespace outbox::relay {
@@ -28,6 +31,17 @@ class Members {
         std::string text;
         append_timestamp(text, time);
         add(name, text);
+    }
+    void add_array(std::string_view name, std::span<const std::uint64_t> numbers) {
+        separate();
+        append_json_string(out_, name);
+        char before = '[';
+        out_ += ':';
+        for (const std::uint64_t number : numbers) {
+            out_ += std::exchange(before, ',');
+            append_integer(out_, static_cast<std::int64_t>(number));
+        }
+        out_ += ']';
     }
     void add_interval(std::string_view name, const std::optional<Micros>& length) {
         if (length)
@@ -64,6 +78,8 @@ void append_report(std::string& out, const Report& report) {
     members.add("settled_position", figures.position);
     members.add_interval("latency_p50", figures.latency_p50);
     members.add_interval("latency_p99", figures.latency_p99);
+    members.add_array("latency_buckets", figures.latencies.up_to);
+    members.add("latency_sum", std::to_string(static_cast<double>(figures.latencies.sum) / 1e6));
     if (!report.last_error.empty()) {
         members.add("last_error", printable(report.last_error));
         if (report.last_error_at > 0)

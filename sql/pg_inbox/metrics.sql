@@ -1,3 +1,19 @@
+-- Samples of a histogram, in their order, from numbers of messages up to each bound (cumulative, the
+-- last one is that of all) and the sum. The bounds are those of LatencyBuckets in
+-- lib/core/delivery_stats.hpp.
+CREATE FUNCTION inbox_internal.histogram(up_to bigint[], sum double precision)
+RETURNS TABLE (line bigint, suffix text, bound text, value numeric)
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT b.line, '_bucket', b.bound, up_to[b.line]
+      FROM unnest('{0.001,0.0025,0.005,0.01,0.025,0.05,0.1,0.25,0.5,1.0,2.5,5.0,10.0,30.0,60.0,300.0,+Inf}'::text[])
+           WITH ORDINALITY AS b(bound, line)
+    UNION ALL
+    VALUES (18, '_count', NULL, up_to[17]::numeric), (19, '_sum', NULL, CASE WHEN up_to[17] IS NOT NULL THEN round(sum::numeric, 6) END);
+END;
+COMMENT ON FUNCTION inbox_internal.histogram(bigint[], double precision) IS 'samples of a histogram of latencies';
+
 -- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Samples without a value are
 -- left out.
 CREATE FUNCTION inbox.metrics()
@@ -6,17 +22,18 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 BEGIN ATOMIC
-    WITH sample(number, family, type, help, labels, value) AS (
-        SELECT figure.number, figure.family, figure.type, figure.help,
+    WITH sample(number, family, type, help, series, line, suffix, labels, value) AS (
+        SELECT figure.number, figure.family, figure.type, figure.help, s.consumer, figure.line, figure.suffix,
                (SELECT string_agg(format('%s="%s"', label.name, replace(replace(replace(label.value, '\', '\\'), '"', '\"'), E'\n', '\n')),
                                   ',' ORDER BY label.number)
-                  FROM (VALUES (1, 'database', current_database()::text), (2, 'consumer', s.consumer), (3, 'quantile', figure.quantile))
+                  FROM (VALUES (1, 'database', current_database()::text), (2, 'consumer', s.consumer), (3, 'quantile', figure.quantile), (4, 'le', figure.bound))
                        AS label(number, name, value)
                  WHERE label.value IS NOT NULL),
                figure.value
           FROM inbox.status AS s
           JOIN inbox.lag AS l ON l.consumer = s.consumer,
-               LATERAL (VALUES
+               LATERAL (SELECT f.*, 0::bigint AS line, CASE f.type WHEN 'counter' THEN '_total' END AS suffix, NULL::text AS bound
+                          FROM (VALUES
                    (1, 'inbox_up', 'gauge', 'Whether the messages of the consumer are processed.', NULL,
                     (s.state NOT IN ('not subscribed', 'not confirmed', 'stopped'))::integer::numeric),
                    (2, 'inbox_processed', 'counter', 'Messages processed.', NULL, s.processed),
@@ -39,12 +56,15 @@ BEGIN ATOMIC
                     extract(epoch FROM l.source_lag)),
                    (12, 'inbox_seen_timestamp_seconds', 'gauge', 'When a process outside the server was last seen.', NULL,
                     extract(epoch FROM s.seen_at))
-               ) AS figure(number, family, type, help, quantile, value)
+                               ) AS f(number, family, type, help, quantile, value)
+                        UNION ALL
+                        SELECT 13, 'inbox_delivery_seconds', 'histogram', 'From occurred_at to processed, of messages processed in the server.',
+                               NULL, h.value, h.line, h.suffix, h.bound
+                          FROM inbox_internal.histogram(s.latency_buckets, s.latency_sum) AS h) AS figure
     ), family(number, text) AS (
         SELECT number,
                format(E'# TYPE %s %s\n# HELP %s %s\n', family, type, family, help)
-                   || string_agg(format(E'%s%s{%s} %s\n', family, CASE type WHEN 'counter' THEN '_total' END, labels, value),
-                                 '' ORDER BY labels)
+                   || string_agg(format(E'%s%s{%s} %s\n', family, suffix, labels, value), '' ORDER BY series, line, labels)
           FROM sample
          WHERE value IS NOT NULL
          GROUP BY number, family, type, help

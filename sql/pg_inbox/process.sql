@@ -210,6 +210,8 @@ CREATE FUNCTION inbox_internal.save_progress(
     latency_p99 interval,
     wait_p50    interval,
     wait_p99    interval,
+    latency_buckets bigint[],
+    latency_sum double precision,
     caller      inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -218,7 +220,8 @@ AS $$
 BEGIN
     PERFORM inbox_internal.check_role(consumer_id, caller);
     INSERT INTO inbox.progress AS p
-        VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7)
+           (consumer_id, processed, failures, latency_p50, latency_p99, saved_at, wait_p50, wait_p99, latency_buckets, latency_sum)
+        VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8, $9)
         ON CONFLICT ON CONSTRAINT progress_pkey DO UPDATE
            SET processed = p.processed + excluded.processed,
                failures = p.failures + excluded.failures,
@@ -226,7 +229,11 @@ BEGIN
                latency_p99 = excluded.latency_p99,
                wait_p50 = excluded.wait_p50,
                wait_p99 = excluded.wait_p99,
+               latency_buckets = ARRAY(SELECT coalesce(b.before, 0) + coalesce(b.more, 0)
+                                         FROM unnest(p.latency_buckets[:17], excluded.latency_buckets[:17]) WITH ORDINALITY AS b(before, more, place)
+                                        ORDER BY b.place),
+               latency_sum = coalesce(p.latency_sum, 0) + coalesce(excluded.latency_sum, 0),
                saved_at = excluded.saved_at;
 END $$;
-COMMENT ON FUNCTION inbox_internal.save_progress(integer, bigint, bigint, interval, interval, interval, interval, inbox_internal.caller) IS
+COMMENT ON FUNCTION inbox_internal.save_progress(integer, bigint, bigint, interval, interval, interval, interval, bigint[], double precision, inbox_internal.caller) IS
     'adds to the counters of a processor';

@@ -42,7 +42,9 @@ SELECT c.name AS consumer,
        blocked.last_error_at,
        leased.messages AS claimed,
        dead.letters AS dead_letters,
-       outside.seen_at
+       outside.seen_at,
+       p.latency_buckets,
+       p.latency_sum
   FROM inbox.consumer AS c
   LEFT JOIN inbox.progress AS p ON p.consumer_id = c.id
   LEFT JOIN LATERAL (SELECT m.seq, m.received_at FROM inbox.message AS m
@@ -85,6 +87,9 @@ COMMENT ON COLUMN inbox.status.claimed IS 'messages under a lease of a processor
 COMMENT ON COLUMN inbox.status.dead_letters IS 'events that were given up and wait for a decision; see inbox.dead_letter';
 COMMENT ON COLUMN inbox.status.latency_p50 IS 'half of the recent messages took at most this long from occurred_at to processed';
 COMMENT ON COLUMN inbox.status.latency_p99 IS '99 of 100 recent messages took at most this long';
+COMMENT ON COLUMN inbox.status.latency_buckets IS
+    'messages processed in the server that took at most 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 and 300 seconds from occurred_at to processed, and all of them';
+COMMENT ON COLUMN inbox.status.latency_sum IS 'sum of these times, in seconds';
 
 CREATE VIEW inbox.lag AS
 SELECT c.name AS consumer,

@@ -259,7 +259,9 @@ CREATE TABLE inbox.progress (
     sample_occurred_at timestamptz,
     sample_received_at timestamptz,
     latencies   real[]      NOT NULL DEFAULT '{}',
-    waits       real[]      NOT NULL DEFAULT '{}'
+    waits       real[]      NOT NULL DEFAULT '{}',
+    latency_buckets bigint[],
+    latency_sum double precision
 );
 COMMENT ON TABLE inbox.progress IS 'counters of processors, saved now and then';
 COMMENT ON COLUMN inbox.progress.processed IS 'messages processed, without those that were claimed';
@@ -268,6 +270,8 @@ COMMENT ON COLUMN inbox.progress.claimed IS 'messages given out by inbox.claim()
 COMMENT ON COLUMN inbox.progress.sample IS 'a claimed message, whose latency is known when it has been completed';
 COMMENT ON COLUMN inbox.progress.latencies IS 'recent latencies of claimed messages, in seconds';
 COMMENT ON COLUMN inbox.progress.latency_p50 IS 'median time from occurred_at to processed';
+COMMENT ON COLUMN inbox.progress.latency_buckets IS 'messages processed in the server, by time from occurred_at to processed; see inbox.status';
+COMMENT ON COLUMN inbox.progress.latency_sum IS 'sum of these times, in seconds';
 COMMENT ON COLUMN inbox.progress.wait_p50 IS 'median time from received_at to processed';
 
 -- Rows are only inserted here, so that a transaction that has failed a message blocks no other.

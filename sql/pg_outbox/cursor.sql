@@ -29,6 +29,7 @@ CREATE TABLE outbox.cursor (
     next_batch        bigint,
     relay             uuid,
     relay_locks       boolean     NOT NULL DEFAULT false,
+    live_after        bigint      NOT NULL DEFAULT 0,
     published         bigint      NOT NULL DEFAULT 0,
     failures          bigint      NOT NULL DEFAULT 0
 );
@@ -54,5 +55,6 @@ COMMENT ON COLUMN outbox.cursor.first_batch IS 'lower bound of the batch numbers
 COMMENT ON COLUMN outbox.cursor.next_batch IS 'number of the next batch of a pull destination';
 COMMENT ON COLUMN outbox.cursor.relay IS 'relay outside the server that serves it, see outbox.relay; null if none does';
 COMMENT ON COLUMN outbox.cursor.relay_locks IS 'whether the session of that relay holds the advisory lock of the destination';
+COMMENT ON COLUMN outbox.cursor.live_after IS 'events up to this position are delivered again since a seek, so that their age is not a latency';
 COMMENT ON COLUMN outbox.cursor.published IS 'events that the destination had confirmed when the row was written; of a pull destination, those in batches included';
 COMMENT ON COLUMN outbox.cursor.failures IS 'attempts that had failed by then';

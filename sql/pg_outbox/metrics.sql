@@ -7,6 +7,22 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.metric_label(text, text) IS 'a label of a sample';
 
+-- Samples of a histogram, in their order, from numbers of events up to each bound (cumulative, the
+-- last one is that of all) and the sum. The bounds are those of LatencyBuckets in
+-- lib/core/delivery_stats.hpp.
+CREATE FUNCTION outbox_internal.histogram(up_to bigint[], sum double precision)
+RETURNS TABLE (line bigint, suffix text, label text, value numeric)
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT b.line, '_bucket', format(',le="%s"', b.bound), up_to[b.line]
+      FROM unnest('{0.001,0.0025,0.005,0.01,0.025,0.05,0.1,0.25,0.5,1.0,2.5,5.0,10.0,30.0,60.0,300.0,+Inf}'::text[])
+           WITH ORDINALITY AS b(bound, line)
+    UNION ALL
+    VALUES (18, '_count', '', up_to[17]::numeric), (19, '_sum', '', CASE WHEN up_to[17] IS NOT NULL THEN round(sum::numeric, 6) END);
+END;
+COMMENT ON FUNCTION outbox_internal.histogram(bigint[], double precision) IS 'samples of a histogram of latencies';
+
 -- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Published events and failures
 -- are counted on by the next relay; other counters start at zero with each relay, as monitoring
 -- systems expect of counters.
@@ -17,12 +33,15 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 BEGIN ATOMIC
     -- Samples without a value are left out.
-    WITH sample(number, family, type, help, labels, value) AS (
-        SELECT figure.number, figure.family, figure.type, figure.help,
+    WITH status AS MATERIALIZED (
+        SELECT * FROM outbox.status
+    ), sample(number, family, type, help, series, line, suffix, labels, value) AS (
+        SELECT figure.number, figure.family, figure.type, figure.help, '', 0,
+               CASE figure.type WHEN 'counter' THEN '_total' END,
                outbox_internal.metric_label('database', current_database()) || ','
                    || outbox_internal.metric_label('destination', s.destination) || figure.more_labels,
                figure.value
-          FROM outbox.status AS s,
+          FROM status AS s,
                LATERAL (VALUES
                    (1, 'outbox_up', 'gauge', 'Whether the destination takes events.', '',
                     (s.state IN ('idle', 'delivering', 'throttled', 'pull'))::integer::numeric),
@@ -54,14 +73,21 @@ BEGIN ATOMIC
                     ',quantile="0.99"', extract(epoch FROM s.latency_p99))
                ) AS figure(number, family, type, help, more_labels, value)
         UNION ALL
-        SELECT 8, 'outbox_log_bytes', 'gauge', 'Size of a segment of the log.',
+        SELECT 20, 'outbox_delivery_seconds', 'histogram',
+               'From occurred_at to the confirmation, without events that are delivered again.',
+               s.destination, h.line, h.suffix,
+               outbox_internal.metric_label('database', current_database()) || ','
+                   || outbox_internal.metric_label('destination', s.destination) || h.label,
+               h.value
+          FROM status AS s, outbox_internal.histogram(s.latency_buckets, s.latency_sum) AS h
+        UNION ALL
+        SELECT 8, 'outbox_log_bytes', 'gauge', 'Size of a segment of the log.', '', 0, NULL,
                outbox_internal.metric_label('database', current_database()) || format(',segment="%s"', s.number), s.size
           FROM outbox.segment AS s
     ), family(number, text) AS (
         SELECT number,
                format(E'# TYPE %s %s\n# HELP %s %s\n', family, type, family, help)
-                   || string_agg(format(E'%s%s{%s} %s\n', family, CASE type WHEN 'counter' THEN '_total' END, labels, value),
-                                 '' ORDER BY labels)
+                   || string_agg(format(E'%s%s{%s} %s\n', family, suffix, labels, value), '' ORDER BY series, line, labels)
           FROM sample
          WHERE value IS NOT NULL
          GROUP BY number, family, type, help

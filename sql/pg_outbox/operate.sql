@@ -300,6 +300,7 @@ BEGIN
     UPDATE outbox.transaction AS t SET positions = '{}', retries = '{}' WHERE t.destination = $1;
     UPDATE outbox.cursor AS c
        SET done = $2, upto = $3, position = $4, lease = c.lease + 1, saved_at = clock_timestamp(),
+           live_after = greatest(c.live_after, c.position),
            system_identifier = s.system_identifier
       FROM pg_control_system() AS s
      WHERE c.destination = $1;

@@ -77,6 +77,8 @@ CREATE TABLE outbox.relay_status (
     disconnects      bigint,
     failing_since    timestamptz,
     next_attempt_at  timestamptz,
+    latency_buckets  bigint[],
+    latency_sum      double precision,
     reported_at      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE outbox.relay_status IS 'figures of relays outside the server; columns as in outbox.workers()';
@@ -239,6 +241,7 @@ CREATE FUNCTION outbox_internal.relay_take(
     OUT upto            text,
     OUT "position"      bigint,
     OUT foreign_cluster boolean,
+    OUT live_after      bigint,
     OUT published       bigint,
     OUT failures        bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -274,8 +277,9 @@ BEGIN
            server = (SELECT d.server FROM outbox.destination AS d WHERE d.name = u.destination)
      WHERE u.number = relay_take.number
     RETURNING u.lease, u.done::text, u.upto::text, u.position,
-              u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s), greatest(u.published, 0), greatest(u.failures, 0)
-         INTO lease, done, upto, "position", foreign_cluster, published, failures;
+              u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s), greatest(u.live_after, 0),
+              greatest(u.published, 0), greatest(u.failures, 0)
+         INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures;
     INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (relay_take.number, relay_take.lease)
         ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
 END $$;
@@ -785,6 +789,7 @@ RETURNS TABLE (
     hurried         bigint,
     attempts        integer,
     key_failed      boolean,
+    replayed        boolean,
     "position"      bigint,
     xid             xid8,
     occurred_at     timestamptz,
@@ -813,7 +818,7 @@ DECLARE
 BEGIN
     SELECT * INTO locked FROM outbox_internal.relay_lock($1, $2);
     IF locked.outcome <> 'ok' THEN
-        RETURN QUERY SELECT locked.outcome, NULL::double precision, NULL::bigint, NULL::integer, NULL::boolean,
+        RETURN QUERY SELECT locked.outcome, NULL::double precision, NULL::bigint, NULL::integer, NULL::boolean, NULL::boolean,
            NULL::bigint, NULL::xid8, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,
            NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::bytea;
         RETURN;
@@ -824,7 +829,7 @@ BEGIN
     END IF;
     SELECT array_agg(d) INTO claimed FROM outbox_internal.claim_due(target, token, NULL, max_events, max_bytes) AS d;
     RETURN QUERY
-    SELECT locked.outcome, outbox_internal.next_retry(target), hastened, NULL::integer, NULL::boolean,
+    SELECT locked.outcome, outbox_internal.next_retry(target), hastened, NULL::integer, NULL::boolean, NULL::boolean,
            NULL::bigint, NULL::xid8, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,
            NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::bytea
     UNION ALL
@@ -834,6 +839,7 @@ BEGIN
                   WHERE before.destination = target AND before.ordering_key = d.ordering_key
                     AND before.ordering_key <> '' AND before.state <> 'DISCARDED'
                     AND before.position < d.position ORDER BY before.position DESC LIMIT 1), false),
+            d.operation IS NOT NULL,
             d.position, d.xid, d.occurred_at, d.event_id, d.version, d.schema_version, d.source_event_id,
             d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key, d.content_type, d.headers, d.payload
        FROM unnest(claimed) AS d
@@ -920,7 +926,7 @@ BEGIN ATOMIC
     SELECT f.number, $1, f.state, f.state_since, f.delivered, f.failures, f.unsettled, f.held_keys, f.read_to, f.oldest_unsettled,
            f.settled_position, f.latency_p50, f.latency_p99, f.last_error, f.last_error_at, f.throttled, f.request_limit,
            f.suspects, f.lanes_down, f.round_trip_p50, f.round_trip_p99, f.client_queue, f.connects, f.disconnects,
-           f.failing_since, f.next_attempt_at, clock_timestamp()
+           f.failing_since, f.next_attempt_at, f.latency_buckets, f.latency_sum, clock_timestamp()
       FROM jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f
      WHERE EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = f.number AND c.relay = $1)
         ON CONFLICT DO NOTHING;

@@ -78,7 +78,7 @@ CREATE VIEW outbox_internal.destination_relay AS
 SELECT d.name AS destination, w.pid, w.state, w.state_since, w.delivered, w.failures, w.unsettled, w.held_keys, w.read_to,
        w.oldest_unsettled, w.settled_position, w.latency_p50, w.latency_p99, w.last_error, w.last_error_at, w.throttled,
        w.request_limit, w.suspects, w.lanes_down, w.round_trip_p50, w.round_trip_p99, w.client_queue, w.connects, w.disconnects,
-       w.failing_since, w.next_attempt_at
+       w.failing_since, w.next_attempt_at, w.latency_buckets, w.latency_sum
   FROM outbox.destination AS d
   JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
  WHERE NOT d.external
@@ -86,7 +86,7 @@ UNION ALL
 SELECT d.name, NULL, s.state, s.state_since, s.delivered, s.failures, s.unsettled, s.held_keys, s.read_to,
        s.oldest_unsettled, s.settled_position, s.latency_p50, s.latency_p99, s.last_error, s.last_error_at, s.throttled,
        s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50, s.round_trip_p99, s.client_queue, s.connects, s.disconnects,
-       s.failing_since, s.next_attempt_at
+       s.failing_since, s.next_attempt_at, s.latency_buckets, s.latency_sum
   FROM outbox.destination AS d
   JOIN outbox.cursor AS c ON c.destination = d.name
   JOIN outbox.relay_status AS s ON s.number = c.number AND s.relay = c.relay
@@ -138,7 +138,9 @@ SELECT d.name AS destination,
        w.connects,
        w.disconnects,
        CASE w.state WHEN 'misconfigured' THEN w.state_since ELSE w.failing_since END AS failing_since,
-       w.next_attempt_at
+       w.next_attempt_at,
+       w.latency_buckets,
+       w.latency_sum
   FROM outbox.destination AS d
   LEFT JOIN outbox.cursor AS c ON c.destination = d.name
   LEFT JOIN outbox.relay AS p ON d.external AND p.id = c.relay AND p.leased_until > clock_timestamp()
@@ -175,7 +177,7 @@ COMMENT ON COLUMN outbox.status.pending_at_most IS 'events not settled, dead let
 COMMENT ON COLUMN outbox.status.in_flight IS 'events read from the log and not settled; for a pull destination, events under leases';
 COMMENT ON COLUMN outbox.status.held_keys IS 'ordering keys whose events wait behind one in trouble; see outbox.blocked_key';
 COMMENT ON COLUMN outbox.status.oldest_pending_age IS 'age of the oldest event not settled, dead letters and replays apart';
-COMMENT ON COLUMN outbox.status.latency_p50 IS 'half of the recent events took at most this long from occurred_at to confirmed';
+COMMENT ON COLUMN outbox.status.latency_p50 IS 'half of the recent events took at most this long from occurred_at to confirmed; without those that are delivered again';
 COMMENT ON COLUMN outbox.status.latency_p99 IS '99 of 100 recent events took at most this long';
 COMMENT ON COLUMN outbox.status.last_error IS 'error of the last failed attempt';
 COMMENT ON COLUMN outbox.status.last_error_at IS 'time of last_error';
@@ -195,6 +197,9 @@ COMMENT ON COLUMN outbox.status.disconnects IS 'of these, connections that have 
 COMMENT ON COLUMN outbox.status.failing_since IS
     'since when it fails, or some of its topics or queues do, or it is misconfigured; a pause does not change it';
 COMMENT ON COLUMN outbox.status.next_attempt_at IS 'time of the next attempt, if it fails; null while one is under way';
+COMMENT ON COLUMN outbox.status.latency_buckets IS
+    'since the relay started, events that took at most 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 and 300 seconds from occurred_at to confirmed, and all events; without those that are delivered again';
+COMMENT ON COLUMN outbox.status.latency_sum IS 'sum of their latencies, in seconds';
 
 -- Returns the number of events that a destination selects and has not settled, dead letters and
 -- replays apart. Reads the log from the cursor on, so it takes long where much waits. What a relay has

@@ -11,6 +11,7 @@ import pytest
 from cluster import MakeCluster
 from database import OUTSIDE, Database, Finding, NewDatabase, create_database
 from receiver import Receiver, answer, everything
+from sinks.servers import add_clients_to_path
 from waiting import wait_until
 
 
@@ -191,7 +192,29 @@ def test_metrics_are_openmetrics_text(database: Database) -> None:
     assert f'outbox_published_total{labels} 10' in lines
     assert f'outbox_up{labels} 1' in lines
     families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert len(families) == len(set(families)) == 14
+    assert len(families) == len(set(families)) == 15
+
+
+def test_latencies_are_a_histogram(database: Database) -> None:
+    add_clients_to_path()
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    for name in ("d", "e"):
+        database.add_destination(name, "null:")
+    database.add_destination("nobody", "pull:")
+    database.enqueue("a", 10)
+    for name in ("d", "e"):
+        database.wait_published(10, name)
+    families = {family.name: family for family in parser.text_string_to_metric_families(database.value("SELECT outbox.metrics()"))}
+    histogram = families["outbox_delivery_seconds"]
+    assert histogram.type == "histogram"
+    for name in ("d", "e"):
+        samples = [sample for sample in histogram.samples if sample.labels["destination"] == name]
+        buckets = [sample.value for sample in samples if sample.name.endswith("_bucket")]
+        assert len(buckets) == 17 and buckets == sorted(buckets) and buckets[-1] == 10
+        assert [sample.value for sample in samples if sample.name.endswith("_count")] == [10]
+        (total,) = [sample.value for sample in samples if sample.name.endswith("_sum")]
+        assert total > 0
+    assert {sample.labels["destination"] for sample in histogram.samples} == {"d", "e"}, "nothing is known of the other"
 
 
 def test_events_in_trouble(database: Database, receiver: Receiver, http: None) -> None:

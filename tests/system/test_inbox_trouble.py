@@ -225,13 +225,15 @@ def test_metrics_are_openmetrics_text(served: Consumer) -> None:
     families = list(parser.text_string_to_metric_families(served.value("SELECT inbox.metrics()")))
     assert len({family.name for family in families}) == len(families)
     samples = {
-        (sample.name, sample.labels["consumer"], sample.labels.get("quantile")): sample.value
+        (sample.name, sample.labels["consumer"], sample.labels.get("quantile", sample.labels.get("le"))): sample.value
         for family in families for sample in family.samples
     }  # fmt: skip
     assert {sample.labels["database"] for family in families for sample in family.samples} == {served.name}
     assert samples["inbox_up", name, None] == 1 and samples["inbox_processed_total", name, None] == 0
     assert samples["inbox_dead_letters", "c", None] == 1 and samples["inbox_processed_total", "c", None] == 1
     assert samples["inbox_failures_total", "c", None] == 3 and samples["inbox_latency_seconds", "c", "0.99"] > 0
+    assert samples["inbox_delivery_seconds_count", "c", None] == samples["inbox_delivery_seconds_bucket", "c", "+Inf"] == 1
+    assert samples["inbox_delivery_seconds_sum", "c", None] > 0 and ("inbox_delivery_seconds_count", name, None) not in samples
 
 
 @pytest.mark.worker_errors("is not one of role|terminated")

@@ -147,6 +147,27 @@ def test_counters_go_on_in_the_next_relay(database: Database, receiver: Receiver
     assert database.status()["failures"] >= failures
 
 
+@pytest.mark.parametrize("relay", ["internal", "external"])
+def test_the_age_of_events_that_are_delivered_again_is_no_latency(
+    database: Database, start_relay: StartRelay, relay: str
+) -> None:
+    database.add_destination("d", "null:", relay=relay)
+    if relay == "external":
+        start_relay(database)
+    database.enqueue("a", 10)
+    database.wait_published(10)
+    database.wait_settled()
+    database.execute("UPDATE outbox.event SET occurred_at = occurred_at - interval '5 days'")
+    database.execute("SELECT outbox.replay('d')")
+    database.wait_published(20)
+    database.execute("SELECT outbox.seek('d', 'beginning')")
+    database.wait_published(30)
+    database.enqueue("a")
+    database.wait_published(31)
+    latencies = "SELECT latency_buckets[16], latency_buckets[17], latency_p99 < interval '1 day' FROM outbox.status"
+    wait_until(lambda: database.execute(latencies), lambda rows: rows == [(11, 11, True)], what="the latencies of 11 events")
+
+
 def test_a_large_window_arrives_in_order(
     database: Database, receiver: Receiver, http: None, start_relay: StartRelay
 ) -> None:

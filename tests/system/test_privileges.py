@@ -1017,7 +1017,7 @@ def test_a_reader_cannot_choose_the_role_of_handlers(people: People) -> None:
                          "inbox_internal.consumer_id('new')", "inbox_internal.take({ours}, 1, '{{}}')",
                          "inbox_internal.next_messages({ours}, 1)", "inbox_internal.process({ours}, 1, '{{}}')",
                          "inbox_internal.record_failure({ours}, 1, 'x', 'x', 'x', 'x', 'x')",
-                         "inbox_internal.save_progress({ours}, 1, 1, NULL, NULL, NULL, NULL)",
+                         "inbox_internal.save_progress({ours}, 1, 1, NULL, NULL, NULL, NULL, NULL, NULL)",
                          "inbox.unsubscribe('ours', '*', 'refuse')"):  # fmt: skip
             with refused("permission denied|not one of role|belongs to role"):
                 connection.execute(f"SELECT {function.format(reader=reader, **ids)}")

@@ -94,8 +94,10 @@ class Pipeline {
         std::size_t max_bytes = 16 * 1024 * 1024;  // of their blocks
         Micros backoff_base = milliseconds(100);
         Micros backoff_cap = seconds(30);
-        bool receipts = false;           // receipts are kept until they are taken
-        bool moves_waiting = true;       // waiting events may leave for outbox.delivery
+        bool receipts = false;      // receipts are kept until they are taken
+        bool moves_waiting = true;  // waiting events may leave for outbox.delivery
+        // The age of events up to this position is no latency, because they are delivered again.
+        std::int64_t live_after = 0;
         MemoryBudget* budget = nullptr;  // shared with other pipelines, which it outlives
 
         bool operator==(const Limits&) const = default;

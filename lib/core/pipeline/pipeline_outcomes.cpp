@@ -192,7 +192,9 @@ void Pipeline::confirm(Tracked& event, Micros now, Micros unix_now) {
 }
 
 void Pipeline::arrived(Tracked& event, Micros now, Micros unix_now) {
-    stats_.settled(unix_now - event.event->occurred_at, event.event->payload.size(), now);
+    const bool live = !event.event->replayed && event.event->position > limits_.live_after;
+    const Micros age = unix_now - event.event->occurred_at;
+    stats_.settled(live ? std::optional(age) : std::nullopt, event.event->payload.size(), now);
     if (event.event->retry)
         record(event, Record::Kind::confirmed);
     else

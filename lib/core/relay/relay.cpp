@@ -33,7 +33,9 @@ void Relay::start(std::unique_ptr<Sink> sink, const Pipeline::Limits& limits) {
     }
     if (cursor_.upto)
         settled_before_ = {true, *cursor_.upto, cursor_.position};
-    pipeline_ = std::make_unique<Pipeline>(std::move(sink), limits, clock_, stats_, seed_);
+    Pipeline::Limits own = limits;
+    own.live_after = cursor_.live_after;
+    pipeline_ = std::make_unique<Pipeline>(std::move(sink), own, clock_, stats_, seed_);
     transactions_ = pipeline_->transactions();
     recovered_ = transactions_ == nullptr;
     recovery_trouble_.clear();

@@ -1,6 +1,7 @@
 -- The figures are in shared memory and start with the worker; `delivered` and `failures` of a relay
 -- start where the saved cursor has them. Latencies are those of the last
 -- minutes, from occurred_at to the confirmation by the destination.
+-- `latency_buckets` counts since the start: see outbox_internal.histogram().
 CREATE FUNCTION outbox.workers(
     OUT kind             text,
     OUT object           oid,
@@ -30,7 +31,9 @@ CREATE FUNCTION outbox.workers(
     OUT connects         bigint,
     OUT disconnects      bigint,
     OUT failing_since    timestamptz,
-    OUT next_attempt_at  timestamptz)
+    OUT next_attempt_at  timestamptz,
+    OUT latency_buckets  bigint[],
+    OUT latency_sum      double precision)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_workers';

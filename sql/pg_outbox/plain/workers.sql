@@ -29,7 +29,9 @@ CREATE FUNCTION outbox.workers(
     OUT connects         bigint,
     OUT disconnects      bigint,
     OUT failing_since    timestamptz,
-    OUT next_attempt_at  timestamptz)
+    OUT next_attempt_at  timestamptz,
+    OUT latency_buckets  bigint[],
+    OUT latency_sum      double precision)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -41,7 +43,7 @@ BEGIN
            s.unsettled, s.held_keys, s.read_to, s.oldest_unsettled, s.settled_position, s.latency_p50, s.latency_p99,
            s.last_error, s.last_error_at, s.throttled, s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50,
            s.round_trip_p99, s.client_queue, s.connects, s.disconnects,
-           s.failing_since, s.next_attempt_at
+           s.failing_since, s.next_attempt_at, s.latency_buckets, s.latency_sum
       FROM outbox.relay_status AS s
       JOIN outbox.cursor AS c ON c.number = s.number
       JOIN outbox.relay AS r ON r.id = c.relay AND r.id = s.relay AND r.leased_until > clock_timestamp();
@@ -49,7 +51,8 @@ BEGIN
     SELECT 'backfill', t.id::oid, t.id::text::name, NULL::integer, 'delivering', t.updated_at, t.rows_done, NULL::bigint, NULL::bigint,
            NULL::bigint, NULL::bigint, NULL::xid8, NULL::timestamptz, NULL::bigint, NULL::interval, NULL::interval,
            t.last_error, NULL::timestamptz, NULL::bigint, NULL::double precision, NULL::bigint, NULL::bigint, NULL::interval,
-           NULL::interval, NULL::bigint, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::timestamptz
+           NULL::interval, NULL::bigint, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::timestamptz,
+           NULL::bigint[], NULL::double precision
       FROM outbox.backfill_task AS t
      WHERE t.state = 'running' AND EXISTS (SELECT FROM outbox.relay AS r WHERE r.leased_until > clock_timestamp());
 END $$;

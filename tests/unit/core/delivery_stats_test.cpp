@@ -131,6 +131,46 @@ TEST(LatencyHistogram, IsEmptyAfterAReset) {
     EXPECT_EQ(histogram.percentile(0.5), 5);
 }
 
+TEST(LatencyBuckets, CountsUpToAndIncludingEachBound) {
+    LatencyBuckets buckets;
+    for (const Micros bound : LatencyBuckets::bounds) {
+        buckets.add(bound);
+        buckets.add(bound + 1);
+    }
+    const LatencyBuckets::Figures figures = buckets.figures();
+    for (std::size_t i = 0; i < LatencyBuckets::bounds.size(); i++)
+        EXPECT_EQ(figures.up_to[i], 2 * i + 1) << LatencyBuckets::bounds[i];
+    EXPECT_EQ(figures.up_to.back(), 2 * LatencyBuckets::bounds.size());
+    Micros sum = 0;
+    for (const Micros bound : LatencyBuckets::bounds)
+        sum += 2 * bound + 1;
+    EXPECT_EQ(figures.sum, sum);
+}
+
+TEST(LatencyBuckets, TakesLatenciesOfAnyLength) {
+    LatencyBuckets buckets;
+    buckets.add(-5);
+    buckets.add(0);
+    buckets.add(seconds(1'000'000));
+    const LatencyBuckets::Figures figures = buckets.figures();
+    EXPECT_EQ(figures.up_to.front(), 2u);
+    EXPECT_EQ(figures.up_to[LatencyBuckets::bounds.size() - 1], 2u);
+    EXPECT_EQ(figures.up_to.back(), 3u);
+    EXPECT_EQ(figures.sum, seconds(1'000'000));
+    buckets.reset();
+    EXPECT_EQ(buckets.figures().up_to.back(), 0u);
+    EXPECT_EQ(buckets.figures().sum, 0);
+}
+
+TEST(DeliveryStats, WithoutALatencyAnEventOnlyCounts) {
+    DeliveryStats stats;
+    stats.settled(std::nullopt, 512, start);
+    EXPECT_EQ(stats.delivered, 1u);
+    EXPECT_EQ(stats.bytes, 512u);
+    EXPECT_EQ(stats.latency.percentile(0.5), std::nullopt);
+    EXPECT_EQ(stats.latencies.figures().up_to.back(), 0u);
+}
+
 TEST(DeliveryStats, CountsEventsBytesAndFailures) {
     DeliveryStats stats;
     stats.settled(100, 512, start);
@@ -139,6 +179,8 @@ TEST(DeliveryStats, CountsEventsBytesAndFailures) {
     EXPECT_EQ(stats.delivered, 2u);
     EXPECT_EQ(stats.bytes, 512u);
     EXPECT_EQ(stats.failures, 1u);
+    EXPECT_EQ(stats.latencies.figures().up_to.front(), 2u);
+    EXPECT_EQ(stats.latencies.figures().sum, 200);
     EXPECT_EQ(stats.latency.percentile(0.5), Histogram::upper_bound_of(Histogram::bucket_of(100)));
 }
 

@@ -86,6 +86,18 @@ TEST_F(RelayTest, CountersGoOnInTheNextRelay) {
     EXPECT_TRUE(home.relay->has_counters_to_save());
 }
 
+TEST_F(RelayTest, TheAgeOfEventsBeforeASeekIsNoLatency) {
+    home.saved.cursor.live_after = 1;
+    home.restart();
+    commit({"a", "b"});
+    settle_down();
+    home.sink->confirm(1);
+    home.sink->confirm(2);
+    settle_down();
+    EXPECT_EQ(home.stats.delivered, 2u);
+    EXPECT_EQ(home.stats.latencies.figures().up_to.back(), 1u);
+}
+
 TEST_F(RelayTest, ATransactionInProgressDelaysItsOwnEventsOnly) {
     const std::uint64_t slow = home.log.begin();
     home.log.write(slow, "slow", "t");
