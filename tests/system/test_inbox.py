@@ -193,6 +193,19 @@ def test_a_destination_without_inbox_says_what_to_do(
     reader.wait_applied(ids)
 
 
+def test_the_database_of_a_paused_destination_is_dropped_by_force(writer: Database, reader: Reader) -> None:
+    """Its relay keeps the session, also while it is idle or paused: docs/operations.md."""
+    writer.enqueue("a", 1)
+    writer.wait_settled("d")
+    reader.disconnect()
+    with pytest.raises(psycopg.errors.ObjectInUse):
+        writer.cluster.execute(f"DROP DATABASE {reader.name}")
+    writer.execute("SELECT outbox.pause('d', why => 'its database is dropped')")
+    wait_until(lambda: writer.status()["state"], lambda state: state == "paused", what="the pause")
+    writer.cluster.execute(f"DROP DATABASE {reader.name} WITH (FORCE)")
+    assert writer.cluster.execute("SELECT FROM pg_database WHERE datname = %s", (reader.name,)) == []
+
+
 def test_order_survives_the_loss_of_the_connection(writer: Database, reader: Reader) -> None:
     reader.subscribe()
     ids: list[str] = []
