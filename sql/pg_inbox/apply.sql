@@ -26,6 +26,9 @@ BEGIN
     ELSIF (SELECT count(DISTINCT c) < count(*) FROM unnest(key_columns || version_column) AS c) THEN
         RAISE EXCEPTION 'key_columns and version_column must name different columns'
             USING ERRCODE = 'invalid_parameter_value';
+    ELSIF data IS NULL THEN
+        RAISE EXCEPTION 'data for projection % is NULL', projection
+            USING ERRCODE = 'null_value_not_allowed', HINT = 'An event without payload has no data to apply.';
     END IF;
     FOREACH required IN ARRAY key_columns || version_column LOOP
         SELECT a.attgenerated INTO kind FROM pg_attribute AS a
