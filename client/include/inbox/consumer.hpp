@@ -5,7 +5,7 @@
 //                              std::make_unique<inbox::PullSource>("dbname=shop", "catalog"),
 //                              [] { return PQconnectdb("dbname=catalog"); },
 //                              [](inbox::Transaction& t, const inbox::Event& e) {
-//                                  t.apply("video", {"video_id"}, "version", *e.payload);
+//                                  t.apply("video", {"video_id"}, "version", e.payload.value());
 //                              });
 //     consumer.run();
 //
