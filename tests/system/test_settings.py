@@ -10,14 +10,15 @@ import os
 import psycopg
 import pytest
 
-from cluster import REPOSITORY, Cluster
+from cluster import REPOSITORY, Cluster, MakeCluster
 from database import Database
 from waiting import wait_until
 
 HEAD = """# Settings
 
 Made from the code by `tests/system/test_settings.py`. *Reload*: edit `postgresql.conf` or use `ALTER SYSTEM`, then `SELECT pg_reload_conf()`.
-*Superuser*: also `SET` by superusers. A misspelt `outbox.` setting is an error.
+*Superuser*: also `SET` by superusers. A misspelt `outbox.` setting is an error in `SET` and `ALTER SYSTEM`. In
+`postgresql.conf` it is ignored; a warning in the server log names it.
 
 | setting | default | range | takes effect | |
 |---|---|---|---|---|
@@ -53,6 +54,11 @@ def test_the_table_in_the_docs_is_that_of_the_code(shared_cluster: Cluster) -> N
 def test_a_misspelt_setting_is_an_error(database: Database) -> None:
     with pytest.raises(psycopg.Error, match="reserved prefix"):
         database.execute("SET outbox.max_inflight = 5")
+
+
+def test_a_misspelt_setting_in_the_file_is_a_warning(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({"outbox.max_inflight": "5"})
+    assert 'invalid configuration parameter name "outbox.max_inflight", removing it' in cluster.log_since(0)
 
 
 def test_a_bad_default_destination_is_refused_and_the_old_one_kept(shared_cluster: Cluster) -> None:
