@@ -25,11 +25,12 @@ BEGIN ATOMIC
     WITH consumer AS MATERIALIZED (
         SELECT c.id, c.name, c.role, c.max_attempts, c.on_dead_letter = 'block' AS blocks, s.state, s.pid,
                c.subscriptions > 0 AS subscribed, clock_timestamp() - s.oldest_pending_age AS pending_since,
-               s.oldest_pending_age > coalesce(max_age, interval '1 minute') AS late, s.pending_at_most, s.claimed, s.seen_at,
+               s.oldest_pending_age > limits.max_age AS late, limits.max_age, s.pending_at_most, s.claimed, s.seen_at,
                EXISTS (SELECT FROM pg_roles AS r
                         WHERE r.rolname = c.role AND pg_has_role(caller, r.oid, 'USAGE')) AS own
           FROM inbox.consumer AS c
           JOIN inbox.status AS s ON s.consumer = c.name
+         CROSS JOIN (SELECT coalesce($1, interval '1 minute') AS max_age) AS limits
     ), finding(severity, consumer, what, since, why, what_to_do) AS (
         SELECT CASE WHEN c.blocks THEN 'failing' ELSE 'degraded' END, c.name, 'dead letters', dead.since,
                format('events that were given up: %s%s; the last with SQLSTATE %s', dead.count,
@@ -54,7 +55,7 @@ BEGIN ATOMIC
                                     (array_agg(w.sqlstate ORDER BY w.last_failed_at DESC))[1] AS sqlstate,
                                     (array_agg(w.error ORDER BY w.last_failed_at DESC))[1] AS error
                                FROM inbox.waiting AS w WHERE w.consumer_id = c.id) AS failed
-         WHERE failed.since < clock_timestamp() - coalesce(max_age, interval '1 minute') OR failed.count > 0 AND c.late
+         WHERE failed.since < clock_timestamp() - c.max_age OR failed.count > 0 AND c.late
         UNION ALL
         SELECT 'failing', c.name, 'no processor', c.pending_since,
                'the consumer has subscriptions, and no process in the server runs them',
@@ -101,7 +102,7 @@ BEGIN ATOMIC
                                        FROM (SELECT m.event_id, m.seq, m.ordering_key, m.received_at FROM inbox.message AS m
                                               WHERE m.consumer_id = c.id AND c.late ORDER BY m.seq LIMIT 1000) AS m) AS m) AS free
          WHERE c.role IS NOT NULL AND c.state NOT IN ('stopped', 'not confirmed')
-           AND free.received_at < clock_timestamp() - coalesce(max_age, interval '1 minute')
+           AND free.received_at < clock_timestamp() - c.max_age
         UNION ALL
         SELECT 'degraded', c.name, 'reset not carried out', o.at,
                format('the offset of subscription "%s" was reset, and no process of the consumer has gone there', r.subscription),
@@ -109,7 +110,7 @@ BEGIN ATOMIC
           FROM consumer AS c
           JOIN inbox.offset_reset AS r ON r.consumer_id = c.id
           LEFT JOIN inbox.operation AS o ON o.id = r.reset_id
-         WHERE coalesce(o.at < clock_timestamp() - coalesce(max_age, interval '1 minute'), true)
+         WHERE coalesce(o.at < clock_timestamp() - c.max_age, true)
         UNION ALL
         -- A process that is still at work, or was a moment ago. An old offset with nothing left to do
         -- looks the same as one that nobody moves, so that says nothing.
@@ -121,7 +122,7 @@ BEGIN ATOMIC
           JOIN consumer AS c ON c.name = o.consumer
           LEFT JOIN LATERAL (SELECT i.outstanding, i.seen_at FROM inbox.instance AS i
                               WHERE i.consumer_id = c.id ORDER BY i.outstanding > 0 DESC, i.seen_at DESC LIMIT 1) AS report ON true
-         WHERE o.lag_ms * interval '1 millisecond' > coalesce(max_age, interval '1 minute')
+         WHERE o.lag_ms * interval '1 millisecond' > c.max_age
            AND CASE WHEN report.seen_at >= o.updated_at THEN report.outstanding > 0 ELSE o.idle < interval '10 seconds' END
         UNION ALL
         SELECT 'failing', c.name, 'no process', last.seen_at,
@@ -131,7 +132,7 @@ BEGIN ATOMIC
          CROSS JOIN LATERAL (SELECT i.name, i.outstanding, i.seen_at, i.expected_by FROM inbox.instance AS i
                               WHERE i.consumer_id = c.id ORDER BY i.seen_at DESC LIMIT 1) AS last
          WHERE last.outstanding > 0 AND last.expected_by < clock_timestamp()
-           AND last.seen_at < clock_timestamp() - coalesce(max_age, interval '1 minute')
+           AND last.seen_at < clock_timestamp() - c.max_age
     )
     SELECT f.severity, format('consumer "%s"', f.consumer), f.what, f.since, f.why, f.what_to_do FROM finding AS f
      WHERE NOT pg_is_in_recovery()  -- the primary consumes
