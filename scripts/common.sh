@@ -25,8 +25,9 @@ need_packages() {
     DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null
 }
 
+pg_major=${OUTBOX_PG_MAJOR:-15} # of the packages; another server is chosen by PG_CONFIG
 build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev libjsoncpp-dev libssl-dev libcli11-dev
-    libtomlplusplus-dev libncurses-dev libcpp-httplib-dev postgresql-15 postgresql-server-dev-15)
+    libtomlplusplus-dev libncurses-dev libcpp-httplib-dev "postgresql-$pg_major" "postgresql-server-dev-$pg_major" "postgresql-client-$pg_major")
 
 # Configures and builds. Arguments: options for cmake and, after --, the targets if not all.
 build_project() {

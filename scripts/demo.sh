@@ -25,7 +25,7 @@ seconds=10
 clients=8
 rate=1500 # transactions per second, so that a small machine keeps up
 
-need_packages "${build_packages[@]}" postgresql-client-15 procps
+need_packages "${build_packages[@]}" procps
 build_project -D OUTBOX_TESTS=OFF
 
 directory=$(server_directory pg_outbox-demo)

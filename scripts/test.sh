@@ -37,7 +37,7 @@ elif [ "${suites[0]}" = --stress ]; then
     suites=(stress)
 fi
 
-need_packages "${build_packages[@]}" libgtest-dev libgmock-dev postgresql-client-15 \
+need_packages "${build_packages[@]}" libgtest-dev libgmock-dev \
     python3-pytest python3-pytest-xdist python3-psycopg python3-prometheus-client prometheus procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler \
     librdkafka-dev systemd pgbouncer patch chromium chromium-driver python3-selenium
 
