@@ -175,6 +175,18 @@ void Connection::count_bytes() noexcept {
         received_ += static_cast<std::uint64_t>(std::max(waiting, 0));
 }
 
+// Returns false if the owner has closed the connection.
+bool Connection::pass_notifications() {
+    while (PGnotify* notification = PQnotifies(connection_)) {
+        const std::string payload = notification->extra;
+        PQfreemem(notification);
+        owner_.notified(payload);
+        if (connection_ == nullptr)
+            return false;
+    }
+    return true;
+}
+
 void Connection::receive() {
     count_bytes();
     if (received_ > (statement_ ? statement_->max_answer : Statement::usual_answer)) {
@@ -185,13 +197,8 @@ void Connection::receive() {
         fail(printable(PQerrorMessage(connection_)));
         return;
     }
-    while (PGnotify* notification = PQnotifies(connection_)) {
-        const std::string payload = notification->extra;
-        PQfreemem(notification);
-        owner_.notified(payload);
-        if (connection_ == nullptr)  // the owner closed it
-            return;
-    }
+    if (!pass_notifications())
+        return;
     if (state_ != State::busy) {
         received_ = 0;
         return;
@@ -200,7 +207,9 @@ void Connection::receive() {
     while (PQisBusy(connection_) == 0) {
         PGresult* result = PQgetResult(connection_);
         if (result == nullptr) {
-            complete();
+            // What came right behind the answer was read with it: the socket will not tell of it.
+            if (pass_notifications())
+                complete();
             return;
         }
         take_result(result);

@@ -77,6 +77,7 @@ class Connection final : private Watcher {
     void connect();
     void take_connection();
     void receive();
+    bool pass_notifications();
     void take_result(PGresult* result);
     void count_bytes() noexcept;
     void flush();

@@ -15,6 +15,7 @@ import pytest
 from cluster import Installation, MakeCluster
 from database import Database, NewDatabase, create_database
 from outbox_relay import OutboxRelay
+from processes import stop_process
 from pooler import PROGRAM as PGBOUNCER, Pooler
 from receiver import Gate, Receiver, answer, subject
 from waiting import SLOWNESS, wait_until
@@ -100,6 +101,13 @@ def wait_at_rest(database: Database) -> None:
         ),
         what="the relay to rest",
     )  # fmt: skip
+
+
+# The session of a relay at rest that gets notifications.
+CONTROL_SESSION = (
+    "SELECT {} FROM pg_stat_activity JOIN pg_locks USING (pid)"
+    " WHERE datname = current_database() AND locktype = 'advisory' AND classid = 1869968482 AND objid = 0 AND granted"
+)
 
 
 def wait_arrived(receiver: Receiver, count: int) -> None:
@@ -268,6 +276,29 @@ def test_an_event_wakes_a_relay_at_rest(database: Database, receiver: Receiver, 
         database.enqueue(first=number)
         wait_arrived(receiver, number)
     assert receiver.versions("a") == [1, 2, 3, 4, 5]
+
+
+def test_a_notification_right_behind_an_answer(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+    """The relay reads both at once, and then nothing more comes from the server."""
+    database.add_destination("d", receiver.url(), relay="external")
+    relay = start_relay(database, options=("--lease", "10min"))
+    wait_at_rest(database)
+    for number in range(1, 4):
+        with database.connect() as other:
+            other.autocommit = False
+            other.execute("LOCK TABLE outbox.relay IN SHARE MODE")
+            database.execute("NOTIFY outbox_wake, 'operate'")  # the relay renews its lease at once
+            wait_until(lambda: database.value(CONTROL_SESSION.format("wait_event_type")), lambda seen: seen == "Lock", what="a statement that waits")
+            stop_process(relay.process.pid)
+            other.rollback()
+        wait_until(lambda: database.value(CONTROL_SESSION.format("state")), lambda state: state == "idle", what="its answer")
+        database.enqueue(first=number)
+        # The queue has pages; it is empty when every listener has read those before the last one.
+        database.execute("SELECT pg_notify('nobody', n || repeat('x', 7000)) FROM generate_series(1, 3) AS n")
+        wait_until(lambda: database.value("SELECT pg_notification_queue_usage()"), lambda usage: usage == 0, what="the notification")
+        relay.signal(signal.SIGCONT)
+        wait_arrived(receiver, number)
+        wait_at_rest(database)
 
 
 def test_through_a_pooler(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
