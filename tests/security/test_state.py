@@ -76,6 +76,8 @@ def test_a_destination_is_followed_by_what_it_is(new_attacker: NewAttacker) -> N
     database, me = mallory.database, mallory.role
     database.execute(f"CREATE FOREIGN DATA WRAPPER other; GRANT USAGE ON FOREIGN DATA WRAPPER other TO {me}")
     database.add_destination("d", "null:")
+    database.enqueue()
+    database.wait_published(1)
     mallory.execute("CREATE SERVER stolen FOREIGN DATA WRAPPER other")
     database.execute("UPDATE outbox.cursor SET server = (SELECT oid FROM pg_foreign_server WHERE srvname = 'stolen')")
     mallory.execute("ALTER SERVER stolen RENAME TO mine")
@@ -85,6 +87,9 @@ def test_a_destination_is_followed_by_what_it_is(new_attacker: NewAttacker) -> N
     assert database.execute("SELECT destination FROM outbox.cursor") == [("d",)]
     database.execute("UPDATE outbox.cursor SET server = 1; ALTER SERVER d RENAME TO e")
     assert database.execute("SELECT destination FROM outbox.cursor") == [("e",)]
+    # A relay that starts now would wait for the cursor, and DROP SERVER for the relay.
+    database.enqueue()
+    database.wait_published(2, "e")
     database.execute("UPDATE outbox.cursor SET server = 1")
     database.execute("DROP SERVER e")
     assert database.execute("SELECT destination FROM outbox.cursor") == []
