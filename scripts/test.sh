@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [threads] [regress] [system] [outside] [edition] [security] [drills] [sanitized] [kafka-matrix]
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [outside] [edition] [security] [drills] [kafka-matrix]
 #                                          default: all but unit, whose tests `sanitized` runs too, threads and kafka-matrix
 #   scripts/test.sh --long [minutes]       the drill of random kills for this time; default: 60
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for this time, two at a time; default: 60
@@ -20,7 +20,7 @@
 source "$(dirname "$0")/common.sh"
 
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(regress system outside edition security drills sanitized)
+[ ${#suites[@]} -gt 0 ] || suites=(sanitized regress system outside edition security drills)
 if [ "${suites[0]}" = --long ] || [ "${suites[0]}" = --fuzz ]; then
     minutes=${2:-60}
     [[ $minutes =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$minutes\""
@@ -96,32 +96,16 @@ run_unit() {
     count_junit "$results/unit.xml" unit
 }
 
-build_sanitized() {
+run_sanitized() {
+    local sanitized=$build-sanitized
     # All of UBSan but null, alignment, object-size and vptr, which look at each access to memory: they double the time
     # to compile, and the processor and ASan see most of it. (Signed overflow is defined here: -fwrapv.)
     local undefined=bounds,shift,integer-divide-by-zero,unreachable,return,bool,enum,builtin,nonnull-attribute
     undefined+=,returns-nonnull-attribute,float-cast-overflow,pointer-overflow
-    cmake -S "$repository" -B "$build-sanitized" -G Ninja -D OUTBOX_SANITIZE=address,$undefined \
+    cmake -S "$repository" -B "$sanitized" -G Ninja -D OUTBOX_SANITIZE=address,$undefined \
         -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_FLAGS_DEBUG=-g1 >/dev/null
-    nice -n 19 cmake --build "$build-sanitized" --target tests/unit/all
-}
-
-# Other suites mostly wait, so this compiles beside them; being nice, it leaves them the processors when they want them.
-sanitizing=
-begin_to_build_sanitized() {
-    build_sanitized >"$results/sanitizing.log" 2>&1 &
-    sanitizing=$!
-    beside+=("$sanitizing")
-}
-
-run_sanitized() {
-    [ -n "$sanitizing" ] || begin_to_build_sanitized
-    if ! wait "$sanitizing"; then
-        tail -n 60 "$results/sanitizing.log" >&2
-        count 0 1 'build under ASan and UBSan'
-        return
-    fi
-    (cd "$build-sanitized" && ctest --output-on-failure -j2 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
+    cmake --build "$sanitized" --target tests/unit/all | tail -n 1 >&2
+    (cd "$sanitized" && ctest --output-on-failure -j2 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
         tail -n 60 "$results/sanitized.log" >&2
     count_junit "$results/sanitized.xml" 'unit under ASan and UBSan'
 }
@@ -371,7 +355,6 @@ for suite in "${suites[@]}"; do
     declare -F "run_$suite" >/dev/null || die "suite \"$suite\" does not exist"
 done
 [[ ! " ${suites[*]} " =~ \ (threads|system|outside|edition|security|drills|kafka-matrix)\  ]] || begin_to_install
-[[ ! " ${suites[*]} " =~ \ sanitized\  ]] || begin_to_build_sanitized
 for suite in "${suites[@]}"; do "run_$suite"; done
 [ ! -s "$results/failures" ] || sed 's/^/failed: /' "$results/failures" >&2
 echo "$passed passed, $failed failed"
