@@ -1,19 +1,3 @@
--- Samples of a histogram, in their order, from numbers of messages up to each bound (cumulative, the
--- last one is that of all) and the sum. The bounds are those of LatencyBuckets in
--- lib/core/delivery_stats.hpp.
-CREATE FUNCTION inbox_internal.histogram(up_to bigint[], sum double precision)
-RETURNS TABLE (line bigint, suffix text, bound text, value numeric)
-LANGUAGE sql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT b.line, '_bucket', b.bound, up_to[b.line]
-      FROM unnest('{0.001,0.0025,0.005,0.01,0.025,0.05,0.1,0.25,0.5,1.0,2.5,5.0,10.0,30.0,60.0,300.0,+Inf}'::text[])
-           WITH ORDINALITY AS b(bound, line)
-    UNION ALL
-    VALUES (18, '_count', NULL, up_to[17]::numeric), (19, '_sum', NULL, CASE WHEN up_to[17] IS NOT NULL THEN round(sum::numeric, 6) END);
-END;
-COMMENT ON FUNCTION inbox_internal.histogram(bigint[], double precision) IS 'samples of a histogram of latencies';
-
 -- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Samples without a value are
 -- left out.
 CREATE FUNCTION inbox.metrics()

@@ -7,22 +7,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.metric_label(text, text) IS 'a label of a sample';
 
--- Samples of a histogram, in their order, from numbers of events up to each bound (cumulative, the
--- last one is that of all) and the sum. The bounds are those of LatencyBuckets in
--- lib/core/delivery_stats.hpp.
-CREATE FUNCTION outbox_internal.histogram(up_to bigint[], sum double precision)
-RETURNS TABLE (line bigint, suffix text, label text, value numeric)
-LANGUAGE sql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT b.line, '_bucket', format(',le="%s"', b.bound), up_to[b.line]
-      FROM unnest('{0.001,0.0025,0.005,0.01,0.025,0.05,0.1,0.25,0.5,1.0,2.5,5.0,10.0,30.0,60.0,300.0,+Inf}'::text[])
-           WITH ORDINALITY AS b(bound, line)
-    UNION ALL
-    VALUES (18, '_count', '', up_to[17]::numeric), (19, '_sum', '', CASE WHEN up_to[17] IS NOT NULL THEN round(sum::numeric, 6) END);
-END;
-COMMENT ON FUNCTION outbox_internal.histogram(bigint[], double precision) IS 'samples of a histogram of latencies';
-
 -- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Published events and failures
 -- are counted on by the next relay; other counters start at zero with each relay, as monitoring
 -- systems expect of counters.
@@ -77,7 +61,7 @@ BEGIN ATOMIC
                'From occurred_at to the confirmation, without events that are delivered again.',
                s.destination, h.line, h.suffix,
                outbox_internal.metric_label('database', current_database()) || ','
-                   || outbox_internal.metric_label('destination', s.destination) || h.label,
+                   || outbox_internal.metric_label('destination', s.destination) || coalesce(',le="' || h.bound || '"', ''),
                h.value
           FROM status AS s, outbox_internal.histogram(s.latency_buckets, s.latency_sum) AS h
         UNION ALL

@@ -92,22 +92,16 @@ def wait_served(database: Database, destination: str = "d", *, not_by: str | Non
     )  # fmt: skip
 
 
+# The session of a relay at rest that gets notifications: it has the wake lock.
+CONTROL_SESSION = (
+    "SELECT {} FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE datname = current_database()"
+    " AND locktype = 'advisory' AND classid = 1869968482 AND objid = 0 AND mode = 'ExclusiveLock' AND granted"
+)
+
+
 def wait_at_rest(database: Database) -> None:
     """Waits until a relay sleeps until the next enqueue."""
-    wait_until(
-        lambda: database.value(
-            "SELECT count(*) FROM pg_locks JOIN pg_database AS d ON d.oid = database AND d.datname = current_database()"
-            " WHERE locktype = 'advisory' AND classid = 1869968482 AND objid = 0 AND mode = 'ExclusiveLock' AND granted"
-        ),
-        what="the relay to rest",
-    )  # fmt: skip
-
-
-# The session of a relay at rest that gets notifications.
-CONTROL_SESSION = (
-    "SELECT {} FROM pg_stat_activity JOIN pg_locks USING (pid)"
-    " WHERE datname = current_database() AND locktype = 'advisory' AND classid = 1869968482 AND objid = 0 AND granted"
-)
+    wait_until(lambda: database.value(CONTROL_SESSION.format("count(*)")), what="the relay to rest")
 
 
 def wait_arrived(receiver: Receiver, count: int) -> None:
