@@ -179,8 +179,9 @@ COMMENT ON FUNCTION inbox.claim(text, integer, interval, inbox_internal.caller) 
     'takes the next messages of a consumer under a lease; commit before processing them';
 
 -- Takes a message out of the inbox, for good if the transaction commits. Call it before the effects
--- of the message, in the same transaction. It sets inbox.traceparent for them. Returns false if the message is a duplicate: commit and
--- do nothing else. Error IL001: the message is not under this lease any more.
+-- of the message, in the same transaction. It sets inbox.traceparent for them. Returns false if the
+-- message is a duplicate: commit and do nothing else. Error IL001: the message is not under this lease
+-- any more.
 CREATE FUNCTION inbox.complete(token uuid, event_id uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -635,9 +635,9 @@ COMMENT ON FUNCTION outbox_internal.relay_rows(integer, tid[]) IS 'rows of the l
 -- Writing
 -- ------------------------------------------------------------------------------------------------
 
--- Saves the cursor and counters, unless `done` is NULL, and receipts, and removes transactions that the cursor has
--- passed: of line i the numbers from firsts[i] up to lasts[i]. `durable`: it is on disk when the call
--- returns.
+-- Saves the cursor and its counters, unless `done` is NULL, and receipts, and removes transactions
+-- that the cursor has passed: of line i the numbers from firsts[i] up to lasts[i]. `durable`: it is on
+-- disk when the call returns.
 CREATE FUNCTION outbox_internal.relay_save(
     number      integer,
     lease       bigint,

@@ -96,7 +96,7 @@ class Pipeline {
         Micros backoff_cap = seconds(30);
         bool receipts = false;      // receipts are kept until they are taken
         bool moves_waiting = true;  // waiting events may leave for outbox.delivery
-        // The age of events up to this position is no latency, because they are delivered again.
+        // Events up to this position are delivered again, so their age does not count as latency.
         std::int64_t live_after = 0;
         MemoryBudget* budget = nullptr;  // shared with other pipelines, which it outlives
 

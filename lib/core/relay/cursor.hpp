@@ -19,7 +19,7 @@ struct Cursor {
     // `done` and `upto` refer to transactions of another cluster. A cursor must not be saved like
     // this.
     bool foreign = false;
-    // Events up to this position are delivered again, if they are: an operator has moved the cursor.
+    // An operator has moved the cursor back: events up to this position are delivered again.
     std::int64_t live_after = 0;
     // Counters of the relays so far, when the cursor was read. A relay goes on from them.
     std::uint64_t published = 0;

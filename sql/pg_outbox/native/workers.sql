@@ -1,7 +1,7 @@
 -- The figures are in shared memory and start with the worker; `delivered` and `failures` of a relay
--- start where the saved cursor has them. Latencies are those of the last
--- minutes, from occurred_at to the confirmation by the destination.
--- `latency_buckets` counts since the start: see outbox_internal.histogram().
+-- start where the saved cursor has them. Latencies are those of the last minutes, from occurred_at to
+-- the confirmation by the destination; `latency_buckets` counts since the start, see
+-- outbox_internal.histogram().
 CREATE FUNCTION outbox.workers(
     OUT kind             text,
     OUT object           oid,

@@ -2,10 +2,10 @@
 -- statement, and inbox.traceparent in the handler of an event. Settings have no check here, so an enqueue
 -- refuses those that are not valid.
 
--- Whether with_trace_context() may find something. The planner puts it into the expression that calls it, and
--- that is what it costs when there is no trace. The text of a statement is copied to look at it, for each of
--- the rows that it captures; so comments are read only if outbox.trace_comments is `always`. (It is `on` in
--- databases without the extension, too, if the server has preloaded the library.)
+-- Returns whether with_trace_context() may find something. The planner inlines it, and an event without a
+-- trace costs no more than that. Reading a comment copies the text of the statement, once for each captured
+-- row. So comments are read only if outbox.trace_comments is `always`: a server that has preloaded the library
+-- shows `on` in databases without the extension, too.
 CREATE FUNCTION outbox_internal.may_be_traced()
 RETURNS boolean
 LANGUAGE sql STABLE
