@@ -1,15 +1,12 @@
 #include "sinks/postgresql/connection.hpp"
 
-#include <linux/filter.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -75,10 +72,11 @@ void PostgresqlConnection::close() noexcept {
     login_step_.reset();
     if (connection_ != nullptr)
         PQfinish(std::exchange(connection_, nullptr));
+    socket_.push();  // libpq's goodbye
+    socket_.close();
     stage_ = Stage::closed;
     asked_ = false;
-    received_ = counted_to_ = 0;
-    answer_has_begun_ = false;
+    counted_to_ = 0;
     deadline_ = never;
     failure_.clear();
 }
@@ -200,24 +198,45 @@ void PostgresqlConnection::poll() {
         return;
     }
     unwatch();
-    if (login_step_ == nullptr) {
-        stage_ = stage_of(PQstatus(connection_));
-        login_step_ = std::make_unique<LoginStep>(connection_);
-        watch(login_step_->descriptor(), EPOLLIN);
-    } else {
+    if (login_step_ == nullptr)
+        start_login_step();
+    else
         take_login_step();
-    }
+}
+
+void PostgresqlConnection::start_login_step() {
+    stage_ = stage_of(PQstatus(connection_));
+    if (!insert_socket() || !pull())
+        return;
+    login_step_ = std::make_unique<LoginStep>(connection_);
+    watch(login_step_->descriptor(), EPOLLIN);
+}
+
+// libpq connects by itself. It may do so again, for the next address or without TLS.
+bool PostgresqlConnection::insert_socket() {
+    const ConnStatusType status = PQstatus(connection_);
+    if (socket_.descriptor() >= 0 || status == CONNECTION_NEEDED || status == CONNECTION_STARTED)
+        return true;
+    if (!socket_.insert(PQsocket(connection_)))
+        failure_ = std::string("could not stand between libpq and the destination: ") +
+                   std::strerror(errno);
+    return failure_.empty();
 }
 
 void PostgresqlConnection::take_login_step() {
     const PostgresPollingStatusType status = login_step_->status();
     login_step_.reset();
+    socket_.push();
     if (status == PGRES_POLLING_FAILED) {
         take_error();
         return;
     }
-    count_bytes();
-    watch(PQsocket(connection_), status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT);
+    if (status == PGRES_POLLING_READING && socket_.has_input()) {
+        start_login_step();
+        return;
+    }
+    watch(socket_.descriptor() >= 0 ? socket_.descriptor() : PQsocket(connection_),
+          status == PGRES_POLLING_READING && !socket_.is_blocked() ? EPOLLIN : EPOLLOUT);
     if (!failure_.empty())
         return;
     if (status == PGRES_POLLING_OK)
@@ -233,10 +252,6 @@ void PostgresqlConnection::logged_in() {
         return;
     }
     PQsetnonblocking(connection_, 1);
-    // The kernel would take megabytes for libpq to read in one call.
-    static constexpr int receive_buffer = 64 * 1024;
-    setsockopt(PQsocket(connection_), SOL_SOCKET, SO_RCVBUF, &receive_buffer,
-               sizeof receive_buffer);
     // Details of errors quote rows, which contain events, and errors are shown to monitors.
     PQsetErrorVerbosity(connection_, PQERRORS_TERSE);
     ask_for_danger();
@@ -311,79 +326,51 @@ bool PostgresqlConnection::consume() {
     return failure_.empty();
 }
 
-namespace {
-
-// While this exists, the kernel drops what arrives at a TCP socket. The peer sends it again.
-class NothingArrives {
-  public:
-    explicit NothingArrives(int socket) noexcept : socket_(socket) {
-        sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
-        const sock_fprog program{1, &drop};
-        setsockopt(socket_, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
-    }
-    ~NothingArrives() {
-        const int unused = 0;
-        setsockopt(socket_, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof unused);
-    }
-    NothingArrives(const NothingArrives&) = delete;
-    NothingArrives& operator=(const NothingArrives&) = delete;
-
-  private:
-    const int socket_;
-};
-
-}  // namespace
-
 void PostgresqlConnection::read() {
-    count_bytes();
-    if (!failure_.empty())
+    if (!pull())
         return;
-    // Once libpq knows the length of a long message, it reads for as long as more comes. A peer that
-    // sends as fast would never let it return, and nobody would count. Usual answers come at once.
-    std::optional<NothingArrives> nothing_arrives;
-    if (answer_has_begun_)
-        nothing_arrives.emplace(PQsocket(connection_));
-    if (!PQconsumeInput(connection_)) {
-        take_error();
-        return;
-    }
-    nothing_arrives.reset();
-    count_bytes(true);
-    answer_has_begun_ = received_ > counted_to_;
-    if (!failure_.empty())
-        return;
+    do {
+        if (!PQconsumeInput(connection_)) {
+            take_error();
+            return;
+        }
+    } while (socket_.has_input());
     while (PGnotify* notification = PQnotifies(connection_))
         PQfreemem(notification);
     flush();
 }
 
-// libpq does not say how much it has read, and it keeps rows, parameters and partial messages. The
-// kernel knows how much has arrived: with TCP in total, with a Unix socket the part not yet read.
-void PostgresqlConnection::count_bytes(bool has_read) {
-    const int socket = PQsocket(connection_);
-    tcp_info info{};
-    socklen_t size = sizeof info;
-    int waiting = 0;
-    if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
-        received_ = info.tcpi_bytes_received;
-    else if (!has_read && ioctl(socket, FIONREAD, &waiting) == 0)
-        received_ += static_cast<std::uint64_t>(waiting);
-    if (received_ < counted_to_)  // libpq tried the next address of the host
-        counted_to_ = 0;
-    if (received_ - counted_to_ > max_answer)
+// libpq keeps rows, parameters and partial messages, so that it must not get more than an answer
+// has. Returns false if it would.
+bool PostgresqlConnection::pull() {
+    if (socket_.descriptor() >= 0 && !socket_.has_input())
+        socket_.pull();
+    if (socket_.received() - counted_to_ > max_answer)
         failure_ = "the answer of the destination is too long";
+    return failure_.empty();
 }
 
 void PostgresqlConnection::flush() {
-    const int left = PQflush(connection_);
-    if (left < 0)
-        take_error();
-    else
-        rewatch(left > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    int left = 0;
+    do {
+        left = PQflush(connection_);
+        if (left < 0) {
+            take_error();
+            return;
+        }
+        socket_.push();
+    } while (left > 0 && !socket_.is_blocked());
+    rewatch(socket_.is_blocked() ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
 void PostgresqlConnection::take_error() {
-    failure_ = connection_ != nullptr ? one_line(PQerrorMessage(connection_)) : "out of memory";
+    if (connection_ == nullptr)
+        failure_ = "out of memory";
+    else if (socket_.error() != 0)
+        failure_ =
+            std::string("could not receive data from server: ") + std::strerror(socket_.error());
+    else
+        failure_ = one_line(PQerrorMessage(connection_));
 }
 
 void PostgresqlConnection::watch(int descriptor, std::uint32_t events) {

@@ -1,7 +1,8 @@
 // A connection to the database of a destination. Resolves the host, connects and logs in without
 // blocking.
 //
-// The peer is not trusted. All received bytes are counted; notices and notifications are dropped.
+// The peer is not trusted. All received bytes are counted, and no more are taken than an answer may
+// have; notices and notifications are dropped.
 // Nothing is taken from the environment of the server process. A role that is a superuser, or can
 // become one, is used only if no other role's code can run.
 #pragma once
@@ -16,6 +17,7 @@
 
 #include "core/clock.hpp"
 #include "sinks/postgresql/login_step.hpp"
+#include "sinks/postgresql/metered_socket.hpp"
 #include "sinks/postgresql/options.hpp"
 #include "sinks/postgresql/resolver.hpp"
 
@@ -55,13 +57,10 @@ class PostgresqlConnection {
     bool consume();
     void flush();
     // An expected answer is complete. Its bytes do not count against the limit of the next one.
-    void answered() noexcept {
-        counted_to_ = received_;
-        answer_has_begun_ = false;
-    }
+    void answered() noexcept { counted_to_ = socket_.received(); }
     // libpq keeps some of the data it received until the connection is closed. True when it is time
     // for a new connection.
-    bool is_worn_out() const noexcept { return received_ > max_received; }
+    bool is_worn_out() const noexcept { return socket_.received() > max_received; }
     // A call of libpq failed. Takes over its error.
     void take_error();
 
@@ -80,8 +79,10 @@ class PostgresqlConnection {
     void logged_in();
     void ask_for_danger();
     void take_danger();
+    void start_login_step();
     void read();
-    void count_bytes(bool has_read = false);
+    bool insert_socket();
+    bool pull();
     void watch(int descriptor, std::uint32_t events);
     void rewatch(std::uint32_t events);
     void unwatch() noexcept;
@@ -95,9 +96,8 @@ class PostgresqlConnection {
 
     Stage stage_ = Stage::closed;
     bool asked_ = false;  // the question of ask_for_danger() was sent
-    std::uint64_t received_ = 0;
-    std::uint64_t counted_to_ = 0;
-    bool answer_has_begun_ = false;
+    MeteredSocket socket_;
+    std::uint64_t counted_to_ = 0;  // bytes received at the end of the last answer
     std::unique_ptr<Resolver> resolver_;
     PGconn* connection_ = nullptr;
     std::unique_ptr<LoginStep> login_step_;

@@ -244,6 +244,7 @@ MODES: dict[str, Mode] = {
     "endless ready": after(Server.authenticate, then=READY),
     "endless results": after(in_batch, then=message(b"1") + message(b"2") + done(b"BEGIN")),
     "huge message": after(in_batch, b"D" + struct.pack("!I", 0x3FFFFFFF), b"x"),
+    "huge notice at the login": after(Server.authenticate, b"N" + struct.pack("!I", 0x3FFFFFFF), b"x"),
     "huge error": after(in_batch, error(FORGED * 20000)),
     "huge error at the start": after(Server.start, error(FORGED * 300)),
     "many columns": after(in_batch, message(b"1") + message(b"2") + row_description(65535)),
