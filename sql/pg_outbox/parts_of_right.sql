@@ -24,6 +24,7 @@ BEGIN ATOMIC
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- The views, and functions that they call with the rights of their readers.
              WHEN 'monitor' THEN ARRAY['version', 'status', 'destinations', 'list_destinations', 'backlog', 'segment', 'lease', 'health', 'metrics', 'destination_options',
+                                       'selects_nothing',
                                        'workers', 'absent_workers', 'oldest_after', 'oldest_unread', 'segment_held_by',
                                        'backfill_progress', 'backfill_waits_for']
              WHEN 'relay' THEN ARRAY['relay_settings', 'relay_destinations', 'relay_beat', 'relay_take', 'relay_begin',

@@ -125,6 +125,7 @@ ATTACKS = {
     "outbox.lease": "tokens, with which others' events could be acknowledged",
     "outbox.health": "events and keys",
     "outbox.metrics": "events and keys",
+    "outbox.selects_nothing": "topics of other roles",
     "outbox.destination_options": "nothing: what the library says of every destination",
     "outbox.absent_workers": "workers of other databases, errors that quote events",
     "outbox.workers": "workers of other databases",

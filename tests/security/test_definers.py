@@ -42,6 +42,7 @@ NEEDS_NO_CALLER = {
     "outbox.check_destination(text,text)": "it does what the relay of the destination does all the time",
     "outbox.health(interval)": NO_EVENT,
     "outbox.metrics()": NO_EVENT,
+    "outbox.selects_nothing(name)": NO_EVENT,
     "inbox.metrics()": "monitors may see the figures of all consumers; there is nothing of a message in them",
     "outbox.destination_options()": HARMLESS,
     "outbox.workers()": NO_EVENT,

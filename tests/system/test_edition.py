@@ -23,7 +23,7 @@ ONLY_NATIVE = {
     "outbox_internal.follow_destinations", "outbox_internal.follow_altered_tables",
     "outbox_internal.follow_dropped_tables",
     # called by them
-    "outbox_internal.warn_of_few_workers",
+    "outbox_internal.warn_of_few_workers", "outbox_internal.warn_of_server",
     # before DROP EXTENSION
     "outbox_internal.undelivered",
     "outbox_internal.add_capture_triggers_to_all", "outbox_internal.altered_with", "outbox_internal.captures_of",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+from typing import NamedTuple
 
+import psycopg
 import pytest
 
 from cluster import MakeCluster
@@ -35,6 +37,77 @@ def test_events_that_wait_for_a_destination(database: Database) -> None:
     (finding,) = wait_for_health(database, ("degraded", "server", "no destination"))
     assert database.value("SELECT outbox_internal.how_to_make_destination()") in finding.what_to_do
     assert finding.since == database.value("SELECT occurred_at FROM outbox.event")
+
+
+WARNING = 'no event and no captured table has a topic that destination "{}" selects'
+
+
+class Warned(NamedTuple):
+    message: str | None
+    detail: str | None
+    hint: str | None
+
+
+@pytest.fixture
+def warnings(database: Database) -> list[Warned]:
+    """Warnings of the database's connection."""
+    seen: list[Warned] = []
+
+    def note(notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity == "WARNING":
+            seen.append(Warned(notice.message_primary, notice.message_detail, notice.message_hint))
+
+    database.connection.add_notice_handler(note)
+    return seen
+
+
+def test_topics_that_fit_nothing_are_told_when_the_option_is_set(
+    database: Database, warnings: list[Warned]
+) -> None:
+    database.add_destination("early", "pull:", topics="order")
+    assert warnings == [], "nothing is known yet"
+    database.enqueue("a", topic="order.events")
+    database.enqueue("b", topic="a.b")
+
+    database.add_destination("d", "pull:", topics="order, orders.*")
+    (warning,) = warnings
+    assert warning.message == WARNING.format("d")
+    assert warning.detail == 'It selects order, orders.*. The last events and captured tables have "a.b", "order.events".'
+    assert "<aggregate type>.events" in (warning.hint or "")
+    database.change_destination("early", retry_max="1h")
+    assert [warning.message for warning in warnings[1:]] == [WARNING.format("early")]
+    del warnings[:]
+    for topics in ("order.*", "nothing, a.b", "*"):
+        database.change_destination("d", topics=topics)
+    database.change_destination("d", topics=None)
+    database.add_destination("all", "pull:")
+    assert warnings == []
+    assert database.execute("SELECT d.name FROM outbox.destination AS d WHERE outbox.selects_nothing(d.name)") == [("early",)]
+    assert database.value("SELECT outbox.selects_nothing('missing')") is False
+
+
+def test_topics_of_events_to_come_are_not_called_unknown(
+    database: Database, warnings: list[Warned]
+) -> None:
+    """Those of captured tables, and those that a role may produce."""
+    database.enqueue("a", topic="order.events")
+    role = f"producer_{database.name}"
+    database.execute(f"CREATE ROLE {role}")
+    database.execute("CREATE TABLE video (id int PRIMARY KEY, topic text)")
+    try:
+        database.execute("SELECT outbox.grant_produce(%s, 'user.*, bill')", (role,))
+        database.execute("SELECT outbox.capture('video')")
+        for topics in ("video.events", "user.*", "u*", "bill"):
+            database.add_destination(topics, "pull:", topics=topics)
+        assert warnings == []
+        database.add_destination("d", "pull:", topics="vidio.*")
+        assert [warning.message for warning in warnings] == [WARNING.format("d")]
+        database.execute("SELECT outbox.uncapture('video')")
+        database.execute("SELECT outbox.capture('video', topic_column => 'topic')")
+        database.change_destination("d", retry_max="1h")
+        assert len(warnings) == 1, "rows may have any topic"
+    finally:
+        database.execute(f"DROP OWNED BY {role}; SELECT outbox.revoke_produce('{role}'); DROP ROLE {role}")
 
 
 def test_a_destination_that_fails(database: Database, receiver: Receiver, http: None) -> None:

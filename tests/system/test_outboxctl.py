@@ -315,6 +315,26 @@ def test_destinations_are_shown_and_operated(outbox: Callable[..., Any], databas
     assert database.execute("SELECT action, why FROM outbox.operation") == [("pause", "upgrade"), ("resume", None)]
 
 
+def test_the_doctor_names_topics_that_fit_nothing_until_something_was_delivered(
+    tool: Tool, outbox: Callable[..., Any], database: Database
+) -> None:
+    def found() -> list[str]:
+        # Settings of a server for tests are a finding, too.
+        rows = json.loads(tool.run("-d", tool.cluster.conninfo(database.name), "doctor", "--json").stdout)
+        return [row["object"] for row in rows if row["what"] == "topics match nothing"]
+
+    assert found() == []
+    outbox("enqueue", "b", "42", "Happened", "{}")
+    assert found() == ['destination "d"']
+    database.change_destination("d", topics="b.events")
+    assert found() == []
+    token = database.value("SELECT token FROM outbox.fetch('d')")
+    database.execute("SELECT outbox.ack(%s)", (token,))
+    database.change_destination("d", topics="c.events")
+    assert database.value("SELECT outbox.selects_nothing('d')") is True
+    assert found() == []
+
+
 def test_a_dry_run_changes_nothing(outbox: Callable[..., Any], database: Database) -> None:
     for _ in range(3):
         outbox("enqueue", "a", "42", "Happened", "{}")

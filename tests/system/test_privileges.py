@@ -116,6 +116,7 @@ USERS = {
     "function outbox.grant_produce(regrole,text,outbox_internal.caller)": NOBODY,
     "function outbox.grant_relay(regrole)": NOBODY,
     "function outbox.health(interval)": "monitor",
+    "function outbox.selects_nothing(name)": "monitor",
     "function outbox.insert_event()": NOBODY,
     "function outbox.metrics()": "monitor",
     "function outbox.nack(uuid,uuid,text,boolean)": "fetcher",

@@ -25,6 +25,13 @@ constexpr Check checks[] = {
      "FROM outbox.destination AS d, LATERAL outbox.check_destination(d.name) AS c "
      "WHERE NOT d.pull AND NOT d.external AND NOT c.ok"},
     {Needs::outbox,
+     "SELECT 'degraded', format('destination \"%s\"', s.destination), 'topics match nothing', "
+     "NULL::timestamptz, "
+     "'it has delivered nothing, and no event and no captured table has a topic that it selects', "
+     "'Check its option topics: the topic of an event is <aggregate type>.events unless another is "
+     "given.' "
+     "FROM outbox.status AS s WHERE s.published = 0 AND outbox.selects_nothing(s.destination)"},
+    {Needs::outbox,
      "SELECT 'degraded', 'pg_outbox', 'versions differ', NULL::timestamptz, "
      "format('outboxctl is %s, pg_outbox in this database %s', $1::text, v), "
      "'Use outboxctl of the same version, or upgrade: ALTER EXTENSION pg_outbox UPDATE.' "

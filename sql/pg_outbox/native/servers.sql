@@ -58,6 +58,17 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.warn_of_few_workers(oid) IS 'warns if max_worker_processes has no room for the relay of a new destination';
 
+CREATE FUNCTION outbox_internal.warn_of_server(server oid)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox_internal.warn_of_few_workers(server);
+    PERFORM outbox_internal.warn_of_unknown_topics(d.name) FROM outbox.destination AS d WHERE d.server = $1;
+END $$;
+COMMENT ON FUNCTION outbox_internal.warn_of_server(oid) IS 'warns if a new or altered destination cannot deliver anything';
+
 -- A destination has a cursor from its creation. So one that starts at the end of the log gets all
 -- later commits, however long its relay takes to start.
 CREATE FUNCTION outbox_internal.start_cursor()
@@ -79,7 +90,7 @@ BEGIN
      WHERE command.classid = 'pg_foreign_server'::regclass
        AND outbox_internal.is_destination(s.oid)
        AND NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = s.srvname); -- restored
-    PERFORM outbox_internal.warn_of_few_workers(command.objid)
+    PERFORM outbox_internal.warn_of_server(command.objid)
        FROM pg_event_trigger_ddl_commands() AS command
       WHERE command.classid = 'pg_foreign_server'::regclass;
 END
@@ -204,7 +215,7 @@ BEGIN
         PERFORM outbox_internal.promote(left_behind, ARRAY(SELECT DISTINCT w.ordering_key FROM outbox.delivery AS w
                                               WHERE w.destination = left_behind AND w.state = 'PENDING'));
     END LOOP;
-    PERFORM outbox_internal.warn_of_few_workers(command.objid)
+    PERFORM outbox_internal.warn_of_server(command.objid)
        FROM pg_event_trigger_ddl_commands() AS command
       WHERE command.classid = 'pg_foreign_server'::regclass;
 END $$;

@@ -196,6 +196,9 @@ BEGIN
             PERFORM outbox_internal.leave_pull(NEW.name);
         END IF;
     END IF;
+    IF TG_OP <> 'DELETE' THEN
+        PERFORM outbox_internal.warn_of_unknown_topics(NEW.name);
+    END IF;
     PERFORM outbox_internal.wake_relays();
     RETURN NULL;
 END $$;
