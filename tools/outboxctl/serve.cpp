@@ -67,6 +67,7 @@ class Exporter {
     void scrape(const std::string& database, const std::string& name,
                 std::vector<std::string>& pages) {
         Session session;
+        session.careful = true;
         try {
             session.use(database, name);
             session.run_script(limits_of_requests);

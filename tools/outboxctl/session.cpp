@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "core/owners_question.hpp"
 #include "table.hpp"
 
 namespace outboxctl {
@@ -34,7 +35,7 @@ Session::~Session() {
 
 void Session::set_databases(std::vector<std::string> databases) {
     databases_ = std::move(databases);
-    one_of_several = databases_.size() > 1;
+    one_of_several = careful = databases_.size() > 1;
 }
 
 bool Session::next() {
@@ -67,8 +68,34 @@ PGconn* Session::connection() {
         connection_ = PQconnectdbParams(names, values, 1);
         if (PQstatus(connection_) != CONNECTION_OK)
             throw Refused(PQerrorMessage(connection_));
+        if (careful)
+            refuse_code_of_others();
     }
     return connection_;
+}
+
+// The answer comes from pg_catalog alone. A refused connection is closed, so that nothing else uses it.
+void Session::refuse_code_of_others() {
+    static const std::string question =
+        outbox::owners_question("'outbox', 'outbox_internal', 'inbox', 'inbox_internal'");
+    const Result path(PQexec(connection_, std::string(outbox::safe_search_path).c_str()));
+    const Result danger(PQexec(connection_, question.c_str()));
+    const bool asked = PQresultStatus(path.native()) == PGRES_COMMAND_OK &&
+                       PQresultStatus(danger.native()) == PGRES_TUPLES_OK;
+    if (asked && danger.text(0, 0) == "f")
+        return;
+    const std::string database = PQdb(connection_), role = PQuser(connection_),
+                      error = PQerrorMessage(connection_);
+    PQfinish(connection_);
+    connection_ = nullptr;
+    if (!asked)
+        throw Refused(error);
+    throw Refused("ERROR:  role \"" + role + "\" is or can become a superuser, and pg_outbox or "
+                  "pg_inbox in database \"" + database +
+                  "\" belongs to roles that are not\n"
+                  "DETAIL:  Code of these roles would run as a superuser.\n"
+                  "HINT:  Connect as a role that has outbox.grant_monitor() and "
+                  "inbox.grant_monitor(), and no more than it needs.");
 }
 
 // Returns which of the two the statement needs and the database does not have; empty if it has them,

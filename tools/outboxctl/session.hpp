@@ -34,6 +34,10 @@ class Session {
   public:
     bool json = false;
     bool one_of_several = false;  // databases: rows then have a column `database`
+    // Refuses to be a superuser in a database whose outbox or inbox belongs to somebody else. For work
+    // that goes on unattended, or over databases that may have different owners. Names of tables then
+    // need their schemas.
+    bool careful = false;
 
     // The databases that the command works on, one after the other: next() goes to the next of them,
     // and returns false after the last. A command that works on all at once takes them.
@@ -74,6 +78,8 @@ class Session {
                 const std::function<std::string(const Result&)>& sentence);
 
   private:
+    void refuse_code_of_others();
+
     std::vector<std::string> databases_;
     std::size_t used_ = 0;  // of them
     std::string conninfo_, name_;

@@ -92,6 +92,7 @@ class Top {
     explicit Top(const std::vector<std::string>& databases) {
         for (const std::string& database : databases) {
             sessions_.emplace_back();
+            sessions_.back().careful = databases.size() > 1;
             sessions_.back().use(database);
             sessions_.back().connection();  // or its error, before the screen is cleared
         }

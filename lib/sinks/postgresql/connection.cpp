@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/owners_question.hpp"
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
@@ -261,32 +262,13 @@ void PostgresqlConnection::logged_in() {
 // Superusers
 // -------------------------------------------------------------------------------------------------
 
-// The owner of a database can run code in every session there: by replacing inbox.receive(), by a
-// trigger, or by types and operators that search_path finds. That code must not run as a superuser.
-// So search_path is set before any name is looked up. And if the role is a superuser, or a member
-// of one and so able to become it, all objects of the inbox must belong to superusers.
-//
-// The setting is_superuser of the session is not used, because the owner of a database can set the
-// default role of sessions.
+// If the role is or can become a superuser, all objects of the inbox must belong to superusers.
 void PostgresqlConnection::ask_for_danger() {
-    static constexpr const char* question =
-        "SET search_path = pg_catalog, pg_temp; SET client_min_messages = error; "
-        "WITH inbox AS (SELECT oid, nspowner FROM pg_namespace "
-        "                WHERE nspname IN ('inbox', 'inbox_internal')), "
-        "owners (owner) AS ("
-        "  SELECT nspowner FROM inbox "
-        "  UNION SELECT c.relowner FROM pg_class AS c JOIN inbox ON inbox.oid = c.relnamespace "
-        "  UNION SELECT p.proowner FROM pg_proc AS p JOIN inbox ON inbox.oid = p.pronamespace "
-        "  UNION SELECT t.typowner FROM pg_type AS t JOIN inbox ON inbox.oid = t.typnamespace "
-        "  UNION SELECT o.oprowner FROM pg_operator AS o JOIN inbox ON inbox.oid = o.oprnamespace "
-        "  UNION SELECT p.proowner FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid "
-        "    JOIN inbox ON inbox.oid = c.relnamespace JOIN pg_proc AS p ON p.oid = t.tgfoid) "
-        "SELECT EXISTS (SELECT FROM pg_roles AS r "
-        "                WHERE r.rolsuper AND pg_has_role(session_user, r.oid, 'MEMBER')) "
-        "   AND EXISTS (SELECT FROM owners JOIN pg_roles AS r ON r.oid = owners.owner "
-        "                WHERE NOT r.rolsuper)";
+    static const std::string question = std::string(safe_search_path) +
+                                        "; SET client_min_messages = error; " +
+                                        owners_question("'inbox', 'inbox_internal'");
     asked_ = true;
-    if (PQsendQuery(connection_, question))
+    if (PQsendQuery(connection_, question.c_str()))
         flush();
     else
         take_error();
