@@ -1,6 +1,7 @@
 """The code blocks of README.md and docs/: which are run, what they need, and why the others are not.
 
-Every block is run by test_docs.py, by the test that RUN_BY names, or is in NOT_RUN with its first line and the reason. Blocks of other languages are not commands.
+Every block of `sql` or `sh` is run by test_docs.py or by the test that RUN_BY names, or is in NOT_RUN with its first
+line and the reason. Blocks of other languages are not commands.
 """
 
 from __future__ import annotations
