@@ -35,7 +35,12 @@ void AddressCheck::reset() noexcept {
 std::string AddressCheck::explain(CURLcode result, const char* error) const {
     if (refused_ && !tried_)
         return config_.allowed_hosts->refusal(*refused_, config_.url.host);
-    return error[0] != '\0' ? error : curl_easy_strerror(result);
+    const std::string why = error[0] != '\0' ? error : curl_easy_strerror(result);
+    // What OpenSSL finds in a plain answer, as if it were TLS.
+    if (result == CURLE_SSL_CONNECT_ERROR && (why.find("wrong version number") != why.npos ||
+                                              why.find("packet length too long") != why.npos))
+        return "the port does not speak TLS; is the URL meant to begin with http://? (" + why + ")";
+    return why;
 }
 
 bool AddressCheck::allows(const std::optional<Address>& address) const noexcept {

@@ -209,12 +209,15 @@ class CurlTransport final : public Transport {
         spare_.push_back(&transfer);
     }
 
-    static void take_failure(Transfer& transfer, CURLcode result) {
+    void take_failure(Transfer& transfer, CURLcode result) {
         long sent = 0;
         curl_easy_getinfo(transfer.easy, CURLINFO_REQUEST_SIZE, &sent);
         transfer.exchange->reached = sent > 0;
         transfer.exchange->scope = scope_of(result);
-        transfer.exchange->fail(transfer.address_check.explain(result, transfer.error));
+        // Until it is sent, the error of libcurl says what it waits for.
+        transfer.exchange->fail(result == CURLE_OPERATION_TIMEDOUT && sent > 0
+                                    ? late_answer(config_)
+                                    : transfer.address_check.explain(result, transfer.error));
     }
 
     static void take_answer(Transfer& transfer) {

@@ -290,7 +290,7 @@ class DirectTransport final : public Transport {
     void expire(Micros now) {
         for (const auto& connection : connections_)
             if (now >= connection->deadline)
-                lose(*connection, "no answer in time");
+                lose(*connection, late_answer(config_));
     }
 
     void close(Connection& connection) {

@@ -2,6 +2,8 @@
 
 #include <curl/curl.h>
 
+#include "core/late.hpp"
+
 namespace outbox {
 
 TransportConfig transport_config(const TransportOptions& options, const Clock& clock,
@@ -22,6 +24,11 @@ std::string host_header(const Url& url) {
     const bool is_implied = url.port.empty() || (url.scheme == "https" && url.port == "443");
     const bool is_ipv6 = url.host.find(':') != std::string::npos;
     return (is_ipv6 ? "[" + url.host + "]" : url.host) + (is_implied ? "" : ":" + url.port);
+}
+
+std::string late_answer(const TransportConfig& config) {
+    return config.allowed_hosts ? no_answer_within(config.request_timeout)
+                                : "no answer within " + duration_text(config.request_timeout);
 }
 
 std::unique_ptr<Transport> create_transport(TransportConfig config) {

@@ -52,6 +52,9 @@ TransportConfig transport_config(const TransportOptions& options, const Clock& c
 // Returns the header Host for this URL: with the port, unless it is the default of the scheme.
 std::string host_header(const Url& url);
 
+// Returns the error of a request that took too long. Only a destination's limit is its option.
+std::string late_answer(const TransportConfig& config);
+
 // Chooses the transport by the scheme of the URL.
 std::unique_ptr<Transport> create_transport(TransportConfig config);
 

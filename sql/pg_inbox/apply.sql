@@ -18,6 +18,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    no_use CONSTANT text := 'In a handler no further attempt is made: the event becomes a dead letter at once.';
     required text;
     kind     "char";
 BEGIN
@@ -28,7 +29,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF data IS NULL THEN
         RAISE EXCEPTION 'data for projection % is NULL', projection
-            USING ERRCODE = 'null_value_not_allowed', HINT = 'An event without payload has no data to apply.';
+            USING ERRCODE = 'IL002', DETAIL = no_use, HINT = 'An event without payload has no data to apply.';
     END IF;
     FOREACH required IN ARRAY key_columns || version_column LOOP
         SELECT a.attgenerated INTO kind FROM pg_attribute AS a
@@ -41,7 +42,7 @@ BEGIN
                 USING ERRCODE = 'generated_always', HINT = 'A key or a version must be given.';
         ELSIF data ->> required IS NULL THEN
             RAISE EXCEPTION 'data for projection % lacks "%"', projection, required
-                USING ERRCODE = 'null_value_not_allowed';
+                USING ERRCODE = 'IL002', DETAIL = no_use;
         END IF;
     END LOOP;
 END $$;
@@ -290,7 +291,7 @@ COMMENT ON FUNCTION inbox_internal.leave_tombstone(regclass, jsonb, text, inbox_
 -- and the version must not be null; a stored version that is NULL is older than any other. Returns
 -- whether the row was written.
 --
--- Errors: 42703 a column does not exist; 22004 a key or the version is missing; 42P10 no unique
+-- Errors: 42703 a column does not exist; IL002 a key or the version is missing; 42P10 no unique
 -- constraint.
 CREATE FUNCTION inbox.apply(
     projection     regclass,

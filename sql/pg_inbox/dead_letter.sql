@@ -96,6 +96,24 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox.redrive(text, uuid[], text, inbox_internal.caller) IS 'processes dead letters again';
 
+-- For one id, as text or uuid. A literal is text to PostgreSQL, so a literal of an array comes here, too.
+CREATE FUNCTION inbox.redrive(consumer text, event_id text)
+RETURNS bigint
+LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+    SELECT inbox.redrive(consumer, event_ids => CASE WHEN event_id IS NULL OR event_id LIKE '{%' THEN event_id::uuid[]
+                                                   ELSE ARRAY[event_id::uuid] END);
+END;
+COMMENT ON FUNCTION inbox.redrive(text, text) IS 'processes a dead letter again';
+
+CREATE FUNCTION inbox.redrive(consumer text, event_id uuid)
+RETURNS bigint
+LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+    SELECT inbox.redrive(consumer, event_ids => ARRAY[event_id]);
+END;
+COMMENT ON FUNCTION inbox.redrive(text, uuid) IS 'processes a dead letter again';
+
 -- Gives up events for good: dead letters, and events that failed and will be tried again. They have
 -- no effect if they come again, and messages behind them go on. Returns their number.
 CREATE FUNCTION inbox.discard(consumer text, event_ids uuid[], why text, caller inbox_internal.caller DEFAULT CURRENT_USER)

@@ -580,6 +580,24 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text, text, outbox_internal.caller) IS 'delivers dead letters again';
 
+-- For one id, as text or uuid. A literal is text to PostgreSQL, so a literal of an array comes here, too.
+CREATE FUNCTION outbox.redrive(destination name, event_id text)
+RETURNS bigint
+LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+    SELECT outbox.redrive(destination, event_ids => CASE WHEN event_id IS NULL OR event_id LIKE '{%' THEN event_id::uuid[]
+                                                   ELSE ARRAY[event_id::uuid] END);
+END;
+COMMENT ON FUNCTION outbox.redrive(name, text) IS 'delivers a dead letter again';
+
+CREATE FUNCTION outbox.redrive(destination name, event_id uuid)
+RETURNS bigint
+LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+    SELECT outbox.redrive(destination, event_ids => ARRAY[event_id]);
+END;
+COMMENT ON FUNCTION outbox.redrive(name, uuid) IS 'delivers a dead letter again';
+
 -- Gives up dead letters; events that wait behind them follow. Arguments as for outbox.redrive(), but what
 -- is given up must be said: by at least one of them, or by `everything`; and why.
 -- Errors: 22023 nothing is selected, or no reason is given.

@@ -108,6 +108,29 @@ def test_a_server_that_speaks_no_tls(database: Database, receiver: Receiver, htt
     check_failure(database, "tls")
 
 
+def test_a_server_that_answers_https_in_plain_http(database: Database, http: None) -> None:
+    """As web servers do."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            while True:
+                try:
+                    peer, _ = server.accept()
+                except OSError:
+                    return  # the test has ended
+                with peer:
+                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    peer.recv(10000)
+
+        threading.Thread(target=refuse, daemon=True).start()
+        said = "the port does not speak TLS; is the URL meant to begin with http://? ("
+        database.add_destination("d", f"https://127.0.0.1:{server.getsockname()[1]}/")
+        assert check_failure(database, "tls").startswith(said)
+        database.enqueue("a")
+        wait_until(lambda: database.status()["last_error"], lambda error: error and error.startswith(said), what="the relay to say it")
+        server.shutdown(socket.SHUT_RDWR)
+
+
 # -------------------------------------------------------------------------------------------------
 # postgresql
 # -------------------------------------------------------------------------------------------------

@@ -398,7 +398,7 @@ def test_an_answer_that_comes_too_late_is_a_failure(db: Database, receiver: Rece
     assert len(rule.met) == 2
     assert [request.status for request in rule.met] == [None, None]
     assert receiver.versions("a") == [1, 1, 1, 2, 3]
-    assert "in time" in db.status()["last_error"]
+    assert "(request_timeout)" in db.status()["last_error"]
     gate.open()
 
 

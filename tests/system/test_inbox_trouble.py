@@ -136,6 +136,25 @@ def test_a_dead_letter_blocks_its_key_until_it_is_redriven(served: Consumer) -> 
     assert served.findings() == []
 
 
+def test_an_event_without_its_key_or_version_is_not_tried_again(served: Consumer) -> None:
+    """inbox.apply() says so, and what becomes of it."""
+    served.execute("CREATE TABLE video (id text PRIMARY KEY, version bigint)")
+    served.execute(
+        "CREATE OR REPLACE FUNCTION handle(event inbox.message) RETURNS void LANGUAGE sql AS "
+        "$$ SELECT inbox.apply('video', ARRAY['id'], 'version', '{\"id\": 1}') $$"
+    )
+    sent = served.send("a", 1)
+    served.wait_dead(sent)
+    assert served.execute("SELECT attempts, sqlstate, error, detail FROM inbox.dead_letter") == [(
+        1, "IL002", 'data for projection public.video lacks "version"',
+        "In a handler no further attempt is made: the event becomes a dead letter at once.",
+    )]  # fmt: skip
+    assert served.value(f"SELECT inbox.redrive('c', '{sent[0]}')") == 1
+    served.wait_dead(sent)
+    assert served.value("SELECT inbox.redrive('c', event_id) FROM inbox.dead_letter") == 1
+    served.wait_dead(sent)
+
+
 def test_a_dead_letter_blocks_its_key_until_it_is_discarded(served: Consumer) -> None:
     served.set_policy(on_dead_letter="block")
     served.poison("bad", 1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import errors
 
 from cluster import MakeCluster
 from database import Database, NewDatabase, create_database
@@ -265,8 +267,7 @@ def test_a_replay_can_be_cancelled(db: Database, receiver: Receiver) -> None:
 def test_dead_letters_are_redriven(db: Database, receiver: Receiver) -> None:
     rule = receiver.on(everything, answer(413), times=3)
     db.add_destination("d", receiver.url())
-    for key in ("a", "b", "c"):
-        db.enqueue(key)
+    ids = {key: str(db.enqueue(key)[0]) for key in ("a", "b", "c")}
     wait_for_rows(db, [(key, 1, "DEAD", 1) for key in ("a", "b", "c")])
     assert len(rule.met) == 3
     assert db.value("SELECT count(*) FROM outbox.dead_letter") == 3
@@ -277,6 +278,19 @@ def test_dead_letters_are_redriven(db: Database, receiver: Receiver) -> None:
     wait_for_rows(db, [])
     assert sorted(receiver.subjects()) == ["a", "a", "b", "b", "c", "c"]
     assert operations(db) == [("redrive", 1), ("redrive", 2)]
+
+    # One by its id, in the ways in which applications and people write it.
+    receiver.on(everything, answer(413), times=3)
+    for key in ("a", "b", "c"):
+        ids[key] = str(db.enqueue(key, first=2)[0])
+    wait_for_rows(db, [(key, 2, "DEAD", 1) for key in ("a", "b", "c")])
+    assert db.value(f"SELECT outbox.redrive('d', '{ids['a']}')") == 1
+    assert db.value("SELECT outbox.redrive('d', %s)", (uuid.UUID(ids["b"]),)) == 1
+    assert db.value(f"SELECT outbox.redrive('d', '{{{ids['c']}}}')") == 1
+    wait_for_rows(db, [])
+    assert db.value("SELECT outbox.redrive('d', NULL)") == db.value("SELECT outbox.redrive('d', '{}')") == 0
+    with pytest.raises(errors.InvalidTextRepresentation, match='invalid input syntax for type uuid: "x"'):
+        db.execute("SELECT outbox.redrive('d', 'x')")
 
 
 def test_a_blocked_key_is_freed_by_a_decision(db: Database, receiver: Receiver) -> None:

@@ -217,7 +217,10 @@ def test_dead_letters_are_listed(tool: Tool) -> None:
     ids = consumer_with_dead_letters(tool, 3)
     assert [row["event_id"] for row in tool.json("dead-letters", "list")] == ids
     assert [row["event_id"] for row in tool.json("dead-letters", "list", "c", "--limit", "2")] == ids[:2]
-    assert tool.json("dead-letters", "list", "other") == []
+    tool.database.execute("INSERT INTO inbox.consumer (name, role) VALUES ('catalog', 'postgres')")
+    assert tool.json("dead-letters", "list", "catalog") == []
+    assert 'consumer "catalgo" does not exist\nHINT:  Did you mean "catalog"?' in tool.refused("dead-letters", "list", "catalgo")
+    assert tool.refused("dead-letters", "list", "other").endswith('consumer "other" does not exist\n')
     assert tool.json("dead-letters", "list")[0]["payload"] == r"\x7b7d"
     _, first, *_ = tool.inbox("dead-letters", "list").splitlines()
     assert first.startswith(f"c         {ids[0]}  Changed")

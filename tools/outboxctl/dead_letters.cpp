@@ -1,11 +1,15 @@
 // outboxctl dead-letters and outboxctl inbox dead-letters.
+#include <algorithm>
+
 #include "commands.hpp"
 #include "confirm.hpp"
+#include "nearest.hpp"
 
 namespace outboxctl {
 
 namespace {
 
+constexpr const char* insufficient_privilege = "42501";
 constexpr const char* an_id = "019a5c1e-8d3c-7c3e-9d0a-2f6f3c1b7e55";
 
 std::string view_of(Side side) {
@@ -24,6 +28,29 @@ std::string columns_of(Side side) {
            (side.schema == std::string("outbox") ? ", last_error" : ", sqlstate, error");
 }
 
+// A misspelt name would be one without dead letters. A role that may not see the names gets no error.
+void refuse_unknown(Session& session, Side side, const std::string& name) {
+    const std::string kind = side.receiver;
+    if (name.empty())
+        return;
+    std::vector<std::string> names;
+    try {
+        const Result rows =
+            session.query("SELECT " + kind + " FROM " + side.schema + ".status ORDER BY 1");
+        for (int row = 0; row < rows.rows(); row++)
+            names.emplace_back(rows.text(row, 0));
+    } catch (const Refused& error) {
+        if (error.sqlstate == insufficient_privilege)
+            return;
+        throw;
+    }
+    if (std::find(names.begin(), names.end(), name) != names.end())
+        return;
+    const std::string meant = nearest(names, name);
+    throw Refused("ERROR:  " + kind + " \"" + name + "\" does not exist" +
+                  (meant.empty() ? "" : "\nHINT:  Did you mean \"" + meant + "\"?"));
+}
+
 struct Selection {
     std::string of;
     int limit = 100;
@@ -40,6 +67,7 @@ void add_list(Command group, Session& session, Side side) {
             command.option("--limit", selection.limit, "Highest number of events").positive();
         },
         [&session, side](const Selection& selection) {
+            refuse_unknown(session, side, selection.of);
             session.list(columns_of(side),
                          view_of(side) + " WHERE $1 IN ('', " + side.receiver +
                              "::text) ORDER BY " + time_of(side) + ", event_id LIMIT $2",

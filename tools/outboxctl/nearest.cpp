@@ -20,18 +20,24 @@ static std::size_t distance(std::string_view a, std::string_view b) {
     return row.back();
 }
 
-static std::string nearest(const CLI::App& group, const std::string& word) {
+std::string nearest(const std::vector<std::string>& words, const std::string& word) {
     std::string best;
     std::size_t least = word.size() / 2 + 1;  // further away it is another word
-    for (const CLI::App* command : group.get_subcommands({})) {
-        const std::size_t far =
-            command->get_name().starts_with(word) ? 0 : distance(word, command->get_name());
+    for (const std::string& candidate : words) {
+        const std::size_t far = candidate.starts_with(word) ? 0 : distance(word, candidate);
         if (far < least) {
             least = far;
-            best = command->get_name();
+            best = candidate;
         }
     }
     return best;
+}
+
+static std::vector<std::string> commands_of(const CLI::App& group) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : group.get_subcommands({}))
+        names.push_back(command->get_name());
+    return names;
 }
 
 std::string complaint_about_commands(const CLI::App& app) {
@@ -49,7 +55,7 @@ std::string complaint_about_commands(const CLI::App& app) {
                                    [](const std::string& text) { return !text.starts_with('-'); });
     if (word == left.end())
         return "a command is required: see " + name + " --help";
-    const std::string meant = nearest(*group, *word);
+    const std::string meant = nearest(commands_of(*group), *word);
     return "\"" + *word + "\" is not a command" +
            (meant.empty() ? ": see " + name + " --help"
                           : "; did you mean \"" + name + ' ' + meant + "\"?");

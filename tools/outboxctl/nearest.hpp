@@ -1,10 +1,14 @@
-// Suggests a command for a wrong word on the command line.
+// Suggests what was meant by a wrong word.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 namespace outboxctl {
+
+// Returns the word that is most like `word`; empty if none is.
+std::string nearest(const std::vector<std::string>& words, const std::string& word);
 
 // Returns an error message about a word that is not a command, with the nearest command. Empty if all
 // commands on the line exist.

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/check.hpp"
+#include "core/late.hpp"
 #include "core/signals.hpp"
 #include "core/text.hpp"
 #include "net/transport.hpp"
@@ -75,7 +76,7 @@ class Questions {
         const Metadata cluster = metadata(client, nullptr, options_.limits.connect);
         if (cluster == nullptr) {
             findings.push_back(
-                {subject_, false, error_.empty() ? "no connection in time" : error_});
+                {subject_, false, error_.empty() ? no_connection_within(options_.limits.connect) : error_});
             return;
         }
         findings.push_back({"connection", true,
@@ -144,7 +145,7 @@ class Questions {
         const Metadata answer = metadata(client, topic, options_.limits.request);
         rd_kafka_topic_destroy(topic);
         if (answer == nullptr || answer->topic_cnt != 1)
-            return {subject, false, error_.empty() ? "no answer in time" : error_};
+            return {subject, false, error_.empty() ? no_answer_within(options_.limits.request) : error_};
         const rd_kafka_metadata_topic_t& found = answer->topics[0];
         if (found.err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
             return {subject, false, "it does not exist (create it)"};

@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 
+#include "core/late.hpp"
 #include "core/sink.hpp"
 #include "core/text.hpp"
 #include "net/transport.hpp"
@@ -285,7 +286,7 @@ class KafkaSink final : public Sink {
             login_.rejected();
         for (const auto& sending : line.sendings) {
             const bool is_late = late.contains(sending.get());
-            report(*sending, is_late ? Fate::failed : fate, is_late ? "no answer in time" : why);
+            report(*sending, is_late ? Fate::failed : fate, is_late ? no_answer_within(options_.limits.request) : why);
             if (fate == Fate::unavailable)
                 fate = Fate::undone;  // one report of it is enough
         }

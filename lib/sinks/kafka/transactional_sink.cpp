@@ -23,6 +23,7 @@
 #include <memory>
 
 #include "core/backoff.hpp"
+#include "core/late.hpp"
 #include "core/transactions.hpp"
 #include "sinks/kafka/notes.hpp"
 #include "sinks/kafka/schemas.hpp"
@@ -498,7 +499,7 @@ class TransactionalSink final : public Sink, public Transactions {
     void take_too_long(Line& line, Micros now) {
         const Producer& producer = line.thread->producer();
         std::string why =
-            producer.trouble().empty() ? std::string("no answer in time") : producer.trouble();
+            producer.trouble().empty() ? no_answer_within(options_.limits.request) : producer.trouble();
         switch (line.state) {
             case State::sending: {  // without a commit it cannot take effect
                 const bool is_down = producer.is_disconnected() || !producer.trouble().empty();

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/late.hpp"
 #include "core/owners_question.hpp"
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
@@ -62,7 +63,7 @@ void PostgresqlConnection::step(Micros now) {
     if (failure_.empty() && connection_ != nullptr)
         poll();
     if (failure_.empty() && stage_ != Stage::open && now >= deadline_)
-        failure_ = "no connection in time";
+        failure_ = no_connection_within(options_.limits.connect);
 }
 
 void PostgresqlConnection::close() noexcept {

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "core/check.hpp"
+#include "core/late.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/postgresql/connection.hpp"
 #include "sinks/postgresql/receive_statement.hpp"
@@ -123,7 +124,7 @@ class PostgresqlCheck final : public Check {
                 PQclear(result);
             }
         if (!failed() && !answered && now >= deadline_)
-            connection_.fail("no answer in time");
+            connection_.fail(no_answer_within(options_.limits.request));
         if (failed()) {
             findings.push_back({"inbox", false, connection_.failure()});
             state_ = State::done;

@@ -16,6 +16,7 @@
 #include <array>
 #include <deque>
 
+#include "core/late.hpp"
 #include "core/sink.hpp"
 #include "core/text.hpp"
 #include "sinks/module_entry.hpp"
@@ -169,8 +170,8 @@ class PostgresqlSink final : public Sink {
         if (!failed() && now >= rest_at_)
             rest();
         if (!failed() && now >= deadline_)
-            connection_.fail(state_ == State::ready ? "no answer in time"
-                                                    : "no connection in time");
+            connection_.fail(state_ == State::ready ? no_answer_within(options_.limits.request)
+                                                    : no_connection_within(options_.limits.connect));
     }
 
     void connect(Micros now) {

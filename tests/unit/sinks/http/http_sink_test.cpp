@@ -153,7 +153,7 @@ TEST_F(HttpSink, SendsLargeBodies) {
 TEST_F(HttpSink, GivesUpWhenThereIsNoAnswerInTime) {
     create({{"request_timeout", "1s"}});  // the second answer must be in time
     peer_.then({.bytes = ""});
-    EXPECT_EQ(send_one().error, "no answer in time");
+    EXPECT_EQ(send_one().error, "no answer within 1s (request_timeout)");
     EXPECT_EQ(send_one().fate, Fate::confirmed);
 }
 

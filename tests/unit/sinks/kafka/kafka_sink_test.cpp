@@ -293,7 +293,7 @@ TEST_F(KafkaSink, NoAnswerInTimeIsAFailure) {
         rd_kafka_mock_broker_set_rtt(cluster_.get(), broker, 5'000);
     const Outcome outcome = send(batch());
     EXPECT_EQ(outcome.fate, Fate::failed);
-    EXPECT_EQ(outcome.error, "no answer in time");
+    EXPECT_EQ(outcome.error, "no answer within 500ms (request_timeout)");
     for (int broker = 1; broker <= 3; broker++)
         rd_kafka_mock_broker_set_rtt(cluster_.get(), broker, 0);
     create();

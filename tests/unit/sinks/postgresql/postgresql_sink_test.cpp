@@ -252,7 +252,7 @@ TEST_F(PostgresqlSinkAndServer, AServerThatIsSilentHasSoLong) {
     sink_->submit(batch("b"));
     const auto all = outcomes(2);
     EXPECT_THAT(fates(all), ElementsAre(Fate::unavailable, Fate::undone));
-    EXPECT_EQ(all[0].error, "no answer in time");
+    EXPECT_EQ(all[0].error, "no answer within 1ms (request_timeout)");
 }
 
 TEST_F(PostgresqlSinkAndServer, ALoginThatTakesTooLong) {
@@ -260,7 +260,7 @@ TEST_F(PostgresqlSinkAndServer, ALoginThatTakesTooLong) {
     server_.hold("login");
     const Outcome outcome = send(batch("a"));
     EXPECT_EQ(outcome.fate, Fate::unavailable);
-    EXPECT_EQ(outcome.error, "no connection in time");
+    EXPECT_EQ(outcome.error, "no connection within 1ms (connect_timeout)");
 }
 
 TEST_F(PostgresqlSinkAndServer, ALoginThatIsRefusedBlamesNoEvent) {
