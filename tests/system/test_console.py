@@ -6,9 +6,11 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import urllib.error
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,7 +150,7 @@ def test_only_figures_are_served_without_the_token(console: Console) -> None:
     assert metrics.headers["Content-Security-Policy"] is None
     page = client.ask("GET", "/console")
     assert 'action="/console/login"' in page.text and "console.js" not in page.text
-    for name in ("session", "overview", "place", "event", "dead-letter"):
+    for name in ("session", "overview", "place", "event", "find", "dead-letter"):
         assert client.ask("GET", f"/console/api/{name}").status == 401
         assert client.ask("GET", f"/console/api/{name}", Cookie="outboxctl_session=" + "0" * 64).status == 401
     for name in ("pause", "resume", "redrive", "discard", "logout"):
@@ -262,6 +264,71 @@ def test_the_journey_of_an_event_is_shown(console: Console) -> None:
     (here,) = client.get("event", event_id=event_id)
     assert here["event"][0]["aggregate_id"] == HOSTILE
     assert json.loads(here["event"][0]["payload"]) == {"note": HOSTILE}
+
+
+def test_events_are_searched_in_all_databases(console: Console, new_database: NewDatabase) -> None:
+    other = new_database()
+    without = new_database(extension=False)
+    served = console.serve(databases=tuple(console.database.cluster.conninfo(name) for name in (other.name, without.name)))
+    client = Client(served).log_in()
+    enqueue = "SELECT outbox.enqueue(%s, %s, %s, '{}'::jsonb, version => %s, topic => %s, ordering_key => %s)"
+    made = [  # the latest first
+        str(database.value(enqueue, words))
+        for database, words in [
+            (console.database, ("order", "1", "Placed", 1, "orders", "k")), (console.database, ("order", "2", "Placed", 2, "orders", "k")),
+            (console.database, ("user", "x" * 1024, "Seen", 3, "users", "")), (other, ("order", "1", "Paid", 4, "orders", "k")),
+        ]
+    ]  # fmt: skip
+
+    def found(**asked: str) -> list[list[str]]:
+        here = client.get("find", **asked)
+        assert [each["database"] for each in here] == [console.database.name, other.name, without.name]
+        assert "events" not in here[2]
+        return [[row["event_id"] for row in each["events"]] for each in here[:2]]
+
+    first, second, third, elsewhere = made
+    assert found() == [[third, second, first], [elsewhere]]
+    assert found(topic="orders") == [[second, first], [elsewhere]]
+    assert found(topic="orders", event_type="Paid") == [[], [elsewhere]]
+    assert found(aggregate_type="order", aggregate_id="1") == [[first], [elsewhere]]
+    assert found(ordering_key="k", event_type="Placed") == [[second, first], []]
+    assert found(topic="' OR true") == [[], []]
+    (user,) = client.get("find", topic="users")[0]["events"]
+    assert (user["event_type"], user["version"], user["aggregate_id"]) == ("Seen", 3, "x" * 1000)
+    assert "payload" not in user
+    console.database.execute("SELECT outbox.enqueue('n', n::text, 'N', '{}'::jsonb) FROM generate_series(1, 120) AS n")
+    assert len(found()[0]) == 100
+    assert found(event_type="Seen") == [[third], []]
+
+
+def test_a_request_that_comes_while_another_one_waits_for_a_database_is_refused(console: Console) -> None:
+    """503, rather than a queue of them behind a database that does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as threads:
+        url = console.serve(databases=(f"host=127.0.0.1 port={silent.getsockname()[1]} dbname=silent",))
+        client = Client(url).log_in()
+        first = threads.submit(client.ask, "GET", "/console/api/overview")
+        connection, _ = silent.accept()  # it waits for an answer now
+        refused = client.ask("GET", "/console/api/place", PLACE)
+        assert (refused.status, refused.json()["error"]) == (503, "another request is at work; try again")
+        assert client.ask("GET", "/console/api/session").status == 200, "it needs no database"
+        connection.close()
+        answered = first.result().json()
+    assert "hook" in json.dumps(answered[0]) and "standard error" in answered[1]["error"]
+    assert client.ask("GET", "/console/api/place", PLACE).status == 200
+
+
+def test_an_answer_over_the_limit_is_refused(console: Console) -> None:
+    """8 MB: each database has a part of it."""
+    payload = "\N{GRINNING FACE}" * 100_000
+    event_id = console.database.value(
+        "SELECT outbox.enqueue('order', '1', 'Placed', convert_to(%s, 'UTF8'), content_type => 'text/plain')", (payload,)
+    )
+    client = Client(console.serve(databases=(console.conninfo,) * 14)).log_in()
+    whole = client.get("event", event_id=str(event_id))
+    assert len(whole) == 15 and whole[14]["event"][0]["payload"] == payload
+    client = Client(console.serve(databases=(console.conninfo,) * 24)).log_in()
+    refused = client.ask("GET", "/console/api/event", {"event_id": str(event_id)})
+    assert (refused.status, refused.json()["error"].splitlines()[0]) == (400, "ERROR:  the answer is larger than 8 MB")
 
 
 def test_dead_letters_are_shown_with_their_payload_as_json_only(console: Console) -> None:
@@ -502,6 +569,29 @@ def test_an_operator_finds_a_dead_letter_and_redrives_it(
     wait_until(receiver.ids, lambda ids: ids[-1:] == [event_id], what="the event to be sent")
     assert operations(console) == [("redrive", "hook", "the receiver is fixed")]
 
+    # Long texts are cut in tables, and whole on the page of the event.
+    console.database.execute(
+        "SELECT outbox.enqueue('user', %s, 'Seen', '{}'::jsonb)", ("beginning " + HOSTILE + " word" * 160 + " end",)
+    )
+    find("header a[href='#/find']").click()
+    find("input[name=event_type]").send_keys(" Seen ")
+    find("form.search button").click()
+    shows("user beginning " + HOSTILE)
+    assert "…" in text() and " end" not in text()
+    assert find("main td.text span").get_attribute("title").endswith(" end")
+    assert find("input[name=event_type]").get_attribute("value") == "Seen"
+    picture("search")
+    find("main td.id a").click()
+    shows(" end")
+    assert browser.title == "outboxctl"
+    browser.back()
+    shows("…")
+    find("input[name=event_type]").clear()
+    find("form.search input[name=event_id]").send_keys(event_id)
+    find("form.search button").click()
+    shows("PUBLISHED")
+
+    find("#find input").clear()
     find("#find input").send_keys(event_id)
     find("#find button").click()
     shows("PUBLISHED")

@@ -95,6 +95,23 @@ std::string journey_in(Session& session, const std::string& event_id) {
     return json;
 }
 
+// The log is searched backwards. outbox.find_events() has no topic, so of that the latest events are
+// looked through.
+std::string found_in(Session& session, const Search& search) {
+    if (!has(session, producer))
+        return "";
+    return ",\"events\":" +
+           rows(session,
+                "SELECT event_id, occurred_at, topic, event_type, left(aggregate_type, 1000) AS "
+                "aggregate_type, left(aggregate_id, 1000) AS aggregate_id, left(ordering_key, "
+                "1000) AS ordering_key, version FROM outbox.find_events(type => nullif($1, ''), "
+                "aggregate_type => nullif($2, ''), aggregate_id => nullif($3, ''), key => "
+                "nullif($4, ''), \"limit\" => CASE WHEN $5 = '' THEN 100 ELSE 10000 END) "
+                "WHERE $5 IN ('', topic) LIMIT 100",
+                {search.event_type, search.aggregate_type, search.aggregate_id,
+                 search.ordering_key, search.topic});
+}
+
 // The statements that a page of a destination or consumer consists of; $1 is its name.
 struct Statements {
     const char *status, *health, *keys, *dead_letters, *operations;
@@ -227,6 +244,10 @@ std::string ConsoleQueries::journey(const std::string& event_id) {
         event_id.find_first_not_of("0123456789abcdefABCDEF-") != std::string::npos)
         throw WrongUsage('"' + event_id + "\" is not the id of an event");
     return of_each([&](Session& session) { return journey_in(session, event_id); });
+}
+
+std::string ConsoleQueries::find(const Search& search) {
+    return of_each([&](Session& session) { return found_in(session, search); });
 }
 
 std::string ConsoleQueries::place(const Place& place) {

@@ -23,6 +23,11 @@ struct Place {
     std::string name;
 };
 
+// Events to look for: empty members match all.
+struct Search {
+    std::string topic, event_type, aggregate_type, aggregate_id, ordering_key;
+};
+
 // One request at a time connects, works and disconnects. Results are bounded: in rows, and in the
 // characters of each text that events and errors bring. All throw Refused, WrongUsage or Busy.
 class ConsoleQueries {
@@ -37,6 +42,8 @@ class ConsoleQueries {
     std::string dead_letter(const Place& place, const std::string& event_id);
     // An event in all databases: where it was enqueued, sent and received.
     std::string journey(const std::string& event_id);
+    // The latest events that match, of each database.
+    std::string find(const Search& search);
     // pause, resume, redrive or discard. `event_ids` are separated by commas.
     std::string operate(const std::string& action, const Place& place, const std::string& event_ids,
                         const std::string& why);

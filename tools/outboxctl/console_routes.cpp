@@ -123,6 +123,13 @@ void Console::add_to(httplib::Server& server) {
     });
     get("/console/api/event",
         [this](const Request& q) { return queries_.journey(q.get_param_value("event_id")); });
+    get("/console/api/find", [this](const Request& q) {
+        return queries_.find({.topic = q.get_param_value("topic"),
+                              .event_type = q.get_param_value("event_type"),
+                              .aggregate_type = q.get_param_value("aggregate_type"),
+                              .aggregate_id = q.get_param_value("aggregate_id"),
+                              .ordering_key = q.get_param_value("ordering_key")});
+    });
     for (const std::string action : {"pause", "resume", "redrive", "discard"})
         server.Post("/console/api/" + action, [this, action](const Request& q, Response& response) {
             answer(q, response, [&](const Request&) {

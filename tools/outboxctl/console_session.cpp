@@ -64,7 +64,7 @@ std::optional<std::string> ConsoleSessions::log_in(const std::string& token) {
     const std::lock_guard lock(mutex_);
     if (sessions_.size() == most_sessions)
         sessions_.pop_front();
-    sessions_.push_back({new_secret(), new_secret(), Clock::now() + length_of_session});
+    sessions_.push_back({new_secret(), new_secret(), now_() + length_of_session});
     return sessions_.back().id;
 }
 
@@ -75,7 +75,7 @@ void ConsoleSessions::log_out(const std::string& id) {
 
 std::optional<std::string> ConsoleSessions::csrf_token(const std::string& id) {
     const std::lock_guard lock(mutex_);
-    sessions_.remove_if([now = Clock::now()](const One& one) { return one.ends <= now; });
+    sessions_.remove_if([now = now_()](const One& one) { return one.ends <= now; });
     for (const One& one : sessions_)
         if (equal(id, one.id))
             return one.csrf_token;

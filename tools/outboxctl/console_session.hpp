@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -19,7 +20,10 @@ std::string token_in(const std::string& file);
 // Safe to use from several threads.
 class ConsoleSessions {
   public:
-    explicit ConsoleSessions(std::string token) : token_(std::move(token)) {}
+    using Clock = std::chrono::steady_clock;
+
+    explicit ConsoleSessions(std::string token, std::function<Clock::time_point()> now = Clock::now)
+        : token_(std::move(token)), now_(std::move(now)) {}
 
     // Returns the id of a new session, for its cookie; std::nullopt if the token is wrong.
     std::optional<std::string> log_in(const std::string& token);
@@ -31,13 +35,13 @@ class ConsoleSessions {
     bool is_csrf_token(const std::string& id, const std::string& token);
 
   private:
-    using Clock = std::chrono::steady_clock;
     struct One {
         std::string id, csrf_token;
         Clock::time_point ends;
     };
 
     const std::string token_;
+    const std::function<Clock::time_point()> now_;
     std::mutex mutex_;
     std::list<One> sessions_;  // the oldest first
 };

@@ -50,7 +50,16 @@ function event_link(id) {
   return id ? make('a', {href: `#/event/${encodeURIComponent(id)}`}, id) : '';
 }
 
-// Columns: [heading, value(row), class]. `rows` may be an object with an error instead.
+const longest_cell = 200; // characters
+
+// Cuts a long text, so that a row stays a few lines high; the rest is in its tooltip.
+function cut(value, kind) {
+  if (!['text', 'error'].includes(kind) || typeof value !== 'string' || value.length <= longest_cell)
+    return value;
+  return make('span', {title: value}, [...value.slice(0, longest_cell)].slice(0, -1).join('') + '…');
+}
+
+// Columns: [heading, value(row), class]. Texts of the classes text and error are cut. `rows` may be an object with an error instead.
 function table(columns, rows, none) {
   if (rows.error)
     return make('p', {class: 'none'}, rows.error);
@@ -59,7 +68,7 @@ function table(columns, rows, none) {
   return make('div', {class: 'scroll'}, make('table', {},
     make('thead', {}, make('tr', {}, columns.map(([heading, , kind]) => make('th', {class: kind}, heading)))),
     make('tbody', {}, rows.map(row => make('tr', {},
-      columns.map(([, value, kind]) => make('td', {class: kind}, value(row))))))));
+      columns.map(([, value, kind]) => make('td', {class: kind}, cut(value(row), kind))))))));
 }
 
 // A list of the members of an object that have a value.
@@ -341,10 +350,45 @@ async function event_page(event_id) {
 }
 
 // ---------------------------------------------------------------------------------------------
+// Search
+// ---------------------------------------------------------------------------------------------
+
+const search_fields = [['event_id', 'Id'], ['topic', 'Topic'], ['event_type', 'Event type'], ['aggregate_type', 'Aggregate type'],
+                       ['aggregate_id', 'Aggregate id'], ['ordering_key', 'Ordering key']];
+
+function search_form(asked) {
+  return make('form', {class: 'search', onsubmit: event => {
+    event.preventDefault();
+    const words = new URLSearchParams([...new FormData(event.target)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value));
+    location.hash = words.has('event_id') ? `#/event/${encodeURIComponent(words.get('event_id'))}` : `#/find/${encodeURIComponent(words)}`;
+  }}, search_fields.map(([name, title]) => make('label', {}, title, ' ', make('input', {name, value: asked.get(name) || ''}))),
+  make('button', {}, 'Search'));
+}
+
+// Without a query it shows the form only.
+async function find_page(query) {
+  const asked = new URLSearchParams(query);
+  const databases = query === undefined ? [] : (await get('find', asked)).filter(database => database.error || database.events);
+  return make('section', {}, make('h1', {}, 'Search'), search_form(asked),
+    make('p', {class: 'hint'}, 'The latest 100 events of the log that match all that is given; for a topic, of the latest 10,000.'),
+    databases.map(database => [make('h2', {}, database.database), database.error
+      ? make('div', {class: 'finding failing'}, make('p', {}, database.error))
+      : table([
+        ['Event', row => event_link(row.event_id), 'id'],
+        ['Occurred', row => time(row.occurred_at)],
+        ['Topic', row => row.topic, 'text'],
+        ['Type', row => row.event_type, 'text'],
+        ['Aggregate', row => `${row.aggregate_type} ${row.aggregate_id}`, 'text'],
+        ['Key', row => row.ordering_key, 'text'],
+        ['Version', row => row.version, 'number'],
+      ], database.events, 'no event of the log matches')]));
+}
+
+// ---------------------------------------------------------------------------------------------
 // Pages
 // ---------------------------------------------------------------------------------------------
 
-const pages = {'': overview, place: place_page, event: event_page, 'dead-letter': dead_letter_page};
+const pages = {'': overview, place: place_page, event: event_page, find: find_page, 'dead-letter': dead_letter_page};
 const refreshed = new Set(['', 'place']);
 let shown = 0; // number of the latest request to show a page
 let timer;
