@@ -42,7 +42,7 @@ def blocks() -> Iterator[Block]:
 
 
 # Pages whose blocks are run as somebody types them, in one shell and one psql.
-TYPED = ("README.md",)
+TYPED = ("README.md", "docs/tutorial.md")
 
 NEEDS_ROOT = "installs packages and builds; scripts/demo.sh does the same"
 KAFKA = "a program of Kafka, for the reader's cluster"
@@ -164,6 +164,7 @@ SET_UP: dict[str, str] = {
     + destinations("bus")
     + roles("app", "catalog", "shop_owner", "oncall", "grafana", "relay", "outbox_relay", "integrator")
     + roles("outbox_of_shop", "catalog_service"),
+    "docs/troubleshooting.md": "CREATE EXTENSION pg_inbox;",
     "docs/tracing.md": "CREATE TABLE account (id int, balance int);",
 }
 

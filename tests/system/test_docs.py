@@ -108,19 +108,19 @@ class Newcomer:
         }
 
     def type(self, page: str) -> str:
-        """Returns what the page's last block printed. Every psql begins in the database of the one before."""
+        """Returns what all blocks printed. Every psql begins in the database of the one before."""
         output, typed = "", ""
         for block in (block for block in BLOCKS if block.page == page and is_run(block)):
             if block.language == "sh":
                 for part in re.split(r"(?<=service postgresql restart)\n", block.text):
-                    output = self.run(block, ["bash", "-euo", "pipefail", "-c", part])
+                    output += self.run(block, ["bash", "-euo", "pipefail", "-c", part])
                     if self.restarts.exists():
                         self.restarts.unlink()
                         self.cluster.restart()
             else:
                 connect = "".join(re.findall(r"^\\c .*\n", typed, re.MULTILINE)[-1:])
                 typed += block.text
-                output = self.run(block, ["psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", "postgres"], connect + block.text)
+                output += self.run(block, ["psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", "postgres"], connect + block.text)
         return output
 
     def run(self, block: Block, command: list[str], text: str = "") -> str:
@@ -147,3 +147,12 @@ def test_the_quick_start(newcomer: Newcomer) -> None:
     for database, extension in (("shop", "outbox"), ("catalog", "inbox")):
         with newcomer.cluster.connect(database) as connection:
             assert connection.execute(f"SELECT * FROM {extension}.health()").fetchall() == []
+
+
+def test_the_tutorial(newcomer: Newcomer) -> None:
+    newcomer.cluster.settings["shared_preload_libraries"] = "pg_outbox"
+    newcomer.cluster.restart()
+    output = newcomer.type("docs/tutorial.md")
+    assert "         1 | Teapot |    20 |       1\n(1 row)" in output
+    assert " Sticker |     0\n Teapot  |    25\n(2 rows)" in output
+    assert "\n f\n" not in output, "a wait has ended without the version, or a check has failed"
