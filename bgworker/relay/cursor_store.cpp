@@ -50,10 +50,11 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     if (!execute_for_row(
             "UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
             "RETURNING ctid, lease, done::text, upto::text, position, system_identifier, number, "
-            "greatest(live_after, 0), greatest(published, 0), greatest(failures, 0)",
+            "greatest(live_after, 0), greatest(published, 0), greatest(failures, 0), "
+            "outbox_internal.unix_micros(failing_since)",
             lengthof(types), types, values, nullptr,
             {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID, INT8OID, INT8OID,
-             INT8OID}))
+             INT8OID, INT8OID}))
         return false;
 
     lease = DatumGetInt64(required_value(table, 0, 2));
@@ -67,6 +68,7 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     const int64 live_after = DatumGetInt64(required_value(table, 0, 8));
     const int64 published = DatumGetInt64(required_value(table, 0, 9));
     const int64 failures = DatumGetInt64(required_value(table, 0, 10));
+    const int64 failing_since = DatumGetInt64(required_value(table, 0, 11));
 
     run_core([&] {
         cursor = Cursor{};
@@ -78,6 +80,7 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
         cursor.live_after = live_after;
         cursor.published = static_cast<uint64>(published);
         cursor.failures = static_cast<uint64>(failures);
+        cursor.failing_since = failing_since;
         cursor.foreign = system != static_cast<int64>(GetSystemIdentifier());
     });
     return true;
@@ -128,20 +131,24 @@ bool wait_for_cursor() {
     return lock_row("SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND lease = $2 FOR UPDATE");
 }
 
-void save_cursor(const Cursor& cursor, const DeliveryStats& stats) {
+void save_cursor(const Cursor& cursor, const DeliveryStats& stats, Micros failing_since) {
     const bool partly = cursor.upto.has_value();
-    Oid types[] = {TIDOID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT8OID, INT8OID};
+    Oid types[] = {TIDOID,  TEXTOID, TEXTOID, INT8OID,
+                   INT8OID, INT8OID, INT8OID, TIMESTAMPTZOID};
     Datum values[] = {PointerGetDatum(&row_place),
                       text_of(cursor.done),
                       partly ? text_of(*cursor.upto) : Datum{0},
                       Int64GetDatum(cursor.position),
                       Int64GetDatum(static_cast<int64>(GetSystemIdentifier())),
                       Int64GetDatum(static_cast<int64>(stats.all_delivered())),
-                      Int64GetDatum(static_cast<int64>(stats.all_failures()))};
-    const char nulls[] = {' ', ' ', partly ? ' ' : 'n', ' ', ' ', ' ', ' '};
+                      Int64GetDatum(static_cast<int64>(stats.all_failures())),
+                      TimestampTzGetDatum(failing_since - epoch_difference)};
+    const char nulls[] = {' ', ' ', partly ? ' ' : 'n',           ' ', ' ',
+                          ' ', ' ', failing_since != 0 ? ' ' : 'n'};
     execute_for_row(
         "UPDATE outbox.cursor SET done = $2::pg_snapshot, upto = $3::pg_snapshot, position = $4, "
-        "system_identifier = $5, published = $6, failures = $7, saved_at = clock_timestamp() "
+        "system_identifier = $5, published = $6, failures = $7, failing_since = $8, "
+        "saved_at = clock_timestamp() "
         "WHERE ctid = $1 RETURNING ctid",
         lengthof(types), types, values, nulls, {TIDOID});
 }

@@ -29,8 +29,9 @@ bool lock_cursor();
 // Does the same, but waits for an operator. Returns false if the cursor is not ours any more.
 bool wait_for_cursor();
 
-// Saves a locked cursor, and counters with it. The commit need not wait for the disk: events after
+// Saves a locked cursor, and counters with it, and since when the destination fails (Unix time; 0 if
+// it works). The commit need not wait for the disk: events after
 // a lost cursor are delivered again.
-void save_cursor(const Cursor& cursor, const DeliveryStats& stats);
+void save_cursor(const Cursor& cursor, const DeliveryStats& stats, Micros failing_since);
 
 }  // namespace outbox

@@ -228,7 +228,7 @@ static void save() {
     // The receipt of an event must be there before the cursor passes the event.
     save_receipts(my_name(), relay.pipeline().receipts());
     if (relay.may_save_cursor()) {
-        save_cursor(relay.cursor(), relay.stats());
+        save_cursor(relay.cursor(), relay.stats(), relay.outage_to_save());
         forget_transactions(my_name(), relay.passed_transactions());
     }
     end_sql_work();
@@ -403,8 +403,7 @@ static void leave_when_asked() {
     ProcDiePending = false;
     const Relay& relay = home->relay;
     const bool records = relay.started() && relay.has_records();
-    const bool saves =
-        relay.started() && (relay.has_something_to_save() || relay.has_counters_to_save());
+    const bool saves = relay.started() && relay.must_save_to_leave();
     if (records || saves) {
         SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
         const TimeoutId too_late = RegisterTimeout(USER_TIMEOUT, [] { die(SIGTERM); });

@@ -248,8 +248,8 @@ Statement leave(const Uuid& id) {
 Statement take(const Uuid& id, std::int32_t number, bool direct) {
     Statement statement{
         .text =
-            "SELECT lease, done, upto, position, foreign_cluster, live_after, published, failures "
-            "FROM outbox_internal.relay_take($1, $2, $3)"};
+            "SELECT lease, done, upto, position, foreign_cluster, live_after, published, failures, "
+            "failing_since FROM outbox_internal.relay_take($1, $2, $3)"};
     statement.parameters.uuid(id).integer(number).boolean(direct);
     return statement;
 }
@@ -270,6 +270,7 @@ std::optional<Taken> taken_of(const Rows& rows, std::int32_t number) {
     taken.cursor.live_after = rows.bigint(0, rows.column("live_after")).value_or(0);
     taken.cursor.published = count("published");
     taken.cursor.failures = count("failures");
+    taken.cursor.failing_since = rows.bigint(0, rows.column("failing_since")).value_or(0);
     taken.cursor.foreign = rows.boolean(0, rows.column("foreign_cluster"));
     return taken;
 }
@@ -374,7 +375,7 @@ static void add_receipts(Parameters& parameters, const std::vector<Receipt>& rec
 Statement save(const Held& held, const Relay& relay) {
     Statement statement{.text =
                             "SELECT outbox_internal.relay_save($1, $2, $3, $4, $5, $6, $7, $8, "
-                            "$9, $10, $11, $12, $13, $14)"};
+                            "$9, $10, $11, $12, $13, $14, $15)"};
     const Cursor& cursor = relay.cursor();
     statement.parameters.integer(held.number).bigint(held.lease);
     if (relay.may_save_cursor())
@@ -395,7 +396,8 @@ Statement save(const Held& held, const Relay& relay) {
     statement.parameters.array(type::int8_array, firsts.bytes())
         .array(type::int8_array, lasts.bytes())
         .bigint(static_cast<std::int64_t>(relay.stats().all_delivered()))
-        .bigint(static_cast<std::int64_t>(relay.stats().all_failures()));
+        .bigint(static_cast<std::int64_t>(relay.stats().all_failures()))
+        .bigint(relay.outage_to_save());
     return statement;
 }
 

@@ -616,7 +616,7 @@ void DestinationHome::leave_when_done() {
         return;
     if (relay_.has_records())
         act(Relay::Wish::record);
-    else if (relay_.has_something_to_save() || relay_.has_counters_to_save())
+    else if (relay_.must_save_to_leave())
         act(Relay::Wish::save);
     else if (ending_ == Ending::for_good)
         ended_ = true;

@@ -31,7 +31,8 @@ CREATE TABLE outbox.cursor (
     relay_locks       boolean     NOT NULL DEFAULT false,
     live_after        bigint      NOT NULL DEFAULT 0,
     published         bigint      NOT NULL DEFAULT 0,
-    failures          bigint      NOT NULL DEFAULT 0
+    failures          bigint      NOT NULL DEFAULT 0,
+    failing_since     timestamptz
 );
 COMMENT ON TABLE outbox.cursor IS 'cursors of destinations: which events they have settled';
 COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server, or default for outbox.default_destination';
@@ -58,3 +59,14 @@ COMMENT ON COLUMN outbox.cursor.relay_locks IS 'whether the session of that rela
 COMMENT ON COLUMN outbox.cursor.live_after IS 'events up to this position are delivered again since a seek, so that their age is not a latency';
 COMMENT ON COLUMN outbox.cursor.published IS 'events that the destination had confirmed when the row was written; of a pull destination, those in batches included';
 COMMENT ON COLUMN outbox.cursor.failures IS 'attempts that had failed by then';
+COMMENT ON COLUMN outbox.cursor.failing_since IS 'since when the destination, or some of its topics or queues, failed; null if all worked';
+
+-- The row may have been written by anybody, so the time may be any.
+CREATE FUNCTION outbox_internal.unix_micros(at timestamptz)
+RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce(greatest(extract(epoch FROM CASE WHEN isfinite(at) THEN least(at, clock_timestamp()) END) * 1000000, 0)::bigint, 0);
+END;
+COMMENT ON FUNCTION outbox_internal.unix_micros(timestamptz) IS 'a past time in microseconds since 1970; 0 for null';

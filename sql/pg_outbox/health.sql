@@ -197,10 +197,18 @@ BEGIN ATOMIC
                  WHERE d.state = 'RETRY' AND d.attempts > 0
                  GROUP BY d.destination) AS t
         UNION ALL
-        SELECT 'failing', s.object, 'too many keys held', s.pending_since,
-               '100000 ordering keys are held by events in trouble, and nothing more is read',
-               'See outbox.blocked_key; then outbox.redrive() or outbox.discard().'
+        -- A key in trouble has an event that waits for an attempt or a decision. A replay holds keys as well,
+        -- and gives them back by itself.
+        SELECT CASE WHEN trouble.events >= s.held_keys / 2 THEN 'failing' ELSE 'degraded' END, s.object, 'too many keys held', s.pending_since,
+               format('100000 ordering keys are held, and nothing more is read; events in trouble: %s%s', trouble.events,
+                      CASE WHEN trouble.replayed THEN '; a replay holds keys as well' ELSE '' END),
+               CASE WHEN trouble.events >= s.held_keys / 2 THEN 'See outbox.blocked_key; then outbox.redrive() or outbox.discard().'
+                    ELSE 'It goes on as the replay does: see outbox.replay_progress.' END
           FROM status AS s
+         CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE d.state IN ('RETRY', 'DEAD')) AS events,
+                                    count(*) FILTER (WHERE d.state = 'PENDING' AND d.operation IS NOT NULL) > 0 AS replayed
+                               FROM outbox.delivery AS d
+                              WHERE d.destination = s.destination AND s.held_keys >= 100000) AS trouble
          WHERE s.held_keys >= 100000
         UNION ALL
         SELECT 'degraded', format('table %s', t.relation), 'backfill failed', t.updated_at,

@@ -243,7 +243,8 @@ CREATE FUNCTION outbox_internal.relay_take(
     OUT foreign_cluster boolean,
     OUT live_after      bigint,
     OUT published       bigint,
-    OUT failures        bigint)
+    OUT failures        bigint,
+    OUT failing_since   bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -278,8 +279,8 @@ BEGIN
      WHERE u.number = relay_take.number
     RETURNING u.lease, u.done::text, u.upto::text, u.position,
               u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s), greatest(u.live_after, 0),
-              greatest(u.published, 0), greatest(u.failures, 0)
-         INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures;
+              greatest(u.published, 0), greatest(u.failures, 0), outbox_internal.unix_micros(u.failing_since)
+         INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since;
     INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (relay_take.number, relay_take.lease)
         ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
 END $$;
@@ -652,7 +653,8 @@ CREATE FUNCTION outbox_internal.relay_save(
     firsts      bigint[],
     lasts       bigint[],
     published   bigint,
-    failures    bigint)
+    failures    bigint,
+    failing_since bigint)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -673,6 +675,7 @@ BEGIN
         UPDATE outbox.cursor AS c
            SET done = relay_save.done::pg_snapshot, upto = relay_save.upto::pg_snapshot, position = relay_save.position,
                system_identifier = s.system_identifier, published = relay_save.published, failures = relay_save.failures,
+               failing_since = to_timestamp(nullif(relay_save.failing_since, 0) / 1000000.0::double precision),
                saved_at = clock_timestamp()
           FROM pg_control_system() AS s
          WHERE c.number = relay_save.number;
@@ -684,7 +687,7 @@ BEGIN
     PERFORM set_config('synchronous_commit', CASE WHEN durable THEN 'local' ELSE 'off' END, true);
     RETURN outcome;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_save(integer, bigint, text, text, bigint, boolean, uuid[], bigint[], double precision[], text[], bigint[], bigint[], bigint, bigint) IS
+COMMENT ON FUNCTION outbox_internal.relay_save(integer, bigint, text, text, bigint, boolean, uuid[], bigint[], double precision[], text[], bigint[], bigint[], bigint, bigint, bigint) IS
     'saves the cursor of a relay outside the server';
 
 -- Seconds until the next retry of a destination is due; NULL if there is none.

@@ -157,6 +157,22 @@ def test_a_pause_does_not_hide_since_when_a_destination_fails(database: Database
 
 
 @pytest.mark.extension("workers")
+def test_an_outage_goes_on_in_the_next_relay(database: Database, receiver: Receiver, http: None) -> None:
+    receiver.on(everything, answer(503))
+    database.add_destination("d", receiver.url())
+    database.enqueue("a")
+    (before,) = wait_for_health(database, ("degraded", 'destination "d"', "fails"))
+    pid = database.value("SELECT pid FROM outbox.status")
+    database.execute("SELECT pg_terminate_backend(%s)", (pid,))
+    wait_until(lambda: database.value("SELECT pid FROM outbox.status"), lambda now: now not in (None, pid), what="another relay")
+    (after,) = wait_for_health(database, ("degraded", 'destination "d"', "fails"))
+    assert after.since == before.since
+    receiver.forget_rules()
+    database.wait_settled()
+    wait_until(database.status, lambda seen: seen["failing_since"] is None, what="the end of the outage")
+
+
+@pytest.mark.extension("workers")
 def test_a_destination_without_a_relay(make_cluster: MakeCluster) -> None:
     database = create_database(make_cluster({"outbox.max_workers": "1"}))
     database.add_destination("d", "null:")

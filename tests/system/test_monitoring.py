@@ -193,8 +193,8 @@ def test_no_alert_fires_in_a_quiet_hour_and_none_in_a_replay(
     assert prometheus.have_fired() == set()
 
     # All events once more, while new ones come: to a receiver that takes many seconds for them.
-    for key in range(10):
-        database.enqueue(f"much {key}", 100)
+    for key in range(40):
+        database.enqueue(f"much {key}", 25)
     database.wait_settled("hook")
     receiver.on(everything, delayed(0.25))
     database.execute("SELECT outbox.replay('hook'), outbox.replay('catalog')")

@@ -138,13 +138,15 @@ def test_counters_go_on_in_the_next_relay(database: Database, receiver: Receiver
     database.wait_published(30)
     receiver.refuse_connections()
     database.enqueue()
-    wait_until(lambda: database.status()["failures"], what="a failure")
+    since = wait_until(lambda: database.status()["failing_since"], what="an outage")
     assert first.stop() == 0
     assert database.published() == 30
     failures = database.status()["failures"]
     assert failures > 0
-    receiver.listen()
+    assert database.status()["failing_since"] is None, "no relay knows"
     start_relay(database)
+    wait_until(lambda: database.status()["failing_since"], lambda now: now == since, what="the same outage")
+    receiver.listen()
     database.wait_published(31)
     assert database.status()["failures"] >= failures
 

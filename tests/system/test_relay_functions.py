@@ -62,7 +62,7 @@ class Caller:
                 return read
 
     def save(self, number: int, lease: int, done: str, position: int) -> str:
-        return self.rows("save", number, lease, done, None, position, True, [], [], [], [], [], [], 0, 0)[0]["relay_save"]
+        return self.rows("save", number, lease, done, None, position, True, [], [], [], [], [], [], 0, 0, 0)[0]["relay_save"]
 
 
 @pytest.fixture

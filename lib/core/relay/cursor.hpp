@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "core/clock.hpp"
 #include "core/snapshot.hpp"
 
 namespace outbox {
@@ -24,6 +25,8 @@ struct Cursor {
     // Counters of the relays so far, when the cursor was read. A relay goes on from them.
     std::uint64_t published = 0;
     std::uint64_t failures = 0;
+    // Since when the destination failed for them, Unix time; 0 if it worked.
+    Micros failing_since = 0;
 };
 
 // The part of a window that was settled before the relay started. It exists after a restart in the

@@ -24,6 +24,10 @@ void Relay::start(std::unique_ptr<Sink> sink, const Pipeline::Limits& limits) {
     stop();
     stats_.continue_from(cursor_.published, cursor_.failures);
     counted_at_save_ = cursor_.published + cursor_.failures;
+    earlier_outage_ = outage_at_save_ = cursor_.failing_since;
+    failing_since_ = 0;
+    started_at_ = clock_.now();
+    delivered_at_start_ = stats_.delivered;
     frontier_ = cursor_.done;
     settled_before_ = {};
     if (cursor_.foreign) {
@@ -266,19 +270,35 @@ bool Relay::has_something_to_save() const noexcept {
 }
 
 bool Relay::has_counters_to_save() const noexcept {
-    return may_save_cursor() && stats_.all_delivered() + stats_.all_failures() != counted_at_save_;
+    return may_save_cursor() &&
+           (stats_.all_delivered() + stats_.all_failures() != counted_at_save_ ||
+            outage_to_save() != outage_at_save_);
+}
+
+bool Relay::must_save_to_leave() const noexcept {
+    return has_something_to_save() || has_counters_to_save();
+}
+
+// While nothing is settled, no cursor is saved. So the begin of an outage that lasts is saved by
+// itself, and a crash does not make it begin anew. So is its end, if no later event does it.
+Micros Relay::outage_due() const noexcept {
+    if (outage_to_save() == outage_at_save_ || !may_save_cursor())
+        return never;
+    return outage_changed_at_ + long_outage;
 }
 
 Micros Relay::save_due() const noexcept {
-    if (!has_something_to_save())
-        return never;
-    return std::max(flush_is_due() ? 0 : saved_at_ + save_interval_, not_before_);
+    Micros due = outage_due();
+    if (has_something_to_save())
+        due = std::min(due, flush_is_due() ? 0 : saved_at_ + save_interval_);
+    return due == never ? never : std::max(due, not_before_);
 }
 
 bool Relay::saved() noexcept {
     if (may_save_cursor())
         noted_.forgotten();
     counted_at_save_ = stats_.all_delivered() + stats_.all_failures();
+    outage_at_save_ = outage_to_save();
     pipeline_->receipts_taken();
     unsaved_ = false;
     saved_at_ = clock_.now();
@@ -349,12 +369,28 @@ Micros Relay::next_attempt() const noexcept {
     return next == never ? 0 : clock_.unix_now() + std::max<Micros>(next - clock_.now(), 0);
 }
 
+Micros Relay::outage_to_save() const noexcept {
+    return failing_since_ != 0 ? failing_since_ : earlier_outage_;
+}
+
+// Other lanes may deliver at once after a restart, and it takes some attempts to find the one that
+// still fails. So the earlier outage is over when events have been delivered and this time has passed.
+bool Relay::earlier_outage_is_over() const noexcept {
+    return stats_.delivered != delivered_at_start_ && clock_.now() - started_at_ >= long_outage;
+}
+
 bool Relay::line_is_due() {
     const Condition::Kind kind = condition();
-    if (kind != Condition::Kind::failing && kind != Condition::Kind::partly)
+    if (kind != Condition::Kind::failing && kind != Condition::Kind::partly) {
+        if (failing_since_ != 0)
+            outage_changed_at_ = clock_.now();
         failing_since_ = 0;
-    else if (failing_since_ == 0)
-        failing_since_ = clock_.unix_now();
+        if (earlier_outage_is_over())
+            earlier_outage_ = 0;
+    } else if (failing_since_ == 0) {
+        outage_changed_at_ = clock_.now();
+        failing_since_ = earlier_outage_ != 0 ? std::exchange(earlier_outage_, 0) : clock_.unix_now();
+    }
     return condition_log_.observe(clock_.now(), kind,
                                   kind == Condition::Kind::works ? std::string_view() : reason());
 }

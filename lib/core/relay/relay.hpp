@@ -76,6 +76,8 @@ class Relay {
     // While a window holds several commits, the next look waits this long for more. Each look takes
     // a snapshot, and the session that wakes the relay pays for a system call.
     static constexpr Micros gather_time = milliseconds(1);
+    // An outage that lasts for this time is saved at once.
+    static constexpr Micros long_outage = seconds(60);
 
     Relay(const Clock& clock, DeliveryStats& stats, std::uint64_t seed);
     ~Relay();
@@ -142,11 +144,13 @@ class Relay {
     Cursor& cursor() noexcept { return cursor_; }
     const Cursor& cursor() const noexcept { return cursor_; }
     bool has_something_to_save() const noexcept;
-    // Whether the saved counters are behind. That alone makes no save due: a relay saves them with
-    // the cursor, and when it leaves.
-    bool has_counters_to_save() const noexcept;
+    // Whether a relay that leaves must save. Counters that are behind alone make no save due before:
+    // they are saved with the cursor.
+    bool must_save_to_leave() const noexcept;
     // Counters to save with cursor(), which has those that were read.
     const DeliveryStats& stats() const noexcept { return stats_; }
+    // What to save as Cursor::failing_since.
+    Micros outage_to_save() const noexcept;
     bool may_save_cursor() const noexcept { return !cursor_.foreign; }
     // Whether the saved cursor must be on disk before saved().
     bool flush_is_due() const noexcept;
@@ -165,7 +169,8 @@ class Relay {
     Condition::Kind condition() const noexcept;
     const std::string& reason() const noexcept;
     // Since when it fails, or some of its lanes do, and when the next attempt is; Unix time, 0 if it
-    // works or that is not known. line_is_due() notices changes. Pauses do not end an outage.
+    // works or that is not known. line_is_due() notices changes. Pauses do not end an outage, nor
+    // does a restart, if the new relay finds the destination still failing.
     Micros failing_since() const noexcept { return failing_since_; }
     Micros next_attempt() const noexcept;
     // Returns whether a line about the condition is due in the server log. condition_log() has the
@@ -174,6 +179,10 @@ class Relay {
     const ConditionLog& condition_log() const noexcept { return condition_log_; }
 
   private:
+    bool has_counters_to_save() const noexcept;
+    Micros outage_due() const noexcept;
+    bool earlier_outage_is_over() const noexcept;
+
     // The step at which next() goes on.
     enum class Step { recover, read, take_retries, send, note, record, save, wait };
 
@@ -221,6 +230,7 @@ class Relay {
     Micros saved_at_ = 0;
     Micros not_before_ = 0;                 // for tasks that need the lock of the cursor
     std::uint64_t counted_at_save_ = 0;     // deliveries and failures
+    Micros outage_at_save_ = 0;
     std::uint64_t delivered_at_flush_ = 0;  // when the saved cursor was last known to be on disk
 
     // Trouble.
@@ -230,6 +240,11 @@ class Relay {
     bool hurries_ = false;
     ConditionLog condition_log_;
     Micros failing_since_ = 0;
+    Micros outage_changed_at_ = 0;  // when it began or ended, on the steady clock
+    // An outage of an earlier relay, until this one knows whether it lasts; Unix time, 0 if none.
+    Micros earlier_outage_ = 0;
+    Micros started_at_ = 0;
+    std::uint64_t delivered_at_start_ = 0;
 };
 
 }  // namespace outbox

@@ -278,6 +278,7 @@ class FakeHome {
         saved.cursor = relay->cursor();
         saved.cursor.published = stats.all_delivered();
         saved.cursor.failures = stats.all_failures();
+        saved.cursor.failing_since = relay->outage_to_save();
         saved.transactions.forget(relay->passed_transactions());
         if (relay->saved())
             flushed = saved;

@@ -67,23 +67,78 @@ TEST_F(RelayTest, AnEventIsReadSentAndSavedLater) {
 TEST_F(RelayTest, CountersGoOnInTheNextRelay) {
     commit({"a", "b"});
     settle_down();
-    EXPECT_FALSE(home.relay->has_counters_to_save());
+    EXPECT_FALSE(home.relay->must_save_to_leave());
     home.sink->confirm(1);
     home.sink->confirm(2);
     EXPECT_EQ(settle_down(), (std::vector{Wish::save}));
-    EXPECT_FALSE(home.relay->has_counters_to_save()) << "they were saved with the cursor";
+    EXPECT_FALSE(home.relay->must_save_to_leave()) << "they were saved with the cursor";
 
     home.stats.reset();  // as in a new process
     home.start();
     EXPECT_EQ(home.stats.all_delivered(), 2u);
-    EXPECT_FALSE(home.relay->has_counters_to_save());
+    EXPECT_FALSE(home.relay->must_save_to_leave());
     commit({"c"});
     settle_down();
     home.sink->fail(3);
     EXPECT_THAT(settle_down(), testing::Not(testing::Contains(Wish::save)))
         << "a failure alone writes nothing";
     EXPECT_EQ(home.stats.all_failures(), 1u);
-    EXPECT_TRUE(home.relay->has_counters_to_save());
+    EXPECT_TRUE(home.relay->must_save_to_leave());
+}
+
+TEST_F(RelayTest, AnOutageGoesOnInTheNextRelay) {
+    commit({"a"});
+    settle_down();
+    home.sink->fail(1);
+    settle_down();
+    home.relay->line_is_due();
+    const Micros since = home.relay->failing_since();
+    EXPECT_EQ(since, home.clock.unix_now());
+    EXPECT_EQ(home.saved.cursor.failing_since, 0) << "it is young";
+    home.clock.advance(Relay::long_outage);
+    home.relay->line_is_due();
+    EXPECT_THAT(settle_down(), testing::Contains(Wish::save)) << "it lasts";
+    EXPECT_EQ(home.saved.cursor.failing_since, since);
+    home.clock.advance(Relay::long_outage);
+    home.relay->line_is_due();
+    EXPECT_THAT(settle_down(), testing::Not(testing::Contains(Wish::save))) << "once is enough";
+
+    home.stats.reset();  // as in a new process
+    home.start();
+    home.relay->line_is_due();
+    EXPECT_EQ(home.relay->failing_since(), 0) << "this relay does not know yet";
+    EXPECT_EQ(home.relay->outage_to_save(), since);
+    settle_down();
+    home.sink->fail(1);
+    settle_down();
+    home.relay->line_is_due();
+    EXPECT_EQ(home.relay->failing_since(), since);
+    home.clock.advance(seconds(10));
+    home.relay->line_is_due();
+    settle_down();
+    home.sink->confirm(1);
+    settle_down();
+    home.relay->line_is_due();
+    EXPECT_EQ(home.relay->failing_since(), 0);
+    home.clock.advance(Relay::long_outage);
+    home.relay->line_is_due();
+    settle_down();
+    EXPECT_EQ(home.saved.cursor.failing_since, 0);
+}
+
+TEST_F(RelayTest, AnEarlierOutageEndsWhenEventsArrive) {
+    home.saved.cursor.failing_since = 1;
+    home.restart();
+    commit({"a"});
+    settle_down();
+    home.sink->confirm(1);
+    settle_down();
+    home.relay->line_is_due();
+    EXPECT_EQ(home.relay->outage_to_save(), 1) << "a part of the destination may still fail";
+    home.clock.advance(Relay::long_outage);
+    home.relay->line_is_due();
+    EXPECT_EQ(home.relay->outage_to_save(), 0);
+    EXPECT_TRUE(home.relay->must_save_to_leave());
 }
 
 TEST_F(RelayTest, TheAgeOfEventsBeforeASeekIsNoLatency) {
