@@ -182,15 +182,6 @@ static Datum interval_of(std::optional<Micros> micros, char* null) {
     return IntervalPGetDatum(interval);
 }
 
-static LatencyBuckets::Figures between(const LatencyBuckets::Figures& before,
-                                       const LatencyBuckets::Figures& now) {
-    LatencyBuckets::Figures difference = now;
-    for (std::size_t i = 0; i < LatencyBuckets::count; i++)
-        difference.up_to[i] -= before.up_to[i];
-    difference.sum -= before.sum;
-    return difference;
-}
-
 // Adds what was counted since the last call to inbox.progress, which other sessions read.
 static void save_progress(bool at_once) {
     static SPIPlanPtr plan = nullptr;
@@ -211,7 +202,7 @@ static void save_progress(bool at_once) {
         plan = plan_of("SELECT inbox_internal.save_progress($1, $2, $3, $4, $5, $6, $7, $8, $9)",
                        {INT4OID, INT8OID, INT8OID, INTERVALOID, INTERVALOID, INTERVALOID,
                         INTERVALOID, INT8ARRAYOID, FLOAT8OID});
-    const LatencyBuckets::Figures more = between(saved_latencies, latencies);
+    const LatencyBuckets::Figures more = latencies.since(saved_latencies);
     char nulls[] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
     Datum values[] = {consumer(),
                       Int64GetDatum(static_cast<int64>(done - saved_done)),

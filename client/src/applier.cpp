@@ -293,22 +293,31 @@ void Applier::commit(Items items) {
 
 void Applier::note_committed(Items items, Clock::time_point began) {
     Counters& counters = shared_.counters;
+    const Time now =
+        std::chrono::time_point_cast<Time::duration>(std::chrono::system_clock::now());
+    const auto since = [now](Time time) {
+        return std::chrono::duration_cast<std::chrono::microseconds>(now - time);
+    };
+    std::vector<std::chrono::microseconds> latencies;
+    latencies.reserve(items.size());
     for (const Item* item : items) {
         counters.applied += item->result == HandlerResult::applied;
         counters.duplicates += item->result == HandlerResult::duplicate;
+        const Time occurred_at = item->delivery.event.occurred_at;
+        if (item->result == HandlerResult::applied && occurred_at != Time{})
+            latencies.push_back(since(occurred_at));
     }
+    counters.latencies.add(latencies);
     counters.settled += items.size();
     counters.transactions++;
     counters.times.add(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - began));
     if (items.empty())
         return;
     if (const Time occurred_at = items.back()->delivery.event.occurred_at; occurred_at != Time{})
-        counters.latencies.add(std::chrono::duration_cast<std::chrono::microseconds>(
-            std::chrono::system_clock::now() - occurred_at));
+        counters.recent_latencies.add(since(occurred_at));
     if (items.back()->delivery.published_at != Time{})
         counters.lag_ms =
-            std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now() -
-                                                     items.back()->delivery.published_at)
+            std::chrono::duration_cast<milliseconds>(now - items.back()->delivery.published_at)
                 .count();
 }
 

@@ -25,6 +25,17 @@ void RecentTimes::percentiles(std::chrono::microseconds& p50,
     p99 = sorted[(sorted.size() - 1) * 99 / 100];
 }
 
+void Latencies::add(std::span<const std::chrono::microseconds> latencies) {
+    const std::lock_guard lock(mutex_);
+    for (const std::chrono::microseconds latency : latencies)
+        buckets_.add(latency.count());
+}
+
+outbox::LatencyBuckets::Figures Latencies::figures() const {
+    const std::lock_guard lock(mutex_);
+    return buckets_.figures();
+}
+
 ConsumerMetrics Counters::snapshot() const {
     ConsumerMetrics metrics;
     // Results are read before their causes, so that no snapshot has a result without its cause.

@@ -121,6 +121,13 @@ static Parameter interval(std::chrono::microseconds time) {
                             : Parameter(std::to_string(time.count()) + " microseconds");
 }
 
+static std::string buckets(const outbox::LatencyBuckets::Figures& figures) {
+    std::vector<std::string> numbers;
+    for (const std::uint64_t number : figures.up_to)
+        numbers.push_back(std::to_string(number));
+    return array_literal(numbers);
+}
+
 // An idle consumer has nothing to report.
 void Housekeeper::report(std::size_t outstanding) {
     Counters& counters = shared_.counters;
@@ -128,16 +135,20 @@ void Housekeeper::report(std::size_t outstanding) {
     if (settled == counters.reported && outstanding == 0 && !shared_.reported_outstanding)
         return;
     std::chrono::microseconds p50{-1}, p99{-1};
-    counters.latencies.percentiles(p50, p99);
+    counters.recent_latencies.percentiles(p50, p99);
+    const outbox::LatencyBuckets::Figures latencies = counters.latencies.figures();
+    const outbox::LatencyBuckets::Figures more = latencies.since(counters.reported_latencies);
     connect(shared_, connection_);
     connection_->run(
         Whose::own,
         "SELECT inbox.report_progress($1, $2, $3::bigint, $4::bigint, $5::interval, "
-        "$6::interval, $7::interval)",
+        "$6::interval, $7::interval, $8::bigint[], $9::double precision)",
         {shared_.options.name, shared_.instance, std::to_string(settled - counters.reported),
          std::to_string(outstanding), interval(p50), interval(p99),
-         interval(shared_.options.housekeeping_interval)});
+         interval(shared_.options.housekeeping_interval), buckets(more),
+         std::to_string(static_cast<double>(more.sum) / 1e6)});
     counters.reported = settled;
+    counters.reported_latencies = latencies;
     shared_.reported_outstanding = outstanding > 0;
 }
 

@@ -108,6 +108,14 @@ LatencyBuckets::Figures LatencyBuckets::figures() const noexcept {
     return figures;
 }
 
+LatencyBuckets::Figures LatencyBuckets::Figures::since(const Figures& before) const noexcept {
+    Figures more = *this;
+    for (std::size_t i = 0; i < count; i++)
+        more.up_to[i] -= before.up_to[i];
+    more.sum -= before.sum;
+    return more;
+}
+
 void LatencyBuckets::reset() noexcept {
     for (auto& bucket : counts_)
         bucket.store(0, std::memory_order_relaxed);

@@ -52,6 +52,8 @@ class LatencyBuckets {
         // Cumulative: the number of latencies up to each bound. The last one is that of all.
         std::array<std::uint64_t, count> up_to{};
         Micros sum = 0;
+
+        Figures since(const Figures& before) const noexcept;
     };
 
     // For the writer only. A negative latency, from clocks that differ, counts as 0.

@@ -102,6 +102,12 @@ SELECT * FROM figures();
 SELECT count(*) FROM inbox.progress_change WHERE consumer_id = (SELECT id FROM inbox.consumer WHERE name = 'f');
 -- ... and of what is handled at once
 SELECT inbox.report_progress('g', 'one', 10, 5, '1 s', '2 s'), inbox.report_progress('g', 'two', 1), inbox.report_progress('g', 'one', 3, 0);
+SELECT inbox.report_progress('g', 'two', 0, latency_buckets => array_fill(0, '{16}') || array_fill(1::bigint, '{1}'), latency_sum => 900);
+SELECT inbox.report_progress('g', 'one', 0, latency_buckets => array_fill(0, '{10}') || array_fill(2::bigint, '{7}'), latency_sum => 3.5);
+SELECT inbox.report_progress('g', 'one', 0, latency_buckets => array_fill(0, '{10}') || array_fill(1::bigint, '{7}'), latency_sum => 2.5);
+SELECT latency_buckets, latency_sum FROM inbox.status WHERE consumer = 'g';
+-- of what was claimed one message stands for all since the last one
+SELECT latency_buckets[17] FROM inbox.status WHERE consumer = 'f';
 SELECT inbox.begin_event('h', id(1)), inbox.save_offset('h', 's', 'm', now() - interval '90 s');
 SELECT inbox.fail_event('h', 'test', id(2), now(), NULL, 1, 1, NULL, 't', 't', 'k', 'Thing', 'k', 'text/plain', NULL, 'x', 'no 2', 'P0001');
 SELECT * FROM figures();
@@ -111,9 +117,28 @@ UPDATE inbox.instance SET seen_at = now() - interval '4 h' WHERE name = 'two';
 SELECT count(*) FROM inbox.prune();
 SELECT name FROM inbox.instance;
 SELECT * FROM figures();
+SELECT latency_buckets, latency_sum FROM inbox.status WHERE consumer = 'g';
 SELECT inbox.report_progress('g', '', 1);
 SELECT inbox.report_progress('g', 'one', -1);
 SELECT inbox.report_progress('g', 'one', 1, report_every => '0');
+SELECT inbox.report_progress('g', 'one', 1, latency_buckets => '{1,2}');
+SELECT inbox.report_progress('g', 'one', 1, latency_buckets => array_fill(2, '{16}') || 1::bigint);
+SELECT inbox.report_progress('g', 'one', 1, latency_buckets => array_fill(1::bigint, '{17}'), latency_sum => 'NaN');
+-- a consumer that the server has served and a process outside serves now
+CREATE FUNCTION handle(inbox.message) RETURNS void LANGUAGE sql AS 'SELECT';
+SELECT inbox.subscribe('moved', 'Thing', 'handle');
+SELECT inbox_internal.save_progress((SELECT id FROM inbox.consumer WHERE name = 'moved'), 3, 0, NULL, NULL, NULL, NULL, NULL, NULL);
+SELECT inbox.unsubscribe('moved', 'Thing', 'handle');
+SELECT state FROM inbox.status WHERE consumer = 'moved';
+SELECT inbox.fail_event('moved', 'test', id(2), now(), NULL, 1, 1, NULL, 't', 't', 'k', 'Thing', 'k', 'text/plain', NULL, 'x', 'no 2', 'P0001');
+SELECT state, failures FROM inbox.status WHERE consumer = 'moved';
+SELECT count(*) FROM inbox.prune();
+SELECT state, failures FROM inbox.status WHERE consumer = 'moved';
+SELECT inbox.end_failure('moved', ARRAY[id(2)]);
+-- versions that an aggregate is behind
+SELECT receive('moved', 21, 23, 'k');
+SELECT consumer, versions_behind FROM inbox.lag WHERE consumer IN ('moved', 'g') ORDER BY consumer;
+SELECT inbox.drop_consumer('moved', 'x', true);
 
 -- health
 CREATE FUNCTION sick() RETURNS TABLE (severity text, object text, what text, why text, what_to_do text) LANGUAGE sql AS $$

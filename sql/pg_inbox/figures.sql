@@ -11,6 +11,29 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION inbox_internal.note_change(integer, bigint, bigint) IS 'counts failures, and claimed messages that are given back';
 
+-- Returns null if both are. Numbers that are missing count as 0.
+CREATE FUNCTION inbox_internal.sum_of_buckets(a bigint[], b bigint[])
+RETURNS bigint[]
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT array_agg(coalesce(a[place.line], 0) + coalesce(b[place.line], 0) ORDER BY place.line)
+      FROM unnest(inbox_internal.latency_bounds()) WITH ORDINALITY AS place(bound, line)
+     WHERE a IS NOT NULL OR b IS NOT NULL;
+END;
+COMMENT ON FUNCTION inbox_internal.sum_of_buckets(bigint[], bigint[]) IS 'adds two histograms of latencies';
+
+-- Returns the buckets of a number of messages that took the same time.
+CREATE FUNCTION inbox_internal.buckets_of(latency double precision, messages bigint)
+RETURNS bigint[]
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT array_agg(CASE WHEN latency <= b.bound::double precision THEN messages ELSE 0 END ORDER BY b.line)
+      FROM unnest(inbox_internal.latency_bounds()) WITH ORDINALITY AS b(bound, line);
+END;
+COMMENT ON FUNCTION inbox_internal.buckets_of(double precision, bigint) IS 'histogram of messages with one latency';
+
 -- Adds the changes of a consumer to its row of inbox.progress, which must exist.
 CREATE FUNCTION inbox_internal.add_changes(consumer_id integer)
 RETURNS void
@@ -27,7 +50,8 @@ BEGIN
         SELECT sum(g.claimed) AS claimed, sum(g.failures) AS failures FROM gone AS g
     )
     UPDATE inbox.progress AS p
-       SET claimed = p.claimed + c.claimed, failures = p.failures + c.failures
+       SET claimed = p.claimed + c.claimed, failures = p.failures + c.failures,
+           unsampled = greatest(p.unsampled + c.claimed, 0)
       FROM change AS c
      WHERE p.consumer_id = $1 AND c.claimed IS NOT NULL;
 END $$;
@@ -52,9 +76,10 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION inbox_internal.percentile_of(real[], double precision) IS 'percentile of recent samples';
 
--- Counts the messages that claim() has given out under a token. One of them is remembered as a
--- sample: when it has been completed, inbox.processed has the time. The caller has locked the
--- consumer. While there is nothing to claim, this is not called.
+-- Counts the messages that claim() has given out under a token. One of them, chosen at random, is
+-- remembered as a sample: when it has been completed, inbox.processed has the time. In the histogram
+-- it stands for all messages claimed since the sample before. The caller has locked the consumer.
+-- While there is nothing to claim, this is not called.
 CREATE FUNCTION inbox_internal.note_claim(consumer_id integer, token uuid, messages bigint)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -65,6 +90,7 @@ DECLARE
     now     CONSTANT timestamptz := clock_timestamp();
     figures inbox.progress;
     applied timestamptz;
+    latency double precision;
 BEGIN
     SELECT p.* INTO figures FROM inbox.progress AS p WHERE p.consumer_id = $1;
     IF NOT FOUND THEN
@@ -72,6 +98,7 @@ BEGIN
             ON CONFLICT DO NOTHING;
         figures.latencies := '{}';
         figures.waits := '{}';
+        figures.unsampled := 0;
     ELSIF messages = 0 AND figures.seen_at > now - interval '10 seconds' THEN
         RETURN;
     END IF;
@@ -80,15 +107,19 @@ BEGIN
         IF applied IS NOT NULL THEN
             figures.latencies := inbox_internal.with_sample(figures.latencies, applied - figures.sample_occurred_at);
             figures.waits := inbox_internal.with_sample(figures.waits, applied - figures.sample_received_at);
+            latency := greatest(extract(epoch FROM applied - figures.sample_occurred_at), 0);
+            figures.latency_buckets := inbox_internal.sum_of_buckets(
+                figures.latency_buckets, inbox_internal.buckets_of(latency, figures.unsampled));
+            figures.latency_sum := coalesce(figures.latency_sum, 0) + latency * figures.unsampled;
+            figures.unsampled := 0;
         END IF;
     END IF;
     IF messages > 0 AND (figures.sample IS NULL OR applied IS NOT NULL OR figures.sampled_at < now - interval '1 minute') THEN
         SELECT m.event_id, m.occurred_at, m.received_at
           INTO figures.sample, figures.sample_occurred_at, figures.sample_received_at
-          FROM inbox.claimed AS c
-          JOIN inbox.message AS m ON m.consumer_id = c.consumer_id AND m.event_id = c.event_id
-         WHERE c.token = $2
-         LIMIT 1;
+          FROM (SELECT own.consumer_id, own.event_id FROM inbox.claimed AS own
+                 WHERE own.token = $2 OFFSET floor(random() * messages)::bigint LIMIT 1) AS c
+          JOIN inbox.message AS m ON m.consumer_id = c.consumer_id AND m.event_id = c.event_id;
         figures.sampled_at := now;
     ELSIF applied IS NOT NULL THEN
         figures.sample := NULL;
@@ -102,6 +133,9 @@ BEGIN
            sample_received_at = figures.sample_received_at,
            latencies = figures.latencies,
            waits = figures.waits,
+           latency_buckets = figures.latency_buckets,
+           latency_sum = figures.latency_sum,
+           unsampled = figures.unsampled + messages,
            latency_p50 = CASE WHEN applied IS NULL THEN p.latency_p50 ELSE inbox_internal.percentile_of(figures.latencies, 0.5) END,
            latency_p99 = CASE WHEN applied IS NULL THEN p.latency_p99 ELSE inbox_internal.percentile_of(figures.latencies, 0.99) END,
            wait_p50 = CASE WHEN applied IS NULL THEN p.wait_p50 ELSE inbox_internal.percentile_of(figures.waits, 0.5) END,
@@ -111,8 +145,25 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION inbox_internal.note_claim(integer, uuid, bigint) IS 'counts claimed messages';
 
+-- Returns whether these numbers may be the buckets of a histogram. Null is none, and may.
+CREATE FUNCTION inbox_internal.are_buckets(up_to bigint[])
+RETURNS boolean
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT up_to IS NULL
+           OR array_ndims(up_to) = 1 AND array_lower(up_to, 1) = 1
+              AND cardinality(up_to) = cardinality(inbox_internal.latency_bounds())
+              AND (SELECT bool_and(coalesce(b.number >= b.before, false))
+                     FROM (SELECT n.number, lag(n.number, 1, 0::bigint) OVER (ORDER BY n.line) AS before
+                             FROM unnest(up_to) WITH ORDINALITY AS n(number, line)) AS b);
+END;
+COMMENT ON FUNCTION inbox_internal.are_buckets(bigint[]) IS 'returns whether numbers may be a histogram of latencies';
+
 -- Reports the figures of a process that handles events at once: what it has applied since its last
--- report, and how many events it has received and not applied yet. Call it every few seconds, and
+-- report, and how many events it has received and not applied yet. `latency_buckets` are the numbers of
+-- events since then whose time from occurred_at to applied was up to each bound of the histogram, see
+-- inbox.status, and latency_sum is the sum of these times in seconds. Call it every few seconds, and
 -- once more at the end, with 0 outstanding. A process with outstanding events that misses three
 -- reports counts as dead (inbox.health()). Failures are counted by fail_event().
 CREATE FUNCTION inbox.report_progress(
@@ -123,6 +174,8 @@ CREATE FUNCTION inbox.report_progress(
     latency_p50  interval DEFAULT NULL,
     latency_p99  interval DEFAULT NULL,
     report_every interval DEFAULT '10 seconds',
+    latency_buckets bigint[] DEFAULT NULL,
+    latency_sum     double precision DEFAULT NULL,
     caller       inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -138,18 +191,26 @@ BEGIN
         RAISE EXCEPTION 'processed and outstanding must not be negative' USING ERRCODE = 'invalid_parameter_value';
     ELSIF report_every IS NULL OR report_every <= interval '0' OR report_every > interval '1 day' THEN
         RAISE EXCEPTION 'report_every must be between zero and a day' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF NOT inbox_internal.are_buckets(latency_buckets) OR latency_sum < 0 OR latency_sum = 'infinity' OR latency_sum = 'nan' THEN
+        RAISE EXCEPTION 'latency_buckets and latency_sum are not those of a histogram'
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = format('The buckets are numbers of events up to each of these bounds in seconds: %s. None is lower than the one before.',
+                                  array_to_string(inbox_internal.latency_bounds(), ', '));
     END IF;
-    INSERT INTO inbox.instance AS i (consumer_id, name, processed, outstanding, latency_p50, latency_p99, seen_at, expected_by)
-        VALUES (own_id, instance, $3, $4, $5, $6, now, now + 3 * $7)
+    INSERT INTO inbox.instance AS i (consumer_id, name, processed, outstanding, latency_p50, latency_p99, seen_at, expected_by,
+                                   latency_buckets, latency_sum)
+        VALUES (own_id, instance, $3, $4, $5, $6, now, now + 3 * $7, $8, $9)
         ON CONFLICT ON CONSTRAINT instance_pkey DO UPDATE
            SET processed = i.processed + excluded.processed,
                outstanding = excluded.outstanding,
                latency_p50 = coalesce(excluded.latency_p50, i.latency_p50),
                latency_p99 = coalesce(excluded.latency_p99, i.latency_p99),
                seen_at = excluded.seen_at,
-               expected_by = excluded.expected_by;
+               expected_by = excluded.expected_by,
+               latency_buckets = inbox_internal.sum_of_buckets(i.latency_buckets, excluded.latency_buckets),
+               latency_sum = coalesce(i.latency_sum, 0) + coalesce(excluded.latency_sum, 0);
 END $$;
-COMMENT ON FUNCTION inbox.report_progress(text, text, bigint, bigint, interval, interval, interval, inbox_internal.caller) IS
+COMMENT ON FUNCTION inbox.report_progress(text, text, bigint, bigint, interval, interval, interval, bigint[], double precision, inbox_internal.caller) IS
     'reports the figures of a process that handles events at once';
 
 -- Adds what has collected to inbox.progress: changes, and processes that have ended an hour ago. The
@@ -161,7 +222,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     known_id integer;
-    ended    bigint;
+    ended    record;
 BEGIN
     FOR known_id IN
         SELECT c.consumer_id FROM inbox.progress_change AS c
@@ -179,10 +240,23 @@ BEGIN
                AND (i.outstanding = 0
                     OR EXISTS (SELECT FROM inbox.instance AS newer
                                 WHERE newer.consumer_id = known_id AND newer.seen_at > i.seen_at))
-             RETURNING i.processed
+             RETURNING i.processed, i.seen_at, i.latency_buckets, i.latency_sum
         )
-        SELECT sum(g.processed) INTO ended FROM gone AS g;
-        UPDATE inbox.progress AS p SET processed = p.processed + ended WHERE p.consumer_id = known_id AND ended > 0;
+        SELECT sum(g.processed) AS processed, max(g.seen_at) AS seen_at, sum(g.latency_sum) AS latency_sum,
+               (SELECT array_agg(t.number ORDER BY t.line)
+                  FROM (SELECT n.line, sum(n.number)::bigint AS number
+                          FROM gone AS h CROSS JOIN unnest(h.latency_buckets) WITH ORDINALITY AS n(number, line)
+                         GROUP BY n.line) AS t) AS latency_buckets
+          INTO ended FROM gone AS g;
+        -- Changes come from processes outside only, which have no time in them. So a row of figures that
+        -- a processor in the server has made tells from now on that there was such a process.
+        UPDATE inbox.progress AS p
+           SET processed = p.processed + coalesce(ended.processed, 0),
+               seen_at = coalesce(greatest(p.seen_at, ended.seen_at), clock_timestamp()),
+               latency_buckets = inbox_internal.sum_of_buckets(p.latency_buckets, ended.latency_buckets),
+               latency_sum = CASE WHEN coalesce(p.latency_sum, ended.latency_sum) IS NOT NULL
+                                  THEN coalesce(p.latency_sum, 0) + coalesce(ended.latency_sum, 0) END
+         WHERE p.consumer_id = known_id AND (p.seen_at IS NULL OR ended.seen_at IS NOT NULL);
         PERFORM inbox_internal.add_changes(known_id);
     END LOOP;
 END $$;

@@ -39,10 +39,12 @@ BEGIN ATOMIC
                    (11, 'inbox_source_lag_seconds', 'gauge', 'From published to applied, of the last event of a subscription.', NULL,
                     extract(epoch FROM l.source_lag)),
                    (12, 'inbox_seen_timestamp_seconds', 'gauge', 'When a process outside the server was last seen.', NULL,
-                    extract(epoch FROM s.seen_at))
+                    extract(epoch FROM s.seen_at)),
+                   (14, 'inbox_versions_behind', 'gauge', 'Versions of one aggregate received and not processed, at the worst one.', NULL,
+                    coalesce(l.versions_behind, 0))
                                ) AS f(number, family, type, help, quantile, value)
                         UNION ALL
-                        SELECT 13, 'inbox_delivery_seconds', 'histogram', 'From occurred_at to processed, of messages processed in the server.',
+                        SELECT 13, 'inbox_delivery_seconds', 'histogram', 'From occurred_at to processed.',
                                NULL, h.value, h.line, h.suffix, h.bound
                           FROM inbox_internal.histogram(s.latency_buckets, s.latency_sum) AS h) AS figure
     ), family(number, text) AS (

@@ -229,9 +229,7 @@ BEGIN
                latency_p99 = excluded.latency_p99,
                wait_p50 = excluded.wait_p50,
                wait_p99 = excluded.wait_p99,
-               latency_buckets = ARRAY(SELECT coalesce(b.before, 0) + coalesce(b.more, 0)
-                                         FROM unnest(p.latency_buckets[:17], excluded.latency_buckets[:17]) WITH ORDINALITY AS b(before, more, place)
-                                        ORDER BY b.place),
+               latency_buckets = inbox_internal.sum_of_buckets(p.latency_buckets, excluded.latency_buckets),
                latency_sum = coalesce(p.latency_sum, 0) + coalesce(excluded.latency_sum, 0),
                saved_at = excluded.saved_at;
 END $$;

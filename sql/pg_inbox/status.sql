@@ -14,9 +14,10 @@ SELECT c.name AS consumer,
        c.subscriptions,
        CASE
          WHEN c.subscriptions = 0 AND leased.messages > 0 THEN 'claimed'
-         -- Those that were ever subscribed have a row of figures.
+         -- Those that were ever subscribed have a row of figures. Changes of figures come from processes
+         -- outside only.
          WHEN c.subscriptions = 0 AND c.role IS NOT NULL
-              AND (outside.seen_at IS NOT NULL OR first.seq IS NULL AND p.consumer_id IS NULL)
+              AND (outside.seen_at IS NOT NULL OR change.rows > 0 OR first.seq IS NULL AND p.consumer_id IS NULL)
            THEN 'handled outside'
          WHEN c.subscriptions = 0 THEN 'not subscribed'
          WHEN EXISTS (SELECT FROM inbox_internal.confirmation AS s WHERE s.consumer_id = c.id AND NOT s.confirmed)
@@ -43,8 +44,8 @@ SELECT c.name AS consumer,
        leased.messages AS claimed,
        dead.letters AS dead_letters,
        outside.seen_at,
-       p.latency_buckets,
-       p.latency_sum
+       latency.buckets AS latency_buckets,
+       latency.sum AS latency_sum
   FROM inbox.consumer AS c
   LEFT JOIN inbox.progress AS p ON p.consumer_id = c.id
   LEFT JOIN LATERAL (SELECT m.seq, m.received_at FROM inbox.message AS m
@@ -58,12 +59,24 @@ SELECT c.name AS consumer,
   CROSS JOIN LATERAL (SELECT pg_catalog.count(*) FILTER (WHERE l.leased_until > clock_timestamp()) AS messages,
                              pg_catalog.count(*) AS all_messages
                         FROM inbox.claimed AS l WHERE l.consumer_id = c.id) AS leased
-  CROSS JOIN LATERAL (SELECT pg_catalog.sum(g.claimed) AS claimed, pg_catalog.sum(g.failures) AS failures
+  CROSS JOIN LATERAL (SELECT pg_catalog.sum(g.claimed) AS claimed, pg_catalog.sum(g.failures) AS failures,
+                             pg_catalog.count(*) AS rows
                         FROM inbox.progress_change AS g WHERE g.consumer_id = c.id) AS change
   CROSS JOIN LATERAL (SELECT pg_catalog.sum(i.processed) AS processed, pg_catalog.max(i.seen_at) AS seen_at,
                              (pg_catalog.array_agg(i.latency_p50 ORDER BY i.seen_at DESC))[1] AS latency_p50,
                              (pg_catalog.array_agg(i.latency_p99 ORDER BY i.seen_at DESC))[1] AS latency_p99
                         FROM inbox.instance AS i WHERE i.consumer_id = c.id) AS reported
+  CROSS JOIN LATERAL (SELECT (SELECT pg_catalog.array_agg(total.number ORDER BY total.line)
+                                FROM (SELECT n.line, pg_catalog.sum(n.number)::bigint AS number
+                                        FROM (SELECT p.latency_buckets AS buckets
+                                              UNION ALL
+                                              SELECT i.latency_buckets FROM inbox.instance AS i WHERE i.consumer_id = c.id) AS h
+                                       CROSS JOIN pg_catalog.unnest(h.buckets) WITH ORDINALITY AS n(number, line)
+                                       GROUP BY n.line) AS total) AS buckets,
+                             (SELECT pg_catalog.sum(h.sum)
+                                FROM (SELECT p.latency_sum AS sum
+                                      UNION ALL
+                                      SELECT i.latency_sum FROM inbox.instance AS i WHERE i.consumer_id = c.id) AS h) AS sum) AS latency
   CROSS JOIN LATERAL (SELECT pg_catalog.max(o.updated_at) AS seen_at
                         FROM inbox.consumer_offset AS o WHERE o.consumer_id = c.id) AS saved
   CROSS JOIN LATERAL (SELECT greatest(p.seen_at, reported.seen_at, saved.seen_at) AS seen_at) AS outside
@@ -88,7 +101,7 @@ COMMENT ON COLUMN inbox.status.dead_letters IS 'events that were given up and wa
 COMMENT ON COLUMN inbox.status.latency_p50 IS 'half of the recent messages took at most this long from occurred_at to processed';
 COMMENT ON COLUMN inbox.status.latency_p99 IS '99 of 100 recent messages took at most this long';
 COMMENT ON COLUMN inbox.status.latency_buckets IS
-    'messages processed in the server that took at most 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 and 300 seconds from occurred_at to processed, and all of them';
+    'messages processed that took at most 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 and 300 seconds from occurred_at to processed, and all of them; estimated from samples for those of inbox.claim()';
 COMMENT ON COLUMN inbox.status.latency_sum IS 'sum of these times, in seconds';
 
 CREATE VIEW inbox.lag AS
@@ -101,6 +114,11 @@ SELECT c.name AS consumer,
        p.wait_p99,
        s.latency_p50,
        s.latency_p99,
+       (SELECT pg_catalog.max(behind.versions)
+          FROM (SELECT pg_catalog.count(waiting.version) AS versions
+                  FROM (SELECT m.aggregate_type, m.aggregate_id, m.version FROM inbox.message AS m
+                         WHERE m.consumer_id = c.id ORDER BY m.seq LIMIT 1000) AS waiting
+                 GROUP BY waiting.aggregate_type, waiting.aggregate_id) AS behind) AS versions_behind,
        (SELECT pg_catalog.max(o.lag_ms) * interval '1 millisecond'
           FROM (SELECT DISTINCT ON (saved.subscription) saved.lag_ms
                   FROM inbox.consumer_offset AS saved
@@ -119,6 +137,8 @@ COMMENT ON COLUMN inbox.lag.wait_p50 IS
 COMMENT ON COLUMN inbox.lag.wait_p99 IS '99 of 100 took at most this long';
 COMMENT ON COLUMN inbox.lag.latency_p50 IS 'the same from occurred_at to processed';
 COMMENT ON COLUMN inbox.lag.latency_p99 IS 'the same from occurred_at to processed';
+COMMENT ON COLUMN inbox.lag.versions_behind IS
+    'versions of one aggregate received and not processed, of the aggregate with most of them; the first 1000 messages count';
 COMMENT ON COLUMN inbox.lag.source_lag IS
     'time from published to applied of the last event of a subscription, where it was longest; see inbox.offsets';
 

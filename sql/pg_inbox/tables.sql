@@ -261,16 +261,18 @@ CREATE TABLE inbox.progress (
     latencies   real[]      NOT NULL DEFAULT '{}',
     waits       real[]      NOT NULL DEFAULT '{}',
     latency_buckets bigint[],
-    latency_sum double precision
+    latency_sum double precision,
+    unsampled   bigint      NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE inbox.progress IS 'counters of processors, saved now and then';
 COMMENT ON COLUMN inbox.progress.processed IS 'messages processed, without those that were claimed';
 COMMENT ON COLUMN inbox.progress.seen_at IS 'when a process outside the server last claimed messages; null if none ever did';
 COMMENT ON COLUMN inbox.progress.claimed IS 'messages given out by inbox.claim() and not given back: they are completed, or still claimed';
 COMMENT ON COLUMN inbox.progress.sample IS 'a claimed message, whose latency is known when it has been completed';
+COMMENT ON COLUMN inbox.progress.unsampled IS 'claimed messages that the latency of the sample stands for';
 COMMENT ON COLUMN inbox.progress.latencies IS 'recent latencies of claimed messages, in seconds';
 COMMENT ON COLUMN inbox.progress.latency_p50 IS 'median time from occurred_at to processed';
-COMMENT ON COLUMN inbox.progress.latency_buckets IS 'messages processed in the server, by time from occurred_at to processed; see inbox.status';
+COMMENT ON COLUMN inbox.progress.latency_buckets IS 'messages processed, by time from occurred_at to processed; see inbox.status';
 COMMENT ON COLUMN inbox.progress.latency_sum IS 'sum of these times, in seconds';
 COMMENT ON COLUMN inbox.progress.wait_p50 IS 'median time from received_at to processed';
 
@@ -291,10 +293,14 @@ CREATE TABLE inbox.instance (
     latency_p99 interval,
     seen_at     timestamptz NOT NULL,
     expected_by timestamptz NOT NULL,
+    latency_buckets bigint[],
+    latency_sum double precision,
     PRIMARY KEY (consumer_id, name)
 );
 COMMENT ON TABLE inbox.instance IS 'processes of consumers that report their figures, see inbox.report_progress()';
 COMMENT ON COLUMN inbox.instance.outstanding IS 'events received and not applied yet';
+COMMENT ON COLUMN inbox.instance.latency_buckets IS 'events that it has processed, by time from occurred_at to processed; see inbox.status';
+COMMENT ON COLUMN inbox.instance.latency_sum IS 'sum of these times, in seconds';
 COMMENT ON COLUMN inbox.instance.expected_by IS 'when the process has missed several reports';
 
 COMMENT ON SEQUENCE inbox.consumer_id_seq IS 'ids of consumers';

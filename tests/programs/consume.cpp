@@ -163,6 +163,8 @@ std::string command(const std::string& line, inbox::Script& script, inbox::Consu
             event.version = std::stoll(f[4]);
         event.payload = f[5];
         event.headers = {{"h", "\"1\""}};
+        event.occurred_at =
+            std::chrono::time_point_cast<inbox::Time::duration>(std::chrono::system_clock::now());
         script.deliver(event);
     } else if (f[0] == "fail_open") {
         script.fail_open(std::stoi(f[1]), "scripted", f[2] != "for good");

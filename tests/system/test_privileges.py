@@ -214,7 +214,7 @@ USERS = {
     "function inbox.redrive(text,uuid)": "inbox operator",
     "function inbox.release(uuid,inbox_internal.caller)": "consumer",
     "function inbox.remove(regclass,text[],text,jsonb)": "reader, consumer",
-    "function inbox.report_progress(text,text,bigint,bigint,interval,interval,interval,inbox_internal.caller)": "consumer",
+    "function inbox.report_progress(text,text,bigint,bigint,interval,interval,interval,bigint[],double precision,inbox_internal.caller)": "consumer",
     "function inbox.reset_offset(text,text,timestamp with time zone,text,text,inbox_internal.caller)": "inbox operator",
     "function inbox.revoke_consume(regrole)": NOBODY,
     "function inbox.revoke_monitor(regrole)": NOBODY,

@@ -25,8 +25,8 @@ def test_events_are_applied_and_then_acknowledged(target: Target, consume: Consu
     assert (state["applied"], state["duplicates"], state["failures"]) == (7, 0, 0)
     state = consumer.stop()
     assert state["closed"] and state["outstanding_messages"] == 0
-    figures = target.execute("SELECT state, processed, failures FROM inbox.status")
-    assert figures == [("handled outside", 7, 0)]
+    figures = target.execute("SELECT state, processed, failures, latency_buckets[17], latency_sum >= 0 FROM inbox.status")
+    assert figures == [("handled outside", 7, 0, 7, True)]
 
 
 def test_a_batch_is_one_transaction(target: Target, consume: Consume) -> None:
