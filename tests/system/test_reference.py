@@ -187,7 +187,11 @@ MEANINGS = {
         "the lease has ended, or an earlier message of the key has failed: another process has the message",
         "no: roll back, and claim again",
     ),
-    "IL002": ("raised by your handler: no further attempt will help, so the event becomes a dead letter at once", "–"),
+    "IL002": (
+        "raised by your handler, or by `inbox.apply()` when key or version is missing: "
+        "no further attempt will help, so the event becomes a dead letter at once",
+        "–",
+    ),
     "OL001": ("the token of `outbox.fetch()` is not valid any more", "no: fetch again"),
     "XX000": ("a defect, or the operating system refused something", "report it"),
     "XX001": (
