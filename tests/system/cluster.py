@@ -387,13 +387,14 @@ class Cluster:
         )  # fmt: skip
 
     def describe(self) -> str:
-        """Returns the state of workers and destinations for the report of a failure."""
+        """Returns the state of sessions, workers and destinations for the report of a failure."""
         try:
-            workers = self.execute(
-                "SELECT datname, pid, application_name, state, wait_event, query "
-                "FROM pg_stat_activity WHERE starts_with(backend_type, 'pg_outbox ')"
+            sessions = self.execute(
+                "SELECT datname, pid, application_name, state, now() - query_start AS since, wait_event_type, wait_event, "
+                "       pg_blocking_pids(pid) AS blocked_by, left(query, 200) AS query "
+                "  FROM pg_stat_activity WHERE datname IS NOT NULL OR starts_with(backend_type, 'pg_outbox ')"
             )
-            lines = [str(row) for row in workers]
+            lines = [str(tuple(map(str, row))) for row in sessions]
             for (name,) in self.execute("SELECT datname FROM pg_database WHERE datallowconn"):
                 with self.connect(name) as connection, suppress(psycopg.Error):
                     status = connection.execute("SELECT row_to_json(s) FROM outbox.status AS s")

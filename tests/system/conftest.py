@@ -191,4 +191,4 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             tail = "\n".join(cluster.log_since(cluster.test_began).splitlines()[-80:])
             report.sections.append((f"end of the server log, {cluster.directory.name}", tail))
             if call.when == "call" and cluster.test_began < cluster.log_size():
-                report.sections.append((f"workers, {cluster.directory.name}", cluster.describe()))
+                report.sections.append((f"sessions, {cluster.directory.name}", cluster.describe()))
