@@ -98,6 +98,12 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "docs/from-debezium.md": {
         "SELECT pg_drop_replication_slot('debezium');": "run by sinks/test_from_debezium.py",
     },
+    "docs/installing.md": {
+        "packaging/deb.sh": "packaging/test.sh makes and installs the packages",
+        "make && sudo make install                              # PG_CONFIG=/usr/lib/postgresql/17/bin/pg_config for a "
+        "certain server": "packaging/pgxn.sh runs it",
+        'sudo -u postgres psql -c "SHOW shared_preload_libraries"          # keep what is there': "as in README.md",
+    },
     "docs/monitoring.md": {
         "outboxctl serve --all -d 'host=db.example.com user=prometheus dbname=postgres'": OUTBOXCTL,
     },

@@ -95,6 +95,7 @@ def test_versions_agree(installation: Installation) -> None:
         assert f"default_version = '{version}'" in control.read_text()
         assert list(installation.stage.rglob(f"{name}--{version}.sql"))
     assert f"## [{version}]" in (REPOSITORY / "CHANGELOG.md").read_text()
+    assert (REPOSITORY / "packaging/debian/changelog").read_text().startswith(f"pg-outbox ({version})")
     for name, entry in meta["provides"].items():
         assert (REPOSITORY / entry["file"]).exists(), name
         assert (REPOSITORY / entry["docfile"]).exists(), name
