@@ -41,11 +41,11 @@ void Connection::close() noexcept {
 
 // A thread that still tries to connect is kept, so that there is never more than one.
 void Connection::release() noexcept {
-    if (watched_ >= 0)
-        poller_.forget(std::exchange(watched_, -1));
+    unwatch();
     if (connection_ != nullptr)
         PQfinish(std::exchange(connection_, nullptr));
     state_ = State::closed;
+    send_failure_.clear();
     deadline_ = never;
 }
 
@@ -74,6 +74,11 @@ void Connection::rewatch(std::uint32_t events) noexcept {
         poller_.rewatch(watched_, events);
 }
 
+void Connection::unwatch() noexcept {
+    if (watched_ >= 0)
+        poller_.forget(std::exchange(watched_, -1));
+}
+
 // -------------------------------------------------------------------------------------------------
 // Time
 // -------------------------------------------------------------------------------------------------
@@ -91,7 +96,7 @@ void Connection::step(Micros now) {
     if (now < deadline_)
         return;
     if (!send_failure_.empty())
-        fail(std::exchange(send_failure_, {}));
+        fail(send_failure_);
     else
         fail(state_ == State::connecting ? "could not connect in time" : "no answer in time");
 }
@@ -112,7 +117,7 @@ void Connection::connect() {
 void Connection::take_connection() {
     if (!connector_->has_ended())
         return;
-    poller_.forget(std::exchange(watched_, -1));
+    unwatch();
     connection_ = connector_->take();
     connector_.reset();
     if (connection_ == nullptr || PQstatus(connection_) != CONNECTION_OK) {
@@ -149,7 +154,10 @@ void Connection::run(Statement statement) {
         could_not_send();
 }
 
+// libpq may have closed its socket. Another descriptor may have its number before step() is called,
+// and must not be forgotten in its place.
 void Connection::could_not_send() {
+    unwatch();
     send_failure_ = printable(PQerrorMessage(connection_));
     deadline_ = 0;
 }

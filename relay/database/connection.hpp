@@ -87,6 +87,7 @@ class Connection final : private Watcher {
     void release() noexcept;
     void watch(int descriptor, std::uint32_t events);
     void rewatch(std::uint32_t events) noexcept;
+    void unwatch() noexcept;
 
     Owner& owner_;
     Poller& poller_;
