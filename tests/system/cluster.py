@@ -335,6 +335,13 @@ class Cluster:
             lambda left: not left,
             what="all processes of the server to end after the postmaster",
         )  # fmt: skip
+        # The kernel's list of children may lack some, if others end while it is read.
+        wait_until(self._uses_of_shared_memory, lambda uses: uses == 0, what="the server's shared memory to be free")
+
+    def _uses_of_shared_memory(self) -> int:
+        identity = (self.data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+        segments = (line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines())
+        return sum(int(columns[6]) for columns in segments if columns[1] == identity)
 
     def promote(self) -> None:
         with self.connect() as connection:
