@@ -12,5 +12,5 @@ git -C "$repository" archive --format zip --prefix "$name/" --output "$(realpath
 unzip -q "$pgxn/$name.zip" -d "$pgxn"
 make -C "$pgxn/$name" -j "$(nproc)" PG_CONFIG="$pg_config" >"$pgxn/log"
 make -C "$pgxn/$name" install DESTDIR="$(realpath "$pgxn")/root" >>"$pgxn/log"
-find "$pgxn/root" -name 'pg_*.control' | grep -c . | grep -qx 2
+find "$pgxn/root" -path '*/extension/pg_*.control' | grep -c . | grep -qx 2
 echo "$pgxn/$name.zip"
