@@ -133,8 +133,7 @@ bool wait_for_cursor() {
 
 void save_cursor(const Cursor& cursor, const DeliveryStats& stats, Micros failing_since) {
     const bool partly = cursor.upto.has_value();
-    Oid types[] = {TIDOID,  TEXTOID, TEXTOID, INT8OID,
-                   INT8OID, INT8OID, INT8OID, TIMESTAMPTZOID};
+    Oid types[] = {TIDOID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT8OID, INT8OID, TIMESTAMPTZOID};
     Datum values[] = {PointerGetDatum(&row_place),
                       text_of(cursor.done),
                       partly ? text_of(*cursor.upto) : Datum{0},
@@ -143,8 +142,8 @@ void save_cursor(const Cursor& cursor, const DeliveryStats& stats, Micros failin
                       Int64GetDatum(static_cast<int64>(stats.all_delivered())),
                       Int64GetDatum(static_cast<int64>(stats.all_failures())),
                       TimestampTzGetDatum(failing_since - epoch_difference)};
-    const char nulls[] = {' ', ' ', partly ? ' ' : 'n',           ' ', ' ',
-                          ' ', ' ', failing_since != 0 ? ' ' : 'n'};
+    const char nulls[] = {
+        ' ', ' ', partly ? ' ' : 'n', ' ', ' ', ' ', ' ', failing_since != 0 ? ' ' : 'n'};
     execute_for_row(
         "UPDATE outbox.cursor SET done = $2::pg_snapshot, upto = $3::pg_snapshot, position = $4, "
         "system_identifier = $5, published = $6, failures = $7, failing_since = $8, "

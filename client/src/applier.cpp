@@ -293,8 +293,7 @@ void Applier::commit(Items items) {
 
 void Applier::note_committed(Items items, Clock::time_point began) {
     Counters& counters = shared_.counters;
-    const Time now =
-        std::chrono::time_point_cast<Time::duration>(std::chrono::system_clock::now());
+    const Time now = std::chrono::time_point_cast<Time::duration>(std::chrono::system_clock::now());
     const auto since = [now](Time time) {
         return std::chrono::duration_cast<std::chrono::microseconds>(now - time);
     };

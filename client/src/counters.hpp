@@ -45,8 +45,9 @@ struct Counters {
     // Events settled by appliers, and how many of them the database has been told of.
     std::atomic<std::uint64_t> settled{0}, reported{0};
     RecentTimes times;
-    RecentTimes recent_latencies;  // from occurred_at to committed, of one event of each transaction
-    Latencies latencies;           // of all events applied
+    RecentTimes
+        recent_latencies;  // from occurred_at to committed, of one event of each transaction
+    Latencies latencies;   // of all events applied
     outbox::LatencyBuckets::Figures reported_latencies;
 
     ConsumerMetrics snapshot() const;

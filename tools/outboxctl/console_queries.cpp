@@ -108,8 +108,8 @@ std::string found_in(Session& session, const Search& search) {
                 "aggregate_type => nullif($2, ''), aggregate_id => nullif($3, ''), key => "
                 "nullif($4, ''), \"limit\" => CASE WHEN $5 = '' THEN 100 ELSE 10000 END) "
                 "WHERE $5 IN ('', topic) LIMIT 100",
-                {search.event_type, search.aggregate_type, search.aggregate_id,
-                 search.ordering_key, search.topic});
+                {search.event_type, search.aggregate_type, search.aggregate_id, search.ordering_key,
+                 search.topic});
 }
 
 // The statements that a page of a destination or consumer consists of; $1 is its name.

@@ -90,8 +90,10 @@ void Session::refuse_code_of_others() {
     connection_ = nullptr;
     if (!asked)
         throw Refused(error);
-    throw Refused("ERROR:  role \"" + role + "\" is or can become a superuser, and pg_outbox or "
-                  "pg_inbox in database \"" + database +
+    throw Refused("ERROR:  role \"" + role +
+                  "\" is or can become a superuser, and pg_outbox or "
+                  "pg_inbox in database \"" +
+                  database +
                   "\" belongs to roles that are not\n"
                   "DETAIL:  Code of these roles would run as a superuser.\n"
                   "HINT:  Connect as a role that has outbox.grant_monitor() and "

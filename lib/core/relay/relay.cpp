@@ -389,7 +389,8 @@ bool Relay::line_is_due() {
             earlier_outage_ = 0;
     } else if (failing_since_ == 0) {
         outage_changed_at_ = clock_.now();
-        failing_since_ = earlier_outage_ != 0 ? std::exchange(earlier_outage_, 0) : clock_.unix_now();
+        failing_since_ =
+            earlier_outage_ != 0 ? std::exchange(earlier_outage_, 0) : clock_.unix_now();
     }
     return condition_log_.observe(clock_.now(), kind,
                                   kind == Condition::Kind::works ? std::string_view() : reason());

@@ -228,8 +228,8 @@ class Relay {
     bool upto_is_front_ = false;  // cursor_.upto is the end of the first open window
     bool unsaved_ = false;
     Micros saved_at_ = 0;
-    Micros not_before_ = 0;                 // for tasks that need the lock of the cursor
-    std::uint64_t counted_at_save_ = 0;     // deliveries and failures
+    Micros not_before_ = 0;              // for tasks that need the lock of the cursor
+    std::uint64_t counted_at_save_ = 0;  // deliveries and failures
     Micros outage_at_save_ = 0;
     std::uint64_t delivered_at_flush_ = 0;  // when the saved cursor was last known to be on disk
 

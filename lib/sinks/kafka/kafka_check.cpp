@@ -76,7 +76,8 @@ class Questions {
         const Metadata cluster = metadata(client, nullptr, options_.limits.connect);
         if (cluster == nullptr) {
             findings.push_back(
-                {subject_, false, error_.empty() ? no_connection_within(options_.limits.connect) : error_});
+                {subject_, false,
+                 error_.empty() ? no_connection_within(options_.limits.connect) : error_});
             return;
         }
         findings.push_back({"connection", true,
@@ -145,7 +146,8 @@ class Questions {
         const Metadata answer = metadata(client, topic, options_.limits.request);
         rd_kafka_topic_destroy(topic);
         if (answer == nullptr || answer->topic_cnt != 1)
-            return {subject, false, error_.empty() ? no_answer_within(options_.limits.request) : error_};
+            return {subject, false,
+                    error_.empty() ? no_answer_within(options_.limits.request) : error_};
         const rd_kafka_metadata_topic_t& found = answer->topics[0];
         if (found.err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
             return {subject, false, "it does not exist (create it)"};

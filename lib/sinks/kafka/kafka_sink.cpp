@@ -286,7 +286,8 @@ class KafkaSink final : public Sink {
             login_.rejected();
         for (const auto& sending : line.sendings) {
             const bool is_late = late.contains(sending.get());
-            report(*sending, is_late ? Fate::failed : fate, is_late ? no_answer_within(options_.limits.request) : why);
+            report(*sending, is_late ? Fate::failed : fate,
+                   is_late ? no_answer_within(options_.limits.request) : why);
             if (fate == Fate::unavailable)
                 fate = Fate::undone;  // one report of it is enough
         }

@@ -498,8 +498,8 @@ class TransactionalSink final : public Sink, public Transactions {
 
     void take_too_long(Line& line, Micros now) {
         const Producer& producer = line.thread->producer();
-        std::string why =
-            producer.trouble().empty() ? no_answer_within(options_.limits.request) : producer.trouble();
+        std::string why = producer.trouble().empty() ? no_answer_within(options_.limits.request)
+                                                     : producer.trouble();
         switch (line.state) {
             case State::sending: {  // without a commit it cannot take effect
                 const bool is_down = producer.is_disconnected() || !producer.trouble().empty();

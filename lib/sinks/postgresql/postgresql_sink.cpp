@@ -170,8 +170,9 @@ class PostgresqlSink final : public Sink {
         if (!failed() && now >= rest_at_)
             rest();
         if (!failed() && now >= deadline_)
-            connection_.fail(state_ == State::ready ? no_answer_within(options_.limits.request)
-                                                    : no_connection_within(options_.limits.connect));
+            connection_.fail(state_ == State::ready
+                                 ? no_answer_within(options_.limits.request)
+                                 : no_connection_within(options_.limits.connect));
     }
 
     void connect(Micros now) {

@@ -173,7 +173,8 @@ TEST_F(ChecksOverHttp, AskNothingWithoutCredentials) {
 TEST_F(ChecksOverHttp, DoNotWaitForever) {
     request_timeout_ = milliseconds(300);
     peer_.then({.bytes = ""});
-    EXPECT_THAT(ask({"/a"}), testing::Contains(NotOk("/a", "no answer within 300ms (request_timeout)")));
+    EXPECT_THAT(ask({"/a"}),
+                testing::Contains(NotOk("/a", "no answer within 300ms (request_timeout)")));
 }
 
 TEST_F(ChecksOverHttp, CanBeGivenUpAtAnyStep) {

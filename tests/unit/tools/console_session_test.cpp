@@ -19,7 +19,8 @@ struct Sessions : testing::Test {
 };
 
 TEST_F(Sessions, NeedTheToken) {
-    for (const std::string& guess : {std::string(), token + "x", token.substr(1), token.substr(1) + "x"})
+    for (const std::string& guess :
+         {std::string(), token + "x", token.substr(1), token.substr(1) + "x"})
         EXPECT_EQ(sessions.log_in(guess), std::nullopt);
     EXPECT_TRUE(lives(sessions.log_in(token).value()));
     EXPECT_FALSE(lives(""));
