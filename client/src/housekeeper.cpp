@@ -139,13 +139,13 @@ void Housekeeper::report(std::size_t outstanding) {
     const outbox::LatencyBuckets::Figures latencies = counters.latencies.figures();
     const outbox::LatencyBuckets::Figures more = latencies.since(counters.reported_latencies);
     connect(shared_, connection_);
-    connection_->run(Whose::own,
-                     "SELECT inbox.report_progress($1, $2, $3::bigint, $4::bigint, $5::interval, "
-                     "$6::interval, $7::interval, $8::bigint[], $9::double precision)",
-                     {shared_.options.name, shared_.instance,
-                      std::to_string(settled - counters.reported), std::to_string(outstanding),
-                      interval(p50), interval(p99), interval(shared_.options.housekeeping_interval),
-                      buckets(more), std::to_string(static_cast<double>(more.sum) / 1e6)});
+    connection_->run(
+        Whose::own,
+        "SELECT inbox.report_progress($1, $2, $3::bigint, $4::bigint, $5::interval, "
+        "$6::interval, $7::interval, $8::bigint[], $9::bigint / 1000000.0::double precision)",
+        {shared_.options.name, shared_.instance, std::to_string(settled - counters.reported),
+         std::to_string(outstanding), interval(p50), interval(p99),
+         interval(shared_.options.housekeeping_interval), buckets(more), std::to_string(more.sum)});
     counters.reported = settled;
     counters.reported_latencies = latencies;
     shared_.reported_outstanding = outstanding > 0;
