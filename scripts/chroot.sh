@@ -1,5 +1,7 @@
 # Roots of other releases of Debian, for majors.sh and packaging/test.sh. To be sourced after common.sh. Needs root.
 
+[ "$(id -u)" -eq 0 ] || die "only root can make a chroot"
+
 # What this machine knows of its network holds inside, too.
 copy_network_settings() { # copy_network_settings ROOT
     cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
@@ -12,7 +14,6 @@ copy_network_settings() { # copy_network_settings ROOT
 
 make_root() { # make_root RELEASE ROOT
     local release=$1 root=$2 uri suite
-    [ "$(id -u)" -eq 0 ] || die "only root can make a chroot"
     [ ! -d "$root" ] || return 0
     rm -rf "$root.new"
     mkdir -p "$root.new"

@@ -106,7 +106,7 @@ SELECT inbox.report_progress('g', 'two', 0, latency_buckets => array_fill(0, '{1
 SELECT inbox.report_progress('g', 'one', 0, latency_buckets => array_fill(0, '{10}') || array_fill(2::bigint, '{7}'), latency_sum => 3.5);
 SELECT inbox.report_progress('g', 'one', 0, latency_buckets => array_fill(0, '{10}') || array_fill(1::bigint, '{7}'), latency_sum => 2.5);
 SELECT latency_buckets, latency_sum FROM inbox.status WHERE consumer = 'g';
--- of what was claimed one message stands for all since the last one
+-- one claimed message is measured, and counts for all that were claimed since the one before
 SELECT latency_buckets[17] FROM inbox.status WHERE consumer = 'f';
 SELECT inbox.begin_event('h', id(1)), inbox.save_offset('h', 's', 'm', now() - interval '90 s');
 SELECT inbox.fail_event('h', 'test', id(2), now(), NULL, 1, 1, NULL, 't', 't', 'k', 'Thing', 'k', 'text/plain', NULL, 'x', 'no 2', 'P0001');

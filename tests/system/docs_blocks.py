@@ -121,7 +121,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
 }
 
-# What a page takes for granted in its database.
+# What must be in the database before the blocks of a page can run.
 VIDEO = """
 CREATE TABLE video (video_id text PRIMARY KEY, id text GENERATED ALWAYS AS (video_id) STORED, title text,
                     version bigint NOT NULL DEFAULT 1);

@@ -12,7 +12,6 @@ namespace {
 
 constexpr auto longest_wait = std::chrono::seconds(5);
 constexpr std::size_t largest_answer = 8 * 1024 * 1024;
-constexpr const char* insufficient_privilege = "42501";
 
 // Payloads that are neither text nor JSON are shown in part, as hexadecimal digits.
 constexpr const char* payload =

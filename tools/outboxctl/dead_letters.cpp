@@ -9,7 +9,6 @@ namespace outboxctl {
 
 namespace {
 
-constexpr const char* insufficient_privilege = "42501";
 constexpr const char* an_id = "019a5c1e-8d3c-7c3e-9d0a-2f6f3c1b7e55";
 
 std::string view_of(Side side) {

@@ -27,6 +27,9 @@ struct Refused : std::runtime_error {
     std::string sqlstate{};  // empty if it was not the database
 };
 
+// SQLSTATE
+inline constexpr const char* insufficient_privilege = "42501";
+
 // Something is wrong that the command has found and printed.
 struct Failing : std::exception {};
 

@@ -66,7 +66,7 @@ void MeteredSocket::pull() noexcept {
     shutdown(inner_, SHUT_WR);
 }
 
-// What the peer sent is accounted to this end until libpq has read it.
+// Bytes that were sent from this end, and that libpq has not read.
 bool MeteredSocket::has_input() const noexcept {
     int unread = 0;
     return inner_ >= 0 && ioctl(inner_, SIOCOUTQ, &unread) == 0 && unread > 0;
