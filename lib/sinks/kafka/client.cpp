@@ -192,7 +192,82 @@ bool KafkaClient::set_transactional(rd_kafka_conf_t* conf, const KafkaOptions& o
            set(conf, "transaction.timeout.ms", timeout) && set(conf, "message.timeout.ms", timeout);
 }
 
-bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) {
+bool KafkaClient::set_connection(rd_kafka_conf_t* conf, const KafkaOptions& options) {
+    const std::string security = std::string(options.login.mechanism.empty() ? "" : "sasl_") +
+                                 (options.tls ? "ssl" : "plaintext");
+    return set(conf, "bootstrap.servers", options.brokers) && set(conf, "client.id", "pg_outbox") &&
+           set(conf, "security.protocol", security) &&
+           set(conf, "socket.connection.setup.timeout.ms",
+               milliseconds_of(options.limits.connect)) &&
+           set(conf, "socket.nagle.disable", "true") &&
+           set(conf, "socket.keepalive.enable", "true") &&
+           set(conf, "reconnect.backoff.max.ms", "1000") &&
+           // An answer is small. A broker must not make us keep more.
+           set(conf, "receive.message.max.bytes", "8000000");
+}
+
+bool KafkaClient::set_tls(rd_kafka_conf_t* conf, const KafkaOptions& options) {
+    if (!options.tls)
+        return true;
+    if (!options.ca_file.empty())
+        if (const std::optional<Error> error = check_file(options.ca_file)) {
+            failure_ = error->message;
+            return false;
+        }
+    const auto set_if = [&](const char* name, const std::string& value) {
+        return value.empty() || set(conf, name, value);
+    };
+    return set(conf, "enable.ssl.certificate.verification", "true") &&
+           set(conf, "ssl.endpoint.identification.algorithm", "https") &&
+           set_if("ssl.ca.location", options.ca_file) &&
+           set_if("ssl.certificate.pem", options.certificate) &&
+           set_if("ssl.key.pem", options.private_key);
+}
+
+bool KafkaClient::set_login(rd_kafka_conf_t* conf, const KafkaOptions& options) {
+    if (options.login.uses_token())
+        return set(conf, "sasl.mechanism", "OAUTHBEARER");
+    if (options.login.mechanism.empty())
+        return true;
+    return set(conf, "sasl.mechanism", options.login.mechanism) &&
+           set(conf, "sasl.username", options.login.user) &&
+           set(conf, "sasl.password", options.login.password);
+}
+
+bool KafkaClient::set_compression(rd_kafka_conf_t* conf, const KafkaOptions& options) {
+    if (!options.compression.empty())
+        return set(conf, "compression.codec", options.compression);
+    const bool done =
+        set(conf, "compression.codec", "zstd") || set(conf, "compression.codec", "lz4");
+    if (done)
+        failure_.clear();  // that zstd is missing is none
+    return done;
+}
+
+bool KafkaClient::set_producing(rd_kafka_conf_t* conf, const KafkaOptions& options) {
+    return set(conf, "enable.idempotence", "true") &&
+           // What is in flight is bounded by the pipeline.
+           set(conf, "queue.buffering.max.messages", "10000000") &&
+           set(conf, "queue.buffering.max.kbytes", "2097151") && set(conf, "linger.ms", "0") &&
+           set(conf, "message.max.bytes", std::to_string(options.max_request_size)) &&
+           set(conf, "batch.num.messages", options.one_by_one ? "1" : "10000") &&
+           // A topic that is missing is said to be at once; the lane waits for it.
+           set(conf, "topic.metadata.propagation.max.ms", "0") &&
+           (options.transactional_id.empty() ? set_gapless(conf)
+                                             : set_transactional(conf, options)) &&
+           set_compression(conf, options);
+}
+
+// A consumer that does not consume.
+bool KafkaClient::set_asking(rd_kafka_conf_t* conf, const KafkaOptions& options) {
+    return set(conf, "group.id", options.transactional_id) &&
+           set(conf, "enable.auto.commit", "false") &&
+           // Must be less than what an answer may have.
+           set(conf, "fetch.max.bytes", "1000000");
+}
+
+bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options,
+                            rd_kafka_type_t type) {
     rd_kafka_conf_set_opaque(conf, shared_.get());
     rd_kafka_conf_set_resolve_cb(conf, resolve);
     rd_kafka_conf_set_throttle_cb(conf, note_throttle);
@@ -200,56 +275,8 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options) 
     take_notes_of(conf);
     rd_kafka_conf_set_events(
         conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR | RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH);
-
-    const std::string security = std::string(options.login.mechanism.empty() ? "" : "sasl_") +
-                                 (options.tls ? "ssl" : "plaintext");
-    const std::string max_size = std::to_string(options.max_request_size);
-    bool done =
-        set(conf, "bootstrap.servers", options.brokers) && set(conf, "client.id", "pg_outbox") &&
-        set(conf, "security.protocol", security) &&
-        set(conf, "socket.connection.setup.timeout.ms", milliseconds_of(options.limits.connect)) &&
-        set(conf, "socket.nagle.disable", "true") && set(conf, "socket.keepalive.enable", "true") &&
-        set(conf, "reconnect.backoff.max.ms", "1000") &&
-        // An answer to a producer is small. A broker must not make us keep more.
-        set(conf, "receive.message.max.bytes", "8000000") &&
-        set(conf, "enable.idempotence", "true") &&
-        // What is in flight is bounded by the pipeline.
-        set(conf, "queue.buffering.max.messages", "10000000") &&
-        set(conf, "queue.buffering.max.kbytes", "2097151") && set(conf, "linger.ms", "0") &&
-        set(conf, "message.max.bytes", max_size) &&
-        set(conf, "batch.num.messages", options.one_by_one ? "1" : "10000") &&
-        // A topic that is missing is said to be at once; the lane waits for it.
-        set(conf, "topic.metadata.propagation.max.ms", "0");
-    done = done && (options.transactional_id.empty() ? set_gapless(conf)
-                                                     : set_transactional(conf, options));
-    done = done &&
-           (options.compression.empty()
-                ? set(conf, "compression.codec", "zstd") || set(conf, "compression.codec", "lz4")
-                : set(conf, "compression.codec", options.compression));
-    if (done)
-        failure_.clear();
-    if (done && options.tls) {
-        done = set(conf, "enable.ssl.certificate.verification", "true") &&
-               set(conf, "ssl.endpoint.identification.algorithm", "https");
-        if (done && !options.ca_file.empty()) {
-            if (const std::optional<Error> error = check_file(options.ca_file)) {
-                failure_ = error->message;
-                return false;
-            }
-            done = set(conf, "ssl.ca.location", options.ca_file);
-        }
-        if (done && !options.certificate.empty())
-            done = set(conf, "ssl.certificate.pem", options.certificate);
-        if (done && !options.private_key.empty())
-            done = set(conf, "ssl.key.pem", options.private_key);
-    }
-    if (done && options.login.uses_token())
-        done = set(conf, "sasl.mechanism", "OAUTHBEARER");
-    else if (done && !options.login.mechanism.empty())
-        done = set(conf, "sasl.mechanism", options.login.mechanism) &&
-               set(conf, "sasl.username", options.login.user) &&
-               set(conf, "sasl.password", options.login.password);
-    return done;
+    return set_connection(conf, options) && set_tls(conf, options) && set_login(conf, options) &&
+           (type == RD_KAFKA_PRODUCER ? set_producing(conf, options) : set_asking(conf, options));
 }
 
 // What only the user mapping and the options together can break.
@@ -271,7 +298,7 @@ static std::string incomplete(const KafkaOptions& options) {
 // The handle
 // -------------------------------------------------------------------------------------------------
 
-KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
+KafkaClient::KafkaClient(const KafkaOptions& options, int wake, rd_kafka_type_t type)
     : shared_(std::make_shared<Shared>()),
       failure_(incomplete(options)),
       token_extensions_(options.login.token_extensions) {
@@ -294,8 +321,8 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
     const SignalsBlocked blocked;
     char error[512] = "";
     try {
-        if (configure(conf, options))
-            handle_ = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, sizeof error);
+        if (configure(conf, options, type))
+            handle_ = rd_kafka_new(type, conf, error, sizeof error);
         if (handle_ == nullptr && failure_.empty())
             failure_ = printable(error);
     } catch (...) {
@@ -308,6 +335,8 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake)
     }
     alive++;
     queue_ = rd_kafka_queue_get_main(handle_);
+    if (wake < 0)
+        return;
     static constexpr std::uint64_t one = 1;
     rd_kafka_queue_io_event_enable(queue_, wake, &one, sizeof one);
     // It announces only what finds the queue empty, and the wish for a token is already there.
@@ -328,7 +357,7 @@ KafkaClient::~KafkaClient() {
     const SignalsBlocked blocked;
     try {
         std::thread([handle = handle_, shared = shared_, partitions] {
-            rd_kafka_destroy(handle);
+            rd_kafka_destroy_flags(handle, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
             partitions_given_up -= partitions;
             given_up--;
             alive--;

@@ -25,9 +25,12 @@ struct Token {
 
 class KafkaClient {
   public:
-    // `wake`: the descriptor, an eventfd, which becomes readable when the queue has something.
-    // May throw std::bad_alloc.
-    KafkaClient(const KafkaOptions& options, int wake);
+    // `type`: a consumer joins nothing. It is for questions about groups: asked with a producer they
+    // can end the process, up to librdkafka 2.14 at least, when another broker has to answer them
+    // (librdkafka issue 5040).
+    // `wake`: the descriptor, an eventfd, which becomes readable when the queue has something; -1:
+    // none. May throw std::bad_alloc.
+    KafkaClient(const KafkaOptions& options, int wake, rd_kafka_type_t type = RD_KAFKA_PRODUCER);
     // Waits for nothing: the library's threads end beside us, and what they have not sent is dropped.
     ~KafkaClient();
     KafkaClient(const KafkaClient&) = delete;
@@ -63,7 +66,13 @@ class KafkaClient {
     struct Shared;
 
   private:
-    bool configure(rd_kafka_conf_t* conf, const KafkaOptions& options);
+    bool configure(rd_kafka_conf_t* conf, const KafkaOptions& options, rd_kafka_type_t type);
+    bool set_connection(rd_kafka_conf_t* conf, const KafkaOptions& options);
+    bool set_tls(rd_kafka_conf_t* conf, const KafkaOptions& options);
+    bool set_login(rd_kafka_conf_t* conf, const KafkaOptions& options);
+    bool set_producing(rd_kafka_conf_t* conf, const KafkaOptions& options);
+    bool set_asking(rd_kafka_conf_t* conf, const KafkaOptions& options);
+    bool set_compression(rd_kafka_conf_t* conf, const KafkaOptions& options);
     bool set_gapless(rd_kafka_conf_t* conf);
     bool set_transactional(rd_kafka_conf_t* conf, const KafkaOptions& options);
     bool set(rd_kafka_conf_t* conf, const char* name, const std::string& value);

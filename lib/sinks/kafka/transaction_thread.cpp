@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <new>
@@ -39,7 +40,8 @@ using Question =
 
 struct TransactionThread::Shared {
     std::string group;
-    rd_kafka_t* handle = nullptr;  // of the producer, which lives until the thread has ended
+    rd_kafka_t* handle = nullptr;        // of the producer, which lives until the thread has ended
+    std::shared_ptr<KafkaClient> asker;  // until the number is known; other threads ask it, too
 
     std::mutex mutex;
     std::condition_variable changed;
@@ -58,6 +60,9 @@ struct TransactionThread::Shared {
     }
     Result perform(Task task);
     Result start();
+    static bool is_passing(rd_kafka_resp_err_t error) noexcept;
+    bool wait_a_moment();
+    Result ask_for_number();
     Result commit();
     template <class Call>
     OwnedError repeat(Call call);
@@ -90,20 +95,42 @@ TransactionThread::Result TransactionThread::Shared::start() {
             repeat([&] { return rd_kafka_init_transactions(handle, at_a_time); }))
         return result_of(error);
 
-    const Queue queue(rd_kafka_queue_new(handle));
+    Result result = ask_for_number();
+    while (is_passing(result.error) && !wait_a_moment())
+        result = ask_for_number();
+    asker.reset();
+    return result;
+}
+
+// Another broker is to keep the numbers, or it loads them: so it is with a group that is new, and
+// when a broker has ended.
+bool TransactionThread::Shared::is_passing(rd_kafka_resp_err_t error) noexcept {
+    return error == RD_KAFKA_RESP_ERR_NOT_COORDINATOR ||
+           error == RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE ||
+           error == RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS;
+}
+
+// Returns whether it stops.
+bool TransactionThread::Shared::wait_a_moment() {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::milliseconds(at_a_time), [&] { return stops; });
+}
+
+TransactionThread::Result TransactionThread::Shared::ask_for_number() {
+    const Queue queue(rd_kafka_queue_new(asker->get()));
     const Options options(
-        rd_kafka_AdminOptions_new(handle, RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS));
+        rd_kafka_AdminOptions_new(asker->get(), RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS));
     if (queue == nullptr || options == nullptr)
         throw std::bad_alloc();
     // Transactions that are being ended now count as well.
     const OwnedError refused(rd_kafka_AdminOptions_set_require_stable_offsets(options.get(), 1));
     const Question question(rd_kafka_ListConsumerGroupOffsets_new(group.c_str(), nullptr));
     rd_kafka_ListConsumerGroupOffsets_t* questions[] = {question.get()};
-    rd_kafka_ListConsumerGroupOffsets(handle, questions, 1, options.get(), queue.get());
-    while (!is_stopping())
+    rd_kafka_ListConsumerGroupOffsets(asker->get(), questions, 1, options.get(), queue.get());
+    while (!is_stopping() && asker->excess().empty())
         if (const OwnedEvent answer(rd_kafka_queue_poll(queue.get(), at_a_time)); answer != nullptr)
             return last_number(answer.get());
-    return {};
+    return {RD_KAFKA_RESP_ERR__FAIL, asker->excess(), false, {}};
 }
 
 // The number is the offset of a partition. Which one may change, so all are looked at.
@@ -188,11 +215,13 @@ void TransactionThread::Shared::run() noexcept {
     lock.unlock();
 }
 
-TransactionThread::TransactionThread(std::unique_ptr<Producer> producer, std::string group,
+TransactionThread::TransactionThread(std::unique_ptr<Producer> producer,
+                                     std::shared_ptr<KafkaClient> asker, std::string group,
                                      int wake)
     : producer_(std::move(producer)), shared_(std::make_shared<Shared>()) {
     shared_->group = std::move(group);
     shared_->handle = producer_->handle();
+    shared_->asker = std::move(asker);
     shared_->wake = wake;
     const SignalsBlocked blocked;
     try {

@@ -28,9 +28,11 @@ class TransactionThread {
         std::optional<std::int64_t> committed{};  // after start; nullopt: no number is known
     };
 
-    // `wake`: the descriptor that becomes readable when there is a result. The producer has an id
-    // for transactions, which is the name of the group that keeps the numbers as well.
-    TransactionThread(std::unique_ptr<Producer> producer, std::string group, int wake);
+    // `asker`: a consumer, which is asked about the group; only for start. `group`: the producer's
+    // id for transactions is also the name of the group that keeps the numbers. `wake`: the
+    // descriptor that becomes readable when there is a result.
+    TransactionThread(std::unique_ptr<Producer> producer, std::shared_ptr<KafkaClient> asker,
+                      std::string group, int wake);
     ~TransactionThread();
     TransactionThread(const TransactionThread&) = delete;
     TransactionThread& operator=(const TransactionThread&) = delete;

@@ -167,6 +167,9 @@ class TransactionalSink final : public Sink, public Transactions {
         take_asking();
         for (Line& line : lines_)
             step(line, now);
+        if (std::none_of(lines_.begin(), lines_.end(),
+                         [](const Line& line) { return line.state == State::starting; }))
+            asker_.reset();
         for (Outcome& outcome : outcomes_)
             outcomes.push_back(std::move(outcome));
         outcomes_.clear();
@@ -283,10 +286,23 @@ class TransactionalSink final : public Sink, public Transactions {
             return;
         }
         login_.give(producer->client());
-        line.thread = std::make_unique<TransactionThread>(std::move(producer),
+        if (!need_asker()) {
+            fail(line, std::string(asker_->failure()), now);
+            return;
+        }
+        line.thread = std::make_unique<TransactionThread>(std::move(producer), asker_,
                                                           line.options.transactional_id, wake_);
         line.thread->begin(Task::start);
         enter(line, State::starting, now);
+    }
+
+    // Lines that start have it in common. Its own group is of no importance.
+    bool need_asker() {
+        if (asker_ == nullptr) {
+            asker_ = std::make_shared<KafkaClient>(lines_.front().options, -1, RD_KAFKA_CONSUMER);
+            login_.give(*asker_);
+        }
+        return asker_->failure().empty();
     }
 
     void shut(Line& line, Micros now) {
@@ -568,6 +584,7 @@ class TransactionalSink final : public Sink, public Transactions {
     std::deque<Waiting> on_trial_;
     std::array<Line, all_lines> lines_;
     std::array<std::optional<std::int64_t>, all_lines> committed_;
+    std::shared_ptr<KafkaClient> asker_;  // while a line starts
     Trials trials_;
     Micros throttled_until_ = 0;
     std::vector<Outcome> outcomes_;

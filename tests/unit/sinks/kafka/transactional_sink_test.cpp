@@ -79,6 +79,19 @@ TEST_F(TransactionalKafkaSink, CommitsWhatIsNoted) {
     EXPECT_EQ(transactions().committed()[line], 1);
 }
 
+// Asked with a producer, librdkafka ends the process (its issue 5040). A group that is new to the
+// cluster, or whose broker has just ended, is answered like this.
+TEST_F(TransactionalKafkaSink, ABrokerThatDoesNotKeepTheNumbersIsNotTheEnd) {
+    constexpr std::int16_t offset_fetch = 9;
+    cluster_.add_topic("video.events");
+    rd_kafka_mock_push_request_errors(cluster_.get(), offset_fetch, 2,
+                                      RD_KAFKA_RESP_ERR_NOT_COORDINATOR,
+                                      RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE);
+    create();
+    note_until(1);
+    EXPECT_EQ(outcomes_.front().fate, Fate::confirmed) << outcomes_.front().error;
+}
+
 TEST_F(TransactionalKafkaSink, WaitsForTheNote) {
     cluster_.add_topic("video.events");
     create();
