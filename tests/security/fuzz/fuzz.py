@@ -24,6 +24,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "system"), str(Path(__file__).parents[2])]
 
@@ -81,6 +82,7 @@ class Fuzz:
         self.errors: Counter[str] = Counter()
         self.internal: Counter[str] = Counter()  # messages of errors that name a bug: XX000 and its kin
         self.read_to = cluster.log_size()
+        self.log_before: WeakKeyDictionary[psycopg.Connection, int] = WeakKeyDictionary()
         print(f"OUTBOX_TEST_SEED={self.seed}", flush=True)
 
     # ---- rounds ---------------------------------------------------------------------------------
@@ -134,8 +136,9 @@ class Fuzz:
         """A session whose statements end after a second."""
         values = {"statement_timeout": f"{STATEMENT_TIMEOUT}s", "lock_timeout": "500ms", **settings}
         options = " ".join(f"-c {name}={value}" for name, value in values.items())
+        log_before = self.cluster.log_size()
         try:
-            return psycopg.connect(
+            connection = psycopg.connect(
                 f"host={self.cluster.directory} port={self.cluster.port} user={user} dbname={database} "
                 f"connect_timeout=20 options='{options}'",
                 autocommit=True,
@@ -144,6 +147,8 @@ class Fuzz:
         except psycopg.OperationalError:
             self.watch()
             raise
+        self.log_before[connection] = log_before
+        return connection
 
     def run(self, connection: psycopg.Connection, statement: str) -> list[tuple[str | None, ...]] | None:
         """Runs a statement and returns its rows as text, or None after an error, which is counted."""
@@ -173,8 +178,9 @@ class Fuzz:
         """Checks a session that has ended: fails unless the server ended it on request."""
         message = connection.pgconn.error_message.decode(errors="replace")
         self.count_error("session lost", message)
-        # The server's last message is lost if this side was sending.
-        if ENDED_AS_TOLD.search(message) or ENDED_AS_TOLD.search(self.cluster.log_since(self.read_to)):
+        # The server's last message is lost if this side was sending. The log may have been read beyond it.
+        log = self.cluster.log_since(self.log_before.get(connection, self.read_to))
+        if ENDED_AS_TOLD.search(message) or ENDED_AS_TOLD.search(log):
             return
         with suppress(AssertionError):  # the postmaster may not have logged it yet
             wait_until(lambda: CRASH.search(self.cluster.log_since(self.read_to)), timeout=2 * SLOWNESS, what="a crash")
