@@ -21,15 +21,13 @@ BEGIN ATOMIC
                clock_timestamp() - s.oldest_pending_age AS pending_since, s.oldest_pending_age > coalesce(max_age, interval '1 minute') AS late,
                clock_timestamp() - coalesce(max_age, interval '1 minute') AS late_before,
                date_trunc('second', s.oldest_pending_age) AS age
-          FROM outbox.status AS s
+          FROM outbox_internal.destination_status AS s
           JOIN outbox.destination AS d ON d.name = s.destination
           LEFT JOIN outbox.cursor AS c ON c.destination = s.destination
     ), stalled AS MATERIALIZED (
-        SELECT s.*, date_trunc('second', clock_timestamp() - unread.occurred_at) AS waited
+        SELECT s.*, date_trunc('second', clock_timestamp() - s.unread_since) AS waited
           FROM status AS s
-          JOIN outbox_internal.destination_relay AS w ON w.destination = s.destination AND w.state = 'idle'
-         CROSS JOIN LATERAL outbox_internal.oldest_unread(s.destination, w.read_to) AS unread
-         WHERE s.state = 'idle' AND s.late AND unread.selected AND unread.occurred_at < s.late_before
+         WHERE s.state = 'idle' AND s.late AND s.unread_selected AND s.unread_since < s.late_before
     ), absent AS MATERIALIZED (
         SELECT a.kind, a.object AS id, a.account, a.state, a.waits_for, a.crashes, a.deaths, a.since, a.next_try,
                format('%s "%s"', CASE a.kind WHEN 'relay' THEN 'destination' WHEN 'processor' THEN 'consumer' ELSE a.kind END,
@@ -154,13 +152,12 @@ BEGIN ATOMIC
                CASE WHEN unread.skipped THEN format('SELECT outbox.backlog(%L) tells whether events wait for it.', s.destination)
                     ELSE 'Its fetchers are away, slow or stuck: see outbox.lease.' END
           FROM status AS s
-         CROSS JOIN LATERAL (SELECT NOT o.selected
+         CROSS JOIN LATERAL (SELECT s.unread_selected IS NOT TRUE
                                     AND NOT EXISTS (SELECT FROM outbox.batch AS b
                                                      WHERE b.destination = s.destination AND b.oldest < s.late_before)
                                     AND NOT EXISTS (SELECT FROM outbox.delivery AS d
                                                      WHERE d.destination = s.destination AND d.state IN ('PENDING', 'RETRY')
-                                                       AND d.operation IS NULL AND d.occurred_at < s.late_before) AS skipped
-                               FROM outbox_internal.oldest_unread(s.destination) AS o) AS unread
+                                                       AND d.operation IS NULL AND d.occurred_at < s.late_before) AS skipped) AS unread
          WHERE s.state = 'pull' AND s.late
         UNION ALL
         SELECT 'failing', s.object, 'detached', s.detached_at, 'the log had outgrown outbox.max_log_size',

@@ -18,12 +18,13 @@ SET jit = off
 BEGIN ATOMIC
     -- Samples without a value are left out.
     WITH status AS MATERIALIZED (
-        SELECT * FROM outbox.status
+        SELECT s.*, outbox_internal.metric_label('database', current_database()) || ','
+                        || outbox_internal.metric_label('destination', s.destination) AS labels
+          FROM outbox.status AS s
     ), sample(number, family, type, help, series, line, suffix, labels, value) AS (
         SELECT figure.number, figure.family, figure.type, figure.help, '', 0,
                CASE figure.type WHEN 'counter' THEN '_total' END,
-               outbox_internal.metric_label('database', current_database()) || ','
-                   || outbox_internal.metric_label('destination', s.destination) || figure.more_labels,
+               s.labels || figure.more_labels,
                figure.value
           FROM status AS s,
                LATERAL (VALUES
@@ -60,8 +61,7 @@ BEGIN ATOMIC
         SELECT 20, 'outbox_delivery_seconds', 'histogram',
                'From occurred_at to the confirmation, without events that are delivered again.',
                s.destination, h.line, h.suffix,
-               outbox_internal.metric_label('database', current_database()) || ','
-                   || outbox_internal.metric_label('destination', s.destination) || coalesce(',le="' || h.bound || '"', ''),
+               s.labels || coalesce(',le="' || h.bound || '"', ''),
                h.value
           FROM status AS s, outbox_internal.histogram(s.latency_buckets, s.latency_sum) AS h
         UNION ALL

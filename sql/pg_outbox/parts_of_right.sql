@@ -25,7 +25,7 @@ BEGIN ATOMIC
              -- The views, and functions that they call with the rights of their readers.
              WHEN 'monitor' THEN ARRAY['version', 'status', 'destinations', 'list_destinations', 'backlog', 'segment', 'lease', 'health', 'metrics', 'destination_options',
                                        'selects_nothing',
-                                       'workers', 'absent_workers', 'oldest_after', 'oldest_unread', 'segment_held_by',
+                                       'workers', 'absent_workers', 'oldest_after', 'oldest_unread_events', 'segment_held_by',
                                        'backfill_progress', 'backfill_waits_for']
              WHEN 'relay' THEN ARRAY['relay_settings', 'relay_destinations', 'relay_beat', 'relay_take', 'relay_begin',
                                      'relay_follow', 'relay_wake', 'relay_leave', 'relay_look', 'relay_probe', 'relay_entries', 'relay_rows',

@@ -1,100 +1,5 @@
--- Returns occurred_at of the first event in the log that a cursor has not settled, or NULL. Uses
--- the index: one probe for later transactions, and one for each transaction that was in progress
--- then.
-CREATE FUNCTION outbox.oldest_after(done pg_snapshot)
-RETURNS timestamptz
-LANGUAGE sql STABLE STRICT SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT min(first.occurred_at)
-      FROM (
-        (SELECT e.occurred_at FROM outbox.event AS e
-          WHERE e.xid >= pg_snapshot_xmax(done)
-          ORDER BY e.xid, e.position LIMIT 1)
-        UNION ALL
-        (SELECT late.occurred_at
-           FROM pg_snapshot_xip(done) AS xip,
-                LATERAL (SELECT e.occurred_at FROM outbox.event AS e
-                          WHERE e.xid = xip ORDER BY e.position LIMIT 1) AS late)
-      ) AS first;
-END;
-COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
-    'time of the oldest event that is not settled in a snapshot';
-
--- Finds the first event in the log that a destination selects and has not settled. With `read_to`,
--- the xid below which its relay has looked for transactions, it looks at later transactions only.
--- Looks at 10,000 events: if it selects none of them, it returns the time of the last one with
--- selected = false. Behind that one there may be events that it selects, which are not older.
-CREATE FUNCTION outbox_internal.oldest_unread(
-    destination name,
-    read_to     xid8 DEFAULT NULL,
-    OUT occurred_at timestamptz,
-    OUT selected    boolean)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-DECLARE
-    cursor  outbox.cursor;
-    topics  CONSTANT text[] := outbox_internal.topic_patterns(outbox_internal.destination_option($1, 'topics'));
-    at_most CONSTANT integer := 10000;
-    start   xid8;
-    late    timestamptz;
-BEGIN
-    SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = $1;
-    cursor.done := coalesce(cursor.done, '1:1:');
-    start := greatest($2, pg_snapshot_xmax(cursor.done));
-    -- Of transactions that were in progress in the snapshot, and then of those that began later.
-    IF $2 IS NULL THEN
-        SELECT min(first.occurred_at) INTO late
-          FROM pg_snapshot_xip(cursor.done) AS xip
-         CROSS JOIN LATERAL (
-            SELECT n.occurred_at
-              FROM (SELECT e.position, e.xid, e.occurred_at, e.topic, e.only_to
-                      FROM outbox.event AS e WHERE e.xid = xip ORDER BY e.position LIMIT at_most) AS n
-             WHERE n.topic LIKE ANY (topics) AND (n.only_to IS NULL OR n.only_to = cursor.number)
-               AND (n.position <= cursor.position AND pg_visible_in_snapshot(n.xid, cursor.upto)) IS NOT TRUE
-             ORDER BY n.position LIMIT 1) AS first;
-    END IF;
-    SELECT n.occurred_at INTO occurred_at
-      FROM (SELECT e.position, e.xid, e.occurred_at, e.topic, e.only_to
-              FROM outbox.event AS e WHERE e.xid >= start
-             ORDER BY e.xid, e.position LIMIT at_most) AS n
-     WHERE n.topic LIKE ANY (topics) AND (n.only_to IS NULL OR n.only_to = cursor.number)
-       AND (n.position <= cursor.position AND pg_visible_in_snapshot(n.xid, cursor.upto)) IS NOT TRUE
-     ORDER BY n.xid, n.position LIMIT 1;
-    selected := FOUND OR late IS NOT NULL;
-    IF NOT FOUND THEN
-        SELECT e.occurred_at INTO occurred_at
-          FROM outbox.event AS e WHERE e.xid >= start
-         ORDER BY e.xid, e.position OFFSET at_most - 1 LIMIT 1;
-    END IF;
-    occurred_at := least(late, occurred_at);
-END $$;
-COMMENT ON FUNCTION outbox_internal.oldest_unread(name, xid8) IS 'time of the oldest event in the log that a destination waits for';
-
--- The relay of each destination that has one at work: a worker of the server, or outbox-relay.
-CREATE VIEW outbox_internal.destination_relay AS
-SELECT d.name AS destination, w.pid, w.state, w.state_since, w.delivered, w.failures, w.unsettled, w.held_keys, w.read_to,
-       w.oldest_unsettled, w.settled_position, w.latency_p50, w.latency_p99, w.last_error, w.last_error_at, w.throttled,
-       w.request_limit, w.suspects, w.lanes_down, w.round_trip_p50, w.round_trip_p99, w.client_queue, w.connects, w.disconnects,
-       w.failing_since, w.next_attempt_at, w.latency_buckets, w.latency_sum
-  FROM outbox.destination AS d
-  JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
- WHERE NOT d.external
-UNION ALL
-SELECT d.name, NULL, s.state, s.state_since, s.delivered, s.failures, s.unsettled, s.held_keys, s.read_to,
-       s.oldest_unsettled, s.settled_position, s.latency_p50, s.latency_p99, s.last_error, s.last_error_at, s.throttled,
-       s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50, s.round_trip_p99, s.client_queue, s.connects, s.disconnects,
-       s.failing_since, s.next_attempt_at, s.latency_buckets, s.latency_sum
-  FROM outbox.destination AS d
-  JOIN outbox.cursor AS c ON c.destination = d.name
-  JOIN outbox.relay_status AS s ON s.number = c.number AND s.relay = c.relay
-  JOIN outbox.relay AS r ON r.id = c.relay AND r.leased_until > pg_catalog.clock_timestamp()
- WHERE d.external;
-COMMENT ON VIEW outbox_internal.destination_relay IS 'relays at work, inside and outside the server; columns as in outbox.workers()';
-
-CREATE VIEW outbox.status AS
+-- outbox.status, and what outbox.health() needs besides: the result of outbox_internal.oldest_unread_events().
+CREATE VIEW outbox_internal.destination_status AS
 SELECT d.name AS destination,
        CASE
          WHEN d.external AND NOT d.pull
@@ -140,7 +45,9 @@ SELECT d.name AS destination,
        CASE w.state WHEN 'misconfigured' THEN w.state_since ELSE w.failing_since END AS failing_since,
        w.next_attempt_at,
        w.latency_buckets,
-       w.latency_sum
+       w.latency_sum,
+       unread.occurred_at AS unread_since,
+       unread.selected AS unread_selected
   FROM outbox.destination AS d
   LEFT JOIN outbox.cursor AS c ON c.destination = d.name
   LEFT JOIN outbox.relay AS p ON d.external AND p.id = c.relay AND p.leased_until > clock_timestamp()
@@ -160,12 +67,23 @@ SELECT d.name AS destination,
                       ORDER BY t.position LIMIT 1) AS trouble ON true
   -- A relay that reads knows its oldest event; otherwise the log is searched. One that is idle has
   -- nothing, unless it sleeps by mistake.
+  LEFT JOIN outbox_internal.oldest_unread_events() AS unread
+    ON unread.destination = d.name AND unread.relay_state IS NOT DISTINCT FROM w.state
   CROSS JOIN LATERAL (SELECT CASE
                                WHEN w.oldest_unsettled IS NOT NULL THEN w.oldest_unsettled
-                               WHEN w.state = 'idle' THEN (outbox_internal.oldest_unread(d.name, w.read_to)).occurred_at
                                WHEN w.state IN ('delivering', 'throttled') THEN NULL
-                               ELSE (outbox_internal.oldest_unread(d.name)).occurred_at
+                               ELSE unread.occurred_at
                              END AS occurred_at) AS oldest;
+COMMENT ON VIEW outbox_internal.destination_status IS 'outbox.status, with the result of the search for the oldest event in the log';
+COMMENT ON COLUMN outbox_internal.destination_status.unread_since IS 'occurred_at of outbox_internal.oldest_unread_events()';
+COMMENT ON COLUMN outbox_internal.destination_status.unread_selected IS 'selected of outbox_internal.oldest_unread_events()';
+
+CREATE VIEW outbox.status AS
+SELECT s.destination, s.state, s.state_since, s.pid, s.published, s.failures, s.pending_at_most, s.in_flight,
+       s.held_keys, s.oldest_pending_age, s.latency_p50, s.latency_p99, s.last_error, s.last_error_at, s.position,
+       s.cursor_saved_at, s.throttled, s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50, s.round_trip_p99,
+       s.client_queue, s.connects, s.disconnects, s.failing_since, s.next_attempt_at, s.latency_buckets, s.latency_sum
+  FROM outbox_internal.destination_status AS s;
 COMMENT ON VIEW outbox.status IS 'state of every destination: whether it is stuck, since when and why';
 COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server; default: outbox.default_destination';
 COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, throttled, backing off, paused, misconfigured or stopped; held back, failing or waiting: see outbox.absent_workers(); pull if events are fetched';

@@ -131,7 +131,7 @@ ATTACKS = {
     "outbox.workers": "workers of other databases",
     "outbox.oldest_after": "events",
     "outbox.backlog": "events",
-    "outbox_internal.oldest_unread": "events",
+    "outbox_internal.oldest_unread_events": "events",
     "outbox.destinations": "credentials in addresses",
     "outbox_internal.list_destinations": "credentials in addresses",
     "outbox.segment_held_by": "events",

@@ -49,7 +49,7 @@ NEEDS_NO_CALLER = {
     "outbox.absent_workers()": NO_EVENT,
     "outbox.oldest_after(pg_snapshot)": NO_EVENT,
     "outbox.backlog(name)": NO_EVENT,
-    "outbox_internal.oldest_unread(name,xid8)": NO_EVENT,
+    "outbox_internal.oldest_unread_events()": NO_EVENT,
     "outbox_internal.list_destinations()": NO_EVENT,
     "outbox.segment_held_by(integer)": NO_EVENT,
     "outbox.grant_fetch(regrole,name)": GRANTING,

@@ -261,7 +261,7 @@ USERS_OF_INTERNALS = {
     "outbox_internal.has_capture_triggers": ("capturer", VIEW),
     "outbox_internal.add_backfill": ("capturer", "outbox.backfill() works with the caller's rights, and calls it"),
     "outbox_internal.backfill_waits_for": ("capturer, operator, monitor", VIEW),
-    "outbox_internal.oldest_unread": ("monitor", VIEW),
+    "outbox_internal.oldest_unread_events": ("monitor", VIEW),
     "outbox_internal.list_destinations": ("monitor", VIEW),
     "outbox_internal.held_keys": ("operator", VIEW),
     "outbox_internal.first_of_key": ("operator", VIEW),
