@@ -8,11 +8,11 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    status outbox.status;
+    status outbox_internal.destination_state;
     pause  record;
     fails  text; -- since when, why and until when
 BEGIN
-    SELECT s.* INTO status FROM outbox.status AS s WHERE s.destination = $1;
+    SELECT s.* INTO status FROM outbox_internal.destination_state AS s WHERE s.destination = $1;
     since := status.state_since;
     next_attempt_at := status.next_attempt_at;
     fails := format('since %s: %s', status.failing_since::timestamptz(0), status.last_error)

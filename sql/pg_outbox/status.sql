@@ -1,5 +1,6 @@
--- outbox.status, and what outbox.health() needs besides: the result of outbox_internal.oldest_unread_events().
-CREATE VIEW outbox_internal.destination_status AS
+-- The state of destinations, in two steps: what is known without a search in the log, and the age of the
+-- oldest event, for which the log is searched for all destinations at once.
+CREATE VIEW outbox_internal.destination_state AS
 SELECT d.name AS destination,
        CASE
          WHEN d.external AND NOT d.pull
@@ -26,7 +27,6 @@ SELECT d.name AS destination,
                WHERE t.destination = d.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL) AS pending_at_most,
        coalesce(w.unsettled, open.leased) AS in_flight,
        coalesce(w.held_keys, 0) AS held_keys,
-       clock_timestamp() - least(oldest.occurred_at, open.oldest, trouble.occurred_at) AS oldest_pending_age,
        w.latency_p50,
        w.latency_p99,
        w.last_error,
@@ -46,8 +46,9 @@ SELECT d.name AS destination,
        w.next_attempt_at,
        w.latency_buckets,
        w.latency_sum,
-       unread.occurred_at AS unread_since,
-       unread.selected AS unread_selected
+       w.state AS relay_state,
+       w.oldest_unsettled,
+       least(open.oldest, trouble.occurred_at) AS oldest_outside_log
   FROM outbox.destination AS d
   LEFT JOIN outbox.cursor AS c ON c.destination = d.name
   LEFT JOIN outbox.relay AS p ON d.external AND p.id = c.relay AND p.leased_until > clock_timestamp()
@@ -64,16 +65,26 @@ SELECT d.name AS destination,
   LEFT JOIN LATERAL (SELECT t.occurred_at
                        FROM outbox.delivery AS t
                       WHERE t.destination = d.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
-                      ORDER BY t.position LIMIT 1) AS trouble ON true
-  -- A relay that reads knows its oldest event; otherwise the log is searched. One that is idle has
-  -- nothing, unless it sleeps by mistake.
+                      ORDER BY t.position LIMIT 1) AS trouble ON true;
+COMMENT ON VIEW outbox_internal.destination_state IS 'what outbox.status says of destinations without a search in the log';
+COMMENT ON COLUMN outbox_internal.destination_state.relay_state IS 'state of the relay; null if there is none at work';
+COMMENT ON COLUMN outbox_internal.destination_state.oldest_unsettled IS 'the oldest event that the relay knows of';
+COMMENT ON COLUMN outbox_internal.destination_state.oldest_outside_log IS 'the oldest event in a batch, or in outbox.delivery and not a dead letter';
+
+CREATE VIEW outbox_internal.destination_status AS
+SELECT s.*,
+       -- A relay that reads knows its oldest event; otherwise the log is searched. One that is idle has
+       -- nothing, unless it sleeps by mistake.
+       clock_timestamp() - least(CASE
+                                   WHEN s.oldest_unsettled IS NOT NULL THEN s.oldest_unsettled
+                                   WHEN s.relay_state IN ('delivering', 'throttled') THEN NULL
+                                   ELSE unread.occurred_at
+                                 END, s.oldest_outside_log) AS oldest_pending_age,
+       unread.occurred_at AS unread_since,
+       unread.selected AS unread_selected
+  FROM outbox_internal.destination_state AS s
   LEFT JOIN outbox_internal.oldest_unread_events() AS unread
-    ON unread.destination = d.name AND unread.relay_state IS NOT DISTINCT FROM w.state
-  CROSS JOIN LATERAL (SELECT CASE
-                               WHEN w.oldest_unsettled IS NOT NULL THEN w.oldest_unsettled
-                               WHEN w.state IN ('delivering', 'throttled') THEN NULL
-                               ELSE unread.occurred_at
-                             END AS occurred_at) AS oldest;
+    ON unread.destination = s.destination AND unread.relay_state IS NOT DISTINCT FROM s.relay_state;
 COMMENT ON VIEW outbox_internal.destination_status IS 'outbox.status, with the result of the search for the oldest event in the log';
 COMMENT ON COLUMN outbox_internal.destination_status.unread_since IS 'occurred_at of outbox_internal.oldest_unread_events()';
 COMMENT ON COLUMN outbox_internal.destination_status.unread_selected IS 'selected of outbox_internal.oldest_unread_events()';
@@ -166,7 +177,7 @@ BEGIN ATOMIC
            CASE WHEN d.pull THEN 'none' WHEN d.external THEN 'external' ELSE 'internal' END,
            coalesce((SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = s.destination), false),
            s.failing_since, s.next_attempt_at
-      FROM outbox.status AS s
+      FROM outbox_internal.destination_state AS s
       JOIN outbox.destination AS d ON d.name = s.destination;
 END;
 COMMENT ON FUNCTION outbox_internal.list_destinations() IS 'rows of outbox.destinations';
