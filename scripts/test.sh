@@ -49,7 +49,7 @@ failed=0
 count() { # count PASSED FAILED SUITE
     passed=$((passed + $1))
     failed=$((failed + $2))
-    say "== $3: $1 passed, $2 failed"
+    say "== $3: $1 passed, $2 failed; $SECONDS s since the start"
 }
 
 # Counts the results of a junit file, and prints its slowest tests, with setup and teardown, on standard error.
@@ -91,7 +91,7 @@ build_tests() {
 
 run_unit() {
     build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
-    (cd "$build" && ctest --output-on-failure -j2 --output-junit "$results/unit.xml" >"$results/unit.log" 2>&1) ||
+    (cd "$build" && ctest --output-on-failure -j6 --output-junit "$results/unit.xml" >"$results/unit.log" 2>&1) ||
         tail -n 60 "$results/unit.log" >&2
     count_junit "$results/unit.xml" unit
 }
@@ -105,7 +105,7 @@ run_sanitized() {
     cmake -S "$repository" -B "$sanitized" -G Ninja -D OUTBOX_SANITIZE=address,$undefined \
         -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_FLAGS_DEBUG=-g1 >/dev/null
     cmake --build "$sanitized" --target tests/unit/all | tail -n 1 >&2
-    (cd "$sanitized" && ctest --output-on-failure -j2 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
+    (cd "$sanitized" && ctest --output-on-failure -j6 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
         tail -n 60 "$results/sanitized.log" >&2
     count_junit "$results/sanitized.xml" 'unit under ASan and UBSan'
 }
@@ -118,7 +118,7 @@ run_threads() {
     servers_installed
     cmake -S "$repository" -B "$threads" -G Ninja -D OUTBOX_SANITIZE=thread -D CMAKE_BUILD_TYPE=Debug >/dev/null
     cmake --build "$threads" | tail -n 1 >&2
-    (cd "$threads" && ctest --output-on-failure -j2 --output-junit "$results/threads.xml" >"$results/threads.log" 2>&1) ||
+    (cd "$threads" && ctest --output-on-failure -j6 --output-junit "$results/threads.xml" >"$results/threads.log" 2>&1) ||
         tail -n 60 "$results/threads.log" >&2
     count_junit "$results/threads.xml" 'unit under TSan'
     OUTBOX_BUILD=$build OUTBOX_CLIENT_BUILD=$threads \
