@@ -21,13 +21,18 @@ BEGIN ATOMIC
         SELECT s.*, outbox_internal.metric_label('database', current_database()) || ','
                         || outbox_internal.metric_label('destination', s.destination) AS labels
           FROM outbox.status AS s
+    ), trouble AS MATERIALIZED (
+        SELECT d.destination, count(*) FILTER (WHERE d.state = 'RETRY') AS retries, count(*) FILTER (WHERE d.state = 'DEAD') AS dead
+          FROM outbox.delivery AS d WHERE d.state IN ('DEAD', 'RETRY')
+         GROUP BY d.destination
     ), sample(number, family, type, help, series, line, suffix, labels, value) AS (
         SELECT figure.number, figure.family, figure.type, figure.help, '', 0,
                CASE figure.type WHEN 'counter' THEN '_total' END,
                s.labels || figure.more_labels,
                figure.value
-          FROM status AS s,
-               LATERAL (VALUES
+          FROM status AS s
+          LEFT JOIN trouble AS t ON t.destination = s.destination
+         CROSS JOIN LATERAL (VALUES
                    (1, 'outbox_up', 'gauge', 'Whether the destination takes events.', '',
                     (s.state IN ('idle', 'delivering', 'throttled', 'pull'))::integer::numeric),
                    (2, 'outbox_published', 'counter', 'Events that the destination has confirmed.', '', s.published),
@@ -38,9 +43,9 @@ BEGIN ATOMIC
                     greatest(coalesce(extract(epoch FROM s.oldest_pending_age), 0), 0)),
                    (9, 'outbox_held_keys', 'gauge', 'Ordering keys that events in trouble hold.', '', s.held_keys),
                    (10, 'outbox_retries', 'gauge', 'Events in outbox.delivery that wait for an attempt.', '',
-                    (SELECT count(*) FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'RETRY')),
+                    coalesce(t.retries, 0)),
                    (11, 'outbox_dead_letters', 'gauge', 'Events that wait for a decision.', '',
-                    (SELECT count(*) FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'DEAD')),
+                    coalesce(t.dead, 0)),
                    (12, 'outbox_throttled', 'counter', 'Answers that asked for fewer requests.', '', s.throttled),
                    (13, 'outbox_request_limit', 'gauge', 'Requests a second, where fewer are asked for.', '', s.request_limit::numeric),
                    (14, 'outbox_suspects', 'gauge', 'Events in memory whose last attempt failed, or hangs.', '', s.suspects),

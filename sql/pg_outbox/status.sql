@@ -1,5 +1,5 @@
--- The state of destinations, in two steps: what is known without a search in the log, and the age of the
--- oldest event, for which the log is searched for all destinations at once.
+-- The state of destinations, in steps: that of the relay, figures of batches and events in trouble, and the
+-- age of the oldest event, for which the log is searched for all destinations at once.
 CREATE VIEW outbox_internal.destination_state AS
 SELECT d.name AS destination,
        CASE
@@ -17,15 +17,6 @@ SELECT d.name AS destination,
        END AS state,
        w.state_since,
        w.pid,
-       -- A relay that just starts counts from zero until it has read its cursor.
-       greatest(w.delivered, c.published - open.events, 0) AS published,
-       greatest(w.failures, c.failures, 0) AS failures,
-       -- Positions handed out since then. An upper bound, because it counts rolled-back events and
-       -- those of other topics.
-       greatest(last.position - greatest(w.settled_position, c.position, 0), 0) + open.events
-           + (SELECT count(*) FROM outbox.delivery AS t
-               WHERE t.destination = d.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL) AS pending_at_most,
-       coalesce(w.unsettled, open.leased) AS in_flight,
        coalesce(w.held_keys, 0) AS held_keys,
        w.latency_p50,
        w.latency_p99,
@@ -48,28 +39,50 @@ SELECT d.name AS destination,
        w.latency_sum,
        w.state AS relay_state,
        w.oldest_unsettled,
-       least(open.oldest, trouble.occurred_at) AS oldest_outside_log
+       w.unsettled,
+       w.delivered AS relay_delivered,
+       w.failures AS relay_failures,
+       w.settled_position,
+       c.published AS saved_published,
+       c.failures AS saved_failures,
+       c.position AS saved_position,
+       d.pull
   FROM outbox.destination AS d
   LEFT JOIN outbox.cursor AS c ON c.destination = d.name
   LEFT JOIN outbox.relay AS p ON d.external AND p.id = c.relay AND p.leased_until > clock_timestamp()
-  LEFT JOIN outbox_internal.destination_relay AS w ON w.destination = d.name
+  LEFT JOIN outbox_internal.destination_relay AS w ON w.destination = d.name;
+COMMENT ON VIEW outbox_internal.destination_state IS 'state of destinations and of their relays';
+
+-- Batches are read once for all destinations: the planner may think that each destination has most of them.
+CREATE VIEW outbox_internal.destination_figures AS
+WITH open AS MATERIALIZED (
+    SELECT b.destination, sum(cardinality(b.positions))::bigint AS events, min(b.oldest) AS oldest,
+           sum(b.taken + cardinality(b.retries)) FILTER (WHERE b.locked_until > clock_timestamp()) AS leased
+      FROM outbox.batch AS b
+     GROUP BY b.destination
+)
+SELECT s.*,
+       -- A relay that just starts counts from zero until it has read its cursor.
+       greatest(s.relay_delivered, s.saved_published - coalesce(open.events, 0), 0) AS published,
+       greatest(s.relay_failures, s.saved_failures, 0) AS failures,
+       -- Positions handed out since then. An upper bound, because it counts rolled-back events and
+       -- those of other topics.
+       greatest(last.position - greatest(s.settled_position, s.saved_position, 0), 0) + coalesce(open.events, 0)
+           + (SELECT count(*) FROM outbox.delivery AS t
+               WHERE t.destination = s.destination AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL) AS pending_at_most,
+       coalesce(s.unsettled, open.leased, 0)::bigint AS in_flight,
+       least(open.oldest, trouble.occurred_at) AS oldest_outside_log
+  FROM outbox_internal.destination_state AS s
   CROSS JOIN LATERAL (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS position
                         FROM outbox.event_position) AS last
   -- Events that fetchers have not settled.
-  CROSS JOIN LATERAL (SELECT coalesce(sum(cardinality(b.positions)), 0)::bigint AS events,
-                             coalesce((SELECT sum(l.events) FROM outbox.lease AS l WHERE l.destination = d.name),
-                                      0)::bigint AS leased,
-                             min(b.oldest) AS oldest
-                        FROM outbox.batch AS b
-                       WHERE d.pull AND b.destination = d.name) AS open
+  LEFT JOIN open ON s.pull AND open.destination = s.destination
   LEFT JOIN LATERAL (SELECT t.occurred_at
                        FROM outbox.delivery AS t
-                      WHERE t.destination = d.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
+                      WHERE t.destination = s.destination AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
                       ORDER BY t.position LIMIT 1) AS trouble ON true;
-COMMENT ON VIEW outbox_internal.destination_state IS 'what outbox.status says of destinations without a search in the log';
-COMMENT ON COLUMN outbox_internal.destination_state.relay_state IS 'state of the relay; null if there is none at work';
-COMMENT ON COLUMN outbox_internal.destination_state.oldest_unsettled IS 'the oldest event that the relay knows of';
-COMMENT ON COLUMN outbox_internal.destination_state.oldest_outside_log IS 'the oldest event in a batch, or in outbox.delivery and not a dead letter';
+COMMENT ON VIEW outbox_internal.destination_figures IS 'what outbox.status says of destinations without a search in the log';
+COMMENT ON COLUMN outbox_internal.destination_figures.oldest_outside_log IS 'the oldest event in a batch, or in outbox.delivery and not a dead letter';
 
 CREATE VIEW outbox_internal.destination_status AS
 SELECT s.*,
@@ -82,7 +95,7 @@ SELECT s.*,
                                  END, s.oldest_outside_log) AS oldest_pending_age,
        unread.occurred_at AS unread_since,
        unread.selected AS unread_selected
-  FROM outbox_internal.destination_state AS s
+  FROM outbox_internal.destination_figures AS s
   LEFT JOIN outbox_internal.oldest_unread_events() AS unread
     ON unread.destination = s.destination AND unread.relay_state IS NOT DISTINCT FROM s.relay_state;
 COMMENT ON VIEW outbox_internal.destination_status IS 'outbox.status, with the result of the search for the oldest event in the log';
@@ -177,7 +190,7 @@ BEGIN ATOMIC
            CASE WHEN d.pull THEN 'none' WHEN d.external THEN 'external' ELSE 'internal' END,
            coalesce((SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = s.destination), false),
            s.failing_since, s.next_attempt_at
-      FROM outbox_internal.destination_state AS s
+      FROM outbox_internal.destination_figures AS s
       JOIN outbox.destination AS d ON d.name = s.destination;
 END;
 COMMENT ON FUNCTION outbox_internal.list_destinations() IS 'rows of outbox.destinations';

@@ -111,6 +111,7 @@ RETURNS SETOF record
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET enable_nestloop = off -- statistics may be from a time with one destination
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -129,12 +130,13 @@ DECLARE
 BEGIN
     -- A part of the log is a range of transactions: those from the cursor on, or one that was in progress.
     FOR item IN
-        WITH search AS MATERIALIZED (
-            SELECT d.name, c.number, c.upto, c.position, coalesce(c.done, '1:1:') AS done, t.topics,
-                   outbox_internal.topic_patterns(t.topics) AS patterns, w.state,
+        WITH topics AS MATERIALIZED (
+            SELECT t.name, t.topics, outbox_internal.topic_patterns(t.topics) AS patterns FROM outbox_internal.destination_topics AS t
+        ), search AS MATERIALIZED (
+            SELECT d.name, c.number, c.upto, c.position, coalesce(c.done, '1:1:') AS done, t.topics, t.patterns, w.state,
                    CASE WHEN w.state = 'idle' THEN w.read_to END AS read_to
               FROM outbox.destination AS d
-              LEFT JOIN outbox_internal.destination_topics AS t ON t.name = d.name
+              LEFT JOIN topics AS t ON t.name = d.name
               LEFT JOIN outbox.cursor AS c ON c.destination = d.name
               LEFT JOIN outbox_internal.destination_relay AS w ON w.destination = d.name
              WHERE coalesce(w.state = 'idle' OR w.oldest_unsettled IS NULL AND w.state NOT IN ('delivering', 'throttled'), true)
