@@ -7,7 +7,7 @@ endfunction()
 
 set(source "#include \"scripts.hpp\"\n\nnamespace inbox {\n\nstatic const UpgradeScript upgrades[] = {\n")
 foreach(file ${UPGRADES})
-  string(REGEX MATCH "--(.+)--(.+)\\.sql$" name "${file}")
+  string(REGEX MATCH "--([^/]+)--([^/]+)\\.sql$" name "${file}")
   string(APPEND source "{\"${CMAKE_MATCH_1}\", \"${CMAKE_MATCH_2}\",\n")
   append_literal(${file})
   string(APPEND source "},\n")

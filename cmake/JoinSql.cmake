@@ -1,5 +1,8 @@
-# Joins the files of an install script. -D EXTENSION, OUTPUT, FILES.
-set(script "\\echo Use \"CREATE EXTENSION ${EXTENSION}\" to load this file. \\quit\n")
+# Joins the files of a script. -D OUTPUT, FILES; EXTENSION if CREATE or ALTER EXTENSION runs it, and psql must not.
+set(script)
+if(EXTENSION)
+  set(script "\\echo Use \"CREATE EXTENSION ${EXTENSION}\" or \"ALTER EXTENSION ${EXTENSION} UPDATE\" to load this file. \\quit\n")
+endif()
 foreach(file ${FILES})
   file(READ ${file} text)
   string(APPEND script "\n${text}")

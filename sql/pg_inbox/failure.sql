@@ -99,8 +99,8 @@ BEGIN
     END IF;
     event.seq := coalesce(event.seq, nextval('inbox.message_seq_seq'));
     INSERT INTO inbox.dead_message
-        SELECT event.*, failure.attempts, failure.error, failure.sqlstate, failure.detail, failure.hint, failure.context,
-               failure.first_failed_at;
+        SELECT event.*, failure.attempts, failure.error, failure.sqlstate, failure.first_failed_at, clock_timestamp(),
+               failure.detail, failure.hint, failure.context;
     PERFORM inbox_internal.log_failure(
         format('event %s of consumer "%s" is a dead letter, after %s failed attempts', failure.event_id, policy.name,
                failure.attempts),

@@ -126,12 +126,12 @@ CREATE TABLE inbox.waiting (
     attempts        integer     NOT NULL,
     error           text        NOT NULL,
     sqlstate        text        NOT NULL,
-    detail          text,
-    hint            text,
-    context         text,
     first_failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_failed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     next_attempt_at timestamptz NOT NULL,
+    detail          text,
+    hint            text,
+    context         text,
     PRIMARY KEY (consumer_id, event_id)
 );
 CREATE INDEX waiting_key ON inbox.waiting (consumer_id, ordering_key);
@@ -146,11 +146,11 @@ CREATE TABLE inbox.dead_message (
     attempts        integer     NOT NULL,
     error           text        NOT NULL,
     sqlstate        text        NOT NULL,
+    first_failed_at timestamptz NOT NULL,
+    died_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
     detail          text,
     hint            text,
     context         text,
-    first_failed_at timestamptz NOT NULL,
-    died_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (consumer_id, event_id)
 );
 CREATE INDEX dead_message_key ON inbox.dead_message (consumer_id, ordering_key);

@@ -54,7 +54,7 @@ DO $$
 BEGIN
     FOR number IN 0..3 LOOP
         EXECUTE format(
-            'CREATE TRIGGER adopt_event BEFORE INSERT ON outbox.event_%1$s
+            'CREATE OR REPLACE TRIGGER adopt_event BEFORE INSERT ON outbox.event_%1$s
                  FOR EACH ROW WHEN (NEW.xid <> pg_current_xact_id()) EXECUTE FUNCTION outbox_internal.adopt_event();
              ALTER TABLE outbox.event_%1$s ENABLE ALWAYS TRIGGER adopt_event;
              COMMENT ON TRIGGER adopt_event ON outbox.event_%1$s IS ''adapts a restored event to this database''',
