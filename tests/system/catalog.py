@@ -17,7 +17,7 @@ QUERIES = [
     "obj_description(c.oid, 'pg_class'), CASE WHEN c.relkind = 'v' THEN pg_get_viewdef(c.oid) END, "
     "CASE WHEN c.relkind = 'i' THEN pg_get_indexdef(c.oid) END, "
     "(SELECT string_agg(i.inhparent::regclass::text, ',') FROM pg_inherits AS i WHERE i.inhrelid = c.oid), "
-    + ACL.format("c.relacl")
+    + ACL.format("coalesce(c.relacl, acldefault(CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END::\"char\", c.relowner))")
     + ") FROM pg_class AS c WHERE c.relnamespace::regnamespace::text IN ('{0}', '{0}_internal')",
     # Columns, by their order
     "SELECT pg_describe_object('pg_class'::regclass, c.oid, a.attnum) , concat_ws(' | ', "
@@ -36,11 +36,11 @@ QUERIES = [
     "FROM pg_constraint WHERE connamespace::regnamespace::text IN ('{0}', '{0}_internal')",
     # Functions
     "SELECT pg_describe_object('pg_proc'::regclass, p.oid, 0), concat_ws(' | ', pg_get_functiondef(p.oid), p.proowner::regrole, "
-    "obj_description(p.oid, 'pg_proc'), " + ACL.format("p.proacl") + ") "
+    "obj_description(p.oid, 'pg_proc'), " + ACL.format("coalesce(p.proacl, acldefault('f', p.proowner))") + ") "
     "FROM pg_proc AS p WHERE p.pronamespace::regnamespace::text IN ('{0}', '{0}_internal')",
     # Types
     "SELECT pg_describe_object('pg_type'::regclass, t.oid, 0), concat_ws(' | ', t.typtype, t.typnotnull, t.typbasetype::regtype, "
-    "t.typowner::regrole, obj_description(t.oid, 'pg_type'), " + ACL.format("t.typacl") + ") "
+    "t.typowner::regrole, obj_description(t.oid, 'pg_type'), " + ACL.format("coalesce(t.typacl, acldefault('T', t.typowner))") + ") "
     "FROM pg_type AS t WHERE t.typnamespace::regnamespace::text IN ('{0}', '{0}_internal')",
     # Triggers, without those of constraints
     "SELECT pg_describe_object('pg_trigger'::regclass, t.oid, 0), concat_ws(' | ', pg_get_triggerdef(t.oid), t.tgenabled, "
@@ -52,10 +52,10 @@ QUERIES = [
     "WHERE p.pronamespace::regnamespace::text IN ('{0}', '{0}_internal')",
     # Schemas and the foreign-data wrapper
     "SELECT 'schema ' || n.nspname, concat_ws(' | ', n.nspowner::regrole, obj_description(n.oid, 'pg_namespace'), "
-    + ACL.format("n.nspacl")
+    + ACL.format("coalesce(n.nspacl, acldefault('n', n.nspowner))")
     + ") FROM pg_namespace AS n WHERE n.nspname IN ('{0}', '{0}_internal')",
     "SELECT 'wrapper ' || f.fdwname, concat_ws(' | ', f.fdwhandler::regproc, f.fdwvalidator::regproc, f.fdwoptions, "
-    "obj_description(f.oid, 'pg_foreign_data_wrapper'), " + ACL.format("f.fdwacl") + ") "
+    "obj_description(f.oid, 'pg_foreign_data_wrapper'), " + ACL.format("coalesce(f.fdwacl, acldefault('F', f.fdwowner))") + ") "
     "FROM pg_foreign_data_wrapper AS f WHERE f.fdwname = 'pg_{0}'",
     # The extension
     "SELECT 'member ' || pg_describe_object(d.classid, d.objid, d.objsubid), d.deptype "

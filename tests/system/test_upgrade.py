@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from catalog import differences, objects_of
@@ -147,3 +148,194 @@ def test_a_captured_table_stays_captured(outbox: Database) -> None:
     outbox.execute("INSERT INTO item VALUES (2, 'a')")
     assert outbox.value("SELECT aggregate_type FROM outbox.event ORDER BY position DESC LIMIT 1") == "thing"
     assert outbox.value("SELECT outbox.uncapture('item')")
+
+
+def test_rights_survive_and_grow(new_database: NewDatabase) -> None:
+    """A role keeps single privileges, also of functions that are dropped and created, and gets what is new in its rights."""
+    fresh, upgraded, restored = (new_database(extension=False) for _ in range(3))
+    roles = ["upgrade_operator", "upgrade_mixed"]
+    try:
+        fresh.execute("".join(f"CREATE ROLE {role};" for role in roles))
+        for database in (fresh, upgraded):
+            version = "" if database is fresh else f" VERSION '{OLD}'"
+            for schema in ("outbox", "inbox"):
+                database.execute(f"CREATE EXTENSION pg_{schema}{version}")
+            database.execute(
+                """
+                SELECT outbox.grant_operate('upgrade_operator'), outbox.grant_produce('upgrade_operator', 'item'),
+                       inbox.grant_consume('upgrade_operator'), inbox.grant_monitor('upgrade_mixed');
+                GRANT USAGE ON SCHEMA outbox TO upgrade_mixed;
+                GRANT SELECT ON outbox.status TO upgrade_mixed WITH GRANT OPTION;
+                GRANT SELECT (destination) ON outbox.dead_letter TO upgrade_mixed;
+                GRANT EXECUTE ON FUNCTION outbox.grant_produce(regrole, text, outbox_internal.caller) TO upgrade_mixed;
+                GRANT EXECUTE ON FUNCTION inbox.grant_send(regrole) TO upgrade_mixed;
+                ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO upgrade_mixed;
+                ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO upgrade_mixed;
+                """
+            )
+        upgraded.execute("ALTER EXTENSION pg_outbox UPDATE; ALTER EXTENSION pg_inbox UPDATE")
+        dump_and_restore(upgraded, restored)
+        for schema in ("outbox", "inbox"):
+            expected = objects_of(fresh, schema)
+            assert differences(expected, objects_of(upgraded, schema)) == {}
+            assert differences(expected, objects_of(restored, schema)) == {}
+    finally:
+        for database in (fresh, upgraded, restored):
+            database.execute("DROP EXTENSION IF EXISTS pg_outbox; DROP EXTENSION IF EXISTS pg_inbox")
+            database.execute(f"DROP OWNED BY {', '.join(roles)}")
+        fresh.execute(f"DROP ROLE IF EXISTS {', '.join(roles)}")
+
+
+# -------------------------------------------------------------------------------------------------
+# Between the new library and the update
+# -------------------------------------------------------------------------------------------------
+
+
+def test_until_the_update_nothing_is_written_and_everything_says_why(outbox: Database) -> None:
+    outbox.add_destination("d", "null:")
+    old_events(outbox, "a", 3)
+    outbox.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    outbox.execute("SELECT outbox.capture('item', aggregate_type => 'item')")
+    outbox.cluster.wait_for_workers(outbox.name, "keeper")
+    for statement in ("SELECT outbox.enqueue('item', 'a', 'changed', '{}')", "INSERT INTO item VALUES (1)"):
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=f"of version {OLD} here") as refused:
+            outbox.execute(statement)
+        assert refused.value.diag.message_hint == "Run ALTER EXTENSION pg_outbox UPDATE."
+    assert outbox.cluster.workers_in(outbox.name) == ["keeper"]
+    update(outbox)
+    outbox.execute("INSERT INTO item VALUES (1)")
+    outbox.wait_settled()
+
+
+def test_an_old_version_can_be_dropped(outbox: Database) -> None:
+    outbox.add_destination("d", "null:")
+    old_events(outbox, "a", 3)
+    outbox.execute("DROP EXTENSION pg_outbox CASCADE")
+    assert outbox.value("SELECT count(*) FROM pg_class WHERE relnamespace::regnamespace::text ~ '^outbox'") == 0
+    outbox.execute("CREATE EXTENSION pg_outbox")
+
+
+# -------------------------------------------------------------------------------------------------
+# Objects of users
+# -------------------------------------------------------------------------------------------------
+
+
+def test_an_update_keeps_or_refuses_what_users_have_built_on_it(outbox: Database) -> None:
+    outbox.execute("CREATE VIEW mine AS SELECT outbox.payload_as_jsonb('[1]')")
+    with outbox.connect() as connection, connection.transaction(force_rollback=True):
+        connection.execute("CREATE VIEW too AS SELECT destination, state FROM outbox.status")
+        with pytest.raises(psycopg.Error, match="cannot (change|drop)"):
+            connection.execute("ALTER EXTENSION pg_outbox UPDATE")
+    with outbox.connect() as connection, connection.transaction(force_rollback=True):
+        connection.execute(
+            "CREATE FUNCTION outbox.gone() RETURNS int LANGUAGE sql AS 'SELECT 1';"
+            "ALTER EXTENSION pg_outbox ADD FUNCTION outbox.gone();"
+            "CREATE VIEW uses AS SELECT outbox.gone()"
+        )
+        with pytest.raises(psycopg.errors.DependentObjectsStillExist, match=r"does not have: function outbox\.gone\(\)"):
+            connection.execute("ALTER EXTENSION pg_outbox UPDATE")
+    update(outbox)
+    assert outbox.execute("SELECT * FROM mine") == [([1],)]
+
+
+def test_an_update_that_fails_changes_nothing(outbox: Database) -> None:
+    before = objects_of(outbox, "outbox")
+    outbox.execute("CREATE FUNCTION outbox.stranger() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    with pytest.raises(psycopg.Error, match="schema outbox has objects that do not belong to pg_outbox"):
+        outbox.execute("ALTER EXTENSION pg_outbox UPDATE")
+    outbox.execute("DROP FUNCTION outbox.stranger()")
+    assert differences(before, objects_of(outbox, "outbox")) == {}
+
+
+# -------------------------------------------------------------------------------------------------
+# pg_inbox
+# -------------------------------------------------------------------------------------------------
+
+
+def create_old_inbox(database: Database) -> dict[str, int]:
+    """Fills an inbox of the version before; returns the number of rows of each table."""
+    database.execute("CREATE TABLE article (id bigint PRIMARY KEY, version bigint NOT NULL, title text)")
+    for number in range(3):
+        assert database.value("SELECT inbox.begin_event('app', %s)", (f"0190aaaa-0000-7000-8000-{number:012}",))
+    database.execute(
+        "INSERT INTO inbox.dead_message (consumer_id, seq, event_id, occurred_at, received_at, schema_version, source, topic, "
+        "aggregate_type, aggregate_id, event_type, ordering_key, content_type, attempts, error, sqlstate, first_failed_at) "
+        "SELECT id, nextval('inbox.message_seq_seq'), '0190aaaa-0000-7000-8000-0000000000dd', now(), now(), 1, '', 't', 'a', 'b', 'e', "
+        "'k', 'application/json', 3, 'no', 'P0001', now() FROM inbox.consumer"
+    )
+    database.execute(
+        "INSERT INTO inbox.waiting (consumer_id, event_id, ordering_key, attempts, error, sqlstate, next_attempt_at) "
+        "SELECT id, '0190aaaa-0000-7000-8000-0000000000ee', 'w', 1, 'later', 'P0001', 'infinity' FROM inbox.consumer"
+    )
+    database.execute("SELECT inbox.remove('article', ARRAY['id'], 'version', '{\"id\": 7, \"version\": 5}')")
+    database.execute("SELECT inbox.set_window('3 days')")
+    return rows_of_inbox(database)
+
+
+TABLES = ("consumer", "processed", "dead_message", "waiting", "tombstone", "setting", "operation", "key_lock")
+
+
+def rows_of_inbox(database: Database) -> dict[str, int]:
+    return {table: database.value(f"SELECT count(*) FROM inbox.{table}") for table in TABLES}
+
+
+def check_inbox(database: Database, before: dict[str, int]) -> None:
+    assert rows_of_inbox(database) == before
+    assert all(before.values()), before
+    again = "SELECT inbox.begin_event('app', '0190aaaa-0000-7000-8000-000000000001')"
+    assert database.value(again) is False
+    assert database.value("SELECT inbox.redrive('app', '0190aaaa-0000-7000-8000-0000000000dd'::uuid)") == 1
+    assert database.execute("SELECT event_id::text FROM inbox.message") == [("0190aaaa-0000-7000-8000-0000000000dd",)]
+    apply = """SELECT inbox.apply('article', ARRAY['id'], 'version', jsonb_build_object('id', 7, 'version', %s::int, 'title', 'x'))"""
+    database.execute(apply, (4,))
+    assert database.execute("SELECT FROM article") == []  # version 5 has been removed
+    database.execute(apply, (6,))
+    assert database.execute("SELECT version FROM article") == [(6,)]
+
+
+def test_what_an_inbox_remembers_survives(new_database: NewDatabase) -> None:
+    database = new_database(extension=False)
+    database.execute(f"CREATE EXTENSION pg_inbox VERSION '{OLD}'")
+    before = create_old_inbox(database)
+    database.execute("ALTER EXTENSION pg_inbox UPDATE")
+    check_inbox(database, before)
+
+
+def test_an_inbox_without_extension_is_upgraded(new_database: NewDatabase, installation: Installation) -> None:
+    database, fresh = new_database(extension=False), new_database(extension=False)
+    script = (OLD_SCRIPTS / f"pg_inbox--{OLD}.sql").read_text()
+    lines = [line for line in script.splitlines() if not line.startswith(("\\echo", "SELECT pg_extension_config_dump"))]
+    statements = "\n".join(lines).replace(
+        "PERFORM pg_extension_config_dump(format('inbox.processed_%s', bucket)::regclass, '');", "NULL;"
+    )
+    database.execute("CREATE SCHEMA inbox")
+    database.execute(statements)  # at once, and so in one transaction
+    before = create_old_inbox(database)
+    fresh.execute("CREATE EXTENSION pg_inbox")
+    for _ in range(2):
+        subprocess.run(
+            [str(installation.build / "tools/outboxctl/outboxctl"), "-d", database.cluster.conninfo(database.name),
+             "inbox", "install"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+    differing = differences(objects_of(fresh, "inbox"), objects_of(database, "inbox"))
+    assert [name for name in differing if not name.startswith(("member ", "dumped ", "extension"))] == []
+    check_inbox(database, before)
+
+
+def test_only_the_owner_updates_an_inbox(new_database: NewDatabase) -> None:
+    """Otherwise functions of a superuser would be called by those of another role, and the reverse."""
+    database = new_database(extension=False)
+    database.execute("DROP ROLE IF EXISTS upgrade_owner")
+    database.execute(f"CREATE ROLE upgrade_owner; GRANT CREATE ON DATABASE {database.name} TO upgrade_owner")
+    try:
+        database.execute(f"SET ROLE upgrade_owner; CREATE EXTENSION pg_inbox VERSION '{OLD}'; RESET ROLE")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="belongs to role") as refused:
+            database.execute("ALTER EXTENSION pg_inbox UPDATE")
+        assert refused.value.diag.message_hint == "Update as this role: SET ROLE upgrade_owner."
+        database.execute("SET ROLE upgrade_owner; ALTER EXTENSION pg_inbox UPDATE; RESET ROLE")
+        assert database.execute(
+            "SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace::regnamespace::text ~ '^inbox'"
+        ) == [("upgrade_owner",)]
+    finally:
+        database.execute("RESET ROLE; DROP EXTENSION IF EXISTS pg_inbox; DROP OWNED BY upgrade_owner; DROP ROLE upgrade_owner")
