@@ -140,7 +140,10 @@ def test_a_lease_of_a_fetcher_survives(outbox: Database) -> None:
 def test_a_captured_table_stays_captured(outbox: Database) -> None:
     outbox.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
     outbox.execute("SELECT outbox.capture('item', aggregate_type => 'item')")
-    update(outbox)
+    with outbox.connect() as connection, connection.transaction():
+        connection.execute("ALTER EXTENSION pg_outbox UPDATE")
+        locks = connection.execute("SELECT FROM pg_locks WHERE relation = 'item'::regclass AND pid = pg_backend_pid()")
+        assert locks.fetchall() == []
     before = outbox.value("SELECT count(*) FROM outbox.event")
     outbox.execute("INSERT INTO item VALUES (1, 'a'); UPDATE item SET name = 'b'; DELETE FROM item")
     assert outbox.value("SELECT count(*) FROM outbox.event") == before + 3
@@ -339,3 +342,37 @@ def test_only_the_owner_updates_an_inbox(new_database: NewDatabase) -> None:
         ) == [("upgrade_owner",)]
     finally:
         database.execute("RESET ROLE; DROP EXTENSION IF EXISTS pg_inbox; DROP OWNED BY upgrade_owner; DROP ROLE upgrade_owner")
+
+
+# -------------------------------------------------------------------------------------------------
+# Removing it
+# -------------------------------------------------------------------------------------------------
+
+EVERYTHING = [
+    f"SELECT pg_describe_object('{catalog}'::regclass, oid, 0) FROM {catalog} WHERE oid >= 16384"
+    for catalog in ("pg_namespace", "pg_class", "pg_proc", "pg_type", "pg_event_trigger", "pg_trigger", "pg_foreign_server",
+                    "pg_foreign_data_wrapper", "pg_user_mapping", "pg_extension", "pg_default_acl")
+]  # fmt: skip
+
+
+def everything(database: Database) -> set[str]:
+    return {name for query in EVERYTHING for (name,) in database.execute(query)}
+
+
+@pytest.mark.parametrize("version", [OLD, None])
+def test_what_is_dropped_leaves_nothing_behind(new_database: NewDatabase, version: str | None) -> None:
+    database = new_database(extension=False)
+    database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
+    before = everything(database)
+    chosen = f" VERSION '{version}'" if version else ""
+    database.execute(f"CREATE EXTENSION pg_outbox{chosen}; CREATE EXTENSION pg_inbox{chosen}")
+    database.add_destination("d", "null:")
+    database.execute("CREATE USER MAPPING FOR CURRENT_USER SERVER d")
+    database.execute("SELECT outbox.capture('item', aggregate_type => 'item')")
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist):
+        database.execute("DROP EXTENSION pg_outbox")
+    database.execute("DROP EXTENSION pg_outbox CASCADE; DROP EXTENSION pg_inbox")
+    database.execute("DROP SCHEMA outbox, inbox")
+    assert everything(database) == before
+    database.execute("INSERT INTO item VALUES (1, 'a')")
+    database.cluster.wait_for_workers(database.name)
