@@ -133,19 +133,21 @@ static void want_backfills() {
     SPI_finish();
 }
 
-// False while the SQL objects are of a version that does not fit. The log is then left alone.
+// False while the SQL objects are of a version that does not fit. The log, or the inbox, is then
+// left alone.
 static bool log_fits = true;
+static bool inbox_fits = true;
 
-static void look_at_version() {
+static void look_at_version(const char* extension, bool& fits, const char* consequence) {
     VersionProblem problem;
-    const bool fitted = log_fits;
-    log_fits = !find_version_problem(problem);
-    if (log_fits)
+    const bool fitted = fits;
+    fits = !find_version_problem(extension, problem);
+    if (fits)
         return;
     set_my_error(problem.message);
     if (fitted)  // logged once
-        ereport(LOG, (errmsg("events of this database are not delivered"),
-                      errdetail("%s.", problem.message), errhint("%s", problem.hint)));
+        ereport(LOG, (errmsg_internal("%s", consequence), errdetail("%s.", problem.message),
+                      errhint("%s", problem.hint)));
 }
 
 // Reads the consumers in a transaction of its own. The tables of pg_inbox may belong to a role that
@@ -198,15 +200,17 @@ static bool look_around() {
     begin_work_on_changes("looking for destinations and backfills");
     const bool outbox = lock_extension("pg_outbox");
     const bool inbox = lock_extension("pg_inbox");
+    if (inbox)
+        look_at_version("pg_inbox", inbox_fits, "messages of this database are not processed");
     if (outbox) {
-        look_at_version();
+        look_at_version("pg_outbox", log_fits, "events of this database are not delivered");
         if (log_fits) {
             want_relays();
             want_backfills();
         }
     }
     end_work();
-    if (inbox)
+    if (inbox && inbox_fits)
         look_again = look_for_consumers();
     else
         for_each_ward([](Ward* ward) {

@@ -5,12 +5,12 @@
 namespace outbox {
 
 // Returns the version of the SQL objects; nullptr if the extension is not installed.
-static const char* installed_version() {
+static const char* installed_version(const char* extension) {
     const char* version = nullptr;
     Relation catalog = table_open(ExtensionRelationId, AccessShareLock);
     ScanKeyData key;
     ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
-                CStringGetDatum("pg_outbox"));
+                CStringGetDatum(extension));
     SysScanDesc scan = systable_beginscan(catalog, ExtensionNameIndexId, true, nullptr, 1, &key);
     if (HeapTuple row = systable_getnext(scan); HeapTupleIsValid(row)) {
         bool is_null;
@@ -31,16 +31,18 @@ static long generation(const char* version) {
     return major * 100'000 + minor;
 }
 
-bool find_version_problem(VersionProblem& problem) {
-    const char* installed = installed_version();
+bool find_version_problem(const char* extension, VersionProblem& problem) {
+    const char* installed = installed_version(extension);
     if (installed == nullptr || generation(installed) == generation(OUTBOX_VERSION))
         return false;
     snprintf(problem.message, sizeof problem.message,
-             "extension \"pg_outbox\" is of version %s here, but the library of version %s",
+             "extension \"%s\" is of version %s here, but the library of version %s", extension,
              installed, OUTBOX_VERSION);
-    problem.hint = generation(installed) < generation(OUTBOX_VERSION)
-                       ? "Run ALTER EXTENSION pg_outbox UPDATE."
-                       : "Install the library of this version, and restart the server.";
+    if (generation(installed) < generation(OUTBOX_VERSION))
+        snprintf(problem.hint, sizeof problem.hint, "Run ALTER EXTENSION %s UPDATE.", extension);
+    else
+        snprintf(problem.hint, sizeof problem.hint,
+                 "Install the library of this version, and restart the server.");
     return true;
 }
 

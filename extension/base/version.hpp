@@ -10,11 +10,11 @@ namespace outbox {
 
 struct VersionProblem {
     char message[256];
-    const char* hint;
+    char hint[96];
 };
 
-// Looks at the extension in the current database. Returns true if it is installed and there is a
-// problem.
-bool find_version_problem(VersionProblem& problem);
+// Looks at an extension of this project, pg_outbox or pg_inbox, in the current database. Returns
+// true if it is installed and there is a problem.
+bool find_version_problem(const char* extension, VersionProblem& problem);
 
 }  // namespace outbox

@@ -42,7 +42,7 @@ static int read_current_segment(Oid table) {
 static bool look_up(LogRelations& found) {
     const Oid schema = get_namespace_oid("outbox", true);
     VersionProblem problem;
-    if (!OidIsValid(schema) || find_version_problem(problem))
+    if (!OidIsValid(schema) || find_version_problem("pg_outbox", problem))
         return false;
     for (int i = 0; i < segment_count; i++) {
         found.segments[i] = get_relname_relid(psprintf("event_%d", i), schema);
@@ -116,7 +116,7 @@ Relation try_open_segment(int number) {
 const LogRelations& log_relations() {
     const LogRelations* found = find_log_relations();
     VersionProblem problem;
-    if (found == nullptr && find_version_problem(problem))
+    if (found == nullptr && find_version_problem("pg_outbox", problem))
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("%s", problem.message), errhint("%s", problem.hint)));
     if (found == nullptr)

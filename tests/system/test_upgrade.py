@@ -304,6 +304,31 @@ def test_what_an_inbox_remembers_survives(new_database: NewDatabase) -> None:
     check_inbox(database, before)
 
 
+def test_messages_of_an_inbox_wait_for_the_update(new_database: NewDatabase) -> None:
+    database = new_database(extension=False)
+    began = database.cluster.log_size()
+    database.execute(f"CREATE EXTENSION pg_inbox VERSION '{OLD}'")
+    database.execute(
+        "CREATE TABLE done (event_id uuid);"
+        "CREATE FUNCTION handle(inbox.message) RETURNS void LANGUAGE sql AS 'INSERT INTO done VALUES ($1.event_id)';"
+        "SELECT inbox.subscribe('app', '*', 'handle')"
+    )
+    database.execute(
+        "INSERT INTO inbox.message (consumer_id, event_id, occurred_at, topic, aggregate_type, aggregate_id, event_type) "
+        "SELECT c.id, gen_random_uuid(), now(), 't', 'a', n::text, 'e' FROM inbox.consumer AS c, generate_series(1, 50) AS n"
+    )
+    wait_until(
+        lambda: database.cluster.log_since(began), lambda text: "messages of this database are not processed" in text,
+        what="the server log to say why",
+    )  # fmt: skip
+    database.cluster.wait_for_workers(database.name, "keeper")
+    assert "Run ALTER EXTENSION pg_inbox UPDATE." in database.cluster.log_since(began)
+    assert database.value("SELECT count(*) FROM done") == 0
+    database.execute("ALTER EXTENSION pg_inbox UPDATE")
+    wait_until(lambda: database.value("SELECT count(*) FROM done") == 50, what="all messages to be processed")
+    assert database.value("SELECT count(*) FROM inbox.message") == 0
+
+
 def test_an_inbox_without_extension_is_upgraded(new_database: NewDatabase, installation: Installation) -> None:
     database, fresh = new_database(extension=False), new_database(extension=False)
     script = (OLD_SCRIPTS / f"pg_inbox--{OLD}.sql").read_text()
