@@ -145,7 +145,8 @@ BEGIN ATOMIC
                                          WHEN (SELECT d.position FROM outbox.delivery AS d
                                                 WHERE d.destination = s.destination AND d.state <> 'DISCARDED' AND d.ordering_key <> ''
                                                 ORDER BY d.ordering_key, d.position LIMIT 1) IS NULL THEN 0
-                                         ELSE (SELECT count(*) FROM outbox_internal.held_keys(s.destination, 1000)) END) AS held(keys)
+                                         ELSE (SELECT count(*) FROM outbox_internal.held_keys(s.destination, 1000)) END
+                             OFFSET 0) AS held(keys) -- counted once, not for each use
          WHERE s.late AND held.keys > 0
         UNION ALL
         SELECT 'degraded', s.object, CASE WHEN unread.skipped THEN 'not fetched' ELSE 'behind' END, s.pending_since,

@@ -53,13 +53,19 @@ SELECT d.name AS destination,
   LEFT JOIN outbox_internal.destination_relay AS w ON w.destination = d.name;
 COMMENT ON VIEW outbox_internal.destination_state IS 'state of destinations and of their relays';
 
--- Batches are read once for all destinations: the planner may think that each destination has most of them.
+-- Batches and events in trouble are counted once for all destinations: a plan that reads all of them for
+-- each destination is what the planner makes while one destination has most of them.
 CREATE VIEW outbox_internal.destination_figures AS
 WITH open AS MATERIALIZED (
     SELECT b.destination, sum(cardinality(b.positions))::bigint AS events, min(b.oldest) AS oldest,
            sum(b.taken + cardinality(b.retries)) FILTER (WHERE b.locked_until > clock_timestamp()) AS leased
       FROM outbox.batch AS b
      GROUP BY b.destination
+), waiting AS MATERIALIZED (
+    SELECT t.destination, count(*) AS events
+      FROM outbox.delivery AS t
+     WHERE t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
+     GROUP BY t.destination
 )
 SELECT s.*,
        -- A relay that just starts counts from zero until it has read its cursor.
@@ -68,8 +74,7 @@ SELECT s.*,
        -- Positions handed out since then. An upper bound, because it counts rolled-back events and
        -- those of other topics.
        greatest(last.position - greatest(s.settled_position, s.saved_position, 0), 0) + coalesce(open.events, 0)
-           + (SELECT count(*) FROM outbox.delivery AS t
-               WHERE t.destination = s.destination AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL) AS pending_at_most,
+           + coalesce(waiting.events, 0) AS pending_at_most,
        coalesce(s.unsettled, open.leased, 0)::bigint AS in_flight,
        least(open.oldest, trouble.occurred_at) AS oldest_outside_log
   FROM outbox_internal.destination_state AS s
@@ -77,9 +82,10 @@ SELECT s.*,
                         FROM outbox.event_position) AS last
   -- Events that fetchers have not settled.
   LEFT JOIN open ON s.pull AND open.destination = s.destination
+  LEFT JOIN waiting ON waiting.destination = s.destination
   LEFT JOIN LATERAL (SELECT t.occurred_at
                        FROM outbox.delivery AS t
-                      WHERE t.destination = s.destination AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
+                      WHERE waiting.events > 0 AND t.destination = s.destination AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
                       ORDER BY t.position LIMIT 1) AS trouble ON true;
 COMMENT ON VIEW outbox_internal.destination_figures IS 'what outbox.status says of destinations without a search in the log';
 COMMENT ON COLUMN outbox_internal.destination_figures.oldest_outside_log IS 'the oldest event in a batch, or in outbox.delivery and not a dead letter';
@@ -186,12 +192,14 @@ BEGIN ATOMIC
            regexp_replace(regexp_replace(outbox_internal.destination_option(s.destination, 'url'), '//[^/?]*@', '//'), '\?.*', ''),
            outbox_internal.destination_option(s.destination, 'topics'),
            s.pending_at_most,
-           (SELECT count(*) FROM outbox.delivery AS t WHERE t.destination = s.destination AND t.state = 'DEAD'),
+           coalesce(dead.letters, 0),
            CASE WHEN d.pull THEN 'none' WHEN d.external THEN 'external' ELSE 'internal' END,
            coalesce((SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = s.destination), false),
            s.failing_since, s.next_attempt_at
       FROM outbox_internal.destination_figures AS s
-      JOIN outbox.destination AS d ON d.name = s.destination;
+      JOIN outbox.destination AS d ON d.name = s.destination
+      LEFT JOIN (SELECT t.destination, count(*) AS letters FROM outbox.delivery AS t WHERE t.state = 'DEAD' GROUP BY t.destination) AS dead
+        ON dead.destination = s.destination;
 END;
 COMMENT ON FUNCTION outbox_internal.list_destinations() IS 'rows of outbox.destinations';
 
