@@ -4,9 +4,9 @@ Prints one line per violation and fails if there is any.
 
   relay, client, tools, bgworker, extension  ->  lib/sinks  ->  lib/cloud  ->  lib/net  ->  lib/core
 
-* An include points down this line, never up. extension/ never includes bgworker/; client/ and
-  tools/ use lib/core, lib/net and lib/cloud, never a sink or the server's part. The folders of two
-  sinks, or of two clouds, know nothing of each other.
+* An include points down this line, never up. lib/telemetry includes only lib/core. extension/ never
+  includes bgworker/; client/ and tools/ use lib/core, lib/net and lib/cloud, never a sink or the
+  server's part. The folders of two sinks, or of two clouds, know nothing of each other.
 * extension/base and bgworker/base know nothing of the folders of features beside them. In relay/,
   serve and main.cpp use database, observe and configure, in this order.
 * Only extension/base/pg.hpp and pg_compat.hpp include headers of the server.
@@ -28,6 +28,7 @@ BELOW_SINKS = ("lib/cloud", "lib/net", "lib/core")
 ROOMS = {
     "lib/core": (),
     "lib/net": ("lib/core",),
+    "lib/telemetry": ("lib/core",),
     "lib/cloud": ("lib/net", "lib/core"),
     "lib/sinks": BELOW_SINKS,
     "extension/base": ("lib/sinks", *BELOW_SINKS),
