@@ -82,6 +82,7 @@ bool load_config(Oid server, DestinationConfig& config) {
         config.password_required = password_required;
         config.may_read_files = reads_files;
         config.limits = settings::pipeline_limits();
+        config.tracing = settings::tracing();
     });
     return true;
 }

@@ -4,6 +4,7 @@
 #include "core/destination.hpp"
 #include "core/pipeline/pipeline.hpp"
 #include "extension/base/pg.hpp"
+#include "telemetry/tracing.hpp"
 
 namespace outbox {
 
@@ -16,6 +17,7 @@ struct DestinationConfig {
     bool password_required = false;
     bool may_read_files = false;
     Pipeline::Limits limits;
+    Tracing tracing;
 
     bool operator==(const DestinationConfig&) const = default;
 

@@ -30,6 +30,7 @@
 #include "extension/base/wakeup.hpp"
 #include "extension/log/log.hpp"
 #include "sinks/sink_loader.hpp"
+#include "sinks/traced_sink.hpp"
 
 namespace outbox {
 
@@ -97,7 +98,9 @@ static std::optional<Error> restart_relay() {
         return sink.error();
     Pipeline::Limits limits = home->config.limits;
     limits.receipts = home->destination.receipts;
-    home->relay.start(std::move(sink.value()), limits);
+    home->relay.start(
+        traced(std::move(sink.value()), home->config.tracing, {home->destination, home->clock}),
+        limits);
     return std::nullopt;
 }
 
@@ -355,6 +358,7 @@ static void log_library_lines() {
 static void show_report() {
     bool there_is_one = false;
     run_core([&there_is_one] { there_is_one = home->relay.pipeline().report(home->report); });
+    log_library_lines();
     if (!there_is_one)
         return;
     const SinkReport& report = home->report;
@@ -364,7 +368,6 @@ static void show_report() {
     slot.client_queue.store(static_cast<int64>(report.queued), std::memory_order_relaxed);
     slot.connects.store(static_cast<int64>(report.connects), std::memory_order_relaxed);
     slot.disconnects.store(static_cast<int64>(report.disconnects), std::memory_order_relaxed);
-    log_library_lines();
 }
 
 static void show_progress() {

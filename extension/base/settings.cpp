@@ -7,6 +7,7 @@
 #include "extension/base/pg.hpp"
 #include "extension/base/wakeup.hpp"
 #include "sinks/registry.hpp"
+#include "sinks/span_exporter.hpp"
 
 namespace outbox::settings {
 
@@ -28,6 +29,8 @@ int max_workers_per_role = 16;
 int on_dead_letter = 0;
 int on_full_log = OnFullLogWarn;
 int on_stale_version = OnStaleVersionWarn;
+char* otlp_endpoint = nullptr;
+char* otlp_headers_file = nullptr;
 int poll_max = 30'000;
 int poll_min = 250;
 int receipt_retention = 7 * 86'400;
@@ -88,6 +91,11 @@ static bool check_default_destination(char** value, void**, GucSource) {
         return true;
     const char* url = *value;
     return accepted(call_core([url] { return validate_server_options({{"url", url}}); }));
+}
+
+static bool check_otlp_endpoint(char** value, void**, GucSource) {
+    const char* url = *value;
+    return *url == '\0' || accepted(call_core([url] { return check_endpoint(url); }));
 }
 
 // Only the SQL edition tells `always` and `on` apart (sql/pg_outbox/plain/trace.sql).
@@ -211,6 +219,16 @@ void define(bool preloading) {
         "What happens when an UPDATE of a captured row does not raise its version.",
         "warn writes one warning a statement; error refuses the change.", &on_stale_version,
         on_stale_version, on_stale_version_values, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomStringVariable(
+        "outbox.otlp_endpoint",
+        "URL to which relays send spans of events with a sampled trace, as OTLP/HTTP.",
+        "If empty, no spans are sent.", &otlp_endpoint, "", PGC_SIGHUP, 0, check_otlp_endpoint,
+        nullptr, nullptr);
+    DefineCustomStringVariable(
+        "outbox.otlp_headers_file",
+        "File with headers of requests with spans, a line \"name: value\" each.",
+        "A path below the data directory may be relative.", &otlp_headers_file, "", PGC_SIGHUP, 0,
+        nullptr, nullptr, nullptr);
     define_integer("outbox.poll_max",
                    "Longest pause between two polls of the log by an idle relay.",
                    "Commits wake relays. Polling covers prepared transactions and crashes.",
@@ -282,6 +300,10 @@ void define(bool preloading) {
                        "Each of them also needs one of max_worker_processes.", &max_workers, 1,
                        1024, PGC_POSTMASTER, 0);
     MarkGUCPrefixReserved("outbox");
+}
+
+Tracing tracing() {
+    return {.endpoint = otlp_endpoint, .headers_file = otlp_headers_file};
 }
 
 Pipeline::Limits pipeline_limits() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/pipeline/pipeline.hpp"
+#include "telemetry/tracing.hpp"
 
 namespace outbox::settings {
 
@@ -28,6 +29,8 @@ extern int max_workers_per_role;      // 0 for no limit
 extern int on_dead_letter;            // release, block
 extern int on_full_log;               // an OnFullLog
 extern int on_stale_version;          // an OnStaleVersion
+extern char* otlp_endpoint;           // URL; empty if none
+extern char* otlp_headers_file;       // empty if none
 extern int poll_max;                  // ms
 extern int poll_min;                  // ms
 extern bool receipts;
@@ -51,5 +54,6 @@ extern char* inbox_tracestate;
 void define(bool preloading);
 
 Pipeline::Limits pipeline_limits();
+Tracing tracing();
 
 }  // namespace outbox::settings

@@ -125,7 +125,8 @@ class Sink {
     // If the destination takes events exactly once; otherwise nullptr.
     virtual Transactions* transactions() noexcept { return nullptr; }
 
-    // Returns false if the sink has no such library. May throw std::bad_alloc.
+    // Returns false if the sink has no such library: then only `lines` are set. May throw
+    // std::bad_alloc.
     virtual bool report(SinkReport& /*report*/) { return false; }
 };
 

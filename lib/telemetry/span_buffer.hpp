@@ -58,6 +58,7 @@ class SpanBuffer {
     void add(const Span& span) noexcept;
     bool empty() const noexcept { return spans_ == 0; }
     std::size_t spans() const noexcept { return spans_; }
+    bool is_half_full() const noexcept { return encoded_.size() > max_bytes_ / 2; }
     std::uint64_t dropped() const noexcept { return dropped_; }
 
     // Writes the body of a request with all spans into `request`, and empties the buffer. Throws

@@ -11,6 +11,7 @@
 
 #include "core/clock.hpp"
 #include "core/option.hpp"
+#include "telemetry/tracing.hpp"
 
 namespace outbox::relay {
 
@@ -72,6 +73,8 @@ struct RelayConfig {
     Micros shutdown_timeout = seconds(8);  // to finish what is in flight after SIGTERM
 
     std::size_t memory = 48 * 1024 * 1024;  // bytes of events, of all destinations
+
+    Tracing tracing;
 
     std::string listen;  // "host:port" of the HTTP server; empty: none
     LogFormat log_format = LogFormat::text;

@@ -166,6 +166,8 @@ void Loader::set_process(RelayConfig& config, const Values& file) {
     config.shutdown_timeout = duration_or(values, "shutdown_timeout", config.shutdown_timeout);
     config.memory = parse_memory(text_or(values, "memory", "")).value_or(config.memory);
     config.listen = text_or(values, "listen", "");
+    config.tracing.endpoint = text_or(values, "otlp_endpoint", "");
+    config.tracing.headers_file = text_or(values, "otlp_headers_file", "");
     config.log_format =
         text_or(values, "log_format", "text") == "json" ? LogFormat::json : LogFormat::text;
     config.log_level = log_level(text_or(values, "log_level", "info"));

@@ -5,6 +5,7 @@
 
 #include "core/allowed_hosts.hpp"
 #include "core/text.hpp"
+#include "sinks/span_exporter.hpp"
 
 namespace outbox::relay {
 
@@ -45,6 +46,11 @@ std::optional<Error> check_listen(const OptionSpec& spec, std::string_view value
     if (address)
         return std::nullopt;
     return invalid_option_value(spec.name, address.error().hint);
+}
+
+std::optional<Error> check_otlp_endpoint(const OptionSpec& spec, std::string_view value) {
+    const std::optional<Error> error = value.empty() ? std::nullopt : check_endpoint(value);
+    return error ? std::optional(invalid_option_value(spec.name, error->hint)) : std::nullopt;
 }
 
 std::optional<Error> check_hosts(const OptionSpec& spec, std::string_view value) {
@@ -96,6 +102,18 @@ constexpr std::array of_process{
              .default_value = "",
              .description = "Address of the HTTP server. If empty, there is none.",
              .check = check_listen}},
+    Setting{{.name = "otlp_endpoint",
+             .range = "URL",
+             .default_value = "",
+             .description =
+                 "Where [spans](tracing.md#spans) are sent, as OTLP/HTTP. If empty, none "
+                 "are.",
+             .check = check_otlp_endpoint}},
+    Setting{
+        {.name = "otlp_headers_file",
+         .range = "path",
+         .default_value = "",
+         .description = "File with headers of requests with spans, a line `name: value` each."}},
     Setting{{.name = "log_format",
              .type = OptionType::choice,
              .choices = {"text", "json"},

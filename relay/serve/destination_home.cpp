@@ -9,6 +9,7 @@
 #include "core/text.hpp"
 #include "relay/serve/report.hpp"
 #include "sinks/sink_loader.hpp"
+#include "sinks/traced_sink.hpp"
 
 namespace outbox::relay {
 
@@ -192,7 +193,9 @@ void DestinationHome::start_relay(calls::Begun begun) {
     limits.receipts = destination_.receipts;
     limits.budget = &process_.memory;
     relay_.set_intervals(host_.intervals());
-    relay_.start(std::move(sink.value()), limits);
+    relay_.start(
+        traced(std::move(sink.value()), process_.config.tracing, {destination_, process_.clock}),
+        limits);
     reader_.start(number(), row_.patterns);
     reader_.leave_out(std::move(begun.recorded));
     relay_.pipeline().hold_keys(std::move(begun.held_keys));
@@ -765,10 +768,10 @@ DestinationFigures DestinationHome::figures() {
         figures.client_queue = report_.queued;
         figures.connects = report_.connects;
         figures.disconnects = report_.disconnects;
-        for (const std::string& line : report_.lines)
-            if (library_lines_.take(process_.clock.now()))
-                process_.log.info(place(), "client library: " + line);
     }
+    for (const std::string& line : report_.lines)
+        if (library_lines_.take(process_.clock.now()))
+            process_.log.info(place(), "client library: " + line);
     return figures;
 }
 

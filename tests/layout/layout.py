@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # What a room may include besides itself. The longest name that is a prefix of a path is its room.
-BELOW_SINKS = ("lib/cloud", "lib/net", "lib/core")
+BELOW_SINKS = ("lib/cloud", "lib/net", "lib/telemetry", "lib/core")
 ROOMS = {
     "lib/core": (),
     "lib/net": ("lib/core",),
