@@ -153,6 +153,26 @@ def test_a_captured_table_stays_captured(outbox: Database) -> None:
     assert outbox.value("SELECT outbox.uncapture('item')")
 
 
+@pytest.mark.parametrize("layout", ["seed", "debezium"])
+def test_an_outbox_view_still_takes_events(outbox: Database, layout: str) -> None:
+    outbox.execute("SELECT outbox.create_outbox_view('app_outbox', %s)", (layout,))
+    before = outbox.execute(VIEW_COLUMNS)
+    update(outbox)
+    assert outbox.execute(VIEW_COLUMNS) == before
+    names = "id, aggregate_type, aggregate_id, event_type, version" if layout == "seed" else "id, aggregatetype, aggregateid, type"
+    more = ", 1" if layout == "seed" else ""
+    outbox.execute(
+        f"INSERT INTO app_outbox ({names}, payload) VALUES (gen_random_uuid(), 'item', 'a', 'changed'{more}, '{{}}')"
+    )
+    assert outbox.execute("SELECT aggregate_type, aggregate_id, event_type FROM outbox.event") == [("item", "a", "changed")]
+    assert outbox.value("SELECT count(*) FROM app_outbox") == 1
+
+
+VIEW_COLUMNS = (
+    "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'app_outbox'::regclass ORDER BY attnum"
+)
+
+
 def test_rights_survive_and_grow(new_database: NewDatabase) -> None:
     """A role keeps single privileges, also of functions that are dropped and created, and gets what is new in its rights."""
     fresh, upgraded, restored = (new_database(extension=False) for _ in range(3))
