@@ -232,6 +232,7 @@ bool Applier::try_at_once(Items items) {
 
 void Applier::apply_at_once(Items items) {
     const auto began = Clock::now();
+    began_ = std::chrono::system_clock::now();
     const std::vector<bool> is_new = begin_events(items);
     for (std::size_t i = 0; i < items.size(); i++) {
         if (!is_new[i])
@@ -310,6 +311,9 @@ void Applier::note_committed(Items items, Clock::time_point began) {
     counters.settled += items.size();
     counters.transactions++;
     counters.times.add(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - began));
+    for (const Item* item : items)
+        if (item->result == HandlerResult::applied)
+            tell(*item, {});
     if (items.empty())
         return;
     if (const Time occurred_at = items.back()->delivery.event.occurred_at; occurred_at != Time{})
@@ -318,6 +322,23 @@ void Applier::note_committed(Items items, Clock::time_point began) {
         counters.lag_ms =
             std::chrono::duration_cast<milliseconds>(now - items.back()->delivery.published_at)
                 .count();
+}
+
+// The event is settled, whatever the observer does.
+void Applier::tell(const Item& item, std::string_view error) noexcept {
+    if (!shared_.options.observer)
+        return;
+    try {
+        shared_.options.observer({.consumer = shared_.options.name,
+                                  .event = item.delivery.event,
+                                  .began = began_,
+                                  .ended = std::chrono::system_clock::now(),
+                                  .error = error});
+    } catch (const std::exception& failure) {
+        shared_.log(Level::warning, std::string("the observer failed: ") + failure.what());
+    } catch (...) {
+        shared_.log(Level::warning, "the observer failed");
+    }
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -355,6 +376,7 @@ void Applier::apply_carefully(std::span<Item> items) {
 
 void Applier::apply_piece(std::span<Item> items, Items piece) {
     const auto began = Clock::now();
+    began_ = std::chrono::system_clock::now();
     std::vector<Item*> done;
     try {
         connection().send(Whose::own, "BEGIN");
@@ -479,6 +501,7 @@ void Applier::report_failure(Item& item) {
                                          parameters_of_failure(shared_.options, item));
     const std::string& id = item.delivery.event.id;
     item.reported = true;
+    tell(item, item.failure.error.empty() ? "failed" : item.failure.error);
     shared_.counters.failures++;
     if (dead.text(0, 0) == "t") {
         item.result = HandlerResult::dead;

@@ -50,6 +50,7 @@ class Applier {
     std::vector<bool> begin_events(Items items);
     void commit(Items items);
     void note_committed(Items items, Clock::time_point began);
+    void tell(const Item& item, std::string_view error) noexcept;
     void report_failures(std::span<Item> items);
     void report_failure(Item& item);
 
@@ -61,8 +62,9 @@ class Applier {
     const std::string name_;
     std::optional<Connection> connection_;
     bool connected_before_ = false;
-    bool committing_ = false;  // COMMIT was sent and not answered
-    bool in_doubt_ = false;    // a part of the batch may be committed
+    bool committing_ = false;                        // COMMIT was sent and not answered
+    bool in_doubt_ = false;                          // a part of the batch may be committed
+    std::chrono::system_clock::time_point began_{};  // the transaction
     Backoff pauses_;
     Backoff conflict_pauses_;
 };

@@ -4,7 +4,7 @@
 // events come from there (destination=, lease=, max_events=), with pubsub=PROJECT/SUBSCRIPTION from
 // there (emulator_host=, ack_deadline= in seconds), with kafka=BROKERS from there (options as in
 // kafka_options.hpp, with kafka_ before them), otherwise from a script. With die=POINT and
-// after=EVENTS it dies: see dying.hpp.
+// after=EVENTS it dies: see dying.hpp. With otlp=URL it sends spans there.
 //
 // For each event it calls the SQL function handle(event_id, key, type, version, payload) of the
 // database, except for those whose type says what the C++ handler is to do: see apply().
@@ -18,6 +18,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -26,6 +27,7 @@
 
 #include "dying.hpp"
 #include "inbox/consumer.hpp"
+#include "inbox/otlp.hpp"
 #include "inbox/sources/pull.hpp"
 #include "inbox/sources/scripted.hpp"
 #ifdef WITH_KAFKA
@@ -278,6 +280,12 @@ int main(int count, char** arguments) {
     }
     const auto script = std::make_shared<inbox::Script>();
     inbox::ConsumerOptions consumer_opts = consumer_options(options);
+    std::optional<inbox::OtlpExporter> spans;
+    if (const std::string endpoint = taken(options, "otlp", ""); !endpoint.empty()) {
+        spans.emplace(inbox::OtlpOptions{
+            .endpoint = endpoint, .service = "test", .headers = {"X-Team: shop"}});
+        consumer_opts.observer = spans->observer();
+    }
     Death death(taken(options, "die", ""), std::stol(taken(options, "after", "1")));
     inbox::Consumer consumer(
         consumer_opts, std::make_unique<MortalSource>(make_source(options, script), death),

@@ -21,6 +21,7 @@ import psycopg
 import pytest
 
 from cluster import SQL_EDITION, Cluster, Installation, MakeCluster
+from collector import Collector
 from database import OUTSIDE, Database, NewDatabase, create_database, end_relay
 from receiver import Receiver
 from waiting import wait_until
@@ -130,6 +131,13 @@ def receiver() -> Iterator[Receiver]:
     receiver = Receiver()
     yield receiver
     receiver.close()
+
+
+@pytest.fixture
+def collector(installation: Installation) -> Iterator[Collector]:
+    collector = Collector(installation)
+    yield collector
+    collector.close()
 
 
 @pytest.fixture

@@ -5,52 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
-from cluster import Installation, make_directory
+from cluster import make_directory
+from collector import NOT_SAMPLED, SAMPLED, TRACE, Collector
 from database import Database, NewDatabase
 from outbox_relay import OutboxRelay
 from receiver import Gate, Receiver, answer, everything, raw
 from waiting import wait_until
-
-TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-SAMPLED = f"00-{TRACE}-00f067aa0ba902b7-01"
-NOT_SAMPLED = f"00-{TRACE}-00f067aa0ba902b7-00"
-
-Span = dict[str, Any]
-
-
-@pytest.fixture
-def collector() -> Iterator[Receiver]:
-    collector = Receiver()
-    yield collector
-    collector.close()
-
-
-@pytest.fixture
-def spans(collector: Receiver, installation: Installation) -> Callable[[], list[Span]]:
-    """All that have arrived, read by OpenTelemetry's own definitions."""
-    python = installation.build / "servers/python/bin/python"
-    check = [str(python), "-c", "import opentelemetry.proto.trace.v1.trace_pb2"]
-    if not python.exists() or subprocess.run(check, capture_output=True).returncode != 0:
-        pytest.skip("NOT TESTED: opentelemetry-proto is not installed; see tests/requirements.txt")
-    reader = [str(python), str(Path(__file__).with_name("otlp_spans.py"))]
-
-    def read() -> list[Span]:
-        found: list[Span] = []
-        for request in list(collector.requests):
-            found += json.loads(subprocess.run(reader, input=request.body, check=True, capture_output=True).stdout)
-        return found
-
-    return read
-
 
 @pytest.fixture
 def headers_file() -> Iterator[Path]:
@@ -63,8 +30,8 @@ def headers_file() -> Iterator[Path]:
 
 
 @pytest.fixture
-def traced(new_database: NewDatabase, collector: Receiver, headers_file: Path, http: None) -> Database:
-    return new_database({"outbox.otlp_endpoint": collector.url("/v1/traces"), "outbox.otlp_headers_file": str(headers_file)})
+def traced(new_database: NewDatabase, collector: Collector, headers_file: Path, http: None) -> Database:
+    return new_database({"outbox.otlp_endpoint": collector.endpoint, "outbox.otlp_headers_file": str(headers_file)})
 
 
 def enqueue(database: Database, traceparent: str | None, count: int = 1) -> list[str]:
@@ -75,7 +42,7 @@ def enqueue(database: Database, traceparent: str | None, count: int = 1) -> list
 
 
 def test_a_delivery_is_a_span_of_a_sampled_trace(
-    traced: Database, receiver: Receiver, collector: Receiver, spans: Callable[[], list[Span]]
+    traced: Database, receiver: Receiver, collector: Collector
 ) -> None:
     before = time.time_ns()
     traced.add_destination("d", receiver.url())
@@ -83,8 +50,7 @@ def test_a_delivery_is_a_span_of_a_sampled_trace(
     enqueue(traced, NOT_SAMPLED)
     (id,) = enqueue(traced, SAMPLED)
     traced.wait_settled()
-    collector.wait_for_requests(1)
-    (span,) = spans()
+    (span,) = collector.wait_for_spans(1)
     assert before < span.pop("from") <= span.pop("to") < time.time_ns()
     assert len(span.pop("id")) == 16
     assert span == {
@@ -111,20 +77,18 @@ def test_a_delivery_is_a_span_of_a_sampled_trace(
 
 
 @pytest.mark.worker_errors(" LOG: .*destination")
-def test_each_attempt_is_a_span(
-    traced: Database, receiver: Receiver, spans: Callable[[], list[Span]]
-) -> None:
+def test_each_attempt_is_a_span(traced: Database, receiver: Receiver, collector: Collector) -> None:
     receiver.on(everything, answer(500, body=b"oops"), times=1)
     traced.add_destination("d", receiver.url(), retry_base="1ms", retry_max="1ms")
     enqueue(traced, SAMPLED)
     traced.wait_settled()
-    failed, sent = wait_until(spans, lambda found: len(found) >= 2, what="two spans")
+    failed, sent = collector.wait_for_spans(2)
     assert (failed["failed"], failed["error"], failed["attributes"]["error.type"]) == (True, "HTTP 500: oops", "failed")
     assert not sent["failed"]
     assert failed["id"] != sent["id"]
 
 
-def test_a_collector_that_is_away_holds_up_nothing(traced: Database, receiver: Receiver, collector: Receiver) -> None:
+def test_a_collector_that_is_away_holds_up_nothing(traced: Database, receiver: Receiver, collector: Collector) -> None:
     collector.refuse_connections()
     traced.add_destination("d", receiver.url())
     enqueue(traced, SAMPLED, 100)
@@ -136,7 +100,7 @@ def test_a_collector_that_is_away_holds_up_nothing(traced: Database, receiver: R
 
 
 @pytest.mark.parametrize("mode", ["silent", "endless", "redirects"])
-def test_a_collector_that_misbehaves_holds_up_nothing(traced: Database, receiver: Receiver, collector: Receiver, mode: str) -> None:
+def test_a_collector_that_misbehaves_holds_up_nothing(traced: Database, receiver: Receiver, collector: Collector, mode: str) -> None:
     gate = Gate()
     collector.on(everything, {
         "silent": gate.held(),
@@ -161,10 +125,10 @@ def test_spans_go_over_http(database: Database) -> None:
 
 @pytest.mark.parametrize("content, complaint", [(None, "could not read"), ("no header", 'invalid value for option "headers"')])
 def test_without_usable_headers_there_are_no_spans(
-    new_database: NewDatabase, collector: Receiver, receiver: Receiver, headers_file: Path, content: str | None, complaint: str
+    new_database: NewDatabase, collector: Collector, receiver: Receiver, headers_file: Path, content: str | None, complaint: str
 ) -> None:  # fmt: skip
     headers_file.write_text(content) if content else headers_file.unlink()
-    database = new_database({"outbox.otlp_endpoint": collector.url(), "outbox.otlp_headers_file": str(headers_file)})
+    database = new_database({"outbox.otlp_endpoint": collector.endpoint, "outbox.otlp_headers_file": str(headers_file)})
     database.add_destination("d", receiver.url())
     enqueue(database, SAMPLED)
     database.wait_settled()
@@ -173,15 +137,14 @@ def test_without_usable_headers_there_are_no_spans(
 
 
 def test_outbox_relay_sends_spans(
-    database: Database, http: None, receiver: Receiver, collector: Receiver, headers_file: Path, spans: Callable[[], list[Span]]
+    database: Database, http: None, receiver: Receiver, collector: Collector, headers_file: Path
 ) -> None:  # fmt: skip
-    options = f'otlp_endpoint = "{collector.url("/v1/traces")}"\notlp_headers_file = "{headers_file}"'
+    options = f'otlp_endpoint = "{collector.endpoint}"\notlp_headers_file = "{headers_file}"'
     relay = OutboxRelay(database.cluster, database.name, options=options, of_database='allowed_hosts = "127.0.0.1"').start()
     try:
         database.add_destination("d", receiver.url(), relay="external")
         (id,) = enqueue(database, SAMPLED)
-        collector.wait_for_requests(1)
-        (span,) = spans()
+        (span,) = collector.wait_for_spans(1)
         assert span["attributes"]["messaging.message.id"] == id
         assert collector.requests[0].headers["authorization"] == "Bearer 5f3a"
         assert "5f3a" not in relay.text()

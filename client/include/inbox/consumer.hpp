@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "inbox/connect.hpp"
 #include "inbox/error.hpp"
@@ -40,6 +41,19 @@ namespace inbox {
 // Errors: PermanentFailure makes the event a dead letter at once. Any other exception rolls the
 // event back and counts as a failed attempt. The handler must neither commit nor roll back.
 using Handler = std::function<void(Transaction&, const Event&)>;
+
+// An attempt to apply an event, which has ended.
+struct Attempt {
+    const std::string& consumer;
+    const Event& event;
+    std::chrono::system_clock::time_point began{};  // its transaction
+    std::chrono::system_clock::time_point ended{};
+    std::string_view error{};  // empty: it is applied, and committed
+};
+
+// Called once for each attempt, after the commit or the failure, from the threads that apply events.
+// They wait for it, so it should only take a note. What it throws is logged.
+using Observer = std::function<void(const Attempt&)>;
 
 // Consumer's constructor throws std::invalid_argument for a value out of range.
 struct ConsumerOptions {
@@ -77,6 +91,8 @@ struct ConsumerOptions {
     bool prepare_statements = true;
     // Receives every failure with its error text. If it is empty, nothing is logged.
     Log log = log_to_stderr;
+    // Sees every attempt, for example to send spans (<inbox/otlp.hpp>). Empty: nobody does.
+    Observer observer{};
 };
 
 // Counters since the consumer was made, and percentiles of the last thousand batches.

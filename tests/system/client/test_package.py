@@ -31,7 +31,13 @@ int main() {
     std::puts(pull.describe().c_str());
 }
 """
-SOURCES = {"kafka": "inbox::KafkaSource", "pubsub": "inbox::PubSubSource", "sqs": "inbox::SqsSource"}
+# Header and class.
+COMPONENTS = {
+    "kafka": ("sources/kafka.hpp", "inbox::KafkaSource"),
+    "pubsub": ("sources/pubsub.hpp", "inbox::PubSubSource"),
+    "sqs": ("sources/sqs.hpp", "inbox::SqsSource"),
+    "otlp": ("otlp.hpp", "inbox::OtlpExporter"),
+}
 
 
 def prefix(installation: Installation) -> Path:
@@ -52,15 +58,14 @@ def test_pkg_config(installation: Installation, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("component", ["inbox", *SOURCES])
+@pytest.mark.parametrize("component", ["inbox", *COMPONENTS])
 def test_find_package(installation: Installation, tmp_path: Path, component: str) -> None:
-    if component in SOURCES and not list(prefix(installation).rglob(f"pg_inbox-{component}.cmake")):
-        pytest.skip(f"NOT TESTED: the source {component} is not part of this build")
+    if component in COMPONENTS and not list(prefix(installation).rglob(f"pg_inbox-{component}.cmake")):
+        pytest.skip(f"NOT TESTED: the component {component} is not part of this build")
     program = PROGRAM
-    if component in SOURCES:
-        program = f"#include <inbox/sources/{component}.hpp>\n" + program.replace(
-            "std::puts(", f"std::printf(\"%zu \", sizeof({SOURCES[component]})); std::puts("
-        )
+    if component in COMPONENTS:
+        header, of = COMPONENTS[component]
+        program = f"#include <inbox/{header}>\n" + program.replace("std::puts(", f"std::printf(\"%zu \", sizeof({of})); std::puts(")
     (tmp_path / "main.cpp").write_text(program)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.22)\nproject(example CXX)\n"
@@ -75,7 +80,7 @@ def test_find_package(installation: Installation, tmp_path: Path, component: str
 
 @pytest.mark.parametrize(
     ("component", "package"),
-    [("kafka", "librdkafka-dev"), ("pubsub", "libgrpc++-dev"), ("sqs", "libcurl4-openssl-dev"), ("kafak", "Components are inbox, kafka")],
+    [("kafka", "librdkafka-dev"), ("pubsub", "libgrpc++-dev"), ("sqs", "libcurl4-openssl-dev"), ("otlp", "libcurl4-openssl-dev"), ("kafak", "Components are inbox, kafka")],
 )
 def test_find_package_names_a_missing_component_and_what_to_install(
     installation: Installation, tmp_path: Path, component: str, package: str
