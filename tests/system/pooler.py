@@ -14,13 +14,13 @@ PROGRAM = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
 class Pooler:
-    """Connects to the server by TCP. `options` are lines of its section [pgbouncer]."""
+    """Connects to the server by TCP. `options` are lines of its section [pgbouncer], `roles` may log in."""
 
-    def __init__(self, cluster: Cluster, options: str = "") -> None:
+    def __init__(self, cluster: Cluster, options: str = "", roles: tuple[str, ...] = ("postgres",)) -> None:
         self.folder = make_directory("pooler")
         self.port = free_port()
         users = self.folder / "users"
-        users.write_text('"postgres" ""\n')
+        users.write_text("".join(f'"{role}" ""\n' for role in roles))
         config = self.folder / "pgbouncer.ini"
         config.write_text(
             f"[databases]\n* = host=127.0.0.1 port={cluster.port}\n[pgbouncer]\npool_mode = transaction\n"
