@@ -34,32 +34,35 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.time_of_block(integer, bigint) IS 'when the events of a block were enqueued';
 
--- Returns the first block of a segment with events of this time or later; NULL if that cannot be said.
-CREATE FUNCTION outbox_internal.block_of_time(segment integer, moment timestamptz)
-RETURNS bigint
+-- Returns where in a segment the blocks with earlier events end, and where those with events of this time or later begin.
+-- Between them are blocks without events: of transactions that rolled back, or that the table was extended by.
+CREATE FUNCTION outbox_internal.blocks_of_time(segment integer, moment timestamptz, OUT ended bigint, OUT begun bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    low    bigint := 0;
     high   bigint := pg_relation_size(format('outbox.event_%s', segment)::regclass) / current_setting('block_size')::integer;
     middle bigint;
-    found  timestamptz;
+    block  bigint; -- the first one from there on that has events
 BEGIN
-    WHILE low < high LOOP
-        middle := (low + high) / 2;
-        found := outbox_internal.time_of_block(segment, middle);
-        IF found IS NULL THEN
-            RETURN NULL;
-        ELSIF found < moment THEN
-            low := middle + 1;
+    ended := 0;
+    begun := high;
+    WHILE ended < high LOOP
+        middle := (ended + high) / 2;
+        EXECUTE format('SELECT (e.ctid::text::point)[0] FROM outbox.event_%s AS e
+                         WHERE e.ctid >= $1 AND e.ctid < $2 AND outbox_internal.time_of_id(e.event_id) IS NOT NULL LIMIT 1', segment)
+           INTO block USING format('(%s,0)', middle)::tid, format('(%s,0)', high)::tid;
+        IF block IS NULL THEN
+            high := middle;
+        ELSIF outbox_internal.time_of_block(segment, block) < moment THEN
+            ended := block + 1;
         ELSE
             high := middle;
+            begun := block;
         END IF;
     END LOOP;
-    RETURN low;
 END $$;
-COMMENT ON FUNCTION outbox_internal.block_of_time(integer, timestamptz) IS 'where in a segment the events of a time begin';
+COMMENT ON FUNCTION outbox_internal.blocks_of_time(integer, timestamptz) IS 'where in a segment the events before a time end, and those since then begin';
 
 -- Returns the event from the log, or from outbox.delivery if it is not in the log any more.
 CREATE FUNCTION outbox_internal.event_of_id(event_id uuid)
@@ -78,9 +81,8 @@ DECLARE
 BEGIN
     FOR segment IN SELECT r.number FROM outbox.ring AS r WHERE moment IS NOT NULL LOOP
         -- A little more on both sides, because clocks are corrected.
-        low := outbox_internal.block_of_time(segment, moment - interval '0.1 seconds') - around;
-        high := outbox_internal.block_of_time(segment, moment + interval '0.1 seconds') + around;
-        CONTINUE WHEN low IS NULL OR high IS NULL;
+        low := (outbox_internal.blocks_of_time(segment, moment - interval '0.1 seconds')).begun - around;
+        high := (outbox_internal.blocks_of_time(segment, moment + interval '0.1 seconds')).ended + around;
         RETURN QUERY EXECUTE format('SELECT e.* FROM outbox.event_%s AS e WHERE e.event_id = $1 AND e.ctid >= $2 AND e.ctid < $3', segment)
             USING event_id, format('(%s,0)', greatest(low, 0))::tid, format('(%s,0)', high)::tid;
         IF FOUND THEN

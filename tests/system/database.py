@@ -182,6 +182,11 @@ class Database:
             return running_relays(self.cluster)[self.name].text()
         return self.cluster.log_since(self.cluster.test_began)
 
+    def blocks_read(self, statement: str) -> int:
+        """By a statement, from memory or the disk."""
+        plan = self.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {statement}")
+        return plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
+
     # ---- events ---------------------------------------------------------------------------------
 
     def enqueue(
