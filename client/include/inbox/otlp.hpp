@@ -2,7 +2,8 @@
 // whose `traceparent` says that its trace is sampled.
 //
 //     inbox::OtlpExporter spans({.endpoint = "http://127.0.0.1:4318/v1/traces", .service = "catalog"});
-//     inbox::Consumer consumer({.name = "catalog", .observer = spans.observer()}, ...);
+//     inbox::Consumer consumer({.name = "catalog", .observer = spans.observer()},
+//                              std::make_unique<inbox::PullSource>("dbname=shop", "catalog"), connect, handler);
 //
 // CMake: pg_inbox::otlp, which needs libcurl.
 #pragma once

@@ -20,6 +20,7 @@ PAGES = REPOSITORY / "docs/client"
 PREAMBLE = """
 #include <thread>
 #include "inbox/consumer.hpp"
+#include "inbox/otlp.hpp"
 #include "inbox/sources/kafka.hpp"
 #include "inbox/sources/pubsub.hpp"
 #include "inbox/sources/pull.hpp"
