@@ -262,7 +262,7 @@ def test_views_show_a_function_only_what_its_owner_may_see(
     database.execute(RECEIVE, ("victim", EVENT))
     if view == "dead_letter":
         database.execute(
-            "INSERT INTO inbox.dead_message SELECT m.*, 1, 'cannot pay for card', 'P0001', NULL, NULL, NULL, now() FROM inbox.message AS m"
+            "INSERT INTO inbox.dead_message SELECT m.*, 1, 'cannot pay for card', 'P0001', now() FROM inbox.message AS m"
         )
     else:
         database.execute(
