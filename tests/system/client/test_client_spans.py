@@ -36,7 +36,7 @@ def test_each_attempt_to_apply_an_event_is_a_span(database: Database, target: Ta
     )
     assert target.applied().count(id) == 1
     assert (first["failed"], first["error"]) == (True, "poison")
-    assert applied["from"] < applied["to"]
+    assert applied["from"] <= applied["to"]
     for name in ("id", "from", "to"):
         applied.pop(name)
     assert applied == {
