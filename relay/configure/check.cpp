@@ -25,7 +25,8 @@ using Connection = std::unique_ptr<PGconn, decltype(&PQfinish)>;
 using Rows = std::unique_ptr<PGresult, decltype(&PQclear)>;
 
 std::string text_at(const Rows& rows, int row, int column) {
-    return PQgetvalue(rows.get(), row, column);
+    const char* value = PQgetvalue(rows.get(), row, column);
+    return value != nullptr ? value : "";  // a database of another version has fewer columns
 }
 
 // -------------------------------------------------------------------------------------------------

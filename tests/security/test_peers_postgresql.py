@@ -39,6 +39,18 @@ def test_a_server_can_do_little(target: Target, mode: str) -> None:
     assert PASSWORD not in damage.log + (damage.error or "")
 
 
+@pytest.mark.parametrize("columns", [0, 1, 2])
+def test_an_answer_without_the_columns_asked_for_fails_a_check(target: Target, columns: int) -> None:
+    """S11: a value that is not there is a null pointer, and the worker of a check is a part of the server"""
+    database = target.database
+    with Peer(hostile_postgresql.narrow(columns)) as peer:
+        database.add_destination("narrow", f"postgresql://u@127.0.0.1:{peer.port}/x", relay="external")
+        database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER narrow OPTIONS (password '{PASSWORD}')")
+        findings = database.execute("SELECT subject, ok, detail FROM outbox.check_destination('narrow')")
+        database.execute("DROP SERVER narrow CASCADE")
+    assert findings[-1] == ("inbox", False, "the answer lacks columns"), findings
+
+
 def test_parameters_of_a_server_do_not_add_up(target: Target) -> None:
     """S11: each answer has a few new parameters"""
     database = target.database

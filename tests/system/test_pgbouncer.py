@@ -147,3 +147,13 @@ def test_a_destination_loses_its_prepared_statement(database: Database, new_data
     database.wait_settled("d")
     error = database.value("SELECT last_error FROM outbox.status WHERE destination = 'd'")
     assert 'prepared statement "outbox_receive" does not exist' in error
+
+
+def test_a_check_of_a_destination_notices_the_pooler(database: Database, new_database: NewDatabase, start: Start) -> None:
+    inbox = new_database(extension=False)
+    inbox.execute("CREATE EXTENSION pg_inbox")
+    for port, noticed in (start().port, True), (inbox.cluster.port, False):
+        database.add_destination(f"d{port}", f"postgresql://postgres@127.0.0.1:{port}/{inbox.name}", relay="external")
+        findings = database.execute("SELECT subject, ok, detail FROM outbox.check_destination(%s)", (f"d{port}",))
+        (detail,) = [detail for subject, ok, detail in findings if subject == "inbox" and ok]
+        assert ("through a pooler, which must keep the session" in detail) == noticed, findings

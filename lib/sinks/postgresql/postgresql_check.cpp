@@ -12,10 +12,12 @@ namespace outbox {
 
 namespace {
 
+constexpr int columns_of_answer = 3;
 // If several functions have this name, the sink means the one that it could prepare.
 constexpr const char* question =
     "SELECT pg_catalog.bool_or(pg_catalog.has_function_privilege(p.oid, 'EXECUTE')), "
-    "       pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool "
+    "       pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool, "
+    "       pg_catalog.pg_backend_pid() "
     "  FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace "
     " WHERE n.nspname = 'inbox' AND p.proname = 'receive'";
 
@@ -144,6 +146,10 @@ class PostgresqlCheck final : public Check {
             connection_.fail(explain_missing_inbox(pg, result));
         if (status != PGRES_TUPLES_OK || PQntuples(result) != 1)
             return;
+        if (PQnfields(result) != columns_of_answer) {  // there is no value behind the last one
+            connection_.fail("the answer lacks columns");
+            return;
+        }
         const auto is = [&](int column) {
             return std::string_view(PQgetvalue(result, 0, column)) == "t";
         };
@@ -157,7 +163,17 @@ class PostgresqlCheck final : public Check {
                                 "the database is read-only: a standby, or "
                                 "default_transaction_read_only is on"});
         else
-            findings.push_back({"inbox", true, "it exists, and may be sent to"});
+            findings.push_back(
+                {"inbox", true,
+                 is_through_pooler(pg, PQgetvalue(result, 0, 2))
+                     ? "it exists, and may be sent to; through a pooler, which must keep the "
+                       "session (PgBouncer: pool_mode = session)"
+                     : "it exists, and may be sent to"});
+    }
+
+    // A pooler answers for processes that it has not chosen yet.
+    static bool is_through_pooler(const PGconn* pg, std::string_view process) {
+        return process != std::to_string(PQbackendPID(pg));
     }
 
     const PostgresqlOptions options_;

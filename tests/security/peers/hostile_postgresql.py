@@ -143,6 +143,20 @@ def parameters(step: Step) -> Mode:
     return mode
 
 
+def narrow(columns: int) -> Mode:
+    """Answers the question of the check with fewer columns than were asked for."""
+
+    def mode(session: Session) -> None:
+        server = Server(session)
+        server.get_ready()
+        while server.read()[0] != b"Q":
+            pass
+        session.send(row_description(columns) + row(*[b"t"] * columns) + done(b"SELECT 1") + READY)
+        session.stay()
+
+    return mode
+
+
 def honest(session: Session) -> None:
     server = Server(session)
     server.get_ready()
