@@ -77,6 +77,20 @@ class Topic:
             what=f"offsets of {total} records to be committed", ignoring=(KafkaException,),
         )  # fmt: skip
 
+    def wait_all_committed(self) -> None:
+        """Waits until the group has committed the end of each partition. That can be past the number of events sent:
+        a producer whose broker ends may write a record twice."""
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        partitions = [TopicPartition(self.name, partition) for partition in range(self.partitions)]
+        asked = self.admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+        ends = {each.partition: answer.result().offset for each, answer in asked.items()}
+        wait_until(
+            self.committed, lambda seen: seen == ends, timeout=60,
+            what=f"the ends {ends} to be committed", ignoring=(KafkaException,),
+        )  # fmt: skip
+
     def members(self) -> dict[str, set[int]]:
         """Returns the partitions of each member of the group, by its id."""
         group = self.admin.describe_consumer_groups([self.group])[self.group].result()
