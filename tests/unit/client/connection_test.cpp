@@ -217,7 +217,7 @@ TEST_F(ConnectionTest, ManyLargeStatementsAndAnswersDoNotBlockEachOther) {
 
 TEST_F(ConnectionTest, NoticesGoToTheLog) {
     const auto connection = connect();
-    server.on("SELECT 1", {.notice = "mind the gap"});
+    server.on("SELECT 1", ScriptedPostgresql::Answer{.notice = "mind the gap"});
     connection->run(Whose::own, "SELECT 1");
     EXPECT_THAT(logged, ElementsAre(HasSubstr("mind the gap")));
 }

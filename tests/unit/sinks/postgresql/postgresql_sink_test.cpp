@@ -238,7 +238,7 @@ TEST_F(PostgresqlSinkAndServer,
 
 TEST_F(PostgresqlSinkAndServer, AServerThatRollsBackHasNotTakenIt) {
     create();
-    server_.on("COMMIT", {.tag = "ROLLBACK"}, 1);
+    server_.on("COMMIT", ScriptedPostgresql::Answer{.tag = "ROLLBACK"}, 1);
     const Outcome outcome = send(batch("a"));
     EXPECT_EQ(outcome.fate, Fate::unavailable);
     EXPECT_THAT(outcome.error, HasSubstr("rolled the transaction back"));
