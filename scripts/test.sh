@@ -147,7 +147,7 @@ run_regress() {
 # Google's emulator of Pub/Sub is not a package of the distribution; it is used where it is installed.
 # If a server cannot be installed, the tests that need it report that.
 install_servers() {
-    local servers packages=(python3-venv)
+    local servers packages=(python3-venv ruby ruby-activerecord ruby-pg)
     servers=$(realpath -m "$build")/servers
     PATH=$PATH:/usr/local/go/bin
     command -v java >/dev/null || packages+=(default-jre-headless)
@@ -163,8 +163,11 @@ install_servers() {
     installed kafka/pom.xml || install_kafka || say "could not install Kafka"
     { installed debezium/pom.xml && installed debezium/Reader.java; } || install_debezium ||
         say "could not install Debezium"
+    (cd "$repository/examples/go" && go build -o "$servers/orders" .) || say "could not build the example in Go"
+    { installed spring/pom.xml "$repository/examples" && installed spring/Shop.java "$repository/examples"; } ||
+        install_spring || say "could not build the example with Spring"
 }
-installed() { cmp -s "$repository/tests/$1" "$build/servers/$1"; }
+installed() { cmp -s "${2:-$repository/tests}/$1" "$build/servers/$1"; } # installed FILE [DIRECTORY]
 
 # This waits for the network, so it runs during the build.
 installing=
@@ -205,6 +208,14 @@ install_debezium() {
         -DincludeScope=runtime -DoutputDirectory="$target" >&2 &&
         javac -cp "$target/*" -d "$target" "$repository/tests/debezium/Reader.java" &&
         cp "$repository/tests/debezium/pom.xml" "$repository/tests/debezium/Reader.java" "$target"
+}
+
+install_spring() {
+    local target=$build/servers/spring source=$repository/examples/spring
+    rm -rf "$target"
+    mvn -q -B -f "$source/pom.xml" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$target" >&2 &&
+        javac -cp "$target/*" -d "$target" "$source/Shop.java" &&
+        cp "$source/pom.xml" "$source/Shop.java" "$target"
 }
 
 # Tests mostly wait, so more of them run in parallel than there are processors. The tests of a file share servers.
