@@ -146,6 +146,8 @@ class ReplicaDrill(Writing):
         lines = []
         for number, consumer in enumerate(self.consumers):
             lines.append(f"consumer {number}, status {consumer.process.poll()}:")
+            with suppress(AssertionError, OSError):
+                lines.append(str(consumer.state()))
             lines += consumer.log().splitlines()[-20:]
         return "\n".join(lines)
 
@@ -160,7 +162,10 @@ class ReplicaDrill(Writing):
         with suppress(AssertionError):  # the verdict gives a better message
             self.wait_all_applied(others)
         ledger = self.ledger()
-        self.route.wait_settled({entry.event_id for entry in ledger} | set(others))
+        try:
+            self.route.wait_settled({entry.event_id for entry in ledger} | set(others))
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.describe_consumers()}") from None
         self.stop_consumers()
         applied = self.target.applied()
         aside = {*apart, *others}

@@ -118,6 +118,7 @@ def test_the_rules_are_valid() -> None:
     subprocess.run(["promtool", "check", "rules", RULES], check=True, capture_output=True)
 
 
+@pytest.mark.slow
 @pytest.mark.extension("workers, and an inbox in the same database")
 @pytest.mark.parametrize("watched", [AT_ONCE], indirect=True, ids=["at once"])
 def test_alerts_fire_for_what_they_are_made_for_and_none_before(
@@ -171,6 +172,7 @@ def test_alerts_fire_for_what_they_are_made_for_and_none_before(
     wait_until(prometheus.firing, lambda firing: "OutboxFiguresMissing" in firing, what="OutboxFiguresMissing")
 
 
+@pytest.mark.slow
 @pytest.mark.extension("workers, and an inbox in the same database")
 @pytest.mark.parametrize("watched", [SECONDS_FOR_MINUTES], indirect=True, ids=["an hour in a minute"])
 def test_no_alert_fires_in_a_quiet_hour_and_none_in_a_replay(

@@ -297,6 +297,7 @@ def test_a_killed_consumer(topic: Topic, target: Target, consume: Consume, load:
     topic.wait_all_committed()
 
 
+@pytest.mark.slow
 def test_the_broker_restarts(
     server: KafkaServer, topic: Topic, target: Target, consume: Consume, load: Load
 ) -> None:

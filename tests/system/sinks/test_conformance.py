@@ -534,6 +534,7 @@ def sinks_with_topics(installation: Installation, cluster: Cluster, make: MakeSi
     return [make(kind, create_database(cluster, kind.name)) for kind in kinds]
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_missing_topic_leaves_memory(
     installation: Installation, make_cluster: MakeCluster, make_sink: MakeSink
 ) -> None:
