@@ -632,7 +632,7 @@ void Session::commit_if_due() {
     }
     if (!resumed.empty())
         pause(resumed, false);
-    if (Clock::now() < commit_at_ && !leaving_)
+    if (!leaving_ && (commits_in_flight_ > 0 || Clock::now() < commit_at_))
         return;
     commit_at_ = Clock::now() + options_.commit_interval;
     note_passed();
@@ -663,12 +663,21 @@ void Session::note_passed() {
             partitions_.passed(place_of(each), each.offset);
 }
 
+// A commit whose connection is lost is sent again by the library, and would overwrite a later one that
+// was answered before. So there is one at a time, but for the last one of partitions that are given up.
 void Session::commit(const std::vector<PlacedOffset>& offsets) {
     if (offsets.empty())
         return;
     List list = list_of(offsets);
-    rd_kafka_commit_queue(client_->get(), list.get(), client_->events(), nullptr, nullptr);
+    const auto refused =
+        rd_kafka_commit_queue(client_->get(), list.get(), client_->events(), nullptr, nullptr);
     const std::lock_guard lock(mutex_);
+    if (refused) {  // then there is no answer
+        for (const PlacedOffset& each : offsets)
+            partitions_.commit_failed(each.place);
+        return;
+    }
+    commits_in_flight_++;
     stats_.commits++;
 }
 
@@ -679,6 +688,7 @@ void Session::wait_for_the_group() {
 }
 
 void Session::committed(rd_kafka_event_t* event) {
+    commits_in_flight_--;
     const rd_kafka_resp_err_t code = rd_kafka_event_error(event);
     const rd_kafka_topic_partition_list_t* const list = rd_kafka_event_topic_partition_list(event);
     rd_kafka_resp_err_t failed = code;

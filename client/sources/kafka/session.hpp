@@ -121,6 +121,7 @@ class Session {
     Clock::time_point load_at_{}, revoke_by_{}, commit_at_{};
     unsigned failed_loads_ = 0;
     bool lost_ = false;
+    int commits_in_flight_ = 0;
     bool joins_again_ = false;  // the next assignment is not yet the end of the rebalance
     bool leaving_ = false;
     bool has_more_ = false;

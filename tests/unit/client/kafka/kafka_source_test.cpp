@@ -205,6 +205,27 @@ TEST_F(KafkaSourceTest, ACommitThatFailsIsRepeated) {
     EXPECT_TRUE(was_lost || left == std::multiset<std::string>{"1"});
 }
 
+// The library repeats a commit whose connection is lost. A later one that was sent meanwhile would be
+// overwritten with the earlier offset.
+TEST_F(KafkaSourceTest, ACommitWaitsForTheAnswerToTheOneBefore) {
+    send(0, 0, 2);
+    const auto source = open();
+    const std::vector<Delivery> received = receive(*source, 2);
+    constexpr milliseconds answered_after{3000};
+    constexpr std::int16_t offset_commit = 8;
+    for (const int broker : {1, 2, 3})
+        rd_kafka_mock_broker_push_request_error_rtts(cluster.get(), broker, offset_commit, 1,
+                                                     RD_KAFKA_RESP_ERR_NO_ERROR,
+                                                     static_cast<int>(answered_after.count()));
+    const auto begin = std::chrono::steady_clock::now();
+    const std::uint64_t before = source->stats().commits;
+    source->ack(std::span(received).first(1));
+    wait([&] { return source->stats().commits > before; });
+    source->ack(std::span(received).last(1));
+    wait([&] { return source->stats().commits > before + 1; });
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, answered_after);
+}
+
 TEST_F(KafkaSourceTest, ItsThreadsHandleNoSignals) {
     const auto threads_now = [] {
         std::set<std::filesystem::path> paths;
