@@ -39,7 +39,8 @@ fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev \
     python3-pytest python3-pytest-xdist python3-psycopg python3-prometheus-client prometheus procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler \
-    librdkafka-dev systemd pgbouncer patch chromium chromium-driver python3-selenium
+    librdkafka-dev systemd pgbouncer patch python3-selenium
+apt-cache show chromium-driver >/dev/null 2>&1 && need_packages chromium chromium-driver # Ubuntu has them outside of apt
 
 results=$(mktemp -d)
 beside=() # background processes
