@@ -5,7 +5,16 @@
 require "active_record"
 require "json"
 
+# These statements have effects. The query cache, on in each request and job, would answer the second of two equal
+# ones without running it.
+module Statements
+  def run(sql, *values)
+    uncached { connection.select_all(sanitize_sql([sql, *values])) }
+  end
+end
+
 class Shop < ActiveRecord::Base
+  extend Statements
   self.abstract_class = true
   establish_connection ENV.fetch("SHOP")
 end
@@ -32,10 +41,8 @@ class Order < Shop
 
   # Adds an event to the transaction that has changed the order.
   def enqueue(event_type)
-    self.class.connection.select_value(self.class.sanitize_sql([
-      "SELECT outbox.enqueue('order', ?, ?, ?::jsonb, version => ?)",
-      id, event_type, { total: total }.to_json, version
-    ]))
+    self.class.run("SELECT outbox.enqueue('order', ?, ?, ?::jsonb, version => ?)",
+                   id, event_type, { total: total }.to_json, version)
   end
 
   def reserve_credit
@@ -44,37 +51,36 @@ class Order < Shop
 end
 
 class Shipment < ActiveRecord::Base
+  extend Statements
   establish_connection ENV["SHIPPING"] if ENV["SHIPPING"]
-
-  def self.ask(sql, *values)
-    connection.select_value(sanitize_sql([sql, *values]))
-  end
 
   def self.handle(event)
     transaction do
-      next unless ask("SELECT inbox.begin_event('shipping', ?, 'shop')", event["event_id"]) # it came before
+      fresh = run("SELECT inbox.begin_event('shipping', ?, 'shop')", event["event_id"]).cast_values[0]
+      next unless fresh # it came before
       order = JSON.parse(event["payload"]).merge(order_id: event["aggregate_id"], version: event["version"])
-      ask("SELECT inbox.apply('shipment', ARRAY['order_id'], 'version', ?::jsonb)", order.to_json)
+      run("SELECT inbox.apply('shipment', ARRAY['order_id'], 'version', ?::jsonb)", order.to_json)
     end
   end
 
   def self.follow
     loop do
-      events = Shop.connection.select_all(
-        "SELECT *, convert_from(payload, 'UTF8') AS payload FROM outbox.fetch('shipping')").to_a
+      events = Shop.run("SELECT *, convert_from(payload, 'UTF8') AS payload FROM outbox.fetch('shipping')").to_a
       events.each { |event| handle(event) }
       if events.empty?
         sleep 0.1
       else
-        Shop.connection.select_value(Shop.sanitize_sql(["SELECT outbox.ack(?)", events[0]["token"]]))
+        Shop.run("SELECT outbox.ack(?)", events[0]["token"])
       end
     end
   end
 end
 
-case ARGV[0]
-when "place" then Order.place(ARGV[1], Integer(ARGV[2]))
-when "change" then Order.change(ARGV[1], Integer(ARGV[2]))
-when "ship" then Shipment.follow
-else abort "orders.rb place ID TOTAL | change ID TOTAL | ship"
+Shop.cache do # as Rails does in each request and job
+  case ARGV[0]
+  when "place" then Order.place(ARGV[1], Integer(ARGV[2]))
+  when "change" then Order.change(ARGV[1], Integer(ARGV[2]))
+  when "ship" then Shipment.cache { Shipment.follow }
+  else abort "orders.rb place ID TOTAL | change ID TOTAL | ship"
+  end
 end
