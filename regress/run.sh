@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # pg_regress and isolation tests against a private server that has the extension preloaded.
 #
-#   regress/run.sh [--discard-caches] [test ...]    names as in regress/sql or regress/specs; default: all
+#   regress/run.sh [--discard-caches | --valgrind] [test ...]    names as in regress/sql or regress/specs; default: all
 #
 # --discard-caches sets debug_discard_caches = 1: each look-up in a catalog forgets all that was looked up
 # before. The server must be built with assertions (docs/architecture/tests.md), and is slower by
 # orders of magnitude: name the tests.
+# --valgrind runs the server in valgrind, on such a server too. An error whose stack has a function of ours is a
+# failure. It is some 30 times slower.
 #
 # Every file in sql/ and specs/ is run: the schedules are made from what is there. All but those that
 # extension.list names, with the reason, are run again against the SQL edition, installed by a role without
@@ -15,10 +17,12 @@
 source "$(dirname "$0")/../scripts/common.sh"
 
 discard_caches=0
-if [ "${1:-}" = --discard-caches ]; then
-    discard_caches=1
-    shift
-fi
+valgrind=0
+case ${1:-} in
+    --discard-caches) discard_caches=1 ;;&
+    --valgrind) valgrind=1 ;;&
+    --*) shift ;;
+esac
 
 need() { [ -x "$1" ] || die "$1 is missing: install the server package that brings it"; }
 pgxs_test=$(dirname "$("$pg_config" --pgxs)")/../test
@@ -56,6 +60,16 @@ mkdir -p "$directory/stage"
     echo "outbox.allow_drop_with_undelivered = on"
     [ $discard_caches -eq 0 ] || echo "debug_discard_caches = 1"
 } >"$directory/settings"
+if [ $valgrind -eq 1 ]; then
+    as_server_user mkdir "$directory/valgrind"
+    cat >"$directory/postgres" <<END
+#!/bin/sh
+exec valgrind --quiet --leak-check=no --undef-value-errors=yes --track-origins=no --time-stamp=yes --num-callers=30 \\
+    --log-file=$directory/valgrind/%p.log "$(pg_bin)/postgres" "\$@"
+END
+    chmod 755 "$directory/postgres"
+    server_program=$directory/postgres
+fi
 start_server "$directory" <"$directory/settings"
 
 # The server's user reads the tests and writes the results; the checkout may be closed to him.
@@ -102,5 +116,17 @@ cp -R "$directory/results" "$build/regress"
 if grep -E 'PANIC|terminated by signal|TRAP:' "$directory/server.log"; then
     say "a process of the server crashed"
     status=1
+fi
+if [ $valgrind -eq 1 ]; then
+    stop_server "$directory" # whose last words count too
+    rm -rf "$build/valgrind"
+    cp -R "$directory/valgrind" "$build/valgrind"
+    # An error is a block of lines; its stack names the library or, with debug information, files of the checkout.
+    errors=$(cat "$build"/valgrind/*.log | awk -v RS='==[0-9:. ]*== *\n' '/(by|at) 0x.*(pg_outbox|pg_outbox_|outbox::)/')
+    if [ -n "$errors" ]; then
+        say "$errors"
+        say "valgrind has found this; all that it says is in $build/valgrind"
+        status=1
+    fi
 fi
 exit $status

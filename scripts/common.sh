@@ -29,6 +29,14 @@ pg_major=${OUTBOX_PG_MAJOR:-15} # of the packages; another server is chosen by P
 build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev libjsoncpp-dev libssl-dev libcli11-dev
     libtomlplusplus-dev libncurses-dev libcpp-httplib-dev "postgresql-$pg_major" "postgresql-server-dev-$pg_major" "postgresql-client-$pg_major")
 
+# Prints the last line of what the build says, or more if it fails.
+build_targets() { # build_targets DIRECTORY [TARGET...]: default: all
+    local directory=$1
+    shift
+    cmake --build "$directory" ${1:+--target "$@"} >"$directory/build.log" || { tail -n 60 "$directory/build.log" >&2; die "the build failed"; }
+    tail -n 1 "$directory/build.log" >&2
+}
+
 # Configures and builds. Arguments: options for cmake and, after --, the targets if not all.
 build_project() {
     local options=()
@@ -38,7 +46,7 @@ build_project() {
     done
     [ $# -eq 0 ] || shift
     cmake -S "$repository" -B "$build" -G Ninja ${PG_CONFIG:+-D "PG_CONFIG=$PG_CONFIG"} "${options[@]}" >/dev/null
-    cmake --build "$build" ${1:+--target "$@"} | tail -n 1 >&2
+    build_targets "$build" "$@"
 }
 
 pg_config=${PG_CONFIG:-pg_config}
@@ -81,12 +89,13 @@ stage_build() {
 }
 
 # Starts a private server: initdb, settings from standard input, start. Prints nothing.
+# server_program is what runs as postgres, if it is another.
 start_server() {
     local directory=$1
     as_server_user "$(pg_bin)/initdb" -D "$directory/data" -U postgres --auth=trust \
         --encoding=UTF8 --locale=C.UTF-8 >"$directory/initdb.log"
     cat >>"$directory/data/postgresql.conf"
-    as_server_user "$(pg_bin)/pg_ctl" -D "$directory/data" -l "$directory/server.log" -w start \
+    as_server_user "$(pg_bin)/pg_ctl" -D "$directory/data" ${server_program:+-p "$server_program"} -l "$directory/server.log" -t 300 -w start \
         >/dev/null || { tail -n 20 "$directory/server.log" >&2; die "the server did not start"; }
 }
 

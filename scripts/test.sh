@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [outside] [edition] [security] [drills] [kafka-matrix]
-#                                          default: all but unit, whose tests `sanitized` runs too, threads and kafka-matrix
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [outside] [edition] [security] [drills] [kafka-matrix] [valgrind]
+#                                          default: all from sanitized to drills, but threads
 #   scripts/test.sh --long [minutes]       the drill of random kills for this time; default: 60
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for this time, two at a time; default: 60
 #   scripts/test.sh --stress NAME [times]  one test again and again beside a load on all processors; default: 50 times
@@ -105,7 +105,7 @@ run_sanitized() {
     undefined+=,returns-nonnull-attribute,float-cast-overflow,pointer-overflow
     cmake -S "$repository" -B "$sanitized" -G Ninja -D OUTBOX_SANITIZE=address,$undefined \
         -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_FLAGS_DEBUG=-g1 >/dev/null
-    cmake --build "$sanitized" --target tests/unit/all | tail -n 1 >&2
+    build_targets "$sanitized" tests/unit/all
     (cd "$sanitized" && ctest --output-on-failure -j6 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
         tail -n 60 "$results/sanitized.log" >&2
     count_junit "$results/sanitized.xml" 'unit under ASan and UBSan'
@@ -118,7 +118,7 @@ run_threads() {
     build_tests # the part for the server
     servers_installed
     cmake -S "$repository" -B "$threads" -G Ninja -D OUTBOX_SANITIZE=thread -D CMAKE_BUILD_TYPE=Debug >/dev/null
-    cmake --build "$threads" | tail -n 1 >&2
+    build_targets "$threads"
     (cd "$threads" && ctest --output-on-failure -j6 --output-junit "$results/threads.xml" >"$results/threads.log" 2>&1) ||
         tail -n 60 "$results/threads.log" >&2
     count_junit "$results/threads.xml" 'unit under TSan'
@@ -130,10 +130,10 @@ run_threads() {
     count_junit "$results/clients.xml" 'client under TSan'
 }
 
-run_regress() {
+run_regress() { # run_regress [OPTION]: of run.sh
     build_tests
     local status=0 ok bad
-    "$repository/regress/run.sh" >"$results/regress.log" 2>&1 || status=1
+    "$repository/regress/run.sh" "$@" >"$results/regress.log" 2>&1 || status=1
     [ $status -eq 0 ] || tail -n 100 "$results/regress.log" >&2
     ok=$(grep -Ec '^test .*\.\.\. ok|^ok +[0-9]' "$results/regress.log" || true)
     bad=$(grep -Ec '^test .*\.\.\. FAILED|^not ok' "$results/regress.log" || true)
@@ -141,7 +141,13 @@ run_regress() {
     say "-- regress: the ten slowest"
     grep -E '^(test|ok|not ok) .* ms$' "$results/regress.log" | sed -E 's/^(test|(not )?ok +[0-9]+ +[-+]) +//' |
         awk '{ printf "%8.2f s  %s\n", $(NF - 1) / 1000, $1 }' | sort -rn | sed -n 1,10p >&2
-    count "$ok" "$bad" regress
+    count "$ok" "$bad" "regress${1:+ $1}"
+}
+
+# Needs a server with assertions: scripts/majors.sh 15-asserts -- valgrind.
+run_valgrind() {
+    need_packages valgrind
+    run_regress --valgrind
 }
 
 # Installs servers for tests of sinks and sources below the build directory; tests/system/sinks/servers.py runs them.

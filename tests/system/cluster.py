@@ -112,9 +112,9 @@ def run(command: list[str], **keywords: object) -> str:
 class Installation:
     """The build, staged, and an initialised data directory to copy."""
 
-    def __init__(self) -> None:
-        self.pg_config = os.environ.get("PG_CONFIG", "pg_config")
-        self.build = Path(os.environ.get("OUTBOX_BUILD", REPOSITORY / "build")).resolve()
+    def __init__(self, pg_config: str | None = None, build: str | None = None) -> None:
+        self.pg_config = pg_config or os.environ.get("PG_CONFIG", "pg_config")
+        self.build = Path(build or os.environ.get("OUTBOX_BUILD", REPOSITORY / "build")).resolve()
         assert (self.build / "CMakeCache.txt").exists(), (
             f"{self.build} is no build directory; set OUTBOX_BUILD, or run "
             f"cmake -S {REPOSITORY} -B {self.build} && cmake --build {self.build}"
