@@ -84,7 +84,8 @@ test_server() { # test_server SERVER SUITE...
     root=$majors/$major
     make_root "${release[$major]}" "$root"
     get_source "$root"
-    in_root "$root" env OUTBOX_PG_MAJOR="$major" OUTBOX_BUILD="/build-$1" bash -euc "
+    in_root "$root" env OUTBOX_PG_MAJOR="$major" OUTBOX_BUILD="/build-$1" \
+        OUTBOX_TEST_SLOWNESS="${OUTBOX_TEST_SLOWNESS:-3}" bash -euc "
         $(declare -f build_with_asserts)
         [ $1 = $major ] || { PG_CONFIG=\$(build_with_asserts $major); export PG_CONFIG; }
         exec /src/scripts/test.sh ${*:2}"

@@ -97,13 +97,15 @@ run_unit() {
     count_junit "$results/unit.xml" unit
 }
 
+# With clang, so that its warnings are seen; it takes a third less time than g++, too.
 run_sanitized() {
     local sanitized=$build-sanitized
+    need_packages clang-16 libclang-rt-16-dev
     # All of UBSan but null, alignment, object-size and vptr, which look at each access to memory: they double the time
     # to compile, and the processor and ASan see most of it. (Signed overflow is defined here: -fwrapv.)
     local undefined=bounds,shift,integer-divide-by-zero,unreachable,return,bool,enum,builtin,nonnull-attribute
     undefined+=,returns-nonnull-attribute,float-cast-overflow,pointer-overflow
-    cmake -S "$repository" -B "$sanitized" -G Ninja -D OUTBOX_SANITIZE=address,$undefined \
+    cmake -S "$repository" -B "$sanitized" -G Ninja -D CMAKE_CXX_COMPILER=clang++-16 -D OUTBOX_SANITIZE=address,$undefined \
         -D CMAKE_BUILD_TYPE=Debug -D CMAKE_CXX_FLAGS_DEBUG=-g1 >/dev/null
     build_targets "$sanitized" tests/unit/all
     (cd "$sanitized" && ctest --output-on-failure -j6 --output-junit "$results/sanitized.xml" >"$results/sanitized.log" 2>&1) ||
