@@ -1,5 +1,8 @@
 #include "sinks/connection_check.hpp"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "core/text.hpp"
@@ -51,10 +54,21 @@ CURLcode ConnectionCheck::start() {
     }
     curl_easy_setopt(easy_, CURLOPT_CONNECT_ONLY, 1L);
     curl_easy_setopt(easy_, CURLOPT_ERRORBUFFER, error_);
+    curl_easy_setopt(easy_, CURLOPT_CLOSESOCKETFUNCTION, close_socket);
+    curl_easy_setopt(easy_, CURLOPT_CLOSESOCKETDATA, this);
     return loop_.add(easy_) == CURLM_OK ? CURLE_OK : CURLE_FAILED_INIT;
 }
 
-// libcurl 8.14 does not return the port of a connection whose TLS failed.
+// Of a connection that fails later, libcurl 8.14 no longer says that there was one.
+int ConnectionCheck::close_socket(void* self, curl_socket_t socket) noexcept {
+    sockaddr_storage peer;
+    socklen_t size = sizeof peer;
+    if (getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0)
+        static_cast<ConnectionCheck*>(self)->connected_ = true;
+    return close(socket);
+}
+
+// The peer may have ended the connection since.
 static bool is_of_tls(CURLcode result) {
     return result == CURLE_SSL_CONNECT_ERROR || result == CURLE_SSL_CERTPROBLEM ||
            result == CURLE_SSL_CIPHER || result == CURLE_PEER_FAILED_VERIFICATION ||
@@ -65,15 +79,12 @@ static bool is_of_tls(CURLcode result) {
 std::vector<Finding> ConnectionCheck::conclude(CURLcode result) const {
     const std::string& host = config_.url.host;
     const bool https = config_.url.scheme == "https";
-    long local_port = 0;  // known once there is a connection, even if TLS fails
-    if (easy_ != nullptr)
-        curl_easy_getinfo(easy_, CURLINFO_LOCAL_PORT, &local_port);
     const std::optional<Address>& address = address_check_.tried();
 
     std::vector<Finding> findings;
     if (address)
         findings.push_back({"address", true, host + " is " + address->text()});
-    if (address && (local_port > 0 || is_of_tls(result)))
+    if (address && (result == CURLE_OK || connected_ || is_of_tls(result)))
         findings.push_back({"connection", true,
                             "port " + (!config_.url.port.empty() ? config_.url.port
                                        : https                   ? "443"

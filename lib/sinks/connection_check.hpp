@@ -24,8 +24,10 @@ class ConnectionCheck final : public Check {
   private:
     CURLcode start();
     std::vector<Finding> conclude(CURLcode result) const;
+    static int close_socket(void* self, curl_socket_t socket) noexcept;
 
     const TransportConfig config_;
+    bool connected_ = false;  // written when libcurl closes a socket, at the latest with loop_
     CurlLoop loop_;
     Authorities authorities_;
     AddressCheck address_check_;

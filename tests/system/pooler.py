@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -11,6 +12,19 @@ from cluster import Cluster, as_server_user, free_port, make_directory
 from waiting import wait_until
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+
+
+def keeps_statements() -> bool:
+    """Whether this version can keep prepared statements of its clients."""
+    if PROGRAM is None:
+        return False
+    version = re.search(r"PgBouncer (\d+)\.(\d+)", subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout)
+    return version is not None and (int(version[1]), int(version[2])) >= (1, 21)
+
+
+# What to write into its configuration to have them lost, and kept.
+STATEMENTS_LOST = "max_prepared_statements = 0" if keeps_statements() else ""
+STATEMENTS_KEPT = "max_prepared_statements = 100"
 
 
 class Pooler:

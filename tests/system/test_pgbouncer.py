@@ -11,7 +11,7 @@ from client.conftest import Consume, consume, target  # noqa: F401 (fixtures)
 from client.consumer import Target
 from cluster import Cluster
 from database import Database, NewDatabase
-from pooler import PROGRAM, Pooler
+from pooler import PROGRAM, STATEMENTS_KEPT, STATEMENTS_LOST, Pooler, keeps_statements
 from waiting import wait_until
 
 pytestmark = [
@@ -83,7 +83,7 @@ def test_a_setting_of_a_session_reaches_another_client(database: Database, start
 
 def test_settings_of_the_connection_string_are_refused_or_ignored(database: Database, start: Start) -> None:
     options = f"-c outbox.traceparent={TRACE}"
-    with pytest.raises(psycopg.OperationalError, match="unsupported startup parameter: options"):
+    with pytest.raises(psycopg.OperationalError, match="unsupported startup parameter(: options| in options: outbox.traceparent)"):
         connect(start(), database, options=options)
     with connect(start("ignore_startup_parameters = options"), database, options=options) as connection:
         assert database.value(TRACE_OF, (enqueue(connection),)) is None
@@ -122,20 +122,29 @@ def test_messages_are_claimed_and_completed_in_different_sessions(new_database: 
     assert database.value("SELECT count(*) FROM inbox.message") == 0
 
 
-def test_the_client_applies_each_event_once(target: Target, consume: Consume, start: Start) -> None:  # noqa: F811
-    pooler = start("default_pool_size = 2", roles=("postgres", target.role))
+# Versions that can keep prepared statements are tried both ways.
+ways = pytest.mark.parametrize("kept", [False, True] if keeps_statements() else [False])
+
+
+@ways
+def test_the_client_applies_each_event_once(target: Target, consume: Consume, start: Start, kept: bool) -> None:  # noqa: F811
+    options = STATEMENTS_KEPT if kept else STATEMENTS_LOST
+    pooler = start(f"default_pool_size = 2\n{options}", roles=("postgres", target.role))
     conninfo = f"host=127.0.0.1 port={pooler.port} user={target.role} dbname={target.name}"
-    consumer = consume(conninfo=conninfo, prepare_statements=0)
+    consumer = consume(conninfo=conninfo, prepare_statements=int(kept))
     ids = consumer.deliver("a", 20) + consumer.deliver("b", 20)
     target.wait_applied(ids)
     consumer.stop()
     assert target.attempts() == len(ids)
 
 
-def test_a_destination_loses_its_prepared_statement(database: Database, new_database: NewDatabase, start: Start) -> None:
+@ways
+def test_a_destination_loses_its_prepared_statement_unless_it_is_kept(
+    database: Database, new_database: NewDatabase, start: Start, kept: bool
+) -> None:
     inbox = new_database(extension=False)
     inbox.execute("CREATE EXTENSION pg_inbox")
-    pooler = start("default_pool_size = 1")
+    pooler = start(f"default_pool_size = 1\n{STATEMENTS_KEPT if kept else STATEMENTS_LOST}")
     database.add_destination("d", f"postgresql://postgres@127.0.0.1:{pooler.port}/{inbox.name}")
     for number in (1, 2):
         database.enqueue(first=number)
@@ -146,7 +155,10 @@ def test_a_destination_loses_its_prepared_statement(database: Database, new_data
             other.execute("DISCARD ALL")
     database.wait_settled("d")
     error = database.value("SELECT last_error FROM outbox.status WHERE destination = 'd'")
-    assert 'prepared statement "outbox_receive" does not exist' in error
+    if kept:
+        assert error is None
+    else:
+        assert 'prepared statement "outbox_receive" does not exist' in error
 
 
 def test_a_check_of_a_destination_notices_the_pooler(database: Database, new_database: NewDatabase, start: Start) -> None:
