@@ -110,8 +110,11 @@ void add_to_spool(WindowSpool* spool, WindowEntry entry) {
 
 static void fill_buffer(WindowSpool* spool, Run* run) {
     const size_t n = Min(run->left_in_file, spool->buffer_capacity);
-    if (BufFileSeek(spool->file, run->file_number, run->offset, SEEK_SET) != 0)
-        ereport(ERROR, (errcode_for_file_access(), errmsg("could not seek in temporary file: %m")));
+    if (BufFileSeek(spool->file, run->file_number, run->offset, SEEK_SET) != 0) {
+        const char* why = strerror(errno);  // ISO C++ knows no %m
+        ereport(ERROR,
+                (errcode_for_file_access(), errmsg("could not seek in temporary file: %s", why)));
+    }
     compat::read_exactly(spool->file, run->buffer, n * sizeof(WindowEntry));
     BufFileTell(spool->file, &run->file_number, &run->offset);
     run->left_in_file -= n;

@@ -84,9 +84,11 @@ inline void read_exactly(BufFile* file, void* to, size_t size) {
 #if PG_VERSION_NUM >= 160000
     BufFileReadExact(file, to, size);
 #else
-    if (BufFileRead(file, to, size) != size)
+    if (BufFileRead(file, to, size) != size) {
+        const char* why = strerror(errno);  // ISO C++ knows no %m
         ereport(ERROR,
-                (errcode_for_file_access(), errmsg("could not read from temporary file: %m")));
+                (errcode_for_file_access(), errmsg("could not read from temporary file: %s", why)));
+    }
 #endif
 }
 

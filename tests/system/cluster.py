@@ -143,6 +143,13 @@ class Installation:
     def ask(self, option: str) -> str:
         return run([self.pg_config, option]).strip()
 
+    @property
+    def major(self) -> int:
+        """Of the server."""
+        version = re.match(r"PostgreSQL (\d+)", self.ask("--version"))
+        assert version is not None
+        return int(version[1])
+
     def run_program(self, name: str, *arguments: str) -> str:
         return run(as_server_user([str(self.bin_directory / name), *arguments]))
 

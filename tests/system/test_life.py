@@ -1,20 +1,18 @@
-"""The life of a database: renamed and dropped destinations, dump and restore, copies, pg_upgrade,
+"""The life of a database: renamed and dropped destinations, dump and restore, copies,
 promotion, a library and SQL objects of different versions."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random, randrange
 from threading import Thread
 
 import psycopg
 import pytest
 
-from cluster import SUPERUSER, Cluster, MakeCluster, as_server_user, free_port
+from cluster import SUPERUSER, Cluster, MakeCluster
 from database import Database, create_database
 from ledger import check, check_log, read_ledger
 from receiver import Receiver, Request, answer
@@ -636,7 +634,7 @@ def test_enqueues_do_not_count_as_a_restore(database: Database) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# Copies and pg_upgrade
+# Copies
 # -------------------------------------------------------------------------------------------------
 
 
@@ -651,37 +649,6 @@ def test_a_copy_of_a_database_goes_on_where_it_was(
     cluster.execute("DROP DATABASE source")
     backlog.open()
     backlog.hold(Database(cluster, "copy"))
-
-
-def pg_upgrade(old: Cluster, new: Cluster) -> None:
-    new.port = free_port()
-    new.write_settings()
-    binaries = str(new.installation.bin_directory)
-    result = subprocess.run(
-        as_server_user(
-            [f"{binaries}/pg_upgrade", "-b", binaries, "-B", binaries, "-d", str(old.data),
-             "-D", str(new.data), "-U", SUPERUSER, "-s", str(new.directory)]
-        ),
-        cwd=new.directory, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    logs = "".join(
-        f"\n--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
-        for path in Path(new.data).rglob("pg_upgrade_output.d/**/*.log")
-    )
-    assert result.returncode == 0, result.stdout + logs
-
-
-def test_pg_upgrade_loses_nothing(
-    make_cluster: MakeCluster, receivers: tuple[Receiver, Receiver]
-) -> None:
-    old = make_cluster(SETTINGS)
-    backlog = make_backlog(create_database(old), *receivers)
-    old.stop()
-    new = make_cluster(SETTINGS, started=False)
-    pg_upgrade(old, new)
-    backlog.open()
-    new.start()
-    backlog.hold(Database(new, "db"))
 
 
 def test_nothing_works_during_a_binary_upgrade(make_cluster: MakeCluster) -> None:

@@ -66,7 +66,8 @@ GROUPS = ("", "event", "dead-letters", "backfill", "inbox", "inbox dead-letters"
 
 
 def commands_of(help: str) -> list[str]:
-    return [line.split()[0] for line in help.split("Subcommands:\n")[1].splitlines() if line.startswith("  ")]
+    subcommands = re.split("Subcommands:\n", help, flags=re.IGNORECASE)[1]  # CLI11 2.6 writes it in capitals
+    return [line.split()[0] for line in subcommands.splitlines() if re.match("  [a-z]", line)]
 
 
 def test_help_shows_every_command_with_examples(tool: Tool) -> None:
