@@ -70,6 +70,7 @@ test_upgrade() {
             build=/build-upgrade-$major PG_CONFIG=$(at $major)
             build_project -D OUTBOX_TESTS=OFF -D OUTBOX_EXAMPLES=OFF
         done
+        cmake --install /build-upgrade-18 >/dev/null # pg_upgrade to 18 looks for the library there only
         for pair in "15 17" "17 18" "15 18"; do
             read -r old new <<<"$pair"
             say "pg_upgrade from $old to $new"
