@@ -100,7 +100,10 @@ if [ -n "$upgrade" ]; then
 fi
 for server in "${servers[@]}"; do
     say "PostgreSQL $server in ${release[${server%-asserts}]}: see $majors/$server.log"
-    test_server "$server" "${suites[@]}" >"$majors/$server.log" 2>&1 || failed=1
+    if ! test_server "$server" "${suites[@]}" >"$majors/$server.log" 2>&1; then
+        failed=1
+        grep -E '^(failed:|not ok|test .* FAILED)' "$majors/$server.log" >&2 || tail -n 40 "$majors/$server.log" >&2
+    fi
     echo "PostgreSQL $server: $(tail -n 1 "$majors/$server.log")"
 done
 exit $failed

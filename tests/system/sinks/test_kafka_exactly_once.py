@@ -156,14 +156,15 @@ def test_a_seek_delivers_again(kafka: KafkaSink, db: Database) -> None:
 
 @pytest.fixture
 def unsaved(make_cluster: MakeCluster, make_sink: MakeSink) -> KafkaSink:
-    """The cursor is saved with the first event, and then for an hour no more."""
-    cluster = make_cluster({"outbox.cursor_flush_interval": "1h"})
+    """The cursor is saved after the first event, and then for an hour no more."""
+    cluster = make_cluster({"outbox.cursor_flush_interval": "1ms"})
     # Clusters of tests are copies, with one system identifier.
     kafka = make_kafka(make_sink, create_database(cluster, f"db_{uuid4().hex[:12]}"))
     create(kafka)
     enqueue_keys(kafka.database, ["first"], 1)
     saved = "SELECT position FROM outbox.cursor WHERE destination = 'd'"
     wait_until(lambda: kafka.database.value(saved), lambda position: position == 1, what="the cursor to be saved")
+    cluster.configure_and_wait({**cluster.settings, "outbox.cursor_flush_interval": "1h"})
     kafka.messages()
     return kafka
 
