@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and tests what is committed with other majors of PostgreSQL, each in a chroot of a release of Debian or Ubuntu that
+# Builds and tests with other majors of PostgreSQL, each in a chroot of a release of Debian or Ubuntu that
 # has it, below the build directory. Needs root and some 4 GB for each. Ends in one line per server; fails if one of them did.
 #
 #   scripts/majors.sh [SERVER...] [-- SUITE...]    default: 15-asserts 16 17 18 -- regress system
@@ -26,7 +26,7 @@ done
 [ -n "$upgrade" ] || [ ${#servers[@]} -gt 0 ] || servers=(15-asserts 16 17 18)
 suites=("${@:2}")
 [ ${#suites[@]} -gt 0 ] || suites=(regress system)
-need_packages debootstrap git curl
+need_packages debootstrap curl
 majors=$(realpath -m "$build/majors")
 mkdir -p "$majors"
 
@@ -50,9 +50,10 @@ build_with_asserts() { # build_with_asserts MAJOR; prints the pg_config
     echo "$prefix/bin/pg_config"
 }
 
-get_source() { # get_source ROOT: of what is committed, as /src
+get_source() { # get_source ROOT: as /src, with the times of the files, so that a build there goes on
     rm -rf "$1/src"
-    git -c safe.directory='*' clone -q "file://$repository" "$1/src"
+    mkdir "$1/src"
+    tar -C "$repository" -c --exclude='./build*' --exclude=./.git . | tar -C "$1/src" --no-same-owner -x
 }
 
 # All three servers in the newest release: what the older releases have of them runs there too.
