@@ -33,9 +33,10 @@ mkdir -p "$majors"
 # Extensions are found without being installed, as with Debian's packages, whose patches the source has. The prefix must
 # contain "postgres".
 build_with_asserts() { # build_with_asserts MAJOR; prints the pg_config
+    set -e # which a function that is called by $(...) does not inherit
     local prefix=/opt/postgresql-$1
     if [ ! -x "$prefix/bin/pg_config" ]; then
-        sed -n 's/^deb /deb-src /p' /etc/apt/sources.list >/etc/apt/sources.list.d/source.list
+        sed -n '1s/^deb /deb-src /p' /etc/apt/sources.list >/etc/apt/sources.list.d/source.list
         apt-get update -qq
         apt-get install -y -qq --no-install-recommends build-essential dpkg-dev bison flex perl valgrind pkg-config \
             libreadline-dev zlib1g-dev libssl-dev libxml2-dev libicu-dev

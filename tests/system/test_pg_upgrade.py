@@ -8,13 +8,14 @@ both go on in the new server where they stopped in the old one, or events are lo
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from catalog import objects_of
-from cluster import SUPERUSER, Cluster, Installation, as_server_user, free_port, run
+from cluster import SUPERUSER, Cluster, Installation, as_server_user, free_port
 from database import Database, create_database
 from receiver import Receiver, answer, subject
 from waiting import wait_until
@@ -68,18 +69,30 @@ def upgrade(old: Cluster, new: Cluster) -> None:
     old.stop()
     new.port = free_port()
     new.write_settings()
-    run(
+    result = subprocess.run(
         as_server_user([
-            "env", f"--chdir={new.directory}", str(new.installation.bin_directory / "pg_upgrade"), "--username", SUPERUSER,
+            str(new.installation.bin_directory / "pg_upgrade"), "--username", SUPERUSER,
             "--old-bindir", str(old.installation.bin_directory), "--new-bindir", str(new.installation.bin_directory),
             "--old-datadir", str(old.data), "--new-datadir", str(new.data), "--socketdir", str(new.directory),
         ]),
+        cwd=new.directory, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
+    logs = "".join(
+        f"\n--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
+        for path in new.data.rglob("pg_upgrade_output.d/**/*.log")
+    )
+    assert result.returncode == 0, result.stdout + logs
     new.start()
 
 
 def failures(database: Database) -> list[tuple[str, int, str]]:
     return database.execute("SELECT aggregate_id, version, state FROM outbox.delivery WHERE operation IS NULL ORDER BY 1, 2")
+
+
+def names_of_objects(outbox: Database, inbox: Database) -> set[str]:
+    """Those that each major describes in the same words: 17 quotes json, and has more types as members, 18 has more constraints."""
+    names = {*objects_of(outbox, "outbox"), *objects_of(inbox, "inbox")}
+    return {name.replace('"', "") for name in names if not name.startswith("member type") and not name.endswith("_not_null")}
 
 
 def rows_done(database: Database, backfill: int) -> int:
@@ -134,7 +147,7 @@ def test_everything_unfinished_goes_on(clusters: tuple[Cluster, Cluster], receiv
     outbox.execute("SELECT outbox.create_outbox_view('app_outbox', 'seed')")
 
     before = rows(outbox, "outbox", TABLES) | rows(copy, "inbox", MESSAGES)
-    objects = {*objects_of(outbox, "outbox"), *objects_of(copy, "inbox")}
+    objects = names_of_objects(outbox, copy)
     last = outbox.last_position()
     for database in (outbox, copy):
         database.disconnect()
@@ -143,7 +156,7 @@ def test_everything_unfinished_goes_on(clusters: tuple[Cluster, Cluster], receiv
     outbox, copy = Database(new, "app"), Database(new, "copy")
     there = rows(outbox, "outbox", TABLES) | rows(copy, "inbox", MESSAGES)
     assert {table: sorted(set(before[table]) ^ set(there[table])) for table in before if before[table] != there[table]} == {}
-    assert {*objects_of(outbox, "outbox"), *objects_of(copy, "inbox")} == objects
+    assert names_of_objects(outbox, copy) == objects
 
     # What is new comes after what was there.
     after = outbox.enqueue("fine", 10, first=551)
