@@ -73,12 +73,14 @@ test_upgrade() {
             build_project -D OUTBOX_TESTS=OFF -D OUTBOX_EXAMPLES=OFF
         done
         cmake --install /build-upgrade-18 >/dev/null # pg_upgrade to 18 looks for the library there only
+        status=0
         for pair in "15 17" "17 18" "15 18"; do
             read -r old new <<<"$pair"
             say "pg_upgrade from $old to $new"
             REQUIRE_ALL_TESTS=1 OUTBOX_OLD_PG_CONFIG=$(at $old) OUTBOX_OLD_BUILD=/build-upgrade-$old PG_CONFIG=$(at $new) \
-                OUTBOX_BUILD=/build-upgrade-$new python3 -m pytest -q -p no:cacheprovider /src/tests/system/test_pg_upgrade.py
+                OUTBOX_BUILD=/build-upgrade-$new python3 -m pytest -q -p no:cacheprovider /src/tests/system/test_pg_upgrade.py || status=1
         done
+        exit $status
     ' >"$majors/upgrade.log" 2>&1
 }
 
