@@ -104,8 +104,8 @@ def test_events_arrive_over_tls_in_order_of_their_keys(
     assert {request.protocol for request in requests} == {"HTTP/2.0" if http2 else "HTTP/1.1"}
     if http2:  # concurrently over one connection
         assert len({request.connection for request in requests}) == 1
-    else:  # 16 at one time (CURLMOPT_MAX_TOTAL_CONNECTIONS); on a busy machine libcurl replaces some
-        assert 1 < len({request.connection for request in requests}) < 100
+    else:  # 16 at one time (CURLMOPT_MAX_TOTAL_CONNECTIONS); on a busy machine libcurl replaces some, or needs one only
+        assert len({request.connection for request in requests}) < 100
 
 
 def test_a_server_may_answer_before_it_has_read_the_request(
