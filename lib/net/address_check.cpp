@@ -60,7 +60,8 @@ curl_socket_t AddressCheck::open(void* self, curlsocktype, curl_sockaddr* to) no
         return CURL_SOCKET_BAD;
     }
     check->tried_ = address;
-    return socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
+    check->socket_ = ::socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
+    return check->socket_;
 }
 
 }  // namespace outbox

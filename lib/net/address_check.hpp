@@ -28,6 +28,9 @@ class AddressCheck {
     std::string explain(CURLcode result, const char* error) const;
     // The allowed address that was last connected to or tried, or std::nullopt.
     const std::optional<Address>& tried() const noexcept { return tried_; }
+    // The last one opened. Whoever closes sockets for libcurl says so with forget_socket().
+    curl_socket_t socket() const noexcept { return socket_; }
+    void forget_socket() noexcept { socket_ = CURL_SOCKET_BAD; }
 
   private:
     static curl_socket_t open(void* self, curlsocktype, curl_sockaddr* address) noexcept;
@@ -38,6 +41,7 @@ class AddressCheck {
     // Written by the callback, which must not allocate.
     std::optional<Address> tried_;  // allowed
     std::optional<Address> refused_;
+    curl_socket_t socket_ = CURL_SOCKET_BAD;
 };
 
 }  // namespace outbox

@@ -12,9 +12,9 @@ namespace outbox {
 
 ConnectionCheck::ConnectionCheck(TransportConfig config)
     : config_(std::move(config)),
+      address_check_(config_),
       loop_(config_.clock),
-      authorities_(config_),
-      address_check_(config_) {}
+      authorities_(config_) {}
 
 ConnectionCheck::~ConnectionCheck() {
     if (easy_ != nullptr) {
@@ -59,13 +59,24 @@ CURLcode ConnectionCheck::start() {
     return loop_.add(easy_) == CURLM_OK ? CURLE_OK : CURLE_FAILED_INIT;
 }
 
-// Of a connection that fails later, libcurl 8.14 no longer says that there was one.
-int ConnectionCheck::close_socket(void* self, curl_socket_t socket) noexcept {
+static bool is_connected(curl_socket_t socket) {
     sockaddr_storage peer;
     socklen_t size = sizeof peer;
-    if (getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0)
-        static_cast<ConnectionCheck*>(self)->connected_ = true;
+    return getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+}
+
+int ConnectionCheck::close_socket(void* self, curl_socket_t socket) noexcept {
+    auto* check = static_cast<ConnectionCheck*>(self);
+    check->connected_ |= is_connected(socket);
+    if (socket == check->address_check_.socket())
+        check->address_check_.forget_socket();
     return close(socket);
+}
+
+// Of a connection that has failed, libcurl since 8.14 does not say that there was one. It closes the socket before it
+// reports the failure, or later.
+bool ConnectionCheck::had_connection() const {
+    return connected_ || is_connected(address_check_.socket());
 }
 
 // The peer may have ended the connection since.
@@ -84,7 +95,7 @@ std::vector<Finding> ConnectionCheck::conclude(CURLcode result) const {
     std::vector<Finding> findings;
     if (address)
         findings.push_back({"address", true, host + " is " + address->text()});
-    if (address && (result == CURLE_OK || connected_ || is_of_tls(result)))
+    if (address && (had_connection() || is_of_tls(result)))
         findings.push_back({"connection", true,
                             "port " + (!config_.url.port.empty() ? config_.url.port
                                        : https                   ? "443"

@@ -25,12 +25,14 @@ class ConnectionCheck final : public Check {
     CURLcode start();
     std::vector<Finding> conclude(CURLcode result) const;
     static int close_socket(void* self, curl_socket_t socket) noexcept;
+    bool had_connection() const;
 
     const TransportConfig config_;
-    bool connected_ = false;  // written when libcurl closes a socket, at the latest with loop_
+    // loop_ writes these when it closes the last socket.
+    AddressCheck address_check_;
+    bool connected_ = false;
     CurlLoop loop_;
     Authorities authorities_;
-    AddressCheck address_check_;
     CURL* easy_ = nullptr;
     bool started_ = false;
     char error_[CURL_ERROR_SIZE] = "";
