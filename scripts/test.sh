@@ -3,6 +3,7 @@
 #
 #   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [outside] [edition] [security] [drills] [kafka-matrix] [valgrind]
 #                                          default: all from sanitized to drills, but threads
+#   scripts/test.sh --majors [...]         with other majors, and servers with assertions: see majors.sh
 #   scripts/test.sh --long [minutes]       the drill of random kills for this time; default: 60
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for this time, two at a time; default: 60
 #   scripts/test.sh --stress NAME [times]  one test again and again beside a load on all processors; default: 50 times
@@ -21,6 +22,7 @@ source "$(dirname "$0")/common.sh"
 
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(sanitized regress system outside edition security drills)
+[ "${suites[0]}" != --majors ] || exec "$(dirname "$0")/majors.sh" "${suites[@]:1}"
 if [ "${suites[0]}" = --long ] || [ "${suites[0]}" = --fuzz ]; then
     minutes=${2:-60}
     [[ $minutes =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$minutes\""
