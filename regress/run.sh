@@ -6,8 +6,8 @@
 # --discard-caches sets debug_discard_caches = 1: each look-up in a catalog forgets all that was looked up
 # before. The server must be built with assertions (docs/architecture/tests.md), and is slower by
 # orders of magnitude: name the tests.
-# --valgrind runs the server in valgrind, on such a server too. An error whose stack has a function of ours is a
-# failure. It is some 30 times slower.
+# --valgrind runs the server in valgrind, one as scripts/majors.sh builds it. An error whose stack has a function of
+# ours is a failure. It is some 100 times slower.
 #
 # Every file in sql/ and specs/ is run: the schedules are made from what is there. All but those that
 # extension.list names, with the reason, are run again against the SQL edition, installed by a role without
@@ -64,7 +64,7 @@ if [ $valgrind -eq 1 ]; then
     as_server_user mkdir "$directory/valgrind"
     cat >"$directory/postgres" <<END
 #!/bin/sh
-exec valgrind --quiet --leak-check=no --undef-value-errors=yes --track-origins=no --time-stamp=yes --num-callers=30 \\
+exec valgrind --quiet --suppressions=$("$pg_config" --sharedir)/valgrind.supp --leak-check=no --undef-value-errors=yes --track-origins=no --time-stamp=yes --num-callers=30 \\
     --log-file=$directory/valgrind/%p.log "$(pg_bin)/postgres" "\$@"
 END
     chmod 755 "$directory/postgres"
@@ -125,7 +125,7 @@ if [ $valgrind -eq 1 ]; then
     rm -rf "$build/valgrind"
     cp -R "$directory/valgrind" "$build/valgrind"
     # An error is a block of lines; its stack names the library or, with debug information, files of the checkout.
-    errors=$(cat "$build"/valgrind/*.log | awk -v RS='==[0-9:. ]*== *\n' '/(by|at) 0x.*(pg_outbox|pg_outbox_|outbox::)/')
+    errors=$(cat "$build"/valgrind/*.log | awk -v RS='==[0-9:. ]*== *\n' '/(by|at) 0x[^\n]*outbox/')
     if [ -n "$errors" ]; then
         say "$errors"
         say "valgrind has found this; all that it says is in $build/valgrind"

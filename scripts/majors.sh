@@ -47,6 +47,7 @@ build_with_asserts() { # build_with_asserts MAJOR; prints the pg_config
             CFLAGS='-O1 -fno-omit-frame-pointer' CPPFLAGS=-DUSE_VALGRIND
         make -s -j "$(nproc)" && make -s -j "$(nproc)" -C contrib
         make -s install && make -s -C contrib install && make -s -C src/test/regress install && make -s -C src/test/isolation install
+        cp src/tools/valgrind.supp "$("$prefix/bin/pg_config" --sharedir)" # what is known of the server
     fi >&2
     echo "$prefix/bin/pg_config"
 }
