@@ -19,9 +19,9 @@ source "$(dirname "$0")/../scripts/common.sh"
 discard_caches=0
 valgrind=0
 case ${1:-} in
-    --discard-caches) discard_caches=1 ;;&
-    --valgrind) valgrind=1 ;;&
-    --*) shift ;;
+    --discard-caches) discard_caches=1 && shift ;;
+    --valgrind) valgrind=1 && shift ;;
+    -*) die "unknown option $1" ;;
 esac
 
 need() { [ -x "$1" ] || die "$1 is missing: install the server package that brings it"; }

@@ -28,7 +28,8 @@ class AddressCheck {
     std::string explain(CURLcode result, const char* error) const;
     // The allowed address that was last connected to or tried, or std::nullopt.
     const std::optional<Address>& tried() const noexcept { return tried_; }
-    // The last one opened. Whoever closes sockets for libcurl says so with forget_socket().
+    // Returns the socket that was opened last, or CURL_SOCKET_BAD. libcurl does not report that it closes
+    // a socket: a CURLOPT_CLOSESOCKETFUNCTION must call forget_socket().
     curl_socket_t socket() const noexcept { return socket_; }
     void forget_socket() noexcept { socket_ = CURL_SOCKET_BAD; }
 

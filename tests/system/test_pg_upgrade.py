@@ -160,7 +160,7 @@ def test_everything_unfinished_goes_on(clusters: tuple[Cluster, Cluster], receiv
     assert {table: sorted(set(before[table]) ^ set(there[table])) for table in before if before[table] != there[table]} == {}
     assert names_of_objects(outbox, copy) == objects
 
-    # What is new comes after what was there.
+    # New events have higher positions than the old ones, and arrive after them.
     after = outbox.enqueue("fine", 10, first=551)
     outbox.execute(
         "INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) "
