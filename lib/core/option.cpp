@@ -64,8 +64,12 @@ std::optional<Error> check_choice(const OptionSpec& spec, std::string_view value
     return check_one_of(spec, value, {spec.choices.begin(), end});
 }
 
+static TextTemplate::Kind template_kind(const OptionSpec& spec) {
+    return spec.type == OptionType::route ? TextTemplate::Kind::route : TextTemplate::Kind::name;
+}
+
 static std::optional<Error> check_name(const OptionSpec& spec, std::string_view value) {
-    const Result<TextTemplate> parsed = TextTemplate::parse(value);
+    const Result<TextTemplate> parsed = TextTemplate::parse(value, template_kind(spec));
     if (parsed)
         return std::nullopt;
     Error error = invalid_option_value(spec.name, parsed.error().hint);
@@ -102,6 +106,7 @@ std::optional<Error> check_value(const OptionSpec& spec, std::string_view value)
         case OptionType::toggle:
             return check_one_of(spec, value, {"on", "off"});
         case OptionType::name:
+        case OptionType::route:
             return check_name(spec, value);
         case OptionType::topics:
             return check_topics(value);
@@ -185,9 +190,9 @@ bool OptionValues::toggle(const OptionSpec& spec, bool otherwise) const noexcept
 }
 
 TextTemplate OptionValues::name(const OptionSpec& spec) const {
-    Result<TextTemplate> given = TextTemplate::parse(given_or_default(spec));
+    Result<TextTemplate> given = TextTemplate::parse(given_or_default(spec), template_kind(spec));
     if (!given)
-        given = TextTemplate::parse(spec.default_value);
+        given = TextTemplate::parse(spec.default_value, template_kind(spec));
     return given ? std::move(given.value()) : TextTemplate();
 }
 

@@ -41,6 +41,7 @@ enum class OptionType {
     choice,    // one of `choices`
     toggle,    // on, off
     name,      // a template for names, such as "{topic}"
+    route,     // a template for what may differ in each event, such as "{topic}.{aggregate_id}"
     topics,    // patterns of topics
     headers,   // lines "Name: value"; see header_lines.hpp
     url,       // the URL of the destination; its sink checks it

@@ -29,6 +29,7 @@ std::string_view type_name(const OptionSpec& spec) {
         case OptionType::toggle:
             return "switch";
         case OptionType::name:
+        case OptionType::route:
             return "template";
         case OptionType::topics:
             return "patterns";

@@ -46,6 +46,7 @@ void append_range(const OptionSpec& spec, std::string_view url, Append append) {
             break;
         case OptionType::text:
         case OptionType::name:
+        case OptionType::route:
         case OptionType::topics:
         case OptionType::headers:
             append(spec.range);

@@ -2,20 +2,29 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 namespace outbox {
 
-Result<TextTemplate> TextTemplate::parse(std::string_view text) {
+Result<TextTemplate> TextTemplate::parse(std::string_view text, Kind kind) {
     struct Field {
         std::string_view name;
         Part::Kind kind;
     };
-    static constexpr std::array fields{
-        Field{"topic", Part::Kind::topic}, Field{"aggregate_type", Part::Kind::aggregate_type},
-        Field{"event_type", Part::Kind::event_type}, Field{"database", Part::Kind::database}};
+    static constexpr std::array all_fields{Field{"topic", Part::Kind::topic},
+                                           Field{"aggregate_type", Part::Kind::aggregate_type},
+                                           Field{"event_type", Part::Kind::event_type},
+                                           Field{"database", Part::Kind::database},
+                                           Field{"aggregate_id", Part::Kind::aggregate_id},
+                                           Field{"ordering_key", Part::Kind::ordering_key}};
+    constexpr std::size_t only_of_routes = 2;
+    const std::span fields =
+        std::span(all_fields).first(all_fields.size() - (kind == Kind::name ? only_of_routes : 0));
     const auto invalid = [&](std::string message) {
-        return Error{ErrorKind::invalid_value, std::move(message), "",
-                     "Fields are: {topic}, {aggregate_type}, {event_type}, {database}."};
+        std::string hint = "Fields are: ";
+        for (const Field& field : fields)
+            hint.append(&field == fields.data() ? "{" : ", {").append(field.name) += '}';
+        return Error{ErrorKind::invalid_value, std::move(message), "", hint + '.'};
     };
 
     TextTemplate parsed;
@@ -62,6 +71,12 @@ void TextTemplate::append_to(std::string& out, const Event& event,
             case Part::Kind::database:
                 out += database;
                 break;
+            case Part::Kind::aggregate_id:
+                out += event.aggregate_id;
+                break;
+            case Part::Kind::ordering_key:
+                out += event.ordering_key;
+                break;
         }
 }
 
@@ -72,8 +87,9 @@ bool TextTemplate::is_constant() const noexcept {
 }
 
 bool TextTemplate::needs_only_topic() const noexcept {
-    return std::none_of(parts_.begin(), parts_.end(), [](const Part& part) {
-        return part.kind == Part::Kind::aggregate_type || part.kind == Part::Kind::event_type;
+    return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) {
+        return part.kind == Part::Kind::text || part.kind == Part::Kind::topic ||
+               part.kind == Part::Kind::database;
     });
 }
 

@@ -12,9 +12,13 @@ namespace outbox {
 
 class TextTemplate {
   public:
-    // Fields are written in braces: topic, aggregate_type, event_type, database. Braces cannot be
-    // escaped: no name that is made here may contain one.
-    static Result<TextTemplate> parse(std::string_view text);
+    // Names of topics and queues are few. A route, such as a routing key, may differ in each event.
+    enum class Kind { name, route };
+
+    // Fields are written in braces: topic, aggregate_type, event_type, database; for routes also
+    // aggregate_id and ordering_key. Braces cannot be escaped: no name that is made here may contain
+    // one.
+    static Result<TextTemplate> parse(std::string_view text, Kind kind = Kind::name);
 
     // Appends the name for this event. May throw std::bad_alloc.
     void append_to(std::string& out, const Event& event, std::string_view database) const;
@@ -28,7 +32,15 @@ class TextTemplate {
 
   private:
     struct Part {
-        enum class Kind { text, topic, aggregate_type, event_type, database } kind;
+        enum class Kind {
+            text,
+            topic,
+            aggregate_type,
+            event_type,
+            database,
+            aggregate_id,
+            ordering_key
+        } kind;
         std::string text;  // only if kind is text
     };
     std::vector<Part> parts_;

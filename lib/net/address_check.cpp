@@ -39,7 +39,8 @@ std::string AddressCheck::explain(CURLcode result, const char* error) const {
     // What OpenSSL finds in a plain answer, as if it were TLS.
     if (result == CURLE_SSL_CONNECT_ERROR && (why.find("wrong version number") != why.npos ||
                                               why.find("packet length too long") != why.npos))
-        return "the port does not speak TLS; is the URL meant to begin with http://? (" + why + ")";
+        return "the port does not speak TLS; is the URL meant to begin with " +
+               std::string(config_.plain_scheme) + "://? (" + why + ")";
     return why;
 }
 

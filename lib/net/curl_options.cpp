@@ -16,10 +16,26 @@ void set_connection_options(CURL* easy, const TransportConfig& config) {
                      static_cast<long>(config.connect_timeout / 1000));
 }
 
-static constexpr std::size_t max_authorities_size = 1024 * 1024;
+static constexpr std::size_t max_certificates_size = 1024 * 1024;
 static constexpr Micros read_again = seconds(10);
 
-std::optional<std::string> Authorities::trust(CURL* easy) {
+// The configuration lives longer than the handle, so nothing is copied.
+static void set_client_certificate(CURL* easy, const TransportConfig& config) {
+    const auto blob = [](const std::string& text) {
+        return curl_blob{const_cast<char*>(text.data()), text.size(), CURL_BLOB_NOCOPY};
+    };
+    if (config.certificate.empty())
+        return;
+    curl_blob certificate = blob(config.certificate), key = blob(config.private_key);
+    curl_easy_setopt(easy, CURLOPT_SSLCERT_BLOB, &certificate);
+    curl_easy_setopt(easy, CURLOPT_SSLKEY_BLOB, &key);
+}
+
+std::optional<std::string> Certificates::set(CURL* easy) {
+    if (std::optional<std::string> why = wrong_client_certificate(
+            config_.certificate, config_.private_key, config_.url.scheme == "https"))
+        return why;
+    set_client_certificate(easy, config_);
     if (config_.ca_file.empty())
         return std::nullopt;
     if (const Micros now = config_.clock.now(); now >= read_again_at_) {
@@ -32,8 +48,8 @@ std::optional<std::string> Authorities::trust(CURL* easy) {
     return std::nullopt;
 }
 
-std::optional<std::string> Authorities::read() {
-    Result<std::string> text = read_small_file(config_.ca_file, max_authorities_size);
+std::optional<std::string> Certificates::read() {
+    Result<std::string> text = read_small_file(config_.ca_file, max_certificates_size);
     if (!text)
         return "option \"ca_file\": " + text.error().message;
     text_ = std::move(text.value());

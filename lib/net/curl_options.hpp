@@ -12,16 +12,17 @@ namespace outbox {
 
 void set_connection_options(CURL* easy, const TransportConfig& config);
 
-// The certificates of the option ca_file. libcurl gets the bytes and never the name of the file: it
-// would read any file, and wait if it is a pipe.
-class Authorities {
+// The client's own certificate, and those of the option ca_file, which are trusted. libcurl gets the
+// bytes and never the name of the file: it would read any file, and wait if it is a pipe.
+class Certificates {
   public:
-    explicit Authorities(const TransportConfig& config) : config_(config) {}
+    // The configuration must outlive the transfers.
+    explicit Certificates(const TransportConfig& config) : config_(config) {}
 
     // Sets the certificates for a transfer that is about to start. Reads the file again every ten
-    // seconds, because it may have been replaced. Returns std::nullopt, or the reason why it cannot
-    // be read. May throw std::bad_alloc.
-    std::optional<std::string> trust(CURL* easy);
+    // seconds, because it may have been replaced. Returns std::nullopt, or the reason why they cannot
+    // be used. May throw std::bad_alloc.
+    std::optional<std::string> set(CURL* easy);
 
   private:
     std::optional<std::string> read();

@@ -85,7 +85,7 @@ std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) noexc
 class CurlTransport final : public Transport {
   public:
     explicit CurlTransport(TransportConfig config)
-        : config_(std::move(config)), loop_(config_.clock), authorities_(config_) {
+        : config_(std::move(config)), loop_(config_.clock), certificates_(config_) {
         const long most = static_cast<long>(config_.max_connections);
         curl_multi_setopt(loop_.multi(), CURLMOPT_PIPELINING, CURLPIPE_MULTIPLEX);
         curl_multi_setopt(loop_.multi(), CURLMOPT_MAX_TOTAL_CONNECTIONS, most);
@@ -116,7 +116,7 @@ class CurlTransport final : public Transport {
         transfer.lines = transfer.responses = 0;
         transfer.error[0] = '\0';
         transfer.address_check.reset();
-        if (std::optional<std::string> why = authorities_.trust(transfer.easy)) {
+        if (std::optional<std::string> why = certificates_.set(transfer.easy)) {
             exchange.fail(std::move(*why));
             failed_.push_back(&exchange);
             spare_.push_back(&transfer);
@@ -233,7 +233,7 @@ class CurlTransport final : public Transport {
 
     TransportConfig config_;
     CurlLoop loop_;
-    Authorities authorities_;
+    Certificates certificates_;
     std::vector<std::unique_ptr<Transfer>> transfers_;
     std::vector<Transfer*> spare_;
     std::vector<Exchange*> failed_;

@@ -16,8 +16,11 @@ TransportConfig transport_config(const TransportOptions& options, const Clock& c
             .connect_timeout = options.connect_timeout,
             .request_timeout = options.request_timeout,
             .ca_file = options.ca_file,
+            .certificate = options.certificate,
+            .private_key = options.private_key,
             .authorization = "",
-            .max_connections = max_connections};
+            .max_connections = max_connections,
+            .plain_scheme = "http"};
 }
 
 std::string host_header(const Url& url) {

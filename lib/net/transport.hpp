@@ -40,9 +40,11 @@ struct TransportConfig {
     Micros connect_timeout;
     Micros request_timeout;
     std::string ca_file;  // empty for the certificates of the system
+    std::string certificate{}, private_key{};  // of the client, as PEM; empty if it has none
     // Value of the header; empty if there is none, or if requests bring their own.
     std::string authorization;
     std::size_t max_connections;
+    std::string_view plain_scheme = "http";  // of URLs without TLS, for a hint
 };
 
 // Makes the configuration for `url`, which must be valid, with up to `max_connections` connections.

@@ -19,6 +19,8 @@ struct TransportOptions {
     Micros connect_timeout = seconds(10);
     Micros request_timeout = seconds(30);
     std::string ca_file;               // empty for the certificates of the system
+    std::string certificate{};         // of the client, as PEM; empty if it has none
+    std::string private_key{};         // its key
     std::size_t max_connections = 1;   // requests at the same time
     std::size_t more_connections = 0;  // further requests while some of these hang
 };
@@ -28,6 +30,25 @@ inline constexpr OptionSpec ca_file_option{
     .range = "file of the server",
     .description = "certificates to trust instead of those of the system, for https",
     .names_file = NamesFile::yes};
+
+// Of a client that proves its identity with a certificate. They need each other.
+std::optional<Error> check_pem(const OptionSpec& spec, std::string_view value);
+inline constexpr OptionSpec certificate_option{.name = "certificate",
+                                               .place = OptionPlace::user_mapping,
+                                               .range = "PEM",
+                                               .description = "client certificate, for TLS",
+                                               .check = check_pem};
+inline constexpr OptionSpec private_key_option{.name = "private_key",
+                                               .place = OptionPlace::user_mapping,
+                                               .range = "PEM",
+                                               .description = "its key",
+                                               .secret = true,
+                                               .check = check_pem};
+// Returns why there can be no client with these: one of both is missing, or `tls` is false. May throw
+// std::bad_alloc.
+std::optional<std::string> wrong_client_certificate(const std::string& certificate,
+                                                    const std::string& private_key, bool tls);
+
 // Each sink has its own default.
 constexpr OptionSpec max_connections_option(std::string_view default_value) {
     return {.name = "max_connections",

@@ -14,7 +14,7 @@ ConnectionCheck::ConnectionCheck(TransportConfig config)
     : config_(std::move(config)),
       address_check_(config_),
       loop_(config_.clock),
-      authorities_(config_) {}
+      certificates_(config_) {}
 
 ConnectionCheck::~ConnectionCheck() {
     if (easy_ != nullptr) {
@@ -48,7 +48,7 @@ CURLcode ConnectionCheck::start() {
         throw std::bad_alloc();
     set_connection_options(easy_, config_);
     address_check_.install(easy_);
-    if (std::optional<std::string> why = authorities_.trust(easy_)) {
+    if (std::optional<std::string> why = certificates_.set(easy_)) {
         why->copy(error_, sizeof error_ - 1);
         return CURLE_SSL_CACERT_BADFILE;
     }

@@ -32,7 +32,7 @@ class ConnectionCheck final : public Check {
     AddressCheck address_check_;
     bool connected_ = false;
     CurlLoop loop_;
-    Authorities authorities_;
+    Certificates certificates_;
     CURL* easy_ = nullptr;
     bool started_ = false;
     char error_[CURL_ERROR_SIZE] = "";

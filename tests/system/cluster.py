@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import re
 import shutil
 import signal
@@ -467,6 +468,24 @@ def quoted(value: str) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Returns a port of 127.0.0.1 that stays free until this process ends, also while a server restarts.
+
+    It is below those that the system gives to connections. A socket with a name of its own tells other
+    test processes that it is taken.
+    """
+    ends = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(min(10_000, ends - 5_000), ends), k=1_000):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0outbox-test-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        claimed_ports.append(claim)
+        return port
+    raise AssertionError("no free port")
+
+
+claimed_ports: list[socket.socket] = []

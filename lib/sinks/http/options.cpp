@@ -38,7 +38,9 @@ static constexpr std::array options{connect_timeout_option,
                                     user,
                                     password,
                                     token,
-                                    headers};
+                                    headers,
+                                    certificate_option,
+                                    private_key_option};
 
 static std::optional<Error> check_url(const Url& url, std::string_view) {
     if (url.host.empty())

@@ -287,11 +287,7 @@ static std::string incomplete(const KafkaOptions& options) {
         return "user and password are required by sasl_mechanism (CREATE USER MAPPING)";
     if (options.login.mechanism.empty() && has_login)
         return "the user mapping has a user or password, and sasl_mechanism is not set";
-    if (options.certificate.empty() != options.private_key.empty())
-        return "certificate and private_key of the user mapping need each other";
-    if (!options.certificate.empty() && !options.tls)
-        return "a client certificate needs TLS (a URL that begins with kafkas:)";
-    return "";
+    return wrong_client_certificate(options.certificate, options.private_key, options.tls).value_or("");
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -101,22 +101,6 @@ static constexpr OptionSpec tombstone_after{
         "characters",
     .check = check_event_types};
 
-static std::optional<Error> check_pem(const OptionSpec& spec, std::string_view value) {
-    if (trim(value).starts_with("-----BEGIN "))
-        return std::nullopt;
-    return invalid_option_value(spec.name, "Give the text of a PEM file, with its first line.");
-}
-static constexpr OptionSpec certificate{.name = "certificate",
-                                        .place = OptionPlace::user_mapping,
-                                        .range = "PEM",
-                                        .description = "client certificate, for kafkas",
-                                        .check = check_pem};
-static constexpr OptionSpec private_key{.name = "private_key",
-                                        .place = OptionPlace::user_mapping,
-                                        .range = "PEM",
-                                        .description = "its key",
-                                        .secret = true,
-                                        .check = check_pem};
 static constexpr std::array options{connect_timeout_option,
                                     request_timeout_option,
                                     batch_size,
@@ -153,8 +137,8 @@ static constexpr std::array options{connect_timeout_option,
                                     secret_access_key_option,
                                     session_token_option,
                                     profile_option,
-                                    certificate,
-                                    private_key};
+                                    certificate_option,
+                                    private_key_option};
 
 static Error invalid(std::string message, std::string hint) {
     return {ErrorKind::invalid_value, std::move(message), "", std::move(hint)};
@@ -248,8 +232,8 @@ KafkaOptions kafka_options(const Destination& destination) {
         .brokers = {},
         .tls = destination.url.scheme == "kafkas",
         .ca_file = values.text(ca_file),
-        .certificate = values.text(certificate),
-        .private_key = values.text(private_key),
+        .certificate = values.text(certificate_option),
+        .private_key = values.text(private_key_option),
         .login = kafka_login(destination),
         .https = {.allowed_hosts = destination.allowed_hosts,
                   .connect_timeout = time_limits(destination).connect,

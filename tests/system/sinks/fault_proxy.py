@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from cluster import free_port
 from receiver import Behaviour, Exchange, Gate, Receiver, Request, Rule, answer, everything, reset
 
 # Headers about the connection, not about what it carries.
@@ -146,8 +147,8 @@ def reply(answered: Answer) -> Behaviour:
 class TcpProxy:
     """Passes bytes, one thread per direction."""
 
-    def __init__(self, server_port: int, port: int = 0) -> None:
-        """`port`: where it listens; 0: anywhere."""
+    def __init__(self, server_port: int, port: int | None = None) -> None:
+        """`port`: where it listens."""
         self.server_port = server_port
         self._lock = threading.Lock()
         self._requests_to_lose = 0
@@ -155,7 +156,7 @@ class TcpProxy:
         self._gate: Gate | None = None
         self._sockets: set[socket.socket] = set()
         self._listener: socket.socket | None = None
-        self.port = port
+        self.port = port or free_port()  # it may listen again later
         self.listen()
 
     # ---- what tests ask for -----------------------------------------------------------------------
@@ -188,7 +189,6 @@ class TcpProxy:
 
     def listen(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = self._listener.getsockname()[1]
         self._start(self._accept, self._listener)
 
     def close(self) -> None:

@@ -111,7 +111,8 @@ class KafkaServer:
         self.directory = directory
         self.key = SigningKey(directory)
         jwks = self.key.jwks.as_uri()
-        self.java = [*java(), "-Xmx512m", f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={jwks}",
+        self.java = [*java(), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                     f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={jwks}",
                      "-cp", f"{libraries}/*:{directory}/classes"]  # fmt: skip
         compile_java(REPOSITORY / "tests/kafka/MskTokens.java", libraries, directory / "classes")
         self.log = directory / "log"

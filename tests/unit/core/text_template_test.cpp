@@ -30,6 +30,23 @@ TEST(TextTemplate, PutsFieldsIntoText) {
     EXPECT_EQ(made("{topic}{topic}", event), "before video.eventsvideo.events");
 }
 
+TEST(TextTemplate, RoutesHaveFieldsThatDifferInEachEvent) {
+    Event one = event;
+    one.aggregate_id = "42";
+    one.ordering_key = "k";
+    Result<TextTemplate> parsed =
+        TextTemplate::parse("{topic}/{aggregate_id}/{ordering_key}", TextTemplate::Kind::route);
+    ASSERT_TRUE(parsed);
+    std::string out;
+    parsed.value().append_to(out, one, "shop");
+    EXPECT_EQ(out, "video.events/42/k");
+    EXPECT_FALSE(parsed.value().is_constant());
+    EXPECT_FALSE(parsed.value().needs_only_topic());
+    const Error refused = TextTemplate::parse("{aggregate_id}").error();
+    EXPECT_EQ(refused.message, "There is no field \"{aggregate_id}\"");
+    EXPECT_EQ(refused.hint, "Fields are: {topic}, {aggregate_type}, {event_type}, {database}.");
+}
+
 TEST(TextTemplate, KnowsWhatItDependsOn) {
     const auto parsed = [](std::string_view text) { return TextTemplate::parse(text).value(); };
     EXPECT_TRUE(parsed("all-{database}").is_constant());
