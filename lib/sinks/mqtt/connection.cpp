@@ -53,8 +53,8 @@ void MqttConnection::step(Micros now) {
 
 void MqttConnection::greet() {
     greeted_ = true;
-    // The broker keeps the session of QoS 2 for as long as events in flight are waited for.
-    const auto wait = static_cast<std::uint32_t>(options_.transport.request_timeout / seconds(1));
+    // The broker keeps the session of QoS 2 for as long as the sink tries to resume it.
+    const auto wait = static_cast<std::uint32_t>(options_.transport.connect_timeout / seconds(1));
     append_connect(stream_.output(),
                    {.client_id = options_.client_id,
                     .user = options_.user,

@@ -260,8 +260,10 @@ class MqttSink final : public Sink {
     // -- connections that end ---------------------------------------------------------------------
 
     Micros late_at() const noexcept {
-        return flights_.empty() ? never
-                                : flights_.front().sent_at + options_.transport.request_timeout;
+        if (flights_.empty())
+            return never;
+        const Micros answer = flights_.front().sent_at + options_.transport.request_timeout;
+        return resuming_ ? std::min(answer, lost_at_ + options_.transport.connect_timeout) : answer;
     }
 
     void lost(Micros now) {
@@ -270,7 +272,8 @@ class MqttSink final : public Sink {
         if (failure.code == mqtt_reason::session_taken_over)
             begin_truce(now, failure.why);
         if (may_resume(failure)) {
-            resuming_ = true;
+            if (!std::exchange(resuming_, true))
+                lost_at_ = now;
             trouble_ = failure;
             reopen_at_ = failure.connected ? now : now + pause_to_resume;
             return;
@@ -428,6 +431,7 @@ class MqttSink final : public Sink {
 
     bool resuming_ = false;  // flights are from an earlier connection
     MqttFailure trouble_;    // why; if resuming_
+    Micros lost_at_ = 0;     // since when; if resuming_
     Micros reopen_at_ = never;
     Micros truce_ = first_truce, truce_until_ = 0;
     std::string truce_why_;

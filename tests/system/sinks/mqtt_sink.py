@@ -106,7 +106,6 @@ class MqttSink(Sink):
 
 class MqttQos2Sink(MqttSink):
     name = "mqtt-qos2"
-    deduplicates = True
     more_options = {"qos": "2"}
 
 
