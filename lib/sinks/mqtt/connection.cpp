@@ -65,8 +65,20 @@ void MqttConnection::greet() {
     stream_.flush();
 }
 
+// Whether an answer to CONNECT may begin with this byte. What is not MQTT would be taken for a length.
+static bool may_greet(char first) noexcept {
+    const auto type = static_cast<MqttType>(static_cast<unsigned char>(first) >> 4);
+    return type == MqttType::connack || type == MqttType::disconnect;
+}
+
 std::optional<MqttAck> MqttConnection::take(Micros now) {
     while (state_ == State::connecting || state_ == State::ready) {
+        if (state_ == State::connecting && !stream_.input().empty() &&
+            !may_greet(stream_.input().front())) {
+            fail("the peer does not speak MQTT: it sent something else than CONNACK",
+                 {Fate::unavailable, Scope::destination});
+            return std::nullopt;
+        }
         const MqttPacketFound found = find_packet(stream_.input());
         if (!found.error.empty()) {
             fail(found.error);
@@ -100,10 +112,6 @@ std::optional<MqttAck> MqttConnection::take(Micros now) {
 
 void MqttConnection::take_greeting(const MqttPacket& packet, Micros now) {
     constexpr MqttVerdict for_all{Fate::unavailable, Scope::destination};
-    if (packet.type != MqttType::connack) {
-        fail("the peer does not speak MQTT: it sent something else than CONNACK", for_all);
-        return;
-    }
     if (is_connack_of_mqtt3(packet.body)) {
         fail("the broker speaks MQTT 3 only; pg_outbox needs a broker of MQTT 5", for_all);
         return;

@@ -102,8 +102,9 @@ MqttVerdict verdict_on_disconnect(std::uint8_t code) noexcept {
         case 0x96:
         case 0x97:
             return {Fate::throttled, Scope::lane};
+        case 0x87:  // of a message, by a broker that does not answer it
+            return {Fate::unavailable, Scope::lane};
         case 0x86:
-        case 0x87:
         case 0x8a:
         case 0x8e:
         case 0x98:
