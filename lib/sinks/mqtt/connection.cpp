@@ -133,7 +133,7 @@ void MqttConnection::take_greeting(const MqttPacket& packet, Micros now) {
         return;
     }
     accept(*connack);
-    sent_at_ = now;
+    ready_since_ = sent_at_ = now;
 }
 
 void MqttConnection::accept(const MqttConnack& connack) {
@@ -146,7 +146,8 @@ void MqttConnection::accept(const MqttConnack& connack) {
                .retain = allowed.retain_available.value_or(1) == 1};
     session_present_ = connack.session_present;
     const std::uint16_t wanted = allowed.keep_alive.value_or(options_.keep_alive);
-    interval_ = wanted > 0 ? seconds(wanted) : never / 2;
+    // Earlier than it must be, because some brokers allow no more than the time itself.
+    interval_ = wanted > 0 ? seconds(wanted) * 3 / 4 : never / 2;
     if (limits_.max_qos < options_.qos)
         fail("the broker takes QoS " + std::to_string(limits_.max_qos) + " at most (qos)",
              {Fate::unavailable, Scope::destination});

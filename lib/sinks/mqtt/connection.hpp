@@ -66,6 +66,7 @@ class MqttConnection {
     bool is_accepted() const noexcept { return accepted_; }
     const MqttLimits& limits() const noexcept { return limits_; }
     bool session_present() const noexcept { return session_present_; }
+    Micros ready_since() const noexcept { return ready_since_; }
     const MqttFailure& failure() const noexcept { return failure_; }
     const Stream& stream() const noexcept { return stream_; }
 
@@ -89,6 +90,7 @@ class MqttConnection {
     MqttFailure failure_;
     Micros give_up_at_ = never;  // while it connects
     Micros interval_ = 0;        // of keep alive
+    Micros ready_since_ = 0;
     Micros sent_at_ = 0;
     Micros pong_until_ = never;  // a PINGREQ has no answer yet
 };

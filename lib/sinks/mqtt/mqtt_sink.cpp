@@ -35,9 +35,12 @@ constexpr std::size_t max_unsent = 1024 * 1024;  // bytes that the broker has no
 constexpr unsigned last_id = 65'535;             // of messages; they count from 1
 // Between attempts to resume a session.
 constexpr Micros pause_to_resume = milliseconds(200);
-// After another client has taken the client id.
+// After another client has taken the client id. Some brokers do not say that this is why they end a
+// connection, so it is also the guess after several that did not last.
 constexpr Micros first_truce = seconds(1);
-constexpr Micros longest_truce = seconds(60);
+constexpr Micros longest_truce = seconds(10);
+constexpr Micros short_life = seconds(10);
+constexpr unsigned max_short_lives = 10;
 constexpr std::size_t max_lines = 8;
 
 // A batch.
@@ -242,6 +245,7 @@ class MqttSink final : public Sink {
             verdict_on_publish(code, options_.needs_subscribers, own_topics_);
         EventOutcome outcome{verdict.fate, "", verdict.permanent, verdict.scope};
         if (verdict.fate != Fate::confirmed) {
+            refused_some_ = true;
             std::string topic;
             options_.topic.append_to(topic, *sending.batch->events[flight.index], options_.source);
             outcome.error = "topic \"" + topic + "\": " + describe_reason(code, said);
@@ -267,11 +271,20 @@ class MqttSink final : public Sink {
     }
 
     void lost(Micros now) {
-        const MqttFailure failure = connection_.failure();
+        MqttFailure failure = connection_.failure();
+        const bool is_short = failure.connected && !std::exchange(refused_some_, false) &&
+                              now < connection_.ready_since() + short_life;
         connection_.close();
-        if (failure.code == mqtt_reason::session_taken_over)
+        short_lives_ = is_short ? short_lives_ + 1 : failure.connected ? 0 : short_lives_;
+        if (failure.code == mqtt_reason::session_taken_over) {
             begin_truce(now, failure.why);
-        if (may_resume(failure)) {
+        } else if (short_lives_ >= max_short_lives) {
+            failure.why += "; several connections ended soon: another client of the broker may "
+                           "have the client id \"" + options_.client_id + "\" (client_id)";
+            failure.verdict = {Fate::unavailable, Scope::destination};
+            begin_truce(now, failure.why);
+        }
+        if (now >= truce_until_ && may_resume(failure)) {
             if (!std::exchange(resuming_, true))
                 lost_at_ = now;
             trouble_ = failure;
@@ -301,8 +314,8 @@ class MqttSink final : public Sink {
     }
 
     void begin_truce(Micros now, const std::string& why) {
-        truce_ = now > truce_until_ + longest_truce ? first_truce
-                                                    : std::min(2 * truce_, longest_truce);
+        const bool is_first = truce_until_ == 0 || now > truce_until_ + longest_truce;
+        truce_ = is_first ? first_truce : std::min(2 * truce_, longest_truce);
         truce_until_ = now + truce_;
         truce_why_ = why;
     }
@@ -435,6 +448,9 @@ class MqttSink final : public Sink {
     Micros reopen_at_ = never;
     Micros truce_ = first_truce, truce_until_ = 0;
     std::string truce_why_;
+    unsigned short_lives_ = 0;  // connections in a row that did not last
+    // The broker has refused a message since the last connection ended. It may end one for that.
+    bool refused_some_ = false;
     std::vector<std::string> lines_;
     std::vector<Outcome> outcomes_;
 };

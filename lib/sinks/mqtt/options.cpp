@@ -56,7 +56,8 @@ static constexpr OptionSpec keep_alive{
     .max = UINT16_MAX,
     .unit = "seconds",
     .default_value = "60",
-    .description = "time after which an idle connection is tested"};
+    .description = "longest time without a packet; an idle connection is tested after three "
+                   "quarters of it"};
 static constexpr OptionSpec ca_file{
     .name = "ca_file",
     .range = "file of the server",

@@ -34,11 +34,11 @@ CONFIGURATION = """
 user {user}
 per_listener_settings true
 max_packet_size {max_packet}
-max_queued_messages 0
+max_queued_messages 1000000
 max_queued_bytes 0
-{settings}
 listener {direct} 127.0.0.1
 allow_anonymous true
+{settings}
 
 listener {tls} 127.0.0.1
 allow_anonymous true
@@ -75,6 +75,7 @@ class MqttServer:
         self.proxy = MqttProxy(self.ports["direct"])
         self.process: subprocess.Popen[bytes] | None = None
         self.directory = Path(tempfile.mkdtemp(prefix="outbox-mqtt-"))
+        self.directory.chmod(0o755)  # PostgreSQL reads a certificate
         self.log = self.directory / "log"
 
     @property

@@ -11,7 +11,7 @@ from waiting import wait_until
 
 from .fault_proxy import MqttProxy
 from .mqtt_server import MAX_PACKET, MqttServer
-from .sink import STRUCTURED, Message, Sink, message_of, message_of_cloud_event, message_of_document
+from .sink import STRUCTURED, Message, Sink, message_of, message_of_cloud_event, message_of_document, numbers
 
 OF_THE_EVENT = {"event_id", "event_type", "aggregate_type", "aggregate_id", "version",
                 "schema_version", "occurred_at", "ordering_key"}  # fmt: skip
@@ -31,7 +31,7 @@ class Reader:
         self._subscribed = threading.Event()
         self._topics = topics
         self.client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, client_id=f"reader-{topics}", protocol=paho.MQTTv5
+            paho.CallbackAPIVersion.VERSION2, client_id=f"reader-{next(numbers)}", protocol=paho.MQTTv5
         )
         self.client.reconnect_delay_set(1, 1)
         self.client.on_connect = lambda client, *_: client.subscribe(topics, qos=2)
