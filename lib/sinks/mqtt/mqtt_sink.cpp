@@ -211,7 +211,9 @@ class MqttSink final : public Sink {
         const std::size_t number = (ack.id + last_id - first_id_) % last_id;
         if (ack.id == 0 || number >= flights_.size() ||
             ack.type != expected(flights_[number].state)) {
-            connection_.fail("the broker sent an answer to a message that is not in flight");
+            // Where a session is resumed, mochi says again what it had said before.
+            if (!connection_.session_present() || ack.type == MqttType::puback)
+                connection_.fail("the broker sent an answer to a message that is not in flight");
             return;
         }
         Flight& flight = flights_[number];
@@ -272,7 +274,8 @@ class MqttSink final : public Sink {
 
     void lost(Micros now) {
         MqttFailure failure = connection_.failure();
-        const bool is_short = failure.connected && !std::exchange(refused_some_, false) &&
+        const bool is_short = failure.connected && failure.code == 0 &&
+                              !std::exchange(refused_some_, false) &&
                               now < connection_.ready_since() + short_life;
         connection_.close();
         short_lives_ = is_short ? short_lives_ + 1 : failure.connected ? 0 : short_lives_;

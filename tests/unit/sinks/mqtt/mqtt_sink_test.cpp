@@ -428,6 +428,41 @@ TEST_F(MqttSinkTest, TheSinkDoesNotFightForItsClientId) {
     EXPECT_EQ(broker_.connections(), 1);
 }
 
+// mosquitto does not say why it ends the connection of the one who had the id before.
+TEST_F(MqttSinkTest, ConnectionsThatDoNotLastAreASignOfAFight) {
+    broker_.answer_with([](const Sent& sent) -> Said {
+        return {usual_answer(sent).bytes, sent.type == 3};
+    });
+    create({{"client_id", "shared"}});
+    Outcome outcome = send_one();
+    while (outcome.fate == Fate::confirmed || outcome.fate == Fate::failed) {
+        ASSERT_LE(broker_.connections(), 10);
+        outcome = send_one();
+    }
+    EXPECT_EQ(outcome.fate, Fate::unavailable);
+    EXPECT_THAT(outcome.error, HasSubstr("may have the client id \"shared\" (client_id)"));
+    EXPECT_EQ(broker_.connections(), 10);
+}
+
+TEST_F(MqttSinkTest, ABrokerMayEndConnectionsForWhatItRefuses) {
+    broker_.answer_with([](const Sent& sent) -> Said {
+        return sent.type == 3 ? Said{ack(4, sent.id(), 0x87), true} : usual_answer(sent);
+    });
+    create();
+    for (int i = 0; i < 20; i++) {
+        EXPECT_EQ(send_one().scope, Scope::lane);
+        step_until([&] { return sink_->deadline() == never; }, "the end of the connection");
+    }
+}
+
+TEST_F(MqttSinkTest, OnlyAllowedAddressesAreConnectedTo) {
+    make({{"url", broker_.url()}}, {}, "10.0.0.0/8");
+    const Outcome outcome = send_one();
+    EXPECT_EQ(outcome.fate, Fate::unavailable);
+    EXPECT_THAT(outcome.error, HasSubstr("outbox.allowed_hosts"));
+    EXPECT_EQ(broker_.connections(), 0);
+}
+
 TEST_F(MqttSinkTest, AnIdleConnectionThatEndsIsNoFailure) {
     create();
     ASSERT_EQ(send_one().fate, Fate::confirmed);
@@ -499,6 +534,17 @@ TEST_F(Qos2, ResumesASession) {
         EXPECT_LE(sent.id(), 3);
         EXPECT_EQ(sent.flags, sent.connection == 1 ? 4 : 12) << "DUP";
     }
+}
+
+TEST_F(Qos2, ABrokerMayRepeatItselfInASessionThatIsResumed) {
+    broker_.answer_with([](const Sent& sent) -> Said {
+        if (sent.type == 1)
+            return {sent.connection == 1 ? connack() : connack(0, "", 1) + ack(5, 1) + ack(7, 9)};
+        return {usual_answer(sent).bytes, sent.connection == 1 && sent.type == 3};
+    });
+    create({{"qos", "2"}});
+    EXPECT_EQ(send(batch(3)).fate, Fate::confirmed);
+    EXPECT_EQ(broker_.connections(), 2);
 }
 
 TEST_F(Qos2, DoesNotSendAgainWhatTheBrokerHas) {
