@@ -51,8 +51,8 @@ class Loader {
         check(mosquitto_int_option(client_, MOSQ_OPT_SEND_MAXIMUM, static_cast<int>(window)),
               "window");
         check(mosquitto_int_option(client_, MOSQ_OPT_TCP_NODELAY, 1), "nodelay");
-        mosquitto_connect_callback_set(
-            client_, [](mosquitto*, void*, int code) { connected = code == 0; });
+        mosquitto_connect_callback_set(client_,
+                                       [](mosquitto*, void*, int code) { connected = code == 0; });
         mosquitto_publish_v5_callback_set(
             client_, [](mosquitto*, void*, int, int code, const mosquitto_property*) {
                 if (code >= 0x80)
@@ -97,9 +97,9 @@ class Loader {
         std::snprintf(time, sizeof time, "2026-01-31T10:20:30.%06uZ",
                       static_cast<unsigned>(number % 1'000'000));
         std::snprintf(version, sizeof version, "%zu", number);
-        check(mosquitto_property_add_string(&properties, MQTT_PROP_CONTENT_TYPE,
-                                            "application/json"),
-              "content type");
+        check(
+            mosquitto_property_add_string(&properties, MQTT_PROP_CONTENT_TYPE, "application/json"),
+            "content type");
         add("ordering_key", key.c_str());
         add("event_id", id);
         add("event_type", "AccountChanged");

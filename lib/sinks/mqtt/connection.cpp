@@ -11,9 +11,9 @@ static constexpr std::size_t max_input = 256 * 1024;
 MqttConnection::MqttConnection(const MqttOptions& options, const Clock& clock)
     : options_(options),
       clock_(clock),
-      stream_(stream_config(options.transport, clock, options.host, options.port, options.tls,
-                            "mqtt"),
-              max_input) {}
+      stream_(
+          stream_config(options.transport, clock, options.host, options.port, options.tls, "mqtt"),
+          max_input) {}
 
 Micros MqttConnection::deadline() const noexcept {
     const bool runs = state_ == State::connecting || state_ == State::ready;
@@ -55,13 +55,12 @@ void MqttConnection::greet() {
     greeted_ = true;
     // The broker keeps the session of QoS 2 for as long as the sink tries to resume it.
     const auto wait = static_cast<std::uint32_t>(options_.transport.connect_timeout / seconds(1));
-    append_connect(stream_.output(),
-                   {.client_id = options_.client_id,
-                    .user = options_.user,
-                    .password = options_.password,
-                    .clean_start = !resume_,
-                    .keep_alive = options_.keep_alive,
-                    .session_expiry = options_.qos == 2 ? wait + 1 : 0});
+    append_connect(stream_.output(), {.client_id = options_.client_id,
+                                      .user = options_.user,
+                                      .password = options_.password,
+                                      .clean_start = !resume_,
+                                      .keep_alive = options_.keep_alive,
+                                      .session_expiry = options_.qos == 2 ? wait + 1 : 0});
     stream_.flush();
 }
 
@@ -140,8 +139,8 @@ void MqttConnection::accept(const MqttConnack& connack) {
     accepted_ = true;
     const MqttProperties& allowed = connack.properties;
     limits_ = {.receive_maximum = allowed.receive_maximum.value_or(65'535),
-               .max_packet_size =
-                   std::min<std::size_t>(allowed.max_packet_size.value_or(UINT32_MAX), max_mqtt_packet),
+               .max_packet_size = std::min<std::size_t>(
+                   allowed.max_packet_size.value_or(UINT32_MAX), max_mqtt_packet),
                .max_qos = allowed.max_qos.value_or(2),
                .retain = allowed.retain_available.value_or(1) == 1};
     session_present_ = connack.session_present;
@@ -152,8 +151,7 @@ void MqttConnection::accept(const MqttConnack& connack) {
         fail("the broker takes QoS " + std::to_string(limits_.max_qos) + " at most (qos)",
              {Fate::unavailable, Scope::destination});
     else if (!limits_.retain && options_.retain)
-        fail("the broker does not keep messages (retain)",
-             {Fate::unavailable, Scope::destination});
+        fail("the broker does not keep messages (retain)", {Fate::unavailable, Scope::destination});
     else
         state_ = State::ready;
 }
@@ -179,8 +177,8 @@ void MqttConnection::lost() {
     if (state_ == State::ready)
         fail(stream_.failure());
     else if (greeted_)
-        fail("the broker closed the connection instead of answering CONNECT (" +
-                 stream_.failure() + ")",
+        fail("the broker closed the connection instead of answering CONNECT (" + stream_.failure() +
+                 ")",
              {Fate::unavailable, Scope::connection});
     else
         fail(stream_.failure(), {Fate::unavailable, stream_.scope()});

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "sinks/cloudevents.hpp"
 #include "core/text.hpp"
+#include "sinks/cloudevents.hpp"
 #include "sinks/mqtt/packets.hpp"
 #include "sinks/plain_attributes.hpp"
 
@@ -18,8 +18,7 @@ MqttMessage::MqttMessage(const MqttOptions& options)
 std::optional<std::string> MqttMessage::assign(const Event& event) {
     topic_.clear();
     options_.topic.append_to(topic_, event, options_.source);
-    if (topic_.empty() || !is_mqtt_text(topic_) ||
-        topic_.find_first_of("+#") != std::string::npos)
+    if (topic_.empty() || !is_mqtt_text(topic_) || topic_.find_first_of("+#") != std::string::npos)
         return "\"" + topic_ +
                "\" cannot be a topic of MQTT: it must not be empty, longer than 65,535 bytes, or "
                "contain +, # or control characters";

@@ -64,9 +64,9 @@ class MqttCheck final : public Check {
             findings.push_back({"login", false, connection_.failure().why});
             return;
         }
-        findings.push_back({"login", true,
-                            options_.user.empty() ? "accepted without a user"
-                                                  : "as \"" + options_.user + '"'});
+        findings.push_back(
+            {"login", true,
+             options_.user.empty() ? "accepted without a user" : "as \"" + options_.user + '"'});
         if (connection_.state() == MqttConnection::State::failed) {
             findings.push_back({"limits", false, connection_.failure().why});
             return;

@@ -144,8 +144,7 @@ class MqttSink final : public Sink {
     // -- sending ----------------------------------------------------------------------------------
 
     void send_waiting(Micros now) {
-        if (!waiting_.empty() && connection_.state() == MqttConnection::State::closed &&
-            !resuming_)
+        if (!waiting_.empty() && connection_.state() == MqttConnection::State::closed && !resuming_)
             connection_.open();
         if (connection_.state() != MqttConnection::State::ready || resuming_)
             return;
@@ -235,10 +234,10 @@ class MqttSink final : public Sink {
     }
 
     MqttType expected(Flight::State state) const noexcept {
-        return state == Flight::State::received    ? MqttType::pubcomp
-               : state == Flight::State::done      ? MqttType{}
-               : options_.qos == 2                 ? MqttType::pubrec
-                                                   : MqttType::puback;
+        return state == Flight::State::received ? MqttType::pubcomp
+               : state == Flight::State::done   ? MqttType{}
+               : options_.qos == 2              ? MqttType::pubrec
+                                                : MqttType::puback;
     }
 
     void answered(Flight& flight, std::uint8_t code, std::string_view said) {
@@ -282,8 +281,10 @@ class MqttSink final : public Sink {
         if (failure.code == mqtt_reason::session_taken_over) {
             begin_truce(now, failure.why);
         } else if (short_lives_ >= max_short_lives) {
-            failure.why += "; several connections ended soon: another client of the broker may "
-                           "have the client id \"" + options_.client_id + "\" (client_id)";
+            failure.why +=
+                "; several connections ended soon: another client of the broker may "
+                "have the client id \"" +
+                options_.client_id + "\" (client_id)";
             failure.verdict = {Fate::unavailable, Scope::destination};
             begin_truce(now, failure.why);
         }
@@ -359,7 +360,8 @@ class MqttSink final : public Sink {
                                                             : nullptr;
         bool told = false;
         const auto settle_as_lost = [&](Sending& sending, std::size_t index) {
-            const bool is_blamed = &sending == blamed && !std::exchange(told, told || &sending == blamed);
+            const bool is_blamed =
+                &sending == blamed && !std::exchange(told, told || &sending == blamed);
             settle(sending, index, is_blamed ? blame : EventOutcome{Fate::undone, failure.why});
         };
         for (const Flight& flight : flights_)
@@ -414,9 +416,10 @@ class MqttSink final : public Sink {
         if (!sending.outcomes.empty()) {
             const auto refused = [](const EventOutcome& own) { return own.fate == Fate::refused; };
             const EventOutcome first = blame != nullptr ? *blame : sending.outcomes.front();
-            const bool alike = std::all_of(
-                sending.outcomes.begin(), sending.outcomes.end(),
-                [&](const EventOutcome& own) { return own.fate == first.fate || blame != nullptr; });
+            const bool alike = std::all_of(sending.outcomes.begin(), sending.outcomes.end(),
+                                           [&](const EventOutcome& own) {
+                                               return own.fate == first.fate || blame != nullptr;
+                                           });
             const bool some_refused =
                 std::any_of(sending.outcomes.begin(), sending.outcomes.end(), refused);
             if (sending.outcomes.size() == 1 ||

@@ -12,21 +12,24 @@ static constexpr OptionSpec format{
     .type = OptionType::choice,
     .choices = {"attributes", "binary", "structured"},
     .default_value = "attributes",
-    .description = "the payload with user properties of our own, with those of CloudEvents, or a "
-                   "CloudEvents document"};
+    .description =
+        "the payload with user properties of our own, with those of CloudEvents, or a "
+        "CloudEvents document"};
 static constexpr OptionSpec topic{
     .name = "topic",
     .type = OptionType::route,
-    .range = "{topic}, {aggregate_type}, {event_type}, {aggregate_id}, {ordering_key}, {database} "
-             "and text",
+    .range =
+        "{topic}, {aggregate_type}, {event_type}, {aggregate_id}, {ordering_key}, {database} "
+        "and text",
     .default_value = "{topic}",
     .description = "topic of MQTT that an event is published to"};
 static constexpr OptionSpec qos{.name = "qos",
                                 .type = OptionType::choice,
                                 .choices = {"1", "2"},
                                 .default_value = "1",
-                                .description = "quality of service: at least once, or with a "
-                                               "handshake that survives a lost connection"};
+                                .description =
+                                    "quality of service: at least once, or with a "
+                                    "handshake that survives a lost connection"};
 static constexpr OptionSpec retain{
     .name = "retain",
     .type = OptionType::toggle,
@@ -37,8 +40,9 @@ static constexpr OptionSpec message_expiry{
     .type = OptionType::number,
     .max = UINT32_MAX,
     .unit = "seconds",
-    .description = "time after which the broker drops an event that no subscriber took; if not "
-                   "set, never"};
+    .description =
+        "time after which the broker drops an event that no subscriber took; if not "
+        "set, never"};
 static constexpr OptionSpec no_subscribers{
     .name = "no_subscribers",
     .type = OptionType::choice,
@@ -56,26 +60,25 @@ static constexpr OptionSpec keep_alive{
     .max = UINT16_MAX,
     .unit = "seconds",
     .default_value = "60",
-    .description = "longest time without a packet; an idle connection is tested after three "
-                   "quarters of it"};
+    .description =
+        "longest time without a packet; an idle connection is tested after three "
+        "quarters of it"};
 static constexpr OptionSpec ca_file{
     .name = "ca_file",
     .range = "file of the server",
     .description = "certificates to trust instead of those of the system, for mqtts",
     .names_file = NamesFile::yes};
-static constexpr OptionSpec user{.name = "user",
-                                 .place = OptionPlace::user_mapping,
-                                 .description = "user to log in as"};
+static constexpr OptionSpec user{
+    .name = "user", .place = OptionPlace::user_mapping, .description = "user to log in as"};
 static constexpr OptionSpec password{.name = "password",
                                      .place = OptionPlace::user_mapping,
                                      .description = "its password",
                                      .secret = true};
 
 static constexpr std::array options{
-    connect_timeout_option, request_timeout_option, batch_size, format,         topic,
-    qos,                    retain,                 no_subscribers, message_expiry, client_id,
-    keep_alive,             ca_file,                user,       password,       certificate_option,
-    private_key_option};
+    connect_timeout_option, request_timeout_option, batch_size, format,     topic,   qos,  retain,
+    no_subscribers,         message_expiry,         client_id,  keep_alive, ca_file, user, password,
+    certificate_option,     private_key_option};
 
 static Error invalid(std::string message, std::string hint) {
     return {ErrorKind::invalid_value, std::move(message), "", std::move(hint)};
@@ -108,8 +111,10 @@ constinit const SinkDeclaration mqtt_declaration{
     .order = "per ordering key",
     .options = options,
     .lanes = true,
-    .check = "address, connection, certificate, login, and whether the broker takes the options; the right to "
-             "publish is not tested, because no request tells it",
+    .check =
+        "address, connection, certificate, login, and whether the broker takes the options; the "
+        "right to "
+        "publish is not tested, because no request tells it",
     .check_url = check_url,
     .check_options = check_options,
     .module = "pg_outbox_mqtt.so"};

@@ -53,8 +53,8 @@ constexpr std::array names{Name{0x00, "success"},
 }  // namespace
 
 MqttVerdict verdict_on_publish(std::uint8_t code, bool needs_subscribers, bool own_topic) noexcept {
-    const MqttVerdict of_topic = own_topic ? MqttVerdict{Fate::refused}
-                                           : MqttVerdict{Fate::unavailable, Scope::lane};
+    const MqttVerdict of_topic =
+        own_topic ? MqttVerdict{Fate::refused} : MqttVerdict{Fate::unavailable, Scope::lane};
     if (code == mqtt_reason::no_matching_subscribers)
         return needs_subscribers ? of_topic : MqttVerdict{};
     if (code < mqtt_reason::first_failure)

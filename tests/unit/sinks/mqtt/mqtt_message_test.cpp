@@ -41,13 +41,14 @@ TEST_F(MqttMessageTest, AttributesAreUserProperties) {
     ASSERT_EQ(message.assign(sample_.event), std::nullopt);
     EXPECT_EQ(message.topic(), "video.events");
     EXPECT_EQ(message.payload(), R"({"title": "Cats"})");
-    EXPECT_EQ(message.properties(),
-              std::string("\x02\0\0\1\2", 5) + type("application/json") + user("ordering_key", "v1") +
-                  user("event_id", "00112233-4455-6677-8899-aabbccddeeff") +
-                  user("event_type", "VideoUpdated") + user("aggregate_type", "video") +
-                  user("aggregate_id", "v1") + user("schema_version", "1") +
-                  user("occurred_at", "2023-11-14T22:13:20.123456Z") +
-                  user("traceparent", "00-1-2-01") + user("count", "3"));
+    EXPECT_EQ(message.properties(), std::string("\x02\0\0\1\2", 5) + type("application/json") +
+                                        user("ordering_key", "v1") +
+                                        user("event_id", "00112233-4455-6677-8899-aabbccddeeff") +
+                                        user("event_type", "VideoUpdated") +
+                                        user("aggregate_type", "video") +
+                                        user("aggregate_id", "v1") + user("schema_version", "1") +
+                                        user("occurred_at", "2023-11-14T22:13:20.123456Z") +
+                                        user("traceparent", "00-1-2-01") + user("count", "3"));
 }
 
 TEST_F(MqttMessageTest, BinaryModeOfCloudEvents) {
@@ -55,14 +56,14 @@ TEST_F(MqttMessageTest, BinaryModeOfCloudEvents) {
     sample_.add("x-tenant", "a");
     MqttMessage& message = this->message({{"format", "binary"}});
     ASSERT_EQ(message.assign(sample_.event), std::nullopt);
-    EXPECT_EQ(message.properties(),
-              type("application/json") + user("specversion", "1.0") +
-                  user("id", "00112233-4455-6677-8899-aabbccddeeff") + user("source", "/shop/video") +
-                  user("type", "VideoUpdated") + user("subject", "v1") +
-                  user("time", "2023-11-14T22:13:20.123456Z") + user("partitionkey", "v1") +
-                  user("sequence", "42") + user("schemaversion", "1") +
-                  user("topic", "video.events") + user("traceparent", "00-1-2-01") +
-                  user("x-tenant", "a"));
+    EXPECT_EQ(message.properties(), type("application/json") + user("specversion", "1.0") +
+                                        user("id", "00112233-4455-6677-8899-aabbccddeeff") +
+                                        user("source", "/shop/video") +
+                                        user("type", "VideoUpdated") + user("subject", "v1") +
+                                        user("time", "2023-11-14T22:13:20.123456Z") +
+                                        user("partitionkey", "v1") + user("sequence", "42") +
+                                        user("schemaversion", "1") + user("topic", "video.events") +
+                                        user("traceparent", "00-1-2-01") + user("x-tenant", "a"));
 }
 
 TEST_F(MqttMessageTest, StructuredModeOfCloudEvents) {
@@ -111,7 +112,8 @@ TEST(MqttText, WhatIsNotAllowedIsReplaced) {
 }
 
 TEST(MqttPackets, ALengthHasUpToFourBytes) {
-    for (const std::size_t size : std::initializer_list<std::size_t>{0, 100, 127, 128, 16'383, 16'384, 2'097'151, 2'097'152}) {
+    for (const std::size_t size : std::initializer_list<std::size_t>{
+             0, 100, 127, 128, 16'383, 16'384, 2'097'151, 2'097'152}) {
         const std::string payload(size, 'x');
         const MqttPublish publish{.topic = "t", .properties = "", .payload = payload, .id = 7};
         std::string out;

@@ -174,7 +174,8 @@ TEST_F(MqttSinkTest, EachAnswerHasItsMeaning) {
                 continue;
             EXPECT_EQ(outcome.scope, verdict.scope) << verdict.code;
             EXPECT_EQ(outcome.permanent, verdict.permanent) << verdict.code;
-            EXPECT_THAT(outcome.error, AllOf(HasSubstr("topic \"t.events\": 0x"), HasSubstr("because")));
+            EXPECT_THAT(outcome.error,
+                        AllOf(HasSubstr("topic \"t.events\": 0x"), HasSubstr("because")));
         }
     }
     EXPECT_EQ(broker_.connections(), 2);
@@ -208,7 +209,8 @@ TEST_F(MqttSinkTest, ADeniedTopicIsTheLanesUnlessEventsHaveTopicsOfTheirOwn) {
     outcome = send(batch(2));
     EXPECT_THAT(fates(outcome, 2), Each(Fate::refused));
     EXPECT_FALSE(outcome.of_events[0].permanent);
-    EXPECT_THAT(outcome.of_events[0].error, HasSubstr("topic \"things/k3\": 0x87 (not authorized)"));
+    EXPECT_THAT(outcome.of_events[0].error,
+                HasSubstr("topic \"things/k3\": 0x87 (not authorized)"));
 }
 
 TEST_F(MqttSinkTest, NobodyHasSubscribed) {
@@ -229,7 +231,8 @@ TEST_F(MqttSinkTest, NobodyHasSubscribed) {
 
 TEST_F(MqttSinkTest, WhatCannotBeAMessageIsNotSent) {
     broker_.answer_with([](const Sent& sent) -> Said {
-        return sent.type == 1 ? Said{connack(0, std::string("\x27\0\0\x01\0", 5))} : usual_answer(sent);
+        return sent.type == 1 ? Said{connack(0, std::string("\x27\0\0\x01\0", 5))}
+                              : usual_answer(sent);
     });
     create();
     Batch& mixed = batch(4);
@@ -327,7 +330,8 @@ TEST_F(MqttSinkTest, SilenceEndsWithATimeLimit) {
     EXPECT_EQ(outcome.scope, Scope::connection);
     EXPECT_EQ(outcome.error, "no answer to CONNECT within 50ms (connect_timeout)");
 
-    broker_.answer_with([](const Sent& sent) { return sent.type == 1 ? usual_answer(sent) : Said(); });
+    broker_.answer_with(
+        [](const Sent& sent) { return sent.type == 1 ? usual_answer(sent) : Said(); });
     create({{"request_timeout", "50ms"}});
     outcome = send(batch(2));
     EXPECT_EQ(outcome.fate, Fate::failed);
@@ -370,23 +374,22 @@ TEST_F(MqttSinkTest, ABatchOfWhichNothingIsKnownFailsAsAWhole) {
 }
 
 TEST_F(MqttSinkTest, EachGoodbyeHasItsMeaning) {
-    constexpr Verdict verdicts[] = {
-        {0x00, Fate::unavailable, Scope::connection, false},
-        {0x81, Fate::failed, Scope::connection, false},
-        {0x87, Fate::unavailable, Scope::lane, false},
-        {0x89, Fate::unavailable, Scope::connection, false},
-        {0x8b, Fate::unavailable, Scope::connection, false},
-        {0x8d, Fate::unavailable, Scope::connection, false},
-        {0x93, Fate::unavailable, Scope::connection, false},
-        {0x96, Fate::throttled, Scope::lane, false},
-        {0x97, Fate::throttled, Scope::lane, false},
-        {0x98, Fate::unavailable, Scope::destination, false},
-        {0x9b, Fate::unavailable, Scope::destination, false},
-        {0x9d, Fate::unavailable, Scope::destination, false},
-        // There is one message that it can mean.
-        {0x90, Fate::refused, Scope::destination, true},
-        {0x95, Fate::refused, Scope::destination, true},
-        {0x99, Fate::refused, Scope::destination, true}};
+    constexpr Verdict verdicts[] = {{0x00, Fate::unavailable, Scope::connection, false},
+                                    {0x81, Fate::failed, Scope::connection, false},
+                                    {0x87, Fate::unavailable, Scope::lane, false},
+                                    {0x89, Fate::unavailable, Scope::connection, false},
+                                    {0x8b, Fate::unavailable, Scope::connection, false},
+                                    {0x8d, Fate::unavailable, Scope::connection, false},
+                                    {0x93, Fate::unavailable, Scope::connection, false},
+                                    {0x96, Fate::throttled, Scope::lane, false},
+                                    {0x97, Fate::throttled, Scope::lane, false},
+                                    {0x98, Fate::unavailable, Scope::destination, false},
+                                    {0x9b, Fate::unavailable, Scope::destination, false},
+                                    {0x9d, Fate::unavailable, Scope::destination, false},
+                                    // There is one message that it can mean.
+                                    {0x90, Fate::refused, Scope::destination, true},
+                                    {0x95, Fate::refused, Scope::destination, true},
+                                    {0x99, Fate::refused, Scope::destination, true}};
     create();
     for (const Verdict& verdict : verdicts) {
         broker_.answer_with([code = verdict.code](const Sent& sent) -> Said {
@@ -419,7 +422,8 @@ TEST_F(MqttSinkTest, TheSinkDoesNotFightForItsClientId) {
     const Outcome first = send_one();
     EXPECT_EQ(first.fate, Fate::unavailable);
     EXPECT_EQ(first.scope, Scope::destination);
-    EXPECT_THAT(first.error, HasSubstr("another client of the broker has the client id \"shared\""));
+    EXPECT_THAT(first.error,
+                HasSubstr("another client of the broker has the client id \"shared\""));
     EXPECT_GT(first.retry_after, 0);
     EXPECT_LE(first.retry_after, seconds(1));
     const Outcome second = send_one();
@@ -470,7 +474,8 @@ TEST_F(MqttSinkTest, AnIdleConnectionThatEndsIsNoFailure) {
     SinkReport report;
     step_until([&] { return sink_->deadline() == never; }, "the end of the connection");
     sink_->report(report);
-    EXPECT_THAT(report.lines, ElementsAre("the broker ended the connection: 0x98 (administrative action)"));
+    EXPECT_THAT(report.lines,
+                ElementsAre("the broker ended the connection: 0x98 (administrative action)"));
     EXPECT_EQ(send_one().fate, Fate::confirmed);
     EXPECT_EQ(broker_.connections(), 2);
 }
@@ -480,7 +485,8 @@ TEST_F(MqttSinkTest, AnIdleConnectionIsTested) {
     ASSERT_EQ(send_one().fate, Fate::confirmed);
     step_until([&] { return broker_.sent(12).size() == 2; }, "two pings");
     EXPECT_EQ(broker_.connections(), 1);
-    broker_.answer_with([](const Sent& sent) { return sent.type == 12 ? Said() : usual_answer(sent); });
+    broker_.answer_with(
+        [](const Sent& sent) { return sent.type == 12 ? Said() : usual_answer(sent); });
     step_until([&] { return broker_.sent(12).size() == 3; }, "a third ping");
     step_until([&] { return sink_->deadline() == never; }, "the end of the connection");
     EXPECT_EQ(send_one().fate, Fate::confirmed);
@@ -649,10 +655,10 @@ TEST_F(MqttSinkTest, APeerMayCloseAnywhere) {
 }
 
 TEST_F(MqttSinkTest, RandomAnswersAreSurvived) {
-    Mutations mutations({connack(), connack(0, '\x21' + two(2)), ack(4, 1), ack(4, 2, 0x10),
-                         ack(5, 1), ack(7, 1), ack(4, 1, 0x87, "no"), goodbye(0x8b),
-                         connack() + ack(4, 1) + ack(4, 2), packet(13, "")},
-                        std::string("\0\1\2\x10\x20\x40\x80\xff", 8));
+    Mutations mutations(
+        {connack(), connack(0, '\x21' + two(2)), ack(4, 1), ack(4, 2, 0x10), ack(5, 1), ack(7, 1),
+         ack(4, 1, 0x87, "no"), goodbye(0x8b), connack() + ack(4, 1) + ack(4, 2), packet(13, "")},
+        std::string("\0\1\2\x10\x20\x40\x80\xff", 8));
     std::mutex mutex;
     broker_.answer_with([&](const Sent& sent) -> Said {
         const std::lock_guard lock(mutex);
@@ -661,7 +667,9 @@ TEST_F(MqttSinkTest, RandomAnswersAreSurvived) {
         return said;
     });
     for (int i = 0; i < 300; i++) {
-        create({{"qos", i % 2 == 0 ? "1" : "2"}, {"connect_timeout", "20ms"}, {"request_timeout", "20ms"}});
+        create({{"qos", i % 2 == 0 ? "1" : "2"},
+                {"connect_timeout", "20ms"},
+                {"request_timeout", "20ms"}});
         sink_->submit(batch(3));
         sink_->submit(batch(1));
         outcomes(2);
@@ -670,8 +678,8 @@ TEST_F(MqttSinkTest, RandomAnswersAreSurvived) {
 }
 
 TEST_F(MqttSinkTest, ThrowsBadAllocWhenMemoryRunsOut) {
-    const Outcome outcome =
-        send_without_memory(batch(), [&] { create(); }, allocations_until_failure, allocation_failed);
+    const Outcome outcome = send_without_memory(
+        batch(), [&] { create(); }, allocations_until_failure, allocation_failed);
     EXPECT_EQ(outcome.fate, Fate::confirmed) << outcome.error;
 }
 
