@@ -41,7 +41,7 @@ fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev \
     python3-pytest python3-pytest-xdist python3-psycopg python3-prometheus-client prometheus procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler \
-    librdkafka-dev systemd pgbouncer patch python3-selenium
+    librdkafka-dev mosquitto systemd pgbouncer patch python3-selenium
 apt-cache show chromium-driver >/dev/null 2>&1 && need_packages chromium chromium-driver # Ubuntu has them outside of apt
 
 results=$(mktemp -d)
@@ -169,6 +169,8 @@ install_servers() {
     mkdir -p "$servers"
     (cd "$repository/tests/system/sinks/pstest_front" && go build -o "$servers/pstest_front" .) ||
         say "could not build the front of pstest"
+    (cd "$repository/tests/system/sinks/mochi_broker" && go build -o "$servers/mochi_broker" .) ||
+        say "could not build mochi, a broker of MQTT: it needs Go 1.21"
     installed requirements.txt || install_python || say "could not install moto and the clients"
     { installed webhooks/package.json && installed webhooks/verify.js; } || install_webhooks ||
         say "could not install the library of webhooks for JavaScript"
@@ -259,7 +261,7 @@ run_outside() {
     build_tests
     local tests=$repository/tests/system
     OUTBOX_TEST_RELAY=outside run_pytest outside "$tests"/test_{delivery,operators}.py "$tests/sinks/test_conformance.py" \
-        -k 'not (conformance and (sns or sqs or kinesis or pubsub or kafka))'
+        -k 'not (conformance and (sns or sqs or kinesis or pubsub or kafka or mqtt))'
 }
 
 run_edition() {

@@ -24,6 +24,7 @@ std::string_view system_of(std::string_view scheme) {
            : scheme == "sns"                                ? "aws.sns"
            : scheme == "kinesis"                            ? "aws.kinesis"
            : scheme == "kafka" || scheme == "kafkas"        ? "kafka"
+           : scheme == "mqtts"                              ? "mqtt"
            : scheme == "postgres" || scheme == "postgresql" ? "postgresql"
                                                             : scheme;
 }

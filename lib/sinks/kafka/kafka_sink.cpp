@@ -27,7 +27,7 @@
 #include "sinks/kafka/transactional_sink.hpp"
 #include "sinks/kafka/trials.hpp"
 #include "sinks/kafka/verdict.hpp"
-#include "sinks/kafka/wait_set.hpp"
+#include "sinks/wait_set.hpp"
 #include "sinks/module_entry.hpp"
 
 namespace outbox {

@@ -33,7 +33,7 @@
 #include "sinks/kafka/transaction_thread.hpp"
 #include "sinks/kafka/trials.hpp"
 #include "sinks/kafka/verdict.hpp"
-#include "sinks/kafka/wait_set.hpp"
+#include "sinks/wait_set.hpp"
 
 namespace outbox {
 

@@ -32,6 +32,8 @@ from .aws_streams import KinesisSink
 from .http_sink import HttpSink
 from .kafka_server import KafkaServer, kafka
 from .kafka_sink import KafkaSink
+from .mqtt_server import Mosquitto, MqttServer, mochi, mosquitto
+from .mqtt_sink import MochiQos2Sink, MochiSink, MqttQos2Sink, MqttSink
 from .postgresql_sink import PostgresqlSink
 from .pubsub_sink import PubSubFakeSink, PubSubSink
 from .servers import Server
@@ -40,10 +42,13 @@ from .sink import ABILITIES, Sink
 servers.add_clients_to_path()
 
 SINKS: list[type[Sink]] = [
-    HttpSink, PostgresqlSink, KafkaSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink,
+    HttpSink, PostgresqlSink, KafkaSink, MqttSink, MqttQos2Sink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink,
+    SnsStandardSink,
     KinesisSink,
 ]  # fmt: skip
-OTHER_SERVERS: list[type[Sink]] = [PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink]
+OTHER_SERVERS: list[type[Sink]] = [
+    MochiSink, MochiQos2Sink, PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink
+]  # fmt: skip
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -126,3 +131,13 @@ def elasticmq_server() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
     yield from running(kafka)
+
+
+@pytest.fixture(scope="session")
+def mqtt_server() -> Iterator[Mosquitto]:
+    yield from running(mosquitto)
+
+
+@pytest.fixture(scope="session")
+def mochi_server() -> Iterator[MqttServer]:
+    yield from running(mochi)

@@ -8,7 +8,7 @@ made here let the server have it:
     proxy.on(everything, proxy.taken_then(reset), times=1)    done, but the answer is lost
 
 `TcpProxy` does the same to a connection of the PostgreSQL protocol, around COMMIT; `KafkaProxy` to
-connections of Kafka's, for requests that have records.
+connections of Kafka's, for requests that have records, and `MqttProxy` to those of MQTT, for messages.
 """
 
 from __future__ import annotations
@@ -295,6 +295,32 @@ class KafkaProxy(TcpProxy):
     def _read(self, source: socket.socket) -> bytes:
         size = read_exactly(source, 4)
         return size and size + read_exactly(source, int.from_bytes(size, "big"))
+
+
+class MqttProxy(TcpProxy):
+    """Passes packets of MQTT. Requests are PUBLISH; their last answers are PUBACK or PUBCOMP."""
+
+    PUBLISH, PUBACK, PUBCOMP = 3, 4, 7
+
+    def _read(self, source: socket.socket) -> bytes:
+        packet = read_exactly(source, 1)
+        size = shift = 0
+        while packet:
+            byte = read_exactly(source, 1)
+            if not byte:
+                return b""
+            packet += byte
+            size |= (byte[0] & 0x7F) << shift
+            shift += 7
+            if byte[0] < 0x80:
+                return packet + read_exactly(source, size)
+        return b""
+
+    def _loses_request(self, data: bytes) -> bool:
+        return data[0] >> 4 == self.PUBLISH and self._loses_this_request()
+
+    def _loses_answer(self, data: bytes) -> bool:
+        return data[0] >> 4 in (self.PUBACK, self.PUBCOMP) and self._loses_this_answer()
 
 
 def read_exactly(source: socket.socket, count: int) -> bytes:

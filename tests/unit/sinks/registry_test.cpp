@@ -307,7 +307,7 @@ TEST(Declarations, AreComplete) {
         EXPECT_TRUE(is_ascii(sink->url) && is_ascii(sink->name) && is_ascii(sink->check));
         EXPECT_NE(sink->check_url, nullptr);
         EXPECT_FALSE(!sink->module.empty() && sink->create != nullptr);
-        EXPECT_EQ(sink->target != nullptr, sink->lanes);
+        EXPECT_TRUE(sink->target == nullptr || sink->lanes);
     }
 }
 
@@ -400,8 +400,18 @@ const Refused refusals[] = {
      {},
      value,
      "\"ftp\" is not supported",
-     "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, pubsub, sqs, "
-     "sns, kinesis, pull."},
+     "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, mqtt, mqtts, "
+     "pubsub, sqs, sns, kinesis, pull."},
+    {"MqttWithoutBroker", {{"url", "mqtt://"}}, {}, value, "no broker", "mqtts://broker"},
+    {"MqttWithUser", {{"url", "mqtt://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
+    {"MqttWithTopic", {{"url", "mqtt://a/t"}}, {}, value, "follow the broker", "\"topic\""},
+    {"MqttWildcard",
+     {{"url", "mqtt://a"}, {"topic", "{topic}/#"}},
+     {},
+     value,
+     "\"+\" or \"#\"",
+     "wildcards"},
+    {"MqttQos0", {{"url", "mqtt://a"}, {"qos", "0"}}, {}, value, "\"qos\"", "\"1\" or \"2\""},
     {"KafkaWithoutBroker", {{"url", "kafka://"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithEmptyBroker", {{"url", "kafka://a,,b"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithComma", {{"url", "kafka://a%2cb"}}, {}, value, "no broker", "kafka://broker1"},
