@@ -2,6 +2,7 @@
 #include "sinks/aws/options.hpp"
 #include "sinks/http/options.hpp"
 #include "sinks/kafka/options.hpp"
+#include "sinks/nats/options.hpp"
 #include "sinks/null/options.hpp"
 #include "sinks/postgresql/options.hpp"
 #include "sinks/pubsub/options.hpp"
@@ -13,7 +14,8 @@ namespace outbox {
 std::span<const SinkDeclaration* const> all_sinks() noexcept {
     static constexpr const SinkDeclaration* sinks[] = {
         &null_declaration,   &http_declaration, &postgresql_declaration, &kafka_declaration,
-        &pubsub_declaration, &sqs_declaration,  &sns_declaration,        &pull_declaration};
+        &nats_declaration,   &pubsub_declaration, &sqs_declaration,      &sns_declaration,
+        &pull_declaration};
     return sinks;
 }
 

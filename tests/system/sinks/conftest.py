@@ -31,6 +31,8 @@ from .aws_sinks import (
 from .http_sink import HttpSink
 from .kafka_server import KafkaServer, kafka
 from .kafka_sink import KafkaSink
+from .nats_server import NatsServer, nats_current, nats_of_distribution
+from .nats_sink import CurrentNatsSink, NatsSink
 from .postgresql_sink import PostgresqlSink
 from .pubsub_sink import PubSubFakeSink, PubSubSink
 from .servers import Server
@@ -39,9 +41,9 @@ from .sink import ABILITIES, Sink
 servers.add_clients_to_path()
 
 SINKS: list[type[Sink]] = [
-    HttpSink, PostgresqlSink, KafkaSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink
+    HttpSink, PostgresqlSink, KafkaSink, NatsSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink,
 ]  # fmt: skip
-OTHER_SERVERS: list[type[Sink]] = [PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink]
+OTHER_SERVERS: list[type[Sink]] = [CurrentNatsSink, PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -124,3 +126,13 @@ def elasticmq_server() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
     yield from running(kafka)
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[NatsServer]:
+    yield from running(nats_of_distribution)
+
+
+@pytest.fixture(scope="session")
+def nats_current_server() -> Iterator[NatsServer]:
+    yield from running(nats_current)
