@@ -58,9 +58,12 @@ void NatsConnection::try_host() {
     server_ = {};
     had_connection_ = had_tls_ = false;
     const std::size_t room = std::max(limits_.line, limits_.message) + 64 * 1024;
+    const bool at_once = config_.tls && config_.tls_first;
+    TransportOptions options = config_.transport;
+    if (!at_once)  // LateTls has them
+        options.certificate = options.private_key = options.ca_file = "";
     stream_ = std::make_unique<Stream>(
-        stream_config(config_.transport, clock_, host(), port(), config_.tls && config_.tls_first,
-                      "nats"),
+        stream_config(options, clock_, host(), port(), at_once, "nats"),
         std::max(room, Stream::usual_max_input));
     epoll_event event{};
     event.events = EPOLLIN;
@@ -108,8 +111,9 @@ std::string NatsConnection::late() const {
 }
 
 void NatsConnection::begin_tls() {
-    tls_ = std::make_unique<LateTls>(stream_->config(), std::max(limits_.line, limits_.message) +
-                                                            64 * 1024);
+    tls_config_.emplace(stream_config(config_.transport, clock_, host(), port(), true, "nats"));
+    tls_ = std::make_unique<LateTls>(*tls_config_,
+                                     std::max(limits_.line, limits_.message) + 64 * 1024);
     if (std::optional<std::string> why = tls_->start()) {
         fail(std::move(*why), Scope::destination);
         return;
@@ -188,9 +192,8 @@ void NatsConnection::read(NatsListener& listener) {
             fail("the server sent " + std::string(next.text));
             return;
         }
+        consume(next.size);  // it stays where it is until more is read
         take(next, listener);
-        if (goes_on())
-            consume(next.size);
         // What follows INFO before TLS was not protected.
         if (goes_on() && stage_ == Stage::tls) {
             if (!stream_->input().empty())

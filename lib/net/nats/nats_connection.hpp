@@ -124,7 +124,8 @@ class NatsConnection {
     std::size_t hosts_left_ = 0;  // that open() has not tried
     std::string greeting_;
     std::unique_ptr<Stream> stream_;
-    std::unique_ptr<LateTls> tls_;  // refers to the stream's configuration
+    std::optional<TransportConfig> tls_config_;
+    std::unique_ptr<LateTls> tls_;  // refers to it
     Micros login_due_ = never;
     Micros received_at_ = 0;
     bool has_unread_ = false;  // input that no step has looked at

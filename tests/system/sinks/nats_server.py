@@ -36,10 +36,14 @@ class NatsClient:
     def __init__(self, port: int, **options: Any) -> None:
         import nats
 
+        async def ignore(error: Exception) -> None:
+            """Servers of tests go and come back."""
+
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
         self.connection = self.run(nats.connect(f"nats://127.0.0.1:{port}", max_reconnect_attempts=-1,
-                                                reconnect_time_wait=0.05, **options))  # fmt: skip
+                                                reconnect_time_wait=0.05, error_cb=ignore, **options))  # fmt: skip
         self.jetstream = self.connection.jetstream(timeout=30)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -65,6 +69,7 @@ class NatsClient:
     def close(self) -> None:
         self.run(self.connection.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(60)
 
 
 def distributions() -> Path:
@@ -95,6 +100,12 @@ class NatsServer:
         self.configuration = directory / f"server{self.port}.conf"
         self.configure(more)
         self.process: subprocess.Popen[bytes] | None = None
+        self._clients: list[NatsClient] = []
+
+    def client(self, **options: Any) -> NatsClient:
+        """Returns a client that lives as long as the server."""
+        self._clients.append(NatsClient(self.port, **options))
+        return self._clients[-1]
 
     def configure(self, more: str) -> None:
         """Takes effect when the server starts, or reload() is called."""
@@ -132,6 +143,8 @@ class NatsServer:
         end(self.process)
 
     def remove(self) -> None:
+        for client in self._clients:
+            client.close()
         self.proxy.close()
         if self.process is not None:
             self.kill()
