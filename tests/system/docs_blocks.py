@@ -78,6 +78,10 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "docs/console.md": {
         "openssl rand -hex 32 > /etc/outboxctl/token && chmod 600 /etc/outboxctl/token": "run by test_console.py",
     },
+    "docs/destinations/nats.md": {
+        "nats stream add ORDERS --subjects 'order.events.>' --storage file --replicas 3 --dupe-window 10m "
+        "--defaults": "a program of NATS, for the reader's cluster",
+    },
     "docs/destinations/kafka.md": {
         "kafka-topics.sh --bootstrap-server broker1:9092 --create --topic order.events --partitions 12 "
         "--replication-factor 3": KAFKA,

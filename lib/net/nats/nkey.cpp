@@ -94,8 +94,9 @@ static std::string public_key_of(const std::string& seed) {
 }
 
 std::optional<NatsKey> NatsKey::parse(std::string_view text) {
+    constexpr std::size_t text_size = 58;
     const std::optional<std::string> bytes = base32_decoded(trim(text));
-    if (!bytes || bytes->size() != key_size + 4)
+    if (!bytes || bytes->size() != key_size + 4 || trim(text).size() != text_size)
         return std::nullopt;
     const std::string_view checked = std::string_view(*bytes).substr(0, key_size + 2);
     const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>((*bytes)[i]); };

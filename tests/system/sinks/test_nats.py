@@ -256,6 +256,31 @@ def test_a_stream_that_acknowledges_nothing_confirms_nothing(bus: NatsSink, db: 
     assert not ok and "no_ack" in detail
 
 
+def test_streams_that_drop_what_they_have_acknowledged(bus: NatsSink, db: Database) -> None:
+    """The limits of a stream are those of its owner: the traps in the docs."""
+    from nats.js.api import RetentionPolicy
+
+    bus.add_topic("a.events", max_msgs=3)
+    bus.add_topic("b.events", retention=RetentionPolicy.INTEREST)
+    bus.create()
+    ids = enqueue_type(db, "a", 5, 2) + enqueue_type(db, "b", 5, 2)
+    db.wait_published(len(ids))
+    assert len(bus.client.messages(bus.stream_of("a.events"))) == 3
+    assert bus.client.messages(bus.stream_of("b.events")) == []
+
+
+def test_another_program_that_answers_confirms_nothing(bus: NatsSink, db: Database) -> None:
+    async def answer(message: Any) -> None:
+        await message.respond(b"thanks")
+
+    bus.client.run(bus.client.connection.subscribe(f"{bus.place}.>", cb=answer))
+    bus.client.run(bus.client.connection.flush())
+    bus.create(retry_base="1h", retry_max="1h")
+    enqueue_keys(db, ["a"], 1)
+    wait_for_failure(db, "the answer does not come from a stream")
+    assert db.published() == 0
+
+
 def test_the_option_stream_says_which_one(bus: NatsSink, db: Database) -> None:
     bus.add_topic()
     bus.create(stream="another")

@@ -394,8 +394,8 @@ const Refused refusals[] = {
      {},
      value,
      "\"ftp\" is not supported",
-     "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, pubsub, sqs, "
-     "sns, pull."},
+     "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, nats, tls, "
+     "pubsub, sqs, sns, pull."},
     {"KafkaWithoutBroker", {{"url", "kafka://"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithEmptyBroker", {{"url", "kafka://a,,b"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithComma", {{"url", "kafka://a%2cb"}}, {}, value, "no broker", "kafka://broker1"},
@@ -467,6 +467,41 @@ const Refused refusals[] = {
      value,
      "\"tombstone_after\"",
      "event types"},
+    {"NatsWithoutServer", {{"url", "nats://"}}, {}, value, "no server", "nats://server1"},
+    {"NatsHost", {{"url", "nats://a%2fb"}}, {}, value, "not a host name", "nats://server1"},
+    {"NatsUser", {{"url", "tls://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
+    {"NatsPath", {{"url", "nats://a/s"}}, {}, value, "follow the servers", "\"subject\""},
+    {"NatsWildcard",
+     {{"url", "nats://a"}, {"subject", "a.*"}},
+     {},
+     value,
+     "\"subject\"",
+     "no wildcards"},
+    {"NatsReserved",
+     {{"url", "nats://a"}, {"subject", "$JS.API.{topic}"}},
+     {},
+     value,
+     "\"subject\"",
+     "$KV."},
+    {"NatsField",
+     {{"url", "nats://a"}, {"stream", "{aggregate_id}"}},
+     {},
+     value,
+     "\"stream\"",
+     "{topic}"},
+    {"NatsInbox",
+     {{"url", "nats://a"}, {"inbox_prefix", "a..b"}},
+     {},
+     value,
+     "\"inbox_prefix\"",
+     "_INBOX"},
+    {"NatsSeed", {{"url", "nats://a"}}, {{"nkey_seed", "x"}}, value, "\"nkey_seed\"", "\"SU\""},
+    {"NatsCredentials",
+     {{"url", "nats://a"}},
+     {{"credentials", "x"}},
+     value,
+     "\"credentials\"",
+     "all its lines"},
     {"KafkaPort", {{"url", "kafka://a:1,b:99999"}}, {}, value, "its port", "1 to 65535"},
     {"KafkaPartitioners",
      {{"url", "kafka://a"}, {"partitioner", "consistent_random"}, {"partition_header", "p"}},
@@ -725,7 +760,7 @@ const Refused refusals[] = {
      {{"pasword", "hunter2"}},
      option,
      "invalid option \"pasword\"",
-     "Valid options are: user, password, token, headers."},
+     "Valid options are: user, password, token, headers, certificate, private_key."},
     {"MappingOptionOfAnotherSink",
      {pg_url},
      {{"token", "hunter2"}},
@@ -857,9 +892,9 @@ TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
     const std::optional<Error> error = validate_mapping_options({{"x", "1"}});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->hint,
-              "Valid options are: user, password, token, headers, client_secret, registry_user, "
-              "registry_password, access_key_id, secret_access_key, session_token, profile, "
-              "certificate, private_key, key, key_file, sslcert, sslkey.");
+              "Valid options are: user, password, token, headers, certificate, private_key, client_secret, registry_user, "
+              "registry_password, access_key_id, secret_access_key, session_token, profile, nkey_seed, credentials, "
+              "key, key_file, sslcert, sslkey.");
 }
 
 // ---------------------------------------------------------------------------------------------

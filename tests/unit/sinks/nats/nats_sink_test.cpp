@@ -273,7 +273,7 @@ TEST_F(NatsSinkTest, ServersThatTheClusterNamesAreNotConnectedTo) {
     const std::string info = "INFO {\"headers\":true,\"connect_urls\":[\"" + other.address() +
                              "\"],\"ldm\":true}\r\n";
     auto server = with_info(info);
-    server.answer = [&](const Published& published) {
+    server.answer = [info](const Published& published) {
         return published.subject == "c.events" ? info + "-ERR 'Server Shutdown'\r\n"
                                                : info + ScriptedNats::acknowledge(published);
     };
@@ -308,7 +308,7 @@ TEST_F(NatsSinkTest, PingsAreNotAnsweredOneByOne) {
     std::string many;
     for (int i = 0; i < 100'000; i++)
         many += "PING\r\n";
-    const Outcome outcome = send_to(script([&](const Published& published) {
+    const Outcome outcome = send_to(script([many](const Published& published) {
         return many + ScriptedNats::acknowledge(published);
     }));
     EXPECT_EQ(outcome.fate, Fate::confirmed) << outcome.error;
@@ -336,7 +336,7 @@ TEST_F(NatsSinkTest, RandomBytesAreSurvived) {
                         "\r\n $0123456789\"{}:,MSGHPINGO-+'");
     for (int round = 0; round < 300; round++) {
         const std::string bytes = mutations.next();
-        const Outcome outcome = send_to(script([&](const Published& published) {
+        const Outcome outcome = send_to(script([bytes](const Published& published) {
             std::string said;
             for (const char c : bytes)
                 c == '$' ? said += published.reply : said += c;
