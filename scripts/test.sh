@@ -158,7 +158,7 @@ run_valgrind() {
 # Google's emulator of Pub/Sub is not a package of the distribution; it is used where it is installed.
 # If a server cannot be installed, the tests that need it report that.
 install_servers() {
-    local servers packages=(python3-venv ruby ruby-activerecord ruby-pg)
+    local servers packages=(nats-server python3-venv ruby ruby-activerecord ruby-pg)
     servers=$(realpath -m "$build")/servers
     PATH=$PATH:/usr/local/go/bin
     command -v java >/dev/null || packages+=(default-jre-headless)

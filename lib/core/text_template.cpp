@@ -54,28 +54,34 @@ Result<TextTemplate> TextTemplate::parse(std::string_view text, Kind kind) {
 
 void TextTemplate::append_to(std::string& out, const Event& event,
                              std::string_view database) const {
+    append_encoded(out, event, database,
+                   [](std::string& to, std::string_view value, bool) { to += value; });
+}
+
+void TextTemplate::append_encoded(std::string& out, const Event& event, std::string_view database,
+                                  Encode encode) const {
     for (const Part& part : parts_)
         switch (part.kind) {
             case Part::Kind::text:
                 out += part.text;
                 break;
             case Part::Kind::topic:
-                out += event.topic;
+                encode(out, event.topic, false);
                 break;
             case Part::Kind::aggregate_type:
-                out += event.aggregate_type;
+                encode(out, event.aggregate_type, false);
                 break;
             case Part::Kind::event_type:
-                out += event.event_type;
+                encode(out, event.event_type, false);
                 break;
             case Part::Kind::database:
-                out += database;
+                encode(out, database, false);
                 break;
             case Part::Kind::aggregate_id:
-                out += event.aggregate_id;
+                encode(out, event.aggregate_id, true);
                 break;
             case Part::Kind::ordering_key:
-                out += event.ordering_key;
+                encode(out, event.ordering_key, true);
                 break;
         }
 }

@@ -23,6 +23,12 @@ class TextTemplate {
     // Appends the name for this event. May throw std::bad_alloc.
     void append_to(std::string& out, const Event& event, std::string_view database) const;
 
+    // The same, with each value of a field appended by `encode`, for names that a value could break out
+    // of. `of_route`: the field is one that only routes have.
+    using Encode = void (*)(std::string& out, std::string_view value, bool of_route);
+    void append_encoded(std::string& out, const Event& event, std::string_view database,
+                        Encode encode) const;
+
     bool empty() const noexcept { return parts_.empty(); }
     // True if all events have the same name.
     bool is_constant() const noexcept;

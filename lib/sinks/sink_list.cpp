@@ -3,6 +3,7 @@
 #include "sinks/http/options.hpp"
 #include "sinks/kafka/options.hpp"
 #include "sinks/mqtt/options.hpp"
+#include "sinks/nats/options.hpp"
 #include "sinks/null/options.hpp"
 #include "sinks/postgresql/options.hpp"
 #include "sinks/pubsub/options.hpp"
@@ -13,10 +14,10 @@ namespace outbox {
 
 std::span<const SinkDeclaration* const> all_sinks() noexcept {
     static constexpr const SinkDeclaration* sinks[] = {
-        &null_declaration,   &http_declaration, &postgresql_declaration,
-        &kafka_declaration,  &mqtt_declaration, &pubsub_declaration,
-        &sqs_declaration,    &sns_declaration,  &kinesis_declaration,
-        &pull_declaration};
+        &null_declaration,  &http_declaration, &postgresql_declaration,
+        &kafka_declaration, &nats_declaration, &mqtt_declaration,
+        &pubsub_declaration, &sqs_declaration, &sns_declaration,
+        &kinesis_declaration, &pull_declaration};
     return sinks;
 }
 

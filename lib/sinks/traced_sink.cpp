@@ -25,6 +25,7 @@ std::string_view system_of(std::string_view scheme) {
            : scheme == "kinesis"                            ? "aws.kinesis"
            : scheme == "kafka" || scheme == "kafkas"        ? "kafka"
            : scheme == "mqtts"                              ? "mqtt"
+           : scheme == "nats" || scheme == "tls"            ? "nats"
            : scheme == "postgres" || scheme == "postgresql" ? "postgresql"
                                                             : scheme;
 }

@@ -47,6 +47,7 @@ URLS_WITH_FILES = {
     "sslcrl": "url 'postgresql://127.0.0.1:1/x?sslcrl={}'",
     "kafka": "url 'kafkas://127.0.0.1:1', ca_file '{}'",
     "mqtt": "url 'mqtts://127.0.0.1:1', ca_file '{}'",
+    "nats": "url 'tls://127.0.0.1:1', ca_file '{}'",
     "pubsub": "url 'pubsub://p', ca_file '{}'",
     "sqs": "url 'sqs://eu-west-1', ca_file '{}'",
     "sns": "url 'sns://eu-west-1/123456789012', ca_file '{}'",

@@ -82,6 +82,10 @@ NOT_RUN: dict[str, dict[str, str]] = {
         'echo "whsec_$(openssl rand -base64 32)"       # give it to the receiver, too': "run by test_webhooks.py",
         "openssl genpkey -algorithm ed25519 -out key.pem": "run by test_webhooks.py",
     },
+    "docs/destinations/nats.md": {
+        "nats stream add ORDERS --subjects 'order.events.>' --storage file --replicas 3 --dupe-window 10m "
+        "--defaults": "a program of NATS, for the reader's cluster",
+    },
     "docs/destinations/kafka.md": {
         "kafka-topics.sh --bootstrap-server broker1:9092 --create --topic order.events --partitions 12 "
         "--replication-factor 3": KAFKA,

@@ -34,6 +34,8 @@ from .kafka_server import KafkaServer, kafka
 from .kafka_sink import KafkaSink
 from .mqtt_server import Mosquitto, MqttServer, mochi, mosquitto
 from .mqtt_sink import MochiQos2Sink, MochiSink, MqttQos2Sink, MqttSink
+from .nats_server import NatsServer, nats_current, nats_of_distribution
+from .nats_sink import CurrentNatsSink, NatsSink
 from .postgresql_sink import PostgresqlSink
 from .pubsub_sink import PubSubFakeSink, PubSubSink
 from .servers import Server
@@ -42,12 +44,11 @@ from .sink import ABILITIES, Sink
 servers.add_clients_to_path()
 
 SINKS: list[type[Sink]] = [
-    HttpSink, PostgresqlSink, KafkaSink, MqttSink, MqttQos2Sink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink,
-    SnsStandardSink,
-    KinesisSink,
+    HttpSink, PostgresqlSink, KafkaSink, NatsSink, MqttSink, MqttQos2Sink, PubSubSink, SqsFifoSink, SqsStandardSink,
+    SnsFifoSink, SnsStandardSink, KinesisSink,
 ]  # fmt: skip
 OTHER_SERVERS: list[type[Sink]] = [
-    MochiSink, MochiQos2Sink, PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink
+    CurrentNatsSink, MochiSink, MochiQos2Sink, PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink,
 ]  # fmt: skip
 
 
@@ -141,3 +142,13 @@ def mqtt_server() -> Iterator[Mosquitto]:
 @pytest.fixture(scope="session")
 def mochi_server() -> Iterator[MqttServer]:
     yield from running(mochi)
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[NatsServer]:
+    yield from running(nats_of_distribution)
+
+
+@pytest.fixture(scope="session")
+def nats_current_server() -> Iterator[NatsServer]:
+    yield from running(nats_current)

@@ -8,7 +8,7 @@ made here let the server have it:
     proxy.on(everything, proxy.taken_then(reset), times=1)    done, but the answer is lost
 
 `TcpProxy` does the same to a connection of the PostgreSQL protocol, around COMMIT; `KafkaProxy` to
-connections of Kafka's, for requests that have records, and `MqttProxy` to those of MQTT, for messages.
+connections of Kafka's, for requests that have records, and `MqttProxy` to those of MQTT, for messages, and `NatsProxy` to those of NATS.
 """
 
 from __future__ import annotations
@@ -321,6 +321,48 @@ class MqttProxy(TcpProxy):
 
     def _loses_answer(self, data: bytes) -> bool:
         return data[0] >> 4 in (self.PUBACK, self.PUBCOMP) and self._loses_this_answer()
+
+
+class NatsProxy(TcpProxy):
+    """Passes commands one by one. Rules are for messages that are published with headers, and for answers."""
+
+    def __init__(self, server_port: int, port: int | None = None) -> None:
+        self._rests: dict[socket.socket, bytearray] = {}  # read and not passed on, by source
+        super().__init__(server_port, port)
+
+    def _connected(self, client: socket.socket, server: socket.socket) -> None:
+        self._start(self._pass, client, server, self._loses_request)
+        self._start(self._pass, server, client, self._loses_answer)
+
+    def _pass(self, source: socket.socket, target: socket.socket, loses: Callable[[bytes], bool]) -> None:
+        self._rests[source] = bytearray()
+        super()._pass(source, target, loses)
+        del self._rests[source]
+
+    def _read(self, source: socket.socket) -> bytes:
+        rest = self._rests[source]
+        while not (size := size_of_nats_command(rest)) or len(rest) < size:
+            more = source.recv(65536)
+            if not more:
+                return b""
+            rest += more
+        command = bytes(rest[:size])
+        del rest[:size]
+        return command
+
+    def _loses_request(self, data: bytes) -> bool:
+        return data.startswith(b"HPUB ") and self._loses_this_request()
+
+    def _loses_answer(self, data: bytes) -> bool:
+        return data.startswith((b"MSG ", b"HMSG ")) and self._loses_this_answer()
+
+
+def size_of_nats_command(data: bytes | bytearray) -> int:
+    """Returns the size of the first command, with what it carries; 0: its line is not complete."""
+    end = data.find(b"\r\n") + 2
+    if end < 2 or not data.startswith((b"PUB ", b"HPUB ", b"MSG ", b"HMSG ")):
+        return end if end >= 2 else 0
+    return end + int(data[:end].split()[-1]) + 2
 
 
 def read_exactly(source: socket.socket, count: int) -> bytes:

@@ -400,8 +400,8 @@ const Refused refusals[] = {
      {},
      value,
      "\"ftp\" is not supported",
-     "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, mqtt, mqtts, "
-     "pubsub, sqs, sns, kinesis, pull."},
+     "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, nats, tls, "
+     "mqtt, mqtts, pubsub, sqs, sns, kinesis, pull."},
     {"MqttWithoutBroker", {{"url", "mqtt://"}}, {}, value, "no broker", "mqtts://broker"},
     {"MqttWithUser", {{"url", "mqtt://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
     {"MqttWithTopic", {{"url", "mqtt://a/t"}}, {}, value, "follow the broker", "\"topic\""},
@@ -483,6 +483,41 @@ const Refused refusals[] = {
      value,
      "\"tombstone_after\"",
      "event types"},
+    {"NatsWithoutServer", {{"url", "nats://"}}, {}, value, "no server", "nats://server1"},
+    {"NatsHost", {{"url", "nats://a%2fb"}}, {}, value, "not a host name", "nats://server1"},
+    {"NatsUser", {{"url", "tls://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
+    {"NatsPath", {{"url", "nats://a/s"}}, {}, value, "follow the servers", "\"subject\""},
+    {"NatsWildcard",
+     {{"url", "nats://a"}, {"subject", "a.*"}},
+     {},
+     value,
+     "\"subject\"",
+     "no wildcards"},
+    {"NatsReserved",
+     {{"url", "nats://a"}, {"subject", "$JS.API.{topic}"}},
+     {},
+     value,
+     "\"subject\"",
+     "$KV."},
+    {"NatsField",
+     {{"url", "nats://a"}, {"stream", "{aggregate_id}"}},
+     {},
+     value,
+     "\"stream\"",
+     "{topic}"},
+    {"NatsInbox",
+     {{"url", "nats://a"}, {"inbox_prefix", "a..b"}},
+     {},
+     value,
+     "\"inbox_prefix\"",
+     "_INBOX"},
+    {"NatsSeed", {{"url", "nats://a"}}, {{"nkey_seed", "x"}}, value, "\"nkey_seed\"", "\"SU\""},
+    {"NatsCredentials",
+     {{"url", "nats://a"}},
+     {{"credentials", "x"}},
+     value,
+     "\"credentials\"",
+     "all its lines"},
     {"KafkaPort", {{"url", "kafka://a:1,b:99999"}}, {}, value, "its port", "1 to 65535"},
     {"KafkaPartitioners",
      {{"url", "kafka://a"}, {"partitioner", "consistent_random"}, {"partition_header", "p"}},
@@ -754,7 +789,7 @@ const Refused refusals[] = {
      option,
      "invalid option \"pasword\"",
      "Valid options are: user, password, token, headers, signing_secret, next_signing_secret, "
-     "signing_key, next_signing_key, certificate, private_key."},
+     "signing_key, next_signing_key, certificate, private_key, certificate, private_key."},
     {"SigningSecretWithoutMark",
      {http_url},
      {{"signing_secret", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}},
@@ -937,7 +972,7 @@ TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
               "Valid options are: user, password, token, headers, signing_secret, "
               "next_signing_secret, signing_key, next_signing_key, certificate, private_key, "
               "client_secret, registry_user, registry_password, access_key_id, secret_access_key, "
-              "session_token, profile, key, key_file, sslcert, sslkey.");
+              "session_token, profile, nkey_seed, credentials, key, key_file, sslcert, sslkey.");
 }
 
 // ---------------------------------------------------------------------------------------------

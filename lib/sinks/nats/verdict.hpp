@@ -1,0 +1,26 @@
+// What the answer to a published message means.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/sink.hpp"
+#include "net/nats/nats_parser.hpp"
+
+namespace outbox {
+
+struct NatsVerdict {
+    EventOutcome outcome{};
+    // If confirmed: where the message is.
+    std::string_view stream{};
+    std::uint64_t sequence = 0;
+};
+
+// `subject` is where the message was published to, and `expected` the sequence that it demanded, if it
+// did. The views point into the answer. May throw std::bad_alloc.
+NatsVerdict verdict_of(const NatsInput& answer, std::string_view subject,
+                       std::optional<std::uint64_t> expected);
+
+}  // namespace outbox
