@@ -39,15 +39,16 @@ static constexpr OptionSpec ca_file{
     .range = "file of the server",
     .description = "certificates to trust instead of those of the system, for amqps",
     .names_file = NamesFile::yes};
-static constexpr OptionSpec user{.name = "user",
-                                 .place = OptionPlace::user_mapping,
-                                 .default_value = "guest",
-                                 .description = "user of the server"};
+static constexpr OptionSpec user{
+    .name = "user",
+    .place = OptionPlace::user_mapping,
+    .description = "user to log in as; if not set, the one that the client certificate names, or guest"};
 static constexpr OptionSpec password{.name = "password",
                                      .place = OptionPlace::user_mapping,
-                                     .default_value = "guest",
                                      .description = "its password",
                                      .secret = true};
+// Every new server has this user, with this password. It is no secret.
+static constexpr const char* guest = "guest";
 
 static constexpr std::array options{connect_timeout_option,
                                     request_timeout_option,
@@ -134,8 +135,8 @@ RabbitmqOptions rabbitmq_options(const Destination& destination) {
         .max_message_size = values.number(max_message_size)};
     if (result.port.empty())
         result.port = result.tls ? "5671" : "5672";
-    if (!values.has(user) && !result.transport.certificate.empty())
-        result.user.clear();
+    if (!values.has(user) && result.transport.certificate.empty())
+        result.user = result.password = guest;
     return result;
 }
 

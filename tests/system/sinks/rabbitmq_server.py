@@ -9,6 +9,7 @@ Its users and permissions are in DEFINITIONS.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import socket
@@ -77,7 +78,9 @@ class RabbitmqServer:
             import pika  # noqa: F401
         except ImportError:
             raise NotInstalled("there is no pika (python3-pika)") from None
+        logging.getLogger("pika").setLevel(logging.CRITICAL)
         self.directory = directory
+        directory.chmod(0o711)  # the server under test reads a certificate in it
         self.certificates: Certificates = make_certificates(directory)
         self.client = self.client_certificate()
         self.port, self.tls, self.names, distribution = (free_port() for _ in range(4))
@@ -137,9 +140,10 @@ class RabbitmqServer:
         assert self.process is not None
         if self.process.poll() is not None:
             raise Ended(f"RabbitMQ has ended:\n{self.log.read_text(errors='replace')[-5000:]}")
-        with suppress(pika.exceptions.AMQPError, OSError):
-            self.connect().close()
-            return True
+        if listens(self.port):
+            with suppress(pika.exceptions.AMQPError, OSError):
+                self.connect().close()
+                return True
         return False
 
     def connect(self, virtual_host: str = "/") -> "pika.BlockingConnection":  # type: ignore[name-defined] # noqa: F821

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +24,7 @@ def db(database: Database) -> Database:
 
 
 @pytest.fixture
-def sink(database: Database, make_sink: MakeSink) -> RabbitmqSink:
+def rabbit(database: Database, make_sink: MakeSink) -> RabbitmqSink:
     made = make_sink(RabbitmqSink, database)
     assert isinstance(made, RabbitmqSink)
     return made
@@ -42,10 +41,10 @@ def map_user(db: Database, **mapping: str) -> None:
     db.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({pairs})")
 
 
-def exchange_of(sink: RabbitmqSink, kind: str, **arguments: Any) -> str:
+def exchange_of(rabbit: RabbitmqSink, kind: str, **arguments: Any) -> str:
     """A new exchange."""
-    name = f"{sink.place}-{kind}"
-    sink.channel.exchange_declare(name, kind, durable=True, arguments=arguments)
+    name = f"{rabbit.place}-{kind}"
+    rabbit.channel.exchange_declare(name, kind, durable=True, arguments=arguments)
     return name
 
 
@@ -54,75 +53,76 @@ def exchange_of(sink: RabbitmqSink, kind: str, **arguments: Any) -> str:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_routing_keys_of_events(sink: RabbitmqSink, db: Database) -> None:
+def test_routing_keys_of_events(rabbit: RabbitmqSink, db: Database) -> None:
     """A consumer binds to what it wants of a topic exchange."""
-    exchange = exchange_of(sink, "topic")
+    exchange = exchange_of(rabbit, "topic")
     for queue, binding in (("all", "item.#"), ("one", "item.*.b")):
-        sink.add_topic(queue)
-        sink.channel.queue_bind(f"{sink.place}-{queue}", exchange, binding)
-    sink.create(exchange=exchange, routing_key="{aggregate_type}.{event_type}.{aggregate_id}")
-    sink.wait_for(enqueue_keys(db, ["a", "b"], 2))
+        rabbit.add_topic(queue)
+        rabbit.channel.queue_bind(f"{rabbit.place}-{queue}", exchange, binding)
+    rabbit.create(exchange=exchange, routing_key="{aggregate_type}.{event_type}.{aggregate_id}")
+    rabbit.wait_for(enqueue_keys(db, ["a", "b"], 2))
     db.wait_settled()
-    assert sorted(m.aggregate_id for m in sink.messages()) == ["a", "a", "b", "b", "b", "b"]
+    assert sorted(m.aggregate_id for m in rabbit.messages()) == ["a", "a", "b", "b", "b", "b"]
 
 
-def test_an_event_that_no_queue_gets_is_in_trouble_and_no_other(sink: RabbitmqSink, db: Database) -> None:
+def test_an_event_that_no_queue_gets_is_in_trouble_and_no_other(rabbit: RabbitmqSink, db: Database) -> None:
     """With a route that differs in each event, the event is to blame."""
-    exchange = exchange_of(sink, "topic")
-    sink.add_topic("q")
-    sink.channel.queue_bind(f"{sink.place}-q", exchange, "good*")
-    sink.create(exchange=exchange, routing_key="{aggregate_id}", max_attempts="1")
+    exchange = exchange_of(rabbit, "direct")
+    rabbit.add_topic("q")
+    for key in ("good1", "good2"):
+        rabbit.channel.queue_bind(f"{rabbit.place}-q", exchange, key)
+    rabbit.create(exchange=exchange, routing_key="{aggregate_id}", max_attempts="1")
     ids = enqueue_keys(db, ["good1", "bad", "good2"], 1)
     wait_until(lambda: in_trouble(db), lambda seen: seen == [("bad", 1, "DEAD")], what="the dead letter")
     error = db.value("SELECT last_error FROM outbox.delivery")
     assert "NO_ROUTE" in error and '"bad"' in error and exchange in error
-    sink.wait_for([ids[0], ids[2]])
-    assert len(sink.messages()) == 2
+    rabbit.wait_for([ids[0], ids[2]])
+    assert len(rabbit.messages()) == 2
 
 
-def test_an_alternate_exchange_takes_what_no_queue_gets(sink: RabbitmqSink, db: Database) -> None:
-    rest = exchange_of(sink, "fanout")
-    exchange = exchange_of(sink, "direct", **{"alternate-exchange": rest})
-    sink.add_topic("rest")
-    sink.channel.queue_bind(f"{sink.place}-rest", rest)
-    sink.create(exchange=exchange, routing_key="nowhere")
-    sink.wait_for(enqueue_keys(db, ["a", "b"], 2))
+def test_an_alternate_exchange_takes_what_no_queue_gets(rabbit: RabbitmqSink, db: Database) -> None:
+    rest = exchange_of(rabbit, "fanout")
+    exchange = exchange_of(rabbit, "direct", **{"alternate-exchange": rest})
+    rabbit.add_topic("rest")
+    rabbit.channel.queue_bind(f"{rabbit.place}-rest", rest)
+    rabbit.create(exchange=exchange, routing_key="nowhere")
+    rabbit.wait_for(enqueue_keys(db, ["a", "b"], 2))
     db.wait_settled()
 
 
-def test_an_exchange_that_is_missing_is_its_own_failure(sink: RabbitmqSink, db: Database) -> None:
+def test_an_exchange_that_is_missing_is_its_own_failure(rabbit: RabbitmqSink, db: Database) -> None:
     """Others have channels of their own."""
-    there = f"{sink.place}-a"
-    sink.channel.exchange_declare(there, "fanout")
-    sink.add_topic("q")
-    sink.channel.queue_bind(f"{sink.place}-q", there)
-    sink.create(exchange=f"{sink.place}-{{aggregate_type}}", routing_key="x")
+    there = f"{rabbit.place}-a"
+    rabbit.channel.exchange_declare(there, "fanout")
+    rabbit.add_topic("q")
+    rabbit.channel.queue_bind(f"{rabbit.place}-q", there)
+    rabbit.create(exchange=f"{rabbit.place}-{{aggregate_type}}", routing_key="x")
     with db.connection.transaction():
         missing = enqueue_type(db, "b", 4, 3)
         ids = enqueue_type(db, "a", 4, 3)
-    sink.wait_for(ids)
+    rabbit.wait_for(ids)
     wait_until(db.status, lambda s: s["lanes_down"] > 0, what="an exchange to be down")
     ids += enqueue_type(db, "a", 4, 3, first=4)
-    sink.wait_for(ids)
-    wait_for_error(db, "404", f"{sink.place}-b")
+    rabbit.wait_for(ids)
+    wait_for_error(db, "404", f"{rabbit.place}-b")
     assert charged(db) == []
-    late = f"{sink.place}-b"
-    sink.channel.exchange_declare(late, "fanout")
-    sink.channel.queue_bind(f"{sink.place}-q", late)
-    sink.wait_for(ids + missing)
+    late = f"{rabbit.place}-b"
+    rabbit.channel.exchange_declare(late, "fanout")
+    rabbit.channel.queue_bind(f"{rabbit.place}-q", late)
+    rabbit.wait_for(ids + missing)
     wait_until(lambda: in_trouble(db), lambda seen: seen == [], what="nothing to be in trouble")
 
 
-def test_more_exchanges_than_channels(sink: RabbitmqSink, db: Database) -> None:
-    sink.add_topic("q")
+def test_more_exchanges_than_channels(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.add_topic("q")
     for n in range(80):
-        exchange = f"{sink.place}-t{n}"
-        sink.channel.exchange_declare(exchange, "fanout", auto_delete=True)
-        sink.channel.queue_bind(f"{sink.place}-q", exchange)
-    sink.create(exchange=f"{sink.place}-{{aggregate_type}}", routing_key="x")
+        exchange = f"{rabbit.place}-t{n}"
+        rabbit.channel.exchange_declare(exchange, "fanout", auto_delete=True)
+        rabbit.channel.queue_bind(f"{rabbit.place}-q", exchange)
+    rabbit.create(exchange=f"{rabbit.place}-{{aggregate_type}}", routing_key="x")
     with db.connection.transaction():
         ids = [id for n in range(80) for id in enqueue_type(db, f"t{n}", 1, 2)]
-    sink.wait_for(ids)
+    rabbit.wait_for(ids)
     db.wait_settled()
 
 
@@ -131,37 +131,37 @@ def test_more_exchanges_than_channels(sink: RabbitmqSink, db: Database) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_quorum_queue(sink: RabbitmqSink, db: Database) -> None:
-    sink.add_topic(**{"x-queue-type": "quorum"})
-    sink.create()
-    messages = sink.wait_for(enqueue_keys(db, ["a", "b"], 5))
+def test_a_quorum_queue(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.add_topic(**{"x-queue-type": "quorum"})
+    rabbit.create()
+    messages = rabbit.wait_for(enqueue_keys(db, ["a", "b"], 5))
     db.wait_settled()
     for key in "ab":
         assert [m.version for m in messages if m.aggregate_id == key] == [1, 2, 3, 4, 5]
 
 
-def test_a_stream(sink: RabbitmqSink, db: Database) -> None:
-    sink.channel.queue_declare(f"{sink.place}-item.events", durable=True, arguments={"x-queue-type": "stream"})
-    sink.create()
+def test_a_stream(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.channel.queue_declare(f"{rabbit.place}-item.events", durable=True, arguments={"x-queue-type": "stream"})
+    rabbit.create()
     ids = enqueue_keys(db, ["a", "b"], 5)
     db.wait_settled()
-    sink.channel.basic_qos(prefetch_count=100)
+    rabbit.channel.basic_qos(prefetch_count=100)
     consumed = []
     arguments = {"x-stream-offset": "first"}
-    for method, properties, _ in sink.channel.consume(f"{sink.place}-item.events", arguments=arguments):
-        sink.channel.basic_ack(method.delivery_tag)
+    for method, properties, _ in rabbit.channel.consume(f"{rabbit.place}-item.events", arguments=arguments):
+        rabbit.channel.basic_ack(method.delivery_tag)
         consumed.append(properties.message_id)
         if len(consumed) == len(ids):
             break
-    sink.channel.cancel()
+    rabbit.channel.cancel()
     assert sorted(consumed) == sorted(ids)
 
 
-def test_a_queue_that_is_full(sink: RabbitmqSink, db: Database) -> None:
+def test_a_queue_that_is_full(rabbit: RabbitmqSink, db: Database) -> None:
     """It refuses (basic.nack). Other queues go on, nothing is charged, and order holds."""
-    sink.add_topic("a.events", **{"x-max-length": 2, "x-overflow": "reject-publish"})
-    sink.add_topic("b.events")
-    sink.create()
+    rabbit.add_topic("a.events", **{"x-max-length": 2, "x-overflow": "reject-publish"})
+    rabbit.add_topic("b.events")
+    rabbit.create()
     full = enqueue_type(db, "a", 1, 6)
     wait_until(db.status, lambda s: s["throttled"] > 0, what="throttling")
     wait_for_error(db, "basic.nack", "a.events")
@@ -170,8 +170,8 @@ def test_a_queue_that_is_full(sink: RabbitmqSink, db: Database) -> None:
         lambda: db.value("SELECT published FROM outbox.status"), lambda n: n >= len(others), what="the others",
     )  # fmt: skip
     assert charged(db) == []
-    sink.wait_for(full + others)  # which makes room each time
-    versions = list(dict.fromkeys(m.version for m in sink.messages() if m.aggregate_type == "a"))
+    rabbit.wait_for(full + others)  # which makes room each time
+    versions = list(dict.fromkeys(m.version for m in rabbit.messages() if m.aggregate_type == "a"))
     assert versions == [1, 2, 3, 4, 5, 6]
     assert charged(db) == []
 
@@ -181,44 +181,29 @@ def test_a_queue_that_is_full(sink: RabbitmqSink, db: Database) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_message_too_large_for_the_server(sink: RabbitmqSink, db: Database) -> None:
+def test_a_message_too_large_for_the_server(rabbit: RabbitmqSink, db: Database) -> None:
     """The server closes the channel; what it says tells which message it was."""
-    sink.add_topic()
+    rabbit.add_topic()
     db.execute("SET outbox.max_payload_size = '64MB'")
-    sink.create()
+    rabbit.create()
     with db.connection.transaction():
         ids = enqueue_keys(db, [f"k{n}" for n in range(20)], 1)
         enqueue_bytes(db, "large", b"x" * (LARGEST_MESSAGE + 1))
         ids += enqueue_keys(db, [f"l{n}" for n in range(20)], 1)
     wait_until(lambda: in_trouble(db), lambda seen: seen == [("large", 1, "DEAD")], what="the dead letter")
     assert "message size" in db.value("SELECT last_error FROM outbox.delivery")
-    sink.wait_for(ids)
+    rabbit.wait_for(ids)
     db.wait_settled()
 
 
-@pytest.mark.parametrize("header, why", [("CC", "routing keys"), ("x" * 256, "255 bytes")])
-def test_headers_that_no_message_can_have(sink: RabbitmqSink, db: Database, header: str, why: str) -> None:
-    sink.add_topic()
-    sink.create()
-    db.execute(
-        "SELECT outbox.enqueue('item', 'bad', 'changed', '{}', headers => %s)", (json.dumps({header: "elsewhere"}),)
-    )
+def test_a_header_from_which_the_server_would_take_routing_keys(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.add_topic()
+    rabbit.create()
+    db.execute("SELECT outbox.enqueue('item', 'bad', 'changed', '{}', headers => '{\"CC\": \"elsewhere\"}')")
     ids = enqueue_keys(db, ["good"], 2)
-    wait_until(lambda: [row[2] for row in in_trouble(db)], lambda seen: seen == ["DEAD"], what="a dead letter")
-    assert why in db.value("SELECT last_error FROM outbox.delivery")
-    sink.wait_for(ids)
-
-
-def test_headers_larger_than_a_frame(sink: RabbitmqSink, db: Database) -> None:
-    sink.add_topic()
-    sink.create()
-    headers = {f"h{n}": "x" * 4000 for n in range(40)}
-    try:
-        db.execute("SELECT outbox.enqueue('item', 'bad', 'changed', '{}', headers => %s)", (json.dumps(headers),))
-    except psycopg.Error:
-        return  # enqueue() has a limit below it
-    wait_until(lambda: [row[2] for row in in_trouble(db)], lambda seen: seen == ["DEAD"], what="a dead letter")
-    assert "frame" in db.value("SELECT last_error FROM outbox.delivery")
+    wait_until(lambda: in_trouble(db), lambda seen: seen == [("bad", None, "DEAD")], what="a dead letter")
+    assert "routing keys" in db.value("SELECT last_error FROM outbox.delivery")
+    rabbit.wait_for(ids)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -226,23 +211,23 @@ def test_headers_larger_than_a_frame(sink: RabbitmqSink, db: Database) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_blocks_the_connection(sink: RabbitmqSink, db: Database) -> None:
-    sink.add_topic()
-    sink.create(request_timeout="1s")
+def test_a_server_that_blocks_the_connection(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.add_topic()
+    rabbit.create(request_timeout="1s")
     ids = enqueue_keys(db, ["a"], 1)
-    sink.wait_for(ids)
-    with sink.broker.out_of_disk_space():
+    rabbit.wait_for(ids)
+    with rabbit.broker.out_of_disk_space():
         ids += enqueue_keys(db, ["b"], 2)  # the server blocks the connection when these come
         wait_until(
-            lambda: sink.broker.control("list_connections", "state"), lambda seen: "block" in seen, what="a block",
+            lambda: rabbit.broker.control("list_connections", "state"), lambda seen: "block" in seen, what="a block",
         )  # fmt: skip
         ids += enqueue_keys(db, ["c"], 2)
         wait_until(db.status, lambda s: s["state"] == "throttled", what="throttling")
         wait_for_error(db, "disk")
         assert charged(db) == []
-    sink.wait_for(ids)
+    rabbit.wait_for(ids)
     db.wait_settled()
-    assert len(sink.messages()) == len(ids), "something arrived twice"
+    assert len(rabbit.messages()) == len(ids), "something arrived twice"
     assert in_trouble(db) == []
 
 
@@ -255,37 +240,37 @@ def mortal() -> Iterator[RabbitmqServer]:
 
 
 def test_a_server_that_is_killed(mortal: RabbitmqServer, db: Database) -> None:
-    sink = RabbitmqSink(db, mortal)
-    sink.add_topic(**{"x-queue-type": "quorum"})
-    sink.create()
+    rabbit = RabbitmqSink(db, mortal)
+    rabbit.add_topic(**{"x-queue-type": "quorum"})
+    rabbit.create()
     ids = enqueue_keys(db, [f"k{n}" for n in range(50)], 5)
     db.wait_published(1)
     mortal.kill()
     ids += enqueue_keys(db, [f"l{n}" for n in range(50)], 5)
     wait_until(db.status, lambda s: s["state"] == "backing off", what="a back-off")
     mortal.start()
-    sink.connection = mortal.connect()
-    sink.channel = sink.connection.channel()
-    sink.wait_for(ids, timeout=60)
+    rabbit.connection = mortal.connect()
+    rabbit.channel = rabbit.connection.channel()
+    rabbit.wait_for(ids, timeout=60)
     db.wait_settled()
     wait_until(lambda: in_trouble(db), lambda seen: seen == [], what="nothing to be in trouble")
-    sink.close()
+    rabbit.close()
 
 
-def test_a_connection_that_an_operator_closes(sink: RabbitmqSink, db: Database) -> None:
-    sink.add_topic()
-    sink.create()
+def test_a_connection_that_an_operator_closes(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.add_topic()
+    rabbit.create()
     ids = enqueue_keys(db, ["a"], 2)
-    sink.wait_for(ids)
+    rabbit.wait_for(ids)
     pid = wait_until(
         lambda: [line.split("\t")[0] for line in
-                 sink.broker.control("list_connections", "pid", "client_properties").splitlines()
+                 rabbit.broker.control("list_connections", "pid", "client_properties").splitlines()
                  if f"pg_outbox {db.name} d" in line],
         what="the connection of the relay",
     )[0]  # fmt: skip
-    sink.broker.control("close_connection", pid, "maintenance")
+    rabbit.broker.control("close_connection", pid, "maintenance")
     ids += enqueue_keys(db, ["a"], 3)
-    sink.wait_for(ids)
+    rabbit.wait_for(ids)
     db.wait_settled()
     assert in_trouble(db) == []
 
@@ -295,30 +280,30 @@ def test_a_connection_that_an_operator_closes(sink: RabbitmqSink, db: Database) 
 # -------------------------------------------------------------------------------------------------
 
 
-def test_tls(sink: RabbitmqSink, db: Database) -> None:
-    sink.add_topic()
-    url = f"amqps://127.0.0.1:{sink.broker.tls}"
-    db.add_destination("d", url, **{**sink.options(), "connect_timeout": "30s"})
+def test_tls(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.add_topic()
+    url = f"amqps://127.0.0.1:{rabbit.broker.tls}"
+    db.add_destination("d", url, **{**rabbit.options(), "connect_timeout": "30s"})
     ids = enqueue_keys(db, ["a"], 2)
     wait_for_error(db, "certificate")
-    db.execute(f"ALTER SERVER d OPTIONS (ADD ca_file '{sink.broker.certificates.authority}')")
-    sink.wait_for(ids)
+    db.execute(f"ALTER SERVER d OPTIONS (ADD ca_file '{rabbit.broker.certificates.authority}')")
+    rabbit.wait_for(ids)
 
 
-def test_a_client_certificate_is_a_login(sink: RabbitmqSink, db: Database) -> None:
-    sink.add_topic()
-    url = f"amqps://127.0.0.1:{sink.broker.tls}"
-    certificate, key = sink.broker.client
-    db.add_destination("d", url, ca_file=sink.broker.certificates.authority, **sink.options())
+def test_a_client_certificate_is_a_login(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.add_topic()
+    url = f"amqps://127.0.0.1:{rabbit.broker.tls}"
+    certificate, key = rabbit.broker.client
+    db.add_destination("d", url, ca_file=rabbit.broker.certificates.authority, **rabbit.options())
     map_user(db, certificate=certificate, private_key=key)
     ids = enqueue_keys(db, ["a"], 2)
-    sink.wait_for(ids)
+    rabbit.wait_for(ids)
     assert "with the client certificate" in str(db.execute("SELECT * FROM outbox.check_destination('d')"))
 
 
-def test_a_login_that_is_refused(sink: RabbitmqSink, db: Database) -> None:
-    sink.add_topic("open")
-    sink.create(routing_key=f"{sink.place}-open")
+def test_a_login_that_is_refused(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.add_topic("open")
+    rabbit.create(routing_key=f"{rabbit.place}-open")
     map_user(db, user="alice", password="s3cret-that-is-wrong")
     enqueue_keys(db, ["a"], 2)
     wait_for_error(db, "403", "ACCESS_REFUSED")
@@ -327,50 +312,50 @@ def test_a_login_that_is_refused(sink: RabbitmqSink, db: Database) -> None:
     assert charged(db) == []
 
 
-def test_a_virtual_host(sink: RabbitmqSink, db: Database) -> None:
-    connection = sink.broker.connect("a/b")
+def test_a_virtual_host(rabbit: RabbitmqSink, db: Database) -> None:
+    connection = rabbit.broker.connect("a/b")
     channel = connection.channel()
-    channel.queue_declare(f"{sink.place}-item.events")
-    db.add_destination("d", f"{sink.url()}/a%2Fb", **sink.options())
+    channel.queue_declare(f"{rabbit.place}-item.events")
+    db.add_destination("d", f"{rabbit.url()}/a%2Fb", **rabbit.options())
     ids = enqueue_keys(db, ["a"], 1)
     db.wait_settled()
-    _, properties, _ = channel.basic_get(f"{sink.place}-item.events", auto_ack=True)
+    _, properties, _ = channel.basic_get(f"{rabbit.place}-item.events", auto_ack=True)
     assert [properties.message_id] == ids
     connection.close()
-    db.execute(f"ALTER SERVER d OPTIONS (SET url '{sink.url()}/missing')")
+    db.execute(f"ALTER SERVER d OPTIONS (SET url '{rabbit.url()}/missing')")
     enqueue_keys(db, ["a"], 1)
     wait_for_error(db, "530", "missing")
 
 
-def test_an_exchange_that_may_not_be_written_to(sink: RabbitmqSink, db: Database) -> None:
+def test_an_exchange_that_may_not_be_written_to(rabbit: RabbitmqSink, db: Database) -> None:
     """Its events wait; another exchange goes on."""
     for name in ("open", "closed"):
-        sink.channel.exchange_declare(f"{name}-{sink.place}", "fanout")
-        sink.add_topic(name)
-        sink.channel.queue_bind(f"{sink.place}-{name}", f"{name}-{sink.place}")
-    sink.create(exchange=f"{{aggregate_type}}-{sink.place}", routing_key="x")
+        rabbit.channel.exchange_declare(f"{name}-{rabbit.place}", "fanout")
+        rabbit.add_topic(name)
+        rabbit.channel.queue_bind(f"{rabbit.place}-{name}", f"{name}-{rabbit.place}")
+    rabbit.create(exchange=f"{{aggregate_type}}-{rabbit.place}", routing_key="x")
     map_user(db, user="alice", password=PASSWORD)
     with db.connection.transaction():
         enqueue_type(db, "closed", 2, 2)
         ids = enqueue_type(db, "open", 2, 2)
-    sink.wait_for(ids)
-    wait_for_error(db, "403", f"closed-{sink.place}")
+    rabbit.wait_for(ids)
+    wait_for_error(db, "403", f"closed-{rabbit.place}")
     assert charged(db) == []
 
 
-def test_a_routing_key_that_may_not_be_used(sink: RabbitmqSink, db: Database) -> None:
+def test_a_routing_key_that_may_not_be_used(rabbit: RabbitmqSink, db: Database) -> None:
     """Permissions for topics. Events of other routing keys go on, though they share the channel."""
-    sink.add_topic("q")
-    sink.channel.queue_bind(f"{sink.place}-q", "amq.topic", f"#.{sink.place}")
-    sink.create(exchange="amq.topic", routing_key=f"{{aggregate_type}}.{sink.place}")
+    rabbit.add_topic("q")
+    rabbit.channel.queue_bind(f"{rabbit.place}-q", "amq.topic", f"#.{rabbit.place}")
+    rabbit.create(exchange="amq.topic", routing_key=f"{{aggregate_type}}.{rabbit.place}")
     map_user(db, user="alice", password=PASSWORD)
     with db.connection.transaction():
         enqueue_type(db, "closed", 2, 2)
         ids = enqueue_type(db, "open", 2, 2)
-    sink.wait_for(ids)
-    wait_for_error(db, "403", f"closed.{sink.place}")
+    rabbit.wait_for(ids)
+    wait_for_error(db, "403", f"closed.{rabbit.place}")
     ids += enqueue_type(db, "open", 2, 2, first=3)
-    sink.wait_for(ids)
+    rabbit.wait_for(ids)
     assert charged(db) == []
 
 
@@ -399,30 +384,30 @@ def findings(db: Database, topic: str = "item.events") -> dict[str, tuple[bool, 
     return {subject: (ok, detail) for subject, ok, detail in rows}
 
 
-def test_the_check_looks_for_queues_and_exchanges(sink: RabbitmqSink, db: Database) -> None:
-    sink.add_topic()
-    sink.create()
+def test_the_check_looks_for_queues_and_exchanges(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.add_topic()
+    rabbit.create()
     found = findings(db)
     assert found["login"][0] and "guest" in found["login"][1] and "RabbitMQ" in found["login"][1]
-    assert found[f'queue "{sink.place}-item.events"'] == (True, "it exists, with 0 messages")
-    ok, detail = findings(db, "other.events")[f'queue "{sink.place}-other.events"']
+    assert found[f'queue "{rabbit.place}-item.events"'] == (True, "it exists, with 0 messages")
+    ok, detail = findings(db, "other.events")[f'queue "{rabbit.place}-other.events"']
     assert not ok and "404" in detail
-    db.execute(f"ALTER SERVER d OPTIONS (ADD exchange '{sink.place}')")
-    ok, detail = findings(db)[f'exchange "{sink.place}"']
+    db.execute(f"ALTER SERVER d OPTIONS (ADD exchange '{rabbit.place}')")
+    ok, detail = findings(db)[f'exchange "{rabbit.place}"']
     assert not ok and "404" in detail
-    sink.channel.exchange_declare(sink.place, "headers")
-    assert findings(db)[f'exchange "{sink.place}"'] == (True, "it exists")
+    rabbit.channel.exchange_declare(rabbit.place, "headers")
+    assert findings(db)[f'exchange "{rabbit.place}"'] == (True, "it exists")
     map_user(db, user="alice", password="wrong")
     ok, detail = findings(db)["login"]
     assert not ok and "403" in detail
-    assert sink.messages() == []
+    assert rabbit.messages() == []
 
 
 def test_loopback_needs_to_be_allowed(make_cluster: MakeCluster, make_sink: MakeSink) -> None:
     cluster = make_cluster({"outbox.allowed_hosts": ""})
     db = create_database(cluster)
-    sink = make_sink(RabbitmqSink, db)
-    sink.add_topic()
-    sink.create()
+    rabbit = make_sink(RabbitmqSink, db)
+    rabbit.add_topic()
+    rabbit.create()
     db.enqueue("a")
     wait_for_error(db, "is not allowed")
