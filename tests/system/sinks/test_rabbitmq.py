@@ -244,7 +244,7 @@ def test_a_server_that_is_killed(mortal: RabbitmqServer, db: Database) -> None:
     rabbit.add_topic(**{"x-queue-type": "quorum"})
     rabbit.create()
     ids = enqueue_keys(db, [f"k{n}" for n in range(50)], 5)
-    db.wait_published(1)
+    wait_until(db.published, what="a first event to be confirmed")
     mortal.kill()
     ids += enqueue_keys(db, [f"l{n}" for n in range(50)], 5)
     wait_until(db.status, lambda s: s["state"] == "backing off", what="a back-off")
