@@ -37,12 +37,13 @@ DEFINITIONS = {
     "users": [
         {"name": "guest", "password": "guest", "tags": "administrator"},
         {"name": "alice", "password": PASSWORD, "tags": ""},
+        {"name": "carol", "password": PASSWORD, "tags": ""},
         {"name": "client", "password": "not-used", "tags": ""},
-        {"name": "nobody", "password": PASSWORD, "tags": ""},
     ],
     "permissions": [
         {"user": "guest", "vhost": "/", **EVERYTHING},
         {"user": "guest", "vhost": "a/b", **EVERYTHING},
+        {"user": "carol", "vhost": "/", "configure": "", "write": "^amq\\.default$", "read": ""},
         {"user": "client", "vhost": "/", **EVERYTHING},
         {"user": "alice", "vhost": "/", "configure": "", "write": "^open.*|^amq\\.topic$", "read": ""},
     ],

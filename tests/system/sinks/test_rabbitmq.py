@@ -327,6 +327,13 @@ def test_a_virtual_host(rabbit: RabbitmqSink, db: Database) -> None:
     wait_for_error(db, "530", "missing")
 
 
+def test_permission_for_the_default_exchange(rabbit: RabbitmqSink, db: Database) -> None:
+    rabbit.add_topic()
+    rabbit.create()
+    map_user(db, user="carol", password=PASSWORD)
+    rabbit.wait_for(enqueue_keys(db, ["a"], 2))
+
+
 def test_an_exchange_that_may_not_be_written_to(rabbit: RabbitmqSink, db: Database) -> None:
     """Its events wait; another exchange goes on."""
     for name in ("open", "closed"):
