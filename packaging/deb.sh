@@ -4,7 +4,7 @@
 source "$(dirname "$0")/../scripts/common.sh"
 
 need_packages dpkg-dev lintian git postgresql-server-dev-all debhelper help2man "${build_packages[@]}" \
-    libgrpc++-dev libprotobuf-dev protobuf-compiler librdkafka-dev
+    libgrpc++-dev libprotobuf-dev protobuf-compiler librdkafka-dev librabbitmq-dev
 packages=$build/deb
 rm -rf "$packages"
 mkdir -p "$packages/pg-outbox"

@@ -41,7 +41,7 @@ fi
 
 need_packages "${build_packages[@]}" libgtest-dev libgmock-dev \
     python3-pytest python3-pytest-xdist python3-psycopg python3-prometheus-client prometheus procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler \
-    librdkafka-dev mosquitto systemd pgbouncer patch python3-selenium
+    librdkafka-dev mosquitto librabbitmq-dev rabbitmq-server python3-pika systemd pgbouncer patch python3-selenium
 apt-cache show chromium-driver >/dev/null 2>&1 && need_packages chromium chromium-driver # Ubuntu has them outside of apt
 
 results=$(mktemp -d)
@@ -261,7 +261,7 @@ run_outside() {
     build_tests
     local tests=$repository/tests/system
     OUTBOX_TEST_RELAY=outside run_pytest outside "$tests"/test_{delivery,operators}.py "$tests/sinks/test_conformance.py" \
-        -k 'not (conformance and (sns or sqs or kinesis or pubsub or kafka or mqtt))'
+        -k 'not (conformance and (sns or sqs or kinesis or pubsub or kafka or mqtt or rabbitmq))'
 }
 
 run_edition() {

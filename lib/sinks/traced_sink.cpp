@@ -26,6 +26,7 @@ std::string_view system_of(std::string_view scheme) {
            : scheme == "kafka" || scheme == "kafkas"        ? "kafka"
            : scheme == "mqtts"                              ? "mqtt"
            : scheme == "nats" || scheme == "tls"            ? "nats"
+           : scheme == "amqp" || scheme == "amqps"          ? "rabbitmq"
            : scheme == "postgres" || scheme == "postgresql" ? "postgresql"
                                                             : scheme;
 }

@@ -46,6 +46,7 @@ TYPED = ("README.md", "docs/tutorial.md")
 
 NEEDS_ROOT = "installs packages and builds; scripts/demo.sh does the same"
 KAFKA = "a program of Kafka, for the reader's cluster"
+RABBITMQ = "a program of RabbitMQ, for the reader's server"
 GOOGLE = "a program of Google, for the reader's project"
 OUTBOXCTL = "for the reader's host; test_outboxctl.py runs the commands"
 EDITION = "run by test_edition.py and test_migrate_edition.py"
@@ -94,6 +95,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/destinations/pubsub.md": {
         "gcloud iam service-accounts create outbox --project my-project": GOOGLE,
+    },
+    "docs/destinations/rabbitmq.md": {
+        "rabbitmqctl add_user outbox s3cret": RABBITMQ,
     },
     "docs/editions.md": {
         "psql -d 'host=db.example.com dbname=shop user=shop_owner' -f pg_outbox--sql.sql    # one transaction": EDITION,

@@ -38,14 +38,16 @@ from .nats_server import NatsServer, nats_current, nats_of_distribution
 from .nats_sink import CurrentNatsSink, NatsSink
 from .postgresql_sink import PostgresqlSink
 from .pubsub_sink import PubSubFakeSink, PubSubSink
+from .rabbitmq_server import RabbitmqServer, rabbitmq
+from .rabbitmq_sink import RabbitmqSink
 from .servers import Server
 from .sink import ABILITIES, Sink
 
 servers.add_clients_to_path()
 
 SINKS: list[type[Sink]] = [
-    HttpSink, PostgresqlSink, KafkaSink, NatsSink, MqttSink, MqttQos2Sink, PubSubSink, SqsFifoSink, SqsStandardSink,
-    SnsFifoSink, SnsStandardSink, KinesisSink,
+    HttpSink, PostgresqlSink, KafkaSink, RabbitmqSink, NatsSink, MqttSink, MqttQos2Sink, PubSubSink, SqsFifoSink,
+    SqsStandardSink, SnsFifoSink, SnsStandardSink, KinesisSink,
 ]  # fmt: skip
 OTHER_SERVERS: list[type[Sink]] = [
     CurrentNatsSink, MochiSink, MochiQos2Sink, PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink,
@@ -152,3 +154,8 @@ def nats_server() -> Iterator[NatsServer]:
 @pytest.fixture(scope="session")
 def nats_current_server() -> Iterator[NatsServer]:
     yield from running(nats_current)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[RabbitmqServer]:
+    yield from running(rabbitmq)

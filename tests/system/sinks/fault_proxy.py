@@ -8,7 +8,8 @@ made here let the server have it:
     proxy.on(everything, proxy.taken_then(reset), times=1)    done, but the answer is lost
 
 `TcpProxy` does the same to a connection of the PostgreSQL protocol, around COMMIT; `KafkaProxy` to
-connections of Kafka's, for requests that have records, and `MqttProxy` to those of MQTT, for messages, and `NatsProxy` to those of NATS.
+connections of Kafka's, for requests that have records, and `MqttProxy` to those of MQTT, for messages, and `NatsProxy` to those of NATS, and `AmqpProxy` to those of RabbitMQ, for messages and
+confirmations.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from cluster import free_port
@@ -363,6 +364,34 @@ def size_of_nats_command(data: bytes | bytearray) -> int:
     if end < 2 or not data.startswith((b"PUB ", b"HPUB ", b"MSG ", b"HMSG ")):
         return end if end >= 2 else 0
     return end + int(data[:end].split()[-1]) + 2
+
+
+# Beginnings of frames of AMQP: a method, and its class and number.
+METHOD = b"\x01"
+PUBLISH = b"\0\x3c\0\x28"
+ANSWERS_TO_MESSAGES = (b"\0\x3c\0\x50", b"\0\x3c\0\x78", b"\0\x3c\0\x32")  # ack, nack, return
+
+
+class AmqpProxy(TcpProxy):
+    """Passes frames. Rules are for messages, and for answers to them."""
+
+    def _connected(self, client: socket.socket, server: socket.socket) -> None:
+        self._start(self._greet, client, server)
+
+    def _greet(self, client: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError):
+            server.sendall(read_exactly(client, 8))  # which is not a frame
+        super()._connected(client, server)
+
+    def _read(self, source: socket.socket) -> bytes:
+        head = read_exactly(source, 7)
+        return head and head + read_exactly(source, int.from_bytes(head[3:7], "big") + 1)
+
+    def _loses_request(self, data: bytes) -> bool:
+        return data[:1] == METHOD and data[7:11] == PUBLISH and self._loses_this_request()
+
+    def _loses_answer(self, data: bytes) -> bool:
+        return data[:1] == METHOD and data[7:11] in ANSWERS_TO_MESSAGES and self._loses_this_answer()
 
 
 def read_exactly(source: socket.socket, count: int) -> bytes:
