@@ -6,6 +6,7 @@
 #include "sinks/postgresql/options.hpp"
 #include "sinks/pubsub/options.hpp"
 #include "sinks/pull/options.hpp"
+#include "sinks/redis/options.hpp"
 #include "sinks/registry.hpp"
 
 namespace outbox {
@@ -13,7 +14,7 @@ namespace outbox {
 std::span<const SinkDeclaration* const> all_sinks() noexcept {
     static constexpr const SinkDeclaration* sinks[] = {
         &null_declaration,   &http_declaration, &postgresql_declaration, &kafka_declaration,
-        &pubsub_declaration, &sqs_declaration,  &sns_declaration,        &pull_declaration};
+        &redis_declaration,  &pubsub_declaration, &sqs_declaration,  &sns_declaration,        &pull_declaration};
     return sinks;
 }
 

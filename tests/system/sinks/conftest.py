@@ -33,13 +33,15 @@ from .kafka_server import KafkaServer, kafka
 from .kafka_sink import KafkaSink
 from .postgresql_sink import PostgresqlSink
 from .pubsub_sink import PubSubFakeSink, PubSubSink
+from .redis_server import RedisServer, shared_redis
+from .redis_sink import RedisSink
 from .servers import Server
 from .sink import ABILITIES, Sink
 
 servers.add_clients_to_path()
 
 SINKS: list[type[Sink]] = [
-    HttpSink, PostgresqlSink, KafkaSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink
+    HttpSink, PostgresqlSink, KafkaSink, RedisSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink
 ]  # fmt: skip
 OTHER_SERVERS: list[type[Sink]] = [PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink]
 
@@ -124,3 +126,8 @@ def elasticmq_server() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
     yield from running(kafka)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    yield from running(shared_redis)

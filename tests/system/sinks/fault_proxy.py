@@ -8,7 +8,7 @@ made here let the server have it:
     proxy.on(everything, proxy.taken_then(reset), times=1)    done, but the answer is lost
 
 `TcpProxy` does the same to a connection of the PostgreSQL protocol, around COMMIT; `KafkaProxy` to
-connections of Kafka's, for requests that have records.
+connections of Kafka's, for requests that have records; `RedisProxy` to transactions of Redis.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import http.client
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import BinaryIO
 
 from cluster import free_port
 from receiver import Behaviour, Exchange, Gate, Receiver, Request, Rule, answer, everything, reset
@@ -295,6 +297,51 @@ class KafkaProxy(TcpProxy):
     def _read(self, source: socket.socket) -> bytes:
         size = read_exactly(source, 4)
         return size and size + read_exactly(source, int.from_bytes(size, "big"))
+
+
+class RedisProxy(TcpProxy):
+    """Passes commands and answers one by one. Rules are for transactions: a request is lost before MULTI
+    passes, an answer is that to EXEC.
+    """
+
+    def __init__(self, server_port: int, port: int | None = None) -> None:
+        self._files: dict[socket.socket, BinaryIO] = {}
+        super().__init__(server_port, port)
+
+    def _connected(self, client: socket.socket, server: socket.socket) -> None:
+        asked: deque[bytes] = deque()  # commands that have no answer yet
+
+        def loses_request(data: bytes) -> bool:
+            name = data.split(b"\r\n", 3)[2].upper()
+            if name == b"MULTI" and self._loses_this_request():
+                return True
+            asked.append(name)
+            return False
+
+        def loses_answer(data: bytes) -> bool:
+            return bool(asked) and asked.popleft() == b"EXEC" and self._loses_this_answer()
+
+        for sock in (client, server):
+            self._files[sock] = sock.makefile("rb")
+        self._start(self._pass, client, server, loses_request)
+        self._start(self._pass, server, client, loses_answer)
+
+    def _read(self, source: socket.socket) -> bytes:
+        data = read_resp(self._files[source])
+        if not data:
+            del self._files[source]
+        return data
+
+
+def read_resp(source: BinaryIO) -> bytes:
+    """Reads a command or an answer; empty: the connection ended before."""
+    line = source.readline()
+    if line[:1] not in (b"*", b"$") or line[1:2] == b"-":
+        return line
+    size = int(line[1:])
+    if line[:1] == b"$":
+        return line + source.read(size + 2)
+    return line + b"".join(read_resp(source) for _ in range(size))
 
 
 def read_exactly(source: socket.socket, count: int) -> bytes:
