@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import BinaryIO
 
 from cluster import free_port
 from receiver import Behaviour, Exchange, Gate, Receiver, Request, Rule, answer, everything, reset
@@ -300,12 +299,12 @@ class KafkaProxy(TcpProxy):
 
 
 class RedisProxy(TcpProxy):
-    """Passes commands and answers one by one. Rules are for transactions: a request is lost before MULTI
-    passes, an answer is that to EXEC.
+    """Passes commands and answers one by one. A request is lost before MULTI passes; an answer is one that
+    confirms events.
     """
 
     def __init__(self, server_port: int, port: int | None = None) -> None:
-        self._files: dict[socket.socket, BinaryIO] = {}
+        self._readers: dict[socket.socket, RespReader] = {}
         super().__init__(server_port, port)
 
     def _connected(self, client: socket.socket, server: socket.socket) -> None:
@@ -319,29 +318,51 @@ class RedisProxy(TcpProxy):
             return False
 
         def loses_answer(data: bytes) -> bool:
-            return bool(asked) and asked.popleft() == b"EXEC" and self._loses_this_answer()
+            return bool(asked) and asked.popleft() in (b"EXEC", b"XRANGE") and self._loses_this_answer()
 
         for sock in (client, server):
-            self._files[sock] = sock.makefile("rb")
+            self._readers[sock] = RespReader(sock)
         self._start(self._pass, client, server, loses_request)
         self._start(self._pass, server, client, loses_answer)
 
     def _read(self, source: socket.socket) -> bytes:
-        data = read_resp(self._files[source])
-        if not data:
-            del self._files[source]
-        return data
+        return self._readers[source].read()
 
 
-def read_resp(source: BinaryIO) -> bytes:
-    """Reads a command or an answer; empty: the connection ended before."""
-    line = source.readline()
-    if line[:1] not in (b"*", b"$") or line[1:2] == b"-":
-        return line
-    size = int(line[1:])
-    if line[:1] == b"$":
-        return line + source.read(size + 2)
-    return line + b"".join(read_resp(source) for _ in range(size))
+class RespReader:
+    """Reads commands or answers of Redis."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._source = source
+        self._data = b""  # received and not returned
+
+    def read(self) -> bytes:
+        """Returns the next one as it is; empty: the connection ended before."""
+        while (end := self._end_of(0)) < 0:
+            more = self._source.recv(1 << 20)
+            if not more:
+                return b""
+            self._data += more
+        whole, self._data = self._data[:end], self._data[end:]
+        return whole
+
+    def _end_of(self, start: int) -> int:
+        """Returns the end of the value that begins there, or -1 if it is not complete."""
+        line_end = self._data.find(b"\r\n", start) + 2
+        kind = self._data[start : start + 1]
+        if line_end < 2 or kind not in (b"*", b"$"):
+            return line_end if line_end >= 2 else -1
+        size = int(self._data[start + 1 : line_end])
+        if size < 0:
+            return line_end
+        if kind == b"$":
+            end = line_end + size + 2
+            return end if end <= len(self._data) else -1
+        for _ in range(size):
+            line_end = self._end_of(line_end)
+            if line_end < 0:
+                return -1
+        return line_end
 
 
 def read_exactly(source: socket.socket, count: int) -> bytes:

@@ -60,9 +60,6 @@ class RedisSink(Sink):
     def receive(self) -> list[Message]:
         return [message_of_entry(fields) for _, fields in self.entries()]
 
-    def as_carried(self, message: Message) -> Message:
-        return message if message.payload is not None else super().as_carried(message)
-
     def close(self) -> None:
         super().close()
         for stream in self.client.scan_iter(match=f"{self.place}-*", count=10_000):
@@ -87,5 +84,5 @@ def message_of_entry(fields: dict[bytes, bytes]) -> Message:
         return message_of_cloud_event(attributes, content_type, texts.get("data"))
     others = {name: value for name, value in text.items() if name not in OF_THE_EVENT}
     return message_of(
-        text, ordering_key=text.get("ordering_key", ""), headers=others, payload=texts.get("payload")
+        text, ordering_key=text.get("ordering_key", ""), headers=others, payload=texts.get("payload") or None
     )
