@@ -503,6 +503,9 @@ class RedisSink final : public Sink {
                 job.error = answer.text;
                 job.failed_at = number < before ? 0 : number - before;
             }
+            // Redis has executed it at once, because there is no transaction.
+            if (!answer.is_error() && answer.kind != RespValue::Kind::status)
+                look_again(*job.lane);
             return;
         }
         if (job.has_error)
