@@ -293,8 +293,8 @@ class RedisSink final : public Sink {
                    events[a]->position > events[b]->position;
         };
         if (std::adjacent_find(job.sent.begin(), job.sent.end(), falls) == job.sent.end())
-            std::stable_sort(job.sent.begin(), job.sent.end(), [&](std::size_t a, std::size_t b) {
-                return events[a]->position < events[b]->position;
+            std::sort(job.sent.begin(), job.sent.end(), [&](std::size_t a, std::size_t b) {
+                return std::pair(events[a]->position, a) < std::pair(events[b]->position, b);
             });
     }
 
