@@ -38,6 +38,7 @@ class RedisConnection {
     void flush() { stream_.flush(); }
     // Returns nullptr if none has come. What it returns is valid until the next call.
     RespValue* next_answer();
+    std::size_t answer_bytes() const noexcept { return reader_.bytes(); }  // of that answer
     void fail(std::string why, Scope scope = Scope::connection);
 
     void close() noexcept;

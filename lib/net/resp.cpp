@@ -38,10 +38,17 @@ void RespReader::reset() noexcept {
 RespReader::State RespReader::read(std::string_view& input) {
     if (!begun_) {
         value_ = {};
-        elements_ = 0;
+        elements_ = bytes_ = 0;
         done_ = false;
         begun_ = true;
     }
+    const std::size_t size = input.size();
+    const State state = read_on(input);
+    bytes_ += size - input.size();
+    return state;
+}
+
+RespReader::State RespReader::read_on(std::string_view& input) {
     while (!done_) {
         if (in_text_) {
             if (input.empty())
@@ -103,7 +110,10 @@ RespValue* RespReader::place() {
     if (levels_.empty())
         return &value_;
     RespValue* array = levels_.back().array;
-    if (array == nullptr || elements_ >= limits_.elements)
+    const bool is_full = array == nullptr || elements_ >= limits_.elements ||
+                         (levels_.size() >= level_of_fields &&
+                          array->elements.size() >= limits_.fields);
+    if (is_full)
         return nullptr;
     elements_++;
     return &array->elements.emplace_back();

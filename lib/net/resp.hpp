@@ -2,7 +2,7 @@
 //
 // A peer may send any number of bytes, elements and levels. What is kept of an answer is bounded: the
 // beginning of a long text, and the first elements of a long array. The rest is read and dropped, so that
-// an entry of any size can be asked for.
+// entries of any size can be asked for.
 #pragma once
 
 #include <cstddef>
@@ -46,6 +46,7 @@ class RespReader {
     struct Limits {
         std::size_t text = 512;        // bytes that are kept of each text
         std::size_t elements = 20'000;  // that are kept of an answer, all levels together
+        std::size_t fields = 8;         // elements that are kept of each array on the third level
     };
 
     RespReader() : RespReader(Limits{}) {}
@@ -57,17 +58,20 @@ class RespReader {
     // std::bad_alloc.
     State read(std::string_view& input);
     RespValue& value() noexcept { return value_; }
+    std::size_t bytes() const noexcept { return bytes_; }  // of the answer, as far as it has come
     // Forgets an answer that is not complete.
     void reset() noexcept;
 
   private:
     static constexpr std::size_t most_levels = 8;
+    static constexpr std::size_t level_of_fields = 3;
 
     struct Level {
         RespValue* array;  // nullptr if its elements are dropped
         std::int64_t left;
     };
 
+    State read_on(std::string_view& input);
     bool read_line(std::string_view& input);
     bool read_text(std::string_view& input);
     bool take_line();
@@ -79,6 +83,7 @@ class RespReader {
     RespValue value_;
     std::vector<Level> levels_;
     std::size_t elements_ = 0;  // kept
+    std::size_t bytes_ = 0;
     bool begun_ = false;
     bool done_ = false;
 

@@ -3,22 +3,21 @@
 //
 // Ids of entries are made from positions (stream_id.hpp) and always rise. For each stream the sink knows
 // the highest id, because it has asked Redis when it connected, and has sent all that came since. So it
-// knows before it sends an event whether its id must be another one because it comes late: Redis does not
-// refuse one event of a batch while it takes a later one of the same key.
+// knows before it sends an event which id it can have: Redis does not refuse one event of a batch while
+// it takes a later one of the same key.
 //
-// An event that may have been sent before this connection is looked up first. That covers what became of
-// a connection that was lost, and what a relay sent before it ended. What is there is confirmed.
+// An event may have been sent before this connection: by a relay that has ended, or on a connection that
+// was lost. If there may be such events in a batch, the sink reads the last entries of the stream, and
+// confirms what is there.
 //
 // Redis refuses an id only if something else has written to the stream meanwhile: another relay, whose
-// entries the sink then finds, or a foreign producer. For the latter, ids cannot be foreseen, and Redis
+// entries the sink then finds, or a foreign producer. In the latter case ids cannot be foreseen, and Redis
 // makes them from then on ("*").
 //
 // A batch passes these phases:
 //
-//   waiting      for a connection, and for the state of its stream
-//   looking_up   events that may be there
+//   waiting      for a connection, the state of its stream, and the last entries
 //   adding       the transaction is on its way: if the connection is lost, its outcome is unknown
-//   checking     events whose ids were refused are looked up
 //   replicating  everything is there; replicas must have it too
 #include <algorithm>
 #include <unordered_map>
@@ -40,24 +39,27 @@ struct StreamLane {
     enum class Known : std::uint8_t { no, asked, yes };
 
     std::string name;
-    RedisServer* server = nullptr;  // that a redirect named; nullptr: the entry
-    bool asking = false;            // it has the slot only for those who say ASKING
+    RedisServer* server = nullptr;    // that a redirect named; nullptr: the entry
+    bool asking = false;              // it has the slot only for those who say ASKING
     RedisServer* known_by = nullptr;  // whose answer `seen` is
     Known known = Known::no;
-    StreamState seen{};  // when the sink looked
-    StreamId top{};      // since then
+    StreamState seen{};   // when the sink looked
+    StreamId top{};       // since then
     bool shared = false;  // something else writes to it
     std::size_t jobs = 0;
+
+    // The last entries up to seen.top, as far as they have been read.
+    std::unordered_map<std::string, StreamId> entries{};  // by the id of the event
+    StreamId next{};           // the highest id that has not been read
+    bool all_read = false;     // there are no more, or the sink reads no more
+    bool is_reading = false;
+    std::size_t read = 0;        // entries
+    std::size_t read_bytes = 0;  // of them
 };
 
 struct Job {
-    enum class Phase : std::uint8_t { waiting, looking_up, adding, checking, replicating };
+    enum class Phase : std::uint8_t { waiting, adding, replicating };
     enum class Place : std::uint8_t { unknown, missing, there };
-
-    struct Lookup {
-        std::size_t event = 0;
-        StreamId id{};
-    };
 
     Batch* batch = nullptr;
     StreamLane* lane = nullptr;
@@ -65,9 +67,9 @@ struct Job {
     Micros deadline = never;
     Phase phase = Phase::waiting;
     unsigned redirects = 0;
-    std::vector<Place> places{};     // of the events
-    std::vector<StreamId> ids{};     // of the events
-    std::vector<Lookup> lookups{};   // asked for
+    bool was_refused = false;         // the id of an event
+    std::vector<Place> places{};      // of the events
+    std::vector<StreamId> ids{};      // of the events
     std::vector<std::size_t> sent{};  // events of the transaction, in order
     std::string error{};              // the first one in the transaction
     std::size_t failed_at = 0;        // the place in `sent` of its event
@@ -87,6 +89,15 @@ constexpr std::size_t most_batches = 4;
 constexpr std::size_t most_lanes = 10'000;  // that are remembered
 constexpr unsigned most_redirects = 8;
 constexpr std::size_t most_lines = 10;
+
+// Of a stream, to find events that have been sent before. A relay that has crashed sends fewer again,
+// unless there was much in flight.
+constexpr std::size_t most_entries = 50'000;
+constexpr std::size_t most_remembered = 100'000;  // of all streams
+constexpr std::size_t most_entry_bytes = 64 * 1024 * 1024;
+constexpr std::size_t first_page = 8;  // entries; how large they are is not known yet
+constexpr std::size_t longest_page = 1000;
+constexpr std::size_t page_bytes = 1024 * 1024;
 
 class RedisSink final : public Sink {
   public:
@@ -174,7 +185,8 @@ class RedisSink final : public Sink {
         lane_of(event, name_);
         if (lanes_.size() >= most_lanes)
             std::erase_if(lanes_, [](const auto& one) {
-                return one.second.jobs == 0 && one.second.known != StreamLane::Known::asked;
+                return one.second.jobs == 0 && one.second.known != StreamLane::Known::asked &&
+                       !one.second.is_reading;
             });
         StreamLane& lane = lanes_[name_];
         if (lane.name.empty())
@@ -215,7 +227,7 @@ class RedisSink final : public Sink {
             forget(lane);
         if (lane.known == StreamLane::Known::no)
             ask_for_state(server, lane);
-        else if (lane.known == StreamLane::Known::yes && !look_up(job))
+        else if (lane.known == StreamLane::Known::yes && look_up(job))
             add(job);
     }
 
@@ -245,38 +257,79 @@ class RedisSink final : public Sink {
         server.questions.push_back(question);
     }
 
-    // Returns false if there is nothing to look up.
+    // Finds what is there. Returns false if entries have to be read for that.
     bool look_up(Job& job) {
-        job.lookups.clear();
-        for (std::size_t i = 0; i < job.places.size(); i++) {
-            const Event& event = *job.batch->events[i];
-            if (job.places[i] != Place::unknown)
-                continue;
-            if (event.replayed)  // an operator wants it to arrive again
-                job.places[i] = Place::missing;
-            else
-                job.lane->seen.for_each_place(
-                    event.position, [&](StreamId id) { job.lookups.push_back({i, id}); });
-        }
-        if (job.lookups.empty())
+        StreamLane& lane = *job.lane;
+        const std::vector<Event*>& events = job.batch->events;
+        std::uint64_t lowest = lane.seen.top.ms + 1;
+        for (std::size_t i = 0; i < events.size(); i++)
+            if (job.places[i] == Place::unknown && may_be_there(lane, *events[i]))
+                lowest = std::min(lowest, static_cast<std::uint64_t>(events[i]->position));
+        if (lowest <= lane.seen.top.ms && !has_read(lane, lowest)) {
+            read_entries(*job.server, lane);
             return false;
-        ask_for_entries(job, Phase::looking_up);
+        }
+        bool all_there = true;
+        for (std::size_t i = 0; i < events.size(); i++) {
+            if (job.places[i] == Place::unknown)
+                find(job, i);
+            all_there &= job.places[i] == Place::there;
+        }
+        if (job.was_refused && !all_there && !lane.shared) {
+            lane.shared = true;
+            lane.entries.clear();
+            if (lines_.size() < most_lines)
+                lines_.push_back(about(lane, "something else writes to it; Redis makes the ids"));
+        }
         return true;
     }
 
-    void ask_for_entries(Job& job, Phase phase) {
-        job.phase = phase;
-        Question question{.kind = Question::Kind::look_up, .job = &job, .answers = 0};
-        std::string& out = job.server->connection.output();
-        for (const Job::Lookup& lookup : job.lookups) {
-            say_asking(*job.server, *job.lane, question);
-            id_.clear();
-            lookup.id.append_to(id_);
-            append_command_of(out, std::string_view("XRANGE"), std::string_view(job.lane->name),
-                              std::string_view(id_), std::string_view(id_));
-            question.answers++;
-        }
-        job.server->questions.push_back(question);
+    // What an operator replays shall arrive again.
+    static bool may_be_there(const StreamLane& lane, const Event& event) noexcept {
+        return !lane.seen.empty && !event.replayed &&
+               static_cast<std::uint64_t>(event.position) <= lane.seen.top.ms;
+    }
+
+    void find(Job& job, std::size_t i) {
+        const Event& event = *job.batch->events[i];
+        job.places[i] = Place::missing;
+        if (!may_be_there(*job.lane, event))
+            return;
+        id_.clear();
+        append_uuid(id_, event.event_id);
+        const auto found = job.lane->entries.find(id_);
+        if (found == job.lane->entries.end())
+            return;
+        job.places[i] = Place::there;
+        job.ids[i] = found->second;
+        job.lane->entries.erase(found);
+    }
+
+    // Whether all entries that can have an event of this position or a higher one have been read. Ids
+    // are not below positions; behind foreign entries, all of ours have the same first part.
+    static bool has_read(const StreamLane& lane, std::uint64_t position) noexcept {
+        const std::uint64_t lowest = is_of_clock(lane.seen.top.ms) && !is_of_clock(position)
+                                         ? lane.seen.top.ms
+                                         : position;
+        return lane.all_read || lane.next.ms < lowest;
+    }
+
+    void read_entries(RedisServer& server, StreamLane& lane) {
+        if (lane.is_reading)
+            return;
+        lane.is_reading = true;
+        Question question{.kind = Question::Kind::entries, .lane = &lane, .answers = 1};
+        say_asking(server, lane, question);
+        const std::size_t usual =
+            lane.read == 0 ? first_page
+                           : std::clamp<std::size_t>(page_bytes * lane.read / (lane.read_bytes + 1),
+                                                     1, longest_page);
+        question.entries = std::min(usual, most_entries - lane.read);
+        append_command_of(server.connection.output(), std::string_view("XREVRANGE"),
+                          std::string_view(lane.name), std::string_view(lane.next.text()),
+                          std::string_view("-"), std::string_view("COUNT"),
+                          static_cast<std::int64_t>(question.entries));
+        server.questions.push_back(question);
     }
 
     // In the order of positions, which is that of each key; so ids can rise.
@@ -401,9 +454,9 @@ class RedisSink final : public Sink {
                 if (asked.taken == asked.answers)
                     take_state(server, *asked.lane, answer);
                 break;
-            case Question::Kind::look_up:
-                if (asked.job != nullptr)
-                    take_entry(*asked.job, asked, number, answer);
+            case Question::Kind::entries:
+                if (asked.taken == asked.answers)
+                    take_entries(server, *asked.lane, asked.entries, answer);
                 break;
             case Question::Kind::transaction:
                 if (asked.job != nullptr)
@@ -439,14 +492,59 @@ class RedisSink final : public Sink {
             state = StreamState::parse(answer);
         else if (answer.text.starts_with("ERR no such key"))
             state.emplace();
-        if (state) {
-            lane.seen = *state;
-            lane.top = std::max(lane.top, state->top);  // entries may have been sent meanwhile
-            lane.known = StreamLane::Known::yes;
+        if (!state) {
+            unknown(server, lane,
+                    answer.is_error() ? answer.text
+                                      : "the answer to XINFO STREAM is not understood");
             return;
         }
-        const std::string error =
-            answer.is_error() ? answer.text : "the answer to XINFO STREAM is not understood";
+        lane.seen = *state;
+        lane.top = std::max(lane.top, state->top);  // entries may have been sent meanwhile
+        lane.known = StreamLane::Known::yes;
+        lane.entries.clear();
+        lane.next = state->top;
+        lane.all_read = state->empty;
+        lane.read = lane.read_bytes = 0;
+    }
+
+    void take_entries(RedisServer& server, StreamLane& lane, std::size_t asked,
+                      const RespValue& answer) {
+        lane.is_reading = false;
+        if (lane.known != StreamLane::Known::yes || lane.known_by != &server)
+            return;
+        if (!answer.is_array()) {
+            lane.known = StreamLane::Known::no;
+            unknown(server, lane,
+                    answer.is_error() ? answer.text : "the answer to XREVRANGE is not understood");
+            return;
+        }
+        for (const RespValue& element : answer.elements) {
+            const std::optional<StreamEntry> entry = StreamEntry::parse(element);
+            if (!entry || entry->id > lane.next) {
+                lane.all_read = true;
+                break;
+            }
+            if (!entry->event_id.empty())
+                lane.entries.try_emplace(std::string(entry->event_id), entry->id);
+            lane.read++;
+            const std::optional<StreamId> next = entry->id.previous();
+            lane.all_read |= !next;
+            lane.next = next.value_or(StreamId{});
+        }
+        lane.read_bytes += server.connection.answer_bytes();
+        lane.all_read |= answer.elements.size() < asked || lane.read >= most_entries ||
+                         lane.read_bytes >= most_entry_bytes || remembered() >= most_remembered;
+    }
+
+    std::size_t remembered() const noexcept {
+        std::size_t sum = 0;
+        for (const auto& [name, lane] : lanes_)
+            sum += lane.entries.size();
+        return sum;
+    }
+
+    // Redis does not say what the sink must know.
+    void unknown(RedisServer& server, StreamLane& lane, const std::string& error) {
         const std::optional<Redirect> redirect = parse_redirect(error);
         for (const std::unique_ptr<Job>& job : jobs_)
             if (!job->done && job->lane == &lane && job->phase == Phase::waiting &&
@@ -454,42 +552,6 @@ class RedisSink final : public Sink {
                 fail(*job, error);
         if (redirect)
             follow(server, lane, *redirect);
-    }
-
-    void take_entry(Job& job, const Question& asked, std::size_t number, const RespValue& answer) {
-        if (job.done)
-            return;
-        if (answer.is_error()) {
-            answered_with_error(job, answer.text);
-            return;
-        }
-        const std::size_t each = asked.answers / job.lookups.size();  // 2 with ASKING
-        if (number % each == each - 1) {
-            const Job::Lookup& lookup = job.lookups[number / each];
-            if (is_entry_of(answer, id_of(job, lookup.event))) {
-                job.places[lookup.event] = Place::there;
-                job.ids[lookup.event] = lookup.id;
-            }
-        }
-        if (asked.taken < asked.answers)
-            return;
-        for (const Job::Lookup& lookup : job.lookups)
-            if (job.places[lookup.event] == Place::unknown)
-                job.places[lookup.event] = Place::missing;
-        const bool all_there = std::all_of(job.places.begin(), job.places.end(),
-                                           [](Place place) { return place == Place::there; });
-        if (job.phase == Phase::checking && !all_there && !job.lane->shared) {
-            job.lane->shared = true;
-            if (lines_.size() < most_lines)
-                lines_.push_back(about(*job.lane, "something else writes to it; Redis makes the ids"));
-        }
-        add(job);
-    }
-
-    std::string_view id_of(const Job& job, std::size_t event) {
-        event_id_.clear();
-        append_uuid(event_id_, job.batch->events[event]->event_id);
-        return event_id_;
     }
 
     // MULTI, an answer to each XADD, EXEC; before them, possibly ASKING.
@@ -519,8 +581,8 @@ class RedisSink final : public Sink {
     }
 
     void take_ids(Job& job, const RespValue& answer) {
-        job.lookups.clear();
         std::string error;
+        bool refused = false;
         for (std::size_t i = 0; i < job.sent.size(); i++) {
             const std::size_t event = job.sent[i];
             const RespValue& one = answer.elements[i];
@@ -530,17 +592,23 @@ class RedisSink final : public Sink {
                 if (const std::optional<StreamId> id = StreamId::parse(one.text))
                     job.ids[event] = *id;
             } else if (one.is_error() && is_id_refused(one.text) && makes_ids(*job.lane)) {
-                job.lookups.push_back({event, job.ids[event]});
+                refused = true;
             } else if (error.empty()) {
                 error = one.is_error() ? one.text : "the answer to XADD is not understood";
             }
         }
         if (!error.empty())
             fail_in_part(job, error);
-        else if (!job.lookups.empty())
-            ask_for_entries(job, Phase::checking);
+        else if (refused)
+            look_for_refused(job);
         else
             replicate(job);
+    }
+
+    void look_for_refused(Job& job) {
+        look_again(*job.lane);
+        job.was_refused = true;
+        wait_again(*job.server, job);
     }
 
     void take_replicas(Job& job, const RespValue& answer) {
@@ -576,6 +644,7 @@ class RedisSink final : public Sink {
         lane.known = StreamLane::Known::no;
         lane.known_by = nullptr;
         lane.top = {};
+        lane.entries.clear();
     }
 
     // Nothing of the batch was taken.
@@ -677,11 +746,14 @@ class RedisSink final : public Sink {
                 refused = refuse_one(*job);
             else if (refused)  // the server has read nothing that followed
                 end(*job, {Fate::undone, Scope::connection}, error);
-            else if (job->phase == Phase::waiting || job->phase == Phase::looking_up)
+            else if (job->phase == Phase::waiting)
                 end(*job, {Fate::unavailable, scope}, server.name + ": " + error);
             else
                 end(*job, {Fate::failed, Scope::connection}, server.name + ": " + error);
         }
+        for (const Question& question : server.questions)
+            if (question.lane != nullptr)
+                question.lane->is_reading = false;
         server.questions.clear();
         server.to_close = false;
         for (auto& [name, lane] : lanes_) {
@@ -723,7 +795,7 @@ class RedisSink final : public Sink {
     std::unordered_map<std::string, StreamLane> lanes_;  // by name
     std::vector<std::unique_ptr<Job>> jobs_;             // in the order of submission
     std::vector<std::string> lines_;                     // for the log
-    std::string name_, id_, event_id_;                   // scratch space
+    std::string name_, id_;                              // scratch space
 };
 
 }  // namespace

@@ -21,15 +21,16 @@ struct Question {
     enum class Kind : std::uint8_t {
         primary,      // which server it is, of a Sentinel
         state,        // of a stream
-        look_up,      // whether events are there
+        entries,      // the last ones of a stream
         transaction,  // to add events
         replicas,     // how many have what was added before
     };
     Kind kind;
-    StreamLane* lane = nullptr;  // of `state`
+    StreamLane* lane = nullptr;  // of `state` and `entries`
     Job* job = nullptr;          // of the kinds below it; nullptr if the job has ended
     std::size_t answers = 0;
-    std::size_t taken = 0;  // of the answers
+    std::size_t taken = 0;   // of the answers
+    std::size_t entries = 0;  // that were asked for
 };
 
 struct RedisServer {

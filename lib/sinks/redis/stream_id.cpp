@@ -50,6 +50,18 @@ std::optional<StreamId> StreamId::next() const noexcept {
     return std::nullopt;
 }
 
+std::optional<StreamId> StreamId::previous() const noexcept {
+    if (seq > 0)
+        return StreamId{ms, seq - 1};
+    if (ms > 0)
+        return StreamId{ms - 1, highest};
+    return std::nullopt;
+}
+
+bool is_of_clock(std::uint64_t ms) noexcept {
+    return ms >> 40 != 0;
+}
+
 std::optional<StreamId> id_for(std::int64_t position, StreamId top) noexcept {
     const auto number = static_cast<std::uint64_t>(position);
     if (const StreamId usual{number, 0}; usual > top)
@@ -71,12 +83,8 @@ std::optional<StreamState> StreamState::parse(const RespValue& answer) {
                 return std::nullopt;
             state.top = *top;
             has_top = true;
-        } else if (name == "first-entry" && value.is_array() && value.at(0) != nullptr) {
-            const std::optional<StreamId> first = StreamId::parse(value.at(0)->text);
-            if (!first)
-                return std::nullopt;
-            state.first = *first;
-            state.empty = false;
+        } else if (name == "first-entry") {
+            state.empty = !value.is_array();
         }
     }
     if (!has_top)
@@ -84,18 +92,19 @@ std::optional<StreamState> StreamState::parse(const RespValue& answer) {
     return state;
 }
 
-// [[id, [field, value, ...]]]
-bool is_entry_of(const RespValue& answer, std::string_view event_id) {
-    const RespValue* entry = answer.at(0);
-    const RespValue* fields = entry != nullptr ? entry->at(1) : nullptr;
-    if (fields == nullptr)
-        return false;
-    for (std::size_t i = 0; i + 1 < fields->elements.size(); i += 2) {
-        const std::string& name = fields->elements[i].text;
-        if ((name == "event_id" || name == "ce_id") && fields->elements[i + 1].text == event_id)
-            return true;
-    }
-    return false;
+// [id, [field, value, ...]]. Our entries begin with the id of the event.
+std::optional<StreamEntry> StreamEntry::parse(const RespValue& entry) {
+    const RespValue *id = entry.at(0), *fields = entry.at(1);
+    if (id == nullptr || fields == nullptr)
+        return std::nullopt;
+    const std::optional<StreamId> parsed = StreamId::parse(id->text);
+    if (!parsed)
+        return std::nullopt;
+    StreamEntry result{.id = *parsed, .event_id = {}};
+    const RespValue *name = fields->at(0), *value = fields->at(1);
+    if (name != nullptr && value != nullptr && (name->text == "event_id" || name->text == "ce_id"))
+        result.event_id = value->text;
+    return result;
 }
 
 }  // namespace outbox

@@ -318,7 +318,7 @@ class RedisProxy(TcpProxy):
             return False
 
         def loses_answer(data: bytes) -> bool:
-            return bool(asked) and asked.popleft() in (b"EXEC", b"XRANGE") and self._loses_this_answer()
+            return bool(asked) and asked.popleft() in (b"EXEC", b"XREVRANGE") and self._loses_this_answer()
 
         for sock in (client, server):
             self._readers[sock] = RespReader(sock)

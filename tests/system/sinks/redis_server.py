@@ -23,20 +23,22 @@ LONGEST_ARGUMENT = 1 << 20
 
 
 class RedisServer:
-    """`settings` are those of redis.conf; a name may occur several times in a list."""
+    """`settings` are those of redis.conf; a list has a line for each value. With `sentinel` it is one, which
+    has these settings.
+    """
 
-    def __init__(self, *, sentinel: bool = False, **settings: str | list[str]) -> None:
+    def __init__(self, *, sentinel: list[str] | None = None, **settings: str | list[str]) -> None:
         if shutil.which("redis-server") is None:
             raise NotInstalled("there is no redis-server")
         self.directory = Path(tempfile.mkdtemp(prefix="outbox-redis-"))
         self.port = free_port()
-        self.sentinel = sentinel
+        self.sentinel = sentinel is not None
         self.log = self.directory / "log"
         self.process: subprocess.Popen[bytes] | None = None
         ours: dict[str, str | list[str]] = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(self.directory)}
-        if not sentinel:
+        if not self.sentinel:
             ours |= {"save": '""', "repl-diskless-sync-delay": "0"}
-        lines = []
+        lines = [f"sentinel {line}" for line in sentinel or []]
         for name, value in {**ours, **settings}.items():
             for one in value if isinstance(value, list) else [value]:
                 lines.append(f"{name.replace('_', '-')} {one}")
@@ -83,7 +85,7 @@ class RedisServer:
 
 
 @contextmanager
-def redis(*, sentinel: bool = False, **settings: str | list[str]) -> Iterator[RedisServer]:
+def redis(*, sentinel: list[str] | None = None, **settings: str | list[str]) -> Iterator[RedisServer]:
     server = RedisServer(sentinel=sentinel, **settings)
     try:
         server.start()

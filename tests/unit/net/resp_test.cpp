@@ -100,6 +100,17 @@ TEST(Resp, KeepsTheBeginningOfWhatIsLong) {
     EXPECT_EQ(reader.value().integer, 7);
 }
 
+TEST(Resp, KeepsTheFirstFieldsOfAnEntry) {
+    RespReader reader({.fields = 2});
+    const std::string bytes = "*2\r\n*2\r\n:1\r\n*3\r\n:2\r\n:3\r\n:4\r\n*2\r\n:5\r\n*1\r\n:6\r\n";
+    std::string_view input = bytes;
+    ASSERT_EQ(reader.read(input), State::complete);
+    ASSERT_EQ(reader.value().elements.size(), 2u);
+    EXPECT_EQ(reader.value().elements[0].elements[1].elements.size(), 2u);
+    EXPECT_EQ(reader.value().elements[1].elements[1].elements.size(), 1u);
+    EXPECT_EQ(reader.bytes(), bytes.size());
+}
+
 // What a peer claims costs nothing; what it sends is dropped as it comes.
 TEST(Resp, MemoryDoesNotFollowThePeer) {
     for (const std::string claim :

@@ -168,15 +168,19 @@ class ScriptedRedis {
                           text("last-generated-id"), text(stream.top.text()), text("first-entry"),
                           first});
         }
-        if (name == "XRANGE") {
+        if (name == "XREVRANGE") {
             const Stream& stream = streams_[command[1]];
-            const auto found = stream.entries.find(*StreamId::parse(command[2]));
-            if (found == stream.entries.end())
-                return "*0\r\n";
-            std::vector<std::string> fields;
-            for (const std::string& field : found->second)
-                fields.push_back(text(field));
-            return array({array({text(found->first.text()), array(fields)})});
+            const std::size_t count = std::stoul(command[5]);
+            std::vector<std::string> entries;
+            for (auto end = stream.entries.upper_bound(*StreamId::parse(command[2]));
+                 end != stream.entries.begin() && entries.size() < count;) {
+                --end;
+                std::vector<std::string> fields;
+                for (const std::string& field : end->second)
+                    fields.push_back(text(field));
+                entries.push_back(array({text(end->first.text()), array(fields)}));
+            }
+            return array(entries);
         }
         if (name == "XADD")
             return add_entry(command);

@@ -41,23 +41,14 @@ TEST(StreamId, AlwaysRises) {
     }
 }
 
-std::vector<StreamId> places(const StreamState& state, std::int64_t position) {
-    std::vector<StreamId> all;
-    state.for_each_place(position, [&](StreamId id) { all.push_back(id); });
-    return all;
-}
-
-TEST(StreamId, IsLookedForWhereItCanBe) {
-    EXPECT_TRUE(places({}, 7).empty()) << "an empty stream";
-    const StreamState usual{.first = {1, 0}, .top = {9, 0}, .empty = false};
-    EXPECT_EQ(places(usual, 7), (std::vector<StreamId>{{7, 0}}));
-    EXPECT_TRUE(places(usual, 10).empty());
-    const StreamState with_late{.first = {1, 0}, .top = {9, 8}, .empty = false};
-    EXPECT_EQ(places(with_late, 7), (std::vector<StreamId>{{7, 0}, {9, 7}}));
-    const StreamState of_a_clock{.first = {1'600'000'000'000, 0}, .top = {1'700'000'000'000, 3},
-                                 .empty = false};
-    EXPECT_TRUE(places(of_a_clock, 7).empty()) << "full speed in a stream of others";
-    EXPECT_EQ(places(of_a_clock, 2).size(), 1u);
+TEST(StreamId, HasNeighbours) {
+    EXPECT_EQ((StreamId{5, 0}.next()), (StreamId{5, 1}));
+    EXPECT_EQ((StreamId{5, 1}.previous()), (StreamId{5, 0}));
+    EXPECT_EQ((StreamId{5, 0}.previous()), (StreamId{4, highest}));
+    EXPECT_EQ((StreamId{0, 0}.previous()), std::nullopt);
+    EXPECT_EQ((StreamId{5, highest}.next()), (StreamId{6, 0}));
+    EXPECT_TRUE(is_of_clock(1'100'000'000'000));
+    EXPECT_FALSE(is_of_clock(1'000'000'000'000));
 }
 
 RespValue value_of(std::string bytes) {
@@ -73,27 +64,28 @@ TEST(StreamId, OfAStreamIsInTheAnswer) {
                  "*2\r\n$3\r\n2-0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"));
     ASSERT_TRUE(state);
     EXPECT_EQ(state->top, (StreamId{9, 1}));
-    EXPECT_EQ(state->first, (StreamId{2, 0}));
     EXPECT_FALSE(state->empty);
     const auto trimmed = StreamState::parse(value_of(
         "*4\r\n$17\r\nlast-generated-id\r\n$3\r\n9-1\r\n$11\r\nfirst-entry\r\n*-1\r\n"));
     ASSERT_TRUE(trimmed);
     EXPECT_TRUE(trimmed->empty);
     for (const char* bytes : {"+OK\r\n", "*0\r\n", "*2\r\n$17\r\nlast-generated-id\r\n$1\r\nx\r\n",
-                              "*2\r\n$17\r\nlast-generated-id\r\n:5\r\n",
-                              "*4\r\n$17\r\nlast-generated-id\r\n$3\r\n9-1\r\n$11\r\nfirst-entry\r\n"
-                              "*1\r\n:1\r\n"})
+                              "*2\r\n$17\r\nlast-generated-id\r\n:5\r\n"})
         EXPECT_FALSE(StreamState::parse(value_of(bytes))) << bytes;
 }
 
-TEST(StreamId, AnEntryIsOfItsEvent) {
-    const std::string entry =
-        "*1\r\n*2\r\n$3\r\n7-0\r\n*4\r\n$1\r\na\r\n$1\r\nb\r\n$8\r\nevent_id\r\n$2\r\nid\r\n";
-    EXPECT_TRUE(is_entry_of(value_of(entry), "id"));
-    EXPECT_FALSE(is_entry_of(value_of(entry), "other"));
-    for (const char* bytes : {"*0\r\n", "*-1\r\n", "+OK\r\n", "*1\r\n*1\r\n:1\r\n", "*1\r\n*2\r\n:1\r\n:2\r\n",
-                              "*1\r\n*2\r\n:1\r\n*1\r\n$8\r\nevent_id\r\n"})
-        EXPECT_FALSE(is_entry_of(value_of(bytes), "id")) << bytes;
+TEST(StreamId, AnEntryBeginsWithItsEvent) {
+    const auto id_in = [](const std::string& bytes) {
+        const RespValue value = value_of(bytes);
+        const std::optional<StreamEntry> entry = StreamEntry::parse(value);
+        return entry ? std::optional(std::string(entry->event_id)) : std::nullopt;
+    };
+    EXPECT_EQ(id_in("*2\r\n$3\r\n7-0\r\n*4\r\n$8\r\nevent_id\r\n$2\r\nid\r\n$1\r\na\r\n$1\r\nb\r\n"), "id");
+    EXPECT_EQ(id_in("*2\r\n$3\r\n7-0\r\n*2\r\n$5\r\nce_id\r\n$2\r\nid\r\n"), "id");
+    EXPECT_EQ(id_in("*2\r\n$3\r\n7-0\r\n*2\r\n$5\r\nother\r\n$2\r\nid\r\n"), "");
+    EXPECT_EQ(id_in("*2\r\n$3\r\n7-0\r\n*-1\r\n"), "");
+    for (const char* bytes : {"*0\r\n", "*-1\r\n", "+OK\r\n", "*1\r\n:1\r\n", "*2\r\n:1\r\n:2\r\n"})
+        EXPECT_EQ(id_in(bytes), std::nullopt) << bytes;
 }
 
 }  // namespace
