@@ -347,7 +347,7 @@ TEST_F(RedisSink, OfAnArgumentThatIsTooLongOnlyItsEventIsRefused) {
     sink_->submit(batch({2, 3, 4}));
     sink_->submit(batch({5}));
     const std::vector<Outcome> ended = outcomes(2);
-    ASSERT_EQ(ended[0].of_events.size(), 3u);
+    ASSERT_EQ(ended[0].of_events.size(), 3u) << ended[0].error;
     EXPECT_EQ(ended[0].of_events[0].fate, Fate::undone);
     EXPECT_EQ(ended[0].of_events[1].fate, Fate::refused);
     EXPECT_TRUE(ended[0].of_events[1].permanent);

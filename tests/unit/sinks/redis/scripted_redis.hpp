@@ -116,6 +116,7 @@ class ScriptedRedis {
         std::string bytes{};
         bool in_transaction = false;
         bool aborted = false;
+        bool ended = false;  // by us: what comes is dropped, so that nothing that was sent is lost
         std::vector<Command> queued{};
     };
 
@@ -247,6 +248,8 @@ class ScriptedRedis {
         const ssize_t size = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
         if (size <= 0)
             return false;
+        if (connection.ended)
+            return true;
         connection.bytes.append(buffer, static_cast<std::size_t>(size));
         while (const std::optional<Command> command = take_command(connection.bytes)) {
             const Answer answer = this->answer(connection, *command);
@@ -262,8 +265,11 @@ class ScriptedRedis {
                 pollfd watched{fd, POLLOUT, 0};
                 poll(&watched, 1, 10);
             }
-            if (answer.close)
-                return false;
+            if (answer.close) {
+                shutdown(fd, SHUT_WR);
+                connection.ended = true;
+                return true;
+            }
         }
         return true;
     }
