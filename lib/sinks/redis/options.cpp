@@ -116,15 +116,6 @@ static std::optional<Error> check_url(const Url& url, std::string_view) {
     return std::nullopt;
 }
 
-static std::optional<Error> check_options(const OptionValues& values) {
-    if (values.has(user) && !values.has(password))
-        return invalid("\"user\" needs \"password\"", "Set both in CREATE USER MAPPING.");
-    if (values.has(sentinel_user) && !values.has(sentinel_password))
-        return invalid("\"sentinel_user\" needs \"sentinel_password\"",
-                       "Set both in CREATE USER MAPPING.");
-    return std::nullopt;
-}
-
 static constexpr std::array<std::string_view, 2> schemes{"redis", "rediss"};
 constinit const SinkDeclaration redis_declaration{
     .name = "redis",
@@ -139,7 +130,6 @@ constinit const SinkDeclaration redis_declaration{
     .check =
         "address, connection, certificate, login, role, durability, and whether each stream is one",
     .check_url = check_url,
-    .check_options = check_options,
     .module = "pg_outbox_redis.so"};
 
 RedisOptions redis_options(const Destination& destination) {
