@@ -158,7 +158,7 @@ run_valgrind() {
 # Google's emulator of Pub/Sub is not a package of the distribution; it is used where it is installed.
 # If a server cannot be installed, the tests that need it report that.
 install_servers() {
-    local servers packages=(nats-server python3-venv ruby ruby-activerecord ruby-pg)
+    local servers packages=(nats-server python3-venv redis-server ruby ruby-activerecord ruby-pg)
     servers=$(realpath -m "$build")/servers
     PATH=$PATH:/usr/local/go/bin
     command -v java >/dev/null || packages+=(default-jre-headless)
@@ -261,7 +261,7 @@ run_outside() {
     build_tests
     local tests=$repository/tests/system
     OUTBOX_TEST_RELAY=outside run_pytest outside "$tests"/test_{delivery,operators}.py "$tests/sinks/test_conformance.py" \
-        -k 'not (conformance and (sns or sqs or kinesis or pubsub or kafka or mqtt or rabbitmq))'
+        -k 'not (conformance and (sns or sqs or kinesis or pubsub or kafka or mqtt or rabbitmq or redis))'
 }
 
 run_edition() {

@@ -187,7 +187,9 @@ void Stream::flush() {
             return;
         }
         if (result != CURLE_OK) {
-            lost(result);
+            read_some();  // the peer may have said why it closes the connection
+            if (state_ == State::open)
+                lost(result);
             return;
         }
         sent_ += size;

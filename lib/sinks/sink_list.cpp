@@ -9,16 +9,18 @@
 #include "sinks/pubsub/options.hpp"
 #include "sinks/pull/options.hpp"
 #include "sinks/rabbitmq/options.hpp"
+#include "sinks/redis/options.hpp"
 #include "sinks/registry.hpp"
 
 namespace outbox {
 
 std::span<const SinkDeclaration* const> all_sinks() noexcept {
     static constexpr const SinkDeclaration* sinks[] = {
-        &null_declaration,  &http_declaration, &postgresql_declaration,
-        &kafka_declaration, &nats_declaration, &mqtt_declaration,
-        &rabbitmq_declaration, &pubsub_declaration, &sqs_declaration, &sns_declaration,
-        &kinesis_declaration, &pull_declaration};
+        &null_declaration,     &http_declaration,  &postgresql_declaration,
+        &kafka_declaration,    &rabbitmq_declaration, &nats_declaration,
+        &redis_declaration,    &mqtt_declaration,  &pubsub_declaration,
+        &sqs_declaration,      &sns_declaration,   &kinesis_declaration,
+        &pull_declaration};
     return sinks;
 }
 

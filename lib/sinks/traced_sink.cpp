@@ -27,6 +27,7 @@ std::string_view system_of(std::string_view scheme) {
            : scheme == "mqtts"                              ? "mqtt"
            : scheme == "nats" || scheme == "tls"            ? "nats"
            : scheme == "amqp" || scheme == "amqps"          ? "rabbitmq"
+           : scheme == "redis" || scheme == "rediss"        ? "redis"
            : scheme == "postgres" || scheme == "postgresql" ? "postgresql"
                                                             : scheme;
 }

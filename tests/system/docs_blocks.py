@@ -45,6 +45,7 @@ def blocks() -> Iterator[Block]:
 TYPED = ("README.md", "docs/tutorial.md")
 
 NEEDS_ROOT = "installs packages and builds; scripts/demo.sh does the same"
+REDIS = "run by sinks/test_redis.py: test_a_user_of_an_access_list"
 KAFKA = "a program of Kafka, for the reader's cluster"
 RABBITMQ = "a program of RabbitMQ, for the reader's server"
 GOOGLE = "a program of Google, for the reader's project"
@@ -98,6 +99,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/destinations/rabbitmq.md": {
         "rabbitmqctl add_user outbox s3cret": RABBITMQ,
+    },
+    "docs/destinations/redis.md": {
+        "redis-cli ACL SETUSER outbox on '>s3cret' '~order.*' '~video.*' +multi +exec +xadd +xinfo\\|stream +xrevrange": REDIS,
     },
     "docs/editions.md": {
         "psql -d 'host=db.example.com dbname=shop user=shop_owner' -f pg_outbox--sql.sql    # one transaction": EDITION,

@@ -32,7 +32,7 @@ def test_the_modules_export_what_is_called_and_nothing_else(installation: Instal
     assert main == functions | described | {"Pg_magic_func", "_PG_init"}
     entry_points = {"launcher", "keeper", "relay", "processor", "backfill", "check"}
     assert {f"outbox_{name}_main" for name in entry_points} <= functions
-    sinks = {"aws", "http", "kafka", "mqtt", "postgresql", "pubsub", "rabbitmq"}
+    sinks = {"aws", "http", "kafka", "mqtt", "nats", "postgresql", "pubsub", "rabbitmq", "redis"}
     assert set(found) == {f"pg_outbox_{name}" for name in sinks}
     entries = {frozenset(symbols(path)) for path in found.values()}
     assert len(entries) == 1, "the modules are of the same build"

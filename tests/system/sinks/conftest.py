@@ -40,14 +40,16 @@ from .postgresql_sink import PostgresqlSink
 from .pubsub_sink import PubSubFakeSink, PubSubSink
 from .rabbitmq_server import RabbitmqServer, rabbitmq
 from .rabbitmq_sink import RabbitmqSink
+from .redis_server import RedisServer, shared_redis
+from .redis_sink import RedisSink
 from .servers import Server
 from .sink import ABILITIES, Sink
 
 servers.add_clients_to_path()
 
 SINKS: list[type[Sink]] = [
-    HttpSink, PostgresqlSink, KafkaSink, RabbitmqSink, NatsSink, MqttSink, MqttQos2Sink, PubSubSink, SqsFifoSink,
-    SqsStandardSink, SnsFifoSink, SnsStandardSink, KinesisSink,
+    HttpSink, PostgresqlSink, KafkaSink, RabbitmqSink, NatsSink, RedisSink, MqttSink, MqttQos2Sink, PubSubSink,
+    SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink, KinesisSink,
 ]  # fmt: skip
 OTHER_SERVERS: list[type[Sink]] = [
     CurrentNatsSink, MochiSink, MochiQos2Sink, PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink,
@@ -159,3 +161,8 @@ def nats_current_server() -> Iterator[NatsServer]:
 @pytest.fixture(scope="session")
 def rabbitmq_server() -> Iterator[RabbitmqServer]:
     yield from running(rabbitmq)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    yield from running(shared_redis)

@@ -9,7 +9,7 @@ made here let the server have it:
 
 `TcpProxy` does the same to a connection of the PostgreSQL protocol, around COMMIT; `KafkaProxy` to
 connections of Kafka's, for requests that have records, and `MqttProxy` to those of MQTT, for messages, and `NatsProxy` to those of NATS, and `AmqpProxy` to those of RabbitMQ, for messages and
-confirmations.
+confirmations; `RedisProxy` to transactions of Redis.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import http.client
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -392,6 +393,73 @@ class AmqpProxy(TcpProxy):
 
     def _loses_answer(self, data: bytes) -> bool:
         return data[:1] == METHOD and data[7:11] in ANSWERS_TO_MESSAGES and self._loses_this_answer()
+
+
+class RedisProxy(TcpProxy):
+    """Passes commands and answers one by one. A request is lost before MULTI passes; an answer is one that
+    confirms events.
+    """
+
+    def __init__(self, server_port: int, port: int | None = None) -> None:
+        self._readers: dict[socket.socket, RespReader] = {}
+        super().__init__(server_port, port)
+
+    def _connected(self, client: socket.socket, server: socket.socket) -> None:
+        asked: deque[bytes] = deque()  # commands that have no answer yet
+
+        def loses_request(data: bytes) -> bool:
+            name = data.split(b"\r\n", 3)[2].upper()
+            if name == b"MULTI" and self._loses_this_request():
+                return True
+            asked.append(name)
+            return False
+
+        def loses_answer(data: bytes) -> bool:
+            return bool(asked) and asked.popleft() in (b"EXEC", b"XREVRANGE") and self._loses_this_answer()
+
+        for sock in (client, server):
+            self._readers[sock] = RespReader(sock)
+        self._start(self._pass, client, server, loses_request)
+        self._start(self._pass, server, client, loses_answer)
+
+    def _read(self, source: socket.socket) -> bytes:
+        return self._readers[source].read()
+
+
+class RespReader:
+    """Reads commands or answers of Redis."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._source = source
+        self._data = b""  # received and not returned
+
+    def read(self) -> bytes:
+        """Returns the next one as it is; empty: the connection ended before."""
+        while (end := self._end_of(0)) < 0:
+            more = self._source.recv(1 << 20)
+            if not more:
+                return b""
+            self._data += more
+        whole, self._data = self._data[:end], self._data[end:]
+        return whole
+
+    def _end_of(self, start: int) -> int:
+        """Returns the end of the value that begins there, or -1 if it is not complete."""
+        line_end = self._data.find(b"\r\n", start) + 2
+        kind = self._data[start : start + 1]
+        if line_end < 2 or kind not in (b"*", b"$"):
+            return line_end if line_end >= 2 else -1
+        size = int(self._data[start + 1 : line_end])
+        if size < 0:
+            return line_end
+        if kind == b"$":
+            end = line_end + size + 2
+            return end if end <= len(self._data) else -1
+        for _ in range(size):
+            line_end = self._end_of(line_end)
+            if line_end < 0:
+                return -1
+        return line_end
 
 
 def read_exactly(source: socket.socket, count: int) -> bytes:

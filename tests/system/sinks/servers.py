@@ -6,6 +6,7 @@
     elasticmq()          another SQS, which keeps closer to the limits
     kafka()              Apache Kafka, one broker: kafka_server.py
     mosquitto(), mochi() brokers of MQTT: mqtt_server.py
+    redis()              Redis: redis_server.py
 
 Each is a process of the test's own on a free port of 127.0.0.1, and ends with the test process.
 """

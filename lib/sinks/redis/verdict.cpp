@@ -1,0 +1,86 @@
+#include "sinks/redis/verdict.hpp"
+
+#include <algorithm>
+
+#include "core/text.hpp"
+#include "net/redis_connection.hpp"
+
+namespace outbox {
+
+static bool contains(std::string_view text, std::string_view part) noexcept {
+    return text.find(part) != std::string_view::npos;
+}
+
+bool is_id_refused(std::string_view error) noexcept {
+    return contains(error, "equal or smaller than the target stream top item");
+}
+
+bool is_too_long(std::string_view error) noexcept {
+    return error.starts_with("ERR Protocol error: invalid bulk length") ||
+           error.starts_with("ERR Protocol error: invalid multibulk length");
+}
+
+namespace {
+
+struct Known {
+    std::string_view code;
+    Verdict verdict;
+};
+
+constexpr Verdict throttled{.fate = Fate::throttled};
+constexpr Verdict lane{.fate = Fate::unavailable, .scope = Scope::lane};
+constexpr Verdict destination{.fate = Fate::unavailable, .scope = Scope::destination};
+constexpr Verdict elsewhere{.fate = Fate::unavailable, .scope = Scope::destination,
+                            .ask_elsewhere = true};
+
+constexpr Known known[] = {
+    {"OOM", throttled},        {"BUSY", throttled},         {"TRYAGAIN", throttled},
+    {"LOADING", elsewhere},    {"MASTERDOWN", elsewhere},   {"READONLY", elsewhere},
+    {"MISCONF", destination},  {"NOREPLICAS", destination}, {"NOAUTH", destination},
+    {"WRONGPASS", destination}, {"DENIED", destination},    {"WRONGTYPE", lane},
+    {"CROSSSLOT", lane},
+};
+
+}  // namespace
+
+Verdict verdict_of(std::string_view error) noexcept {
+    for (const Known& one : known)
+        if (has_code(error, one.code))
+            return one.verdict;
+    if (has_code(error, "CLUSTERDOWN"))  // for one slot, or for all
+        return contains(error, "slot not served") ? lane : destination;
+    if (has_code(error, "NOPERM"))  // for a key, or for a command
+        return contains(error, " key") ? lane : destination;
+    if (contains(error, "exhausted the last possible ID"))
+        return lane;
+    if (contains(error, "unknown command") || contains(error, "unknown subcommand"))
+        return destination;
+    if (contains(error, "max number of clients"))
+        return {.fate = Fate::unavailable, .scope = Scope::connection};
+    return {};
+}
+
+std::optional<Redirect> parse_redirect(std::string_view error) {
+    const bool ask = has_code(error, "ASK");
+    if (!ask && !has_code(error, "MOVED"))
+        return std::nullopt;
+    // The host may be IPv6, without brackets.
+    const std::size_t space = error.rfind(' '), colon = error.rfind(':');
+    if (colon == std::string_view::npos || space == std::string_view::npos || colon < space)
+        return std::nullopt;
+    Redirect redirect{ask, std::string(error.substr(space + 1, colon - space - 1)),
+                      std::string(error.substr(colon + 1))};
+    const std::optional<std::int64_t> port = parse_integer(redirect.port);
+    if (!port || *port < 1 || *port > 65535)
+        return std::nullopt;
+    const bool valid = std::all_of(redirect.host.begin(), redirect.host.end(), [](char c) {
+        const char lower = ascii_lower(c);
+        return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
+               c == '_' || c == ':';
+    });
+    if (!valid || redirect.host.size() > 255)
+        return std::nullopt;
+    return redirect;
+}
+
+}  // namespace outbox

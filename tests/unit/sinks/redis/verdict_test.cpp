@@ -1,0 +1,70 @@
+#include "sinks/redis/verdict.hpp"
+
+#include <gtest/gtest.h>
+
+namespace outbox {
+namespace {
+
+void expect(std::string_view error, Fate fate, Scope scope = Scope::destination) {
+    const Verdict verdict = verdict_of(error);
+    EXPECT_EQ(verdict.fate, fate) << error;
+    if (fate == Fate::unavailable) {
+        EXPECT_EQ(verdict.scope, scope) << error;
+    }
+    EXPECT_FALSE(verdict.permanent) << error;
+}
+
+TEST(Verdict, NoErrorOfTheServerBlamesAnEvent) {
+    expect("OOM command not allowed when used memory > 'maxmemory'.", Fate::throttled);
+    expect("BUSY Redis is busy running a script.", Fate::throttled);
+    expect("TRYAGAIN Multiple keys request during rehashing of slot", Fate::throttled);
+    expect("LOADING Redis is loading the dataset in memory", Fate::unavailable);
+    expect("MASTERDOWN Link with MASTER is down", Fate::unavailable);
+    expect("READONLY You can't write against a read only replica.", Fate::unavailable);
+    expect("NOREPLICAS Not enough good replicas to write.", Fate::unavailable);
+    expect("MISCONF Redis is configured to save RDB snapshots", Fate::unavailable);
+    expect("CLUSTERDOWN The cluster is down", Fate::unavailable);
+    expect("CLUSTERDOWN Hash slot not served", Fate::unavailable, Scope::lane);
+    expect("WRONGTYPE Operation against a key holding the wrong kind of value", Fate::unavailable,
+           Scope::lane);
+    expect("NOAUTH Authentication required.", Fate::unavailable);
+    expect("WRONGPASS invalid username-password pair", Fate::unavailable);
+    expect("NOPERM this user has no permissions to run the 'xadd' command", Fate::unavailable);
+    expect("NOPERM this user has no permissions to access one of the keys used as arguments",
+           Fate::unavailable, Scope::lane);
+    expect("ERR max number of clients reached", Fate::unavailable, Scope::connection);
+    expect("ERR unknown command 'XADD', with args beginning with:", Fate::unavailable);
+    expect("ERR The stream has exhausted the last possible ID, unable to add more items",
+           Fate::unavailable, Scope::lane);
+    expect("ERR something new", Fate::failed);
+    expect("OOMPH", Fate::failed);
+    expect("", Fate::failed);
+}
+
+TEST(Verdict, AnotherServerMayTakeEvents) {
+    EXPECT_TRUE(verdict_of("READONLY x").ask_elsewhere);
+    EXPECT_TRUE(verdict_of("LOADING x").ask_elsewhere);
+    EXPECT_FALSE(verdict_of("OOM x").ask_elsewhere);
+}
+
+TEST(Verdict, RedirectsNameAServer) {
+    const auto moved = parse_redirect("MOVED 3999 127.0.0.1:6381");
+    ASSERT_TRUE(moved);
+    EXPECT_FALSE(moved->ask);
+    EXPECT_EQ(moved->host, "127.0.0.1");
+    EXPECT_EQ(moved->port, "6381");
+    const auto ask = parse_redirect("ASK 3999 2001:db8::1:6381");
+    ASSERT_TRUE(ask);
+    EXPECT_TRUE(ask->ask);
+    EXPECT_EQ(ask->host, "2001:db8::1");
+    EXPECT_EQ(parse_redirect("MOVED 3999 :6381")->host, "");
+    for (const char* error :
+         {"MOVED", "MOVED 1", "MOVED 1 a", "MOVED 1 a:", "MOVED 1 a:0", "MOVED 1 a:65536",
+          "MOVED 1 a:x", "MOVED 1 a/b:1", "MOVED 1 a@b:1", "MOVED 1 a%b:1", "MOVED 1:2 a", "MOVEDX 1 a:1",
+          "ERR MOVED 1 a:1"})
+        EXPECT_FALSE(parse_redirect(error)) << error;
+    EXPECT_FALSE(parse_redirect("MOVED 1 " + std::string(300, 'a') + ":1"));
+}
+
+}  // namespace
+}  // namespace outbox
