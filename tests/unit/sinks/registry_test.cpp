@@ -419,8 +419,7 @@ const Refused refusals[] = {
      value,
      "\"ftp\" is not supported",
      "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, amqp, amqps, "
-     "nats, tls, redis, rediss, mqtt, mqtts, "
-     "mqtt, mqtts, pubsub, sqs, pubsub, sqs, sns, kinesis, pull."},
+     "nats, tls, redis, rediss, mqtt, mqtts, pubsub, sqs, sns, kinesis, pull."},
     {"MqttWithoutBroker", {{"url", "mqtt://"}}, {}, value, "no broker", "mqtts://broker"},
     {"MqttWithUser", {{"url", "mqtt://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
     {"MqttWithTopic", {{"url", "mqtt://a/t"}}, {}, value, "follow the broker", "\"topic\""},
@@ -994,7 +993,11 @@ TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
     const std::optional<Error> error = validate_mapping_options({{"x", "1"}});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->hint,
-              "XX");
+              "Valid options are: user, password, token, headers, signing_secret, "
+              "next_signing_secret, signing_key, next_signing_key, certificate, private_key, "
+              "client_secret, registry_user, registry_password, access_key_id, secret_access_key, "
+              "session_token, profile, nkey_seed, credentials, sentinel_user, sentinel_password, "
+              "key, key_file, sslcert, sslkey.");
 }
 
 // ---------------------------------------------------------------------------------------------
