@@ -149,7 +149,7 @@ def test_an_event_that_nobody_subscribes_to_can_be_a_failure(mqtt: MqttSink, db:
     mqtt.create(topic=f"elsewhere-{mqtt.place}/{{topic}}")
     enqueue_type(db, "a", 2, 1)
     db.wait_published(2)  # by default it is not
-    db.execute("ALTER SERVER d OPTIONS (ADD no_subscribers 'fail')")
+    db.change_destination("d", no_subscribers="fail")
     ids = enqueue_type(db, "a", 2, 2, first=2)
     if isinstance(mqtt, MochiSink):  # it does not tell
         db.wait_published(6)
@@ -239,7 +239,7 @@ def test_tls_with_an_authority_of_our_own(at_mosquitto: MqttSink, db: Database) 
     ids = enqueue_keys(db, ["a"], 2)
     wait_for_failure(db, "certificate")
     assert not check(db)["tls"][0]
-    db.execute(f"ALTER SERVER d OPTIONS (ADD ca_file '{listener(sink).certificates.authority}')")
+    db.change_destination("d", ca_file=listener(sink).certificates.authority)
     assert_arrived(sink, ids)
     findings = check(db)
     assert all(ok for ok, _ in findings.values()), findings
@@ -405,11 +405,11 @@ def test_a_broker_that_allows_little(poor_broker: Mosquitto, db: Database) -> No
         sink.create(retain="on")
         assert check(db)["login"][0]
         assert check(db)["limits"] == (False, "the broker does not keep messages (retain)")
-        db.execute("ALTER SERVER d OPTIONS (SET retain 'off', ADD qos '2')")
+        db.change_destination("d", retain="off", qos="2")
         ids = enqueue_keys(db, ["a"], 1)
         wait_for_failure(db, "the broker takes QoS 1 at most (qos)")
         assert in_trouble(db) == []
-        db.execute("ALTER SERVER d OPTIONS (DROP qos)")
+        db.change_destination("d", qos=None)
         sink.wait_for(ids)
         large = db.value("SELECT outbox.enqueue('item', 'b', 'changed', to_jsonb(repeat('x', 2000)))")
         wait_until(lambda: in_trouble(db), what="the large one in trouble")
