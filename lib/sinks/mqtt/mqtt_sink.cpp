@@ -360,8 +360,7 @@ class MqttSink final : public Sink {
                                                             : nullptr;
         bool told = false;
         const auto settle_as_lost = [&](Sending& sending, std::size_t index) {
-            const bool is_blamed =
-                &sending == blamed && !std::exchange(told, told || &sending == blamed);
+            const bool is_blamed = &sending == blamed && !std::exchange(told, true);
             settle(sending, index, is_blamed ? blame : EventOutcome{Fate::undone, failure.why});
         };
         for (const Flight& flight : flights_)

@@ -23,7 +23,6 @@ from certificates import Certificates, make_certificates
 from cluster import free_port
 from waiting import wait_until
 
-from .fault_proxy import MqttProxy
 from .servers import INSTALLED, Ended, NotInstalled, end
 
 USERS = {"alice": "s3cret-of-alice", "bob": "s3cret-of-bob"}
@@ -68,11 +67,10 @@ topic read #
 
 
 class MqttServer:
-    """A broker, and a proxy between it and the relay."""
+    """A broker."""
 
     def __init__(self) -> None:
         self.ports = {"direct": free_port()}
-        self.proxy = MqttProxy(self.ports["direct"])
         self.process: subprocess.Popen[bytes] | None = None
         self.directory = Path(tempfile.mkdtemp(prefix="outbox-mqtt-"))
         self.directory.chmod(0o755)  # PostgreSQL reads a certificate
@@ -112,7 +110,6 @@ class MqttServer:
         self.process.wait()
 
     def remove(self) -> None:
-        self.proxy.close()
         if self.process is not None:
             self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)

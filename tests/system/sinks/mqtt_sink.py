@@ -78,7 +78,7 @@ class MqttSink(Sink):
     def __init__(self, database: Database, server: MqttServer) -> None:
         super().__init__(database)
         self.broker = server
-        self.proxy = server.proxy
+        self.proxy = MqttProxy(server.port)
         self.reader = Reader(server.port, f"{self.place}/#")
 
     def url(self) -> str:
@@ -97,7 +97,7 @@ class MqttSink(Sink):
         return carried
 
     def close(self) -> None:
-        self.proxy.forget_rules()
+        super().close()
         self.reader.close()
 
     def size_limit(self) -> int:
@@ -105,17 +105,17 @@ class MqttSink(Sink):
 
 
 class MqttQos2Sink(MqttSink):
-    name = "mqtt-qos2"
+    name = "mqtt_qos2"
     more_options = {"qos": "2"}
 
 
 class MochiSink(MqttSink):
-    name = "mqtt-mochi"
+    name = "mqtt_mochi"
     server = "mochi_server"
 
 
 class MochiQos2Sink(MqttQos2Sink):
-    name = "mqtt-mochi-qos2"
+    name = "mqtt_mochi_qos2"
     server = "mochi_server"
 
 

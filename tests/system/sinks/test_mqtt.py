@@ -7,7 +7,6 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +91,21 @@ class Rival:
     def _fight(self) -> None:
         while not self._ends:
             with socket.create_connection(("127.0.0.1", self._port)) as connection:
-                connection.settimeout(0.1)
                 connection.sendall(self._hello)
-                assert connection.recv(1000)[3] == 0  # the reason code of CONNACK
-                self.times += 1
+                welcome = connection.recv(1000)
+                self.times += bool(welcome)  # it may be ended at once
+                connection.settimeout(0.1)
                 self._wait_for_end(connection)
 
     def _wait_for_end(self, connection: socket.socket) -> None:
         while not self._ends:
-            with suppress(TimeoutError):
+            try:
                 if not connection.recv(1000):
                     return
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return
 
     def close(self) -> None:
         self._ends = True
@@ -149,7 +152,7 @@ def test_an_event_that_nobody_subscribes_to_can_be_a_failure(mqtt: MqttSink, db:
     mqtt.create(topic=f"elsewhere-{mqtt.place}/{{topic}}")
     enqueue_type(db, "a", 2, 1)
     db.wait_published(2)  # by default it is not
-    db.execute("ALTER SERVER d OPTIONS (ADD no_subscribers 'fail')")
+    db.change_destination("d", no_subscribers="fail")
     ids = enqueue_type(db, "a", 2, 2, first=2)
     if isinstance(mqtt, MochiSink):  # it does not tell
         db.wait_published(6)
@@ -239,7 +242,7 @@ def test_tls_with_an_authority_of_our_own(at_mosquitto: MqttSink, db: Database) 
     ids = enqueue_keys(db, ["a"], 2)
     wait_for_failure(db, "certificate")
     assert not check(db)["tls"][0]
-    db.execute(f"ALTER SERVER d OPTIONS (ADD ca_file '{listener(sink).certificates.authority}')")
+    db.change_destination("d", ca_file=listener(sink).certificates.authority)
     assert_arrived(sink, ids)
     findings = check(db)
     assert all(ok for ok, _ in findings.values()), findings
@@ -354,17 +357,17 @@ def test_a_broker_that_is_killed(own_broker: Mosquitto, db: Database, qos: str) 
         sink.create(qos=qos, connect_timeout="1s")
         ids = enqueue_keys(db, [f"k{n}" for n in range(10)], 2)
         sink.wait_for(ids)
-        gate = own_broker.proxy.hold_answers()
+        gate = sink.proxy.hold_answers()
         more = enqueue_keys(db, [f"k{n}" for n in range(10)], 3)
         wait_until(lambda: gate.holding, what="messages in flight")
         sink.reader.again()
         own_broker.kill()
-        own_broker.proxy.refuse_connections()  # what it has answered is lost as well
-        own_broker.proxy.forget_rules()
+        sink.proxy.refuse_connections()  # what it has answered is lost as well
+        sink.proxy.forget_rules()
         gate.open()
         own_broker.start()
         sink.reader.wait()
-        own_broker.proxy.listen()
+        sink.proxy.listen()
         messages: list[Message] = sink.wait_for(ids + more, timeout=60)
         db.wait_settled()
         assert {message.event_id for message in messages} == set(ids + more)
@@ -383,10 +386,10 @@ def test_a_broker_that_is_shut_down(own_broker: Mosquitto, db: Database) -> None
         own_broker.stop()
         more = enqueue_keys(db, ["a", "b"], 2)
         wait_until(lambda: db.status()["state"], lambda s: s == "backing off", what="a back-off")
-        own_broker.proxy.refuse_connections()  # so that nothing is published before there is a reader
+        sink.proxy.refuse_connections()  # so that nothing is published before there is a reader
         own_broker.start()
         sink.reader.wait()
-        own_broker.proxy.listen()
+        sink.proxy.listen()
         sink.wait_for(ids + more, timeout=60)
         db.wait_settled()
         assert in_trouble(db) == []
@@ -405,11 +408,11 @@ def test_a_broker_that_allows_little(poor_broker: Mosquitto, db: Database) -> No
         sink.create(retain="on")
         assert check(db)["login"][0]
         assert check(db)["limits"] == (False, "the broker does not keep messages (retain)")
-        db.execute("ALTER SERVER d OPTIONS (SET retain 'off', ADD qos '2')")
+        db.change_destination("d", retain="off", qos="2")
         ids = enqueue_keys(db, ["a"], 1)
         wait_for_failure(db, "the broker takes QoS 1 at most (qos)")
         assert in_trouble(db) == []
-        db.execute("ALTER SERVER d OPTIONS (DROP qos)")
+        db.change_destination("d", qos=None)
         sink.wait_for(ids)
         large = db.value("SELECT outbox.enqueue('item', 'b', 'changed', to_jsonb(repeat('x', 2000)))")
         wait_until(lambda: in_trouble(db), what="the large one in trouble")
