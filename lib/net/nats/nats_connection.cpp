@@ -166,7 +166,7 @@ void NatsConnection::step(Micros now, NatsListener& listener) {
 
 bool NatsConnection::step_tls() {
     const bool was_ready = tls_->is_ready();
-    if (!tls_->step(*stream_)) {
+    if (!tls_->error().empty() || !tls_->step(*stream_)) {
         // Who does not like our certificate, or we theirs, will not like it the next time.
         const bool has_ended = tls_->error() == "the peer closed the connection";
         fail(tls_->error(), has_ended ? Scope::connection : Scope::destination);

@@ -244,13 +244,24 @@ class NatsSink final : public Sink, NatsListener {
             denied_.emplace(text.substr(begin + 1, end - begin - 1));
     }
 
+    // As the server writes a subject in its error.
+    static std::string quoted(std::string_view subject) {
+        std::string text;
+        for (const char c : subject) {
+            if (c == '"' || c == '\\')
+                text += '\\';
+            text += c;
+        }
+        return text;
+    }
+
     void end_denied() {
         if (denied_.empty())
             return;
         end_each([&](Sending& sending, std::size_t i) {
             subject_.clear();
             append_subject(subject_, options_.subject, *sending.batch->events[i], options_.source);
-            if (denied_.contains(subject_))
+            if (denied_.contains(quoted(subject_)))
                 sending.answer(i, {.fate = Fate::unavailable,
                                    .error = "subject \"" + printable(subject_, 300) +
                                             "\": the user may not publish to it (Permissions "
@@ -317,7 +328,8 @@ class NatsSink final : public Sink, NatsListener {
             outcome.error = bad->error;
             outcome.permanent = bad->permanent;
             outcome.scope = bad->scope;
-            outcome.of_events = std::move(sending.outcomes);
+            if (sending.outcomes.size() > 1)
+                outcome.of_events = std::move(sending.outcomes);
         }
         outcomes_.push_back(std::move(outcome));
     }
@@ -333,7 +345,7 @@ class NatsSink final : public Sink, NatsListener {
     std::deque<Batch*> waiting_;  // for the connection
     Sendings sendings_;           // in the order of their requests
     std::vector<Outcome> outcomes_;
-    std::unordered_set<std::string> denied_;       // subjects
+    std::unordered_set<std::string> denied_;       // subjects, as the server quotes them
     std::string subject_, stream_, reply_;         // scratch space
 };
 

@@ -137,9 +137,10 @@ TEST_F(NatsSinkTest, AnswersToUnknownRequestsMeanNothing) {
 }
 
 TEST_F(NatsSinkTest, AMissingPermissionEndsEventsOfItsSubject) {
+    events_[1].event.topic = "b\"\\.events";
     const Outcome outcome = send_to(script([](const Published& published) {
-        return published.subject == "b.events"
-                   ? "-ERR 'Permissions Violation for Publish to \"b.events\"'\r\n"
+        return published.subject == "b\"\\.events"
+                   ? "-ERR 'Permissions Violation for Publish to \"b\\\"\\\\.events\"'\r\n"
                    : ScriptedNats::acknowledge(published);
     }));
     ASSERT_EQ(outcome.of_events.size(), 3u);
