@@ -13,8 +13,9 @@ namespace outbox {
 
 std::span<const SinkDeclaration* const> all_sinks() noexcept {
     static constexpr const SinkDeclaration* sinks[] = {
-        &null_declaration,   &http_declaration, &postgresql_declaration, &kafka_declaration,
-        &rabbitmq_declaration, &pubsub_declaration, &sqs_declaration,  &sns_declaration,        &pull_declaration};
+        &null_declaration,  &http_declaration,     &postgresql_declaration,
+        &kafka_declaration, &rabbitmq_declaration, &pubsub_declaration,
+        &sqs_declaration,   &sns_declaration,      &pull_declaration};
     return sinks;
 }
 
