@@ -10,9 +10,10 @@
 //   waiting_   batches that are not sent: there is no connection yet, or it takes no more for now
 //   sendings_  batches that are sent, in this order
 //
-// A server that is short of memory or disk space blocks the connection. Then batches that wait are
-// throttled, and those that are sent have time until it is over: the server has stopped to read, and takes
-// them afterwards.
+// A server that is short of memory or disk space blocks the connection: it reads no more, and takes what is
+// on its way afterwards. Then batches that wait are throttled, and so are those that are sent and not
+// confirmed within request_timeout, so that the status of the destination says what it waits for. The server
+// may have these twice in the end, but no more of them, because nothing is sent meanwhile.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -103,7 +104,7 @@ class RabbitmqSink final : public Sink {
         if (!outcomes_.empty())
             return 0;
         Micros due = connection_.deadline();
-        if (connection_.state() != AmqpConnection::State::ready || connection_.is_blocked())
+        if (connection_.state() != AmqpConnection::State::ready)
             return due;
         if (!sendings_.empty())
             due = std::min(due, due_at(sendings_.front()->sent_at));
@@ -533,11 +534,14 @@ class RabbitmqSink final : public Sink {
     }
 
     void give_up_late(Micros now) {
-        if (sendings_.empty() || connection_.is_blocked() ||
-            now < due_at(sendings_.front()->sent_at))
+        if (sendings_.empty() || now < due_at(sendings_.front()->sent_at))
             return;
-        const EventOutcome late{Fate::failed, no_answer_within(options_.transport.request_timeout)};
-        if (connection_.heard_at() <= sendings_.front()->sent_at) {  // nothing comes any more
+        const EventOutcome late =
+            connection_.is_blocked()
+                ? EventOutcome{Fate::throttled, connection_.blocked_by()}
+                : EventOutcome{Fate::failed, no_answer_within(options_.transport.request_timeout)};
+        if (!connection_.is_blocked() &&
+            connection_.heard_at() <= sendings_.front()->sent_at) {  // nothing comes any more
             connection_.fail(late.error);
             give_up();
             return;
