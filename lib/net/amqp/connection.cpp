@@ -19,7 +19,8 @@ static constexpr std::size_t frame_before_login = 64 * 1024;
 AmqpConnection::AmqpConnection(const AmqpConfig& config, const Clock& clock)
     : config_(config),
       clock_(clock),
-      stream_(stream_config(config.transport, clock, config.host, config.port, config.tls, "amqp")) {}
+      stream_(
+          stream_config(config.transport, clock, config.host, config.port, config.tls, "amqp")) {}
 
 void AmqpConnection::open() {
     stream_.open();
@@ -212,8 +213,7 @@ void AmqpConnection::started(const Frame& frame) {
         return;
     }
     std::array capabilities{capability("publisher_confirms"), capability("basic.nack"),
-                            capability("connection.blocked"),
-                            capability("consumer_cancel_notify"),
+                            capability("connection.blocked"), capability("consumer_cancel_notify"),
                             // A refused login is answered, and does not just end the connection.
                             capability("authentication_failure_close")};
     std::array properties{entry("product", "pg_outbox"), entry("connection_name", config_.name),
@@ -243,8 +243,8 @@ void AmqpConnection::tuned(const Frame& frame) {
     // 0 is no limit, and no heartbeat.
     max_frame_ = std::min<std::size_t>(largest_frame,
                                        tune->frame_max == 0 ? largest_frame : tune->frame_max);
-    max_channels_ = std::min(most_channels, tune->channel_max == 0 ? most_channels
-                                                                   : tune->channel_max);
+    max_channels_ =
+        std::min(most_channels, tune->channel_max == 0 ? most_channels : tune->channel_max);
     heartbeat_ = std::min(longest_heartbeat,
                           tune->heartbeat == 0 ? longest_heartbeat : seconds(tune->heartbeat));
     amqp_connection_tune_ok_t answer{
@@ -276,7 +276,8 @@ void AmqpConnection::closed(const Frame& frame) {
     }
     const std::string why = explain_close(close->reply_code, close->reply_text);
     // While it logs in: a user, a virtual host, or a limit of either. They are the same next time.
-    const bool is_refused = state_ == State::connecting && close->reply_code != AMQP_CONNECTION_FORCED &&
+    const bool is_refused = state_ == State::connecting &&
+                            close->reply_code != AMQP_CONNECTION_FORCED &&
                             close->reply_code != AMQP_INTERNAL_ERROR;
     dismissed_ = close->reply_code == AMQP_CONNECTION_FORCED;
     amqp_connection_close_ok_t answer{};

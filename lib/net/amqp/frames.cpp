@@ -258,7 +258,8 @@ static bool has_shallow_headers(std::string_view properties) noexcept {
     properties.remove_prefix(2);
     if ((flags & 1) != 0)  // more flags: there is no such property
         return false;
-    for (const std::uint64_t flag : {AMQP_BASIC_CONTENT_TYPE_FLAG, AMQP_BASIC_CONTENT_ENCODING_FLAG})
+    for (const std::uint64_t flag :
+         {AMQP_BASIC_CONTENT_TYPE_FLAG, AMQP_BASIC_CONTENT_ENCODING_FLAG})
         if ((flags & flag) != 0) {
             if (properties.empty())
                 return false;

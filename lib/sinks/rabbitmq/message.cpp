@@ -85,8 +85,8 @@ std::optional<std::string> MessageEncoder::append(std::string& out, std::uint16_
     const std::string_view body = add_headers(event);
     body_size_ = body.size();
     if (body.size() > max_message_size_)
-        return "the message has " + std::to_string(body.size()) + " bytes, and max_message_size is " +
-               std::to_string(max_message_size_);
+        return "the message has " + std::to_string(body.size()) +
+               " bytes, and max_message_size is " + std::to_string(max_message_size_);
     for (const amqp_table_entry_t& header : headers_) {
         const std::string_view name = text_of(header.key);
         if (name.size() > longest_short_string)
@@ -101,15 +101,14 @@ std::optional<std::string> MessageEncoder::append(std::string& out, std::uint16_
         std::copy_n(text.begin(), id.size(), id.begin());
     }
     amqp_basic_properties_t properties{};
-    properties._flags = AMQP_BASIC_HEADERS_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG |
-                        AMQP_BASIC_MESSAGE_ID_FLAG;
+    properties._flags =
+        AMQP_BASIC_HEADERS_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG;
     properties.headers = {static_cast<int>(headers_.size()), headers_.data()};
     properties.delivery_mode = persistent;
     properties.message_id = {id.size(), id.data()};
-    const std::string_view type =
-        format_ == EventFormat::structured ? structured_type
-        : event.has_payload                ? event.content_type
-                                           : std::string_view();
+    const std::string_view type = format_ == EventFormat::structured ? structured_type
+                                  : event.has_payload                ? event.content_type
+                                                                     : std::string_view();
     if (!type.empty() && type.size() <= longest_short_string) {
         properties._flags |= AMQP_BASIC_CONTENT_TYPE_FLAG;
         properties.content_type = amqp_bytes(type);

@@ -30,9 +30,9 @@ class MessageEncoder {
 
     // Appends the message with its method basic.publish. Returns why the event cannot be one; then nothing
     // is appended.
-    std::optional<std::string> append(std::string& out, std::uint16_t channel, std::size_t max_frame,
-                                      std::string_view exchange, std::string_view routing_key,
-                                      const Event& event);
+    std::optional<std::string> append(std::string& out, std::uint16_t channel,
+                                      std::size_t max_frame, std::string_view exchange,
+                                      std::string_view routing_key, const Event& event);
 
     // The body of the last message.
     std::size_t body_size() const noexcept { return body_size_; }

@@ -18,13 +18,15 @@ static constexpr OptionSpec exchange{
     .name = "exchange",
     .type = OptionType::name,
     .range = "{topic}, {aggregate_type}, {event_type}, {database} and text",
-    .description = "exchange that an event is published to; if not set, the default exchange, which "
-                   "passes a message to the queue with the name of the routing key"};
+    .description =
+        "exchange that an event is published to; if not set, the default exchange, which "
+        "passes a message to the queue with the name of the routing key"};
 static constexpr OptionSpec routing_key{
     .name = "routing_key",
     .type = OptionType::route,
-    .range = "{topic}, {aggregate_type}, {event_type}, {database}, {aggregate_id}, {ordering_key} "
-             "and text",
+    .range =
+        "{topic}, {aggregate_type}, {event_type}, {database}, {aggregate_id}, {ordering_key} "
+        "and text",
     .default_value = "{topic}",
     .description = "routing key of an event"};
 static constexpr OptionSpec max_message_size{
@@ -42,7 +44,8 @@ static constexpr OptionSpec ca_file{
 static constexpr OptionSpec user{
     .name = "user",
     .place = OptionPlace::user_mapping,
-    .description = "user to log in as; if not set, the one that the client certificate names, or guest"};
+    .description =
+        "user to log in as; if not set, the one that the client certificate names, or guest"};
 static constexpr OptionSpec password{.name = "password",
                                      .place = OptionPlace::user_mapping,
                                      .description = "its password",
@@ -104,8 +107,10 @@ constinit const SinkDeclaration rabbitmq_declaration{
     .options = options,
     .target = &routing_key,
     .lanes = true,
-    .check = "address, connection, certificate, login, virtual host, and whether the exchange exists, or "
-             "each queue",
+    .check =
+        "address, connection, certificate, login, virtual host, and whether the exchange exists, "
+        "or "
+        "each queue",
     .check_url = check_url,
     .module = "pg_outbox_rabbitmq.so"};
 

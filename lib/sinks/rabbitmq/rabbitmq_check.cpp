@@ -20,9 +20,8 @@ class RabbitmqCheck final : public Check {
     explicit RabbitmqCheck(const CheckContext& context)
         : options_(rabbitmq_options(context.destination)),
           clock_(context.clock),
-          reach_(std::make_unique<ConnectionCheck>(
-              stream_config(options_.transport, clock_, options_.host, options_.port, options_.tls,
-                            "amqp"))),
+          reach_(std::make_unique<ConnectionCheck>(stream_config(
+              options_.transport, clock_, options_.host, options_.port, options_.tls, "amqp"))),
           connection_(amqp_config(options_), clock_) {
         if (options_.exchange.empty()) {
             names_ = context.targets;
@@ -39,9 +38,9 @@ class RabbitmqCheck final : public Check {
     Micros deadline() const noexcept override {
         if (reach_ != nullptr)
             return reach_->deadline();
-        return asked_at_ == never
-                   ? connection_.deadline()
-                   : std::min(connection_.deadline(), asked_at_ + options_.transport.request_timeout);
+        return asked_at_ == never ? connection_.deadline()
+                                  : std::min(connection_.deadline(),
+                                             asked_at_ + options_.transport.request_timeout);
     }
 
     bool step(Micros now, std::vector<Finding>& findings) override {

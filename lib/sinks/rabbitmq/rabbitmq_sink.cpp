@@ -10,9 +10,10 @@
 //   waiting_   batches that are not sent: there is no connection yet, or it takes no more for now
 //   sendings_  batches that are sent, in this order
 //
-// A server that is short of memory or disk space blocks the connection. Then batches that wait are
-// throttled, and those that are sent have time until it is over: the server has stopped to read, and takes
-// them afterwards.
+// A server that is short of memory or disk space blocks the connection: it reads no more, and takes what is
+// on its way afterwards. Then batches that wait are throttled, and so are those that are sent and not
+// confirmed within request_timeout, so that the status of the destination says what it waits for. The server
+// may have these twice in the end, but no more of them, because nothing is sent meanwhile.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -45,9 +46,10 @@ struct Sending {
     Batch* batch;
     std::string exchange, routing_key;  // the key: of all events, if the lane has one
     Micros sent_at;
-    std::size_t left = 0;                 // events without a confirmation
-    std::vector<bool> settled{};          // by event
-    std::vector<EventOutcome> outcomes{}; // by event; empty while there is nothing but confirmations
+    std::size_t left = 0;         // events without a confirmation
+    std::vector<bool> settled{};  // by event
+    std::vector<EventOutcome>
+        outcomes{};  // by event; empty while there is nothing but confirmations
 };
 
 struct Waiting {
@@ -102,7 +104,7 @@ class RabbitmqSink final : public Sink {
         if (!outcomes_.empty())
             return 0;
         Micros due = connection_.deadline();
-        if (connection_.state() != AmqpConnection::State::ready || connection_.is_blocked())
+        if (connection_.state() != AmqpConnection::State::ready)
             return due;
         if (!sendings_.empty())
             due = std::min(due, due_at(sendings_.front()->sent_at));
@@ -170,7 +172,8 @@ class RabbitmqSink final : public Sink {
             return;
         }
         bool any = false;
-        while (!waiting_.empty() && connection_.unsent() < most_unsent && start(*waiting_.front().batch)) {
+        while (!waiting_.empty() && connection_.unsent() < most_unsent &&
+               start(*waiting_.front().batch)) {
             waiting_.pop_front();
             any = true;
         }
@@ -281,7 +284,8 @@ class RabbitmqSink final : public Sink {
         amqp_channel_open_t open{.out_of_band = amqp_bytes("")};
         append_method(connection_.output(), number_of(channel), AMQP_CHANNEL_OPEN_METHOD, &open);
         amqp_confirm_select_t select{.nowait = 0};
-        append_method(connection_.output(), number_of(channel), AMQP_CONFIRM_SELECT_METHOD, &select);
+        append_method(connection_.output(), number_of(channel), AMQP_CONFIRM_SELECT_METHOD,
+                      &select);
     }
 
     void close(Channel& channel) {
@@ -440,10 +444,10 @@ class RabbitmqSink final : public Sink {
             if (own != id)
                 continue;
             channel.returned = i + 1;
-            note(*message.sending, message.index,
-                 verdict_on_return(channel.return_code, channel.return_text,
-                                   channel.return_exchange, channel.return_key,
-                                   options_.lane_has_routing_key));
+            note(
+                *message.sending, message.index,
+                verdict_on_return(channel.return_code, channel.return_text, channel.return_exchange,
+                                  channel.return_key, options_.lane_has_routing_key));
             return true;
         }
         return channel.has_given_up;
@@ -466,9 +470,8 @@ class RabbitmqSink final : public Sink {
             const EventOutcome& first = sending.outcomes.front();
             const bool all_alike =
                 first.fate != Fate::refused &&
-                std::all_of(
-                    sending.outcomes.begin(), sending.outcomes.end(),
-                    [&](const EventOutcome& own) { return own.fate == first.fate; });
+                std::all_of(sending.outcomes.begin(), sending.outcomes.end(),
+                            [&](const EventOutcome& own) { return own.fate == first.fate; });
             outcome.fate = first.fate;
             outcome.error = first.error;
             outcome.permanent = first.permanent;
@@ -494,17 +497,14 @@ class RabbitmqSink final : public Sink {
 
     // The server has closed the channel. What was on it and is not confirmed may have been taken.
     void closed(Channel& channel, std::uint16_t code, std::string_view text) {
-        const ChannelVerdict verdict =
-            verdict_on_close(code, text, options_.lane_has_routing_key);
+        const ChannelVerdict verdict = verdict_on_close(code, text, options_.lane_has_routing_key);
         const bool names_one = verdict.body_size || verdict.routing_key;
         bool found = false;
         for (const Travelling& message : channel.travelling)
             found |= message.sending != nullptr && names_one && is_meant(message, verdict);
-        const EventOutcome others =
-            found ? EventOutcome{Fate::undone, verdict.outcome.error}
-            : names_one
-                ? EventOutcome{Fate::failed, verdict.outcome.error}
-                : verdict.outcome;
+        const EventOutcome others = found       ? EventOutcome{Fate::undone, verdict.outcome.error}
+                                    : names_one ? EventOutcome{Fate::failed, verdict.outcome.error}
+                                                : verdict.outcome;
         for (Travelling& message : channel.travelling) {
             Sending* sending = std::exchange(message.sending, nullptr);
             if (sending == nullptr)
@@ -524,9 +524,8 @@ class RabbitmqSink final : public Sink {
     }
 
     bool is_meant(const Travelling& message, const ChannelVerdict& verdict) const {
-        return verdict.body_size
-                   ? message.body_size == *verdict.body_size
-                   : key_of(*message.sending, message.index) == *verdict.routing_key;
+        return verdict.body_size ? message.body_size == *verdict.body_size
+                                 : key_of(*message.sending, message.index) == *verdict.routing_key;
     }
 
     // While the server blocked the connection nothing was late.
@@ -535,11 +534,14 @@ class RabbitmqSink final : public Sink {
     }
 
     void give_up_late(Micros now) {
-        if (sendings_.empty() || connection_.is_blocked() || now < due_at(sendings_.front()->sent_at))
+        if (sendings_.empty() || now < due_at(sendings_.front()->sent_at))
             return;
-        const EventOutcome late{Fate::failed, no_answer_within(options_.transport.request_timeout)};
-        // Nothing comes any more, or the server does not read.
-        if (connection_.heard_at() <= sendings_.front()->sent_at || connection_.unsent() > 0) {
+        const EventOutcome late =
+            connection_.is_blocked()
+                ? EventOutcome{Fate::throttled, connection_.blocked_by()}
+                : EventOutcome{Fate::failed, no_answer_within(options_.transport.request_timeout)};
+        if (!connection_.is_blocked() &&
+            connection_.heard_at() <= sendings_.front()->sent_at) {  // nothing comes any more
             connection_.fail(late.error);
             give_up();
             return;

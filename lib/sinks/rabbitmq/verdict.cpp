@@ -16,8 +16,8 @@ static std::string place_of(std::string_view exchange, std::string_view routing_
 
 EventOutcome verdict_on_return(std::uint16_t code, std::string_view text, std::string_view exchange,
                                std::string_view routing_key, bool of_lane) {
-    std::string error = place_of(exchange, routing_key) + ": " + std::to_string(code) + ' ' +
-                        printable(text);
+    std::string error =
+        place_of(exchange, routing_key) + ": " + std::to_string(code) + ' ' + printable(text);
     if (code != no_route)
         return {Fate::failed, std::move(error)};
     error += exchange.empty() ? " (it does not exist)" : " (no queue is bound for it)";
@@ -26,7 +26,8 @@ EventOutcome verdict_on_return(std::uint16_t code, std::string_view text, std::s
                    : EventOutcome{Fate::refused, std::move(error)};
 }
 
-EventOutcome verdict_on_nack(std::string_view exchange, std::string_view routing_key, bool of_lane) {
+EventOutcome verdict_on_nack(std::string_view exchange, std::string_view routing_key,
+                             bool of_lane) {
     std::string error = place_of(exchange, routing_key) +
                         ": the server did not take the message (basic.nack); is a queue full?";
     return of_lane ? EventOutcome{Fate::throttled, std::move(error), false, Scope::lane}
@@ -52,8 +53,9 @@ ChannelVerdict verdict_on_close(std::uint16_t code, std::string_view text, bool 
         case AMQP_ACCESS_REFUSED:
             // Permissions of topics concern routing keys, the others concern exchanges.
             if (const auto key = between(text, "access to topic '", "' in exchange"))
-                return {of_lane ? EventOutcome{Fate::unavailable, std::move(error), false, Scope::lane}
-                                : EventOutcome{Fate::refused, std::move(error)},
+                return {of_lane
+                            ? EventOutcome{Fate::unavailable, std::move(error), false, Scope::lane}
+                            : EventOutcome{Fate::refused, std::move(error)},
                         std::nullopt, std::string(*key)};
             return {{Fate::unavailable, std::move(error), false, Scope::lane}};
         case AMQP_PRECONDITION_FAILED:

@@ -40,8 +40,8 @@ std::string nested_arrays(int depth) {
 }
 
 std::string start_method(const std::string& table) {
-    return number(AMQP_CONNECTION_START_METHOD, 4) + std::string("\0\x09", 2) + table + sized("PLAIN") +
-           sized("en_US");
+    return number(AMQP_CONNECTION_START_METHOD, 4) + std::string("\0\x09", 2) + table +
+           sized("PLAIN") + sized("en_US");
 }
 
 TEST(AmqpFrames, AFrameIsReadWhenAllOfItIsThere) {
@@ -59,8 +59,10 @@ TEST(AmqpFrames, AFrameIsReadWhenAllOfItIsThere) {
 
 TEST(AmqpFrames, AFrameThatIsTooLargeIsRefusedByItsHead) {
     Frame read;
-    EXPECT_EQ(read_frame(std::string("\1\0\0", 3) + number(4089, 4), 4096, read), Framing::malformed);
-    EXPECT_EQ(read_frame(std::string("\1\0\0", 3) + number(4088, 4), 4096, read), Framing::incomplete);
+    EXPECT_EQ(read_frame(std::string("\1\0\0", 3) + number(4089, 4), 4096, read),
+              Framing::malformed);
+    EXPECT_EQ(read_frame(std::string("\1\0\0", 3) + number(4088, 4), 4096, read),
+              Framing::incomplete);
     EXPECT_EQ(read_frame(std::string("\1\0\0\xff\xff\xff\xff", 7), 4096, read), Framing::malformed);
 }
 
@@ -80,8 +82,9 @@ TEST(AmqpFrames, TablesHaveALimitedDepth) {
 
 TEST(AmqpFrames, TablesThatAreMalformed) {
     for (const std::string& table :
-         {std::string(), number(1, 4), sized("\x05x"), sized("\x01x"), sized("\x01xZ"), sized("\x01xI\0"),
-          sized(std::string("\x01xS\xff\xff\xff\xff", 7)), sized(std::string("\x01xF\0\0\0\x09", 7))})
+         {std::string(), number(1, 4), sized("\x05x"), sized("\x01x"), sized("\x01xZ"),
+          sized("\x01xI\0"), sized(std::string("\x01xS\xff\xff\xff\xff", 7)),
+          sized(std::string("\x01xF\0\0\0\x09", 7))})
         EXPECT_FALSE(is_shallow(table)) << table.size();
 }
 
@@ -143,7 +146,8 @@ TEST(AmqpFrames, PropertiesLargerThanAFrameAreRefused) {
 TEST(AmqpFrames, RandomBytesAreDecodedOrRefused) {
     std::mt19937 dice(1);
     AmqpDecoder decoder;
-    const std::string good = start_method(sized("\x07productS" + sized("X") + "\x01yA" + sized("VVt\1")));
+    const std::string good =
+        start_method(sized("\x07productS" + sized("X") + "\x01yA" + sized("VVt\1")));
     for (int round = 0; round < 20'000; round++) {
         std::string bytes = good;
         for (int i = 0; i < 3; i++)

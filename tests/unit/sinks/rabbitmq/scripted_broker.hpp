@@ -64,7 +64,7 @@ class ScriptedBroker {
 
     int port = 0;
     int connections = 0;
-    bool answers = true;       // the login
+    bool answers = true;  // the login
     std::string mechanisms = "PLAIN EXTERNAL";
     std::string server_properties = long_string("");
     std::uint32_t frame_max = 4096;
@@ -74,7 +74,9 @@ class ScriptedBroker {
     std::vector<int> opened{};  // channels
     std::vector<int> closed{};  // confirmed by the client
     // Called with each message.
-    std::function<void(const Message&)> on_message = [this](const Message& m) { ack(m.channel, m.tag); };
+    std::function<void(const Message&)> on_message = [this](const Message& m) {
+        ack(m.channel, m.tag);
+    };
 
     void send(const std::string& bytes) {
         if (peer_ >= 0)
@@ -159,7 +161,8 @@ class ScriptedBroker {
                 break;
             }
             case AMQP_CONNECTION_OPEN_METHOD:
-                virtual_host = text_of(decoder_.decode<amqp_connection_open_t>(frame)->virtual_host);
+                virtual_host =
+                    text_of(decoder_.decode<amqp_connection_open_t>(frame)->virtual_host);
                 send(method(0, AMQP_CONNECTION_OPEN_OK_METHOD, short_string("")));
                 break;
             case AMQP_CHANNEL_OPEN_METHOD:
