@@ -749,7 +749,8 @@ const Refused refusals[] = {
      {{"pasword", "hunter2"}},
      option,
      "invalid option \"pasword\"",
-     "Valid options are: user, password, token, headers."},
+     "Valid options are: user, password, token, headers, certificate, "
+     "private_key."},
     {"MappingOptionOfAnotherSink",
      {pg_url},
      {{"token", "hunter2"}},
