@@ -58,12 +58,29 @@ class Loader {
         std::snprintf(time, sizeof time, "2026-01-31T10:20:30.%06uZ",
                       static_cast<unsigned>(number % 1'000'000));
         std::snprintf(version, sizeof version, "%zu", number);
-        const std::string_view arguments[] = {"XADD", stream_, id, "event_id", event_id, "event_type",
-                                              "AccountChanged", "aggregate_type", "account",
-                                              "aggregate_id", key, "version", version,
-                                              "schema_version", "1", "occurred_at", time,
-                                              "content_type", "application/json", "ordering_key", key,
-                                              "payload", payload_};
+        const std::string_view arguments[] = {"XADD",
+                                              stream_,
+                                              id,
+                                              "event_id",
+                                              event_id,
+                                              "event_type",
+                                              "AccountChanged",
+                                              "aggregate_type",
+                                              "account",
+                                              "aggregate_id",
+                                              key,
+                                              "version",
+                                              version,
+                                              "schema_version",
+                                              "1",
+                                              "occurred_at",
+                                              time,
+                                              "content_type",
+                                              "application/json",
+                                              "ordering_key",
+                                              key,
+                                              "payload",
+                                              payload_};
         constexpr int count = sizeof arguments / sizeof *arguments;
         const char* texts[count];
         std::size_t sizes[count];

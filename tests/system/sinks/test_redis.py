@@ -325,8 +325,16 @@ def test_a_server_that_is_busy_with_a_script(db: Database, start: Start) -> None
         with suppress(Exception):  # it is killed
             server.client().execute_command("EVAL", "while true do end", 0)
 
+    def is_busy() -> bool:
+        try:
+            sink.client.ping()
+        except Exception as error:
+            return "BUSY" in str(error) or "busy" in str(error)
+        return False
+
     script = threading.Thread(target=run_script)
     script.start()
+    wait_until(is_busy, what="the script to run")
     ids += db.enqueue("a", 3, first=4)
     wait_for_error(db, "BUSY")
     wait_until(lambda: sink.client.execute_command("SCRIPT", "KILL"), what="the end of the script")
