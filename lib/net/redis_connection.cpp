@@ -81,8 +81,8 @@ void RedisConnection::log_in() {
 
 // Whether the server refuses everybody for now, whatever the credentials.
 static bool is_passing(std::string_view error) noexcept {
-    return has_code(error, "LOADING") || has_code(error, "MASTERDOWN") ||
-           has_code(error, "BUSY") || error.find("max number of clients") != std::string_view::npos;
+    return has_code(error, "LOADING") || has_code(error, "MASTERDOWN") || has_code(error, "BUSY") ||
+           error.find("max number of clients") != std::string_view::npos;
 }
 
 void RedisConnection::take_login_answers() {

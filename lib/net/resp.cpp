@@ -110,9 +110,9 @@ RespValue* RespReader::place() {
     if (levels_.empty())
         return &value_;
     RespValue* array = levels_.back().array;
-    const bool is_full = array == nullptr || elements_ >= limits_.elements ||
-                         (levels_.size() >= level_of_fields &&
-                          array->elements.size() >= limits_.fields);
+    const bool is_full =
+        array == nullptr || elements_ >= limits_.elements ||
+        (levels_.size() >= level_of_fields && array->elements.size() >= limits_.fields);
     if (is_full)
         return nullptr;
     elements_++;

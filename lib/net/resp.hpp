@@ -44,7 +44,7 @@ struct RespValue {
 class RespReader {
   public:
     struct Limits {
-        std::size_t text = 512;        // bytes that are kept of each text
+        std::size_t text = 512;         // bytes that are kept of each text
         std::size_t elements = 20'000;  // that are kept of an answer, all levels together
         std::size_t fields = 8;         // elements that are kept of each array on the third level
     };
@@ -89,8 +89,8 @@ class RespReader {
 
     std::string line_;
     bool in_text_ = false;
-    RespValue* text_ = nullptr;    // nullptr if the text is dropped
-    std::int64_t text_left_ = 0;   // bytes of the text that have not come
+    RespValue* text_ = nullptr;      // nullptr if the text is dropped
+    std::int64_t text_left_ = 0;     // bytes of the text that have not come
     std::size_t text_end_left_ = 0;  // bytes of the line end behind it
 };
 

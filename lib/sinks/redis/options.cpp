@@ -23,21 +23,21 @@ static constexpr OptionSpec stream{
     .range = "{topic}, {aggregate_type}, {event_type}, {database} and text",
     .default_value = "{topic}",
     .description = "key of the stream that an event goes to"};
-static constexpr OptionSpec ids{
-    .name = "ids",
-    .type = OptionType::choice,
-    .choices = {"position", "auto"},
-    .default_value = "position",
-    .description =
-        "whether ids of entries are made from positions, so that a repeated event is recognized, or "
-        "by Redis, as streams with several writers need it"};
-static constexpr OptionSpec max_length{
-    .name = "max_length",
-    .type = OptionType::number,
-    .max = 1'000'000'000'000,
-    .unit = "entries",
-    .description =
-        "length that a stream is trimmed to, approximately, whether its entries have been read or not"};
+static constexpr OptionSpec ids{.name = "ids",
+                                .type = OptionType::choice,
+                                .choices = {"position", "auto"},
+                                .default_value = "position",
+                                .description =
+                                    "whether ids of entries are made from positions, so that a "
+                                    "repeated event is recognized, or "
+                                    "by Redis, as streams with several writers need it"};
+static constexpr OptionSpec max_length{.name = "max_length",
+                                       .type = OptionType::number,
+                                       .max = 1'000'000'000'000,
+                                       .unit = "entries",
+                                       .description =
+                                           "length that a stream is trimmed to, approximately, "
+                                           "whether its entries have been read or not"};
 static constexpr OptionSpec min_replicas{
     .name = "min_replicas",
     .type = OptionType::number,

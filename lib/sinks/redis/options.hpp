@@ -17,12 +17,12 @@ struct RedisUser {
 };
 
 struct RedisOptions {
-    std::string source;  // the database events come from
+    std::string source;                                      // the database events come from
     std::vector<std::pair<std::string, std::string>> hosts;  // with their ports, to begin with
     bool tls = false;
     std::size_t database = 0;
     RedisUser account;
-    std::string sentinel;        // the name of the primary; empty: the hosts are servers with streams
+    std::string sentinel;  // the name of the primary; empty: the hosts are servers with streams
     RedisUser sentinel_account;  // of the Sentinels
     TransportOptions transport;
     TextTemplate stream;

@@ -149,9 +149,9 @@ class RedisCheck final : public Check {
                                      answer.elements[1].text);
         if (!address || address->host.empty()) {
             findings.push_back({"primary", false,
-                                answer.is_error() ? answer.text
-                                                  : "Sentinel knows no primary \"" +
-                                                        options_.sentinel + '"'});
+                                answer.is_error()
+                                    ? answer.text
+                                    : "Sentinel knows no primary \"" + options_.sentinel + '"'});
             return true;
         }
         findings.push_back({"primary", true, address->host + ':' + address->port});
@@ -182,12 +182,12 @@ class RedisCheck final : public Check {
         const std::string_view version = value_in(info, "redis_version");
         findings.push_back({"server", true, "version " + std::string(version)});
         const bool is_replica = value_in(info, "role") == "slave";
-        findings.push_back({"role", !is_replica || options_.hosts.size() > 1,
-                            is_replica ? "a replica, which takes no events (name the primary, or use "
-                                         "the option \"sentinel\")"
-                                       : "a primary with " +
-                                             std::string(value_in(info, "connected_slaves")) +
-                                             " replicas"});
+        findings.push_back(
+            {"role", !is_replica || options_.hosts.size() > 1,
+             is_replica ? "a replica, which takes no events (name the primary, or use "
+                          "the option \"sentinel\")"
+                        : "a primary with " + std::string(value_in(info, "connected_slaves")) +
+                              " replicas"});
         const bool has_aof = value_in(info, "aof_enabled") == "1";
         findings.push_back({"durability", true,
                             has_aof ? "appendonly is on; appendfsync says how much a crash may lose"

@@ -50,8 +50,8 @@ struct StreamLane {
 
     // The last entries up to seen.top, as far as they have been read.
     std::unordered_map<std::string, StreamId> entries{};  // by the id of the event
-    StreamId next{};           // the highest id that has not been read
-    bool all_read = false;     // there are no more, or the sink reads no more
+    StreamId next{};                                      // the highest id that has not been read
+    bool all_read = false;  // there are no more, or the sink reads no more
     bool is_reading = false;
     std::size_t read = 0;        // entries
     std::size_t read_bytes = 0;  // of them
@@ -184,14 +184,23 @@ class RedisSink final : public Sink {
         name_.clear();
         lane_of(event, name_);
         if (lanes_.size() >= most_lanes)
-            std::erase_if(lanes_, [](const auto& one) {
-                return one.second.jobs == 0 && one.second.known != StreamLane::Known::asked &&
-                       !one.second.is_reading;
+            std::erase_if(lanes_, [this](const auto& one) {
+                return one.second.jobs == 0 && !is_asked_for(one.second);
             });
         StreamLane& lane = lanes_[name_];
         if (lane.name.empty())
             lane.name = name_;
         return lane;
+    }
+
+    // Whether an answer to come is about it.
+    bool is_asked_for(const StreamLane& lane) {
+        bool asked = false;
+        servers_.for_each([&](const RedisServer& server) {
+            for (const Question& question : server.questions)
+                asked |= question.lane == &lane;
+        });
+        return asked;
     }
 
     std::string about(const StreamLane& lane, std::string_view error) const {
@@ -308,9 +317,8 @@ class RedisSink final : public Sink {
     // Whether all entries that can have an event of this position or a higher one have been read. Ids
     // are not below positions; behind foreign entries, all of ours have the same first part.
     static bool has_read(const StreamLane& lane, std::uint64_t position) noexcept {
-        const std::uint64_t lowest = is_of_clock(lane.seen.top.ms) && !is_of_clock(position)
-                                         ? lane.seen.top.ms
-                                         : position;
+        const std::uint64_t lowest =
+            is_of_clock(lane.seen.top.ms) && !is_of_clock(position) ? lane.seen.top.ms : position;
         return lane.all_read || lane.next.ms < lowest;
     }
 
@@ -479,13 +487,15 @@ class RedisSink final : public Sink {
         }
         servers_.set_primary(primary);
         if (primary == nullptr)
-            sentinel.connection.fail(
-                answer.is_error() ? answer.text
-                                  : "Sentinel knows no primary \"" + options_.sentinel + '"',
-                Scope::destination);
+            sentinel.connection.fail(answer.is_error()
+                                         ? answer.text
+                                         : "Sentinel knows no primary \"" + options_.sentinel + '"',
+                                     Scope::destination);
     }
 
     void take_state(RedisServer& server, StreamLane& lane, const RespValue& answer) {
+        if (lane.known_by != &server)
+            return;  // it has moved meanwhile
         lane.known = StreamLane::Known::no;
         std::optional<StreamState> state;
         if (!answer.is_error())
@@ -493,9 +503,9 @@ class RedisSink final : public Sink {
         else if (answer.text.starts_with("ERR no such key"))
             state.emplace();
         if (!state) {
-            unknown(server, lane,
-                    answer.is_error() ? answer.text
-                                      : "the answer to XINFO STREAM is not understood");
+            unknown(
+                server, lane,
+                answer.is_error() ? answer.text : "the answer to XINFO STREAM is not understood");
             return;
         }
         lane.seen = *state;
@@ -624,8 +634,8 @@ class RedisSink final : public Sink {
             fail(job, answer.text);
             return;
         }
-        const std::string error = std::to_string(answer.integer) + " of " +
-                                  std::to_string(needed) + " replicas have the events (min_replicas)";
+        const std::string error = std::to_string(answer.integer) + " of " + std::to_string(needed) +
+                                  " replicas have the events (min_replicas)";
         end(job, {Fate::unavailable, Scope::destination}, error);
     }
 

@@ -53,8 +53,7 @@ bool RedisServers::is_entry(const RedisServer& server) const noexcept {
 
 RedisServer* RedisServers::named(const RedisServer& by, const std::string& host,
                                  const std::string& port) {
-    const std::string& of_host =
-        host.empty() ? by.name.substr(0, by.name.rfind(':')) : host;
+    const std::string& of_host = host.empty() ? by.name.substr(0, by.name.rfind(':')) : host;
     const std::string name = of_host + ':' + port;
     for (const std::unique_ptr<RedisServer>& server : all_)
         if (server->name == name && !server->is_sentinel)

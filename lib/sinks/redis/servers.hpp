@@ -29,7 +29,7 @@ struct Question {
     StreamLane* lane = nullptr;  // of `state` and `entries`
     Job* job = nullptr;          // of the kinds below it; nullptr if the job has ended
     std::size_t answers = 0;
-    std::size_t taken = 0;   // of the answers
+    std::size_t taken = 0;    // of the answers
     std::size_t entries = 0;  // that were asked for
 };
 

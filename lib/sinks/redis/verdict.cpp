@@ -30,14 +30,14 @@ struct Known {
 constexpr Verdict throttled{.fate = Fate::throttled};
 constexpr Verdict lane{.fate = Fate::unavailable, .scope = Scope::lane};
 constexpr Verdict destination{.fate = Fate::unavailable, .scope = Scope::destination};
-constexpr Verdict elsewhere{.fate = Fate::unavailable, .scope = Scope::destination,
-                            .ask_elsewhere = true};
+constexpr Verdict elsewhere{
+    .fate = Fate::unavailable, .scope = Scope::destination, .ask_elsewhere = true};
 
 constexpr Known known[] = {
-    {"OOM", throttled},        {"BUSY", throttled},         {"TRYAGAIN", throttled},
-    {"LOADING", elsewhere},    {"MASTERDOWN", elsewhere},   {"READONLY", elsewhere},
-    {"MISCONF", destination},  {"NOREPLICAS", destination}, {"NOAUTH", destination},
-    {"WRONGPASS", destination}, {"DENIED", destination},    {"WRONGTYPE", lane},
+    {"OOM", throttled},         {"BUSY", throttled},         {"TRYAGAIN", throttled},
+    {"LOADING", elsewhere},     {"MASTERDOWN", elsewhere},   {"READONLY", elsewhere},
+    {"MISCONF", destination},   {"NOREPLICAS", destination}, {"NOAUTH", destination},
+    {"WRONGPASS", destination}, {"DENIED", destination},     {"WRONGTYPE", lane},
     {"CROSSSLOT", lane},
 };
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from certificates import Certificates, make_certificates
+from cluster import free_port
 from database import Database
 from waiting import wait_until
 
@@ -325,8 +326,16 @@ def test_a_server_that_is_busy_with_a_script(db: Database, start: Start) -> None
         with suppress(Exception):  # it is killed
             server.client().execute_command("EVAL", "while true do end", 0)
 
+    def is_busy() -> bool:
+        try:
+            sink.client.ping()
+        except Exception as error:
+            return "BUSY" in str(error) or "busy" in str(error)
+        return False
+
     script = threading.Thread(target=run_script)
     script.start()
+    wait_until(is_busy, what="the script to run")
     ids += db.enqueue("a", 3, first=4)
     wait_for_error(db, "BUSY")
     wait_until(lambda: sink.client.execute_command("SCRIPT", "KILL"), what="the end of the script")
@@ -434,8 +443,6 @@ def client_certificate(directory: Path) -> tuple[str, str]:
 
 @pytest.mark.parametrize("mutual", [False, True], ids=["server", "mutual"])
 def test_tls(db: Database, start: Start, certificates: Certificates, mutual: bool) -> None:
-    from cluster import free_port
-
     port = free_port()
     server = start(
         tls_port=str(port), tls_cert_file=certificates.certificate, tls_key_file=certificates.key,
@@ -551,16 +558,18 @@ class Cluster:
         from redis import RedisCluster
         from redis.cluster import ClusterNode
 
+        buses = [free_port() for _ in range(3)]
         self.servers = [
-            start(cluster_enabled="yes", cluster_node_timeout="2000", cluster_require_full_coverage="no")
-            for _ in range(3)
-        ]
+            start(cluster_enabled="yes", cluster_port=str(bus), cluster_node_timeout="2000",
+                  cluster_require_full_coverage="no")
+            for bus in buses
+        ]  # fmt: skip
         nodes = [server.client() for server in self.servers]
         for number, node in enumerate(nodes):
             node.execute_command("CLUSTER", "ADDSLOTSRANGE", number * 5462, min(16383, number * 5462 + 5461))
             node.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-        for server in self.servers[1:]:
-            nodes[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
+        for server, bus in zip(self.servers[1:], buses[1:]):
+            nodes[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port, bus)
         for node in nodes:
             wait_until(
                 lambda: str(node.execute_command("CLUSTER", "INFO")),

@@ -113,8 +113,8 @@ TEST(Resp, KeepsTheFirstFieldsOfAnEntry) {
 
 // What a peer claims costs nothing; what it sends is dropped as it comes.
 TEST(Resp, MemoryDoesNotFollowThePeer) {
-    for (const std::string claim :
-         {"$9223372036854775807\r\n", "*9223372036854775807\r\n", "*1\r\n*9223372036854775807\r\n"}) {
+    for (const std::string claim : {"$9223372036854775807\r\n", "*9223372036854775807\r\n",
+                                    "*1\r\n*9223372036854775807\r\n"}) {
         RespReader reader;
         std::string_view input = claim;
         EXPECT_EQ(reader.read(input), State::more);

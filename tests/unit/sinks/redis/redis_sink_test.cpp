@@ -229,8 +229,8 @@ TEST_F(RedisSink, ManyBatchesKeepTheirIdsRising) {
     const Micros give_up = clock_.now() + patience;
     while ((next < positions.size() || !in_flight.empty()) && clock_.now() < give_up) {
         while (in_flight.size() < sink_->capabilities().max_batches && next < positions.size()) {
-            Batch& some = batch({positions[next], positions[next + 1], positions[next + 2],
-                                 positions[next + 3]});
+            Batch& some = batch(
+                {positions[next], positions[next + 1], positions[next + 2], positions[next + 3]});
             next += 4;
             in_flight.insert(&some);
             sink_->submit(some);
@@ -282,8 +282,8 @@ TEST_F(RedisSink, AHeaderTakesNoNameOfAField) {
         const std::string name = std::string("s-") + format;
         create({{"format", format}, {"stream", name}});
         Batch& sent = batch({1});
-        const Header headers[] = {{"payload", "x"}, {"ordering_key", "x"}, {"event_id", "x"},
-                                  {"data", "x"},    {"ce_id", "x"},        {"content-type", "x"},
+        const Header headers[] = {{"payload", "x"},  {"ordering_key", "x"}, {"event_id", "x"},
+                                  {"data", "x"},     {"ce_id", "x"},        {"content-type", "x"},
                                   {"my-header", "y"}};
         sent.events[0]->headers = headers;
         EXPECT_EQ(send(sent).fate, Fate::confirmed);

@@ -65,8 +65,8 @@ TEST(StreamId, OfAStreamIsInTheAnswer) {
     ASSERT_TRUE(state);
     EXPECT_EQ(state->top, (StreamId{9, 1}));
     EXPECT_FALSE(state->empty);
-    const auto trimmed = StreamState::parse(value_of(
-        "*4\r\n$17\r\nlast-generated-id\r\n$3\r\n9-1\r\n$11\r\nfirst-entry\r\n*-1\r\n"));
+    const auto trimmed = StreamState::parse(
+        value_of("*4\r\n$17\r\nlast-generated-id\r\n$3\r\n9-1\r\n$11\r\nfirst-entry\r\n*-1\r\n"));
     ASSERT_TRUE(trimmed);
     EXPECT_TRUE(trimmed->empty);
     for (const char* bytes : {"+OK\r\n", "*0\r\n", "*2\r\n$17\r\nlast-generated-id\r\n$1\r\nx\r\n",
@@ -80,7 +80,9 @@ TEST(StreamId, AnEntryBeginsWithItsEvent) {
         const std::optional<StreamEntry> entry = StreamEntry::parse(value);
         return entry ? std::optional(std::string(entry->event_id)) : std::nullopt;
     };
-    EXPECT_EQ(id_in("*2\r\n$3\r\n7-0\r\n*4\r\n$8\r\nevent_id\r\n$2\r\nid\r\n$1\r\na\r\n$1\r\nb\r\n"), "id");
+    EXPECT_EQ(
+        id_in("*2\r\n$3\r\n7-0\r\n*4\r\n$8\r\nevent_id\r\n$2\r\nid\r\n$1\r\na\r\n$1\r\nb\r\n"),
+        "id");
     EXPECT_EQ(id_in("*2\r\n$3\r\n7-0\r\n*2\r\n$5\r\nce_id\r\n$2\r\nid\r\n"), "id");
     EXPECT_EQ(id_in("*2\r\n$3\r\n7-0\r\n*2\r\n$5\r\nother\r\n$2\r\nid\r\n"), "");
     EXPECT_EQ(id_in("*2\r\n$3\r\n7-0\r\n*-1\r\n"), "");
