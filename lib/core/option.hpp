@@ -66,6 +66,8 @@ struct OptionSpec {
     std::string_view default_value{};
     std::string_view description{};
     bool secret = false;  // concealed in all text about the destination
+    // How every secret of this option begins. It says what the secret is, and is not secret itself.
+    std::string_view secret_mark{};
     NamesFile names_file = NamesFile::no;
     CheckValue check = nullptr;  // replaces the check of the type
 };

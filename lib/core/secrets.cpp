@@ -60,7 +60,7 @@ Secrets::Secrets(const Destination& destination) {
         if (spec.secret && spec.type == OptionType::headers)
             add_values(options.text(spec));
         else if (spec.secret)
-            add(options.text(spec));
+            add_marked(options.text(spec), spec.secret_mark);
     const std::string* user = options.find("user");
     const std::string* password = options.find("password");
     if (user != nullptr && password != nullptr)  // basic authentication encodes the two together
@@ -74,6 +74,13 @@ void Secrets::add_values(const std::string& header_lines) {
             if (const auto blank = header.value.find(' '); blank != header.value.npos)
                 add(header.value.substr(blank + 1));  // behind a scheme of Authorization
         }
+}
+
+// A peer may return it without its mark.
+void Secrets::add_marked(std::string_view secret, std::string_view mark) {
+    add(secret);
+    if (!mark.empty() && secret.starts_with(mark))
+        add(secret.substr(mark.size()));
 }
 
 void Secrets::add(std::string_view secret) {

@@ -26,6 +26,7 @@ class Secrets {
 
   private:
     void add_values(const std::string& header_lines);
+    void add_marked(std::string_view secret, std::string_view mark);
     void add_form(std::string form);
     std::vector<std::string> forms_;  // longer ones first, because they may contain shorter ones
 };

@@ -11,10 +11,10 @@
 #include <system_error>
 
 #include "cloud/aws/batch_answer.hpp"
-#include "cloud/aws/sha256.hpp"
 #include "cloud/aws/sqs_protocol.hpp"
 #include "core/signals.hpp"
 #include "inbox/error.hpp"
+#include "net/sha256.hpp"
 #include "sqs/delivery.hpp"
 #include "sqs/protocol.hpp"
 

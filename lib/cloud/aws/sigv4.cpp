@@ -7,10 +7,10 @@
 #include <new>
 
 #include "cloud/aws/form_field.hpp"
-#include "cloud/aws/sha256.hpp"
 #include "core/percent.hpp"
 #include "core/text.hpp"
 #include "core/url.hpp"
+#include "net/sha256.hpp"
 
 namespace outbox {
 

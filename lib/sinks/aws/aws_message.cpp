@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "cloud/aws/sha256.hpp"
 #include "core/base64.hpp"
 #include "core/text.hpp"
+#include "net/sha256.hpp"
 #include "sinks/cloudevents.hpp"
 
 namespace outbox {

@@ -1,11 +1,15 @@
 // The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; verdict_of() judges all
 // others. Redirects are not followed (CloudEvents webhook specification, section 2.1).
+// webhook_signature.hpp signs requests if the destination has a secret or a key for it.
+#include <algorithm>
+
 #include "core/base64.hpp"
 #include "core/header_lines.hpp"
 #include "core/text.hpp"
 #include "sinks/cloudevents.hpp"
 #include "sinks/connection_check.hpp"
 #include "sinks/http/options.hpp"
+#include "sinks/http/webhook_signature.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/request_sink.hpp"
 
@@ -40,6 +44,11 @@ void remove_header(std::string& lines, std::string_view name) {
             end = begin;
         }
     }
+}
+
+bool is_signature_header(std::string_view name) {
+    return std::any_of(signature_headers.begin(), signature_headers.end(),
+                       [&](std::string_view one) { return equal_ignoring_case(one, name); });
 }
 
 struct Verdict {
@@ -91,12 +100,16 @@ class HttpSink final : public RequestSink {
         : RequestSink(clock, options.transport),
           format_(options.format),
           batch_size_(options.batch_size),
-          source_prefix_(source_prefix(options.source)) {
+          source_prefix_(source_prefix(options.source)),
+          signer_(WebhookSigner::create(options.signing_secrets, options.signing_keys)) {
         std::vector<HeaderLine> fixed;
         if (auto parsed = parse_header_lines(options.headers))
             fixed = std::move(parsed.value());
+        if (is_signed())
+            fixed_names_.assign(signature_headers.begin(), signature_headers.end());
         for (const HeaderLine& header : fixed) {
-            if (equal_ignoring_case(header.name, authorization))
+            if (equal_ignoring_case(header.name, authorization) ||
+                (is_signed() && is_signature_header(header.name)))
                 continue;
             fixed_names_.emplace_back(header.name);
             fixed_headers_.append(header.name).append(": ").append(header.value).append("\r\n");
@@ -112,7 +125,11 @@ class HttpSink final : public RequestSink {
     }
 
   private:
+    bool is_signed() const noexcept { return signer_ && signer_.value(); }
+
     std::optional<Outcome> encode(Exchange& exchange) override {
+        if (!signer_)
+            return Outcome{exchange.batch, Fate::unavailable, signer_.error().message};
         const std::vector<Event*>& events = exchange.batch->events;
         switch (format_) {
             case EventFormat::structured:
@@ -128,7 +145,16 @@ class HttpSink final : public RequestSink {
         for (const std::string& name : fixed_names_)
             remove_header(exchange.content.headers, name);
         exchange.content.headers += fixed_headers_;
+        if (is_signed())
+            sign(exchange);
         return std::nullopt;
+    }
+
+    void sign(Exchange& exchange) {
+        id_.clear();
+        append_webhook_id(id_, exchange.batch->events);
+        signer_.value().append_headers(exchange.content.headers, id_, clock().unix_now(),
+                                       exchange.content.body);
     }
 
     Outcome judge(const Exchange& exchange) override {
@@ -145,8 +171,34 @@ class HttpSink final : public RequestSink {
     const EventFormat format_;
     const std::size_t batch_size_;
     const std::string source_prefix_;
-    std::string fixed_headers_;  // of each request, as lines
-    std::vector<std::string> fixed_names_;
+    std::string fixed_headers_;             // of each request, as lines
+    std::vector<std::string> fixed_names_;  // headers that an event cannot set
+    Result<WebhookSigner> signer_;
+    std::string id_;  // scratch space
+};
+
+// A check of the connection, and of the keys that sign.
+class HttpCheck final : public Check {
+  public:
+    HttpCheck(const HttpOptions& options, const Clock& clock)
+        : connection_(transport_config(options.transport, clock, options.url, 1)),
+          signer_(WebhookSigner::create(options.signing_secrets, options.signing_keys)) {}
+
+    int descriptor() const noexcept override { return connection_.descriptor(); }
+    Micros deadline() const noexcept override { return connection_.deadline(); }
+    bool step(Micros now, std::vector<Finding>& findings) override {
+        if (!connection_.step(now, findings))
+            return false;
+        if (!signer_)
+            findings.push_back({"signature", false, signer_.error().message});
+        else if (signer_.value())
+            findings.push_back({"signature", true, "requests have " + signer_.value().describe()});
+        return true;
+    }
+
+  private:
+    ConnectionCheck connection_;
+    const Result<WebhookSigner> signer_;
 };
 
 }  // namespace
@@ -158,9 +210,7 @@ OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
     return outbox::made_by([&]() -> outbox::Check* {
         if (!outbox::initialize_curl())
             return nullptr;
-        const outbox::HttpOptions options = outbox::http_options(context.destination);
-        return new outbox::ConnectionCheck(
-            outbox::transport_config(options.transport, context.clock, options.url, 1));
+        return new outbox::HttpCheck(outbox::http_options(context.destination), context.clock);
     });
 }
 

@@ -1,6 +1,7 @@
 // Options of destinations that are web servers.
 #pragma once
 
+#include <array>
 #include <string>
 
 #include "core/destination.hpp"
@@ -18,6 +19,8 @@ struct HttpOptions {
     // At most one of token and user is used: the token, if both are set.
     std::string token, user, password;
     std::string headers;  // lines "Name: value", for each request
+    // Of Standard Webhooks, in their text form. All that are not empty sign each request.
+    std::array<std::string, 2> signing_secrets, signing_keys;
 };
 
 HttpOptions http_options(const Destination& destination);

@@ -52,6 +52,16 @@ TEST(Secrets, IncludeTheValuesOfFixedHeaders) {
     EXPECT_EQ(concealed(secrets, "X-Api-Key: s3cret! or another1"), "X-Api-Key: *** or ***");
 }
 
+TEST(Secrets, AreConcealedWithAndWithoutTheirMark) {
+    const std::string base64 = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const Secrets secrets(
+        parse_destination("d", {{"url", "https://h/"}}, {{"signing_secret", "whsec_" + base64}}, {})
+            .value());
+    EXPECT_EQ(concealed(secrets, "not whsec_" + base64 + "!"), "not ***!");
+    EXPECT_EQ(concealed(secrets, "not " + base64 + "!"), "not ***!");
+    EXPECT_EQ(concealed(secrets, "begin with whsec_"), "begin with whsec_");
+}
+
 TEST(Secrets, ThatAreShortAreNotConcealed) {
     Secrets secrets;
     secrets.add("");

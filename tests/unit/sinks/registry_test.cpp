@@ -725,7 +725,56 @@ const Refused refusals[] = {
      {{"pasword", "hunter2"}},
      option,
      "invalid option \"pasword\"",
-     "Valid options are: user, password, token, headers."},
+     "Valid options are: user, password, token, headers, signing_secret, next_signing_secret, "
+     "signing_key, next_signing_key, certificate, private_key."},
+    {"SigningSecretWithoutMark",
+     {http_url},
+     {{"signing_secret", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}},
+     value,
+     "\"signing_secret\"",
+     "\"whsec_\" and 24 to 64 random bytes in base64"},
+    {"SigningSecretThatIsShort",
+     {http_url},
+     {{"next_signing_secret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaQ="}},
+     value,
+     "\"next_signing_secret\"",
+     "openssl rand -base64 32"},
+    {"SigningSecretThatIsLong",
+     {http_url},
+     {{"signing_secret", "whsec_" + std::string(88, 'A')}},
+     value,
+     "\"signing_secret\"",
+     "24 to 64"},
+    {"SigningSecretForUrls",
+     {http_url},
+     {{"signing_secret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS-"}},
+     value,
+     "\"signing_secret\"",
+     "base64"},
+    {"SigningSecretWithoutPadding",
+     {http_url},
+     {{"signing_secret", "whsec_" + std::string(43, 'A')}},
+     value,
+     "\"signing_secret\"",
+     "base64"},
+    {"SigningKeyThatIsASecret",
+     {http_url},
+     {{"signing_key", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}},
+     value,
+     "\"signing_key\"",
+     "\"whsk_\" and a private key of Ed25519"},
+    {"SigningKeyThatIsShort",
+     {http_url},
+     {{"next_signing_key", "whsk_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}},
+     value,
+     "\"next_signing_key\"",
+     "32 bytes"},
+    {"SigningSecretInTheServer",
+     {http_url, {"signing_secret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}},
+     {},
+     option,
+     "invalid option \"signing_secret\"",
+     "Set it in CREATE USER MAPPING"},
     {"MappingOptionOfAnotherSink",
      {pg_url},
      {{"token", "hunter2"}},
@@ -857,9 +906,10 @@ TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
     const std::optional<Error> error = validate_mapping_options({{"x", "1"}});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->hint,
-              "Valid options are: user, password, token, headers, client_secret, registry_user, "
-              "registry_password, access_key_id, secret_access_key, session_token, profile, "
-              "certificate, private_key, key, key_file, sslcert, sslkey.");
+              "Valid options are: user, password, token, headers, signing_secret, "
+              "next_signing_secret, signing_key, next_signing_key, certificate, private_key, "
+              "client_secret, registry_user, registry_password, access_key_id, secret_access_key, "
+              "session_token, profile, key, key_file, sslcert, sslkey.");
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -202,6 +202,65 @@ TEST_F(HttpSink, AHeaderAuthorizationReplacesTokenAndUser) {
     EXPECT_EQ(request.find("Bearer"), std::string::npos) << request;
 }
 
+// -- Signatures ---------------------------------------------------------------------------------
+
+constexpr const char* signing_secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+    std::size_t count = 0;
+    for (std::size_t at = 0; (at = text.find(part, at)) != text.npos; at++)
+        count++;
+    return count;
+}
+
+TEST_F(HttpSink, SignsEachRequestAndNothingElseHasTheseHeaders) {
+    static constexpr Header forged[] = {{"Webhook-Id", "forged"},
+                                        {"webhook-timestamp", "forged"},
+                                        {"webhook-signature", "forged"},
+                                        {"webhook-other", "kept"}};
+    for (const char* format : {"binary", "structured", "batched"}) {
+        create({{"format", format}}, {{"signing_secret", signing_secret},
+                                      {"headers", "WEBHOOK-SIGNATURE: forged\nX-Tenant: 7"}});
+        Batch& batch = this->batch(1);
+        batch.events.front()->headers = forged;
+        EXPECT_EQ(send(batch).fate, Fate::confirmed);
+        const std::string request = peer_.requests().back();
+        EXPECT_EQ(count_of(request, "webhook-id: "), 1u) << request;
+        EXPECT_EQ(count_of(request, "webhook-timestamp: "), 1u) << request;
+        EXPECT_EQ(count_of(request, "webhook-signature: v1,"), 1u) << request;
+        EXPECT_EQ(request.find("Webhook-Id"), std::string::npos) << request;
+        EXPECT_EQ(request.find("WEBHOOK-SIGNATURE"), std::string::npos) << request;
+        EXPECT_NE(request.find("X-Tenant: 7\r\n"), std::string::npos) << request;
+    }
+}
+
+TEST_F(HttpSink, WithoutASecretNothingIsAdded) {
+    create();
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
+    EXPECT_EQ(peer_.requests().back().find("webhook-"), std::string::npos);
+}
+
+TEST_F(HttpSink, SendsNothingUnsignedWhereAKeyIsUnusable) {
+    // 64 zeros: the second half is not the public key of the first.
+    create({}, {{"signing_key", "whsk_" + std::string(86, 'A') + "=="}});
+    const Outcome outcome = send_one();
+    EXPECT_EQ(outcome.fate, Fate::unavailable);
+    EXPECT_EQ(outcome.scope, Scope::destination);
+    EXPECT_EQ(outcome.error, "the two halves of the signing key do not belong together");
+    EXPECT_TRUE(peer_.requests().empty());
+}
+
+TEST_F(HttpSink, ThrowsBadAllocWhenMemoryRunsOutForASignature) {
+    const Outcome outcome = send_without_memory(
+        batch(1),
+        [&] {
+            create({}, {{"signing_secret", signing_secret},
+                        {"signing_key", "whsk_" + std::string(43, 'A') + "="}});
+        },
+        allocations_until_failure, allocation_failed);
+    EXPECT_EQ(outcome.fate, Fate::confirmed) << outcome.error;
+}
+
 // -- outbox.allowed_hosts ---------------------------------------------------------------------
 
 // Addresses that differ from the address of the peer only in their spelling.
