@@ -170,6 +170,8 @@ install_servers() {
     (cd "$repository/tests/system/sinks/pstest_front" && go build -o "$servers/pstest_front" .) ||
         say "could not build the front of pstest"
     installed requirements.txt || install_python || say "could not install moto and the clients"
+    { installed webhooks/package.json && installed webhooks/verify.js; } || install_webhooks ||
+        say "could not install the library of webhooks for JavaScript"
     installed elasticmq/pom.xml || install_elasticmq || say "could not install ElasticMQ"
     installed kafka/pom.xml || install_kafka || say "could not install Kafka"
     { installed debezium/pom.xml && installed debezium/Reader.java; } || install_debezium ||
@@ -196,6 +198,14 @@ install_python() {
     /usr/bin/python3 -m venv --clear "$build/servers/python" &&
         "$build/servers/python/bin/pip" install -q -r "$repository/tests/requirements.txt" &&
         cp "$repository/tests/requirements.txt" "$build/servers"
+}
+
+install_webhooks() {
+    local target=$build/servers/webhooks
+    rm -rf "$target"
+    command -v npm >/dev/null && npm install --silent --no-audit --no-fund --prefix "$target" \
+        "$(sed -n 's/.*"\(standardwebhooks\)": "\(.*\)"/\1@\2/p' "$repository/tests/webhooks/package.json")" >&2 &&
+        cp "$repository"/tests/webhooks/{package.json,verify.js} "$target"
 }
 
 install_elasticmq() {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+import psycopg
 import pytest
 
 import nginx
@@ -26,9 +28,11 @@ http {{
     server {{
         listen 127.0.0.1:{port} ssl {http2};
         ssl_certificate {root}/server.crt; ssl_certificate_key {root}/server.key;
+        {clients}
         location /events {{ {pace} proxy_pass http://unix:{root}/backend; }}
         location /early {{ return 204; }}
         location /moved {{ return 307 /early; }}
+        location /later {{ add_header Retry-After "Wed, 01 Jan 2070 00:00:00 GMT" always; return 401; }}
     }}
     # nginx reads a request to its end before it passes it on.
     server {{ listen unix:{root}/backend; access_log off; location / {{ return 204; }} }}
@@ -48,12 +52,15 @@ class Request(NamedTuple):
 class TlsServer(nginx.Nginx):
     """An nginx with a certificate for 127.0.0.1, signed by `authority`."""
 
-    def __init__(self, http2: bool) -> None:
+    def __init__(self, http2: bool, clients: bool) -> None:
         root = make_directory("tls")
-        self.authority = make_certificates(root).authority
+        self.certificates = make_certificates(root)
+        self.authority = self.certificates.authority
         # Answers over HTTP/1.1 come at a limited rate, so that one connection is never enough.
         pace = "" if http2 else "limit_req zone=slow burst=1000;"
-        super().__init__(CONFIGURATION, root, http2="http2" if http2 else "", pace=pace)
+        # The authority has signed the certificate of the server only; a client may have the same.
+        verify = f"ssl_verify_client on; ssl_client_certificate {self.authority};" if clients else ""
+        super().__init__(CONFIGURATION, root, http2="http2" if http2 else "", pace=pace, clients=verify)
 
     def url(self, host: str = "127.0.0.1", path: str = "events") -> str:
         return f"https://{host}:{self.port}/{path}"
@@ -77,8 +84,8 @@ def tls_server(http: None) -> Iterator[Callable[..., TlsServer]]:
         pytest.skip("NOT TESTED: nginx is not installed")
     servers: list[TlsServer] = []
 
-    def start(*, http2: bool = True) -> TlsServer:
-        servers.append(TlsServer(http2))
+    def start(*, http2: bool = True, clients: bool = False) -> TlsServer:
+        servers.append(TlsServer(http2, clients))
         return servers[-1]
 
     yield start
@@ -171,3 +178,109 @@ def test_a_redirect_is_a_failure_that_says_so(
     error = wait_until(lambda: database.status()["last_error"], what="an error")
     assert error.startswith("HTTP 307 (redirects are not followed)")
     assert not server.requests()
+
+
+def test_retry_after_may_be_a_date(database: Database, tls_server: Callable[..., TlsServer]) -> None:
+    """libcurl reads it here; without TLS our own code does, which test_http.py tests."""
+    server = tls_server()
+    database.add_destination("d", server.url(path="later"), ca_file=server.authority)
+    database.enqueue()
+    pause = wait_until(
+        lambda: database.value("SELECT next_attempt_at - now() FROM outbox.status"), what="a pause"
+    )
+    assert timedelta(hours=23) < pause <= timedelta(hours=24), "the longest pause is a day"
+
+
+# -------------------------------------------------------------------------------------------------
+# Certificates of the client
+# -------------------------------------------------------------------------------------------------
+
+
+def map_certificate(database: Database, certificate: str | None, key: str | None) -> None:
+    files = {"certificate": certificate, "private_key": key}
+    pairs = ", ".join(f"{name} '{Path(file).read_text()}'" for name, file in files.items() if file)
+    database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({pairs})")
+
+
+@pytest.mark.parametrize("http2", [True, False], ids=["http2", "http1"])
+def test_a_certificate_of_the_client_lets_it_in(
+    database: Database, tls_server: Callable[..., TlsServer], http2: bool
+) -> None:
+    server = tls_server(http2=http2, clients=True)
+    database.add_destination("d", server.url(), ca_file=server.authority)
+    _, certificate, key = server.certificates
+    map_certificate(database, certificate, key)
+    ids = database.enqueue(count=5)
+    database.wait_published(5)
+    assert {request.event_id for request in server.wait_for(ids)} == set(ids)
+    assert [ok for (ok,) in database.execute("SELECT ok FROM outbox.check_destination('d')")] == [True] * 4
+    body = "".join(Path(key).read_text().splitlines()[1:-1])
+    assert body[:40] not in database.cluster.log_since(database.cluster.test_began)
+
+
+def test_without_a_certificate_a_server_that_wants_one_refuses(
+    database: Database, tls_server: Callable[..., TlsServer]
+) -> None:
+    server = tls_server(clients=True)
+    database.add_destination("d", server.url(), ca_file=server.authority)
+    database.enqueue()
+    error = wait_until(lambda: database.status()["last_error"], what="an error")
+    assert error.startswith("HTTP 400") and "No required SSL certificate" in error, error
+    assert not server.requests()
+
+
+def test_a_certificate_of_another_authority_is_refused(
+    database: Database, tls_server: Callable[..., TlsServer]
+) -> None:
+    server, other = tls_server(clients=True), tls_server()
+    database.add_destination("d", server.url(), ca_file=server.authority)
+    map_certificate(database, other.certificates.certificate, other.certificates.key)
+    database.enqueue()
+    error = wait_until(lambda: database.status()["last_error"], what="an error")
+    assert error.startswith("HTTP 400") and "SSL certificate error" in error, error
+    assert not server.requests()
+
+
+@pytest.mark.parametrize("given", ["certificate", "private_key"])
+def test_a_certificate_and_its_key_need_each_other(
+    database: Database, tls_server: Callable[..., TlsServer], given: str
+) -> None:
+    server = tls_server(clients=True)
+    database.add_destination("d", server.url(), ca_file=server.authority)
+    _, certificate, key = server.certificates
+    map_certificate(database, certificate if given == "certificate" else None, key if given == "private_key" else None)
+    database.enqueue()
+    why = "certificate and private_key of the user mapping need each other"
+    assert wait_until(lambda: database.status()["last_error"], what="an error") == why
+    assert database.execute("SELECT detail FROM outbox.check_destination('d') WHERE NOT ok") == [(why,)]
+
+
+def test_a_certificate_with_the_key_of_another_is_a_failure_that_says_so(
+    database: Database, tls_server: Callable[..., TlsServer]
+) -> None:
+    server, other = tls_server(clients=True), tls_server()
+    database.add_destination("d", server.url(), ca_file=server.authority)
+    map_certificate(database, server.certificates.certificate, other.certificates.key)
+    database.enqueue()
+    error = wait_until(lambda: database.status()["last_error"], what="an error")
+    assert "private key" in error, error
+    assert not server.requests()
+
+
+def test_a_certificate_is_not_sent_without_tls(database: Database, tls_server: Callable[..., TlsServer]) -> None:
+    server = tls_server()
+    database.add_destination("d", server.url().replace("https:", "http:"))
+    map_certificate(database, *server.certificates[1:])
+    database.enqueue()
+    why = "a client certificate needs TLS"
+    assert wait_until(lambda: database.status()["last_error"], what="an error") == why
+    assert database.execute("SELECT detail FROM outbox.check_destination('d') WHERE NOT ok") == [(why,)]
+    assert server.log() == []
+
+
+def test_what_is_no_pem_is_refused_at_once(database: Database, http: None) -> None:
+    database.add_destination("d", "https://127.0.0.1:1/")
+    for option in ("certificate", "private_key"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=option) as raised:
+            database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({option} '/etc/passwd')")
+        assert "PEM" in (raised.value.diag.message_hint or "")

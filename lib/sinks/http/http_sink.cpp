@@ -189,6 +189,8 @@ class HttpCheck final : public Check {
     bool step(Micros now, std::vector<Finding>& findings) override {
         if (!connection_.step(now, findings))
             return false;
+        if (!all_ok(findings))
+            return true;
         if (!signer_)
             findings.push_back({"signature", false, signer_.error().message});
         else if (signer_.value())
