@@ -21,6 +21,7 @@
 // nothing of CloudEvents continues the trace.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <span>
 #include <string>
@@ -50,6 +51,11 @@ void take_apart(const Event& event, std::string_view source_prefix, const TakePa
 void encode_binary(const Event& event, std::string_view source_prefix, RequestContent& content);
 // Structured mode: the event as a JSON document.
 void encode_structured(const Event& event, std::string_view source_prefix, RequestContent& content);
+// The same document for protocols without headers: all headers of the event are attributes, as in
+// a batch.
+void append_event_document(std::string& out, const Event& event, std::string_view source_prefix);
+// Returns an upper bound of its size.
+std::size_t event_document_bound(const Event& event, std::string_view source_prefix) noexcept;
 // Batched mode: a JSON array.
 void encode_batched(std::span<Event* const> events, std::string_view source_prefix,
                     RequestContent& content);

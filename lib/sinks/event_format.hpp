@@ -10,6 +10,7 @@ enum class EventFormat {
     binary,      // payload, and CloudEvents attributes as `ce-` headers
     structured,  // a CloudEvents JSON document
     batched,     // a JSON array of such documents; only for HTTP
+    payload,     // the payload and nothing else
 };
 
 inline EventFormat event_format(const OptionValues& options, const OptionSpec& format) {
@@ -17,6 +18,7 @@ inline EventFormat event_format(const OptionValues& options, const OptionSpec& f
     return text == "binary"       ? EventFormat::binary
            : text == "structured" ? EventFormat::structured
            : text == "batched"    ? EventFormat::batched
+           : text == "payload"    ? EventFormat::payload
                                   : EventFormat::attributes;
 }
 

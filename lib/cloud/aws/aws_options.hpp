@@ -9,7 +9,7 @@
 
 namespace outbox {
 
-enum class AwsKind { sqs, sns };
+enum class AwsKind { sqs, sns, kinesis };
 
 struct AwsOptions {
     std::string region;

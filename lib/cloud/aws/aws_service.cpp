@@ -1,24 +1,59 @@
 #include "cloud/aws/aws_service.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "cloud/aws/aws_region.hpp"
+#include "cloud/aws/json_protocol.hpp"
 #include "cloud/aws/sns_protocol.hpp"
-#include "cloud/aws/sqs_protocol.hpp"
 #include "net/transport.hpp"
 
 namespace outbox {
 
+// Enough for the result of an entry, with its error.
+static constexpr std::size_t kept_of_entry = 1024;
 static constexpr std::size_t kept_answer = 64 * 1024;
 
-static constexpr AwsTraits sqs{"sqs",       "SQS", "queue", "application/x-amz-json-1.0",
-                               1024 * 1024, 80};
-static constexpr AwsTraits sns{
-    "sns", "SNS", "topic", "application/x-www-form-urlencoded; charset=utf-8", 256 * 1024, 256};
+static constexpr AwsTraits sqs{.name = "sqs",
+                               .title = "SQS",
+                               .place = "queue",
+                               .action = "AmazonSQS.",
+                               .content_type = "application/x-amz-json-1.0",
+                               .most_entries = 10,
+                               .most_bytes = 1024 * 1024,
+                               .longest_name = 80};
+static constexpr AwsTraits sns{.name = "sns",
+                               .title = "SNS",
+                               .place = "topic",
+                               .action = "",
+                               .content_type = "application/x-www-form-urlencoded; charset=utf-8",
+                               .most_entries = 10,
+                               .most_bytes = 256 * 1024,
+                               .longest_name = 256};
+static constexpr AwsTraits kinesis{.name = "kinesis",
+                                   .title = "Kinesis",
+                                   .place = "stream",
+                                   .action = "Kinesis_20131202.",
+                                   .content_type = "application/x-amz-json-1.1",
+                                   .most_entries = 500,
+                                   .most_bytes = 10 * 1024 * 1024,
+                                   .longest_name = 128};
+
+static const AwsTraits& traits_of(AwsKind kind) {
+    switch (kind) {
+        case AwsKind::sqs:
+            break;
+        case AwsKind::sns:
+            return sns;
+        case AwsKind::kinesis:
+            return kinesis;
+    }
+    return sqs;
+}
 
 AwsService::AwsService(AwsKind kind, const AwsOptions& options)
     : kind_(kind),
-      traits_(kind == AwsKind::sns ? sns : sqs),
+      traits_(traits_of(kind)),
       region_(options.region),
       account_(options.account),
       url_(options.endpoint.empty() ? service_url(traits_.name, region_) : options.endpoint),
@@ -36,14 +71,16 @@ std::string AwsService::subject(std::string_view name) const {
 }
 
 std::string AwsService::address_of(std::string_view name) const {
+    if (account_.empty())
+        return kind_ == AwsKind::sqs ? "" : std::string(name);
     std::string address;
-    if (kind_ == AwsKind::sns)
-        address =
-            "arn:" + std::string(partition_of(region_)) + ":sns:" + region_ + ':' + account_ + ':';
-    else if (!account_.empty())
+    if (kind_ == AwsKind::sqs)
         address = url_ + '/' + account_ + '/';
     else
-        return "";
+        address = "arn:" + std::string(partition_of(region_)) + ':' + std::string(traits_.name) +
+                  ':' + region_ + ':' + account_ + ':';
+    if (kind_ == AwsKind::kinesis)
+        address += "stream/";
     address += name;
     return address;
 }
@@ -51,9 +88,11 @@ std::string AwsService::address_of(std::string_view name) const {
 void AwsService::sign(Exchange& exchange, const AwsKeys& keys, Micros unix_now,
                       std::string_view action) {
     const std::string time = basic_timestamp(unix_now);
-    const std::string target = action.empty() ? "" : "AmazonSQS." + std::string(action);
+    std::string target;
+    if (!traits_.action.empty())
+        target = std::string(traits_.action) + std::string(action);
     exchange.content.body = exchange.content.buffer;
-    exchange.keep_body = kept_answer;
+    exchange.keep_body = std::max(kept_answer, traits_.most_entries * kept_of_entry);
     std::vector<HeaderField> fields{{"Content-Type", traits_.content_type}, {"X-Amz-Date", time}};
     if (!target.empty())
         fields.push_back({"X-Amz-Target", target});
@@ -76,7 +115,7 @@ void AwsService::sign(Exchange& exchange, const AwsKeys& keys, Micros unix_now,
 }
 
 AwsFailure AwsService::failure_in(std::string_view body) const {
-    return kind_ == AwsKind::sns ? parse_query_failure(body) : parse_sqs_failure(body);
+    return kind_ == AwsKind::sns ? parse_query_failure(body) : parse_json_failure(body);
 }
 
 std::string AwsService::describe(const Exchange& exchange, AwsFailure failure,

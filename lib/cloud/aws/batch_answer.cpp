@@ -13,7 +13,7 @@ namespace {
 enum class Meaning {
     credentials,  // they are invalid; others may be valid
     signature,    // the same, and further lines of the message quote the signed text
-    lane,         // the queue or topic, its encryption key, or our permission for it
+    lane,         // the queue, topic or stream, its encryption key, or our permission for it
     destination,  // any request would fail
     throttled,
     never,  // this message will never be accepted
@@ -26,7 +26,7 @@ struct Code {
     Meaning meaning;
 };
 
-// Codes of both services, and codes common to all of AWS. Protocols have different names for the
+// Codes of all services, and codes common to all of AWS. Protocols have different names for the
 // same error.
 constexpr std::array codes{
     Code{"ExpiredToken", Meaning::credentials},
@@ -56,6 +56,8 @@ constexpr std::array codes{
     Code{"NotFound", Meaning::lane},
     Code{"NotFoundException", Meaning::lane},
     Code{"EndpointDisabled", Meaning::lane},
+    Code{"ResourceNotFoundException", Meaning::lane},
+    Code{"ResourceInUseException", Meaning::lane},
     Code{"UnknownOperationException", Meaning::destination},
     Code{"InvalidAction", Meaning::destination},
 
@@ -68,6 +70,9 @@ constexpr std::array codes{
     Code{"TooManyRequestsException", Meaning::throttled},
     Code{"RequestLimitExceeded", Meaning::throttled},
     Code{"OverLimit", Meaning::throttled},
+    Code{"LimitExceededException", Meaning::throttled},
+    Code{"ProvisionedThroughputExceededException", Meaning::throttled},
+    Code{"KMSThrottlingException", Meaning::throttled},
     Code{"ServiceUnavailable", Meaning::throttled},
     Code{"ServiceUnavailableException", Meaning::throttled},
 
@@ -78,6 +83,7 @@ constexpr std::array codes{
     Code{"InvalidAttributeName", Meaning::never},
     Code{"InvalidAttributeValue", Meaning::never},
 
+    Code{"InvalidArgumentException", Meaning::message},
     Code{"InvalidParameter", Meaning::message},
     Code{"InvalidParameterValue", Meaning::message},
     Code{"ParameterValueInvalid", Meaning::message},
@@ -87,6 +93,7 @@ constexpr std::array codes{
 
     Code{"InternalError", Meaning::server},
     Code{"InternalFailure", Meaning::server},
+    Code{"InternalFailureException", Meaning::server},
     Code{"InternalServerError", Meaning::server},
     Code{"RequestTimeout", Meaning::server},
 };
@@ -96,7 +103,7 @@ std::optional<Meaning> meaning_of(std::string_view code) {
                                     [&](const Code& known) { return known.name == code; });
     if (known != codes.end())
         return known->meaning;
-    // Errors of the key that encrypts the queue or topic: KmsDisabled, KMSAccessDenied, and more.
+    // Errors of the key that encrypts the queue, topic or stream: KmsDisabled, KMSAccessDenied, and more.
     if (equal_ignoring_case(code.substr(0, 3), "kms"))
         return Meaning::lane;
     return std::nullopt;

@@ -1,4 +1,4 @@
-// The answers of SQS and SNS to a batch, whichever protocol they use.
+// The answers of the services to a batch, whichever protocol they use.
 #pragma once
 
 #include <cstddef>

@@ -55,16 +55,4 @@ std::string sqs_attributes_request(std::string_view queue_url) {
     return body;
 }
 
-AwsFailure parse_sqs_failure(std::string_view body) {
-    AwsFailure failure;
-    const std::optional<Json::Value> root = parse_json(body);
-    if (!root)
-        return failure;
-    failure.code = without_namespace(json_text(*root, "__type"));
-    failure.message = json_text(*root, "message");
-    if (failure.message.empty())
-        failure.message = json_text(*root, "Message");
-    return failure;
-}
-
 }  // namespace outbox

@@ -1,4 +1,4 @@
-// The protocol of SQS, AWS JSON 1.0: a request is an object, and so is its answer.
+// The requests and answers of SQS, which speaks AWS JSON; see json_protocol.hpp.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,5 @@ std::string sqs_queue_url_request(std::string_view queue);
 std::string parse_sqs_queue_url(std::string_view body);
 // Makes the request GetQueueAttributes, for one attribute.
 std::string sqs_attributes_request(std::string_view queue_url);
-
-AwsFailure parse_sqs_failure(std::string_view body);
 
 }  // namespace outbox

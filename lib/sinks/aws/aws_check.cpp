@@ -1,13 +1,15 @@
-// Checks whether queues of SQS and topics of SNS exist, and whether the service accepts the
-// credentials: it asks for the attributes of each. Whether events may be sent there can only be
-// tested by sending one. Names need no check: the services make sure that exactly FIFO queues and
-// topics end with ".fifo".
+// Checks whether queues of SQS, topics of SNS and streams of Kinesis exist, and whether the service
+// accepts the credentials: it asks for the attributes of each. Whether events may be sent there can
+// only be tested by sending one. Names need no check: the services make sure that exactly FIFO queues
+// and topics end with ".fifo".
 #include <algorithm>
 
 #include "cloud/aws/aws_credentials.hpp"
 #include "cloud/aws/aws_service.hpp"
+#include "cloud/aws/kinesis_protocol.hpp"
 #include "cloud/aws/sns_protocol.hpp"
 #include "cloud/aws/sqs_protocol.hpp"
+#include "core/text.hpp"
 #include "sinks/aws/options.hpp"
 #include "sinks/aws/target_names.hpp"
 #include "sinks/module_entry.hpp"
@@ -26,10 +28,11 @@ class AwsCheck final : public RequestCheck {
     enum Step { look_up, look };
 
     AwsCheck(const AwsSinkOptions& options, const CheckContext& context)
-        : is_sns_(options.kind == AwsKind::sns),
+        : kind_(options.kind),
+          largest_record_(options.largest_record),
           clock_(context.clock),
           service_(options.kind, options.aws) {
-        const TargetNames names(options.target, options.source);
+        const TargetNames names(options.kind, options.target, options.source);
         for (const std::string& target : context.targets)
             add_name(names, target);
         auto credentials = std::make_unique<AwsCredentials>(
@@ -56,14 +59,25 @@ class AwsCheck final : public RequestCheck {
         if (address_.empty()) {
             body = sqs_queue_url_request(names_[next_]);
             sign(exchange, "GetQueueUrl");
-        } else if (is_sns_) {
-            body = sns_attributes_request(address_);
-            sign(exchange, "");
         } else {
-            body = sqs_attributes_request(address_);
-            sign(exchange, "GetQueueAttributes");
+            make_look(exchange);
         }
         return true;
+    }
+
+    void make_look(Exchange& exchange) {
+        std::string& body = exchange.content.buffer;
+        switch (kind_) {
+            case AwsKind::sqs:
+                body = sqs_attributes_request(address_);
+                return sign(exchange, "GetQueueAttributes");
+            case AwsKind::sns:
+                body = sns_attributes_request(address_);
+                return sign(exchange, "");
+            case AwsKind::kinesis:
+                body = kinesis_summary_request(address_);
+                return sign(exchange, "DescribeStreamSummary");
+        }
     }
 
     void sign(Exchange& exchange, std::string_view action) {
@@ -82,7 +96,24 @@ class AwsCheck final : public RequestCheck {
         else if (exchange.step == look_up)
             findings.push_back({subject, false, "the answer has no URL for it"});
         else
-            findings.push_back({subject, true, "it exists"});
+            findings.push_back(found(subject, exchange));
+    }
+
+    Finding found(const std::string& subject, const Exchange& exchange) const {
+        if (kind_ != AwsKind::kinesis)
+            return {subject, true, "it exists"};
+        const std::optional<StreamSummary> stream = parse_kinesis_summary(exchange.body);
+        if (!stream)
+            return {subject, false, "the answer does not describe it"};
+        // While it is updated, it works.
+        if (stream->status != "ACTIVE" && stream->status != "UPDATING")
+            return {subject, false, "its status is " + printable(stream->status)};
+        const std::size_t most = 1024 * static_cast<std::size_t>(stream->max_record_kib);
+        if (most != 0 && most < largest_record_)
+            return {subject, false,
+                    "it takes records of " + std::to_string(stream->max_record_kib) +
+                        " KiB, less than the option max_record_size says"};
+        return {subject, true, "it is " + stream->status};
     }
 
     std::string why_not(const Exchange& exchange) const {
@@ -92,12 +123,24 @@ class AwsCheck final : public RequestCheck {
                             failure.code == "AccessDeniedException" ||
                             failure.code == "AuthorizationError";
         if (denied && exchange.step == look)
-            text += std::string(" (to look is another permission than to send: ") +
-                    (is_sns_ ? "sns:GetTopicAttributes)" : "sqs:GetQueueAttributes)");
+            text += " (to look is another permission than to send: " + permission() + ')';
         return text;
     }
 
-    const bool is_sns_;
+    std::string permission() const {
+        switch (kind_) {
+            case AwsKind::sqs:
+                break;
+            case AwsKind::sns:
+                return "sns:GetTopicAttributes";
+            case AwsKind::kinesis:
+                return "kinesis:DescribeStreamSummary";
+        }
+        return "sqs:GetQueueAttributes";
+    }
+
+    const AwsKind kind_;
+    const std::size_t largest_record_;  // Kinesis only
     const Clock& clock_;
     AwsService service_;
     AwsCredentials* credentials_ = nullptr;  // owned by the base class

@@ -166,10 +166,7 @@ std::size_t message_size_bound(const Event& event, const MessageStyle& style) no
                                                                 : base64_size(event.payload.size());
         return fixed + texts + headers_bound(event) + body;
     }
-    // Longest encoding of a character: three bytes in a path, six in a JSON string.
-    const std::size_t document = 2 * fixed + style.source_prefix.size() + 6 * texts +
-                                 6 * (event.ordering_key.size() + event.topic.size()) +
-                                 headers_bound(event) + base64_size(event.payload.size());
+    const std::size_t document = event_document_bound(event, style.source_prefix);
     return fixed + headers_bound(event) + base64_size(document);
 }
 

@@ -44,6 +44,10 @@ static constexpr std::array<OptionSpec, 11> options_with(const OptionSpec& targe
 static constexpr std::array sqs_options = options_with(queue);
 static constexpr std::array sns_options = options_with(topic);
 
+// -------------------------------------------------------------------------------------------------
+// SQS, SNS
+// -------------------------------------------------------------------------------------------------
+
 static std::optional<Error> check_sqs_url(const Url& url, std::string_view) {
     return check_aws_url(url, "sqs://eu-west-1", false);
 }
@@ -82,17 +86,104 @@ constinit const SinkDeclaration sns_declaration{
     .check_url = check_sns_url,
     .module = "pg_outbox_aws.so"};
 
+// -------------------------------------------------------------------------------------------------
+// Kinesis
+// -------------------------------------------------------------------------------------------------
+
+static constexpr OptionSpec records =
+    batch_size_option("500", "largest number of records in a request; the service accepts 500");
+
+// A record is bytes, and nothing else.
+static std::optional<Error> check_record_format(const OptionSpec& spec, std::string_view value) {
+    std::optional<Error> error = check_choice(spec, value);
+    if (error && (value == "attributes" || value == "binary"))
+        error->detail = "A record of Kinesis has no attributes beside its data.";
+    return error;
+}
+static constexpr OptionSpec record_format{
+    .name = "format",
+    .type = OptionType::choice,
+    .choices = {"structured", "payload"},
+    .default_value = "structured",
+    .description = "a CloudEvents document, or the payload without anything else of the event",
+    .check = check_record_format};
+static constexpr OptionSpec stream{.name = "stream",
+                                   .type = OptionType::name,
+                                   .range = template_fields,
+                                   .default_value = "{topic}",
+                                   .description = "name of the stream of an event"};
+static constexpr OptionSpec max_record_size{
+    .name = "max_record_size",
+    .type = OptionType::number,
+    .max = 10 * 1024,
+    .unit = "KiB",
+    .default_value = "1024",
+    .description = "largest record that the streams accept, with its partition key"};
+static constexpr std::array kinesis_options{connect_timeout_option,
+                                            request_timeout_option,
+                                            records,
+                                            record_format,
+                                            max_connections,
+                                            ca_file_option,
+                                            stream,
+                                            max_record_size,
+                                            access_key_id_option,
+                                            secret_access_key_option,
+                                            session_token_option,
+                                            profile_option};
+
+static std::optional<Error> check_kinesis_url(const Url& url, std::string_view) {
+    return check_aws_url(url, "kinesis://eu-west-1", false);
+}
+
+static constexpr std::array<std::string_view, 1> kinesis_schemes{"kinesis"};
+constinit const SinkDeclaration kinesis_declaration{
+    .name = "kinesis",
+    .schemes = kinesis_schemes,
+    .url = "kinesis://<region>",
+    .title = "Amazon Kinesis Data Streams",
+    .order = "per ordering key",
+    .options = kinesis_options,
+    .parameters = aws_url_parameters,
+    .target = &stream,
+    .lanes = true,
+    .check = "address, connection, certificate, credentials, and whether each stream is active",
+    .check_url = check_kinesis_url,
+    .module = "pg_outbox_aws.so"};
+
+// -------------------------------------------------------------------------------------------------
+// Reading
+// -------------------------------------------------------------------------------------------------
+
+static AwsKind kind_of(const Destination& destination) {
+    const std::string& scheme = destination.url.scheme;
+    return scheme == sns_schemes.front()       ? AwsKind::sns
+           : scheme == kinesis_schemes.front() ? AwsKind::kinesis
+                                               : AwsKind::sqs;
+}
+
 AwsSinkOptions aws_sink_options(const Destination& destination) {
     const OptionValues& values = destination.options;
-    const bool is_sns = destination.url.scheme == sns_schemes.front();
-    return {.kind = is_sns ? AwsKind::sns : AwsKind::sqs,
-            .source = destination.source,
-            .target = values.name(is_sns ? topic : queue),
-            .receipts = destination.receipts,
-            .format = event_format(values, format),
-            .batch_size = values.number(batch_size),
-            .transport = transport_options(destination, max_connections),
-            .aws = aws_options(destination)};
+    AwsSinkOptions options{.kind = kind_of(destination),
+                           .source = destination.source,
+                           .receipts = destination.receipts,
+                           .transport = transport_options(destination, max_connections),
+                           .aws = aws_options(destination)};
+    switch (options.kind) {
+        case AwsKind::sqs:
+        case AwsKind::sns:
+            options.target = values.name(options.kind == AwsKind::sns ? topic : queue);
+            options.format = event_format(values, format);
+            options.batch_size = values.number(batch_size);
+            break;
+        case AwsKind::kinesis:
+            options.target = values.name(stream);
+            options.format = event_format(values, record_format);
+            options.batch_size = values.number(records);
+            options.largest_record = values.number(max_record_size) * 1024;
+            break;
+    }
+    return options;
 }
 
 }  // namespace outbox

@@ -1,9 +1,10 @@
-// The names of the queues or topics of events.
+// The names of the queues, topics or streams of events.
 #pragma once
 
 #include <string>
 #include <string_view>
 
+#include "cloud/aws/aws_options.hpp"
 #include "core/text_template.hpp"
 
 namespace outbox {
@@ -11,7 +12,7 @@ namespace outbox {
 class TargetNames {
   public:
     // `database` is the value of the field {database}.
-    TargetNames(TextTemplate made_by, std::string database);
+    TargetNames(AwsKind kind, TextTemplate made_by, std::string database);
 
     // True if they are FIFO queues or topics, whose names have a suffix.
     bool fifo() const noexcept { return fifo_; }
@@ -23,6 +24,7 @@ class TargetNames {
     void append(std::string& out, const Event& event) const;
 
   private:
+    std::string_view legal_;  // characters besides letters and digits
     TextTemplate template_;
     std::string database_;
     bool fifo_;

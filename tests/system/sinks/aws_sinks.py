@@ -36,7 +36,16 @@ class Entry:
         self.message = message_of_aws(body, attributes, group)
 
 
-class AwsSink(Sink):
+class AwsKeys:
+    def credentials(self, number: int = 1) -> dict[str, str]:
+        return {
+            "access_key_id": f"AKIAOUTBOXTEST{number}",
+            "secret_access_key": f"s3cret/access+key-{number}",
+            "session_token": f"s3cret-session-{number}",
+        }
+
+
+class AwsSink(AwsKeys, Sink):
     module = "pg_outbox_aws"
     server = "aws_server"
     fifo: bool
@@ -123,13 +132,6 @@ class AwsSink(Sink):
         if self.fifo:  # a batch may be taken in part
             groups = [message.ordering_key for message in messages]
             assert len(groups) == len(set(groups)), f"several events of a group in one batch: {groups}"
-
-    def credentials(self, number: int = 1) -> dict[str, str]:
-        return {
-            "access_key_id": f"AKIAOUTBOXTEST{number}",
-            "secret_access_key": f"s3cret/access+key-{number}",
-            "session_token": f"s3cret-session-{number}",
-        }
 
     def refuse(self, chosen: Callable[[Message], bool], *, for_good: bool, times: int | None) -> None:
         """Makes entries that carry such an event fail; the server gets the others."""

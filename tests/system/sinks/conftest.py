@@ -28,6 +28,7 @@ from .aws_sinks import (
     SqsStandardElasticMqSink,
     SqsStandardSink,
 )
+from .aws_streams import KinesisSink
 from .http_sink import HttpSink
 from .kafka_server import KafkaServer, kafka
 from .kafka_sink import KafkaSink
@@ -39,7 +40,8 @@ from .sink import ABILITIES, Sink
 servers.add_clients_to_path()
 
 SINKS: list[type[Sink]] = [
-    HttpSink, PostgresqlSink, KafkaSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink
+    HttpSink, PostgresqlSink, KafkaSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink,
+    KinesisSink,
 ]  # fmt: skip
 OTHER_SERVERS: list[type[Sink]] = [PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink]
 

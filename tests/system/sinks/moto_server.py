@@ -1,4 +1,4 @@
-"""moto with one request at a time on its queues.
+"""moto with one request at a time on its queues and streams.
 
 moto answers each request in a thread of its own and locks hardly anything. Two concurrent polls may
 get the same message. A poll looks up the groups in flight when it begins, so one
@@ -8,10 +8,12 @@ happens, and a consumer with several polls relies on it for the order of a group
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from moto.kinesis.models import KinesisBackend
 from moto.server import main
 from moto.sqs.models import Message, Queue, SQSBackend
 
@@ -41,6 +43,17 @@ def locked(change: Callable[..., None]) -> Callable[..., None]:
     return changed
 
 
+putting = threading.Lock()
+put_together = KinesisBackend.put_records
+
+
+def put_records(self: KinesisBackend, *arguments: Any, **named: Any) -> dict[str, Any]:
+    """Two at a time might give their records the same sequence number, and lose one."""
+    with putting:
+        return put_together(self, *arguments, **named)
+
+
+KinesisBackend.put_records = put_records
 SQSBackend.receive_message = receive_message
 SQSBackend.delete_message = locked(SQSBackend.delete_message)
 SQSBackend.change_message_visibility = locked(SQSBackend.change_message_visibility)

@@ -116,6 +116,7 @@ ABILITIES: Mapping[str, str] = {
     "parallel": "keys travel side by side",
     "batches": "a request carries several events",
     "partial": "a request can be taken in part",
+    "refusals": "an entry of a request can be refused for good",
     "topics": "events go to places that may be missing",
     "throttling": "the destination can ask to be left alone for a while",
     "limits": "an event can be too large",
@@ -136,6 +137,7 @@ class Sink(ABC):
     # True if an event sent twice after a lost answer is one message.
     deduplicates: ClassVar[bool] = False
     batch_limit: ClassVar[int] = 1  # events in one request
+    small_batches: ClassVar[Mapping[str, str]] = {}  # options with which several requests are needed
     counts_connections: ClassVar[bool] = False  # its client library does
     cloud_events: ClassVar[tuple[str, ...]] = ()  # its formats of CloudEvents
     proxy: FaultProxy | TcpProxy
@@ -203,6 +205,10 @@ class Sink(ABC):
     def size_limit(self) -> int:
         """`limits`: returns a payload size that is always refused."""
         raise NotImplementedError
+
+    def batch_bytes(self) -> int:
+        """`limits`: returns the limit of all payloads of a request."""
+        return self.size_limit()
 
     def credentials(self, number: int = 1) -> dict[str, str]:
         """`secrets`: returns options of a user mapping, different for each number."""

@@ -222,7 +222,7 @@ def test_every_key_is_in_order(sink: Sink, db: Database) -> None:
 def test_keys_go_side_by_side_and_each_has_one_request_at_a_time(sink: Sink, db: Database) -> None:
     sink.add_topic()
     gate = sink.proxy.hold_answers(times=4)
-    sink.create()
+    sink.create(**sink.small_batches)
     keys = [f"k{n}" for n in range(40)]
     ids = enqueue_keys(db, keys, 3)
     wait_until(
@@ -284,13 +284,13 @@ def test_a_batch_keeps_below_the_limit_in_bytes(sink: Sink, db: Database) -> Non
     payload = b"x" * (sink.size_limit() // 4)
     rows = db.execute(
         "SELECT outbox.enqueue('item', n::text, 'changed', %s::bytea, 'text/plain', ordering_key => '') "
-        "FROM generate_series(1, 9) AS n",
-        (payload,),
+        "FROM generate_series(1, %s) AS n",
+        (payload, 2 * sink.batch_bytes() // len(payload) + 1),
     )
     sink.create()
     assert_arrived(sink, [str(row[0]) for row in rows])
     for _, messages in batches(sink):
-        assert sum(len(message.payload or b"") for message in messages) < sink.size_limit()
+        assert sum(len(message.payload or b"") for message in messages) < sink.batch_bytes()
 
 
 @pytest.mark.needs("partial")
@@ -304,6 +304,7 @@ def test_entries_that_fail_are_sent_again_and_no_others(sink: AwsSink, db: Datab
 
 
 @pytest.mark.needs("partial")
+@pytest.mark.needs("refusals")
 def test_an_entry_that_is_refused_for_good_is_a_dead_letter(sink: AwsSink, db: Database) -> None:
     sink.add_topic()
     sink.refuse(lambda m: (m.aggregate_id, m.version) == ("k3", 2), for_good=True, times=None)

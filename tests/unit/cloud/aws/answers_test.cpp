@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "cloud/aws/batch_answer.hpp"
+#include "cloud/aws/json_protocol.hpp"
 #include "cloud/aws/sns_protocol.hpp"
 #include "cloud/aws/sqs_protocol.hpp"
 #include "cloud/aws/xml_element.hpp"
@@ -115,11 +116,11 @@ TEST(SqsAnswer, MalformedAnswersAreRefused) {
 
 TEST(SqsAnswer, FailuresAreNamed) {
     const AwsFailure failure =
-        parse_sqs_failure(R"({"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"no"})");
+        parse_json_failure(R"({"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"no"})");
     EXPECT_EQ(failure.code, "QueueDoesNotExist");
     EXPECT_EQ(failure.message, "no");
-    EXPECT_EQ(parse_sqs_failure(R"({"__type":"ExpiredToken","Message":"no"})").message, "no");
-    EXPECT_EQ(parse_sqs_failure("<html>").code, "");
+    EXPECT_EQ(parse_json_failure(R"({"__type":"ExpiredToken","Message":"no"})").message, "no");
+    EXPECT_EQ(parse_json_failure("<html>").code, "");
 }
 
 TEST(SqsAnswer, HasTheUrlOfAQueue) {
@@ -256,7 +257,7 @@ TEST(RandomAnswer, ChangesOnlyTheEntriesThatItNames) {
     for (int i = 0; i < 20'000; i++) {
         const std::string a = json.next(), b = xml.next();
         check(parse_sqs_answer(a, 3));
-        explain(parse_sqs_failure(a));
+        explain(parse_json_failure(a));
         parse_sqs_queue_url(a);
         check(parse_sns_answer(b, 3));
         explain(parse_query_failure(b));
