@@ -22,6 +22,7 @@ std::string_view system_of(std::string_view scheme) {
     return scheme == "pubsub"                               ? "gcp_pubsub"
            : scheme == "sqs"                                ? "aws_sqs"
            : scheme == "sns"                                ? "aws.sns"
+           : scheme == "kinesis"                            ? "aws.kinesis"
            : scheme == "kafka" || scheme == "kafkas"        ? "kafka"
            : scheme == "postgres" || scheme == "postgresql" ? "postgresql"
                                                             : scheme;

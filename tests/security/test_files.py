@@ -49,6 +49,7 @@ URLS_WITH_FILES = {
     "pubsub": "url 'pubsub://p', ca_file '{}'",
     "sqs": "url 'sqs://eu-west-1', ca_file '{}'",
     "sns": "url 'sns://eu-west-1/123456789012', ca_file '{}'",
+    "kinesis": "url 'kinesis://eu-west-1', ca_file '{}'",
 }
 
 

@@ -570,7 +570,7 @@ def test_an_invalid_key_is_reported(database: Database, receiver: Receiver) -> N
 
 
 # -------------------------------------------------------------------------------------------------
-# sqs, sns
+# sqs, sns, kinesis
 # -------------------------------------------------------------------------------------------------
 
 KEYS = "access_key_id 'AKIAIOSFODNN7EXAMPLE', secret_access_key 's3cret', session_token 't0ken'"
@@ -636,6 +636,42 @@ def test_a_topic_of_sns(database: Database, receiver: Receiver) -> None:
     form = urllib.parse.parse_qs(receiver.requests[0].body.decode())
     assert form["Action"] == ["GetTopicAttributes"]
     assert form["TopicArn"] == [ARN]
+
+
+def summary(**members: object) -> bytes:
+    return json.dumps({"StreamDescriptionSummary": {"StreamName": "s", **members}}).encode()
+
+
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        (summary(StreamStatus="ACTIVE", MaxRecordSizeInKiB=1024), (True, "it is ACTIVE")),
+        (summary(StreamStatus="UPDATING"), (True, "it is UPDATING")),
+        (summary(StreamStatus="CREATING"), (False, "its status is CREATING")),
+        (b"{}", (False, "the answer does not describe it")),
+        (
+            summary(StreamStatus="ACTIVE", MaxRecordSizeInKiB=1000),
+            (False, "it takes records of 1000 KiB, less than the option max_record_size says"),
+        ),
+    ],
+)
+def test_a_stream_of_kinesis(
+    database: Database, receiver: Receiver, body: bytes, expected: tuple[bool, str]
+) -> None:
+    receiver.on(everything, answer(200, body=body))
+    add_aws(database, receiver, "kinesis://eu-west-1")
+    assert check(database, topic="video.events")['stream "video.events"'] == expected
+    (request,) = receiver.requests
+    assert request.headers["x-amz-target"] == "Kinesis_20131202.DescribeStreamSummary"
+    assert request.json() == {"StreamName": "video.events"}
+
+
+def test_a_stream_that_may_not_be_looked_at(database: Database, receiver: Receiver) -> None:
+    receiver.on(everything, answer(400, body=failure("AccessDeniedException", "Not you.")))
+    add_aws(database, receiver, "kinesis://eu-west-1/123456789012")
+    ok, why = check(database, topic="video.events")['stream "video.events"']
+    assert not ok and "another permission than to send: kinesis:DescribeStreamSummary" in why
+    assert receiver.requests[0].json()["StreamARN"].endswith(":kinesis:eu-west-1:123456789012:stream/video.events")
 
 
 def test_unavailable_keys_are_reported(database: Database, receiver: Receiver) -> None:

@@ -23,6 +23,7 @@ PAGES = {
     "pubsub": "destinations/pubsub.md",
     "sqs": "destinations/sqs.md",
     "sns": "destinations/sns.md",
+    "kinesis": "destinations/kinesis.md",
     "pull": "destinations/pull.md",
 }
 EVERYWHERE = "destinations.md"
@@ -133,6 +134,7 @@ def test_the_validator_lists_the_same_options(database: Database, set_in: str) -
         "pubsub": "pubsub://project",
         "sqs": "sqs://eu-west-1",
         "sns": "sns://eu-west-1/123456789012",
+        "kinesis": "kinesis://eu-west-1",
         "pull": "pull:",
     }
     all_names = set()

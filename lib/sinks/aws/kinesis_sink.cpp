@@ -12,8 +12,8 @@ namespace outbox {
 
 namespace {
 
-// Of all records of a request. The service takes twice as much, but what is sent again after a lost
-// answer, and what a busy shard must take at once, is less like this.
+// Of all records of a request. The service accepts twice as much, but a batch that is sent again
+// should not repeat so much, and a shard takes a megabyte a second.
 constexpr std::size_t usual_batch_bytes = 5 * 1024 * 1024;
 
 class KinesisSink final : public AwsSink {

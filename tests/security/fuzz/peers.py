@@ -60,7 +60,7 @@ def mutating(mode: Mode) -> Mode:
 class Fuzzer:
     def __init__(self, database: Database, certificates: Certificates, seed: int) -> None:
         self.database = database
-        self.kinds = ["http", "https", "postgresql", "pubsub", "sqs", "sns"]
+        self.kinds = ["http", "https", "postgresql", "pubsub", "sqs", "sns", "kinesis"]
         if database.cluster.installation.has_module("pg_outbox_kafka"):
             self.kinds.append("kafka")
         self.target = Target(database)
@@ -96,6 +96,7 @@ class Fuzzer:
             "kafka": (f"kafka://{address}", {"sasl_mechanism": "PLAIN"}, {"user": "u", "password": PASSWORD}),
             "sqs": (f"sqs://eu-west-1?endpoint=http://{address}", {}, keys),
             "sns": (f"sns://eu-west-1/123456789012?endpoint=http://{address}", {}, keys),
+            "kinesis": (f"kinesis://eu-west-1?endpoint=http://{address}", {}, keys),
         }[kind]
         return peer, f"{kind}: {name}{' (mutated)' if mutates else ''}", url, options, mapping
 

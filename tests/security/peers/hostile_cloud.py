@@ -1,4 +1,4 @@
-"""Hostile answers of Pub/Sub, SQS and SNS: over plain HTTP, as an emulator or an endpoint of one's own would give them."""
+"""Hostile answers of Pub/Sub, SQS, SNS and Kinesis: over plain HTTP, as an emulator or an endpoint of one's own would give them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,16 @@ SNS_ANSWER = (
     b"<Code>InternalError</Code><Message>m</Message><SenderFault>true</SenderFault></member></Failed><Successful><member>"
     b"<Id>0</Id><MessageId>m</MessageId></member></Successful></PublishBatchResult></PublishBatchResponse>"
 )
+KINESIS_ANSWER = (
+    b'{"FailedRecordCount": 1, "Records": [{"SequenceNumber": "1", "ShardId": "s"}, '
+    b'{"ErrorCode": "InternalFailure", "ErrorMessage": "m"}]}'
+)
 XML_BOMB = (
     b'<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a "aaaaaaaaaa">'
     + b"".join(b'<!ENTITY a%d "%s">' % (i, b"&a%d;" % (i - 1) * 10 if i else b"&a;" * 10) for i in range(9))
     + b"]><b>&a8;</b>"
 )
-SAMPLES = (PUBSUB_ANSWER, PUBSUB_ERROR, SQS_ANSWER, SNS_ANSWER, XML_BOMB)
+SAMPLES = (PUBSUB_ANSWER, PUBSUB_ERROR, SQS_ANSWER, SNS_ANSWER, KINESIS_ANSWER, XML_BOMB)
 
 
 def mutated(sample: bytes, chance: random.Random) -> bytes:
@@ -64,6 +68,7 @@ MODES: dict[str, Mode] = {
     "many ids": always(b'{"messageIds": [' + b'"1",' * 15_000 + b'"1"]}'),
     "ids of the wrong type": always(b'{"messageIds": [{}, null, 1e999]}'),
     "forged error": always(b'{"error": {"message": "' + FORGED.replace(b"\n", b"\\n").replace(b"\r", b"\\r") + b'", "status": "X"}}', 400),
+    "many results": always(b'{"Records": [' + b'{"SequenceNumber": "1"},' * 15_000 + b"{}]}"),
     "XML bomb": always(XML_BOMB),
     "XML bomb in an error": always(XML_BOMB, 400),
     "external entity": always(b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', 400),

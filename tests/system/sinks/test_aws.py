@@ -1,4 +1,4 @@
-"""Features of SQS and SNS only: queues found by name, valid names, a limit on attributes."""
+"""Features of single services: queues found by name, valid names, a limit on attributes; shards of Kinesis."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from database import Database
 from waiting import wait_until
 
 from .aws_sinks import REGION, AwsSink, SnsFifoSink, SqsFifoSink, SqsStandardSink
+from .aws_streams import SHARDS, KinesisOfAccountSink, KinesisSink
 from .conftest import MakeSink
 
 
@@ -100,3 +101,143 @@ def test_binary_format_has_more_attributes_than_a_message(database: Database, ur
         database.add_destination("d", url, format="binary")
     assert "at most 10 attributes" in (raised.value.diag.message_detail or "")
     assert "structured" in (raised.value.diag.message_hint or "")
+
+
+# -------------------------------------------------------------------------------------------------
+# Kinesis
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kinesis(make_sink: MakeSink, database: Database) -> KinesisSink:
+    sink = make_sink(KinesisSink, database)
+    assert isinstance(sink, KinesisSink)
+    sink.add_topic()
+    return sink
+
+
+def versions_of(sink: KinesisSink, key: str) -> list[int | None]:
+    return [message.version for message in sink.messages() if message.aggregate_id == key]
+
+
+def test_a_busy_shard_is_throttling_and_charges_no_event(kinesis: KinesisSink, database: Database) -> None:
+    kinesis.refuse_with(
+        lambda m: m.aggregate_id == "busy", "ProvisionedThroughputExceededException", times=3
+    )
+    kinesis.create()
+    ids = [id for key in ("busy", "a", "b") for id in database.enqueue(key, 5)]
+    kinesis.wait_for(ids)
+    database.wait_settled()
+    assert [versions_of(kinesis, key) for key in ("busy", "a", "b")] == [[1, 2, 3, 4, 5]] * 3
+    status = database.status()
+    assert status["throttled"] > 0
+    assert database.execute("SELECT * FROM outbox.delivery") == []
+
+
+def test_keys_spread_over_shards_and_each_stays_on_one(kinesis: KinesisSink, database: Database) -> None:
+    kinesis.create()
+    ids = [id for n in range(30) for id in database.enqueue(f"k{n}", 2)]
+    database.execute(
+        "SELECT outbox.enqueue('item', 'none', 'changed', '{}', version => n, ordering_key => '') "
+        "FROM generate_series(1, 30) AS n"
+    )
+    database.wait_published(90)
+    stream = kinesis.full_name("item.events")
+    shards_of: dict[str, set[str]] = {}
+    for shard in kinesis.client.list_shards(StreamName=stream)["Shards"]:
+        iterator = kinesis.client.get_shard_iterator(
+            StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )
+        for record in kinesis.client.get_records(ShardIterator=iterator["ShardIterator"])["Records"]:
+            key = kinesis.message(record).aggregate_id
+            shards_of.setdefault(key, set()).add(shard["ShardId"])
+    assert len(ids) == 60
+    assert {len(shards_of[f"k{n}"]) for n in range(30)} == {1}
+    assert len(shards_of["none"]) == SHARDS, "events without a key go anywhere"
+
+
+def test_streams_go_on_while_a_shard_is_split(kinesis: KinesisSink, database: Database) -> None:
+    kinesis.create()
+    ids = [id for n in range(10) for id in database.enqueue(f"k{n}", 3)]
+    kinesis.wait_for(ids)
+    stream = kinesis.full_name("item.events")
+    shard = kinesis.client.list_shards(StreamName=stream)["Shards"][0]
+    limits = shard["HashKeyRange"]
+    middle = (int(limits["StartingHashKey"]) + int(limits["EndingHashKey"])) // 2
+    kinesis.client.split_shard(StreamName=stream, ShardToSplit=shard["ShardId"], NewStartingHashKey=str(middle))
+    for n in range(10):
+        database.enqueue(f"k{n}", 3, first=4)
+    database.wait_published(60)
+    records = 0
+    for shard in kinesis.client.list_shards(StreamName=stream)["Shards"]:
+        iterator = kinesis.client.get_shard_iterator(
+            StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )
+        records += len(kinesis.client.get_records(ShardIterator=iterator["ShardIterator"])["Records"])
+    assert records >= 60
+    assert database.execute("SELECT * FROM outbox.delivery") == []
+
+
+def test_a_stream_is_named_by_its_arn_where_the_url_has_an_account(
+    make_sink: MakeSink, database: Database
+) -> None:
+    sink = make_sink(KinesisOfAccountSink, database)
+    assert isinstance(sink, KinesisOfAccountSink)
+    sink.add_topic()
+    sink.create(receipts="on")
+    sink.wait_for(database.enqueue("a", 2))
+    database.wait_settled()
+    (names, *_) = [request.json() for request in sink.proxy.requests]
+    assert names["StreamARN"].endswith(f":123456789012:stream/{sink.full_name('item.events')}")
+    numbers = wait_until(
+        lambda: database.execute("SELECT message_id FROM outbox.receipt"), lambda rows: len(rows) == 2,
+        what="two receipts",
+    )  # fmt: skip
+    assert all(row[0].isdigit() for row in numbers), "sequence numbers"
+
+
+def test_the_payload_alone(kinesis: KinesisSink, database: Database) -> None:
+    kinesis.create(format="payload")
+    database.execute(
+        "SELECT outbox.enqueue('item', 'a', 'changed', '\\x00ff'::bytea, 'application/octet-stream')"
+    )
+    database.wait_published(1)
+    records = [
+        record
+        for iterator in kinesis._iterators
+        for record in kinesis.client.get_records(ShardIterator=iterator)["Records"]
+    ]
+    assert [(record["Data"], record["PartitionKey"]) for record in records] == [(b"\x00\xff", "a")]
+
+
+def test_a_record_that_only_the_stream_finds_too_large(kinesis: KinesisSink, database: Database) -> None:
+    """The option says more than the stream accepts; its verdict counts, and the other records arrive."""
+    kinesis.create(max_record_size="4096", max_attempts="2", retry_base="10ms")
+    database.execute("SET outbox.max_payload_size = '16MB'")
+    with database.connection.transaction():
+        ids = [id for n in range(20) for id in database.enqueue(f"k{n}", 1)]
+        database.execute("SELECT outbox.enqueue('item', 'large', 'changed', repeat('x', 1500000)::bytea, 'text/plain')")
+    kinesis.wait_for(ids)
+    trouble = wait_until(
+        lambda: database.execute("SELECT aggregate_id, state, last_error FROM outbox.delivery"),
+        lambda rows: [row[1] for row in rows] == ["DEAD"], what="a dead letter",
+    )  # fmt: skip
+    assert trouble[0][0] == "large"
+    assert "ValidationException" in trouble[0][2]
+
+
+def test_a_check_of_a_real_stream(kinesis: KinesisSink, database: Database) -> None:
+    kinesis.create()
+    rows = database.execute("SELECT subject, ok, detail FROM outbox.check_destination('d', 'item.events')")
+    stream = f'stream "{kinesis.full_name("item.events")}"'
+    assert rows[-1] == (stream, True, "it is ACTIVE")
+    subject, ok, detail = database.execute("SELECT * FROM outbox.check_destination('d', 'other.events')")[-1]
+    assert not ok and "ResourceNotFoundException" in detail and "other.events" in subject
+
+
+@pytest.mark.parametrize("format", ["attributes", "binary"])
+def test_a_record_has_no_attributes(database: Database, format: str) -> None:
+    with pytest.raises(errors.InvalidParameterValue) as raised:
+        database.add_destination("d", "kinesis://eu-west-1", format=format)
+    assert "no attributes beside its data" in (raised.value.diag.message_detail or "")
+    assert '"structured" or "payload"' in (raised.value.diag.message_hint or "")

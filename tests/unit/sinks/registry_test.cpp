@@ -273,6 +273,12 @@ TEST(Destination, OfAwsHasARegionAndAnAccount) {
     EXPECT_EQ(topic.kind, AwsKind::sns);
     EXPECT_EQ(topic.aws.account, "123456789012");
     EXPECT_EQ(topic.aws.endpoint, "http://h:1/");
+    const AwsSinkOptions stream = aws_sink_options(
+        destination({{"url", "kinesis://eu-west-1"}, {"max_record_size", "2048"}}));
+    EXPECT_EQ(stream.kind, AwsKind::kinesis);
+    EXPECT_EQ(stream.batch_size, 500u);
+    EXPECT_EQ(stream.largest_record, 2u * 1024 * 1024);
+    EXPECT_EQ(stream.format, EventFormat::structured);
 }
 
 TEST(Destination, ABatchOfOneNeedsNoBatchedFormat) {
@@ -395,7 +401,7 @@ const Refused refusals[] = {
      value,
      "\"ftp\" is not supported",
      "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, pubsub, sqs, "
-     "sns, pull."},
+     "sns, kinesis, pull."},
     {"KafkaWithoutBroker", {{"url", "kafka://"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithEmptyBroker", {{"url", "kafka://a,,b"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithComma", {{"url", "kafka://a%2cb"}}, {}, value, "no broker", "kafka://broker1"},
@@ -543,6 +549,18 @@ const Refused refusals[] = {
      "\"topic\"",
      "There is no field \"{name}\"."},
     {"EmptyKey", {{"url", "pubsub://p"}}, {{"key", " "}}, value, "\"key\"", "service account"},
+    {"KinesisAccount",
+     {{"url", "kinesis://eu-west-1/orders"}},
+     {},
+     value,
+     "does not name an account",
+     "twelve digits"},
+    {"KinesisRecordSize",
+     {{"url", "kinesis://eu-west-1"}, {"max_record_size", "10241"}},
+     {},
+     value,
+     "\"max_record_size\"",
+     "1 to 10240"},
     {"SnsWithoutAccount",
      {{"url", "sns://r"}},
      {},
