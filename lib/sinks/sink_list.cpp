@@ -12,9 +12,9 @@ namespace outbox {
 
 std::span<const SinkDeclaration* const> all_sinks() noexcept {
     static constexpr const SinkDeclaration* sinks[] = {
-        &null_declaration,  &http_declaration,    &postgresql_declaration,
-        &kafka_declaration, &pubsub_declaration,  &sqs_declaration,
-        &sns_declaration,   &kinesis_declaration, &pull_declaration};
+        &null_declaration,        &http_declaration, &postgresql_declaration, &kafka_declaration,
+        &pubsub_declaration,      &sqs_declaration,  &sns_declaration,        &kinesis_declaration,
+        &eventbridge_declaration, &pull_declaration};
     return sinks;
 }
 

@@ -23,6 +23,7 @@ std::string_view system_of(std::string_view scheme) {
            : scheme == "sqs"                                ? "aws_sqs"
            : scheme == "sns"                                ? "aws.sns"
            : scheme == "kinesis"                            ? "aws.kinesis"
+           : scheme == "eventbridge"                        ? "aws.eventbridge"
            : scheme == "kafka" || scheme == "kafkas"        ? "kafka"
            : scheme == "postgres" || scheme == "postgresql" ? "postgresql"
                                                             : scheme;

@@ -50,6 +50,7 @@ URLS_WITH_FILES = {
     "sqs": "url 'sqs://eu-west-1', ca_file '{}'",
     "sns": "url 'sns://eu-west-1/123456789012', ca_file '{}'",
     "kinesis": "url 'kinesis://eu-west-1', ca_file '{}'",
+    "eventbridge": "url 'eventbridge://eu-west-1', ca_file '{}'",
 }
 
 

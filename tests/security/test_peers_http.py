@@ -54,7 +54,7 @@ def test_a_receiver_over_https_can_do_little(
     damage.assert_bearable(mode)
 
 
-@pytest.mark.parametrize("kind", ["pubsub", "sqs", "sns", "kinesis"])
+@pytest.mark.parametrize("kind", ["pubsub", "sqs", "sns", "kinesis", "eventbridge"])
 @pytest.mark.parametrize("mode", hostile_cloud.MODES)
 def test_a_cloud_can_do_little(target: Target, kind: str, mode: str) -> None:
     """S12, S23"""

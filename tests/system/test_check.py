@@ -570,7 +570,7 @@ def test_an_invalid_key_is_reported(database: Database, receiver: Receiver) -> N
 
 
 # -------------------------------------------------------------------------------------------------
-# sqs, sns, kinesis
+# sqs, sns, kinesis, eventbridge
 # -------------------------------------------------------------------------------------------------
 
 KEYS = "access_key_id 'AKIAIOSFODNN7EXAMPLE', secret_access_key 's3cret', session_token 't0ken'"
@@ -672,6 +672,16 @@ def test_a_stream_that_may_not_be_looked_at(database: Database, receiver: Receiv
     ok, why = check(database, topic="video.events")['stream "video.events"']
     assert not ok and "another permission than to send: kinesis:DescribeStreamSummary" in why
     assert receiver.requests[0].json()["StreamARN"].endswith(":kinesis:eu-west-1:123456789012:stream/video.events")
+
+
+def test_an_event_bus_that_may_not_be_looked_at(database: Database, receiver: Receiver) -> None:
+    receiver.on(everything, answer(400, body=failure("AccessDeniedException", "Not you.")))
+    add_aws(database, receiver, "eventbridge://eu-west-1", event_bus="orders")
+    ok, why = check(database)['event bus "orders"']
+    assert not ok and "another permission than to send: events:DescribeEventBus" in why
+    (request,) = receiver.requests
+    assert request.headers["x-amz-target"] == "AWSEvents.DescribeEventBus"
+    assert request.json() == {"Name": "orders"}
 
 
 def test_unavailable_keys_are_reported(database: Database, receiver: Receiver) -> None:

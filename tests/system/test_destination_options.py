@@ -24,6 +24,7 @@ PAGES = {
     "sqs": "destinations/sqs.md",
     "sns": "destinations/sns.md",
     "kinesis": "destinations/kinesis.md",
+    "eventbridge": "destinations/eventbridge.md",
     "pull": "destinations/pull.md",
 }
 EVERYWHERE = "destinations.md"
@@ -135,6 +136,7 @@ def test_the_validator_lists_the_same_options(database: Database, set_in: str) -
         "sqs": "sqs://eu-west-1",
         "sns": "sns://eu-west-1/123456789012",
         "kinesis": "kinesis://eu-west-1",
+        "eventbridge": "eventbridge://eu-west-1",
         "pull": "pull:",
     }
     all_names = set()

@@ -9,7 +9,7 @@
 
 namespace outbox {
 
-enum class AwsKind { sqs, sns, kinesis };
+enum class AwsKind { sqs, sns, kinesis, eventbridge };
 
 struct AwsOptions {
     std::string region;

@@ -17,6 +17,7 @@ static constexpr std::size_t kept_answer = 64 * 1024;
 static constexpr AwsTraits sqs{.name = "sqs",
                                .title = "SQS",
                                .place = "queue",
+                               .resource = "",
                                .action = "AmazonSQS.",
                                .content_type = "application/x-amz-json-1.0",
                                .most_entries = 10,
@@ -25,6 +26,7 @@ static constexpr AwsTraits sqs{.name = "sqs",
 static constexpr AwsTraits sns{.name = "sns",
                                .title = "SNS",
                                .place = "topic",
+                               .resource = "",
                                .action = "",
                                .content_type = "application/x-www-form-urlencoded; charset=utf-8",
                                .most_entries = 10,
@@ -33,11 +35,22 @@ static constexpr AwsTraits sns{.name = "sns",
 static constexpr AwsTraits kinesis{.name = "kinesis",
                                    .title = "Kinesis",
                                    .place = "stream",
+                                   .resource = "stream/",
                                    .action = "Kinesis_20131202.",
                                    .content_type = "application/x-amz-json-1.1",
                                    .most_entries = 500,
                                    .most_bytes = 10 * 1024 * 1024,
                                    .longest_name = 128};
+
+static constexpr AwsTraits eventbridge{.name = "events",
+                                       .title = "EventBridge",
+                                       .place = "event bus",
+                                       .resource = "event-bus/",
+                                       .action = "AWSEvents.",
+                                       .content_type = "application/x-amz-json-1.1",
+                                       .most_entries = 10,
+                                       .most_bytes = 1024 * 1024,
+                                       .longest_name = 256};
 
 static const AwsTraits& traits_of(AwsKind kind) {
     switch (kind) {
@@ -47,6 +60,8 @@ static const AwsTraits& traits_of(AwsKind kind) {
             return sns;
         case AwsKind::kinesis:
             return kinesis;
+        case AwsKind::eventbridge:
+            return eventbridge;
     }
     return sqs;
 }
@@ -78,9 +93,7 @@ std::string AwsService::address_of(std::string_view name) const {
         address = url_ + '/' + account_ + '/';
     else
         address = "arn:" + std::string(partition_of(region_)) + ':' + std::string(traits_.name) +
-                  ':' + region_ + ':' + account_ + ':';
-    if (kind_ == AwsKind::kinesis)
-        address += "stream/";
+                  ':' + region_ + ':' + account_ + ':' + std::string(traits_.resource);
     address += name;
     return address;
 }

@@ -1,5 +1,5 @@
-// SQS, SNS or Kinesis in one region: its address, the names of queues, topics and streams in requests,
-// and the signing of requests.
+// SQS, SNS, Kinesis or EventBridge in one region: its address, the names of queues, topics, streams and
+// event buses in requests, and the signing of requests.
 #pragma once
 
 #include <string>
@@ -14,14 +14,15 @@ namespace outbox {
 
 // The differences between them, besides their protocols.
 struct AwsTraits {
-    std::string_view name;    // in addresses and signatures
-    std::string_view title;   // in messages
-    std::string_view place;   // where events go: "queue", "topic" or "stream"
-    std::string_view action;  // the beginning of X-Amz-Target; empty if the body names the action
+    std::string_view name;      // in addresses and signatures
+    std::string_view title;     // in messages
+    std::string_view place;     // where events go: "queue", "topic", "stream" or "event bus"
+    std::string_view resource;  // the beginning of a name in an ARN
+    std::string_view action;    // the beginning of X-Amz-Target; empty if the body names the action
     std::string_view content_type;
     std::size_t most_entries;  // in a request
     std::size_t most_bytes;    // of all entries of a request
-    std::size_t longest_name;  // of a queue, topic or stream
+    std::size_t longest_name;  // of a queue, topic, stream or event bus
 };
 
 class AwsService {
@@ -32,8 +33,8 @@ class AwsService {
     const std::string& url() const noexcept { return url_; }  // without a slash at the end
     // Returns "queue "orders"", the beginning of an error: a destination may have many queues.
     std::string subject(std::string_view name) const;
-    // Returns the name in requests: a URL or an ARN, or for Kinesis the name itself if the account is
-    // that of the keys. It is empty if only the service knows it.
+    // Returns the name in requests: a URL or an ARN, or for Kinesis and EventBridge the name itself if
+    // the account is that of the keys. It is empty if only the service knows it.
     std::string address_of(std::string_view name) const;
 
     // Makes the headers of a request whose body is in the buffer. SNS has the action in the body.

@@ -13,7 +13,7 @@ namespace {
 enum class Meaning {
     credentials,  // they are invalid; others may be valid
     signature,    // the same, and further lines of the message quote the signed text
-    lane,         // the queue, topic or stream, its encryption key, or our permission for it
+    lane,         // the queue, topic, stream or bus, its encryption key, or our permission for it
     destination,  // any request would fail
     throttled,
     never,  // this message will never be accepted
@@ -58,6 +58,7 @@ constexpr std::array codes{
     Code{"EndpointDisabled", Meaning::lane},
     Code{"ResourceNotFoundException", Meaning::lane},
     Code{"ResourceInUseException", Meaning::lane},
+    Code{"InvalidAccountIdException", Meaning::lane},
     Code{"UnknownOperationException", Meaning::destination},
     Code{"InvalidAction", Meaning::destination},
 
@@ -80,10 +81,15 @@ constexpr std::array codes{
     Code{"BatchRequestTooLongException", Meaning::never},
     Code{"InvalidMessageContents", Meaning::never},
     Code{"MessageTooLong", Meaning::never},
+    Code{"MalformedDetail", Meaning::never},
     Code{"InvalidAttributeName", Meaning::never},
     Code{"InvalidAttributeValue", Meaning::never},
 
+    Code{"InvalidArgument", Meaning::message},
     Code{"InvalidArgumentException", Meaning::message},
+    Code{"NotAuthorizedForSourceException", Meaning::message},
+    Code{"NotAuthorizedForDetailTypeException", Meaning::message},
+    Code{"RedactionFailure", Meaning::message},
     Code{"InvalidParameter", Meaning::message},
     Code{"InvalidParameterValue", Meaning::message},
     Code{"ParameterValueInvalid", Meaning::message},
@@ -94,6 +100,7 @@ constexpr std::array codes{
     Code{"InternalError", Meaning::server},
     Code{"InternalFailure", Meaning::server},
     Code{"InternalFailureException", Meaning::server},
+    Code{"InternalException", Meaning::server},
     Code{"InternalServerError", Meaning::server},
     Code{"RequestTimeout", Meaning::server},
 };

@@ -1,4 +1,4 @@
-// AWS JSON, the protocol of SQS and Kinesis: a request is an object, and so is its answer.
+// AWS JSON, the protocol of SQS, Kinesis and EventBridge: a request is an object, and so is its answer.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,7 @@ struct ResultNames {
     std::string_view id;    // that a result has if the entry was taken
 };
 inline constexpr ResultNames kinesis_results{"Records", "SequenceNumber"};
+inline constexpr ResultNames eventbridge_results{"Entries", "EventId"};
 
 // Returns the result of each entry of a batch, or std::nullopt if the body is not an answer to this
 // request.

@@ -1,11 +1,12 @@
-// Checks whether queues of SQS, topics of SNS and streams of Kinesis exist, and whether the service
-// accepts the credentials: it asks for the attributes of each. Whether events may be sent there can
+// Checks whether queues of SQS, topics of SNS and streams of Kinesis and buses of EventBridge exist, and
+// whether the service accepts the credentials: it asks for the attributes of each. Whether events may be sent there can
 // only be tested by sending one. Names need no check: the services make sure that exactly FIFO queues
 // and topics end with ".fifo".
 #include <algorithm>
 
 #include "cloud/aws/aws_credentials.hpp"
 #include "cloud/aws/aws_service.hpp"
+#include "cloud/aws/eventbridge_protocol.hpp"
 #include "cloud/aws/kinesis_protocol.hpp"
 #include "cloud/aws/sns_protocol.hpp"
 #include "cloud/aws/sqs_protocol.hpp"
@@ -77,6 +78,9 @@ class AwsCheck final : public RequestCheck {
             case AwsKind::kinesis:
                 body = kinesis_summary_request(address_);
                 return sign(exchange, "DescribeStreamSummary");
+            case AwsKind::eventbridge:
+                body = event_bus_request(address_);
+                return sign(exchange, "DescribeEventBus");
         }
     }
 
@@ -135,6 +139,8 @@ class AwsCheck final : public RequestCheck {
                 return "sns:GetTopicAttributes";
             case AwsKind::kinesis:
                 return "kinesis:DescribeStreamSummary";
+            case AwsKind::eventbridge:
+                return "events:DescribeEventBus";
         }
         return "sqs:GetQueueAttributes";
     }

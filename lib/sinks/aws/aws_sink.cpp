@@ -142,6 +142,8 @@ static std::unique_ptr<Sink> make_sink(const AwsSinkOptions& options, const Cloc
             return make_sns_sink(options, clock);
         case AwsKind::kinesis:
             return make_kinesis_sink(options, clock);
+        case AwsKind::eventbridge:
+            return make_eventbridge_sink(options, clock);
     }
     return make_sqs_sink(options, clock);
 }

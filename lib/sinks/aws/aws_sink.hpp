@@ -1,5 +1,5 @@
 // The common part of the sinks of AWS: requests with up to a fixed number of entries to one queue,
-// topic or stream, signed, with an answer that has a result for each entry.
+// topic, stream or event bus, signed, with an answer that has a result for each entry.
 #pragma once
 
 #include <memory>
@@ -63,5 +63,6 @@ class AwsSink : public RequestSink {
 std::unique_ptr<Sink> make_sqs_sink(const AwsSinkOptions& options, const Clock& clock);
 std::unique_ptr<Sink> make_sns_sink(const AwsSinkOptions& options, const Clock& clock);
 std::unique_ptr<Sink> make_kinesis_sink(const AwsSinkOptions& options, const Clock& clock);
+std::unique_ptr<Sink> make_eventbridge_sink(const AwsSinkOptions& options, const Clock& clock);
 
 }  // namespace outbox

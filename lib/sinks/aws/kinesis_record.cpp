@@ -6,22 +6,12 @@
 #include "core/base64.hpp"
 #include "core/text.hpp"
 #include "net/sha256.hpp"
+#include "sinks/aws/character_count.hpp"
 #include "sinks/cloudevents.hpp"
 
 namespace outbox {
 
 static constexpr std::size_t longest_key = 256;  // characters
-
-// Characters as the service counts them: one outside of the basic plane counts twice.
-static std::size_t character_count(std::string_view text) noexcept {
-    std::size_t count = 0;
-    for (const char c : text) {
-        const auto byte = static_cast<unsigned char>(c);
-        count += (byte & 0xc0) != 0x80;
-        count += byte >= 0xf0;
-    }
-    return count;
-}
 
 void append_partition_key(std::string& out, const Event& event) {
     if (event.ordering_key.empty())

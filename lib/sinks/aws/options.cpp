@@ -152,14 +152,86 @@ constinit const SinkDeclaration kinesis_declaration{
     .module = "pg_outbox_aws.so"};
 
 // -------------------------------------------------------------------------------------------------
+// EventBridge
+// -------------------------------------------------------------------------------------------------
+
+static constexpr OptionSpec entries =
+    batch_size_option("10", "largest number of events in a request; the service accepts 10");
+
+// Of an entry, only `detail` has room for attributes.
+static std::optional<Error> check_entry_format(const OptionSpec& spec, std::string_view value) {
+    std::optional<Error> error = check_choice(spec, value);
+    if (error && (value == "attributes" || value == "binary"))
+        error->detail = "An event of EventBridge has no attributes beside its detail.";
+    return error;
+}
+static constexpr OptionSpec entry_format{
+    .name = "format",
+    .type = OptionType::choice,
+    .choices = {"structured", "payload"},
+    .default_value = "structured",
+    .description = "the detail of an event: a CloudEvents document, or the payload, a JSON object",
+    .check = check_entry_format};
+static constexpr OptionSpec event_bus{.name = "event_bus",
+                                      .type = OptionType::name,
+                                      .range = template_fields,
+                                      .default_value = "default",
+                                      .description = "name of the event bus of an event"};
+static constexpr OptionSpec event_source{.name = "source",
+                                         .type = OptionType::name,
+                                         .range = template_fields,
+                                         .default_value = "{database}.{aggregate_type}",
+                                         .description = "source of an event, which rules match"};
+static constexpr OptionSpec verify_bus{.name = "verify_bus",
+                                       .type = OptionType::toggle,
+                                       .default_value = "on",
+                                       .description =
+                                           "whether the relay looks once a minute if the event bus "
+                                           "exists: the service confirms events "
+                                           "for one that does not"};
+static constexpr std::array eventbridge_options{connect_timeout_option,
+                                                request_timeout_option,
+                                                entries,
+                                                entry_format,
+                                                max_connections,
+                                                ca_file_option,
+                                                event_bus,
+                                                event_source,
+                                                verify_bus,
+                                                access_key_id_option,
+                                                secret_access_key_option,
+                                                session_token_option,
+                                                profile_option};
+
+static std::optional<Error> check_eventbridge_url(const Url& url, std::string_view) {
+    return check_aws_url(url, "eventbridge://eu-west-1", false);
+}
+
+static constexpr std::array<std::string_view, 1> eventbridge_schemes{"eventbridge"};
+constinit const SinkDeclaration eventbridge_declaration{
+    .name = "eventbridge",
+    .schemes = eventbridge_schemes,
+    .url = "eventbridge://<region>",
+    .title = "Amazon EventBridge",
+    .order = "none",
+    .options = eventbridge_options,
+    .parameters = aws_url_parameters,
+    .target = &event_bus,
+    .lanes = true,
+    .check = "address, connection, certificate, credentials, and whether each event bus exists",
+    .check_url = check_eventbridge_url,
+    .module = "pg_outbox_aws.so"};
+
+// -------------------------------------------------------------------------------------------------
 // Reading
 // -------------------------------------------------------------------------------------------------
 
 static AwsKind kind_of(const Destination& destination) {
     const std::string& scheme = destination.url.scheme;
-    return scheme == sns_schemes.front()       ? AwsKind::sns
-           : scheme == kinesis_schemes.front() ? AwsKind::kinesis
-                                               : AwsKind::sqs;
+    return scheme == sns_schemes.front()           ? AwsKind::sns
+           : scheme == kinesis_schemes.front()     ? AwsKind::kinesis
+           : scheme == eventbridge_schemes.front() ? AwsKind::eventbridge
+                                                   : AwsKind::sqs;
 }
 
 AwsSinkOptions aws_sink_options(const Destination& destination) {
@@ -181,6 +253,14 @@ AwsSinkOptions aws_sink_options(const Destination& destination) {
             options.format = event_format(values, record_format);
             options.batch_size = values.number(records);
             options.largest_record = values.number(max_record_size) * 1024;
+            break;
+        case AwsKind::eventbridge:
+            options.target = values.name(event_bus);
+            options.format = event_format(values, entry_format);
+            options.batch_size = values.number(entries);
+            options.event_source = values.name(event_source);
+            options.event_source_text = values.text(event_source).size();
+            options.verify_bus = values.toggle(verify_bus);
             break;
     }
     return options;

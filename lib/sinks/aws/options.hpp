@@ -1,4 +1,4 @@
-// Options of Amazon SQS, SNS and Kinesis destinations.
+// Options of Amazon SQS, SNS, Kinesis and EventBridge destinations.
 #pragma once
 
 #include <string>
@@ -12,12 +12,16 @@ namespace outbox {
 
 struct AwsSinkOptions {
     AwsKind kind = AwsKind::sqs;
-    std::string source;   // the database that events come from
-    TextTemplate target{};  // name of the queue, topic or stream
+    std::string source;     // the database that events come from
+    TextTemplate target{};  // name of the queue, topic, stream or event bus
     bool receipts = false;
     EventFormat format = EventFormat::attributes;
     std::size_t batch_size = 0;
     std::size_t largest_record = 0;  // bytes; Kinesis only
+    // EventBridge only.
+    TextTemplate event_source{};
+    std::size_t event_source_text = 0;  // length of that option
+    bool verify_bus = true;
     TransportOptions transport;
     AwsOptions aws;
 };
@@ -27,5 +31,6 @@ AwsSinkOptions aws_sink_options(const Destination& destination);
 extern const SinkDeclaration sqs_declaration;
 extern const SinkDeclaration sns_declaration;
 extern const SinkDeclaration kinesis_declaration;
+extern const SinkDeclaration eventbridge_declaration;
 
 }  // namespace outbox

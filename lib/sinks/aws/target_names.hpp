@@ -1,4 +1,4 @@
-// The names of the queues, topics or streams of events.
+// The names of the queues, topics, streams or event buses of events.
 #pragma once
 
 #include <string>

@@ -60,7 +60,7 @@ def mutating(mode: Mode) -> Mode:
 class Fuzzer:
     def __init__(self, database: Database, certificates: Certificates, seed: int) -> None:
         self.database = database
-        self.kinds = ["http", "https", "postgresql", "pubsub", "sqs", "sns", "kinesis"]
+        self.kinds = ["http", "https", "postgresql", "pubsub", "sqs", "sns", "kinesis", "eventbridge"]
         if database.cluster.installation.has_module("pg_outbox_kafka"):
             self.kinds.append("kafka")
         self.target = Target(database)
@@ -97,6 +97,7 @@ class Fuzzer:
             "sqs": (f"sqs://eu-west-1?endpoint=http://{address}", {}, keys),
             "sns": (f"sns://eu-west-1/123456789012?endpoint=http://{address}", {}, keys),
             "kinesis": (f"kinesis://eu-west-1?endpoint=http://{address}", {}, keys),
+            "eventbridge": (f"eventbridge://eu-west-1?endpoint=http://{address}", {}, keys),
         }[kind]
         return peer, f"{kind}: {name}{' (mutated)' if mutates else ''}", url, options, mapping
 

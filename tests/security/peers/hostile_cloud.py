@@ -1,4 +1,4 @@
-"""Hostile answers of Pub/Sub, SQS, SNS and Kinesis: over plain HTTP, as an emulator or an endpoint of one's own would give them."""
+"""Hostile answers of Pub/Sub, SQS, SNS, Kinesis and EventBridge: over plain HTTP, as an emulator or an endpoint of one's own would give them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ KINESIS_ANSWER = (
     b'{"FailedRecordCount": 1, "Records": [{"SequenceNumber": "1", "ShardId": "s"}, '
     b'{"ErrorCode": "InternalFailure", "ErrorMessage": "m"}]}'
 )
+EVENTBRIDGE_ANSWER = b'{"FailedEntryCount": 1, "Entries": [{"EventId": "1"}, {"ErrorCode": "MalformedDetail", "ErrorMessage": "m"}]}'
 XML_BOMB = (
     b'<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a "aaaaaaaaaa">'
     + b"".join(b'<!ENTITY a%d "%s">' % (i, b"&a%d;" % (i - 1) * 10 if i else b"&a;" * 10) for i in range(9))
     + b"]><b>&a8;</b>"
 )
-SAMPLES = (PUBSUB_ANSWER, PUBSUB_ERROR, SQS_ANSWER, SNS_ANSWER, KINESIS_ANSWER, XML_BOMB)
+SAMPLES = (PUBSUB_ANSWER, PUBSUB_ERROR, SQS_ANSWER, SNS_ANSWER, KINESIS_ANSWER, EVENTBRIDGE_ANSWER, XML_BOMB)
 
 
 def mutated(sample: bytes, chance: random.Random) -> bytes:

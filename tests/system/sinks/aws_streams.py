@@ -1,4 +1,4 @@
-"""The kinesis sink, read back with Amazon's own client.
+"""The kinesis and eventbridge sinks, read back with Amazon's own client.
 
 The answer to a batch has a result for each entry, in their order.
 """
@@ -183,3 +183,68 @@ class KinesisOfAccountSink(KinesisSink):
 
     def url(self) -> str:
         return super().url().replace("?", f"/{ACCOUNT}?")
+
+
+# -------------------------------------------------------------------------------------------------
+# EventBridge
+# -------------------------------------------------------------------------------------------------
+
+
+class EventBridgeSink(OrderedAnswersSink):
+    """Events are read from a queue, to which a rule of the bus sends all of them."""
+
+    name = "eventbridge"
+    service = "events"
+    action = "AWSEvents.PutEvents"
+    list_name = "Entries"
+    batch_limit = 10
+    size = 1024 * 1024
+    cannot = {"order": "a bus has none"}
+
+    def __init__(self, database: Database, server: Server) -> None:
+        super().__init__(database, server)
+        self.sqs = self.session.client("sqs", endpoint_url=self.endpoint)
+        self._queues: list[str] = []
+        self.received: list[dict[str, Any]] = []  # as rules and targets see them
+
+    def options(self) -> dict[str, str]:
+        return {"event_bus": self.place + "-{topic}"}
+
+    def add_topic(self, name: str = "item.events") -> None:
+        bus = self.full_name(name)
+        self.client.create_event_bus(Name=bus)
+        self.add_reader(bus)
+
+    def add_reader(self, bus: str) -> None:
+        queue = self.sqs.create_queue(QueueName=f"reader-{bus}".replace(".", "-"))["QueueUrl"]
+        attributes = self.sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]
+        rule = f"all-of-{self.place}"
+        self.client.put_rule(Name=rule, EventBusName=bus, EventPattern=json.dumps({"account": [ACCOUNT]}))
+        self.client.put_targets(
+            Rule=rule, EventBusName=bus, Targets=[{"Id": "queue", "Arn": attributes["QueueArn"]}]
+        )
+        self._queues.append(queue)
+
+    def receive(self) -> list[Message]:
+        new = []
+        for queue in self._queues:
+            while messages := self.sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages"):
+                for message in messages:
+                    self.sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+                    new.append(json.loads(message["Body"]))
+        self.received += new
+        return [message_of_detail(event["detail"]) for event in new]
+
+    def message(self, entry: dict[str, Any]) -> Message:
+        return message_of_detail(json.loads(entry["Detail"]))
+
+    def check_batch(self, messages: list[Message]) -> None:
+        super().check_batch(messages)
+        assert sum(len(message.payload or b"") for message in messages) <= self.size_limit()
+
+    def throttle(self, seconds: int) -> Behaviour:
+        return self.error(400, "ThrottlingException", [("Retry-After", str(seconds))])
+
+
+def message_of_detail(detail: dict[str, Any]) -> Message:
+    return message_of_document(json.dumps(detail, ensure_ascii=False).encode())

@@ -28,7 +28,7 @@ from .aws_sinks import (
     SqsStandardElasticMqSink,
     SqsStandardSink,
 )
-from .aws_streams import KinesisSink
+from .aws_streams import EventBridgeSink, KinesisSink
 from .http_sink import HttpSink
 from .kafka_server import KafkaServer, kafka
 from .kafka_sink import KafkaSink
@@ -41,7 +41,7 @@ servers.add_clients_to_path()
 
 SINKS: list[type[Sink]] = [
     HttpSink, PostgresqlSink, KafkaSink, PubSubSink, SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink,
-    KinesisSink,
+    KinesisSink, EventBridgeSink,
 ]  # fmt: skip
 OTHER_SERVERS: list[type[Sink]] = [PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink]
 

@@ -1,4 +1,6 @@
-"""Features of single services: queues found by name, valid names, a limit on attributes; shards of Kinesis."""
+"""Features of single services: queues found by name, valid names, a limit on attributes;
+shards of Kinesis; buses of EventBridge.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,11 @@ import pytest
 from psycopg import errors
 
 from database import Database
+from receiver import answer
 from waiting import wait_until
 
 from .aws_sinks import REGION, AwsSink, SnsFifoSink, SqsFifoSink, SqsStandardSink
-from .aws_streams import SHARDS, KinesisOfAccountSink, KinesisSink
+from .aws_streams import SHARDS, EventBridgeSink, KinesisOfAccountSink, KinesisSink
 from .conftest import MakeSink
 
 
@@ -241,3 +244,123 @@ def test_a_record_has_no_attributes(database: Database, format: str) -> None:
         database.add_destination("d", "kinesis://eu-west-1", format=format)
     assert "no attributes beside its data" in (raised.value.diag.message_detail or "")
     assert '"structured" or "payload"' in (raised.value.diag.message_hint or "")
+
+
+# -------------------------------------------------------------------------------------------------
+# EventBridge
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def eventbridge(make_sink: MakeSink, database: Database) -> EventBridgeSink:
+    sink = make_sink(EventBridgeSink, database)
+    assert isinstance(sink, EventBridgeSink)
+    return sink
+
+
+def actions_of(sink: EventBridgeSink) -> list[str]:
+    return [request.headers["x-amz-target"].removeprefix("AWSEvents.") for request in sink.proxy.requests]
+
+
+def test_what_rules_and_targets_see(eventbridge: EventBridgeSink, database: Database) -> None:
+    eventbridge.add_topic()
+    eventbridge.create(source="com.example.{aggregate_type}", receipts="on")
+    event_id = str(
+        database.value(
+            "SELECT outbox.enqueue('item', 'a', 'item.changed', '{\"n\": 1.50}', occurred_at => '2026-01-31 10:20:30.7+00', "
+            "headers => '{\"traceparent\": \"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\"}')"
+        )
+    )
+    eventbridge.wait_for([event_id])
+    (seen,) = eventbridge.received
+    assert (seen["source"], seen["detail-type"]) == ("com.example.item", "item.changed")
+    assert seen["time"] == "2026-01-31T10:20:30Z"
+    assert (seen["detail"]["id"], seen["detail"]["data"]) == (event_id, {"n": 1.5})
+    (request,) = filter(eventbridge.carries, eventbridge.proxy.requests)
+    (entry,) = request.json()["Entries"]
+    assert entry["TraceHeader"] == "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled=1"
+    receipt = wait_until(lambda: database.value("SELECT max(message_id) FROM outbox.receipt"), what="a receipt")
+    assert receipt == seen["id"]
+
+
+def test_the_payload_as_detail_must_be_an_object(eventbridge: EventBridgeSink, database: Database) -> None:
+    eventbridge.add_topic()
+    eventbridge.create(format="payload")
+    for key, payload in (("a", '{"n": 1}'), ("b", "[1]"), ("c", '{"n": 2}')):
+        database.execute("SELECT outbox.enqueue('item', %s, 'changed', %s::jsonb)", (key, payload))
+    trouble = wait_until(
+        lambda: database.execute("SELECT aggregate_id, state, last_error FROM outbox.delivery"), what="a dead letter"
+    )
+    assert trouble == [("b", "DEAD", 'the payload is not a JSON object, which the format "payload" needs')]
+    database.wait_settled()
+    details: list[object] = []
+
+    def received() -> list[object]:
+        for queue in eventbridge._queues:
+            for message in eventbridge.sqs.receive_message(QueueUrl=queue).get("Messages", []):
+                details.append(json.loads(message["Body"])["detail"])
+        return details
+
+    wait_until(received, lambda seen: len(seen) == 2, what="two events")
+    assert sorted(details, key=str) == [{"n": 1}, {"n": 2}]
+
+
+SILENTLY_DROPPED = b'{"FailedEntryCount": 0, "Entries": [{"EventId": "e"}]}'
+
+
+def test_no_event_is_sent_to_a_bus_that_does_not_exist(eventbridge: EventBridgeSink, database: Database) -> None:
+    """The service would confirm it. Once the bus exists, it is looked for once."""
+    eventbridge.proxy.on(eventbridge.carries, answer(200, body=SILENTLY_DROPPED))
+    eventbridge.create()
+    ids = database.enqueue("a", 5)
+    error = wait_until(lambda: database.status()["last_error"], what="an error")
+    assert "ResourceNotFoundException" in error
+    assert set(actions_of(eventbridge)) == {"DescribeEventBus"}
+    eventbridge.proxy.forget_rules()
+    eventbridge.add_topic()
+    eventbridge.wait_for(ids)
+    database.wait_settled()
+    found = actions_of(eventbridge)
+    assert found[found.index("PutEvents") :].count("DescribeEventBus") <= 16, "not once for each batch"
+    assert database.execute("SELECT * FROM outbox.delivery") == []
+
+
+def test_the_bus_default_is_not_looked_for(eventbridge: EventBridgeSink, database: Database) -> None:
+    eventbridge.add_reader("default")
+    eventbridge.create(event_bus="default")
+    eventbridge.wait_for(database.enqueue("a", 3))
+    assert set(actions_of(eventbridge)) == {"PutEvents"}
+
+
+def test_a_bus_that_may_not_be_looked_at(eventbridge: EventBridgeSink, database: Database) -> None:
+    eventbridge.add_topic()
+    eventbridge.proxy.on(
+        lambda request: request.headers["x-amz-target"] == "AWSEvents.DescribeEventBus",
+        eventbridge.error(400, "AccessDeniedException"),
+    )
+    eventbridge.create()
+    ids = database.enqueue("a", 3)
+    error = wait_until(lambda: database.status()["last_error"], what="an error")
+    assert "events:DescribeEventBus" in error and "verify_bus" in error
+    database.change_destination("d", verify_bus="off")
+    eventbridge.wait_for(ids)
+
+
+def test_an_event_type_that_the_service_would_drop(eventbridge: EventBridgeSink, database: Database) -> None:
+    eventbridge.add_topic()
+    eventbridge.create()
+    database.execute("SELECT outbox.enqueue('item', 'a', repeat('t', 129), '{}')")
+    database.wait_settled()
+    trouble = database.execute("SELECT state, last_error FROM outbox.delivery")
+    assert trouble == [("DEAD", "the event type has 129 characters, EventBridge takes at most 128")]
+
+
+def test_a_check_of_a_real_bus(eventbridge: EventBridgeSink, database: Database) -> None:
+    eventbridge.add_topic()
+    eventbridge.create()
+    rows = database.execute("SELECT subject, ok, detail FROM outbox.check_destination('d', 'item.events')")
+    assert rows[-1] == (f'event bus "{eventbridge.full_name("item.events")}"', True, "it exists")
+    subject, ok, detail = database.execute("SELECT * FROM outbox.check_destination('d', 'other.events')")[-1]
+    assert not ok and "ResourceNotFoundException" in detail and "other.events" in subject
+    database.change_destination("d", event_bus="default")
+    assert database.execute("SELECT * FROM outbox.check_destination('d')")[-1] == ('event bus "default"', True, "it exists")

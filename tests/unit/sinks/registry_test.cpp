@@ -279,6 +279,13 @@ TEST(Destination, OfAwsHasARegionAndAnAccount) {
     EXPECT_EQ(stream.batch_size, 500u);
     EXPECT_EQ(stream.largest_record, 2u * 1024 * 1024);
     EXPECT_EQ(stream.format, EventFormat::structured);
+    const AwsSinkOptions bus = aws_sink_options(
+        destination({{"url", "eventbridge://eu-west-1"}, {"format", "payload"}}));
+    EXPECT_EQ(bus.kind, AwsKind::eventbridge);
+    EXPECT_EQ(bus.batch_size, 10u);
+    EXPECT_EQ(bus.format, EventFormat::payload);
+    EXPECT_TRUE(bus.target.is_constant());
+    EXPECT_TRUE(bus.verify_bus);
 }
 
 TEST(Destination, ABatchOfOneNeedsNoBatchedFormat) {
@@ -401,7 +408,7 @@ const Refused refusals[] = {
      value,
      "\"ftp\" is not supported",
      "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, pubsub, sqs, "
-     "sns, kinesis, pull."},
+     "sns, kinesis, eventbridge, pull."},
     {"KafkaWithoutBroker", {{"url", "kafka://"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithEmptyBroker", {{"url", "kafka://a,,b"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithComma", {{"url", "kafka://a%2cb"}}, {}, value, "no broker", "kafka://broker1"},
@@ -549,6 +556,18 @@ const Refused refusals[] = {
      "\"topic\"",
      "There is no field \"{name}\"."},
     {"EmptyKey", {{"url", "pubsub://p"}}, {{"key", " "}}, value, "\"key\"", "service account"},
+    {"EventBridgeFormat",
+     {{"url", "eventbridge://eu-west-1"}, {"format", "binary"}},
+     {},
+     value,
+     "\"format\"",
+     "\"structured\" or \"payload\""},
+    {"EventBridgeBus",
+     {{"url", "eventbridge://eu-west-1"}, {"event_bus", "{aggregate_id}"}},
+     {},
+     value,
+     "\"event_bus\"",
+     "{topic}"},
     {"KinesisAccount",
      {{"url", "kinesis://eu-west-1/orders"}},
      {},
