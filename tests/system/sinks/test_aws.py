@@ -317,7 +317,9 @@ def test_no_event_is_sent_to_a_bus_that_does_not_exist(eventbridge: EventBridgeS
     assert "ResourceNotFoundException" in error
     assert set(actions_of(eventbridge)) == {"DescribeEventBus"}
     eventbridge.proxy.forget_rules()
+    eventbridge.proxy.refuse_connections()  # so that the bus does not get them before it has a reader
     eventbridge.add_topic()
+    eventbridge.proxy.listen()
     eventbridge.wait_for(ids)
     database.wait_settled()
     found = actions_of(eventbridge)
