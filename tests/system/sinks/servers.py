@@ -2,7 +2,7 @@
 
     pub_sub_emulator()   Google's emulator of Pub/Sub
     pub_sub_fake()       Google's pstest behind a REST front of our own, where that is absent
-    moto()               SQS and SNS
+    moto()               SQS, SNS, Kinesis and EventBridge
     elasticmq()          another SQS, which keeps closer to the limits
     kafka()              Apache Kafka, one broker: kafka_server.py
 
@@ -145,7 +145,7 @@ def pub_sub_fake() -> Iterator[Server]:
 
 
 # -------------------------------------------------------------------------------------------------
-# SQS and SNS
+# Amazon
 # -------------------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from receiver import Receiver
 from waiting import wait_until
 
 from .aws_sinks import AwsSink, SnsFifoSink, SnsStandardSink, SqsFifoSink, SqsStandardSink
+from .aws_streams import EventBridgeSink, KinesisSink, OrderedAnswersSink
 from .fault_proxy import FaultProxy, TcpProxy
 from .pubsub_sink import PubSubFakeSink
 from .servers import Server
@@ -217,6 +218,69 @@ def make_aws(database: Database, aws_server: Server) -> Iterator[Any]:
     yield make
     for sink in made:
         sink.close()
+
+
+# -------------------------------------------------------------------------------------------------
+# Kinesis and EventBridge: the same
+# -------------------------------------------------------------------------------------------------
+
+
+def document(version: int) -> str:
+    attributes = {
+        "specversion": "1.0", "id": f"event-{version}", "type": "changed", "source": "/shop/item", "subject": "ü",
+        "time": "2026-01-31T10:20:30Z", "aggregateversion": str(version), "schemaversion": "1", "data": {"n": version},
+    }  # fmt: skip
+    return json.dumps(attributes)
+
+
+def put(sink: OrderedAnswersSink, client: Any, count: int) -> list[dict[str, Any]]:
+    """Returns the results."""
+    name = sink.full_name("item.events")
+    if isinstance(sink, KinesisSink):
+        records = [{"Data": document(n), "PartitionKey": "k"} for n in range(1, count + 1)]
+        return client.put_records(StreamName=name, Records=records)["Records"]
+    entries = [
+        {"EventBusName": name, "Source": "s", "DetailType": "t", "Detail": document(n)} for n in range(1, count + 1)
+    ]
+    return client.put_events(Entries=entries)["Entries"]
+
+
+@pytest.fixture(params=[KinesisSink, EventBridgeSink], ids=["kinesis", "eventbridge"])
+def ordered(
+    request: pytest.FixtureRequest, database: Database, aws_server: Server
+) -> Iterator[tuple[OrderedAnswersSink, Any]]:
+    """A sink, and a client that goes through its proxy."""
+    from botocore.config import Config
+
+    sink = request.param(database, aws_server)
+    sink.add_topic()
+    client = sink.session.client(
+        sink.service, endpoint_url=sink.proxy.url(), config=Config(retries={"total_max_attempts": 1})
+    )
+    yield sink, client
+    sink.close()
+
+
+def test_results_are_in_the_order_of_the_entries(ordered: tuple[OrderedAnswersSink, Any]) -> None:
+    sink, client = ordered
+    sink.refuse(lambda message: message.version in (2, 3), for_good=False, times=1)
+    results = put(sink, client, 4)
+    assert ["ErrorCode" in result for result in results] == [False, True, True, False]
+    assert [result["ErrorMessage"] for result in results[1:3]] == ["not this one"] * 2
+    arrived = sink.wait_for(["event-1", "event-4"])
+    assert sorted((m.version, m.payload) for m in arrived) == [(1, b'{"n":1}'), (4, b'{"n":4}')]
+    sink.refuse(lambda message: True, for_good=False, times=1)
+    assert all("ErrorCode" in result for result in put(sink, client, 2))
+
+
+def test_a_throttled_request_is_what_amazons_client_takes_for_it(ordered: tuple[OrderedAnswersSink, Any]) -> None:
+    from botocore.exceptions import ClientError
+
+    sink, client = ordered
+    sink.proxy.on(sink.proxy.carries, sink.throttle(1))
+    with pytest.raises(ClientError) as caught:
+        put(sink, client, 2)
+    assert caught.value.response["Error"]["Code"] in ("ProvisionedThroughputExceededException", "ThrottlingException")
 
 
 # -------------------------------------------------------------------------------------------------
