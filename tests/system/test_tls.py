@@ -267,6 +267,24 @@ def test_a_certificate_with_the_key_of_another_is_a_failure_that_says_so(
     assert not server.requests()
 
 
+def test_a_key_with_a_passphrase_is_a_failure_that_says_so(
+    database: Database, tls_server: Callable[..., TlsServer]
+) -> None:
+    """Nobody is asked for the passphrase."""
+    server = tls_server(clients=True)
+    database.add_destination("d", server.url(), ca_file=server.authority)
+    _, certificate, key = server.certificates
+    locked = f"{key}.locked"
+    subprocess.run(
+        ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:x", "-out", locked], check=True, capture_output=True
+    )
+    map_certificate(database, certificate, locked)
+    database.enqueue()
+    error = wait_until(lambda: database.status()["last_error"], what="an error")
+    assert "private key" in error, error
+    assert not server.requests()
+
+
 def test_a_certificate_is_not_sent_without_tls(database: Database, tls_server: Callable[..., TlsServer]) -> None:
     server = tls_server()
     database.add_destination("d", server.url().replace("https:", "http:"))
