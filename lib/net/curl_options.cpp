@@ -29,6 +29,8 @@ static void set_client_certificate(CURL* easy, const TransportConfig& config) {
     curl_blob certificate = blob(config.certificate), key = blob(config.private_key);
     curl_easy_setopt(easy, CURLOPT_SSLCERT_BLOB, &certificate);
     curl_easy_setopt(easy, CURLOPT_SSLKEY_BLOB, &key);
+    // Without a passphrase libcurl 7.88 crashes when the key needs one.
+    curl_easy_setopt(easy, CURLOPT_KEYPASSWD, "");
 }
 
 std::optional<std::string> Certificates::set(CURL* easy) {
