@@ -221,7 +221,7 @@ def test_a_certificate_of_the_client_lets_it_in(
 def test_without_a_certificate_a_server_that_wants_one_refuses(
     database: Database, tls_server: Callable[..., TlsServer]
 ) -> None:
-    server = tls_server(clients=True)
+    server = tls_server(http2=False, clients=True)  # with HTTP/2, nginx may close before its answer is read
     database.add_destination("d", server.url(), ca_file=server.authority)
     database.enqueue()
     error = wait_until(lambda: database.status()["last_error"], what="an error")
@@ -232,7 +232,7 @@ def test_without_a_certificate_a_server_that_wants_one_refuses(
 def test_a_certificate_of_another_authority_is_refused(
     database: Database, tls_server: Callable[..., TlsServer]
 ) -> None:
-    server, other = tls_server(clients=True), tls_server()
+    server, other = tls_server(http2=False, clients=True), tls_server()
     database.add_destination("d", server.url(), ca_file=server.authority)
     map_certificate(database, other.certificates.certificate, other.certificates.key)
     database.enqueue()
