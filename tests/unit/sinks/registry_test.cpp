@@ -394,7 +394,7 @@ const Refused refusals[] = {
      {},
      value,
      "\"ftp\" is not supported",
-     "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, pubsub, sqs, "
+     "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, amqp, amqps, pubsub, sqs, "
      "sns, pull."},
     {"KafkaWithoutBroker", {{"url", "kafka://"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithEmptyBroker", {{"url", "kafka://a,,b"}}, {}, value, "no broker", "kafka://broker1"},
@@ -725,7 +725,7 @@ const Refused refusals[] = {
      {{"pasword", "hunter2"}},
      option,
      "invalid option \"pasword\"",
-     "Valid options are: user, password, token, headers."},
+     "Valid options are: user, password, token, headers, certificate, private_key."},
     {"MappingOptionOfAnotherSink",
      {pg_url},
      {{"token", "hunter2"}},
