@@ -857,9 +857,9 @@ TEST(DestinationValidation, AMappingWithoutServerListsTheOptionsOfAllSinks) {
     const std::optional<Error> error = validate_mapping_options({{"x", "1"}});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->hint,
-              "Valid options are: user, password, token, headers, client_secret, registry_user, "
-              "registry_password, access_key_id, secret_access_key, session_token, profile, "
-              "certificate, private_key, key, key_file, sslcert, sslkey.");
+              "Valid options are: user, password, token, headers, certificate, private_key, "
+              "client_secret, registry_user, registry_password, access_key_id, "
+              "secret_access_key, session_token, profile, key, key_file, sslcert, sslkey.");
 }
 
 // ---------------------------------------------------------------------------------------------
