@@ -78,6 +78,10 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "docs/console.md": {
         "openssl rand -hex 32 > /etc/outboxctl/token && chmod 600 /etc/outboxctl/token": "run by test_console.py",
     },
+    "docs/client/nats.md": {
+        "nats consumer add ORDERS catalog --pull --ack explicit --wait 30s --deliver all --max-deliver -1 "
+        "--defaults": "a program of NATS, for the reader's cluster",
+    },
     "docs/destinations/nats.md": {
         "nats stream add ORDERS --subjects 'order.events.>' --storage file --replicas 3 --dupe-window 10m "
         "--defaults": "a program of NATS, for the reader's cluster",
