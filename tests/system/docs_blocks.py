@@ -84,6 +84,10 @@ NOT_RUN: dict[str, dict[str, str]] = {
         'echo "whsec_$(openssl rand -base64 32)"       # give it to the receiver, too': "run by test_webhooks.py",
         "openssl genpkey -algorithm ed25519 -out key.pem": "run by test_webhooks.py",
     },
+    "docs/client/nats.md": {
+        "nats consumer add ORDERS catalog --pull --ack explicit --wait 30s --deliver all --max-deliver -1 "
+        "--defaults": "a program of NATS, for the reader's cluster",
+    },
     "docs/destinations/nats.md": {
         "nats stream add ORDERS --subjects 'order.events.>' --storage file --replicas 3 --dupe-window 10m "
         "--defaults": "a program of NATS, for the reader's cluster",

@@ -18,18 +18,11 @@
 #include <vector>
 
 #include "net/late_tls.hpp"
+#include "net/nats/nats_login.hpp"
 #include "net/nats/nats_parser.hpp"
-#include "net/nats/nkey.hpp"
 #include "net/stream.hpp"
 
 namespace outbox {
-
-struct NatsLogin {
-    std::string user{}, password{};
-    std::string token{};
-    std::string jwt{};
-    std::optional<NatsKey> key{};
-};
 
 struct NatsConfig {
     std::vector<std::pair<std::string, std::string>> hosts;  // and ports; at least one

@@ -10,6 +10,7 @@
 #include "core/late.hpp"
 #include "core/text.hpp"
 #include "net/json.hpp"
+#include "net/nats/nats_inbox.hpp"
 #include "net/transport.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/nats/session.hpp"
@@ -138,11 +139,11 @@ class NatsCheck final : public Check, NatsListener {
     }
 
     std::string login_text() const {
-        if (!options_.user.empty())
-            return "as \"" + options_.user + '"';
-        if (!options_.token.empty())
+        if (!options_.login.user.empty())
+            return "as \"" + options_.login.user + '"';
+        if (!options_.login.token.empty())
             return "with a token";
-        if (!options_.nkey_seed.empty() || !options_.credentials.empty())
+        if (!options_.login.nkey_seed.empty() || !options_.login.credentials.empty())
             return "with a key";
         return options_.transport.certificate.empty() ? "not asked for, or not needed"
                                                       : "with the certificate, if it is asked for";

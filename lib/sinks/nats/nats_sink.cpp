@@ -19,6 +19,7 @@
 #include "core/late.hpp"
 #include "core/sink.hpp"
 #include "core/text.hpp"
+#include "net/nats/nats_inbox.hpp"
 #include "net/transport.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/nats/message.hpp"

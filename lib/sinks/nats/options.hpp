@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/destination.hpp"
+#include "net/nats/nats_login.hpp"
 #include "net/transport_options.hpp"
 #include "sinks/event_format.hpp"
 
@@ -15,7 +16,7 @@ struct NatsOptions {
     bool tls = false;
     bool tls_first = false;
     TransportOptions transport;
-    std::string user, password, token, nkey_seed, credentials;
+    NatsLoginTexts login;
     TextTemplate subject;
     bool may_use_dollar = false;  // subjects of a bucket: the option says so
     TextTemplate stream;          // empty: any

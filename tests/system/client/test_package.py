@@ -34,6 +34,7 @@ int main() {
 # Header and class.
 COMPONENTS = {
     "kafka": ("sources/kafka.hpp", "inbox::KafkaSource"),
+    "nats": ("sources/nats.hpp", "inbox::NatsSource"),
     "pubsub": ("sources/pubsub.hpp", "inbox::PubSubSource"),
     "sqs": ("sources/sqs.hpp", "inbox::SqsSource"),
     "otlp": ("otlp.hpp", "inbox::OtlpExporter"),

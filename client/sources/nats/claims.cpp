@@ -1,0 +1,151 @@
+#include "nats/claims.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "nats/delivery.hpp"
+
+namespace inbox::nats {
+
+using outbox::Micros;
+
+static constexpr const char* acknowledge = "+ACK";
+static constexpr const char* at_once = "-NAK";
+// What has to wait for an earlier message is not wanted at once.
+static constexpr const char* in_a_while = "-NAK {\"delay\":100000000}";
+static constexpr const char* in_progress = "+WPI";
+
+static constexpr std::size_t most_awaited = 10'000;  // keys; then old ones are looked for
+
+static std::uint64_t sequence_of(const Delivery& delivery) {
+    const std::optional<Place> place = place_of(delivery.handle);
+    return place ? place->sequence : 0;
+}
+
+// Whether an earlier message of this key has to come again first.
+bool Claims::must_wait(const std::string& key, std::uint64_t sequence, Micros now) {
+    const auto found = awaited_.find(key);
+    if (key.empty() || found == awaited_.end())
+        return false;
+    std::map<std::uint64_t, Micros>& awaited = found->second;
+    std::erase_if(awaited, [&](const auto& one) { return one.second <= now; });
+    const bool waits = !awaited.empty() && awaited.begin()->first < sequence;
+    if (waits)
+        awaited[sequence] = now + 2 * ack_wait_;
+    else
+        awaited.erase(sequence);
+    if (awaited.empty())
+        awaited_.erase(found);
+    return waits;
+}
+
+void Claims::add(Delivery delivery, Micros now) {
+    const std::uint64_t sequence = sequence_of(delivery);
+    if (const auto held = held_.find(sequence); held != held_.end()) {
+        held->second.handle = delivery.handle;  // it was sent again though we hold it
+        return;
+    }
+    if (must_wait(delivery.event.ordering_key, sequence, now)) {
+        commands_.push_back({delivery.handle, in_a_while, true});
+        return;
+    }
+    held_[sequence] = {delivery.handle, due_.emplace(now + ack_wait_ / 2, sequence)};
+    buffered_.push_back(std::move(delivery));
+}
+
+std::vector<Delivery> Claims::take(std::size_t most) {
+    const auto end =
+        buffered_.begin() + static_cast<std::ptrdiff_t>(std::min(most, buffered_.size()));
+    std::vector<Delivery> taken(std::move_iterator(buffered_.begin()), std::move_iterator(end));
+    buffered_.erase(buffered_.begin(), end);
+    return taken;
+}
+
+// Removes a message from those that are held. Returns the subject of its acknowledgement.
+std::string Claims::part(std::uint64_t sequence, const std::string& handle) {
+    const auto found = held_.find(sequence);
+    if (found == held_.end())
+        return handle;
+    std::string last = std::move(found->second.handle);
+    due_.erase(found->second.due);
+    held_.erase(found);
+    return last;
+}
+
+void Claims::ack(std::span<const Delivery> deliveries) {
+    for (const Delivery& delivery : deliveries)
+        commands_.push_back(
+            {part(sequence_of(delivery), delivery.handle), acknowledge, true});
+}
+
+void Claims::give_back(const Delivery& delivery, Micros now) {
+    const std::uint64_t sequence = sequence_of(delivery);
+    commands_.push_back({part(sequence, delivery.handle), at_once, true});
+    if (delivery.event.ordering_key.empty())
+        return;
+    if (awaited_.size() >= most_awaited)
+        forget_awaited(now);
+    awaited_[delivery.event.ordering_key][sequence] = now + 2 * ack_wait_;
+}
+
+// Keys of messages that never came again are not looked at again by themselves.
+void Claims::forget_awaited(Micros now) {
+    for (auto& [key, awaited] : awaited_)
+        std::erase_if(awaited, [&](const auto& one) { return one.second <= now; });
+    std::erase_if(awaited_, [](const auto& one) { return one.second.empty(); });
+}
+
+void Claims::nack(std::span<const Delivery> deliveries, Micros now) {
+    std::set<std::string_view> keys;
+    for (const Delivery& delivery : deliveries) {
+        give_back(delivery, now);
+        if (!delivery.event.ordering_key.empty())
+            keys.insert(delivery.event.ordering_key);
+    }
+    const auto is_behind = [&](const Delivery& delivery) {
+        return keys.contains(delivery.event.ordering_key);
+    };
+    for (const Delivery& delivery : buffered_)
+        if (is_behind(delivery))
+            give_back(delivery, now);
+    std::erase_if(buffered_, is_behind);
+}
+
+void Claims::give_back_all() {
+    buffered_.clear();
+    while (!held_.empty()) {
+        const std::uint64_t sequence = held_.begin()->first;
+        commands_.push_back({part(sequence, ""), at_once, true});
+    }
+    awaited_.clear();
+}
+
+std::vector<Claims::Command> Claims::next(Micros now) {
+    std::vector<Command> found(std::move_iterator(commands_.begin()),
+                               std::move_iterator(commands_.end()));
+    commands_.clear();
+    while (!due_.empty() && due_.begin()->first <= now) {
+        const std::uint64_t sequence = due_.begin()->second;
+        due_.erase(due_.begin());
+        Held& held = held_.at(sequence);
+        held.due = due_.emplace(now + std::max<Micros>(ack_wait_ / 2, 1000), sequence);
+        found.push_back({held.handle, in_progress, false});
+    }
+    return found;
+}
+
+void Claims::again(std::vector<Command> commands) {
+    std::erase_if(commands, [](const Command& command) { return !command.settles; });
+    commands_.insert(commands_.begin(), std::move_iterator(commands.begin()),
+                     std::move_iterator(commands.end()));
+}
+
+Micros Claims::deadline() const {
+    if (!commands_.empty())
+        return 0;
+    return due_.empty() ? outbox::never : due_.begin()->first;
+}
+
+}  // namespace inbox::nats

@@ -1,0 +1,484 @@
+#include "nats/worker.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <system_error>
+
+#include "core/late.hpp"
+#include "core/signals.hpp"
+#include "core/text.hpp"
+#include "inbox/error.hpp"
+#include "nats/delivery.hpp"
+#include "net/json.hpp"
+
+namespace inbox::nats {
+
+using outbox::Micros;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// After this many refusals in a row the source fails.
+static constexpr int most_refusals = 3;
+// The server ends a pull after this time, and until then says at intervals that it is there.
+static constexpr Micros pull_time = outbox::seconds(30), heartbeat = outbox::seconds(5);
+// The largest message that a server can be made to take, and its headers.
+static constexpr std::size_t largest_message = 64 * 1024 * 1024 + 64 * 1024;
+
+static int checked(int descriptor, const char* what) {
+    if (descriptor < 0)
+        throw std::system_error(errno, std::generic_category(), what);
+    return descriptor;
+}
+
+Worker::Worker(Setup setup)
+    : setup_(std::move(setup)),
+      inbox_(setup_.inbox_prefix),
+      wake_(checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      pauses_(setup_.retry_base, setup_.retry_max, outbox::random_seed()) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
+}
+
+Worker::~Worker() {
+    close(milliseconds(0));
+    ::close(epoll_);
+    ::close(wake_);
+}
+
+// ---------------------------------------------------------------------------------------------
+// For other threads
+// ---------------------------------------------------------------------------------------------
+
+void Worker::wake() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
+}
+
+void Worker::open(const Log& log) {
+    std::unique_lock lock(mutex_);
+    failure_.reset();
+    if (ended_) {  // the thread ended by an exception, not by close()
+        lock.unlock();
+        thread_.join();
+        lock.lock();
+    }
+    if (phase_ == Phase::closed || ended_)
+        start(log);
+    wake();
+    changed_.wait(lock, [&] { return failure_ || is_known_ || phase_ != Phase::open; });
+    if (failure_)
+        raise();
+}
+
+void Worker::start(const Log& log) {
+    log_ = log;
+    phase_ = Phase::open;
+    ended_ = false;
+    is_known_ = false;
+    close_by_ = outbox::never;
+    stage_ = Stage::disconnected;
+    connect_at_ = 0;
+    refusals_ = 0;
+    const outbox::SignalsBlocked blocked;  // signals are for the program's own threads
+    thread_ = std::thread([this] { run(); });
+}
+
+void Worker::raise() {
+    throw SourceError(failure_->message, failure_->transient);
+}
+
+std::vector<Delivery> Worker::receive(std::size_t most, milliseconds wait) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, wait,
+                      [&] { return claims_.buffered() > 0 || failure_ || phase_ != Phase::open; });
+    std::vector<Delivery> deliveries = claims_.take(most);
+    if (deliveries.empty() && failure_)
+        raise();
+    lock.unlock();
+    if (!deliveries.empty())
+        wake();  // there is room for more
+    return deliveries;
+}
+
+void Worker::ack(std::span<const Delivery> deliveries) {
+    {
+        const std::lock_guard lock(mutex_);
+        claims_.ack(deliveries);
+    }
+    wake();
+}
+
+void Worker::nack(std::span<const Delivery> deliveries) {
+    {
+        const std::lock_guard lock(mutex_);
+        claims_.nack(deliveries, clock_.now());
+    }
+    wake();
+}
+
+void Worker::close(milliseconds limit) noexcept {
+    {
+        const std::lock_guard lock(mutex_);
+        if (phase_ == Phase::closed)
+            return;
+        phase_ = Phase::closing;
+        claims_.give_back_all();
+        close_by_ = clock_.now() + microseconds(limit).count();
+        changed_.notify_all();
+    }
+    wake();
+    thread_.join();
+    const std::lock_guard lock(mutex_);
+    phase_ = Phase::closed;
+    claims_ = Claims();
+}
+
+// ---------------------------------------------------------------------------------------------
+// The thread
+// ---------------------------------------------------------------------------------------------
+
+void Worker::run() {
+    try {
+        connection_.emplace(setup_.config, clock_, outbox::NatsLimits{.message = largest_message});
+        epoll_event event{};
+        event.events = EPOLLIN;
+        epoll_ctl(epoll_, EPOLL_CTL_ADD, connection_->descriptor(), &event);
+        while (turn())
+            continue;
+    } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex_);
+        fail(error.what(), true);
+        ended_ = true;
+    }
+    pulls_.clear();
+    confirmations_.clear();
+    arrived_.clear();
+    connection_.reset();
+}
+
+bool Worker::turn() {
+    Micros until = 0;
+    bool ends = false;
+    step_connection(clock_.now());
+    {
+        const std::lock_guard lock(mutex_);
+        const Micros now = clock_.now();
+        until = std::min(work(now), close_by_);
+        ends = phase_ == Phase::closing && (is_settled() || now >= close_by_);
+        if (ends && !is_settled())
+            note(Level::warning, "some messages could not be settled before the end");
+    }
+    tell();
+    if (!ends)
+        wait(until);
+    return !ends;
+}
+
+void Worker::wait(Micros until) {
+    if (connection_)
+        until = std::min(until, connection_->deadline());
+    const Micros left = std::max<Micros>(until - clock_.now(), 0);
+    const auto timeout = until == outbox::never ? -1 : std::min<Micros>(left / 1000 + 1, INT_MAX);
+    epoll_event events[2];
+    epoll_wait(epoll_, events, 2, left == 0 ? 0 : static_cast<int>(timeout));
+    std::uint64_t count = 0;
+    [[maybe_unused]] const ssize_t taken = read(wake_, &count, sizeof count);
+}
+
+void Worker::step_connection(Micros now) {
+    if (stage_ != Stage::disconnected)
+        connection_->step(now, *this);
+}
+
+bool Worker::is_settled() const noexcept {
+    return !claims_.has_commands() && confirmations_.empty();
+}
+
+// Enters what has arrived, and does what can be done. Returns the time when there will be more to do.
+Micros Worker::work(Micros now) {
+    take_arrived(now);
+    if (phase_ == Phase::closing) {
+        claims_.give_back_all();
+        // The server would send what is given back to a pull that waits. They end with the connection.
+        if (!pulls_.empty()) {
+            disconnect(now);
+            connect_at_ = now;
+        }
+    }
+    if (stage_ != Stage::disconnected && connection_->state() == outbox::NatsConnection::State::closed)
+        lost(connection_->failure(), connection_->scope() == outbox::Scope::destination, now);
+    if (stage_ != Stage::disconnected && !trouble_.empty())
+        lost(std::exchange(trouble_, {}), false, now);
+    const bool is_wanted = phase_ == Phase::open ? !failure_ : !is_settled();
+    if (stage_ == Stage::disconnected && is_wanted && now >= connect_at_)
+        connect(now);
+    if (stage_ == Stage::connecting && connection_->state() == outbox::NatsConnection::State::ready)
+        ask_for_consumer(now);
+    if (stage_ == Stage::asking && consumer_answer_)
+        take_consumer(*std::exchange(consumer_answer_, {}), std::exchange(no_responders_, false),
+                      now);
+    if (stage_ == Stage::asking && now >= answer_due_)
+        lost("JetStream: " + outbox::no_answer_within(setup_.request_timeout), false, now);
+    if (stage_ != Stage::working)
+        return stage_ == Stage::disconnected ? (is_wanted ? connect_at_ : outbox::never)
+                                             : answer_due_;
+    send_commands(now);
+    if (phase_ == Phase::open && !failure_)
+        send_pulls(now);
+    connection_->flush();
+    Micros until = claims_.deadline();
+    for (const auto& [request, pull] : pulls_)
+        until = std::min(until, pull.due);
+    for (const auto& [request, confirmation] : confirmations_)
+        until = std::min(until, confirmation.due);
+    return until;
+}
+
+void Worker::connect(Micros now) {
+    stage_ = Stage::connecting;
+    answer_due_ = outbox::never;
+    trouble_.clear();
+    connect_at_ = now;
+    connection_->open(inbox_.subscription());
+}
+
+// What has no answer is sent again over the next connection.
+void Worker::disconnect(Micros now) {
+    connection_->close();
+    stage_ = Stage::disconnected;
+    answer_due_ = outbox::never;
+    consumer_answer_.reset();
+    pulls_.clear();
+    std::vector<Claims::Command> unanswered;
+    for (auto& [request, confirmation] : confirmations_)
+        unanswered.push_back(std::move(confirmation.command));
+    confirmations_.clear();
+    claims_.again(std::move(unanswered));
+    connect_at_ = now + pauses_.next();
+}
+
+void Worker::lost(std::string why, bool is_refusal, Micros now) {
+    disconnect(now);
+    refusals_ = is_refusal ? refusals_ + 1 : 0;
+    const std::string text = setup_.subscription + ": " + outbox::printable(why);
+    if (!is_known_)
+        fail(text, has_worked_ || !is_refusal);
+    else if (refusals_ >= most_refusals)
+        fail(text, has_worked_);
+    else
+        note(Level::warning, text);
+}
+
+// ---------------------------------------------------------------------------------------------
+// The consumer of the stream
+// ---------------------------------------------------------------------------------------------
+
+void Worker::ask_for_consumer(Micros now) {
+    stage_ = Stage::asking;
+    consumer_answer_.reset();
+    consumer_request_ =
+        publish("$JS.API.CONSUMER.INFO." + setup_.stream + '.' + setup_.consumer, "", true);
+    connection_->flush();
+    answer_due_ = now + setup_.request_timeout;
+}
+
+// Returns why messages cannot be taken from it, or an empty text.
+static std::string unusable(const Json::Value& config) {
+    if (!outbox::json_text(config, "deliver_subject").empty())
+        return "it pushes messages; a pull consumer is needed";
+    if (const std::string policy = outbox::json_text(config, "ack_policy"); policy != "explicit")
+        return "its acknowledgement policy is \"" + outbox::printable(policy, 50) +
+               "\"; \"explicit\" is needed";
+    return "";
+}
+
+void Worker::take_consumer(const std::string& answer, bool no_responders, Micros now) {
+    answer_due_ = outbox::never;
+    const std::optional<Json::Value> value = outbox::parse_json(answer);
+    const Json::Value* const error = value ? outbox::json_member(*value, "error") : nullptr;
+    const Json::Value* const config = value ? outbox::json_member(*value, "config") : nullptr;
+    if (no_responders) {
+        lost("JetStream is not enabled, or does not answer", false, now);
+        return;
+    }
+    if (error != nullptr) {
+        lost(outbox::json_text(*error, "description"), true, now);
+        return;
+    }
+    if (config == nullptr) {
+        lost("JetStream gave a malformed answer about the consumer", false, now);
+        return;
+    }
+    if (std::string why = unusable(*config); !why.empty()) {
+        lost(std::move(why), true, now);
+        return;
+    }
+    const Json::Value* const ack_wait = outbox::json_member(*config, "ack_wait");
+    if (ack_wait != nullptr && ack_wait->isUInt64() && ack_wait->asUInt64() >= 1'000'000)
+        claims_.set_ack_wait(
+            static_cast<Micros>(std::min<std::uint64_t>(ack_wait->asUInt64() / 1000, INT_MAX)));
+    stage_ = Stage::working;
+    is_known_ = has_worked_ = true;
+    refusals_ = 0;
+    pauses_.reset();
+    changed_.notify_all();
+}
+
+// ---------------------------------------------------------------------------------------------
+// Messages
+// ---------------------------------------------------------------------------------------------
+
+std::uint64_t Worker::publish(const std::string& subject, const std::string& body,
+                              bool with_reply) {
+    std::string& out = connection_->output();
+    out.append("PUB ").append(subject);
+    if (with_reply) {
+        out += ' ';
+        inbox_.append_reply(out, ++request_);
+    }
+    out.append(" ").append(std::to_string(body.size())).append("\r\n");
+    out.append(body).append("\r\n");
+    return request_;
+}
+
+// Messages of the stream bear the subject that they were published to. Which pull they answer is not
+// said; the server serves pulls in their order.
+void Worker::take_message(const outbox::NatsInput& message, const Place& place) {
+    arrived_.push_back(delivery_from(message, place, setup_.subscription));
+    const Micros due = clock_.now() + 3 * heartbeat;
+    for (auto& [request, pull] : pulls_)
+        pull.due = due;
+    const auto served = std::find_if(pulls_.begin(), pulls_.end(),
+                                     [](const auto& one) { return one.second.left > 0; });
+    if (served != pulls_.end() && --served->second.left == 0)
+        pulls_.erase(served);
+}
+
+void Worker::on_message(const outbox::NatsInput& message) {
+    if (const std::optional<Place> place = place_of(message.reply)) {
+        take_message(message, *place);
+        return;
+    }
+    const std::optional<std::uint64_t> request = inbox_.request_of(message);
+    if (!request)
+        return;
+    const int status = outbox::nats_status(message.headers);
+    if (*request == consumer_request_ && stage_ == Stage::asking) {
+        no_responders_ = status == 503;
+        consumer_answer_ = std::string(message.payload);
+        return;
+    }
+    if (confirmations_.erase(*request) > 0)
+        return;
+    const auto pull = pulls_.find(*request);
+    if (pull == pulls_.end())
+        return;
+    pull->second.due = std::max(pull->second.due, clock_.now() + 3 * heartbeat);
+    if (status != 0)
+        take_status(pull, status, outbox::nats_status_text(message.headers));
+}
+
+// 100 says that the server is there; all others end the pull.
+void Worker::take_status(std::map<std::uint64_t, Pull>::iterator pull, int status,
+                         std::string_view text) {
+    if (status == 100)
+        return;
+    pulls_.erase(pull);
+    if (status == 404 || status == 408)
+        return;
+    // Limits of the consumer are reached until messages are acknowledged; or it has gone, which the next
+    // question shows.
+    if (status == 409 && (text.starts_with("Exceeded Max") || text.find("Batch") != text.npos))
+        return;
+    trouble_ = "the server ended a request for messages: " + std::to_string(status) + ' ' +
+               outbox::printable(text, 200);
+}
+
+void Worker::on_error(std::string_view text) {
+    trouble_ = "the server says: " + outbox::printable(text, 300);
+}
+
+void Worker::take_arrived(Micros now) {
+    if (arrived_.empty())
+        return;
+    for (Delivery& delivery : arrived_)
+        claims_.add(std::move(delivery), now);
+    arrived_.clear();
+    changed_.notify_all();
+}
+
+void Worker::send_commands(Micros now) {
+    std::vector<Claims::Command> late;
+    for (auto at = confirmations_.begin(); at != confirmations_.end();)
+        if (at->second.due <= now) {
+            late.push_back(std::move(at->second.command));
+            at = confirmations_.erase(at);
+        } else {
+            ++at;
+        }
+    claims_.again(std::move(late));
+    // At the end everything is confirmed, so that nothing is lost with the connection.
+    const bool confirms = setup_.double_ack || phase_ == Phase::closing;
+    for (Claims::Command& command : claims_.next(now)) {
+        const bool with_reply = confirms && command.settles;
+        const std::uint64_t request = publish(command.subject, command.body, with_reply);
+        if (with_reply)
+            confirmations_[request] = {std::move(command), now + setup_.request_timeout};
+    }
+}
+
+std::size_t Worker::coming() const noexcept {
+    std::size_t count = 0;
+    for (const auto& [request, pull] : pulls_)
+        count += pull.left;
+    return count;
+}
+
+void Worker::send_pulls(Micros now) {
+    for (const auto& [request, pull] : pulls_)
+        if (now >= pull.due) {  // neither messages nor heartbeats
+            lost("the server gives no sign of life", false, now);
+            return;
+        }
+    const std::size_t expected = claims_.buffered() + coming();
+    if (expected > setup_.prefetch / 2)
+        return;
+    const std::size_t batch = setup_.prefetch - expected;
+    const auto nanoseconds = [](Micros time) { return std::to_string(time * 1000); };
+    const std::uint64_t request = publish(
+        "$JS.API.CONSUMER.MSG.NEXT." + setup_.stream + '.' + setup_.consumer,
+        "{\"batch\":" + std::to_string(batch) + ",\"expires\":" + nanoseconds(pull_time) +
+            ",\"idle_heartbeat\":" + nanoseconds(heartbeat) + "}",
+        true);
+    pulls_[request] = {batch, now + 3 * heartbeat};
+}
+
+// ---------------------------------------------------------------------------------------------
+// Failures and notes
+// ---------------------------------------------------------------------------------------------
+
+void Worker::fail(std::string message, bool transient) {
+    failure_ = {std::move(message), transient};
+    is_known_ = false;
+    changed_.notify_all();
+}
+
+void Worker::note(Level level, std::string message) {
+    notes_.emplace_back(level, std::move(message));
+}
+
+// Not called under the mutex: the log is foreign code.
+void Worker::tell() {
+    for (const auto& [level, message] : std::exchange(notes_, {}))
+        if (log_)
+            log_(level, message);
+}
+
+}  // namespace inbox::nats
