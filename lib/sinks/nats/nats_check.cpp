@@ -22,6 +22,11 @@ namespace {
 
 constexpr std::size_t most_streams = 5;  // that are looked at for one subject
 
+struct Answer {
+    enum class Kind { text, no_responders, denied } kind = Kind::text;
+    Json::Value value{};
+};
+
 class NatsCheck final : public Check, NatsListener {
   public:
     explicit NatsCheck(const CheckContext& context)
@@ -83,11 +88,6 @@ class NatsCheck final : public Check, NatsListener {
 
   private:
     enum class Stage { start, connect, account, names, stream, done };
-
-    struct Answer {
-        enum class Kind { text, no_responders, denied } kind = Kind::text;
-        Json::Value value{};
-    };
 
     // ---- requests -------------------------------------------------------------------------------
 

@@ -464,7 +464,7 @@ class RabbitmqSink final : public Sink {
             sending.outcomes[i] = std::move(outcome);
     }
 
-    void report(Sending& sending) {
+    void report_outcome(Sending& sending) {
         Outcome outcome{.batch = sending.batch};
         if (!sending.outcomes.empty()) {
             const EventOutcome& first = sending.outcomes.front();
@@ -483,7 +483,7 @@ class RabbitmqSink final : public Sink {
     }
 
     void finish(Sending& sending) {
-        report(sending);
+        report_outcome(sending);
         std::erase_if(sendings_, [&](const auto& one) { return one.get() == &sending; });
     }
 
@@ -492,7 +492,7 @@ class RabbitmqSink final : public Sink {
         for (std::size_t i = 0; i < sending.settled.size(); i++)
             if (!sending.settled[i])
                 note(sending, i, others);
-        report(sending);
+        report_outcome(sending);
     }
 
     // The server has closed the channel. What was on it and is not confirmed may have been taken.
