@@ -832,8 +832,7 @@ const Refused refusals[] = {
      option,
      "invalid option \"pasword\"",
      "Valid options are: user, password, token, headers, signing_secret, next_signing_secret, "
-     "signing_key, next_signing_key, certificate, private_key, certificate, private_key, certificate, "
-     "private_key."},
+     "signing_key, next_signing_key, certificate, private_key."},
     {"SigningSecretWithoutMark",
      {http_url},
      {{"signing_secret", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}},
