@@ -13,7 +13,7 @@ using outbox::Micros;
 
 static constexpr const char* acknowledge = "+ACK";
 static constexpr const char* at_once = "-NAK";
-// What has to wait for an earlier message is not wanted at once.
+// A message that has to wait for an earlier one is not requested at once.
 static constexpr const char* in_a_while = "-NAK {\"delay\":100000000}";
 static constexpr const char* in_progress = "+WPI";
 

@@ -11,7 +11,7 @@
 
 namespace inbox::nats {
 
-// What the subject of acknowledgements says about a message.
+// Facts about a message that the subject of its acknowledgements contains.
 struct Place {
     std::uint64_t delivered = 0;  // how many times, with this one
     std::uint64_t sequence = 0;   // in the stream

@@ -249,7 +249,7 @@ void Worker::connect(Micros now) {
     connection_->open(inbox_.subscription());
 }
 
-// What has no answer is sent again over the next connection.
+// Acknowledgements without an answer are sent again over the next connection.
 void Worker::disconnect(Micros now) {
     connection_->close();
     stage_ = Stage::disconnected;

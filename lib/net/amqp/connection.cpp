@@ -240,7 +240,7 @@ void AmqpConnection::tuned(const Frame& frame) {
         malformed("a malformed frame");
         return;
     }
-    // 0 is no limit, and no heartbeat.
+    // 0 means unlimited, and that there is no heartbeat.
     max_frame_ = std::min<std::size_t>(largest_frame,
                                        tune->frame_max == 0 ? largest_frame : tune->frame_max);
     max_channels_ =

@@ -33,7 +33,7 @@ struct NatsConfig {
     TransportOptions transport;
 };
 
-// What the server says of itself.
+// The INFO of the server.
 struct NatsServer {
     std::string name, version;
     std::size_t max_payload = 0;

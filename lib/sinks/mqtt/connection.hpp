@@ -21,7 +21,7 @@
 
 namespace outbox {
 
-// What the broker says that it allows.
+// Limits that the broker announces in CONNACK.
 struct MqttLimits {
     std::size_t receive_maximum = 65'535;
     std::size_t max_packet_size = max_mqtt_packet;

@@ -23,7 +23,7 @@ class MqttMessage {
     std::string_view properties() const noexcept { return properties_; }
     std::string_view payload() const noexcept { return payload_; }
 
-    // What an event may become at most, for events of usual sizes.
+    // Returns an upper bound for the size of the message, for events of usual sizes.
     static std::size_t size_of(const Event& event) noexcept;
 
   private:

@@ -23,7 +23,7 @@ class NatsEncoder {
   public:
     NatsEncoder(EventFormat format, std::string_view database);
 
-    // What the server needs to know beside the event.
+    // Conditions under which the server takes the message.
     struct Demands {
         std::string_view stream{};         // that must take it; empty: any
         std::string_view last_sequence{};  // of its subject; empty: any

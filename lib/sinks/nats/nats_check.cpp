@@ -2,8 +2,8 @@
 // subject. Asks the API of JetStream, which changes nothing. Whether a subject may be published to, no
 // request tells that has no consequence.
 //
-// What an acknowledgement is worth depends on the stream: its replicas, its storage, and how often the
-// servers force it to the disk. The last of these no server tells to a client.
+// The durability of an acknowledged message depends on the stream: its replicas, its storage, and how
+// often the servers force it to the disk. No server tells a client the last of these.
 #include <deque>
 
 #include "core/check.hpp"
@@ -290,7 +290,7 @@ class NatsCheck final : public Check, NatsListener {
         return {subject(), true, about + "; " + worth(config)};
     }
 
-    // What an acknowledgement is worth.
+    // Says how durable an acknowledged message is.
     static std::string worth(const Json::Value& config) {
         const Json::Value* const found = json_member(config, "num_replicas");
         const int replicas = found != nullptr && found->isInt() ? found->asInt() : 1;

@@ -1,4 +1,4 @@
-// What the answer to a published message means.
+// Judges the answer to a published message.
 #pragma once
 
 #include <cstdint>
