@@ -120,4 +120,12 @@ Result<Url> Url::parse(std::string_view text, Hosts hosts) {
     return url;
 }
 
+bool is_host_name(std::string_view host) noexcept {
+    return !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
+        const char lower = ascii_lower(c);
+        return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
+               c == '_' || c == ':';
+    });
+}
+
 }  // namespace outbox

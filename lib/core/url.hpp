@@ -29,4 +29,8 @@ struct Url {
     static Result<Url> parse(std::string_view text, Hosts hosts = Hosts::one);
 };
 
+// True for a name or an IP address: it can become a part of a URL, or of a list of servers, and
+// brings nothing that ends it. An encoded host of a URL and the answer of a peer need not be one.
+bool is_host_name(std::string_view host) noexcept;
+
 }  // namespace outbox

@@ -14,12 +14,16 @@ static constexpr std::size_t read_size = 64 * 1024;
 TransportConfig stream_config(const TransportOptions& options, const Clock& clock,
                               const std::string& host, const std::string& port, bool tls,
                               std::string_view plain_scheme) {
+    Url url;
+    url.scheme = tls ? "https" : "http";
+    url.host = host;
+    url.port = port;
+    url.path = "/";
     const bool is_ipv6 = host.find(':') != std::string::npos;
-    TransportConfig config = transport_config(options, clock,
-                                              std::string(tls ? "https://" : "http://") +
-                                                  (is_ipv6 ? "[" + host + "]" : host) + ':' +
-                                                  port + '/',
-                                              1);
+    std::string text =
+        url.scheme + "://" + (is_ipv6 ? "[" + host + "]" : host) + ':' + port + url.path;
+    TransportConfig config =
+        transport_config(options, clock, std::move(text), std::move(url), 1);
     config.plain_scheme = plain_scheme;
     return config;
 }
@@ -81,6 +85,11 @@ void Stream::step(Micros now) {
 void Stream::start() {
     if (!loop_.usable()) {
         fail("could not set up libcurl");
+        return;
+    }
+    // Options are checked, but a peer may have named it. libcurl would take "user@host" too.
+    if (!is_host_name(config_.url.host)) {
+        fail("the host of the server is not a host name", Scope::destination);
         return;
     }
     easy_ = curl_easy_init();

@@ -9,9 +9,14 @@ namespace outbox {
 TransportConfig transport_config(const TransportOptions& options, const Clock& clock,
                                  std::string url, std::size_t max_connections) {
     Url parsed = Url::parse(url).value();
+    return transport_config(options, clock, std::move(url), std::move(parsed), max_connections);
+}
+
+TransportConfig transport_config(const TransportOptions& options, const Clock& clock,
+                                 std::string text, Url url, std::size_t max_connections) {
     return {.clock = clock,
-            .url_text = std::move(url),
-            .url = std::move(parsed),
+            .url_text = std::move(text),
+            .url = std::move(url),
             .allowed_hosts = options.allowed_hosts,
             .connect_timeout = options.connect_timeout,
             .request_timeout = options.request_timeout,

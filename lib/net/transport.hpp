@@ -50,6 +50,9 @@ struct TransportConfig {
 // Makes the configuration for `url`, which must be valid, with up to `max_connections` connections.
 TransportConfig transport_config(const TransportOptions& options, const Clock& clock,
                                  std::string url, std::size_t max_connections);
+// The same for a URL that is parsed already.
+TransportConfig transport_config(const TransportOptions& options, const Clock& clock,
+                                 std::string text, Url url, std::size_t max_connections);
 
 // Returns the header Host for this URL: with the port, unless it is the default of the scheme.
 std::string host_header(const Url& url);

@@ -49,7 +49,7 @@ std::vector<std::pair<std::string, std::string>> hosts_of(const NatsOptions& opt
         refuse("servers must be a list such as \"nats1:4222,nats2:4222\"");
     std::vector<std::pair<std::string, std::string>> hosts;
     const auto add = [&](const std::string& host, const std::string& port) {
-        check(!host.empty() && host.find_first_of("/?#@\\ ") == std::string::npos,
+        check(outbox::is_host_name(host),
               "servers has an empty or invalid host");
         hosts.emplace_back(host, port.empty() ? default_port : port);
     };

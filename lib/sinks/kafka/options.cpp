@@ -144,19 +144,10 @@ static Error invalid(std::string message, std::string hint) {
     return {ErrorKind::invalid_value, std::move(message), "", std::move(hint)};
 }
 
-// The list goes to the library as text: no host may bring a comma, or a scheme, of its own.
-static bool is_host(std::string_view host) {
-    return !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
-        const char lower = ascii_lower(c);
-        return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
-               c == '_' || c == ':';
-    });
-}
-
 static std::optional<Error> check_url(const Url& url, std::string_view) {
-    bool hosts_are_good = is_host(url.host);
+    bool hosts_are_good = is_host_name(url.host);
     for (const auto& [host, port] : url.further_hosts)
-        hosts_are_good &= is_host(host);
+        hosts_are_good &= is_host_name(host);
     if (!hosts_are_good)
         return invalid("URL names no broker, or one that is not a host name",
                        "Write for example \"kafka://broker1:9092,broker2:9092\".");

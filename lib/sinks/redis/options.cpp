@@ -101,11 +101,11 @@ static std::optional<std::size_t> database_of(std::string_view path) {
 }
 
 static std::optional<Error> check_url(const Url& url, std::string_view) {
-    bool has_hosts = !url.host.empty();
+    bool hosts_are_good = is_host_name(url.host);
     for (const auto& [host, port] : url.further_hosts)
-        has_hosts &= !host.empty();
-    if (!has_hosts)
-        return invalid("URL names no host",
+        hosts_are_good &= is_host_name(host);
+    if (!hosts_are_good)
+        return invalid("URL names no host, or one that is not a host name",
                        "Write for example \"redis://redis.example.com:6379\".");
     if (url.user)
         return invalid("URL must not contain a user", "Set \"user\" in CREATE USER MAPPING.");

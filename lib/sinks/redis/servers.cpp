@@ -58,10 +58,7 @@ RedisServer* RedisServers::named(const RedisServer& by, const std::string& host,
     for (const std::unique_ptr<RedisServer>& server : all_)
         if (server->name == name && !server->is_sentinel)
             return server.get();
-    const bool is_ipv6 = of_host.find(':') != std::string::npos;
-    const bool is_valid =
-        Url::parse("http://" + (is_ipv6 ? '[' + of_host + ']' : of_host) + ':' + port + '/').ok();
-    if (!is_valid || all_.size() >= most_servers)
+    if (!is_host_name(of_host) || all_.size() >= most_servers)
         return nullptr;
     return add(of_host, port, false);
 }

@@ -1,8 +1,7 @@
 #include "sinks/redis/verdict.hpp"
 
-#include <algorithm>
-
 #include "core/text.hpp"
+#include "core/url.hpp"
 #include "net/redis_connection.hpp"
 
 namespace outbox {
@@ -73,12 +72,9 @@ std::optional<Redirect> parse_redirect(std::string_view error) {
     const std::optional<std::int64_t> port = parse_integer(redirect.port);
     if (!port || *port < 1 || *port > 65535)
         return std::nullopt;
-    const bool valid = std::all_of(redirect.host.begin(), redirect.host.end(), [](char c) {
-        const char lower = ascii_lower(c);
-        return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
-               c == '_' || c == ':';
-    });
-    if (!valid || redirect.host.size() > 255)
+    // Without a host it is the server that answers, at another port.
+    const bool is_valid = redirect.host.empty() || is_host_name(redirect.host);
+    if (!is_valid || redirect.host.size() > 255)
         return std::nullopt;
     return redirect;
 }

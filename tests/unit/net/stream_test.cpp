@@ -40,7 +40,7 @@ class StreamTest : public testing::Test {
     void make(std::size_t max_input = Stream::usual_max_input, bool tls = false) {
         TransportOptions options;
         options.allowed_hosts = AllowedHosts::parse("127.0.0.1").value();
-        stream_.emplace(stream_config(options, clock_, "127.0.0.1", port_, tls, "thing"), max_input);
+        stream_.emplace(stream_config(options, clock_, host_, port_, tls, "thing"), max_input);
         stream_->open();
     }
 
@@ -69,7 +69,7 @@ class StreamTest : public testing::Test {
 
     SystemClock clock_;
     int listener_ = -1, peer_ = -1;
-    std::string port_;
+    std::string host_ = "127.0.0.1", port_;
     std::optional<Stream> stream_;
 };
 
@@ -87,6 +87,17 @@ TEST_F(StreamTest, BytesGoBothWays) {
     stream_->consume(5);
     peer_sends("?");
     step_until([&] { return stream_->input() == "!?"; });
+}
+
+// Options refuse them, but a peer may name one.
+TEST_F(StreamTest, WhatIsNotAHostIsAFailure) {
+    for (const char* host : {"", "a b", "127.0.0.1/", "u@127.0.0.1", "[", "a:b", "%"})
+        for (const bool tls : {false, true}) {
+            host_ = host;
+            make(Stream::usual_max_input, tls);
+            step_until([&] { return stream_->state() == Stream::State::closed; });
+            EXPECT_NE(stream_->failure(), "") << host;
+        }
 }
 
 TEST_F(StreamTest, APeerThatDoesNotReadLeavesBytesUnsent) {

@@ -428,6 +428,7 @@ const Refused refusals[] = {
      "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, amqp, amqps, "
      "nats, tls, redis, rediss, mqtt, mqtts, pubsub, sqs, sns, kinesis, eventbridge, pull."},
     {"MqttWithoutBroker", {{"url", "mqtt://"}}, {}, value, "no broker", "mqtts://broker"},
+    {"MqttHost", {{"url", "mqtt://a%20b"}}, {}, value, "not a host name", "mqtts://broker"},
     {"MqttWithUser", {{"url", "mqtt://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
     {"MqttWithTopic", {{"url", "mqtt://a/t"}}, {}, value, "follow the broker", "\"topic\""},
     {"MqttWildcard",
@@ -438,6 +439,8 @@ const Refused refusals[] = {
      "wildcards"},
     {"MqttQos0", {{"url", "mqtt://a"}, {"qos", "0"}}, {}, value, "\"qos\"", "\"1\" or \"2\""},
     {"RedisWithoutHost", {{"url", "redis://"}}, {}, value, "no host", "redis://redis"},
+    {"RabbitmqHost", {{"url", "amqp://a%40b"}}, {}, value, "not a host name", "amqp://broker"},
+    {"RedisHost", {{"url", "redis://a,b%20c"}}, {}, value, "not a host name", "redis://redis"},
     {"RedisWithEmptyHost", {{"url", "redis://a,,b"}}, {}, value, "no host", "redis://redis"},
     {"RedisWithUser", {{"url", "redis://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
     {"RedisWithStream", {{"url", "redis://a/s"}}, {}, value, "number of a database", "\"stream\""},

@@ -553,6 +553,8 @@ TEST_F(RedisSink, SurvivesAnyAnswer) {
                                    "-MOVED\r\n",
                                    "-MOVED 1 :::1\r\n",
                                    "-MOVED 1 -.-:1\r\n",
+                                   "-MOVED 1 a/b?c@d:1\r\n",
+                                   "-MOVED 1 a:b:1\r\n",
                                    "-\r\n",
                                    ""};
     std::int64_t position = 0;
