@@ -3,6 +3,7 @@
 #include "bgworker/base/query_result.hpp"
 #include "bgworker/base/worker.hpp"
 #include "extension/base/boundary.hpp"
+#include "extension/base/outside_text.hpp"
 
 namespace outbox {
 
@@ -129,6 +130,18 @@ bool lock_cursor() {
 
 bool wait_for_cursor() {
     return lock_row("SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND lease = $2 FOR UPDATE");
+}
+
+void pause_destination(Oid server, const char* name, std::string_view why) {
+    NameData destination;
+    namestrcpy(&destination, name);
+    Oid types[] = {NAMEOID, TEXTOID};
+    Datum values[] = {NameGetDatum(&destination), text_from_outside(why)};
+    const int code = SPI_execute_with_args("SELECT outbox_internal.pause_gone($1, $2)",
+                                           lengthof(types), types, values, nullptr, false, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not pause a destination: %s", SPI_result_code_string(code));
+    look_at_cursor(server);  // the row has moved
 }
 
 void save_cursor(const Cursor& cursor, const DeliveryStats& stats, Micros failing_since) {

@@ -1,6 +1,8 @@
 // Keeps the cursor of a destination in its row of outbox.cursor.
 #pragma once
 
+#include <string_view>
+
 #include "core/delivery_stats.hpp"
 #include "core/relay/cursor.hpp"
 #include "extension/base/pg.hpp"
@@ -28,6 +30,9 @@ CursorState look_at_cursor(Oid server);
 bool lock_cursor();
 // Does the same, but waits for an operator. Returns false if the cursor is not ours any more.
 bool wait_for_cursor();
+
+// Pauses a locked destination until an operator resumes it.
+void pause_destination(Oid server, const char* name, std::string_view why);
 
 // Saves a locked cursor, and counters with it, and since when the destination fails (Unix time; 0 if
 // it works). The commit need not wait for the disk: events after

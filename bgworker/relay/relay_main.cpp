@@ -274,6 +274,18 @@ static void recover() {
     run_core([] { home->relay.recovered(); });
 }
 
+// The destination has said that it is gone.
+static void pause() {
+    if (!begin_settling("pausing the destination"))
+        return;
+    char* why = line_from_outside(home->relay.pipeline().gone());
+    ereport(LOG, (errmsg("destination \"%s\" is gone, and is paused: %s", my_name(), why),
+                  errhint("outbox.resume() continues.")));
+    pause_destination(shared->slots[my_slot].object, my_name(), home->relay.pipeline().gone());
+    end_sql_work();
+    home->relay.paused();
+}
+
 // The row must be on disk before the destination commits, also on the disks of synchronous standbys.
 static void note() {
     if (!begin_settling("noting a transaction"))
@@ -456,6 +468,9 @@ static void turn() {
                 break;
             case Relay::Wish::take_retries:
                 take_retries();
+                break;
+            case Relay::Wish::pause:
+                pause();
                 break;
             case Relay::Wish::note:
                 note();

@@ -64,6 +64,9 @@ struct Outcome {
     // for all events. A sink that is ordered leaves it empty.
     std::vector<EventOutcome> of_events{};
     Scope scope = Scope::destination;
+    // Unavailable for good, and the options say that the destination is paused then: an operator
+    // resumes it.
+    bool gone = false;
 };
 
 // Which events of one ordering key may travel in one batch.

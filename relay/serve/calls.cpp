@@ -372,6 +372,12 @@ static void add_receipts(Parameters& parameters, const std::vector<Receipt>& rec
         .array(type::text_array, messages.bytes());
 }
 
+Statement pause(const Held& held, const std::string& why) {
+    Statement statement{.text = "SELECT outbox_internal.relay_pause($1, $2, $3)"};
+    statement.parameters.integer(held.number).bigint(held.lease).text(why);
+    return statement;
+}
+
 Statement save(const Held& held, const Relay& relay) {
     Statement statement{.text =
                             "SELECT outbox_internal.relay_save($1, $2, $3, $4, $5, $6, $7, $8, "

@@ -143,6 +143,7 @@ Statement entries(std::int32_t number, const std::vector<std::string>& patterns,
                   const Snapshot& end, std::int64_t after, std::int32_t max_entries);
 Statement rows(std::int32_t segment, std::span<const Place> places);
 
+Statement pause(const Held& held, const std::string& why);
 Statement save(const Held& held, const Relay& relay);
 Statement record(const Held& held, const Uuid& token, Relay& relay);
 struct Recorded {

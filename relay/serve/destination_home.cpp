@@ -344,6 +344,9 @@ bool DestinationHome::act(Relay::Wish wish) {
             write(calls::retries(*held_, token_, relay_.hurries() ? hurried_at_once : 0),
                   &DestinationHome::took_retries);
             return false;
+        case Relay::Wish::pause:
+            write(calls::pause(*held_, relay_.pipeline().gone()), &DestinationHome::paused);
+            return false;
         case Relay::Wish::note:
             write(calls::note(*held_, *relay_.transactions().to_note()), &DestinationHome::noted);
             return false;
@@ -529,6 +532,13 @@ void DestinationHome::recovered(Rows rows) {
     reader_.leave_out(std::move(found.recorded));
     relay_.pipeline().hold_keys(std::move(found.held_keys));
     relay_.recovered();
+}
+
+void DestinationHome::paused(Rows) {
+    process_.log.warning(place(), "the destination is gone, and is paused: " + relay_.pipeline().gone(),
+                         "", "outbox.resume() continues.");
+    relay_.paused();
+    paused_ = true;
 }
 
 void DestinationHome::noted(Rows) {

@@ -167,6 +167,7 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     void write_failed(const Answer& answer, Taker taker);
     void recovered(Rows rows);
     void took_retries(Rows rows);
+    void paused(Rows rows);
     void noted(Rows rows);
     void recorded(Rows rows);
     void saved(Rows rows);

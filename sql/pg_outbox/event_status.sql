@@ -18,11 +18,12 @@ BEGIN
     fails := format('since %s: %s', status.failing_since::timestamptz(0), status.last_error)
              || coalesce('; the next attempt is at ' || next_attempt_at::timestamptz(0), '');
     IF (SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = $1) THEN
-        SELECT o.requested_at, o.requested_by INTO pause
+        SELECT o.requested_at, o.requested_by, o.why INTO pause
           FROM outbox.operation AS o
          WHERE o.destination = $1 AND o.action = 'pause' ORDER BY o.id DESC LIMIT 1;
         since := pause.requested_at;
         why := format('the destination is paused since %s by %s', pause.requested_at::timestamptz(0), pause.requested_by)
+               || coalesce(': ' || pause.why, '')
                || CASE WHEN status.failing_since IS NOT NULL THEN ', and fails ' || fails ELSE '' END;
         what_to_do := format('SELECT outbox.resume(%L) goes on.', destination);
     ELSIF status.state = 'pull' THEN

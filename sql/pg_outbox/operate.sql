@@ -26,7 +26,7 @@ COMMENT ON COLUMN outbox.operation.id IS 'number of the operation, in the order 
 COMMENT ON COLUMN outbox.operation.requested_at IS 'when it was requested';
 COMMENT ON COLUMN outbox.operation.requested_by IS 'the role whose rights the request was made with';
 COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination at that time; * for all';
-COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive, discard, backfill, pause backfill, resume backfill, cancel backfill; detach and set aside are by the keeper';
+COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive, discard, backfill, pause backfill, resume backfill, cancel backfill; detach and set aside are by the keeper, and pause of a destination that is gone by its relay';
 COMMENT ON COLUMN outbox.operation.from_position IS 'highest settled position before a seek or detach';
 COMMENT ON COLUMN outbox.operation.to_position IS 'position of a seek; events above it are delivered';
 COMMENT ON COLUMN outbox.operation.events IS 'number of events concerned';
@@ -100,6 +100,22 @@ BEGIN ATOMIC
     SELECT outbox_internal.set_paused(destination, false, caller, why);
 END;
 COMMENT ON FUNCTION outbox.resume(name, text, outbox_internal.caller) IS 'goes on delivering to a destination';
+
+-- For the relay of a destination that has said that it is gone, such as with HTTP 410. The caller has
+-- locked the cursor.
+CREATE FUNCTION outbox_internal.pause_gone(destination name, why text)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH paused AS (
+        UPDATE outbox.cursor AS c SET paused = true WHERE c.destination = $1 AND NOT c.paused
+        RETURNING c.position
+    )
+    INSERT INTO outbox.operation (requested_by, destination, action, from_position, why)
+    SELECT current_user, $1, 'pause', paused.position, 'it is gone: ' || $2 FROM paused;
+END;
+COMMENT ON FUNCTION outbox_internal.pause_gone(name, text) IS 'pauses a destination that is gone';
 
 -- Estimates the bytes of events that a destination holds, in the log and in outbox.delivery: its
 -- share of some pages of each segment, times the size of the segment.

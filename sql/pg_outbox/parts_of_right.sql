@@ -29,7 +29,7 @@ BEGIN ATOMIC
                                        'backfill_progress', 'backfill_waits_for']
              WHEN 'relay' THEN ARRAY['relay_settings', 'relay_destinations', 'relay_beat', 'relay_take', 'relay_begin',
                                      'relay_follow', 'relay_wake', 'relay_leave', 'relay_look', 'relay_probe', 'relay_entries', 'relay_rows',
-                                     'relay_save', 'relay_record', 'relay_retries', 'relay_recover', 'relay_note',
+                                     'relay_pause', 'relay_save', 'relay_record', 'relay_retries', 'relay_recover', 'relay_note',
                                      'relay_report', 'relay_maintain']
              WHEN 'fetch default' THEN ARRAY['may_fetch_default']
            END;

@@ -639,6 +639,24 @@ COMMENT ON FUNCTION outbox_internal.relay_rows(integer, tid[]) IS 'rows of the l
 -- Saves the cursor and its counters, unless `done` is NULL, and receipts, and removes transactions
 -- that the cursor has passed: of line i the numbers from firsts[i] up to lasts[i]. `durable`: it is on
 -- disk when the call returns.
+-- Pauses a destination that has said that it is gone.
+CREATE FUNCTION outbox_internal.relay_pause(number integer, lease bigint, why text)
+RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    outcome text;
+    target  name;
+BEGIN
+    SELECT l.outcome, l.destination INTO outcome, target FROM outbox_internal.relay_lock(number, lease) AS l;
+    IF outcome = 'ok' THEN
+        PERFORM outbox_internal.pause_gone(target, left(why, 1000));
+    END IF;
+    RETURN outcome;
+END $$;
+COMMENT ON FUNCTION outbox_internal.relay_pause(integer, bigint, text) IS 'pauses a destination that is gone, for a relay outside the server';
+
 CREATE FUNCTION outbox_internal.relay_save(
     number      integer,
     lease       bigint,

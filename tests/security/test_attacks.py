@@ -148,6 +148,7 @@ ATTACKS = {
     "outbox_internal.relay_probe": "snapshots that are none, arrays of different lengths",
     "outbox_internal.relay_entries": "snapshots that are none, counts without an end",
     "outbox_internal.relay_rows": "a segment that is none, places that are none",
+    "outbox_internal.relay_pause": "a destination that it does not serve",
     "outbox_internal.relay_save": "the cursor of a destination that it does not serve",
     "outbox_internal.relay_record": "dead letters of a destination that it does not serve",
     "outbox_internal.relay_retries": "events of a destination that it does not serve",

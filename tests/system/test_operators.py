@@ -71,6 +71,28 @@ def test_a_pause_survives_the_server(db: Database, receiver: Receiver) -> None:
     wait_for_versions(receiver, "a", [1])
 
 
+def test_a_destination_that_is_gone_is_paused_if_that_is_wanted(db: Database, receiver: Receiver) -> None:
+    """It is not asked again before an operator says so, and no event is lost."""
+    receiver.on(everything, answer(410, body=b"moved to \xff nowhere"))
+    db.add_destination("d", receiver.url(), on_gone="pause", max_attempts="1")
+    event = db.enqueue("a")
+    wait_until(lambda: db.status()["state"], lambda seen: seen == "paused", what="the pause")
+    ((action, why),) = db.execute("SELECT action, why FROM outbox.operation")
+    assert action == "pause" and why.startswith("it is gone: HTTP 410: moved to ") and why.endswith(" nowhere")
+    ((finding,),) = db.execute("SELECT why FROM outbox.health() WHERE what = 'paused'")
+    assert finding.startswith("paused by ") and f": {why}" in finding
+    ((reason,),) = db.execute("SELECT why FROM outbox.event_status(%s)", (event,))
+    assert why in reason
+    asked = len(receiver.requests)
+    receiver.forget_rules()
+    db.enqueue("a", 2, first=2)
+    assert "is paused: HTTP 410" in db.log_of_relay() and len(receiver.requests) == asked
+    db.execute("SELECT outbox.resume('d')")
+    wait_for_versions(receiver, "a", [1, 2, 3])
+    assert db.execute("SELECT * FROM outbox.delivery") == []
+    assert operations(db) == [("pause", None), ("resume", None)]
+
+
 def test_a_pause_finishes_what_is_on_its_way(db: Database, receiver: Receiver) -> None:
     gate = Gate()
     receiver.on(everything, gate.held(), times=1)

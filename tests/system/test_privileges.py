@@ -277,6 +277,7 @@ USERS_OF_INTERNALS = {
     "outbox_internal.relay_probe": ("relay", RELAY),
     "outbox_internal.relay_entries": ("relay", RELAY),
     "outbox_internal.relay_rows": ("relay", RELAY),
+    "outbox_internal.relay_pause": ("relay", RELAY),
     "outbox_internal.relay_save": ("relay", RELAY),
     "outbox_internal.relay_record": ("relay", RELAY),
     "outbox_internal.relay_retries": ("relay", RELAY),

@@ -185,7 +185,7 @@ void Pipeline::admit_retries(EventBlock* block) {
 }
 
 bool Pipeline::wants_retries() const noexcept {
-    return !paused_ && !backing_off() && has_spare_memory() && suspects() < max_suspects;
+    return !paused() && !backing_off() && has_spare_memory() && suspects() < max_suspects;
 }
 
 void Pipeline::record(Tracked& event, Record::Kind kind) {
@@ -272,7 +272,7 @@ void Pipeline::recycle(TrackedBlock* block) noexcept {
 
 Micros Pipeline::deadline() const noexcept {
     Micros next = sink_->deadline();
-    if (paused_)
+    if (paused())
         return next;
     const auto at = [&](Micros when) {
         if (when > stepped_at_)  // otherwise it has been done, or an answer will trigger it
@@ -396,7 +396,7 @@ bool Pipeline::backing_off() const noexcept {
 }
 
 Micros Pipeline::next_attempt() const noexcept {
-    if (paused_)
+    if (paused())
         return never;
     if (destination_.is_down())
         return destination_.is_probed() ? never : destination_.resume_at();

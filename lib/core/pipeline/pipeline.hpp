@@ -176,7 +176,14 @@ class Pipeline {
     void step();
     // While paused nothing is sent. Requests in flight end normally.
     void pause(bool paused) noexcept { paused_ = paused; }
-    bool paused() const noexcept { return paused_; }
+    bool paused() const noexcept { return paused_ || !gone_.empty(); }
+    // Why the destination is gone, or empty. Nothing is sent until the home has paused it, and has
+    // called gone_noted().
+    const std::string& gone() const noexcept { return gone_; }
+    void gone_noted() noexcept {
+        gone_.clear();
+        paused_ = true;
+    }
 
     const std::vector<Receipt>& receipts() const noexcept { return receipts_; }
     void receipts_taken() noexcept { receipts_.clear(); }
@@ -360,6 +367,7 @@ class Pipeline {
     std::vector<Receipt> receipts_;
 
     bool paused_ = false;
+    std::string gone_;
     bool recovered_ = false;
     unsigned lost_connections_ = 0;  // in a row
     unsigned lanes_lost_ = 0;        // in a row

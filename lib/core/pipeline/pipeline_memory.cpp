@@ -53,7 +53,7 @@ bool Pipeline::is_outage() const noexcept {
 
 // Nothing leaves during an outage, because it would cost a write per event.
 bool Pipeline::may_move() const noexcept {
-    return limits_.moves_waiting && !capabilities_.ordered && !paused_ && !is_outage() &&
+    return limits_.moves_waiting && !capabilities_.ordered && !paused() && !is_outage() &&
            chains_.held() < max_held_keys;
 }
 

@@ -9,6 +9,8 @@ namespace outbox {
 void Pipeline::take_outcome(const Outcome& outcome, Micros now) {
     auto& request = *static_cast<Request*>(outcome.batch);
     end(request);
+    if (outcome.gone)
+        gone_ = outcome.error;
     if (!outcome.of_events.empty()) {
         divide(outcome, now);
     } else if (outcome.fate == Fate::confirmed) {

@@ -14,7 +14,7 @@ std::size_t Pipeline::most_suspects() const noexcept {
 }
 
 void Pipeline::submit_ready(Micros now) {
-    while (!paused_ && send_one(now)) {
+    while (!paused() && send_one(now)) {
     }
 }
 

@@ -87,8 +87,13 @@ Relay::Wish Relay::next(bool committed) {
                 return Wish::take_retries;
             [[fallthrough]];
         case Step::send:
-            step_ = Step::note;
+            step_ = Step::pause;
             send();
+            [[fallthrough]];
+        case Step::pause:
+            step_ = Step::note;
+            if (is_due(pause_due()))
+                return Wish::pause;
             [[fallthrough]];
         case Step::note:
             step_ = Step::record;
@@ -113,8 +118,12 @@ Relay::Wish Relay::next(bool committed) {
 }
 
 Micros Relay::deadline(bool committed) const noexcept {
-    return std::min({pipeline_->deadline(), recover_due(), note_due(), save_due(),
+    return std::min({pipeline_->deadline(), recover_due(), pause_due(), note_due(), save_due(),
                      look_due(committed), record_due(), retry_due(), condition_log_.deadline()});
+}
+
+Micros Relay::pause_due() const noexcept {
+    return pipeline_->gone().empty() ? never : not_before_;
 }
 
 void Relay::send() {

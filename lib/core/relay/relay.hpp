@@ -14,6 +14,8 @@
 //   Wish::take_retries  If hurries(): make events due that waited for the end of an outage, then
 //                       call hurried(). Take rows of outbox.delivery that are due, pass them to
 //                       pipeline().admit_retries(), then call retries_taken().
+//   Wish::pause         The destination is gone: pause it, with pipeline().gone() as the reason, then
+//                       call paused().
 //   Wish::note          Write the row of transactions().to_note() to outbox.transaction, wait until
 //                       it is on disk, then call noted().
 //   Wish::record        Write pipeline().records() to outbox.delivery, then call recorded().
@@ -53,7 +55,7 @@ namespace outbox {
 
 class Relay {
   public:
-    enum class Wish { recover, read, take_retries, note, record, save, wait };
+    enum class Wish { recover, read, take_retries, pause, note, record, save, wait };
 
     struct Intervals {
         Micros poll_min = milliseconds(250);  // first pause between looks that find nothing
@@ -95,6 +97,7 @@ class Relay {
     bool started() const noexcept { return pipeline_ != nullptr; }
     // Call this after an operator's change, once the held keys have been loaded again.
     void follow_operator(bool paused) noexcept;
+    void paused() noexcept { pipeline_->gone_noted(); }
 
     // Returns the next task. `committed` means that a commit may have added events since the last
     // look. Lets the pipeline send and receive.
@@ -184,10 +187,11 @@ class Relay {
     bool earlier_outage_is_over() const noexcept;
 
     // The step at which next() goes on.
-    enum class Step { recover, read, take_retries, send, note, record, save, wait };
+    enum class Step { recover, read, take_retries, send, pause, note, record, save, wait };
 
     bool is_due(Micros due) const noexcept { return clock_.now() >= due; }
     Micros recover_due() const noexcept;
+    Micros pause_due() const noexcept;
     Micros note_due() const noexcept;
     Micros look_due(bool committed) const noexcept;
     Micros retry_due() const noexcept;

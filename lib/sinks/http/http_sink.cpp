@@ -51,6 +51,8 @@ bool is_signature_header(std::string_view name) {
                        [&](std::string_view one) { return equal_ignoring_case(one, name); });
 }
 
+constexpr int gone_status = 410;
+
 struct Verdict {
     Fate fate;
     bool permanent = false;
@@ -75,7 +77,7 @@ Verdict verdict_of(const Exchange& exchange) {
             return {Fate::throttled};
         case 404:
         case 405:
-        case 410:
+        case gone_status:
             return {Fate::unavailable, false, Scope::lane};
         case 401:
         case 402:
@@ -100,6 +102,7 @@ class HttpSink final : public RequestSink {
         : RequestSink(clock, options.transport),
           format_(options.format),
           batch_size_(options.batch_size),
+          pauses_if_gone_(options.pauses_if_gone),
           source_prefix_(source_prefix(options.source)),
           signer_(WebhookSigner::create(options.signing_secrets, options.signing_keys)) {
         std::vector<HeaderLine> fixed;
@@ -165,11 +168,13 @@ class HttpSink final : public RequestSink {
                         retry_after_of(exchange.retry_after, clock().unix_now()),
                         verdict.permanent};
         outcome.scope = verdict.scope;
+        outcome.gone = exchange.status == gone_status && pauses_if_gone_;
         return outcome;
     }
 
     const EventFormat format_;
     const std::size_t batch_size_;
+    const bool pauses_if_gone_;
     const std::string source_prefix_;
     std::string fixed_headers_;             // of each request, as lines
     std::vector<std::string> fixed_names_;  // headers that an event cannot set

@@ -12,6 +12,13 @@ static constexpr OptionSpec format{
     .choices = {"binary", "structured", "batched"},
     .default_value = "binary",
     .description = "CloudEvents: in headers, as a JSON document, or as an array of those"};
+static constexpr OptionSpec on_gone{
+    .name = "on_gone",
+    .type = OptionType::choice,
+    .choices = {"retry", "pause"},
+    .default_value = "retry",
+    .description = "what an answer 410 Gone does: like 404, or it pauses the destination until "
+                   "outbox.resume()"};
 static constexpr OptionSpec max_connections = max_connections_option("16");
 static constexpr OptionSpec user{.name = "user",
                                  .place = OptionPlace::user_mapping,
@@ -86,6 +93,7 @@ static constexpr std::array options{connect_timeout_option,
                                     request_timeout_option,
                                     batch_size,
                                     format,
+                                    on_gone,
                                     max_connections,
                                     ca_file_option,
                                     user,
@@ -136,6 +144,7 @@ HttpOptions http_options(const Destination& destination) {
             .source = destination.source,
             .format = event_format(values, format),
             .batch_size = values.number(batch_size),
+            .pauses_if_gone = values.text(on_gone) == "pause",
             .transport = transport_options(destination, max_connections),
             .token = values.text(token),
             .user = values.text(user),

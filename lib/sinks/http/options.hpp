@@ -14,7 +14,8 @@ struct HttpOptions {
     std::string url;
     std::string source;  // name of the database, for CloudEvents
     EventFormat format = EventFormat::binary;
-    std::size_t batch_size = 0;  // for the format `batched`
+    std::size_t batch_size = 0;   // for the format `batched`
+    bool pauses_if_gone = false;  // an answer 410 pauses the destination
     TransportOptions transport;
     // At most one of token and user is used: the token, if both are set.
     std::string token, user, password;

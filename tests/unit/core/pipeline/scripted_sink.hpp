@@ -79,6 +79,14 @@ class ScriptedSink final : public Sink {
         if (Batch* batch = batch_with(position))
             answer(*batch, {.batch = batch, .fate = fate, .error = "why", .scope = scope});
     }
+    void be_gone(std::int64_t position) {
+        if (Batch* batch = batch_with(position))
+            answer(*batch, {.batch = batch,
+                            .fate = Fate::unavailable,
+                            .error = "gone",
+                            .scope = Scope::lane,
+                            .gone = true});
+    }
     // Gives each event of the batch an outcome of its own, in order.
     void divide(std::int64_t position, std::vector<EventOutcome> of_events) {
         if (Batch* batch = batch_with(position))

@@ -142,6 +142,9 @@ class FakeHome {
             case Wish::recover:
                 recover();
                 break;
+            case Wish::pause:
+                pause();
+                break;
             case Wish::note:
                 note();
                 break;
@@ -166,6 +169,7 @@ class FakeHome {
     std::function<void(const Batch&)> on_submit;
     bool committed = false;  // since the last look
     bool paused = false;
+    std::string why;  // it has paused itself
     bool operator_has_lock = false;
     bool cursor_moved = false;
     Micros save_interval = milliseconds(100);
@@ -195,6 +199,13 @@ class FakeHome {
             recorded_.insert(position);
         relay->pipeline().hold_keys(saved.table.held_keys());
         relay->recovered();
+    }
+    void pause() {
+        if (!has_lock())
+            return;
+        paused = true;
+        why = relay->pipeline().gone();
+        relay->paused();
     }
     void note() {
         if (!has_lock())

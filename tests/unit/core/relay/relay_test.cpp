@@ -243,6 +243,39 @@ TEST_F(RelayTest, WhileAnOperatorHasTheLockNothingIsWrittenAndDeliveryGoesOn) {
     EXPECT_TRUE(home.saved.has_passed(home.log.rows()[0]));
 }
 
+TEST_F(RelayTest, ADestinationThatIsGoneIsPausedAndKeepsItsEvents) {
+    commit({"a", "b"});
+    settle_down();
+    home.operator_has_lock = true;
+    home.sink->be_gone(1);
+    home.sink->fail(2, "another error");
+    settle_down();
+    EXPECT_FALSE(home.paused);
+    EXPECT_TRUE(home.relay->pipeline().paused()) << "nothing is sent before that is known";
+    commit({"c"});
+    home.clock.advance(seconds(60));
+    settle_down();
+    EXPECT_THAT(home.sink->in_flight(), IsEmpty());
+
+    home.operator_has_lock = false;
+    home.clock.advance(Relay::busy_pause);
+    EXPECT_THAT(settle_down(), testing::Contains(Wish::pause));
+    EXPECT_TRUE(home.paused);
+    EXPECT_EQ(home.why, "gone");
+    home.clock.advance(seconds(60));
+    EXPECT_THAT(settle_down(), testing::Not(testing::Contains(Wish::pause))) << "once is enough";
+    EXPECT_THAT(home.sink->in_flight(), IsEmpty());
+    EXPECT_THAT(home.saved.table.rows(), IsEmpty());
+
+    home.sink->confirm_at_once();
+    home.relay->follow_operator(home.paused = false);
+    settle_down();
+    home.clock.advance(seconds(60));
+    settle_down();
+    EXPECT_EQ(home.stats.all_delivered(), 3u);
+    EXPECT_THAT(home.saved.table.rows(), IsEmpty());
+}
+
 TEST_F(RelayTest, TroubleIsRecordedAtOnceAndThenAfterAPause) {
     commit({"a", "b"});
     settle_down();
