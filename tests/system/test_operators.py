@@ -88,7 +88,7 @@ def test_a_destination_that_is_gone_is_paused_if_that_is_wanted(db: Database, re
     db.enqueue("a", 2, first=2)
     assert "is paused: HTTP 410" in db.log_of_relay() and len(receiver.requests) == asked
     db.execute("SELECT outbox.resume('d')")
-    wait_for_versions(receiver, "a", [1, 2, 3])
+    wait_for_versions(receiver, "a", [1, 1, 2, 3])  # with the request that was not taken
     assert db.execute("SELECT * FROM outbox.delivery") == []
     assert operations(db) == [("pause", None), ("resume", None)]
 
