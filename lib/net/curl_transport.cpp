@@ -26,6 +26,7 @@ struct Transfer {
     std::size_t around_body = 0;  // header lines, with those of interim responses and trailers
     int lines = 0;
     int responses = 0;  // with interim ones
+    std::string retry_after;  // the header of the last response
     std::string body;
     std::size_t body_size = 0;
     char error[CURL_ERROR_SIZE];
@@ -51,13 +52,27 @@ bool count_header(Transfer& transfer, std::string_view line) noexcept {
            transfer.responses <= Http1Response::max_interim_responses + 1;
 }
 
+// libcurl 8.9 and later limit it to six hours.
+void take_retry_after(Transfer& transfer, std::string_view line) {
+    constexpr std::string_view name = "retry-after:";
+    if (line.starts_with("HTTP/"))
+        transfer.retry_after.clear();
+    else if (equal_ignoring_case(line.substr(0, name.size()), name))
+        transfer.retry_after = trim(line.substr(name.size()));
+}
+
 // A server may answer before it has read the whole request, and with HTTP/2 then close the stream
 // (RFC 9113, section 8.1). libcurl 7.88 continues to send, and fails or hangs, although the answer
 // is complete.
 std::size_t on_header(char* line, std::size_t, std::size_t size, void* self) noexcept {
     auto* transfer = static_cast<Transfer*>(self);
     if (!count_header(*transfer, {line, size}))
-        return 0;                        // makes the transfer fail
+        return 0;  // makes the transfer fail
+    try {
+        take_retry_after(*transfer, {line, size});
+    } catch (...) {
+        return 0;
+    }
     if (size == 2 && line[0] == '\r') {  // the last line
         long status = 0;
         curl_off_t sent = 0;
@@ -111,6 +126,7 @@ class CurlTransport final : public Transport {
         Transfer& transfer = *spare_.back();
         spare_.pop_back();
         transfer.exchange = &exchange;
+        transfer.retry_after.clear();
         transfer.body.clear();
         transfer.body_size = transfer.around_body = 0;
         transfer.lines = transfer.responses = 0;
@@ -223,11 +239,9 @@ class CurlTransport final : public Transport {
     static void take_answer(Transfer& transfer) {
         Exchange& exchange = *transfer.exchange;
         long status = 0;
-        curl_off_t retry_after = 0;
         curl_easy_getinfo(transfer.easy, CURLINFO_RESPONSE_CODE, &status);
-        curl_easy_getinfo(transfer.easy, CURLINFO_RETRY_AFTER, &retry_after);
         exchange.status = static_cast<int>(status);
-        exchange.retry_after = retry_after > 0 ? std::to_string(retry_after) : "";
+        exchange.retry_after = transfer.retry_after;
         exchange.body = transfer.body;
     }
 

@@ -181,7 +181,7 @@ def test_a_redirect_is_a_failure_that_says_so(
 
 
 def test_retry_after_may_be_a_date(database: Database, tls_server: Callable[..., TlsServer]) -> None:
-    """libcurl reads it here; without TLS our own code does, which test_http.py tests."""
+    """As without TLS, which test_http.py tests."""
     server = tls_server()
     database.add_destination("d", server.url(path="later"), ca_file=server.authority)
     database.enqueue()
