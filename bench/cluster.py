@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -34,9 +35,12 @@ SETTINGS = {
 
 
 class Cluster:
-    def __init__(self, build: Path, settings: dict[str, str]):
+    def __init__(self, build: Path, settings: dict[str, str], stage: Callable[[Path, Path], None] | None = None):
+        """`stage(root, pg_config)` installs what is measured beside the build."""
         self.build = build
+        self.stage = stage
         self.settings = SETTINGS | settings
+        self.pg_config = Path(self._pg_config_program())
         self.bin = Path(self._pg_config("--bindir"))
         self.root = Path(tempfile.mkdtemp(prefix="outbox-bench-"))
         self.log = self.root / "log"
@@ -67,10 +71,12 @@ class Cluster:
         """Directory of the staged modules of the extensions."""
         return Path(f"{self.root}/stage{self._pg_config('--pkglibdir')}")
 
-    def _pg_config(self, option: str) -> str:
+    def _pg_config_program(self) -> str:
         cache = (self.build / "CMakeCache.txt").read_text()
-        program = re.search(r"^PG_CONFIG:\w+=(.+)$", cache, re.MULTILINE).group(1)
-        return subprocess.check_output([program, option], text=True).strip()
+        return re.search(r"^PG_CONFIG:\w+=(.+)$", cache, re.MULTILINE).group(1)
+
+    def _pg_config(self, option: str) -> str:
+        return subprocess.check_output([self.pg_config, option], text=True).strip()
 
     def _start(self) -> None:
         if os.geteuid() == 0:
@@ -79,6 +85,8 @@ class Cluster:
             self._owner = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
         subprocess.run(["cmake", "--install", self.build], check=True, stdout=subprocess.DEVNULL,
                        env=os.environ | {"DESTDIR": str(self.root / "stage")})
+        if self.stage is not None:
+            self.stage(self.root, self.pg_config)
         data = self.root / "data"
         subprocess.run([self.bin / "initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8",
                         "--locale", "C.UTF-8", "-D", data],

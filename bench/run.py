@@ -19,7 +19,7 @@ FIGURES = ["enqueue", "drain_null", "drain_http", "drain_inbox", "drain_pubsub",
            "wal", "rotation", "outage", "isolation", "duplicates", "pull", "inbox_check", "dedupe", "apply", "end_to_end",
            "capture", "capture_bulk", "outbox_view", "backfill", "impaired", "impaired_lanes", "operators",
            "sql_enqueue", "relay_drain", "relay_drain_http", "relay_latency", "relay_idle", "relay_memory"]
-LONG = ["held_snapshot"]  # only when asked for
+ON_REQUEST = ["held_snapshot", "ulak"]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -27,11 +27,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: a look, not a figure")
     parser.add_argument("figures", nargs="*", metavar="figure", default=FIGURES,
-                        help=f"one or more of {', '.join(FIGURES)}; or {', '.join(LONG)}, which takes long")
+                        help=f"one or more of {', '.join(FIGURES)}; or, only when named, {', '.join(ON_REQUEST)}")
     arguments = parser.parse_args()
     for name in arguments.figures:
-        if name not in FIGURES + LONG:
-            parser.error(f"no figure is called {name}; there are {', '.join(FIGURES + LONG)}")
+        if name not in FIGURES + ON_REQUEST:
+            parser.error(f"no figure is called {name}; there are {', '.join(FIGURES + ON_REQUEST)}")
     return arguments
 
 
@@ -47,7 +47,7 @@ def about(quick: bool) -> dict:
 def measure(name: str, build: Path, quick: bool) -> report.Figure:
     module = importlib.import_module(f"figures.{name}")
     print(f"{name}:", flush=True)
-    with Cluster(build, getattr(module, "SETTINGS", {})) as cluster:
+    with Cluster(build, getattr(module, "SETTINGS", {}), getattr(module, "stage", None)) as cluster:
         return module.measure(Bench(cluster, build / "bench", quick))
 
 
