@@ -30,6 +30,8 @@ class Offsets {
     bool read(std::int64_t offset, Time time);
     void apply(std::int64_t offset);
 
+    // Whether a message with this offset comes next, or was read.
+    bool follows(std::int64_t offset) const { return !next_ || offset <= *next_; }
     // std::nullopt if it is not known.
     std::optional<std::int64_t> position() const;
     // The time to begin at, if there is no position.

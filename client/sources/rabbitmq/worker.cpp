@@ -23,6 +23,9 @@ static constexpr std::size_t most_read_ahead = 50'000;
 // A server that sends and does not read must not make acknowledgements pile up.
 static constexpr std::size_t most_unsent = 1024 * 1024;
 
+static constexpr const char* created_again =
+    "; was it created again? inbox.reset_offset() sets where to begin";
+
 static Time wall_clock() {
     return std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now());
 }
@@ -214,7 +217,8 @@ Micros Worker::work(Micros now) {
         connect();
     if (stage_ == Stage::connecting && connection_->state() == AmqpConnection::State::ready)
         open_channel(now);
-    if (stage_ == Stage::opening && channel_.state() == Channel::State::consuming) {
+    if (stage_ == Stage::opening && channel_.state() == Channel::State::consuming &&
+        !asked_offset_) {
         stage_ = Stage::working;
         answer_due_ = outbox::never;
         is_known_ = has_worked_ = true;
@@ -223,7 +227,11 @@ Micros Worker::work(Micros now) {
         changed_.notify_all();
     }
     if (stage_ == Stage::opening && now >= answer_due_)
-        lost(outbox::no_answer_within(setup_.config.transport.request_timeout), false, now);
+        lost(outbox::no_answer_within(setup_.config.transport.request_timeout) +
+                 (asked_offset_ ? " for offset " + std::to_string(*asked_offset_) +
+                                      " of the stream" + created_again
+                                : ""),
+             false, now);
     if (stage_ == Stage::working)
         send_acks();
     if (stage_ == Stage::disconnected)
@@ -263,24 +271,33 @@ void Worker::lost(const std::string& why, bool is_refusal, Micros now) {
 }
 
 void Worker::ended(const Channel::End& end, Micros now) {
-    if (end.kind != Channel::End::Kind::too_large) {
-        lost(std::string(end.why), end.kind == Channel::End::Kind::refused, now);
-        return;
-    }
-    const std::string text = setup_.subscription + ": " + end.why;
+    const std::string why = end.why;
+    if (end.kind == Channel::End::Kind::too_large)
+        give_up(why, now);
+    else
+        lost(why, end.kind == Channel::End::Kind::refused, now);
+}
+
+// It would be the same next time.
+void Worker::give_up(const std::string& why, Micros now) {
     disconnect(now);
     is_known_ = false;
-    fail(text, false);
+    fail(setup_.subscription + ": " + why, false);
 }
 
 void Worker::open_channel(Micros now) {
     stage_ = Stage::opening;
     answer_due_ = now + setup_.config.transport.request_timeout;
+    asked_offset_.reset();
     std::optional<Begin> begin;
     if (setup_.is_stream)
         begin = {.offset = offsets_.position(),
                  .time = offsets_.time(),
                  .at_end = setup_.starts_at_end};
+    // The message before the position is there, or it is not the same stream. RabbitMQ would wait without
+    // a word until the stream has grown up to the offset.
+    if (begin && begin->offset && *begin->offset > 0)
+        asked_offset_ = --*begin->offset;
     channel_.open(*connection_, begin);
 }
 
@@ -296,25 +313,38 @@ void Worker::take_arrived(Micros now) {
         lost("the server sent more messages than were asked for", false, now);
         return;
     }
-    for (Message& message : std::exchange(arrived_, {}))
-        if (!enter(std::move(message))) {
-            disconnect(now);
-            is_known_ = false;
-            fail(setup_.subscription +
-                     (setup_.is_stream ? ": the queue is not a stream; do not set is_stream"
-                                       : ": the queue is a stream; set is_stream"),
-                 false);
+    for (Message& message : std::exchange(arrived_, {})) {
+        if (std::string why = unusable(message.envelope); !why.empty()) {
+            give_up(why, now);
             return;
         }
+        enter(std::move(message));
+    }
     changed_.notify_all();
 }
 
-// Returns false if the queue is not of the kind that the options say.
-bool Worker::enter(Message message) {
+// Returns why the source cannot go on with such a message, or an empty text.
+std::string Worker::unusable(const Envelope& envelope) {
+    if (!setup_.is_stream)
+        return envelope.offset ? "the queue is a stream; set is_stream" : "";
+    if (!envelope.offset || *envelope.offset < 0)
+        return "the queue is not a stream; do not set is_stream";
+    const std::optional<std::int64_t> asked = std::exchange(asked_offset_, {});
+    if (!asked || *asked == *envelope.offset)
+        return "";
+    const std::string text = "the stream has sent offset " + std::to_string(*envelope.offset) +
+                             " first, and was asked for " + std::to_string(*asked);
+    if (*envelope.offset < *asked)
+        return text + created_again;
+    if (!offsets_.follows(*envelope.offset))
+        note(Level::warning, setup_.subscription + ": " + text +
+                                 ": messages before it were deleted and not applied");
+    return "";
+}
+
+void Worker::enter(Message message) {
     const std::uint64_t tag = message.envelope.tag;
     const std::optional<std::int64_t> offset = message.envelope.offset;
-    if (offset.has_value() != setup_.is_stream || offset.value_or(0) < 0)
-        return false;
     stats_.received++;
     stats_.redelivered += message.envelope.redelivered;
     stats_.most_failed_deliveries =
@@ -336,7 +366,6 @@ bool Worker::enter(Message message) {
         claims_.add_settled(tag);
     else
         claims_.add(tag, std::move(delivery));
-    return true;
 }
 
 void Worker::send_acks() {

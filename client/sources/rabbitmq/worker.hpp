@@ -76,9 +76,11 @@ class Worker : public worker::SourceThread {
     void disconnect(outbox::Micros now);
     void lost(const std::string& why, bool is_refusal, outbox::Micros now);
     void ended(const Channel::End& end, outbox::Micros now);
+    void give_up(const std::string& why, outbox::Micros now);
     void open_channel(outbox::Micros now);
     void take_arrived(outbox::Micros now);
-    bool enter(Message message);
+    std::string unusable(const Envelope& envelope);
+    void enter(Message message);
     void send_acks();
 
     const Setup setup_;
@@ -99,6 +101,7 @@ class Worker : public worker::SourceThread {
     Stage stage_ = Stage::disconnected;
     bool has_worked_ = false;
     bool has_unnamed_ = false;  // the log says so
+    std::optional<std::int64_t> asked_offset_;  // until a message of the stream has come
     int refusals_ = 0;          // in a row
     outbox::Backoff pauses_;
     outbox::Micros connect_at_ = 0;
