@@ -53,10 +53,11 @@ class Queue:
             self.publish(body, {**headers, **more})
 
     def takes_messages(self) -> bool:
-        """A queue that has just started may refuse them, or not be found."""
+        """A queue that has just started may refuse them, or not be found; then its channel is of no use."""
         import pika
 
-        with suppress(pika.exceptions.NackError, pika.exceptions.UnroutableError):
+        with suppress(pika.exceptions.AMQPError):
+            self.connect()
             self.send("{}", event_id=PROBE)
             return True
         return False
