@@ -68,8 +68,7 @@ class Queue:
 
     def left(self) -> int:
         """The number of messages, also of those that a consumer has."""
-        lines = self.server.control("list_queues", "--no-table-headers", "name", "messages").splitlines()
-        return next(int(count) for name, count in (line.split() for line in lines) if name == self.name)
+        return self.server.messages(self.name)
 
     def wait_settled(self) -> None:
         """Waits until all messages are acknowledged. A stream keeps them."""

@@ -380,17 +380,6 @@ def test_deliveries_of_a_lost_connection_are_recalled(queue: Queue, make_source:
     assert payloads(source.receive(1)) == ["3"]
 
 
-def test_a_peer_that_is_silent(make_queue: MakeQueue, make_source: MakeSource, server: RabbitmqServer) -> None:
-    """A request without an answer ends the connection; heartbeats have their own test among the unit tests."""
-    queue = make_queue()
-    source = make_source(queue, opened=False, connect_timeout=300, request_timeout=300)
-    gate = queue.proxy.hold_answers()
-    source.open()
-    queue.send("1")
-    assert payloads(source.receive(1)) == ["1"]
-    gate.open()
-
-
 def test_an_acknowledgement_that_takes_too_long(
     make_queue: MakeQueue, make_source: MakeSource, server: RabbitmqServer
 ) -> None:
