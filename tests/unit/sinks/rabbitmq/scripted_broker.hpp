@@ -139,16 +139,22 @@ class ScriptedBroker {
 
     void step() {
         const int fresh = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-        if (fresh >= 0) {
-            hang_up();
-            peer_ = fresh;
-            const int one = 1;
-            setsockopt(peer_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-            connections++;
-            input_.clear();
-            greeted_ = false;
-            tags_.assign(1000, 0);
-        }
+        take_input();  // also what came before the client has left a connection
+        if (fresh < 0)
+            return;
+        hang_up();
+        peer_ = fresh;
+        const int one = 1;
+        setsockopt(peer_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        connections++;
+        input_.clear();
+        greeted_ = false;
+        tags_.assign(1000, 0);
+        take_input();
+    }
+
+  private:
+    void take_input() {
         if (peer_ < 0)
             return;
         char buffer[65536];
@@ -172,7 +178,6 @@ class ScriptedBroker {
         }
     }
 
-  private:
     void take(const Frame& frame) {
         const int channel = frame.channel;
         switch (AmqpDecoder::number_of(frame)) {
