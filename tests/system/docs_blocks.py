@@ -92,7 +92,6 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "rabbitmqadmin declare queue name=video.events durable=true "
         """arguments='{"x-queue-type": "quorum", "x-single-active-consumer": true}'""":
             RABBITMQ,
-        r"rabbitmqctl set_permissions -p / catalog '' '' '^video\.events$'": RABBITMQ,
     },
     "docs/destinations/nats.md": {
         "nats stream add ORDERS --subjects 'order.events.>' --storage file --replicas 3 --dupe-window 10m "

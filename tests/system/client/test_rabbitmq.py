@@ -257,6 +257,7 @@ def test_a_single_active_consumer(make_queue: MakeQueue, make_source: MakeSource
     assert active.stats()["is_active"] and not standby.stats()["is_active"]
     assert standby.command("receive", 10, 0) == []
     active.ack(received[0])
+    wait_until(queue.left, lambda count: count == 1, timeout=60, what="the acknowledgement to arrive")
     active.kill()
     assert payloads(standby.receive(1)) == ["2"]
     assert standby.stats()["is_active"]
