@@ -30,7 +30,8 @@ static amqp_table_entry_t begin_argument(const Begin& begin) {
     } else if (begin.time) {
         const auto since = std::chrono::floor<std::chrono::seconds>(begin.time->time_since_epoch());
         entry.value.kind = AMQP_FIELD_KIND_TIMESTAMP;
-        entry.value.value.u64 = static_cast<std::uint64_t>(std::max<std::int64_t>(since.count(), 0));
+        entry.value.value.u64 =
+            static_cast<std::uint64_t>(std::max<std::int64_t>(since.count(), 0));
     } else {
         entry.value.kind = AMQP_FIELD_KIND_UTF8;
         entry.value.value.bytes = amqp_bytes(begin.at_end ? "next" : "first");
@@ -143,9 +144,10 @@ void Channel::take_method(AmqpConnection& connection, const Frame& frame) {
     if (state_ == State::consuming && method == AMQP_BASIC_DELIVER_METHOD)
         take_delivery(connection, frame);
     else if (state_ == State::consuming && method == AMQP_BASIC_CANCEL_METHOD)
-        finish(End::Kind::lost,
-               "the server has cancelled the consumer: the queue is deleted, its leader has changed, "
-               "or a message was not acknowledged in time");
+        finish(
+            End::Kind::lost,
+            "the server has cancelled the consumer: the queue is deleted, its leader has changed, "
+            "or a message was not acknowledged in time");
     else
         malformed();
 }
@@ -171,9 +173,9 @@ void Channel::take_header(AmqpConnection& connection, const Frame& frame) {
         return;
     }
     if (body_left_ > max_message_size_) {
-        finish(End::Kind::too_large,
-               "a message has " + std::to_string(body_left_) +
-                   " bytes, and max_message_size is " + std::to_string(max_message_size_));
+        finish(End::Kind::too_large, "a message has " + std::to_string(body_left_) +
+                                         " bytes, and max_message_size is " +
+                                         std::to_string(max_message_size_));
         return;
     }
     has_header_ = true;
@@ -200,10 +202,10 @@ void Channel::closed(AmqpConnection& connection, const Frame& frame) {
         return;
     }
     const bool is_refused =
-        state_ == State::opening && (close->reply_code == AMQP_ACCESS_REFUSED ||
-                                     close->reply_code == AMQP_NOT_FOUND ||
-                                     close->reply_code == AMQP_PRECONDITION_FAILED ||
-                                     close->reply_code == AMQP_NOT_IMPLEMENTED);
+        state_ == State::opening &&
+        (close->reply_code == AMQP_ACCESS_REFUSED || close->reply_code == AMQP_NOT_FOUND ||
+         close->reply_code == AMQP_PRECONDITION_FAILED ||
+         close->reply_code == AMQP_NOT_IMPLEMENTED);
     std::string why = outbox::explain_close(close->reply_code, close->reply_text);
     append_channel_close_ok(connection.output(), number);
     connection.flush();

@@ -32,8 +32,8 @@ class Channel {
     enum class State { closed, opening, consuming, closing };
     struct End {
         enum class Kind {
-            lost,       // trying again may help
-            refused,    // by the server; the same next time, unless somebody changes something there
+            lost,     // trying again may help
+            refused,  // by the server; the same next time, unless somebody changes something there
             too_large,  // a message; the same each time
         };
         Kind kind;

@@ -87,8 +87,7 @@ void Claims::nack(std::span<const Delivery> deliveries) {
 // One acknowledgement is enough for all that are before the first message which is still held.
 std::vector<Claims::Ack> Claims::take_acks() {
     std::vector<Ack> acks;
-    const auto end =
-        held_.empty() ? settled_.end() : settled_.lower_bound(held_.begin()->first);
+    const auto end = held_.empty() ? settled_.end() : settled_.lower_bound(held_.begin()->first);
     if (end != settled_.begin())
         acks.push_back({*std::prev(end), std::next(settled_.begin()) != end});
     for (auto single = end; single != settled_.end(); ++single)

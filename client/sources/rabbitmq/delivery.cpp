@@ -101,7 +101,7 @@ Delivery delivery_from(Message message, const std::string& source, const std::st
     // The event type of a sender that knows nothing of our headers.
     const bool has_type = envelope.attributes.contains("event_type") ||
                           envelope.attributes.contains("ce-type") || envelope.type.empty();
-    const std::string id = envelope.offset               ? std::to_string(*envelope.offset)
+    const std::string id = envelope.offset                ? std::to_string(*envelope.offset)
                            : !envelope.message_id.empty() ? envelope.message_id
                                                           : unnamed;
     Delivery delivery{.event = {},

@@ -19,9 +19,9 @@ struct Envelope {
     // These come from its properties.
     std::map<std::string, std::string> attributes{};
     std::string message_id{}, type{};
-    std::optional<Time> stamp{};            // that the broker or the sender has set
-    std::optional<std::int64_t> offset{};   // in its stream
-    std::int64_t failed_deliveries = 0;     // as a quorum queue counts them
+    std::optional<Time> stamp{};           // that the broker or the sender has set
+    std::optional<std::int64_t> offset{};  // in its stream
+    std::int64_t failed_deliveries = 0;    // as a quorum queue counts them
     std::size_t size = 0;
 };
 

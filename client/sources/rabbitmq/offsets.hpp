@@ -52,8 +52,8 @@ class Offsets {
     Position position_at(std::int64_t offset, Time newest);
 
     const std::string subscription_;
-    std::deque<Entry> entries_;         // from the position on
-    std::optional<std::int64_t> next_;  // behind the last message that was read
+    std::deque<Entry> entries_;          // from the position on
+    std::optional<std::int64_t> next_;   // behind the last message that was read
     std::optional<std::int64_t> saved_;  // the last one that was returned to be saved
     std::optional<Time> time_;
     Time passed_at_{};  // of the newest message before the position

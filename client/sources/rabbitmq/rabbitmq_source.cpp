@@ -69,8 +69,7 @@ rabbitmq::Setup setup_of(const RabbitmqOptions& options) {
     check(!options.virtual_host.empty() &&
               options.virtual_host.size() <= outbox::longest_short_string,
           "virtual_host must be a name of at most 255 bytes");
-    check(options.user.size() <= outbox::longest_short_string &&
-              options.password.size() <= 1024 &&
+    check(options.user.size() <= outbox::longest_short_string && options.password.size() <= 1024 &&
               options.connection_name.size() <= outbox::longest_short_string,
           "user, password or connection_name is too long");
     check(!options.user.empty() || options.password.empty(), "password needs user");
@@ -78,8 +77,8 @@ rabbitmq::Setup setup_of(const RabbitmqOptions& options) {
     check(options.max_message_size >= 1 && options.max_message_size <= 512 << 20,
           "max_message_size must be 1 byte to 512 MiB");
     check(options.tls || options.ca_file.empty(), "ca_file needs tls");
-    if (const auto why = outbox::wrong_client_certificate(options.certificate, options.private_key,
-                                                          options.tls))
+    if (const auto why =
+            outbox::wrong_client_certificate(options.certificate, options.private_key, options.tls))
         refuse(*why);
     check(options.retry_max >= options.retry_base, "retry_max must not be less than retry_base");
     std::string subscription = "rabbitmq://";

@@ -249,8 +249,8 @@ void Worker::disconnect(Micros now) {
     connection_->close();
     channel_.forget();
     arrived_.clear();
-    if (stage_ == Stage::working || stage_ == Stage::closing)
-        begin_claims();
+    if (stage_ != Stage::disconnected && stage_ != Stage::connecting)
+        begin_claims();  // there was a channel
     stage_ = Stage::disconnected;
     answer_due_ = outbox::never;
     connect_at_ = now + pauses_.next();
@@ -291,9 +291,8 @@ void Worker::open_channel(Micros now) {
     asked_offset_.reset();
     std::optional<Begin> begin;
     if (setup_.is_stream)
-        begin = {.offset = offsets_.position(),
-                 .time = offsets_.time(),
-                 .at_end = setup_.starts_at_end};
+        begin = {
+            .offset = offsets_.position(), .time = offsets_.time(), .at_end = setup_.starts_at_end};
     // The message before the position is there, or it is not the same stream. RabbitMQ would wait without
     // a word until the stream has grown up to the offset.
     if (begin && begin->offset && *begin->offset > 0)

@@ -100,9 +100,9 @@ class Worker : public worker::SourceThread {
     std::vector<Message> arrived_;
     Stage stage_ = Stage::disconnected;
     bool has_worked_ = false;
-    bool has_unnamed_ = false;  // the log says so
+    bool has_unnamed_ = false;                  // the log says so
     std::optional<std::int64_t> asked_offset_;  // until a message of the stream has come
-    int refusals_ = 0;          // in a row
+    int refusals_ = 0;                          // in a row
     outbox::Backoff pauses_;
     outbox::Micros connect_at_ = 0;
     outbox::Micros answer_due_ = outbox::never;

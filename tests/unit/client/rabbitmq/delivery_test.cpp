@@ -28,8 +28,7 @@ class RabbitmqDelivery : public testing::Test {
     // Returns false if the properties cannot be decoded.
     bool take(const std::string& properties) {
         outbox::AmqpDecoder decoder;
-        const std::string payload =
-            be(AMQP_BASIC_CLASS, 2) + be(0, 2) + be(0, 8) + properties;
+        const std::string payload = be(AMQP_BASIC_CLASS, 2) + be(0, 2) + be(0, 8) + properties;
         std::uint64_t size = 0;
         const auto* decoded = decoder.decode_properties({AMQP_FRAME_HEADER, 1, payload}, size);
         if (decoded == nullptr)
@@ -63,7 +62,8 @@ TEST_F(RabbitmqDelivery, KindsOfHeaders) {
     ASSERT_TRUE(take_headers(text_header("text", "x") + short_string("yes") + 't' + be(1, 1) +
                              short_string("small") + 'b' + be(0xff, 1) + short_string("big") + 'l' +
                              be(1'000'000'000'000, 8) + short_string("huge") + 'L' +
-                             be(~std::uint64_t(0), 8) + short_string("none") + 'V' + table + array));
+                             be(~std::uint64_t(0), 8) + short_string("none") + 'V' + table +
+                             array));
     const std::map<std::string, std::string> expected{
         {"text", "x"}, {"yes", "true"}, {"small", "-1"}, {"big", "1000000000000"}};
     std::map<std::string, std::string> found = made().event.headers;

@@ -48,25 +48,25 @@ class RabbitmqWorker : public testing::Test {
     }
 
     void make(bool is_stream = false) {
-        worker_.emplace(rabbitmq::Setup{
-            .config = {.transport = {.allowed_hosts = std::nullopt,
-                                     .connect_timeout = outbox::seconds(20),
-                                     .request_timeout = request_timeout_,
-                                     .ca_file = {}},
-                       .host = "127.0.0.1",
-                       .port = std::to_string(broker_.port),
-                       .tls = false,
-                       .virtual_host = "/",
-                       .user = "u",
-                       .password = "p",
-                       .name = "test"},
-            .queue = "q",
-            .subscription = "rabbitmq:///q",
-            .is_stream = is_stream,
-            .prefetch = 4,
-            .max_message_size = 100,
-            .retry_base = 1000,
-            .retry_max = 1000});
+        worker_.emplace(
+            rabbitmq::Setup{.config = {.transport = {.allowed_hosts = std::nullopt,
+                                                     .connect_timeout = outbox::seconds(20),
+                                                     .request_timeout = request_timeout_,
+                                                     .ca_file = {}},
+                                       .host = "127.0.0.1",
+                                       .port = std::to_string(broker_.port),
+                                       .tls = false,
+                                       .virtual_host = "/",
+                                       .user = "u",
+                                       .password = "p",
+                                       .name = "test"},
+                            .queue = "q",
+                            .subscription = "rabbitmq:///q",
+                            .is_stream = is_stream,
+                            .prefetch = 4,
+                            .max_message_size = 100,
+                            .retry_base = 1000,
+                            .retry_max = 1000});
     }
 
     template <class Condition>
@@ -136,9 +136,8 @@ class RabbitmqWorker : public testing::Test {
         return found;
     }
     void wait_for_request(const std::string& request) {
-        wait_for([&] {
-            return std::ranges::find(broker_.requests, request) != broker_.requests.end();
-        });
+        wait_for(
+            [&] { return std::ranges::find(broker_.requests, request) != broker_.requests.end(); });
     }
 
     outbox::Micros request_timeout_ = outbox::seconds(60);
@@ -340,9 +339,8 @@ TEST_F(RabbitmqWorker, AConnectionThatEndsAtAnyStep) {
         const int before = broker_.connections;
         broker_.send(whole.substr(0, sent));
         broker_.hang_up();
-        wait_for([&] {
-            return broker_.connections > before && broker_.requests.back() == "consume q";
-        });
+        wait_for(
+            [&] { return broker_.connections > before && broker_.requests.back() == "consume q"; });
         broker_.requests.push_back("");
     }
     wait_for([&] { return worker_->stats().connections >= whole.size(); });
@@ -352,6 +350,33 @@ TEST_F(RabbitmqWorker, AConnectionThatEndsAtAnyStep) {
 // -------------------------------------------------------------------------------------------------
 // Hostile servers
 // -------------------------------------------------------------------------------------------------
+
+// The message is entered, and its channel is gone before it has been seen to work.
+TEST_F(RabbitmqWorker, AConnectionThatEndsWithTheFirstMessage) {
+    broker_.answers_consumer = false;
+    make();
+    std::atomic<bool> done = false;
+    std::thread opener([&] {
+        try {
+            worker_->open({});
+        } catch (const SourceError&) {
+        }
+        done = true;
+    });
+    wait_for_request("consume q");
+    broker_.send(method(1, AMQP_BASIC_QOS_OK_METHOD) +
+                 method(1, AMQP_BASIC_CONSUME_OK_METHOD, short_string("pg_inbox")) +
+                 ScriptedBroker::delivery(1, "first"));
+    broker_.hang_up();
+    broker_.answers_consumer = true;
+    wait_for([&] { return done.load(); });
+    opener.join();
+    ASSERT_EQ(open(), "");
+    wait_for([&] { return broker_.requests.size() == 4; });
+    broker_.send(ScriptedBroker::delivery(1, "second"));
+    wait_for([&] { return worker_->stats().waiting == 1 && worker_->stats().received >= 1; });
+    EXPECT_THAT(payloads(receive(1)), ElementsAre("second"));
+}
 
 struct Attack {
     const char* name;
@@ -381,9 +406,9 @@ std::string header(std::uint64_t body_size, const std::string& properties = std:
                      be(AMQP_BASIC_CLASS, 2) + be(0, 2) + be(body_size, 8) + properties);
 }
 std::string deliver(std::uint64_t tag, const std::string& consumer = "pg_inbox") {
-    return method(1, AMQP_BASIC_DELIVER_METHOD,
-                  short_string(consumer) + be(tag, 8) + be(0, 1) + short_string("") +
-                      short_string(""));
+    return method(
+        1, AMQP_BASIC_DELIVER_METHOD,
+        short_string(consumer) + be(tag, 8) + be(0, 1) + short_string("") + short_string(""));
 }
 std::string many(std::uint64_t count) {
     std::string frames;
@@ -409,8 +434,7 @@ INSTANTIATE_TEST_SUITE_P(
         Attack{"UnknownMethod", method(1, 0x003c00ff)},
         Attack{"ShortMethod", raw_frame(AMQP_FRAME_METHOD, 1, "\1")},
         Attack{"ShortDelivery", method(1, AMQP_BASIC_DELIVER_METHOD, short_string("pg_inbox"))},
-        Attack{"OtherConsumer", deliver(1, "another")},
-        Attack{"TagZero", deliver(0)},
+        Attack{"OtherConsumer", deliver(1, "another")}, Attack{"TagZero", deliver(0)},
         Attack{"TagTwice", ScriptedBroker::delivery(1, "x") + deliver(1)},
         Attack{"TagBack", ScriptedBroker::delivery(2, "x") + deliver(1)},
         Attack{"BodyWithoutDelivery", raw_frame(AMQP_FRAME_BODY, 1, "x")},
@@ -427,9 +451,10 @@ INSTANTIATE_TEST_SUITE_P(
         Attack{"CloseWithoutReason", method(1, AMQP_CHANNEL_CLOSE_METHOD)},
         Attack{"CloseOkWithoutClose", method(1, AMQP_CHANNEL_CLOSE_OK_METHOD)},
         Attack{"SecondLogin", method(0, AMQP_CONNECTION_OPEN_OK_METHOD, short_string(""))},
-        Attack{"ConnectionClose",
-               method(0, AMQP_CONNECTION_CLOSE_METHOD, be(320, 2) + short_string("forced") + be(0, 4)),
-               "320 forced"}),
+        Attack{
+            "ConnectionClose",
+            method(0, AMQP_CONNECTION_CLOSE_METHOD, be(320, 2) + short_string("forced") + be(0, 4)),
+            "320 forced"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_F(RabbitmqWorker, ADeliveryBeforeTheConsumer) {
