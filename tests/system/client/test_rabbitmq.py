@@ -127,7 +127,7 @@ def test_messages_without_an_id_are_told_apart(queue: Queue, make_source: MakeSo
     source = make_source(queue)
     one, two = source.receive(2)
     assert one["event_id"] != two["event_id"]
-    assert source.log().count("without a message_id") == 1
+    wait_until(source.log, lambda log: log.count("without a message_id") == 1, what="a warning")
 
 
 @of_all_kinds
