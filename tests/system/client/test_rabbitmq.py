@@ -221,7 +221,7 @@ def test_close_gives_back_what_is_held(queue: Queue, make_source: MakeSource) ->
     one, _ = [*source.receive(1, most=1), *source.receive(1, most=1)]
     source.ack(one)
     source.close()
-    assert queue.ready() == 2
+    wait_until(queue.ready, lambda count: count == 2, what="the messages to be back")
     assert sorted(payloads(make_source(queue).receive(2))) == ["2", "3"]
     source.open()  # it may be opened again
     source.close()
