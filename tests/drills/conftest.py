@@ -12,7 +12,7 @@ import pytest
 from conftest import *  # noqa: F403  tests/system
 from cluster import Installation, MakeCluster
 from sinks import servers
-from sinks.conftest import kafka_server, pub_sub_fake, pub_sub_server  # noqa: F401
+from sinks.conftest import kafka_server, nats_server, pub_sub_fake, pub_sub_server, rabbitmq_server  # noqa: F401
 from sinks.kafka_server import KafkaServer, kafka
 
 from .drill import SETTINGS, Drill, MakeDrill

@@ -13,10 +13,12 @@ import pytest
 
 from database import Database
 from sinks.kafka_server import KafkaServer
+from sinks.nats_server import NatsClient, NatsServer
+from sinks.rabbitmq_server import RabbitmqServer
 from sinks.servers import Server
 from waiting import wait_until
 
-from .wires import KafkaWire, PubSubWire, PullWire, Wire
+from .wires import KafkaWire, NatsWire, PubSubWire, PullWire, RabbitmqWire, Wire
 
 # Longer than unintended pauses of a drill, and short enough to wait for.
 LEASE_SECONDS = 3
@@ -30,6 +32,7 @@ class Route:
     keeps_order = True  # of a key
     sends_again = False  # messages that were not given back
     repeats = True  # what was applied and not acknowledged
+    has_leases = True  # or the broker knows by the connection who has a message
 
     def consumer_options(self) -> dict[str, object]:
         raise NotImplementedError
@@ -242,13 +245,121 @@ class KafkaDatabaseRoute(KafkaRoute):
         return {**super().consumer_options(), "kafka_offsets_in_database": 1}
 
 
+class CutRoute(Route):
+    """The broker stays; the connection to it is cut."""
+
+    wire: NatsWire | RabbitmqWire
+
+    @contextmanager
+    def broker_away(self) -> Iterator[None]:
+        self.wire.refuse_connections()
+        try:
+            yield
+        finally:
+            self.wire.listen()
+
+
+class NatsRoute(CutRoute):
+    """A lease is the ack_wait of the consumer. Several processes share its messages regardless of keys."""
+
+    server = "nats_server"
+    keeps_order = False
+    sends_again = True  # what was on its way when a connection ended
+    numbers = itertools.count(1)
+
+    def __init__(self, database: Database, server: NatsServer) -> None:
+        self.wire = NatsWire(server.port)
+        self.client = NatsClient(server.port)
+        self.stream = f"drill-{next(self.numbers)}"
+        self.client.add_stream(self.stream, [f"{self.stream}.>"])
+        self.database = database
+        database.add_destination("d", f"nats://127.0.0.1:{server.port}", subject=f"{self.stream}.{{topic}}")
+
+    def consumer_options(self) -> dict[str, object]:
+        from nats.js.api import ConsumerConfig
+
+        config = ConsumerConfig(durable_name="replica", ack_wait=self.lease_seconds, ack_policy="explicit")
+        self.client.run(self.client.jetstream.add_consumer(self.stream, config))
+        return {
+            "nats": f"127.0.0.1:{self.wire.port}", "nats_stream": self.stream, "nats_consumer": "replica",
+            "nats_retry_base": 1, "nats_retry_max": 20,
+        }  # fmt: skip
+
+    def extensions(self, event_id: str) -> int:
+        return self.wire.extended
+
+    def wait_settled(self, event_ids: set[str]) -> None:
+        self.database.wait_settled("d", timeout=60)
+
+        def left() -> int:
+            state = self.client.run(self.client.jetstream.consumer_info(self.stream, "replica"))
+            return state.num_pending + state.num_ack_pending
+
+        wait_until(left, lambda count: count == 0, timeout=120, what="all messages to be acknowledged")
+
+    def close(self) -> None:
+        self.client.close()
+        super().close()
+
+
+class RabbitmqRoute(CutRoute):
+    """A quorum queue with a single active consumer: the other ones wait until it has gone."""
+
+    server = "rabbitmq_server"
+    program = "rabbitmq_source"
+    has_leases = False
+    is_stream = False
+    numbers = itertools.count(1)
+
+    def __init__(self, database: Database, server: RabbitmqServer) -> None:
+        self.wire = RabbitmqWire(server.port)
+        self.broker = server
+        self.queue = f"drill-{next(self.numbers)}"
+        connection = server.connect()
+        connection.channel().queue_declare(self.queue, durable=True, arguments=self.arguments())
+        connection.close()
+        self.database = database
+        database.add_destination("d", f"amqp://127.0.0.1:{server.port}", routing_key=self.queue)
+
+    def arguments(self) -> dict[str, object]:
+        return {"x-queue-type": "quorum", "x-single-active-consumer": True}
+
+    def consumer_options(self) -> dict[str, object]:
+        return {
+            "rabbitmq": f"127.0.0.1:{self.wire.port}", "rabbitmq_queue": self.queue,
+            "rabbitmq_is_stream": int(self.is_stream), "rabbitmq_retry_base": 1, "rabbitmq_retry_max": 20,
+        }  # fmt: skip
+
+    def wait_settled(self, event_ids: set[str]) -> None:
+        self.database.wait_settled("d", timeout=60)
+        if not self.is_stream:
+            wait_until(
+                lambda: self.broker.messages(self.queue), lambda count: count == 0, timeout=120,
+                what="all messages to be acknowledged",
+            )  # fmt: skip
+
+
+class RabbitmqStreamRoute(RabbitmqRoute):
+    """The offset in the database is the one that counts. Each consumer reads all of the stream."""
+
+    is_stream = True
+    repeats = False
+    numbers = itertools.count(1001)
+
+    def arguments(self) -> dict[str, object]:
+        return {"x-queue-type": "stream"}
+
+
 ROUTES: dict[str, type[Route]] = {
     "pull": PullRoute, "pubsub": PubSubRoute, "pubsub_ordered": OrderedPubSubRoute, "emulator": EmulatorRoute,
-    "kafka": KafkaRoute, "kafka_database": KafkaDatabaseRoute,
+    "kafka": KafkaRoute, "kafka_database": KafkaDatabaseRoute, "nats": NatsRoute,
+    "rabbitmq": RabbitmqRoute, "rabbitmq_stream": RabbitmqStreamRoute,
 }  # fmt: skip
 # Google's emulator goes on sending into streams that are gone, deadline after deadline, for a very
 # long time. So drills in which consumers or their streams die are marked and do not use it.
-ROUTES_WITHOUT_DEATHS = ["pull", "pubsub_ordered", "emulator", "kafka"]
+ROUTES_WITHOUT_DEATHS = ["pull", "pubsub_ordered", "emulator", "kafka", "nats", "rabbitmq"]
 with_deaths = pytest.mark.parametrize(
-    "make_replica_drill", ["pull", "pubsub", "pubsub_ordered", "kafka", "kafka_database"], indirect=True
+    "make_replica_drill",
+    ["pull", "pubsub", "pubsub_ordered", "kafka", "kafka_database", "nats", "rabbitmq", "rabbitmq_stream"],
+    indirect=True,
 )

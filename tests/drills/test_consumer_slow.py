@@ -18,6 +18,7 @@ def test_handler_longer_than_its_lease(make_replica_drill: MakeReplicaDrill) -> 
         slow = "SELECT count(*) FROM ledger WHERE aggregate = 7 AND version = 3"
         drill.wait(lambda: drill.database.value(slow), bool, "the slow event to be committed")
     committed = drill.conclude().committed
-    assert drill.route.extensions(drill.event_id("7", 3)) >= 2
+    if drill.route.has_leases:
+        assert drill.route.extensions(drill.event_id("7", 3)) >= 2
     if not drill.route.sends_again:
         assert drill.totals["received"] == committed, "something came twice"

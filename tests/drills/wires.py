@@ -3,8 +3,10 @@
     PullWire      the protocol of PostgreSQL, to the producer's server
     PubSubWire    gRPC, to Pub/Sub; it can also be gone
     KafkaWire     the protocol of Kafka; it can also be gone
+    NatsWire      the protocol of NATS; it can also be gone
+    RabbitmqWire  AMQP, to RabbitMQ; it can also be gone
 
-Both pass on everything until they are told otherwise.
+All pass on everything until they are told otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from sinks import servers
-from sinks.fault_proxy import KafkaProxy, TcpProxy, abort
+from sinks.fault_proxy import METHOD, AmqpProxy, KafkaProxy, NatsProxy, TcpProxy, abort
 
 
 class Wire:
@@ -314,3 +316,39 @@ class KafkaWire(Wire, KafkaProxy):
 
     def close(self) -> None:
         """It stays, as the server does."""
+
+
+# -------------------------------------------------------------------------------------------------
+# Brokers that do not answer acknowledgements
+# -------------------------------------------------------------------------------------------------
+
+
+class NatsWire(Wire, NatsProxy):
+    """Loses an acknowledgement together with its connection."""
+
+    def __init__(self, server_port: int) -> None:
+        self.extended = 0
+        super().__init__(server_port)
+
+    def _loses_request(self, data: bytes) -> bool:
+        self.extended += data.endswith(b"+WPI\r\n")
+        loses = self.losing_acks and data.endswith(b"+ACK\r\n")
+        self.lost_acks += loses
+        return loses
+
+    def close(self) -> None:
+        NatsProxy.close(self)
+
+
+class RabbitmqWire(Wire, AmqpProxy):
+    """Loses an acknowledgement together with its connection."""
+
+    ACK = b"\0\x3c\0\x50"
+
+    def _loses_request(self, data: bytes) -> bool:
+        loses = self.losing_acks and data[:1] == METHOD and data[7:11] == self.ACK
+        self.lost_acks += loses
+        return loses
+
+    def close(self) -> None:
+        AmqpProxy.close(self)

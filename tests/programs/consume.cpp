@@ -2,8 +2,8 @@
 //
 // Options: those of inbox::ConsumerOptions by name, times in milliseconds. With pull=CONNINFO
 // events come from there (destination=, lease=, max_events=), with pubsub=PROJECT/SUBSCRIPTION from
-// there (emulator_host=, ack_deadline= in seconds), with kafka=BROKERS from there (options as in
-// kafka_options.hpp, with kafka_ before them), otherwise from a script. With die=POINT and
+// there (emulator_host=, ack_deadline= in seconds), with kafka=BROKERS, nats=SERVERS or rabbitmq=SERVER
+// from there (options as in kafka_options.hpp and so on, with kafka_ before them), otherwise from a script. With die=POINT and
 // after=EVENTS it dies: see dying.hpp. With otlp=URL it sends spans there.
 //
 // For each event it calls the SQL function handle(event_id, key, type, version, payload) of the
@@ -36,6 +36,10 @@
 #ifdef WITH_PUBSUB
 #include "inbox/sources/pubsub.hpp"
 #endif
+#ifdef WITH_RABBITMQ
+#include "rabbitmq_options.hpp"
+#endif
+#include "nats_options.hpp"
 
 namespace {
 
@@ -241,14 +245,32 @@ std::unique_ptr<inbox::Source> make_pubsub_source(Options& options) {
 }
 #endif
 
-#ifdef WITH_KAFKA
-std::unique_ptr<inbox::Source> make_kafka_source(Options& options) {
-    Options given{{"brokers", taken(options, "kafka", "")}};
-    const std::string prefix = "kafka_";
+// Takes the options of a source: `first` has the name of the source, and the others begin with it.
+Options take_prefixed(Options& options, const std::string& source, const std::string& first) {
+    Options given{{first, taken(options, source, "")}};
+    const std::string prefix = source + '_';
     for (auto at = options.lower_bound(prefix);
          at != options.end() && at->first.starts_with(prefix); at = options.erase(at))
         given[at->first.substr(prefix.size())] = at->second;
+    return given;
+}
+
+#ifdef WITH_KAFKA
+std::unique_ptr<inbox::Source> make_kafka_source(Options& options) {
+    Options given = take_prefixed(options, "kafka", "brokers");
     return std::make_unique<inbox::KafkaSource>(driver::kafka_options(given));
+}
+#endif
+
+std::unique_ptr<inbox::Source> make_nats_source(Options& options) {
+    driver::Options given(take_prefixed(options, "nats", "servers"));
+    return std::make_unique<inbox::NatsSource>(driver::nats_options(given));
+}
+
+#ifdef WITH_RABBITMQ
+std::unique_ptr<inbox::Source> make_rabbitmq_source(Options& options) {
+    driver::Options given(take_prefixed(options, "rabbitmq", "server"));
+    return std::make_unique<inbox::RabbitmqSource>(driver::rabbitmq_options(given));
 }
 #endif
 
@@ -263,6 +285,12 @@ std::unique_ptr<inbox::Source> make_source(Options& options,
 #ifdef WITH_PUBSUB
     if (options.contains("pubsub"))
         return make_pubsub_source(options);
+#endif
+    if (options.contains("nats"))
+        return make_nats_source(options);
+#ifdef WITH_RABBITMQ
+    if (options.contains("rabbitmq"))
+        return make_rabbitmq_source(options);
 #endif
     return std::make_unique<inbox::ScriptedSource>(script, "s");
 }

@@ -4,6 +4,7 @@
 //   stats                                      inbox::PubSubStats
 //   create_snapshot ID, seek_to_snapshot ID    {}
 #include "inbox/sources/pubsub.hpp"
+#include "option_values.hpp"
 #include "source_driver.hpp"
 
 namespace {

@@ -24,42 +24,6 @@ namespace driver {
 
 using std::chrono::milliseconds;
 
-// Of the command line, name=value each. take() what is known; what is left is wrong.
-class Options {
-  public:
-    Options(int count, char** arguments) {
-        for (int i = 1; i < count; i++) {
-            const std::string option = arguments[i];
-            given_[option.substr(0, option.find('='))] = option.substr(option.find('=') + 1);
-        }
-    }
-    void take(const char* name, std::string& value) {
-        if (const auto found = given_.extract(name))
-            value = found.mapped();
-    }
-    void take(const char* name, int& value) {
-        if (const auto found = given_.extract(name))
-            value = std::stoi(found.mapped());
-    }
-    void take(const char* name, std::size_t& value) {
-        if (const auto found = given_.extract(name))
-            value = std::stoull(found.mapped());
-    }
-    template <class Rep, class Period>
-    void take(const char* name, std::chrono::duration<Rep, Period>& value) {
-        if (const auto found = given_.extract(name))
-            value = std::chrono::duration<Rep, Period>(std::stoll(found.mapped()));
-    }
-    bool are_all_taken() const {
-        for (const auto& [name, value] : given_)
-            std::cerr << "unknown option " << name << '=' << value << '\n';
-        return given_.empty();
-    }
-
-  private:
-    std::map<std::string, std::string> given_;
-};
-
 inline Json::Value json_of(const inbox::Delivery& delivery, std::size_t number) {
     const inbox::Event& event = delivery.event;
     Json::Value json, headers(Json::objectValue);

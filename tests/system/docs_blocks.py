@@ -88,6 +88,11 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "nats consumer add ORDERS catalog --pull --ack explicit --wait 30s --deliver all --max-deliver -1 "
         "--defaults": "a program of NATS, for the reader's cluster",
     },
+    "docs/client/rabbitmq.md": {
+        "rabbitmqadmin declare queue name=video.events durable=true "
+        """arguments='{"x-queue-type": "quorum", "x-single-active-consumer": true}'""":
+            RABBITMQ,
+    },
     "docs/destinations/nats.md": {
         "nats stream add ORDERS --subjects 'order.events.>' --storage file --replicas 3 --dupe-window 10m "
         "--defaults": "a program of NATS, for the reader's cluster",

@@ -1,25 +1,16 @@
 #include "nats/worker.hpp"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <climits>
-#include <system_error>
 
 #include "core/late.hpp"
-#include "core/signals.hpp"
 #include "core/text.hpp"
-#include "inbox/error.hpp"
 #include "nats/delivery.hpp"
 #include "net/json.hpp"
 
 namespace inbox::nats {
 
 using outbox::Micros;
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // After this many refusals in a row the source fails.
@@ -29,134 +20,32 @@ static constexpr Micros pull_time = outbox::seconds(30), heartbeat = outbox::sec
 // The largest message that a server can be made to take, and its headers.
 static constexpr std::size_t largest_message = 64 * 1024 * 1024 + 64 * 1024;
 
-static int checked(int descriptor, const char* what) {
-    if (descriptor < 0)
-        throw std::system_error(errno, std::generic_category(), what);
-    return descriptor;
-}
-
 Worker::Worker(Setup setup)
     : setup_(std::move(setup)),
       inbox_(setup_.inbox_prefix),
-      wake_(checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-      epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      pauses_(setup_.retry_base, setup_.retry_max, outbox::random_seed()) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
-}
+      pauses_(setup_.retry_base, setup_.retry_max, outbox::random_seed()) {}
 
 Worker::~Worker() {
     close(milliseconds(0));
-    ::close(epoll_);
-    ::close(wake_);
 }
 
-// ---------------------------------------------------------------------------------------------
-// For other threads
-// ---------------------------------------------------------------------------------------------
-
-void Worker::wake() {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
-}
-
-void Worker::open(const Log& log) {
-    std::unique_lock lock(mutex_);
-    failure_.reset();
-    if (ended_) {  // the thread ended by an exception, not by close()
-        lock.unlock();
-        thread_.join();
-        lock.lock();
-    }
-    if (phase_ == Phase::closed || ended_)
-        start(log);
-    wake();
-    changed_.wait(lock, [&] { return failure_ || is_known_ || phase_ != Phase::open; });
-    if (failure_)
-        raise();
-}
-
-void Worker::start(const Log& log) {
-    log_ = log;
-    phase_ = Phase::open;
-    ended_ = false;
+void Worker::starts() {
     is_known_ = false;
-    close_by_ = outbox::never;
     stage_ = Stage::disconnected;
     connect_at_ = 0;
     refusals_ = 0;
-    const outbox::SignalsBlocked blocked;  // signals are for the program's own threads
-    thread_ = std::thread([this] { run(); });
-}
-
-void Worker::raise() {
-    throw SourceError(failure_->message, failure_->transient);
-}
-
-std::vector<Delivery> Worker::receive(std::size_t most, milliseconds wait) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, wait,
-                      [&] { return claims_.buffered() > 0 || failure_ || phase_ != Phase::open; });
-    std::vector<Delivery> deliveries = claims_.take(most);
-    if (deliveries.empty() && failure_)
-        raise();
-    lock.unlock();
-    if (!deliveries.empty())
-        wake();  // there is room for more
-    return deliveries;
-}
-
-void Worker::ack(std::span<const Delivery> deliveries) {
-    {
-        const std::lock_guard lock(mutex_);
-        claims_.ack(deliveries);
-    }
-    wake();
-}
-
-void Worker::nack(std::span<const Delivery> deliveries) {
-    {
-        const std::lock_guard lock(mutex_);
-        claims_.nack(deliveries, clock_.now());
-    }
-    wake();
-}
-
-void Worker::close(milliseconds limit) noexcept {
-    {
-        const std::lock_guard lock(mutex_);
-        if (phase_ == Phase::closed)
-            return;
-        phase_ = Phase::closing;
-        claims_.give_back_all();
-        close_by_ = clock_.now() + microseconds(limit).count();
-        changed_.notify_all();
-    }
-    wake();
-    thread_.join();
-    const std::lock_guard lock(mutex_);
-    phase_ = Phase::closed;
-    claims_ = Claims();
 }
 
 // ---------------------------------------------------------------------------------------------
 // The thread
 // ---------------------------------------------------------------------------------------------
 
-void Worker::run() {
-    try {
-        connection_.emplace(setup_.config, clock_, outbox::NatsLimits{.message = largest_message});
-        epoll_event event{};
-        event.events = EPOLLIN;
-        epoll_ctl(epoll_, EPOLL_CTL_ADD, connection_->descriptor(), &event);
-        while (turn())
-            continue;
-    } catch (const std::exception& error) {
-        const std::lock_guard lock(mutex_);
-        fail(error.what(), true);
-        ended_ = true;
-    }
+int Worker::prepare() {
+    connection_.emplace(setup_.config, clock_, outbox::NatsLimits{.message = largest_message});
+    return connection_->descriptor();
+}
+
+void Worker::clean_up() noexcept {
     pulls_.clear();
     confirmations_.clear();
     arrived_.clear();
@@ -177,19 +66,8 @@ bool Worker::turn() {
     }
     tell();
     if (!ends)
-        wait(until);
+        wait(std::min(until, connection_->deadline()));
     return !ends;
-}
-
-void Worker::wait(Micros until) {
-    if (connection_)
-        until = std::min(until, connection_->deadline());
-    const Micros left = std::max<Micros>(until - clock_.now(), 0);
-    const auto timeout = until == outbox::never ? -1 : std::min<Micros>(left / 1000 + 1, INT_MAX);
-    epoll_event events[2];
-    epoll_wait(epoll_, events, 2, left == 0 ? 0 : static_cast<int>(timeout));
-    std::uint64_t count = 0;
-    [[maybe_unused]] const ssize_t taken = read(wake_, &count, sizeof count);
 }
 
 void Worker::step_connection(Micros now) {
@@ -269,11 +147,16 @@ void Worker::lost(std::string why, bool is_refusal, Micros now) {
     refusals_ = is_refusal ? refusals_ + 1 : 0;
     const std::string text = setup_.subscription + ": " + outbox::printable(why);
     if (!is_known_)
-        fail(text, has_worked_ || !is_refusal);
+        give_up(text, has_worked_ || !is_refusal);
     else if (refusals_ >= most_refusals)
-        fail(text, has_worked_);
+        give_up(text, has_worked_);
     else
         note(Level::warning, text);
+}
+
+void Worker::give_up(std::string message, bool transient) {
+    is_known_ = false;
+    fail(std::move(message), transient);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -458,27 +341,6 @@ void Worker::send_pulls(Micros now) {
             ",\"idle_heartbeat\":" + nanoseconds(heartbeat) + "}",
         true);
     pulls_[request] = {batch, now + 3 * heartbeat};
-}
-
-// ---------------------------------------------------------------------------------------------
-// Failures and notes
-// ---------------------------------------------------------------------------------------------
-
-void Worker::fail(std::string message, bool transient) {
-    failure_ = {std::move(message), transient};
-    is_known_ = false;
-    changed_.notify_all();
-}
-
-void Worker::note(Level level, std::string message) {
-    notes_.emplace_back(level, std::move(message));
-}
-
-// Not called under the mutex: the log is foreign code.
-void Worker::tell() {
-    for (const auto& [level, message] : std::exchange(notes_, {}))
-        if (log_)
-            log_(level, message);
 }
 
 }  // namespace inbox::nats

@@ -1,25 +1,18 @@
 // The thread of a NATS source. It does all work on the network: connects, pulls, acknowledges, gives
 // back, asks for more time.
 //
-// Protocol. Other threads never use the connection. receive(), ack() and nack() change `claims_` under
-// the mutex and wake the thread. The thread works on the network without the mutex, where the connection
+// Protocol: as of SourceThread. The thread works on the network without the mutex, where the connection
 // calls on_message(), which only notes what has arrived; it enters that under the mutex, takes
-// commands from `claims_`, and sends them without it. `changed_` is notified when messages have
-// arrived, when the consumer of the stream is known, and after a failure; `failure_` stays until the
-// next open(). Members of the thread are written by start() only while no thread runs.
+// commands from `claims_`, and sends them without it.
 //
 // Claims do not depend on a connection: when it is lost, commands that have no answer are sent over the
 // next one, and messages on their way come again after the consumer's ack_wait.
 #pragma once
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/backoff.hpp"
@@ -28,6 +21,7 @@
 #include "nats/delivery.hpp"
 #include "net/nats/nats_connection.hpp"
 #include "net/nats/nats_inbox.hpp"
+#include "worker/source_thread.hpp"
 
 namespace inbox::nats {
 
@@ -42,27 +36,15 @@ struct Setup {
     outbox::Micros retry_base = 0, retry_max = 0;
 };
 
-class Worker : outbox::NatsListener {
+class Worker : public worker::SourceThread, outbox::NatsListener {
   public:
     explicit Worker(Setup setup);
     ~Worker() override;
 
-    // Waits until the consumer of the stream is known. Throws SourceError.
-    void open(const Log& log);
-    std::vector<Delivery> receive(std::size_t most, std::chrono::milliseconds wait);
-    void ack(std::span<const Delivery> deliveries);
-    void nack(std::span<const Delivery> deliveries);
-    void close(std::chrono::milliseconds limit) noexcept;
-
     const Setup& setup() const { return setup_; }
 
   private:
-    enum class Phase { closed, open, closing };
     enum class Stage { disconnected, connecting, asking, working };
-    struct Failure {
-        std::string message;
-        bool transient;
-    };
     // A request for messages that the server has not ended.
     struct Pull {
         std::size_t left = 0;  // messages that may still come
@@ -73,14 +55,21 @@ class Worker : outbox::NatsListener {
         outbox::Micros due = 0;
     };
 
-    void start(const Log& log);
-    void wake();
-    [[noreturn]] void raise();
+    void starts() override;
+    bool is_known() const override { return is_known_; }
+    std::size_t buffered() const override { return claims_.buffered(); }
+    std::vector<Delivery> take(std::size_t most) override { return claims_.take(most); }
+    void settle(std::span<const Delivery> deliveries) override { claims_.ack(deliveries); }
+    void give_back(std::span<const Delivery> deliveries) override {
+        claims_.nack(deliveries, clock_.now());
+    }
+    void give_back_all() override { claims_.give_back_all(); }
+    void forget_all() override { claims_ = Claims(); }
+    int prepare() override;
+    bool turn() override;
+    void clean_up() noexcept override;
 
     // The thread's.
-    void run();
-    bool turn();
-    void wait(outbox::Micros until);
     void step_connection(outbox::Micros now);
     outbox::Micros work(outbox::Micros now);  // under the mutex
     void connect(outbox::Micros now);
@@ -99,29 +88,16 @@ class Worker : outbox::NatsListener {
     void on_error(std::string_view text) override;
     void take_status(std::map<std::uint64_t, Pull>::iterator pull, int status,
                      std::string_view text);
-    void fail(std::string message, bool transient);
-    void note(Level level, std::string message);
-    void tell();
+    void give_up(std::string message, bool transient);
 
     const Setup setup_;
-    const outbox::SystemClock clock_;
     const outbox::NatsInbox inbox_;
-    int wake_;   // an eventfd
-    int epoll_;  // of wake_ and the connection
-    std::thread thread_;
 
-    std::mutex mutex_;
-    std::condition_variable changed_;
     // These are guarded by the mutex.
-    Phase phase_ = Phase::closed;
     Claims claims_;
-    bool is_known_ = false;           // the consumer, since open()
-    std::optional<Failure> failure_;  // nothing is received until the next open()
-    outbox::Micros close_by_ = outbox::never;
-    bool ended_ = false;  // the thread has ended by itself
+    bool is_known_ = false;  // the consumer, since open()
 
     // These belong to the thread.
-    Log log_;
     std::optional<outbox::NatsConnection> connection_;
     Stage stage_ = Stage::disconnected;
     bool has_worked_ = false;
@@ -138,7 +114,6 @@ class Worker : outbox::NatsListener {
     std::optional<std::string> consumer_answer_;
     bool no_responders_ = false;
     std::string trouble_;  // why the connection is of no use
-    std::vector<std::pair<Level, std::string>> notes_;
 };
 
 }  // namespace inbox::nats

@@ -1,19 +1,10 @@
 #include "sqs/worker.hpp"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <climits>
 #include <memory>
-#include <system_error>
 
 #include "cloud/aws/batch_answer.hpp"
 #include "cloud/aws/sqs_protocol.hpp"
-#include "core/signals.hpp"
-#include "inbox/error.hpp"
 #include "net/sha256.hpp"
 #include "sqs/delivery.hpp"
 #include "sqs/protocol.hpp"
@@ -33,117 +24,38 @@ static Micros micros(microseconds time) {
     return time.count();
 }
 
-static int checked(int descriptor, const char* what) {
-    if (descriptor < 0)
-        throw std::system_error(errno, std::generic_category(), what);
-    return descriptor;
-}
-
 Worker::Worker(Place place, Times times, std::size_t pollers)
     : place_(std::move(place)),
       times_(times),
       pollers_(pollers),
-      wake_(checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-      epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       claims_(place_.fifo, micros(times.visibility)),
       queue_url_(place_.queue_url),
       poll_pauses_(micros(times.retry_base), micros(times.retry_max), outbox::random_seed()),
-      change_pauses_(micros(times.retry_base), micros(times.retry_max), outbox::random_seed()) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
-}
+      change_pauses_(micros(times.retry_base), micros(times.retry_max), outbox::random_seed()) {}
 
 Worker::~Worker() {
     close(milliseconds(0));
-    ::close(epoll_);
-    ::close(wake_);
 }
 
 // ---------------------------------------------------------------------------------------------
 // For other threads
 // ---------------------------------------------------------------------------------------------
 
-void Worker::wake() {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
-}
-
 // Messages stay claimed, because claims do not depend on a connection.
-void Worker::open(const Log& log) {
-    std::unique_lock lock(mutex_);
-    failure_.reset();
-    if (ended_) {  // the thread ended by an exception, not by close()
-        lock.unlock();
-        thread_.join();
-        lock.lock();
-    }
-    if (phase_ == Phase::closed || ended_)
-        start(log);
-    wake();
-    changed_.wait(lock, [&] { return failure_ || !queue_url_.empty() || phase_ != Phase::open; });
-    if (failure_)
-        raise();
-}
-
-void Worker::start(const Log& log) {
-    log_ = log;
-    phase_ = Phase::open;
-    ended_ = false;
-    close_by_ = outbox::never;
+void Worker::starts() {
     poll_at_ = change_at_ = 0;
     refusals_ = 0;
-    const outbox::SignalsBlocked blocked;  // signals are for the program's own threads
-    thread_ = std::thread([this] { run(); });
 }
 
-void Worker::raise() {
-    throw SourceError(failure_->message, failure_->transient);
+void Worker::settle(std::span<const Delivery> deliveries) {
+    claims_.ack(deliveries, clock_.now());
 }
 
-std::vector<Delivery> Worker::receive(std::size_t most, milliseconds wait) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, wait,
-                      [&] { return claims_.buffered() > 0 || failure_ || phase_ != Phase::open; });
-    std::vector<Delivery> deliveries = claims_.take(most);
-    if (deliveries.empty() && failure_)
-        raise();
-    lock.unlock();
-    if (!deliveries.empty())
-        wake();  // there is room for more
-    return deliveries;
+void Worker::give_back(std::span<const Delivery> deliveries) {
+    claims_.nack(deliveries, clock_.now());
 }
 
-void Worker::ack(std::span<const Delivery> deliveries) {
-    {
-        const std::lock_guard lock(mutex_);
-        claims_.ack(deliveries, clock_.now());
-    }
-    wake();
-}
-
-void Worker::nack(std::span<const Delivery> deliveries) {
-    {
-        const std::lock_guard lock(mutex_);
-        claims_.nack(deliveries, clock_.now());
-    }
-    wake();
-}
-
-void Worker::close(milliseconds limit) noexcept {
-    {
-        const std::lock_guard lock(mutex_);
-        if (phase_ == Phase::closed)
-            return;
-        phase_ = Phase::closing;
-        claims_.give_back_all(clock_.now());
-        close_by_ = clock_.now() + micros(limit);
-        changed_.notify_all();
-    }
-    wake();
-    thread_.join();
-    const std::lock_guard lock(mutex_);
-    phase_ = Phase::closed;
+void Worker::forget_all() {
     claims_ = Claims(place_.fifo, micros(times_.visibility));
 }
 
@@ -151,20 +63,9 @@ void Worker::close(milliseconds limit) noexcept {
 // The thread
 // ---------------------------------------------------------------------------------------------
 
-void Worker::run() {
-    try {
-        service_.emplace(place_.aws, place_.transport, clock_, micros(times_.poll));
-        epoll_event event{};
-        event.events = EPOLLIN;
-        epoll_ctl(epoll_, EPOLL_CTL_ADD, service_->descriptor(), &event);
-        while (turn())
-            continue;
-    } catch (const std::exception& error) {
-        const std::lock_guard lock(mutex_);
-        fail(error.what(), true);
-        ended_ = true;
-    }
-    service_.reset();
+int Worker::prepare() {
+    service_.emplace(place_.aws, place_.transport, clock_, micros(times_.poll));
+    return service_->descriptor();
 }
 
 // Closing: whether nothing is left to be settled, or no time.
@@ -189,22 +90,12 @@ bool Worker::turn() {
     tell();
     if (!until)
         return false;
-    wait(*until);
+    wait(std::min(*until, service_->deadline()));
     for (const auto& request : service_->step(clock_.now())) {
         const std::lock_guard lock(mutex_);
         finish(*request, clock_.now());
     }
     return true;
-}
-
-void Worker::wait(Micros until) {
-    until = std::min(until, service_->deadline());
-    const Micros left = std::max<Micros>(until - clock_.now(), 0);
-    const auto timeout = until == outbox::never ? -1 : std::min<Micros>(left / 1000 + 1, INT_MAX);
-    epoll_event events[2];
-    epoll_wait(epoll_, events, 2, left == 0 ? 0 : static_cast<int>(timeout));
-    std::uint64_t count = 0;
-    [[maybe_unused]] const ssize_t taken = read(wake_, &count, sizeof count);
 }
 
 // Both send the requests that can be sent, and return the time when there will be more. An answer
@@ -420,26 +311,6 @@ void Worker::change_failed(const Request& request, Micros now) {
     note(Level::warning,
          "cannot settle messages of queue \"" + place_.queue + "\": " + failure.text +
              (lost > 0 ? "; " + std::to_string(lost) + what_was_lost(request.batch.change) : ""));
-}
-
-// ---------------------------------------------------------------------------------------------
-// Failures and notes
-// ---------------------------------------------------------------------------------------------
-
-void Worker::fail(std::string message, bool transient) {
-    failure_ = {std::move(message), transient};
-    changed_.notify_all();
-}
-
-void Worker::note(Level level, std::string message) {
-    notes_.emplace_back(level, std::move(message));
-}
-
-// Not called under the mutex: the log is foreign code.
-void Worker::tell() {
-    for (const auto& [level, message] : std::exchange(notes_, {}))
-        if (log_)
-            log_(level, message);
 }
 
 }  // namespace inbox::sqs

@@ -81,6 +81,19 @@ void AmqpConnection::flush() {
     stream_.flush();
 }
 
+void AmqpConnection::close() {
+    if (state_ == State::ready) {
+        amqp_connection_close_t close{.reply_code = AMQP_REPLY_SUCCESS,
+                                      .reply_text = amqp_bytes(""),
+                                      .class_id = 0,
+                                      .method_id = 0};
+        append_method(output(), 0, AMQP_CONNECTION_CLOSE_METHOD, &close);
+        stream_.flush();
+    }
+    state_ = State::closed;
+    stream_.close();
+}
+
 void AmqpConnection::fail(std::string why, Scope scope) {
     failure_ = std::move(why);
     scope_ = scope;

@@ -48,6 +48,8 @@ class AmqpConnection {
     // Returns the next frame of a channel, which is valid until the next call of any function.
     std::optional<Frame> next();
     void flush();
+    // Ends the connection in an orderly way, without waiting for the server.
+    void close();
     // Closes the connection because of what the peer sent or did not send.
     void fail(std::string why, Scope scope = Scope::connection);
 

@@ -94,6 +94,24 @@ void append_heartbeat(std::string& out) {
     append_end(out);
 }
 
+void append_channel_open(std::string& out, std::uint16_t channel) {
+    amqp_channel_open_t open{.out_of_band = amqp_bytes("")};
+    append_method(out, channel, AMQP_CHANNEL_OPEN_METHOD, &open);
+}
+
+void append_channel_close(std::string& out, std::uint16_t channel) {
+    amqp_channel_close_t close{.reply_code = AMQP_REPLY_SUCCESS,
+                               .reply_text = amqp_bytes(""),
+                               .class_id = 0,
+                               .method_id = 0};
+    append_method(out, channel, AMQP_CHANNEL_CLOSE_METHOD, &close);
+}
+
+void append_channel_close_ok(std::string& out, std::uint16_t channel) {
+    amqp_channel_close_ok_t answer{};
+    append_method(out, channel, AMQP_CHANNEL_CLOSE_OK_METHOD, &answer);
+}
+
 bool append_content(std::string& out, std::uint16_t channel, std::size_t max_frame,
                     amqp_basic_properties_t& properties, std::string_view body) {
     std::string fixed;  // short enough to need no memory

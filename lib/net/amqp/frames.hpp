@@ -50,6 +50,10 @@ inline constexpr std::size_t longest_short_string = 255;
 void append_method(std::string& out, std::uint16_t channel, amqp_method_number_t number,
                    void* method);
 void append_heartbeat(std::string& out);
+void append_channel_open(std::string& out, std::uint16_t channel);
+void append_channel_close(std::string& out, std::uint16_t channel);
+// Confirms that the server has closed it.
+void append_channel_close_ok(std::string& out, std::uint16_t channel);
 // Appends the frames of a message's content. Returns false, and appends nothing, if the properties do not
 // fit into a frame.
 bool append_content(std::string& out, std::uint16_t channel, std::size_t max_frame,

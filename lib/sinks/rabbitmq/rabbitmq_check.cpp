@@ -94,8 +94,7 @@ class RabbitmqCheck final : public Check {
             return true;
         std::string& out = connection_.output();
         if (!channel_is_open_) {
-            amqp_channel_open_t open{.out_of_band = amqp_bytes("")};
-            append_method(out, number, AMQP_CHANNEL_OPEN_METHOD, &open);
+            append_channel_open(out, number);
             channel_is_open_ = true;
         }
         const std::string name = names_[next_].substr(0, longest_short_string);
@@ -135,8 +134,7 @@ class RabbitmqCheck final : public Check {
             answered(findings, false,
                      close != nullptr ? explain_close(close->reply_code, close->reply_text)
                                       : "malformed answer");
-            amqp_channel_close_ok_t answer{};
-            append_method(connection_.output(), number, AMQP_CHANNEL_CLOSE_OK_METHOD, &answer);
+            append_channel_close_ok(connection_.output(), number);
             channel_is_open_ = false;
         } else {
             connection_.fail("the server sent a frame that nobody expects");

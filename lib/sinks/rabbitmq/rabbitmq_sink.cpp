@@ -281,8 +281,7 @@ class RabbitmqSink final : public Sink {
         channel.state = Channel::State::open;
         channel.exchange = exchange;
         channel.used = ++uses_;
-        amqp_channel_open_t open{.out_of_band = amqp_bytes("")};
-        append_method(connection_.output(), number_of(channel), AMQP_CHANNEL_OPEN_METHOD, &open);
+        append_channel_open(connection_.output(), number_of(channel));
         amqp_confirm_select_t select{.nowait = 0};
         append_method(connection_.output(), number_of(channel), AMQP_CONFIRM_SELECT_METHOD,
                       &select);
@@ -290,11 +289,7 @@ class RabbitmqSink final : public Sink {
 
     void close(Channel& channel) {
         channel.state = Channel::State::closing;
-        amqp_channel_close_t close{.reply_code = AMQP_REPLY_SUCCESS,
-                                   .reply_text = amqp_bytes(""),
-                                   .class_id = 0,
-                                   .method_id = 0};
-        append_method(connection_.output(), number_of(channel), AMQP_CHANNEL_CLOSE_METHOD, &close);
+        append_channel_close(connection_.output(), number_of(channel));
         connection_.flush();
     }
 
@@ -516,9 +511,7 @@ class RabbitmqSink final : public Sink {
             if (--sending->left == 0)
                 finish(*sending);
         }
-        amqp_channel_close_ok_t answer{};
-        append_method(connection_.output(), number_of(channel), AMQP_CHANNEL_CLOSE_OK_METHOD,
-                      &answer);
+        append_channel_close_ok(connection_.output(), number_of(channel));
         connection_.flush();
         channel = Channel();
     }

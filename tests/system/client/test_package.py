@@ -36,6 +36,7 @@ COMPONENTS = {
     "kafka": ("sources/kafka.hpp", "inbox::KafkaSource"),
     "nats": ("sources/nats.hpp", "inbox::NatsSource"),
     "pubsub": ("sources/pubsub.hpp", "inbox::PubSubSource"),
+    "rabbitmq": ("sources/rabbitmq.hpp", "inbox::RabbitmqSource"),
     "sqs": ("sources/sqs.hpp", "inbox::SqsSource"),
     "otlp": ("otlp.hpp", "inbox::OtlpExporter"),
 }

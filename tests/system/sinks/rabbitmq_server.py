@@ -166,6 +166,11 @@ class RabbitmqServer:
         assert result.returncode == 0, f"rabbitmqctl {arguments}:\n{result.stdout}"
         return result.stdout
 
+    def messages(self, queue: str) -> int:
+        """The number of messages in a queue, also of those that a consumer has."""
+        lines = self.control("list_queues", "--no-table-headers", "name", "messages").splitlines()
+        return next(int(count) for name, count in (line.split() for line in lines) if name == queue)
+
     @contextmanager
     def out_of_disk_space(self) -> Iterator[None]:
         """The server has the alarm that it raises when it has no space left."""

@@ -1,5 +1,5 @@
 // A server of AMQP on loopback under the control of a test. It runs in the thread of the test, which steps
-// it between the steps of the sink.
+// it between the steps of the sink, or while the thread of a source works.
 #pragma once
 
 #include <arpa/inet.h>
@@ -73,6 +73,9 @@ class ScriptedBroker {
     std::vector<Message> messages{};
     std::vector<int> opened{};  // channels
     std::vector<int> closed{};  // confirmed by the client
+    // Of a consumer: its requests in short, such as "qos 10", "consume q", "ack 3", "ack 3+".
+    std::vector<std::string> requests{};
+    bool answers_consumer = true;
     // Called with each message.
     std::function<void(const Message&)> on_message = [this](const Message& m) {
         ack(m.channel, m.tag);
@@ -107,6 +110,27 @@ class ScriptedBroker {
         send(method(0, AMQP_CONNECTION_CLOSE_METHOD,
                     be(static_cast<std::uint64_t>(code), 2) + short_string(text) + be(0, 4)));
     }
+    // To the consumer of channel 1. `properties` are encoded, with their flags.
+    static std::string delivery(std::uint64_t tag, const std::string& body,
+                                const std::string& properties = std::string(2, '\0'),
+                                const std::string& consumer = "pg_inbox") {
+        std::string frames =
+            method(1, AMQP_BASIC_DELIVER_METHOD,
+                   short_string(consumer) + be(tag, 8) + be(0, 1) + short_string("") +
+                       short_string("key")) +
+            raw_frame(AMQP_FRAME_HEADER, 1,
+                      be(AMQP_BASIC_CLASS, 2) + be(0, 2) + be(body.size(), 8) + properties);
+        if (!body.empty())
+            frames += raw_frame(AMQP_FRAME_BODY, 1, body);
+        return frames;
+    }
+    static std::string message_id(const std::string& id) {
+        return be(AMQP_BASIC_MESSAGE_ID_FLAG, 2) + short_string(id);
+    }
+    static std::string stream_offset(std::uint64_t offset) {
+        return be(AMQP_BASIC_HEADERS_FLAG, 2) +
+               long_string(short_string("x-stream-offset") + 'l' + be(offset, 8));
+    }
     void hang_up() {
         if (peer_ >= 0)
             close(peer_);
@@ -115,16 +139,22 @@ class ScriptedBroker {
 
     void step() {
         const int fresh = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-        if (fresh >= 0) {
-            hang_up();
-            peer_ = fresh;
-            const int one = 1;
-            setsockopt(peer_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-            connections++;
-            input_.clear();
-            greeted_ = false;
-            tags_.assign(1000, 0);
-        }
+        take_input();  // also what came before the client has left a connection
+        if (fresh < 0)
+            return;
+        hang_up();
+        peer_ = fresh;
+        const int one = 1;
+        setsockopt(peer_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        connections++;
+        input_.clear();
+        greeted_ = false;
+        tags_.assign(1000, 0);
+        take_input();
+    }
+
+  private:
+    void take_input() {
         if (peer_ < 0)
             return;
         char buffer[65536];
@@ -148,7 +178,6 @@ class ScriptedBroker {
         }
     }
 
-  private:
     void take(const Frame& frame) {
         const int channel = frame.channel;
         switch (AmqpDecoder::number_of(frame)) {
@@ -188,6 +217,40 @@ class ScriptedBroker {
                             .mandatory = publish->mandatory != 0};
                 break;
             }
+            case AMQP_BASIC_QOS_METHOD: {
+                const auto* qos = decoder_.decode<amqp_basic_qos_t>(frame);
+                requests.push_back("qos " + std::to_string(qos->prefetch_count));
+                if (answers_consumer)
+                    send(method(channel, AMQP_BASIC_QOS_OK_METHOD));
+                break;
+            }
+            case AMQP_BASIC_CONSUME_METHOD: {
+                const auto* consume = decoder_.decode<amqp_basic_consume_t>(frame);
+                std::string request = "consume " + std::string(text_of(consume->queue));
+                if (consume->arguments.num_entries > 0) {
+                    const amqp_field_value_t& value = consume->arguments.entries[0].value;
+                    request += ' ' + (value.kind == AMQP_FIELD_KIND_UTF8
+                                          ? std::string(text_of(value.value.bytes))
+                                          : std::to_string(value.value.i64));
+                }
+                requests.push_back(request);
+                if (answers_consumer)
+                    send(method(channel, AMQP_BASIC_CONSUME_OK_METHOD,
+                                short_string(std::string(text_of(consume->consumer_tag)))));
+                break;
+            }
+            case AMQP_BASIC_ACK_METHOD: {
+                const auto* ack = decoder_.decode<amqp_basic_ack_t>(frame);
+                requests.push_back("ack " + std::to_string(ack->delivery_tag) +
+                                   (ack->multiple != 0 ? "+" : ""));
+                break;
+            }
+            case AMQP_BASIC_NACK_METHOD:
+                requests.push_back("nack");
+                break;
+            case AMQP_BASIC_CANCEL_METHOD:
+                requests.push_back("cancel");
+                break;
             case 0:
                 if (frame.type == AMQP_FRAME_HEADER) {
                     const auto* properties = decoder_.decode_properties(frame, left_);

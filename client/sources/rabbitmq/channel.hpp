@@ -1,0 +1,86 @@
+// The channel by which a source consumes its queue: opens it, puts messages together, acknowledges.
+//
+//   open()    sends all requests at once; the server answers them in this order
+//   take()    takes each frame of the connection
+//   end()     why there is no consumer any more, if there is not
+//   close()   gives back what is not acknowledged
+//
+// The peer is not trusted: what it sends must be what this state allows, a body is read only if it is
+// within the limit, and a channel has at most so many messages that are not acknowledged.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "net/amqp/connection.hpp"
+#include "rabbitmq/claims.hpp"
+#include "rabbitmq/delivery.hpp"
+
+namespace inbox::rabbitmq {
+
+// Where the reading of a stream begins.
+struct Begin {
+    std::optional<std::int64_t> offset{};
+    std::optional<Time> time{};  // if there is no offset
+    bool at_end = false;         // if there is neither
+};
+
+class Channel {
+  public:
+    enum class State { closed, opening, consuming, closing };
+    struct End {
+        enum class Kind {
+            lost,     // trying again may help
+            refused,  // by the server; the same next time, unless somebody changes something there
+            too_large,  // a message; the same each time
+        };
+        Kind kind;
+        std::string why;
+    };
+
+    Channel(std::string queue, std::uint16_t prefetch, std::size_t max_message_size)
+        : queue_(std::move(queue)), prefetch_(prefetch), max_message_size_(max_message_size) {}
+
+    State state() const noexcept { return state_; }
+    const std::optional<End>& end() const noexcept { return end_; }
+
+    // These append to the output of the connection. They may throw std::bad_alloc.
+    // `begin` is for streams.
+    void open(outbox::AmqpConnection& connection, const std::optional<Begin>& begin);
+    // Appends messages that are complete.
+    void take(outbox::AmqpConnection& connection, const outbox::Frame& frame,
+              std::vector<Message>& messages);
+    void ack(outbox::AmqpConnection& connection, Claims::Ack ack);
+    void close(outbox::AmqpConnection& connection);
+    // The connection has ended.
+    void forget();
+
+  private:
+    enum class Step { open, prefetch, consume, done };
+
+    bool answered(amqp_method_number_t method);
+    void take_method(outbox::AmqpConnection& connection, const outbox::Frame& frame);
+    void take_delivery(outbox::AmqpConnection& connection, const outbox::Frame& frame);
+    void take_header(outbox::AmqpConnection& connection, const outbox::Frame& frame);
+    void take_body(const outbox::Frame& frame);
+    void closed(outbox::AmqpConnection& connection, const outbox::Frame& frame);
+    void finish(End::Kind kind, std::string why);
+    void malformed();
+
+    const std::string queue_;
+    const std::uint16_t prefetch_;
+    const std::size_t max_message_size_;
+    State state_ = State::closed;
+    Step step_ = Step::open;
+    std::optional<End> end_;
+
+    // The message that is arriving.
+    std::optional<Message> arriving_;
+    bool has_header_ = false;
+    std::uint64_t body_left_ = 0;
+    std::uint64_t last_tag_ = 0;
+};
+
+}  // namespace inbox::rabbitmq

@@ -1,0 +1,379 @@
+#include "rabbitmq/worker.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/late.hpp"
+#include "core/text.hpp"
+#include "inbox/error.hpp"
+
+namespace inbox::rabbitmq {
+
+using outbox::AmqpConnection;
+using outbox::Micros;
+using std::chrono::milliseconds;
+
+// After this many refusals in a row the source fails.
+static constexpr int most_refusals = 3;
+// RabbitMQ sends the whole chunk of a stream that it has begun with.
+static constexpr std::size_t largest_chunk = 65'535;
+// So many messages of a stream may be read from its position on; then no more are asked for.
+static constexpr std::size_t most_read_ahead = 50'000;
+// A server that sends and does not read must not make acknowledgements pile up.
+static constexpr std::size_t most_unsent = 1024 * 1024;
+
+static constexpr const char* created_again =
+    "; was it created again? inbox.reset_offset() sets where to begin";
+
+static Time wall_clock() {
+    return std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now());
+}
+
+Worker::Worker(Setup setup)
+    : setup_(std::move(setup)),
+      instance_(std::to_string(outbox::random_seed())),
+      offsets_(setup_.subscription),
+      channel_(setup_.queue, setup_.prefetch, setup_.max_message_size),
+      pauses_(setup_.retry_base, setup_.retry_max, outbox::random_seed()) {}
+
+Worker::~Worker() {
+    close(milliseconds(0));
+}
+
+// ---------------------------------------------------------------------------------------------
+// For other threads
+// ---------------------------------------------------------------------------------------------
+
+void Worker::starts() {
+    begin_claims();
+    is_known_ = wants_restart_ = false;
+    stage_ = Stage::disconnected;
+    connect_at_ = 0;
+    refusals_ = 0;
+}
+
+void Worker::settle(std::span<const Delivery> deliveries) {
+    for (const Delivery& delivery : deliveries)
+        if (claims_.is_out(delivery)) {
+            stats_.acked++;
+            if (setup_.is_stream)
+                offsets_.apply(outbox::parse_integer(delivery.message_id).value_or(-1));
+        }
+    claims_.ack(deliveries);
+}
+
+void Worker::give_back(std::span<const Delivery> deliveries) {
+    stats_.nacked += static_cast<std::uint64_t>(std::ranges::count_if(
+        deliveries, [&](const Delivery& delivery) { return claims_.is_out(delivery); }));
+    claims_.nack(deliveries);
+    changed_.notify_all();
+}
+
+void Worker::forget_all() {
+    begin_claims();
+}
+
+void Worker::load_position(const LoadPositions& load) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!setup_.is_stream || phase_ != Phase::closed)
+            return;
+    }
+    if (!load)
+        throw SourceError("a stream needs a consumer with a database, for its offset", false);
+    std::vector<Position> saved;
+    try {
+        saved = load({setup_.subscription});
+    } catch (const DatabaseError& error) {
+        throw SourceError(std::string("cannot load the offset: ") + error.what(), true);
+    }
+    if (saved.empty())
+        return;
+    const std::optional<std::int64_t> offset = outbox::parse_integer(saved.front().message_id);
+    if (!offset || *offset < 0)
+        throw SourceError("the saved offset \"" + outbox::printable(saved.front().message_id, 50) +
+                              "\" is not a number",
+                          false);
+    const std::lock_guard lock(mutex_);
+    offsets_.load(*offset, saved.front().published_at);
+}
+
+std::vector<Position> Worker::positions(std::span<const Delivery* const> deliveries) {
+    const std::lock_guard lock(mutex_);
+    std::set<std::int64_t> applied;
+    for (const Delivery* const delivery : deliveries)
+        if (!claims_.is_stale(*delivery))
+            applied.insert(outbox::parse_integer(delivery->message_id).value_or(-1));
+    return offsets_.positions(applied);
+}
+
+std::vector<Position> Worker::moved_positions() {
+    const std::lock_guard lock(mutex_);
+    return offsets_.moved_positions();
+}
+
+std::function<bool(const Delivery&)> Worker::recall() {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(wants_recall_, false))
+        return {};
+    return [this](const Delivery& delivery) {
+        const std::lock_guard lock(mutex_);
+        return claims_.is_stale(delivery);
+    };
+}
+
+void Worker::seek(Time to) {
+    {
+        const std::lock_guard lock(mutex_);
+        begin_claims();
+        offsets_.move(to);
+        wants_restart_ = true;
+    }
+    wake();
+}
+
+RabbitmqStats Worker::stats() {
+    const std::lock_guard lock(mutex_);
+    RabbitmqStats stats = stats_;
+    stats.waiting = claims_.waiting();
+    stats.outstanding = claims_.outstanding();
+    return stats;
+}
+
+// Under the mutex.
+void Worker::begin_claims() {
+    claims_.begin_channel();
+    offsets_.rewind();
+    stats_.is_active = false;
+    wants_recall_ = true;
+}
+
+// ---------------------------------------------------------------------------------------------
+// The thread
+// ---------------------------------------------------------------------------------------------
+
+int Worker::prepare() {
+    connection_.emplace(setup_.config, clock_);
+    return connection_->descriptor();
+}
+
+void Worker::clean_up() noexcept {
+    channel_.forget();
+    arrived_.clear();
+    connection_.reset();
+}
+
+bool Worker::turn() {
+    Micros until = 0;
+    bool ends = false;
+    step_connection(clock_.now());
+    {
+        const std::lock_guard lock(mutex_);
+        const Micros now = clock_.now();
+        until = std::min(work(now), close_by_);
+        ends = phase_ == Phase::closing && (stage_ == Stage::disconnected || now >= close_by_);
+        if (ends && stage_ != Stage::disconnected) {
+            note(Level::warning, setup_.subscription +
+                                     ": the server has not confirmed the end; the last "
+                                     "acknowledgements may be lost");
+            disconnect(now);
+        }
+    }
+    tell();
+    if (!ends)
+        wait(std::min(until, connection_->deadline()));
+    return !ends;
+}
+
+void Worker::step_connection(Micros now) {
+    if (stage_ == Stage::disconnected)
+        return;
+    connection_->step(now);
+    while (const std::optional<outbox::Frame> frame = connection_->next())
+        channel_.take(*connection_, *frame, arrived_);
+}
+
+// Enters what has arrived, and does what can be done. Returns the time when there will be more to do.
+Micros Worker::work(Micros now) {
+    if (std::exchange(wants_restart_, false) && stage_ != Stage::disconnected) {
+        disconnect(now);
+        connect_at_ = now;
+    }
+    take_arrived(now);
+    if (stage_ != Stage::disconnected && connection_->state() == AmqpConnection::State::closed)
+        lost(connection_->failure(), connection_->scope() == outbox::Scope::destination, now);
+    if (stage_ != Stage::disconnected && channel_.end())
+        ended(*channel_.end(), now);
+    if (phase_ == Phase::closing && stage_ == Stage::working) {
+        send_acks();
+        channel_.close(*connection_);
+        stage_ = Stage::closing;
+    }
+    if (phase_ == Phase::closing && stage_ != Stage::disconnected &&
+        (stage_ != Stage::closing || channel_.state() == Channel::State::closed))
+        disconnect(now);
+    if (phase_ == Phase::open && !failure_ && stage_ == Stage::disconnected && now >= connect_at_)
+        connect();
+    if (stage_ == Stage::connecting && connection_->state() == AmqpConnection::State::ready)
+        open_channel(now);
+    if (stage_ == Stage::opening && channel_.state() == Channel::State::consuming &&
+        !asked_offset_) {
+        stage_ = Stage::working;
+        answer_due_ = outbox::never;
+        is_known_ = has_worked_ = true;
+        refusals_ = 0;
+        pauses_.reset();
+        changed_.notify_all();
+    }
+    if (stage_ == Stage::opening && now >= answer_due_)
+        lost(outbox::no_answer_within(setup_.config.transport.request_timeout) +
+                 (asked_offset_ ? " for offset " + std::to_string(*asked_offset_) +
+                                      " of the stream" + created_again
+                                : ""),
+             false, now);
+    if (stage_ == Stage::working)
+        send_acks();
+    if (stage_ == Stage::disconnected)
+        return phase_ == Phase::open && !failure_ ? connect_at_ : outbox::never;
+    return answer_due_;
+}
+
+void Worker::connect() {
+    stage_ = Stage::connecting;
+    stats_.connections++;
+    connection_->open();
+}
+
+void Worker::disconnect(Micros now) {
+    connection_->close();
+    channel_.forget();
+    arrived_.clear();
+    if (stage_ != Stage::disconnected && stage_ != Stage::connecting)
+        begin_claims();  // there was a channel
+    stage_ = Stage::disconnected;
+    answer_due_ = outbox::never;
+    connect_at_ = now + pauses_.next();
+}
+
+void Worker::lost(const std::string& why, bool is_refusal, Micros now) {
+    const std::string text = setup_.subscription + ": " + outbox::printable(why, 500);
+    disconnect(now);
+    refusals_ = is_refusal ? refusals_ + 1 : 0;
+    if (phase_ != Phase::open || failure_)
+        return;
+    if (!is_known_ || refusals_ >= most_refusals) {
+        is_known_ = false;
+        fail(text, has_worked_ || !is_refusal);
+    } else {
+        note(Level::warning, text);
+    }
+}
+
+void Worker::ended(const Channel::End& end, Micros now) {
+    const std::string why = end.why;
+    if (end.kind == Channel::End::Kind::too_large)
+        give_up(why, now);
+    else
+        lost(why, end.kind == Channel::End::Kind::refused, now);
+}
+
+// It would be the same next time.
+void Worker::give_up(const std::string& why, Micros now) {
+    disconnect(now);
+    is_known_ = false;
+    fail(setup_.subscription + ": " + why, false);
+}
+
+void Worker::open_channel(Micros now) {
+    stage_ = Stage::opening;
+    answer_due_ = now + setup_.config.transport.request_timeout;
+    asked_offset_.reset();
+    std::optional<Begin> begin;
+    if (setup_.is_stream)
+        begin = {
+            .offset = offsets_.position(), .time = offsets_.time(), .at_end = setup_.starts_at_end};
+    // The message before the position is there, or it is not the same stream. RabbitMQ would wait without
+    // a word until the stream has grown up to the offset.
+    if (begin && begin->offset && *begin->offset > 0)
+        asked_offset_ = --*begin->offset;
+    channel_.open(*connection_, begin);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Messages
+// ---------------------------------------------------------------------------------------------
+
+void Worker::take_arrived(Micros now) {
+    if (arrived_.empty() || stage_ == Stage::disconnected)
+        return;
+    const std::size_t most = setup_.prefetch + (setup_.is_stream ? largest_chunk : 0);
+    if (claims_.unacknowledged() + arrived_.size() > most) {
+        lost("the server sent more messages than were asked for", false, now);
+        return;
+    }
+    for (Message& message : std::exchange(arrived_, {})) {
+        if (std::string why = unusable(message.envelope); !why.empty()) {
+            give_up(why, now);
+            return;
+        }
+        enter(std::move(message));
+    }
+    changed_.notify_all();
+}
+
+// Returns why the source cannot go on with such a message, or an empty text.
+std::string Worker::unusable(const Envelope& envelope) {
+    if (!setup_.is_stream)
+        return envelope.offset ? "the queue is a stream; set is_stream" : "";
+    if (!envelope.offset || *envelope.offset < 0)
+        return "the queue is not a stream; do not set is_stream";
+    const std::optional<std::int64_t> asked = std::exchange(asked_offset_, {});
+    if (!asked || *asked == *envelope.offset)
+        return "";
+    const std::string text = "the stream has sent offset " + std::to_string(*envelope.offset) +
+                             " first, and was asked for " + std::to_string(*asked);
+    if (*envelope.offset < *asked)
+        return text + created_again;
+    if (!offsets_.follows(*envelope.offset))
+        note(Level::warning, setup_.subscription + ": " + text +
+                                 ": messages before it were deleted and not applied");
+    return "";
+}
+
+void Worker::enter(Message message) {
+    const std::uint64_t tag = message.envelope.tag;
+    const std::optional<std::int64_t> offset = message.envelope.offset;
+    stats_.received++;
+    stats_.redelivered += message.envelope.redelivered;
+    stats_.most_failed_deliveries =
+        std::max(stats_.most_failed_deliveries, message.envelope.failed_deliveries);
+    stats_.is_active = true;
+    if (!offset && message.envelope.message_id.empty() && !has_unnamed_ &&
+        !message.envelope.attributes.contains("event_id") &&
+        !message.envelope.attributes.contains("ce-id")) {
+        has_unnamed_ = true;
+        note(Level::warning, setup_.subscription +
+                                 ": there are messages without a message_id; if the broker sends "
+                                 "one of them again, it will be applied again");
+    }
+    Delivery delivery = delivery_from(
+        std::move(message), setup_.subscription,
+        instance_ + '/' + std::to_string(claims_.channel()) + '/' + std::to_string(tag),
+        wall_clock());
+    if (offset && !offsets_.read(*offset, delivery.published_at))
+        claims_.add_settled(tag);
+    else
+        claims_.add(tag, std::move(delivery));
+}
+
+void Worker::send_acks() {
+    if (!claims_.has_acks() || connection_->unsent() > most_unsent ||
+        offsets_.size() > most_read_ahead)
+        return;
+    for (const Claims::Ack& ack : claims_.take_acks())
+        channel_.ack(*connection_, ack);
+    connection_->flush();
+}
+
+}  // namespace inbox::rabbitmq

@@ -1,0 +1,111 @@
+// The thread of a RabbitMQ source: connects, opens a channel, consumes, acknowledges.
+//
+// Protocol: as of SourceThread. Messages arrive in step_connection(), and are entered under the mutex in
+// work(). Whatever ends the channel ends the connection too, and the next one begins with new claims:
+// the broker sends again what was not acknowledged. Deliveries of an earlier channel are recalled, so that
+// no handler begins with them, and settling them changes nothing.
+//
+// seek() begins new claims at once, in the thread that calls it, and has the connection replaced; what
+// still arrives over the old one is dropped.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/backoff.hpp"
+#include "inbox/source.hpp"
+#include "inbox/sources/rabbitmq.hpp"
+#include "net/amqp/connection.hpp"
+#include "rabbitmq/channel.hpp"
+#include "rabbitmq/claims.hpp"
+#include "rabbitmq/offsets.hpp"
+#include "worker/source_thread.hpp"
+
+namespace inbox::rabbitmq {
+
+struct Setup {
+    outbox::AmqpConfig config;
+    std::string queue;
+    std::string subscription;
+    bool is_stream = false;
+    bool starts_at_end = false;  // a stream without a saved offset
+    std::uint16_t prefetch = 0;
+    std::size_t max_message_size = 0;
+    outbox::Micros retry_base = 0, retry_max = 0;
+};
+
+class Worker : public worker::SourceThread {
+  public:
+    explicit Worker(Setup setup);
+    ~Worker() override;
+
+    const Setup& setup() const { return setup_; }
+
+    // Has no effect while the source is open. Throws SourceError.
+    void load_position(const LoadPositions& load);
+    std::vector<Position> positions(std::span<const Delivery* const> deliveries);
+    std::vector<Position> moved_positions();
+    std::function<bool(const Delivery&)> recall();
+    void seek(Time to);
+    RabbitmqStats stats();
+
+  private:
+    enum class Stage { disconnected, connecting, opening, working, closing };
+
+    void starts() override;
+    bool is_known() const override { return is_known_; }
+    std::size_t buffered() const override { return claims_.waiting(); }
+    std::vector<Delivery> take(std::size_t most) override { return claims_.take(most); }
+    void settle(std::span<const Delivery> deliveries) override;
+    void give_back(std::span<const Delivery> deliveries) override;
+    void give_back_all() override {}
+    void forget_all() override;
+    int prepare() override;
+    bool turn() override;
+    void clean_up() noexcept override;
+
+    // The thread's.
+    void step_connection(outbox::Micros now);
+    outbox::Micros work(outbox::Micros now);  // under the mutex
+    void begin_claims();
+    void connect();
+    void disconnect(outbox::Micros now);
+    void lost(const std::string& why, bool is_refusal, outbox::Micros now);
+    void ended(const Channel::End& end, outbox::Micros now);
+    void give_up(const std::string& why, outbox::Micros now);
+    void open_channel(outbox::Micros now);
+    void take_arrived(outbox::Micros now);
+    std::string unusable(const Envelope& envelope);
+    void enter(Message message);
+    void send_acks();
+
+    const Setup setup_;
+    const std::string instance_;  // differs in each source
+
+    // These are guarded by the mutex.
+    Claims claims_;
+    Offsets offsets_;
+    RabbitmqStats stats_;
+    bool is_known_ = false;       // the queue, since open()
+    bool wants_recall_ = false;   // of deliveries of an earlier channel
+    bool wants_restart_ = false;  // because of a seek
+
+    // These belong to the thread.
+    std::optional<outbox::AmqpConnection> connection_;
+    Channel channel_;
+    std::vector<Message> arrived_;
+    Stage stage_ = Stage::disconnected;
+    bool has_worked_ = false;
+    bool has_unnamed_ = false;                  // the log says so
+    std::optional<std::int64_t> asked_offset_;  // until a message of the stream has come
+    int refusals_ = 0;                          // in a row
+    outbox::Backoff pauses_;
+    outbox::Micros connect_at_ = 0;
+    outbox::Micros answer_due_ = outbox::never;
+};
+
+}  // namespace inbox::rabbitmq
