@@ -7,6 +7,7 @@
 #include "core/late.hpp"
 #include "core/text.hpp"
 #include "net/redis_connection.hpp"
+#include "net/redis_redirect.hpp"
 #include "sinks/connection_check.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/redis/options.hpp"

@@ -1,0 +1,43 @@
+#include "net/redis_redirect.hpp"
+
+#include <algorithm>
+
+#include "core/text.hpp"
+#include "net/redis_connection.hpp"
+
+namespace outbox {
+
+std::optional<Redirect> parse_redirect(std::string_view error) {
+    const bool ask = has_code(error, "ASK");
+    if (!ask && !has_code(error, "MOVED"))
+        return std::nullopt;
+    // The host may be IPv6, without brackets.
+    const std::size_t space = error.rfind(' '), colon = error.rfind(':');
+    if (colon == std::string_view::npos || space == std::string_view::npos || colon < space)
+        return std::nullopt;
+    Redirect redirect{ask, std::string(error.substr(space + 1, colon - space - 1)),
+                      std::string(error.substr(colon + 1))};
+    const std::optional<std::int64_t> port = parse_integer(redirect.port);
+    if (!port || *port < 1 || *port > 65535)
+        return std::nullopt;
+    const bool valid = std::all_of(redirect.host.begin(), redirect.host.end(), [](char c) {
+        const char lower = ascii_lower(c);
+        return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
+               c == '_' || c == ':';
+    });
+    if (!valid || redirect.host.size() > 255)
+        return std::nullopt;
+    return redirect;
+}
+
+std::optional<Redirect> parse_primary(const RespValue& answer) {
+    if (answer.elements.size() != 2)
+        return std::nullopt;
+    std::optional<Redirect> primary =
+        parse_redirect("MOVED 0 " + answer.elements[0].text + ':' + answer.elements[1].text);
+    if (primary && primary->host.empty())
+        return std::nullopt;
+    return primary;
+}
+
+}  // namespace outbox
