@@ -11,9 +11,11 @@ std::optional<Redirect> parse_redirect(std::string_view error) {
     const bool ask = has_code(error, "ASK");
     if (!ask && !has_code(error, "MOVED"))
         return std::nullopt;
+    const std::size_t slot = error.find(' '), space = error.rfind(' ');
     // The host may be IPv6, without brackets.
-    const std::size_t space = error.rfind(' '), colon = error.rfind(':');
-    if (colon == std::string_view::npos || space == std::string_view::npos || colon < space)
+    const std::size_t colon = error.rfind(':');
+    if (slot >= space || colon == std::string_view::npos || colon < space ||
+        !parse_integer(error.substr(slot + 1, space - slot - 1)))
         return std::nullopt;
     Redirect redirect{ask, std::string(error.substr(space + 1, colon - space - 1)),
                       std::string(error.substr(colon + 1))};

@@ -249,6 +249,7 @@ class RedisRoute(Route):
     server = "durable_redis"
     program = "redis_source"
     keeps_order = False
+    repeats = False  # acknowledgements are sent once more before anything is read
     numbers = itertools.count(1)
 
     def __init__(self, database: Database, server: RedisServer) -> None:

@@ -115,6 +115,13 @@ void Session::lost(std::string why, bool is_refusal, Micros now) {
         is_known_ = false;
 }
 
+// Whether it takes a change of the options to connect. What a node of a cluster says about another one may
+// be wrong for a while.
+bool Session::is_refused() const {
+    const bool is_given = !setup_.sentinel.empty() || server_ == first_server();
+    return is_given && connection_->scope() == outbox::Scope::destination;
+}
+
 void Session::follow(const outbox::Redirect& redirect, Micros now) {
     const Server server{redirect.host.empty() ? server_.host : redirect.host, redirect.port, false,
                         redirect.ask};
@@ -307,7 +314,7 @@ Micros Session::work(Micros now) {
         disconnect();
         pause(now);
     } else if (connection_ && connection_->state() == RedisConnection::State::closed)
-        lost(connection_->failure(), connection_->scope() == outbox::Scope::destination, now);
+        lost(connection_->failure(), is_refused(), now);
     else if (!questions_.empty() && now >= questions_.front().due)
         lost(outbox::no_answer_within(setup_.transport.request_timeout), false, now);
 

@@ -100,6 +100,7 @@ class Session {
     void lost(std::string why, bool is_refusal, outbox::Micros now);
     void follow(const outbox::Redirect& redirect, outbox::Micros now);
     Server first_server() const;
+    bool is_refused() const;
     void ready(outbox::Micros now);
     void create_group();
     void begin(outbox::Micros now);

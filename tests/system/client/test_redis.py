@@ -160,6 +160,17 @@ def test_an_entry_that_is_too_large_leaves_the_others_alone(stream: Stream, make
     stream.client.delete(stream.name)
 
 
+def test_entries_that_are_too_large_together(stream: Stream, make_source: MakeSource) -> None:
+    """They are read one by one."""
+    stream.send("1", *["x" * (30 << 20)] * 4, "2")
+    source = make_source(stream, servers=f"127.0.0.1:{stream.server.port}")
+    received = source.receive(6)
+    assert [len(d["payload"]) for d in received] == [1, *[30 << 20] * 4, 1]
+    source.ack(*received)
+    stream.wait_settled()
+    stream.client.delete(stream.name)
+
+
 # -------------------------------------------------------------------------------------------------
 # Settling
 # -------------------------------------------------------------------------------------------------
