@@ -36,6 +36,7 @@ COMPONENTS = {
     "kafka": ("sources/kafka.hpp", "inbox::KafkaSource"),
     "nats": ("sources/nats.hpp", "inbox::NatsSource"),
     "pubsub": ("sources/pubsub.hpp", "inbox::PubSubSource"),
+    "redis": ("sources/redis.hpp", "inbox::RedisSource"),
     "sqs": ("sources/sqs.hpp", "inbox::SqsSource"),
     "otlp": ("otlp.hpp", "inbox::OtlpExporter"),
 }
