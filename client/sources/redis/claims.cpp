@@ -70,8 +70,7 @@ void Claims::again(const Ids& ids) {
 
 Claims::Ids Claims::next_extensions(std::size_t most, Micros now) {
     Ids ids;
-    // Some that are due soon come along.
-    const Micros until = now + interval_ / 4;
+    const Micros until = now + early();
     if (due_.empty() || due_.begin()->first > now)
         return ids;
     while (ids.size() < most && !due_.empty() && due_.begin()->first <= until) {

@@ -45,6 +45,8 @@ class Claims {
     // Ids of claims to extend now. They are due again an interval later.
     Ids next_extensions(std::size_t most, outbox::Micros now);
     outbox::Micros next_extension() const;
+    // All of these have been held for so long, since they came or were last extended.
+    outbox::Micros least_age() const { return interval_ - early(); }
     // Another consumer has these, or they have left the stream.
     void lost(const Ids& ids);
 
@@ -55,6 +57,8 @@ class Claims {
     using Due = std::multimap<outbox::Micros, outbox::StreamId>;
 
     void forget(outbox::StreamId id);
+    // Claims that are due so soon are extended together with one that is due.
+    outbox::Micros early() const { return interval_ / 10; }
 
     const outbox::Micros interval_;
     std::map<outbox::StreamId, Due::iterator> held_;  // waiting and handed out

@@ -198,8 +198,7 @@ void Session::ask_about(Question::Kind kind, const Claims::Ids& ids) {
     outbox::append_argument(out, Text(setup_.group));
     if (kind != Question::Kind::ack) {
         outbox::append_argument(out, Text(setup_.consumer));
-        // Half of the interval of extensions.
-        outbox::append_argument(out, gives_back ? 0 : setup_.min_idle / 6 / 1000);
+        outbox::append_argument(out, gives_back ? 0 : claims_.least_age() / 1000);
     }
     for (const StreamId id : ids)
         outbox::append_argument(out, Text(id.text()));

@@ -6,9 +6,11 @@
 // the last connection; then new entries (">"). One XREADGROUP is under way at a time. It blocks for a
 // limited time: what is sent behind it has to wait for its end, so this is short while anything is held.
 //
-// Whose entry it is. XCLAIM takes an entry from any consumer, so the source extends a claim with a
-// minimum idle time that a consumer which has taken the entry over keeps it below. What XCLAIM leaves out has been
-// lost. No claim is extended while an answer is on its way that has touched entries by itself.
+// Whose entry it is. XCLAIM takes an entry from any consumer. So a claim is extended with a minimum idle time
+// that is hardly shorter than the interval of extensions: an entry that another consumer has taken over, and
+// extends, is rarely idle for so long. What XCLAIM leaves out has been lost. (If an entry is taken back, both
+// consumers apply it, and the inbox sees to it that it has one effect.) No claim is extended while an answer
+// is on its way that may have reset idle times.
 //
 // A group that has gone is created again, if the options allow it. Nobody knows what was pending for other
 // consumers, so it then begins with the first entry of the stream.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,6 +18,7 @@ import pytest
 from certificates import make_certificates
 from cluster import Installation, free_port
 from database import Database
+from processes import stop_process
 from sinks import redis_server, servers
 from sinks.redis_server import RedisServer
 from sinks.test_redis import Cluster as RedisCluster
@@ -570,6 +572,26 @@ def test_consumers_that_are_killed(stream: Stream, make_source: MakeSource, targ
     target.wait_applied(ids)
     stream.wait_settled()
     assert all(versions == sorted(versions) for versions in versions_of(target).values())
+
+
+def test_a_consumer_that_stands_still(stream: Stream, make_source: MakeSource, target: Target) -> None:
+    """Another one takes over what it holds. When it goes on, both have some entries."""
+    ids = send_events(stream, 10, range(1, 11))
+    target.poison(ids[0])
+    target.set_policy(retry_base="10 ms", retry_max="10 ms", max_attempts=100_000)
+    first = make_source(stream, opened=False, conninfo=target.conninfo, min_idle=1000, prefetch=100)
+    wait_until(target.applied, what="an event")
+    wait_until(stream.pending, lambda seen: "c" in seen, what="an entry in hand")
+    stop_process(first.process.pid)
+    other = make_source(stream, opened=False, conninfo=target.conninfo, consumer="d", min_idle=1000, prefetch=100)
+    wait_until(stream.pending, lambda seen: "c" not in seen and "d" in seen, what="the other one to take over")
+    first.process.send_signal(signal.SIGCONT)
+    target.cure()
+    ids += send_events(stream, 10, range(11, 21))
+    target.wait_applied(ids)
+    stream.wait_settled()
+    assert sorted(target.applied()) == sorted(ids)
+    assert first.process.poll() is None and other.process.poll() is None
 
 
 def test_a_server_that_is_killed(make_stream: MakeStream, make_source: MakeSource, target: Target, start: Start) -> None:

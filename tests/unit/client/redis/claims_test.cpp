@@ -93,11 +93,12 @@ TEST(RedisClaims, AnAcknowledgementIsRepeatedUntilItIsConfirmed) {
 TEST(RedisClaims, ClaimsAreExtendedTogether) {
     Claims claims(interval);
     add(claims, 1);
-    add(claims, 2, seconds(3));
+    add(claims, 2, seconds(2));
     add(claims, 3, seconds(9));
     EXPECT_THAT(claims.next_extensions(10, interval - 1), IsEmpty());
     EXPECT_THAT(claims.next_extensions(10, interval), ElementsAre(id(1), id(2)));
     EXPECT_EQ(claims.next_extension(), seconds(9) + interval);
+    EXPECT_EQ(claims.least_age(), seconds(18)) << "of the second one";
 }
 
 TEST(RedisClaims, WhatIsLostIsNotHandedOutAgain) {
