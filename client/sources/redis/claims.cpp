@@ -8,15 +8,19 @@ namespace inbox::redis {
 using outbox::Micros;
 using outbox::StreamId;
 
+void Claims::set_due(StreamId id, Due::iterator& due, Micros now) {
+    if (due != due_.end())
+        due_.erase(due);
+    due = due_.emplace(now + interval_, id);
+}
+
 void Claims::add(StreamId id, Delivery delivery, Micros now) {
     if (unconfirmed_.contains(id))
         return;
-    if (const auto found = held_.find(id); found != held_.end()) {
-        due_.erase(found->second);
-        found->second = due_.emplace(now + interval_, id);
+    const auto [held, is_new] = held_.try_emplace(id, due_.end());
+    set_due(id, held->second, now);
+    if (!is_new)
         return;
-    }
-    held_[id] = due_.emplace(now + interval_, id);
     waiting_bytes_ += delivery.size;
     waiting_.emplace(id, std::move(delivery));
 }
@@ -32,7 +36,8 @@ void Claims::take(std::size_t most, std::vector<Delivery>& taken) {
 
 void Claims::forget(StreamId id) {
     if (const auto found = held_.find(id); found != held_.end()) {
-        due_.erase(found->second);
+        if (found->second != due_.end())
+            due_.erase(found->second);
         held_.erase(found);
     }
     if (const auto found = waiting_.find(id); found != waiting_.end()) {
@@ -76,10 +81,16 @@ Claims::Ids Claims::next_extensions(std::size_t most, Micros now) {
     while (ids.size() < most && !due_.empty() && due_.begin()->first <= until) {
         const StreamId id = due_.begin()->second;
         due_.erase(due_.begin());
-        held_.at(id) = due_.emplace(now + interval_, id);
+        held_.at(id) = due_.end();
         ids.push_back(id);
     }
     return ids;
+}
+
+void Claims::extended(const Ids& ids, Micros now) {
+    for (const StreamId id : ids)
+        if (const auto found = held_.find(id); found != held_.end())
+            set_due(id, found->second, now);
 }
 
 Micros Claims::next_extension() const {

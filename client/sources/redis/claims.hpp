@@ -42,8 +42,10 @@ class Claims {
     void again(const Ids& ids);
     bool has_acks() const { return !acks_.empty(); }
 
-    // Ids of claims to extend now. They are due again an interval later.
+    // Ids of claims to extend now. Each must come back by extended() or lost(). When Redis extends a claim is
+    // not known, only that it was before the answer: so the next interval begins with that.
     Ids next_extensions(std::size_t most, outbox::Micros now);
+    void extended(const Ids& ids, outbox::Micros now);
     outbox::Micros next_extension() const;
     // All of these have been held for so long, since they came or were last extended.
     outbox::Micros least_age() const { return interval_ - early(); }
@@ -57,11 +59,13 @@ class Claims {
     using Due = std::multimap<outbox::Micros, outbox::StreamId>;
 
     void forget(outbox::StreamId id);
+    void set_due(outbox::StreamId id, Due::iterator& due, outbox::Micros now);
     // Claims that are due so soon are extended together with one that is due.
     outbox::Micros early() const { return interval_ / 10; }
 
     const outbox::Micros interval_;
-    std::map<outbox::StreamId, Due::iterator> held_;  // waiting and handed out
+    // Waiting and handed out; end() while an extension is under way.
+    std::map<outbox::StreamId, Due::iterator> held_;
     Due due_;
     std::map<outbox::StreamId, Delivery> waiting_;
     std::size_t waiting_bytes_ = 0;

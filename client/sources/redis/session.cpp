@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "core/late.hpp"
@@ -80,13 +81,16 @@ void Session::connect(Micros now) {
     connection_->open(now);
 }
 
-// Acknowledgements without an answer are sent again over the next connection.
+// Acknowledgements without an answer are sent again over the next connection. Claims are extended by reading
+// what is pending.
 void Session::disconnect() {
     connection_.reset();
     stage_ = Stage::disconnected;
     for (auto question = questions_.rbegin(); question != questions_.rend(); ++question)
         if (question->kind == Question::Kind::ack)
             claims_.again(question->ids);
+        else if (question->kind == Question::Kind::extend)
+            claims_.extended(question->ids, clock_.now());
     questions_.clear();
     trouble_.clear();
     redirect_.reset();
@@ -293,6 +297,7 @@ void Session::step(Micros now) {
 void Session::enter(Micros now) {
     claims_.confirmed(std::exchange(confirmed_, {}));
     claims_.lost(std::exchange(lost_, {}));
+    claims_.extended(std::exchange(extended_, {}), now);
     claims_.again(std::exchange(unsent_, {}));
     for (const StreamId id : std::exchange(deleted_, {}))
         claims_.ack(id);
@@ -375,7 +380,7 @@ void Session::take(const RespValue& answer) {
             confirmed_.insert(confirmed_.end(), question.ids.begin(), question.ids.end());
             break;
         case Question::Kind::extend:
-            take_extended(std::move(question.ids), answer);
+            take_extended(question.ids, answer);
             break;
         case Question::Kind::claim:
             take_claimed(answer);
@@ -394,6 +399,8 @@ static bool is_refusal(Text error) {
 void Session::take_error(const Question& question, const std::string& error) {
     if (question.kind == Question::Kind::ack)
         unsent_.insert(unsent_.end(), question.ids.begin(), question.ids.end());
+    if (question.kind == Question::Kind::extend)
+        extended_.insert(extended_.end(), question.ids.begin(), question.ids.end());
     if (question.kind == Question::Kind::create && outbox::has_code(error, "BUSYGROUP")) {
         take_created();  // another consumer was first
         return;
@@ -514,16 +521,16 @@ void Session::take_claimed(const RespValue& answer) {
     }
 }
 
-void Session::take_extended(Claims::Ids ids, const RespValue& answer) {
-    const std::optional<Claims::Ids> extended = ids_in(answer);
-    if (!extended) {
+void Session::take_extended(const Claims::Ids& ids, const RespValue& answer) {
+    const std::optional<Claims::Ids> found = ids_in(answer);
+    if (!found) {
         malformed("XCLAIM");
+        extended_.insert(extended_.end(), ids.begin(), ids.end());
         return;
     }
-    std::erase_if(ids, [&](StreamId id) {
-        return std::find(extended->begin(), extended->end(), id) != extended->end();
-    });
-    lost_.insert(lost_.end(), ids.begin(), ids.end());
+    const std::set<StreamId> extended(found->begin(), found->end());
+    for (const StreamId id : ids)
+        (extended.contains(id) ? extended_ : lost_).push_back(id);
 }
 
 }  // namespace inbox::redis

@@ -126,7 +126,7 @@ class Session {
     void take_entries(const Question& question, const outbox::RespValue& answer);
     void take_history(const Question& question, const Entries& found);
     void take_claimed(const outbox::RespValue& answer);
-    void take_extended(Claims::Ids ids, const outbox::RespValue& answer);
+    void take_extended(const Claims::Ids& ids, const outbox::RespValue& answer);
     outbox::StreamId add(const Entries& found, std::size_t asked, outbox::StreamId from);
     void read_again_behind(outbox::StreamId id);
     void note_gone(std::size_t count);
@@ -171,7 +171,7 @@ class Session {
 
     // What step() has noted.
     std::vector<std::pair<outbox::StreamId, Delivery>> arrived_;
-    Claims::Ids confirmed_, unsent_, lost_, deleted_;
+    Claims::Ids confirmed_, unsent_, extended_, lost_, deleted_;
     std::string trouble_;
     bool is_refusal_ = false;
     bool group_is_missing_ = false;

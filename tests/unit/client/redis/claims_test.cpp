@@ -98,6 +98,12 @@ TEST(RedisClaims, ClaimsAreExtendedTogether) {
     EXPECT_THAT(claims.next_extensions(10, interval - 1), IsEmpty());
     EXPECT_THAT(claims.next_extensions(10, interval), ElementsAre(id(1), id(2)));
     EXPECT_EQ(claims.next_extension(), seconds(9) + interval);
+    claims.extended({id(1), id(2)}, seconds(25));
+    EXPECT_THAT(claims.next_extensions(10, seconds(29)), ElementsAre(id(3)));
+    EXPECT_EQ(claims.next_extension(), seconds(25) + interval) << "after the answer";
+    claims.ack(id(3));
+    claims.extended({id(3)}, seconds(30));
+    EXPECT_EQ(claims.next_extension(), seconds(25) + interval);
     EXPECT_EQ(claims.least_age(), seconds(18)) << "of the second one";
 }
 
