@@ -14,8 +14,7 @@ using Fields = std::map<std::string, std::string>;
 // [id, [name, value, ...]]; instead of the fields nil, if the entry has been deleted.
 static std::optional<Entry> entry_of(const RespValue& element) {
     const RespValue *id = element.at(0), *fields = element.at(1);
-    const std::optional<StreamId> parsed =
-        id != nullptr ? StreamId::parse(id->text) : std::nullopt;
+    const std::optional<StreamId> parsed = id != nullptr ? StreamId::parse(id->text) : std::nullopt;
     if (!parsed)
         return std::nullopt;
     Entry entry{.id = *parsed};

@@ -14,8 +14,9 @@ namespace inbox::redis {
 // The answer must outlive it.
 struct Entry {
     outbox::StreamId id;
-    const outbox::RespValue* fields = nullptr;  // nullptr: it is pending and no longer in the stream
-    bool is_cut = false;                        // the answer was too large to keep all of the entry
+    const outbox::RespValue* fields =
+        nullptr;          // nullptr: it is pending and no longer in the stream
+    bool is_cut = false;  // the answer was too large to keep all of the entry
 };
 
 struct Entries {
@@ -23,7 +24,7 @@ struct Entries {
     bool is_cut = false;  // the answer had more entries
 
     // The rest is of the answer to XAUTOCLAIM only.
-    outbox::StreamId next{};  // where to go on; 0-0: at the beginning
+    outbox::StreamId next{};               // where to go on; 0-0: at the beginning
     std::vector<outbox::StreamId> gone{};  // were pending, are no longer in the stream
 };
 

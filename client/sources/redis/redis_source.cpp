@@ -79,8 +79,8 @@ redis::Setup setup_of(const RedisOptions& options) {
           "sentinel_user needs sentinel_password");
     check(options.retry_max >= options.retry_base, "retry_max must not be less than retry_base");
     check(options.tls || options.ca_file.empty(), "ca_file needs tls");
-    if (const auto why = outbox::wrong_client_certificate(options.certificate, options.private_key,
-                                                          options.tls))
+    if (const auto why =
+            outbox::wrong_client_certificate(options.certificate, options.private_key, options.tls))
         refuse(*why);
     return {.hosts = hosts_of(options),
             .sentinel = options.sentinel,
@@ -141,7 +141,8 @@ void RedisSource::nack(std::span<const Delivery> deliveries) {
 
 void RedisSource::seek(Time) {
     throw SourceError(
-        "a consumer group of Redis does not go back; make another group that begins where you want, "
+        "a consumer group of Redis does not go back; make another group that begins where you "
+        "want, "
         "or send the events again with outbox.replay() in the database that they come from",
         false);
 }

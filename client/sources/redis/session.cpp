@@ -70,10 +70,9 @@ Session::Server Session::first_server() const {
 }
 
 void Session::connect(Micros now) {
-    connection_.emplace(
-        outbox::stream_config(setup_.transport, clock_, server_.host, server_.port, setup_.tls,
-                              "redis"),
-        server_.is_sentinel ? setup_.sentinel_login : setup_.login, limits);
+    connection_.emplace(outbox::stream_config(setup_.transport, clock_, server_.host, server_.port,
+                                              setup_.tls, "redis"),
+                        server_.is_sentinel ? setup_.sentinel_login : setup_.login, limits);
     epoll_event event{};
     event.events = EPOLLIN;
     epoll_ctl(epoll_, EPOLL_CTL_ADD, connection_->descriptor(), &event);
@@ -130,7 +129,8 @@ void Session::follow(const outbox::Redirect& redirect, Micros now) {
     const Server server{redirect.host.empty() ? server_.host : redirect.host, redirect.port, false,
                         redirect.ask};
     if (++redirects_ > most_redirects) {
-        lost("too many redirects; the last one is to " + server.host + ':' + server.port, false, now);
+        lost("too many redirects; the last one is to " + server.host + ':' + server.port, false,
+             now);
         return;
     }
     disconnect();
@@ -241,8 +241,8 @@ void Session::read(std::size_t room) {
 
 void Session::claim(std::size_t room) {
     ask({.kind = Question::Kind::claim, .count = room}, Text("XAUTOCLAIM"), Text(stream_),
-        Text(setup_.group), Text(setup_.consumer), setup_.min_idle / 1000,
-        Text(claim_from_.text()), Text("COUNT"), static_cast<std::int64_t>(room));
+        Text(setup_.group), Text(setup_.consumer), setup_.min_idle / 1000, Text(claim_from_.text()),
+        Text("COUNT"), static_cast<std::int64_t>(room));
 }
 
 Micros Session::converse(Micros now) {
@@ -440,9 +440,8 @@ void Session::take_entries(const Question& question, const RespValue& answer) {
     redirects_ = 0;
     pauses_.reset();
     if (!found->entries.empty())
-        page_ = std::clamp(
-            page_bytes / (connection_->answer_bytes() / found->entries.size() + 1),
-            std::size_t{1}, longest_page);
+        page_ = std::clamp(page_bytes / (connection_->answer_bytes() / found->entries.size() + 1),
+                           std::size_t{1}, longest_page);
     if (question.kind == Question::Kind::history) {
         take_history(question, *found);
         return;

@@ -149,12 +149,12 @@ class Session {
 
     // Of the thread.
     std::optional<outbox::RedisConnection> connection_;
-    Server server_;              // of the connection
+    Server server_;               // of the connection
     std::size_t begin_with_ = 0;  // of the hosts
     unsigned redirects_ = 0;      // since the last answer that was none
     Stage stage_ = Stage::disconnected;
     std::deque<Question> questions_;  // without an answer
-    bool has_read_ = false;    // over this connection
+    bool has_read_ = false;           // over this connection
     bool has_worked_ = false;
     int refusals_ = 0;  // in a row
     outbox::Backoff pauses_;

@@ -125,7 +125,8 @@ void Worker::settle(std::span<const Delivery> deliveries, Act act) {
             const std::string_view handle = delivery.handle;
             const std::size_t space = std::min(handle.find(' '), handle.size());
             const auto number = outbox::parse_integer(handle.substr(0, space));
-            const auto id = outbox::StreamId::parse(handle.substr(std::min(space + 1, handle.size())));
+            const auto id =
+                outbox::StreamId::parse(handle.substr(std::min(space + 1, handle.size())));
             if (number && id && static_cast<std::size_t>(*number) < sessions_.size())
                 act(sessions_[static_cast<std::size_t>(*number)]->claims(), *id, delivery);
         }
@@ -135,7 +136,8 @@ void Worker::settle(std::span<const Delivery> deliveries, Act act) {
 }
 
 void Worker::ack(std::span<const Delivery> deliveries) {
-    settle(deliveries, [](Claims& claims, outbox::StreamId id, const Delivery&) { claims.ack(id); });
+    settle(deliveries,
+           [](Claims& claims, outbox::StreamId id, const Delivery&) { claims.ack(id); });
 }
 
 void Worker::nack(std::span<const Delivery> deliveries) {
@@ -193,8 +195,9 @@ bool Worker::turn() {
         }
         ends = phase_ == Phase::closing && (is_settled() || now >= close_by_);
         if (ends && !is_settled())
-            notes.emplace_back(Level::warning, setup_.subscription +
-                                                   ": some entries could not be settled before the end");
+            notes.emplace_back(
+                Level::warning,
+                setup_.subscription + ": some entries could not be settled before the end");
         changed_.notify_all();
     }
     for (const auto& [level, message] : notes)  // the log is foreign code
@@ -217,7 +220,8 @@ void Worker::wait(Micros until) {
 }
 
 bool Worker::is_settled() const {
-    return std::ranges::all_of(sessions_, [](const auto& session) { return session->is_settled(); });
+    return std::ranges::all_of(sessions_,
+                               [](const auto& session) { return session->is_settled(); });
 }
 
 }  // namespace inbox::redis

@@ -16,9 +16,10 @@ TEST(RedisRedirect, NamesAServer) {
     EXPECT_TRUE(ask->ask);
     EXPECT_EQ(ask->host, "2001:db8::1");
     EXPECT_EQ(parse_redirect("MOVED 3999 :6381")->host, "");
-    for (const char* error : {"MOVED", "MOVED 1", "MOVED 1 a", "MOVED 1 a:", "MOVED 1 a:0",
-                              "MOVED 1 a:65536", "MOVED 1 a:x", "MOVED 1 a/b:1", "MOVED 1 a@b:1",
-                              "MOVED 1 a%b:1", "MOVED 1 a b/c:1", "MOVED 1:2 a", "MOVEDX 1 a:1", "ERR MOVED 1 a:1"})
+    for (const char* error :
+         {"MOVED", "MOVED 1", "MOVED 1 a", "MOVED 1 a:", "MOVED 1 a:0", "MOVED 1 a:65536",
+          "MOVED 1 a:x", "MOVED 1 a/b:1", "MOVED 1 a@b:1", "MOVED 1 a%b:1", "MOVED 1 a b/c:1",
+          "MOVED 1:2 a", "MOVEDX 1 a:1", "ERR MOVED 1 a:1"})
         EXPECT_FALSE(parse_redirect(error)) << error;
     EXPECT_FALSE(parse_redirect("MOVED 1 " + std::string(300, 'a') + ":1"));
 }

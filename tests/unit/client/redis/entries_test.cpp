@@ -50,7 +50,8 @@ std::vector<std::string> ids(const Entries& entries) {
 }
 
 TEST(RedisEntries, AreRead) {
-    const RespValue some = answer(of_stream({entry("1-0", {"a", "b"}), "*2\r\n" + text("2-0") + "*-1\r\n"}));
+    const RespValue some =
+        answer(of_stream({entry("1-0", {"a", "b"}), "*2\r\n" + text("2-0") + "*-1\r\n"}));
     const std::optional<Entries> read = entries_read(some);
     ASSERT_TRUE(read);
     EXPECT_THAT(ids(*read), ElementsAre("1-0", "2-0"));
@@ -61,7 +62,8 @@ TEST(RedisEntries, AreRead) {
 }
 
 TEST(RedisEntries, AreTakenOver) {
-    const RespValue some = answer("*3\r\n" + text("7-1") + "*2\r\n" + entry("1-0", {}) + "*-1\r\n*1\r\n" + text("3-0"));
+    const RespValue some = answer("*3\r\n" + text("7-1") + "*2\r\n" + entry("1-0", {}) +
+                                  "*-1\r\n*1\r\n" + text("3-0"));
     const std::optional<Entries> claimed = entries_claimed(some);
     ASSERT_TRUE(claimed);
     EXPECT_THAT(ids(*claimed), ElementsAre("1-0"));
@@ -72,8 +74,9 @@ TEST(RedisEntries, AreTakenOver) {
 
 // What is dropped of an answer must not be taken for the end of it.
 TEST(RedisEntries, OfAnAnswerThatIsTooLarge) {
-    const std::string three = of_stream({entry("1-0", {"p", "aaaa"}), entry("2-0", {"p", "bbbbbbbb"}),
-                                         entry("3-0", {"p", "cccc"})});
+    const std::string three =
+        of_stream({entry("1-0", {"p", "aaaa"}), entry("2-0", {"p", "bbbbbbbb"}),
+                   entry("3-0", {"p", "cccc"})});
     const RespValue cut_text = answer(three, {.text = 6, .fields = 100});
     std::optional<Entries> read = entries_read(cut_text);
     ASSERT_TRUE(read);
@@ -86,7 +89,8 @@ TEST(RedisEntries, OfAnAnswerThatIsTooLarge) {
         ASSERT_TRUE(read) << elements;
         const bool is_whole = read->entries.size() == 3 && !read->entries.back().is_cut;
         EXPECT_EQ(is_whole, elements >= 18) << elements;
-        EXPECT_EQ(read->is_cut || (!read->entries.empty() && read->entries.back().is_cut), !is_whole)
+        EXPECT_EQ(read->is_cut || (!read->entries.empty() && read->entries.back().is_cut),
+                  !is_whole)
             << elements;
     }
     for (std::size_t bytes = 1; bytes < 30; bytes++) {
@@ -115,8 +119,8 @@ TEST(RedisEntries, AnswersThatMakeNoSense) {
 
 TEST(RedisEntries, SurviveRandomAnswers) {
     std::mt19937 random(1);
-    const std::vector<std::string> parts{"*1\r\n", "*2\r\n", "*3\r\n", "*0\r\n", "*-1\r\n", "$3\r\n1-0\r\n",
-                                         ":1\r\n", "$-1\r\n", "+a\r\n"};
+    const std::vector<std::string> parts{"*1\r\n",        "*2\r\n", "*3\r\n",  "*0\r\n", "*-1\r\n",
+                                         "$3\r\n1-0\r\n", ":1\r\n", "$-1\r\n", "+a\r\n"};
     for (int round = 0; round < 20'000; round++) {
         std::string bytes;
         for (std::size_t n = random() % 16; n > 0; n--)
@@ -145,7 +149,9 @@ Delivery of_sink(outbox::EventFormat format) {
     sample.event.ordering_key = "k \xc3\xa4";
     sample.event.version = 7;
     sample.event.has_version = true;
-    sample.add("tenant", "Gr\xc3\xbc\xc3\x9f" "e %");
+    sample.add("tenant",
+               "Gr\xc3\xbc\xc3\x9f"
+               "e %");
     sample.add("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     outbox::EntryEncoder encoder(format, "shop");
     encoder.encode(sample.event);
@@ -166,7 +172,9 @@ TEST(RedisDelivery, OfOurSinkInEachFormat) {
         EXPECT_EQ(event.ordering_key, "k \xc3\xa4");
         EXPECT_EQ(event.content_type, "application/json");
         EXPECT_EQ(event.payload, R"({"title": "Cats"})");
-        EXPECT_EQ(event.headers.at("tenant"), "Gr\xc3\xbc\xc3\x9f" "e %");
+        EXPECT_EQ(event.headers.at("tenant"),
+                  "Gr\xc3\xbc\xc3\x9f"
+                  "e %");
         EXPECT_FALSE(event.traceparent().empty());
         for (const char* field : {"ce_id", "ce-id", "ordering_key", "payload", "data"})
             EXPECT_FALSE(event.headers.contains(field)) << field;

@@ -40,7 +40,10 @@ TEST(RedisSourceTest, OptionsThatMakeNoSense) {
              {[](RedisOptions& o) { o.servers = "u:p@a"; }, "servers must be a list"},
              {[](RedisOptions& o) { o.servers = "a,,b"; }, "servers"},
              {[](RedisOptions& o) { o.streams = {}; }, "streams must be 1 to 64 keys"},
-             {[](RedisOptions& o) { o.streams = {"a", "a"}; }, "one twice"},
+             {[](RedisOptions& o) {
+                  o.streams = {"a", "a"};
+              },
+              "one twice"},
              {[](RedisOptions& o) { o.streams = {""}; }, "an empty key"},
              {[](RedisOptions& o) { o.group = ""; }, "group is empty"},
              {[](RedisOptions& o) { o.consumer = ""; }, "consumer is empty"},
@@ -211,7 +214,8 @@ TEST(RedisSourceTest, ASentinelThatTalksNonsense) {
         o.sentinel = "main";
         RedisSource source(o);
         bool transient = true;
-        EXPECT_THAT(error_of_open(source, transient), HasSubstr("Sentinel knows no primary \"main\""));
+        EXPECT_THAT(error_of_open(source, transient),
+                    HasSubstr("Sentinel knows no primary \"main\""));
         EXPECT_FALSE(transient);
     }
 }
@@ -225,9 +229,8 @@ TEST(RedisSourceTest, Refusals) {
         EXPECT_THAT(error_of_open(source, transient), HasSubstr(code + " x"));
         EXPECT_FALSE(transient) << code;
     }
-    for (const std::string code :
-         {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNBLOCKED",
-          "ERR max number of clients"}) {
+    for (const std::string code : {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN",
+                                   "BUSY", "UNBLOCKED", "ERR max number of clients"}) {
         ScriptedRedis redis;
         redis.on([&](const Command&) { return Answer{'-' + code + " x\r\n", false, false}; });
         RedisSource source(options(redis.address()));
@@ -240,11 +243,13 @@ TEST(RedisSourceTest, Refusals) {
 // After the source has worked, nonsense costs a connection each, and it goes on.
 TEST(RedisSourceTest, GoesOnAfterNonsenseInAnyAnswer) {
     for (const std::string name : {"XREADGROUP", "XAUTOCLAIM", "XCLAIM", "XACK"}) {
-        for (const std::string bytes : {"*1\r\n*1\r\n:1\r\n", "?\r\n", "-MOVED 1 a b:1\r\n", "-LOADING x\r\n"}) {
+        for (const std::string bytes :
+             {"*1\r\n*1\r\n:1\r\n", "?\r\n", "-MOVED 1 a b:1\r\n", "-LOADING x\r\n"}) {
             if (name == "XACK" && bytes.front() == '*')
                 continue;  // the number says nothing that matters
             ScriptedRedis redis;
-            redis.on([&, bad = 0, number = 0](const Command& command) mutable -> std::optional<Answer> {
+            redis.on([&, bad = 0,
+                      number = 0](const Command& command) mutable -> std::optional<Answer> {
                 if (command.front() == name && number > 0 && bad++ < 3)
                     return Answer{bytes, false, false};
                 if (command.front() == "XREADGROUP" && command.back() == ">")
@@ -252,7 +257,8 @@ TEST(RedisSourceTest, GoesOnAfterNonsenseInAnyAnswer) {
                 if (command.front() == "XCLAIM") {
                     std::string all = '*' + std::to_string(command.size() - 6) + "\r\n";
                     for (std::size_t i = 5; i + 1 < command.size(); i++)
-                        all += '$' + std::to_string(command[i].size()) + "\r\n" + command[i] + "\r\n";
+                        all +=
+                            '$' + std::to_string(command[i].size()) + "\r\n" + command[i] + "\r\n";
                     return Answer{all, false, false};
                 }
                 return idle(command);
