@@ -14,9 +14,8 @@ namespace inbox::redis {
 // The answer must outlive it.
 struct Entry {
     outbox::StreamId id;
-    const outbox::RespValue* fields =
-        nullptr;          // nullptr: it is pending and no longer in the stream
-    bool is_cut = false;  // the answer was too large to keep all of the entry
+    const outbox::RespValue* fields = nullptr;  // nullptr: it has left the stream
+    bool is_cut = false;                        // the answer was too large to keep all of the entry
 };
 
 struct Entries {

@@ -69,10 +69,9 @@ class Worker {
     std::condition_variable changed_;
     // These are guarded by the mutex.
     Phase phase_ = Phase::closed;
-    std::vector<std::unique_ptr<Session>>
-        sessions_;                           // one for each stream, while there is a thread
-    std::size_t next_ = 0;                   // the session to take deliveries from first
-    std::optional<Session::Failure> ended_;  // the thread has ended by itself
+    std::vector<std::unique_ptr<Session>> sessions_;  // of the streams, while there is a thread
+    std::size_t next_ = 0;                            // the session to take deliveries from first
+    std::optional<Session::Failure> ended_;           // the thread has ended by itself
     outbox::Micros close_by_ = outbox::never;
 };
 
