@@ -38,7 +38,7 @@ void RespReader::reset() noexcept {
 RespReader::State RespReader::read(std::string_view& input) {
     if (!begun_) {
         value_ = {};
-        elements_ = bytes_ = 0;
+        elements_ = kept_ = bytes_ = 0;
         done_ = false;
         begun_ = true;
     }
@@ -74,7 +74,8 @@ bool RespReader::read_line(std::string_view& input) {
     const std::size_t size =
         end != nullptr ? static_cast<std::size_t>(end - input.data()) : input.size();
     // One byte more than a text may have: that of the kind.
-    const std::size_t room = limits_.text + 1 - std::min(limits_.text + 1, line_.size());
+    const std::size_t longest = std::min(limits_.text, longest_line) + 1;
+    const std::size_t room = longest - std::min(longest, line_.size());
     line_.append(input.substr(0, std::min(size, room)));
     input.remove_prefix(end != nullptr ? size + 1 : size);
     if (end == nullptr)
@@ -88,8 +89,13 @@ bool RespReader::read_text(std::string_view& input) {
     if (text_left_ > 0) {
         const std::size_t size = static_cast<std::size_t>(
             std::min<std::int64_t>(text_left_, static_cast<std::int64_t>(input.size())));
-        if (text_ != nullptr && text_->text.size() < limits_.text)
-            text_->text.append(input.substr(0, std::min(size, limits_.text - text_->text.size())));
+        if (text_ != nullptr) {
+            const std::size_t kept =
+                std::min({size, limits_.text - text_->text.size(), limits_.bytes - kept_});
+            text_->text.append(input.substr(0, kept));
+            text_->is_cut |= kept < size;
+            kept_ += kept;
+        }
         input.remove_prefix(size);
         text_left_ -= static_cast<std::int64_t>(size);
         return true;
@@ -113,8 +119,11 @@ RespValue* RespReader::place() {
     const bool is_full =
         array == nullptr || elements_ >= limits_.elements ||
         (levels_.size() >= level_of_fields && array->elements.size() >= limits_.fields);
-    if (is_full)
+    if (is_full) {
+        if (array != nullptr)
+            array->is_cut = true;
         return nullptr;
+    }
     elements_++;
     return &array->elements.emplace_back();
 }

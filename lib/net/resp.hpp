@@ -32,6 +32,7 @@ struct RespValue {
     std::int64_t integer = 0;
     std::string text{};  // of a status, an error, a text: its beginning
     std::vector<RespValue> elements{};
+    bool is_cut = false;  // a part of the text, or some elements, were dropped
 
     bool is_error() const noexcept { return kind == Kind::error; }
     bool is_array() const noexcept { return kind == Kind::array; }
@@ -47,6 +48,7 @@ class RespReader {
         std::size_t text = 512;         // bytes that are kept of each text
         std::size_t elements = 20'000;  // that are kept of an answer, all levels together
         std::size_t fields = 8;         // elements that are kept of each array on the third level
+        std::size_t bytes = 16 * 1024 * 1024;  // that are kept of all texts of an answer
     };
 
     RespReader() : RespReader(Limits{}) {}
@@ -65,6 +67,7 @@ class RespReader {
   private:
     static constexpr std::size_t most_levels = 8;
     static constexpr std::size_t level_of_fields = 3;
+    static constexpr std::size_t longest_line = 64 * 1024;  // that is kept
 
     struct Level {
         RespValue* array;  // nullptr if its elements are dropped
@@ -83,6 +86,7 @@ class RespReader {
     RespValue value_;
     std::vector<Level> levels_;
     std::size_t elements_ = 0;  // kept
+    std::size_t kept_ = 0;      // bytes of texts
     std::size_t bytes_ = 0;
     bool begun_ = false;
     bool done_ = false;

@@ -14,6 +14,7 @@ from cluster import Installation, MakeCluster
 from sinks import servers
 from sinks.conftest import kafka_server, nats_server, pub_sub_fake, pub_sub_server, rabbitmq_server  # noqa: F401
 from sinks.kafka_server import KafkaServer, kafka
+from sinks.redis_server import RedisServer, redis
 
 from .drill import SETTINGS, Drill, MakeDrill
 from .replica import MakeReplicaDrill, ReplicaDrill
@@ -55,6 +56,17 @@ def kafka_behind_a_wire() -> Iterator[KafkaServer]:
     servers.add_clients_to_path()
     try:
         with kafka(KafkaWire) as server:
+            yield server
+    except servers.NotInstalled as missing:
+        pytest.skip(f"NOT TESTED: {missing}; scripts/test.sh installs what can be had")
+
+
+@pytest.fixture
+def durable_redis() -> Iterator[RedisServer]:
+    """It loses nothing that it has confirmed."""
+    servers.add_clients_to_path()
+    try:
+        with redis(appendonly="yes", appendfsync="always") as server:
             yield server
     except servers.NotInstalled as missing:
         pytest.skip(f"NOT TESTED: {missing}; scripts/test.sh installs what can be had")

@@ -15,10 +15,11 @@ from database import Database
 from sinks.kafka_server import KafkaServer
 from sinks.nats_server import NatsClient, NatsServer
 from sinks.rabbitmq_server import RabbitmqServer
+from sinks.redis_server import RedisServer
 from sinks.servers import Server
 from waiting import wait_until
 
-from .wires import KafkaWire, NatsWire, PubSubWire, PullWire, RabbitmqWire, Wire
+from .wires import KafkaWire, NatsWire, PubSubWire, PullWire, RabbitmqWire, RedisWire, Wire
 
 # Longer than unintended pauses of a drill, and short enough to wait for.
 LEASE_SECONDS = 3
@@ -350,16 +351,58 @@ class RabbitmqStreamRoute(RabbitmqRoute):
         return {"x-queue-type": "stream"}
 
 
+class RedisRoute(Route):
+    """Redis is killed, and has written all it confirmed. Consumers of a group share a stream regardless of keys."""
+
+    server = "durable_redis"
+    program = "redis_source"
+    keeps_order = False
+    repeats = False  # acknowledgements are sent once more before anything is read
+    numbers = itertools.count(1)
+
+    def __init__(self, database: Database, server: RedisServer) -> None:
+        self.broker = server
+        self.wire: RedisWire = RedisWire(server.port)
+        self.stream = f"drill-{next(self.numbers)}"
+        self.client = server.client(decode_responses=True)
+        self.database = database
+        database.add_destination("d", f"redis://127.0.0.1:{server.port}", stream=self.stream)
+
+    def consumer_options(self) -> dict[str, object]:
+        return {"redis": f"127.0.0.1:{self.wire.port}", "stream": self.stream, "min_idle": self.lease_seconds * 1000}
+
+    @contextmanager
+    def broker_away(self) -> Iterator[None]:
+        self.broker.kill()
+        try:
+            yield
+        finally:
+            self.broker.start()
+
+    def extensions(self, event_id: str) -> int:
+        return self.wire.calls[b"XCLAIM"]
+
+    def wait_settled(self, event_ids: set[str]) -> None:
+        self.database.wait_settled("d", timeout=60)
+
+        def left() -> int:
+            (group,) = self.client.xinfo_groups(self.stream)
+            return group["pending"] + len(self.client.xrange(self.stream, f"({group['last-delivered-id']}", "+", 1))
+
+        wait_until(left, lambda count: count == 0, timeout=120, what="acknowledgements of all entries", ignoring=(Exception,))
+
+
 ROUTES: dict[str, type[Route]] = {
     "pull": PullRoute, "pubsub": PubSubRoute, "pubsub_ordered": OrderedPubSubRoute, "emulator": EmulatorRoute,
     "kafka": KafkaRoute, "kafka_database": KafkaDatabaseRoute, "nats": NatsRoute,
     "rabbitmq": RabbitmqRoute, "rabbitmq_stream": RabbitmqStreamRoute,
+    "redis": RedisRoute,
 }  # fmt: skip
 # Google's emulator goes on sending into streams that are gone, deadline after deadline, for a very
 # long time. So drills in which consumers or their streams die are marked and do not use it.
-ROUTES_WITHOUT_DEATHS = ["pull", "pubsub_ordered", "emulator", "kafka", "nats", "rabbitmq"]
+ROUTES_WITHOUT_DEATHS = ["pull", "pubsub_ordered", "emulator", "kafka", "nats", "rabbitmq", "redis"]
 with_deaths = pytest.mark.parametrize(
     "make_replica_drill",
-    ["pull", "pubsub", "pubsub_ordered", "kafka", "kafka_database", "nats", "rabbitmq", "rabbitmq_stream"],
+    ["pull", "pubsub", "pubsub_ordered", "kafka", "kafka_database", "nats", "rabbitmq", "rabbitmq_stream", "redis"],
     indirect=True,
 )

@@ -5,6 +5,7 @@
     KafkaWire     the protocol of Kafka; it can also be gone
     NatsWire      the protocol of NATS; it can also be gone
     RabbitmqWire  AMQP, to RabbitMQ; it can also be gone
+    RedisWire     the protocol of Redis
 
 All pass on everything until they are told otherwise.
 """
@@ -17,14 +18,15 @@ import re
 import socket
 import struct
 import threading
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from sinks import servers
-from sinks.fault_proxy import METHOD, AmqpProxy, KafkaProxy, NatsProxy, TcpProxy, abort
+from sinks.fault_proxy import METHOD, AmqpProxy, KafkaProxy, NatsProxy, RedisProxy, TcpProxy, abort
+from sinks.fault_proxy import RespReader as RedisReader
 
 
 class Wire:
@@ -352,3 +354,37 @@ class RabbitmqWire(Wire, AmqpProxy):
 
     def close(self) -> None:
         AmqpProxy.close(self)
+
+
+# -------------------------------------------------------------------------------------------------
+# Redis
+# -------------------------------------------------------------------------------------------------
+
+
+class RedisWire(Wire, RedisProxy):
+    """Loses an acknowledgement together with its connection."""
+
+    def __init__(self, server_port: int) -> None:
+        self.calls: Counter[bytes] = Counter()  # by the name of the command
+        super().__init__(server_port)
+
+    def _connected(self, client: socket.socket, server: socket.socket) -> None:
+        asked: deque[bool] = deque()  # for each command without an answer, whether its answer is to be lost
+
+        def loses_request(data: bytes) -> bool:
+            name = data.split(b"\r\n", 3)[2].upper()
+            self.calls[name] += 1
+            is_ack = name == b"XACK" and self.losing_acks
+            self.lost_acks += is_ack
+            if is_ack and self.lost_acks % 2:
+                return True
+            asked.append(is_ack)
+            return False
+
+        for sock in (client, server):
+            self._readers[sock] = RedisReader(sock)
+        self._start(self._pass, client, server, loses_request)
+        self._start(self._pass, server, client, lambda data: asked.popleft())
+
+    def close(self) -> None:
+        RedisProxy.close(self)

@@ -2,15 +2,18 @@
 //
 // Options: those of inbox::ConsumerOptions by name, times in milliseconds. With pull=CONNINFO
 // events come from there (destination=, lease=, max_events=), with pubsub=PROJECT/SUBSCRIPTION from
-// there (emulator_host=, ack_deadline= in seconds), with kafka=BROKERS, nats=SERVERS or rabbitmq=SERVER
-// from there (options as in kafka_options.hpp and so on, with kafka_ before them), otherwise from a script. With die=POINT and
-// after=EVENTS it dies: see dying.hpp. With otlp=URL it sends spans there.
+// there (emulator_host=, ack_deadline= in seconds), with redis=SERVERS from there (stream=, min_idle=),
+// with kafka=BROKERS, nats=SERVERS or rabbitmq=SERVER from there (options as in kafka_options.hpp and
+// so on, with kafka_ before them), otherwise from a script. With die=POINT and after=EVENTS it dies:
+// see dying.hpp. With otlp=URL it sends spans there.
 //
 // For each event it calls the SQL function handle(event_id, key, type, version, payload) of the
 // database, except for those whose type says what the C++ handler is to do: see apply().
 //
 // Reads commands from its input, a line each with fields separated by tabs, and answers each with a
 // line: see command(). At the end of the input it stops, and prints the state once more.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -29,6 +32,7 @@
 #include "inbox/consumer.hpp"
 #include "inbox/otlp.hpp"
 #include "inbox/sources/pull.hpp"
+#include "inbox/sources/redis.hpp"
 #include "inbox/sources/scripted.hpp"
 #ifdef WITH_KAFKA
 #include "kafka_options.hpp"
@@ -274,10 +278,25 @@ std::unique_ptr<inbox::Source> make_rabbitmq_source(Options& options) {
 }
 #endif
 
+std::unique_ptr<inbox::Source> make_redis_source(Options& options) {
+    inbox::RedisOptions o;
+    o.servers = taken(options, "redis", "");
+    o.streams = {taken(options, "stream", "")};
+    o.group = "g";
+    o.consumer = std::to_string(getpid());
+    o.create_group_from = "0";
+    o.min_idle = milliseconds{std::stoll(taken(options, "min_idle", "60000"))};
+    o.retry_base = milliseconds(1);
+    o.retry_max = milliseconds(100);
+    return std::make_unique<inbox::RedisSource>(o);
+}
+
 std::unique_ptr<inbox::Source> make_source(Options& options,
                                            const std::shared_ptr<inbox::Script>& script) {
     if (options.contains("pull"))
         return make_pull_source(options);
+    if (options.contains("redis"))
+        return make_redis_source(options);
 #ifdef WITH_KAFKA
     if (options.contains("kafka"))
         return make_kafka_source(options);

@@ -7,6 +7,7 @@
 #include "core/late.hpp"
 #include "core/text.hpp"
 #include "net/redis_connection.hpp"
+#include "net/redis_redirect.hpp"
 #include "sinks/connection_check.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/redis/options.hpp"
@@ -143,11 +144,8 @@ class RedisCheck final : public Check {
     }
 
     bool take_primary(const RespValue& answer, std::vector<Finding>& findings) {
-        std::optional<Redirect> address;
-        if (answer.elements.size() == 2)
-            address = parse_redirect("MOVED 0 " + answer.elements[0].text + ':' +
-                                     answer.elements[1].text);
-        if (!address || address->host.empty()) {
+        const std::optional<Redirect> address = parse_primary(answer);
+        if (!address) {
             findings.push_back({"primary", false,
                                 answer.is_error()
                                     ? answer.text

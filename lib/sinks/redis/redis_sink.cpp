@@ -25,6 +25,7 @@
 #include "core/late.hpp"
 #include "core/sink.hpp"
 #include "core/text.hpp"
+#include "net/redis_redirect.hpp"
 #include "net/transport.hpp"
 #include "sinks/module_entry.hpp"
 #include "sinks/redis/entry.hpp"
@@ -479,12 +480,8 @@ class RedisSink final : public Sink {
 
     void take_primary(RedisServer& sentinel, const RespValue& answer) {
         RedisServer* primary = nullptr;
-        if (answer.elements.size() == 2) {
-            const std::string redirect =
-                "MOVED 0 " + answer.elements[0].text + ':' + answer.elements[1].text;
-            if (const std::optional<Redirect> address = parse_redirect(redirect))
-                primary = servers_.named(sentinel, address->host, address->port);
-        }
+        if (const std::optional<Redirect> address = parse_primary(answer))
+            primary = servers_.named(sentinel, address->host, address->port);
         servers_.set_primary(primary);
         if (primary == nullptr)
             sentinel.connection.fail(answer.is_error()

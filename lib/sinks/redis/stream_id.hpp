@@ -1,5 +1,5 @@
-// The id of an entry of a stream: "<ms>-<seq>". An entry can only be added behind the highest id that the
-// stream has ever had.
+// The ids that the sink gives to entries. An entry can only be added behind the highest id that the stream
+// has ever had.
 //
 // Entries get ids that follow from the positions of their events:
 //
@@ -11,38 +11,18 @@
 // So the first part of an id is never below the position of its event.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 
-#include "core/event.hpp"
+#include "net/redis_stream_id.hpp"
 #include "net/resp.hpp"
 
 namespace outbox {
 
-struct StreamId {
-    std::uint64_t ms = 0;
-    std::uint64_t seq = 0;
-
-    auto operator<=>(const StreamId&) const = default;
-
-    static std::optional<StreamId> parse(std::string_view text) noexcept;
-    void append_to(std::string& out) const;
-    std::string text() const;
-    // std::nullopt if this is the highest id, or the lowest one.
-    std::optional<StreamId> next() const noexcept;
-    std::optional<StreamId> previous() const noexcept;
-};
-
 // Returns the id for an event with this position in a stream with this top; std::nullopt if there is
 // none.
 std::optional<StreamId> id_for(std::int64_t position, StreamId top) noexcept;
-
-// True for ids that were made from a clock, as Redis does, and not from positions: those of a clock are
-// above this number since 2004, and a database has had 10^12 events before positions are.
-bool is_of_clock(std::uint64_t ms) noexcept;
 
 // What Redis says about a stream.
 struct StreamState {

@@ -1,7 +1,5 @@
 #include "sinks/redis/verdict.hpp"
 
-#include "core/text.hpp"
-#include "core/url.hpp"
 #include "net/redis_connection.hpp"
 
 namespace outbox {
@@ -57,26 +55,6 @@ Verdict verdict_of(std::string_view error) noexcept {
     if (contains(error, "max number of clients"))
         return {.fate = Fate::unavailable, .scope = Scope::connection};
     return {};
-}
-
-std::optional<Redirect> parse_redirect(std::string_view error) {
-    const bool ask = has_code(error, "ASK");
-    if (!ask && !has_code(error, "MOVED"))
-        return std::nullopt;
-    // The host may be IPv6, without brackets.
-    const std::size_t space = error.rfind(' '), colon = error.rfind(':');
-    if (colon == std::string_view::npos || space == std::string_view::npos || colon < space)
-        return std::nullopt;
-    Redirect redirect{ask, std::string(error.substr(space + 1, colon - space - 1)),
-                      std::string(error.substr(colon + 1))};
-    const std::optional<std::int64_t> port = parse_integer(redirect.port);
-    if (!port || *port < 1 || *port > 65535)
-        return std::nullopt;
-    // Without a host it is the server that answers, at another port.
-    const bool is_valid = redirect.host.empty() || is_host_name(redirect.host);
-    if (!is_valid || redirect.host.size() > 255)
-        return std::nullopt;
-    return redirect;
 }
 
 }  // namespace outbox

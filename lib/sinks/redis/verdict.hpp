@@ -1,8 +1,6 @@
 // What an error of Redis means for the events that it answers.
 #pragma once
 
-#include <optional>
-#include <string>
 #include <string_view>
 
 #include "core/sink.hpp"
@@ -19,14 +17,6 @@ struct Verdict {
 // Of an error, such as "OOM command not allowed when used memory > 'maxmemory'.". Nothing of the batch
 // has been taken.
 Verdict verdict_of(std::string_view error) noexcept;
-
-// "MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381": the server that has the stream.
-struct Redirect {
-    bool ask = false;
-    std::string host;  // empty: that of the server that answers
-    std::string port;
-};
-std::optional<Redirect> parse_redirect(std::string_view error);
 
 // The id of an entry is not above the top of the stream.
 bool is_id_refused(std::string_view error) noexcept;

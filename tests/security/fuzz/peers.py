@@ -26,7 +26,7 @@ from cluster import Cluster, Installation  # noqa: E402
 from database import Database, create_database  # noqa: E402
 from processes import process_exists  # noqa: E402
 from receiver import Receiver  # noqa: E402
-from security.peers import hostile_cloud, hostile_http, hostile_kafka, hostile_mqtt, hostile_nats, hostile_postgresql, hostile_tls  # noqa: E402
+from security.peers import hostile_cloud, hostile_http, hostile_kafka, hostile_mqtt, hostile_nats, hostile_postgresql, hostile_redis, hostile_tls  # noqa: E402
 from security.peers.attack import (  # noqa: E402
     MOST_LOG_A_MINUTE, MOST_MEMORY, Target, assert_harmless, peak, seconds_to_end,
 )  # fmt: skip
@@ -65,6 +65,8 @@ class Fuzzer:
             self.kinds.append("kafka")
         if database.cluster.installation.has_module("pg_outbox_nats"):
             self.kinds.append("nats")
+        if database.cluster.installation.has_module("pg_outbox_redis"):
+            self.kinds.append("redis")
         self.target = Target(database)
         self.certificates = certificates
         self.random = random.Random(seed)
@@ -79,6 +81,7 @@ class Fuzzer:
         modes = {
             "http": hostile_http.MODES, "https": hostile_tls.MODES, "postgresql": hostile_postgresql.MODES,
             "kafka": hostile_kafka.MODES, "mqtt": hostile_mqtt.MODES, "nats": hostile_nats.MODES,
+            "redis": hostile_redis.MODES,
         }.get(kind, hostile_cloud.MODES)  # fmt: skip
         name = chance.choice(sorted(modes))
         mutates = chance.random() < 0.4
@@ -98,6 +101,7 @@ class Fuzzer:
             "kafka": (f"kafka://{address}", {"sasl_mechanism": "PLAIN"}, {"user": "u", "password": PASSWORD}),
             "mqtt": (f"mqtt://{address}", {"qos": chance.choice(["1", "2"])}, {"user": "u", "password": PASSWORD}),
             "nats": (f"nats://{address}", {}, {"user": "u", "password": PASSWORD}),
+            "redis": (f"redis://{address}", {}, {"user": "u", "password": PASSWORD}),
             "sqs": (f"sqs://eu-west-1?endpoint=http://{address}", {}, keys),
             "sns": (f"sns://eu-west-1/123456789012?endpoint=http://{address}", {}, keys),
             "kinesis": (f"kinesis://eu-west-1?endpoint=http://{address}", {}, keys),

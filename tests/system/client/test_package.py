@@ -37,6 +37,7 @@ COMPONENTS = {
     "nats": ("sources/nats.hpp", "inbox::NatsSource"),
     "pubsub": ("sources/pubsub.hpp", "inbox::PubSubSource"),
     "rabbitmq": ("sources/rabbitmq.hpp", "inbox::RabbitmqSource"),
+    "redis": ("sources/redis.hpp", "inbox::RedisSource"),
     "sqs": ("sources/sqs.hpp", "inbox::SqsSource"),
     "otlp": ("otlp.hpp", "inbox::OtlpExporter"),
 }

@@ -26,6 +26,7 @@ PREAMBLE = """
 #include "inbox/sources/pubsub.hpp"
 #include "inbox/sources/pull.hpp"
 #include "inbox/sources/rabbitmq.hpp"
+#include "inbox/sources/redis.hpp"
 #include "inbox/sources/scripted.hpp"
 #include "inbox/sources/sqs.hpp"
 [[maybe_unused]] static const inbox::ConnectionFactory connect = [] { return PQconnectdb(""); };

@@ -140,6 +140,41 @@ TEST(Resp, MemoryDoesNotFollowThePeer) {
     EXPECT_EQ(reader.value().elements.size(), RespReader::Limits{}.elements);
 }
 
+TEST(Resp, SaysWhatIsCut) {
+    const auto read = [](std::string_view input, RespReader::Limits limits) {
+        RespReader reader(limits);
+        EXPECT_EQ(reader.read(input), State::complete);
+        return reader.value();
+    };
+    const std::string two = "*2\r\n$4\r\nabcd\r\n$4\r\nefgh\r\n";
+    RespValue value = read(two, {});
+    EXPECT_FALSE(value.is_cut || value.elements[0].is_cut || value.elements[1].is_cut);
+    value = read(two, {.text = 3});
+    EXPECT_FALSE(value.is_cut);
+    EXPECT_TRUE(value.elements[0].is_cut && value.elements[1].is_cut);
+    value = read(two, {.bytes = 6});
+    EXPECT_FALSE(value.elements[0].is_cut);
+    EXPECT_TRUE(value.elements[1].is_cut);
+    EXPECT_EQ(value.elements[1].text, "ef");
+    value = read(two, {.elements = 1});
+    EXPECT_TRUE(value.is_cut);
+    EXPECT_EQ(value.elements.size(), 1u);
+}
+
+TEST(Resp, OfALineWithoutEndOnlyTheBeginningIsKept) {
+    RespReader reader({.text = 64 << 20});
+    const std::string much(1 << 20, 'x');
+    std::string_view input = "-";
+    EXPECT_EQ(reader.read(input), State::more);
+    for (int i = 0; i < 4; i++) {
+        input = much;
+        EXPECT_EQ(reader.read(input), State::more);
+    }
+    input = "\r\n";
+    EXPECT_EQ(reader.read(input), State::complete);
+    EXPECT_LE(reader.value().text.size(), 64u * 1024);
+}
+
 TEST(Resp, SurvivesRandomBytes) {
     std::mt19937 random(1);
     const std::string characters = "*$:+-0123456789\r\n\r\nab";

@@ -47,23 +47,5 @@ TEST(Verdict, AnotherServerMayTakeEvents) {
     EXPECT_FALSE(verdict_of("OOM x").ask_elsewhere);
 }
 
-TEST(Verdict, RedirectsNameAServer) {
-    const auto moved = parse_redirect("MOVED 3999 127.0.0.1:6381");
-    ASSERT_TRUE(moved);
-    EXPECT_FALSE(moved->ask);
-    EXPECT_EQ(moved->host, "127.0.0.1");
-    EXPECT_EQ(moved->port, "6381");
-    const auto ask = parse_redirect("ASK 3999 2001:db8::1:6381");
-    ASSERT_TRUE(ask);
-    EXPECT_TRUE(ask->ask);
-    EXPECT_EQ(ask->host, "2001:db8::1");
-    EXPECT_EQ(parse_redirect("MOVED 3999 :6381")->host, "");
-    for (const char* error : {"MOVED", "MOVED 1", "MOVED 1 a", "MOVED 1 a:", "MOVED 1 a:0",
-                              "MOVED 1 a:65536", "MOVED 1 a:x", "MOVED 1 a/b:1", "MOVED 1 a@b:1",
-                              "MOVED 1 a%b:1", "MOVED 1:2 a", "MOVEDX 1 a:1", "ERR MOVED 1 a:1"})
-        EXPECT_FALSE(parse_redirect(error)) << error;
-    EXPECT_FALSE(parse_redirect("MOVED 1 " + std::string(300, 'a') + ":1"));
-}
-
 }  // namespace
 }  // namespace outbox

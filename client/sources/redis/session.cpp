@@ -1,0 +1,535 @@
+#include "redis/session.hpp"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "core/late.hpp"
+#include "core/text.hpp"
+
+namespace inbox::redis {
+
+using outbox::Micros;
+using outbox::RedisConnection;
+using outbox::RespValue;
+using outbox::StreamId;
+using Text = std::string_view;
+
+// After this many refusals in a row the source fails.
+static constexpr int most_refusals = 3;
+static constexpr unsigned most_redirects = 8;
+static constexpr std::size_t most_ids = 1000;  // of a command
+
+// Of XREADGROUP: a stop waits for it, and while entries are held so do their acknowledgements.
+static constexpr std::int64_t longest_block_ms = 500, short_block_ms = 50;
+
+// An answer is kept up to this size. What an entry has beyond it cannot be received.
+static constexpr std::size_t largest_answer = 64 * 1024 * 1024 + 64 * 1024;
+static constexpr outbox::RespReader::Limits limits{
+    .text = largest_answer, .elements = 200'000, .fields = 100'000, .bytes = largest_answer};
+// So many bytes may wait to be handed out before nothing more is read.
+static constexpr std::size_t most_waiting_bytes = 64 * 1024 * 1024;
+static constexpr std::size_t page_bytes = 4 * 1024 * 1024;
+static constexpr std::size_t first_page = 16;  // how large entries are is not known yet
+static constexpr std::size_t longest_page = 1000;
+
+std::string subscription_of(const std::string& stream, const std::string& group) {
+    return "redis://" + stream + '/' + group;
+}
+
+Session::Session(const Setup& setup, std::size_t number, const outbox::Clock& clock, int epoll)
+    : setup_(setup),
+      stream_(setup.streams[number]),
+      source_(subscription_of(stream_, setup.group)),
+      number_(std::to_string(number)),
+      clock_(clock),
+      epoll_(epoll),
+      claims_(setup.min_idle / 3),
+      pauses_(setup.retry_base, setup.retry_max, outbox::random_seed()),
+      page_(first_page) {
+    server_ = first_server();
+}
+
+Micros Session::deadline() const noexcept {
+    return connection_ ? connection_->deadline() : outbox::never;
+}
+
+bool Session::is_settled() const noexcept {
+    return claims_.held() == 0 && !claims_.has_acks() && questions_.empty();
+}
+
+// ---------------------------------------------------------------------------------------------
+// Connections
+// ---------------------------------------------------------------------------------------------
+
+Session::Server Session::first_server() const {
+    const auto& [host, port] = setup_.hosts[begin_with_];
+    return {host, port, !setup_.sentinel.empty(), false};
+}
+
+void Session::connect(Micros now) {
+    connection_.emplace(outbox::stream_config(setup_.transport, clock_, server_.host, server_.port,
+                                              setup_.tls, "redis"),
+                        server_.is_sentinel ? setup_.sentinel_login : setup_.login, limits);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    epoll_ctl(epoll_, EPOLL_CTL_ADD, connection_->descriptor(), &event);
+    stage_ = Stage::connecting;
+    connection_->open(now);
+}
+
+// Acknowledgements without an answer are sent again over the next connection. Claims are extended by reading
+// what is pending.
+void Session::disconnect() {
+    connection_.reset();
+    stage_ = Stage::disconnected;
+    for (auto question = questions_.rbegin(); question != questions_.rend(); ++question)
+        if (question->kind == Question::Kind::ack)
+            claims_.again(question->ids);
+        else if (question->kind == Question::Kind::extend)
+            claims_.extended(question->ids, clock_.now());
+    questions_.clear();
+    trouble_.clear();
+    redirect_.reset();
+    group_is_missing_ = false;
+}
+
+void Session::pause(Micros now) {
+    connect_at_ = now + pauses_.next();
+}
+
+void Session::lost(std::string why, bool is_refusal, Micros now) {
+    disconnect();
+    pause(now);
+    begin_with_ = (begin_with_ + 1) % setup_.hosts.size();
+    server_ = first_server();
+    redirects_ = 0;
+    refusals_ = is_refusal ? refusals_ + 1 : 0;
+    const std::string text = about(outbox::printable(why));
+    if (!is_known_)
+        failure_ = {text, has_worked_ || !is_refusal};
+    else if (refusals_ >= most_refusals)
+        failure_ = {text, has_worked_};
+    else
+        note(Level::warning, text);
+    if (failure_)
+        is_known_ = false;
+}
+
+// Whether it takes a change of the options to connect. What a node of a cluster says about another one may
+// be wrong for a while.
+bool Session::is_refused() const {
+    const bool is_given = !setup_.sentinel.empty() || server_ == first_server();
+    return is_given && connection_->scope() == outbox::Scope::destination;
+}
+
+void Session::follow(const outbox::Redirect& redirect, Micros now) {
+    const Server server{redirect.host.empty() ? server_.host : redirect.host, redirect.port, false,
+                        redirect.ask};
+    if (++redirects_ > most_redirects) {
+        lost("too many redirects; the last one is to " + server.host + ':' + server.port, false,
+             now);
+        return;
+    }
+    disconnect();
+    server_ = server;
+    connect_at_ = now;
+}
+
+void Session::ready(Micros now) {
+    if (server_.is_sentinel) {
+        stage_ = Stage::asking;
+        ask({.kind = Question::Kind::primary}, Text("SENTINEL"), Text("get-master-addr-by-name"),
+            Text(setup_.sentinel));
+    } else if (!must_create_) {
+        begin(now);
+    } else {
+        create_group();
+    }
+}
+
+void Session::create_group() {
+    const std::string from = has_worked_ ? "0" : setup_.create_group_from;
+    note(has_worked_ ? Level::error : Level::info,
+         about((has_worked_ ? "the consumer group has gone; creating it again from "
+                            : "creating the consumer group from ") +
+               from));
+    stage_ = Stage::asking;
+    ask({.kind = Question::Kind::create}, Text("XGROUP"), Text("CREATE"), Text(stream_),
+        Text(setup_.group), Text(from), Text("MKSTREAM"));
+}
+
+void Session::begin(Micros now) {
+    stage_ = Stage::working;
+    in_history_ = true;
+    history_from_ = {};
+    claim_from_ = {};
+    claim_at_ = now;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Sending
+// ---------------------------------------------------------------------------------------------
+
+// The command of the question must follow.
+void Session::put(Question question) {
+    question.due = clock_.now() + setup_.transport.request_timeout + longest_block_ms * 1000;
+    if (server_.asks) {
+        outbox::append_command_of(connection_->output(), Text("ASKING"));
+        questions_.push_back({.kind = Question::Kind::asking, .due = question.due});
+    }
+    questions_.push_back(std::move(question));
+}
+
+template <class... Arguments>
+void Session::ask(Question question, const Arguments&... arguments) {
+    put(std::move(question));
+    outbox::append_command_of(connection_->output(), arguments...);
+}
+
+// XACK, or XCLAIM for this consumer.
+void Session::ask_about(Question::Kind kind, const Claims::Ids& ids) {
+    put({.kind = kind, .ids = ids});
+    std::string& out = connection_->output();
+    const bool gives_back = kind == Question::Kind::give_back;
+    const std::size_t before = kind == Question::Kind::ack ? 3 : 5;
+    const std::size_t behind = kind == Question::Kind::ack ? 0 : gives_back ? 3 : 1;
+    outbox::append_command(out, before + ids.size() + behind);
+    outbox::append_argument(out, Text(kind == Question::Kind::ack ? "XACK" : "XCLAIM"));
+    outbox::append_argument(out, Text(stream_));
+    outbox::append_argument(out, Text(setup_.group));
+    if (kind != Question::Kind::ack) {
+        outbox::append_argument(out, Text(setup_.consumer));
+        outbox::append_argument(out, gives_back ? 0 : claims_.least_age() / 1000);
+    }
+    for (const StreamId id : ids)
+        outbox::append_argument(out, Text(id.text()));
+    if (gives_back) {  // to whoever takes over entries next
+        outbox::append_argument(out, Text("IDLE"));
+        outbox::append_argument(out, setup_.min_idle / 1000);
+    }
+    if (kind != Question::Kind::ack)
+        outbox::append_argument(out, Text("JUSTID"));
+}
+
+bool Session::is_asked(Question::Kind kind) const noexcept {
+    return std::any_of(questions_.begin(), questions_.end(),
+                       [&](const Question& question) { return question.kind == kind; });
+}
+
+// How many entries may be asked for.
+std::size_t Session::room() const {
+    std::size_t expected = claims_.waiting();
+    for (const Question& question : questions_)
+        expected += question.count;
+    if (expected > setup_.prefetch / 2 || claims_.waiting_bytes() >= most_waiting_bytes)
+        return 0;
+    return std::min(page_, setup_.prefetch - expected);
+}
+
+void Session::read(std::size_t room) {
+    const std::size_t count = in_history_ && reads_one_ ? 1 : room;
+    const bool is_short = claims_.held() > 0 || !questions_.empty();
+    ask({.kind = in_history_ ? Question::Kind::history : Question::Kind::news, .count = count},
+        Text("XREADGROUP"), Text("GROUP"), Text(setup_.group), Text(setup_.consumer), Text("COUNT"),
+        static_cast<std::int64_t>(count), Text("BLOCK"),
+        is_short ? short_block_ms : longest_block_ms, Text("STREAMS"), Text(stream_),
+        Text(in_history_ ? history_from_.text() : ">"));
+}
+
+void Session::claim(std::size_t room) {
+    ask({.kind = Question::Kind::claim, .count = room}, Text("XAUTOCLAIM"), Text(stream_),
+        Text(setup_.group), Text(setup_.consumer), setup_.min_idle / 1000, Text(claim_from_.text()),
+        Text("COUNT"), static_cast<std::int64_t>(room));
+}
+
+Micros Session::converse(Micros now) {
+    using Kind = Question::Kind;
+    for (Claims::Ids ids = claims_.next_acks(most_ids); !ids.empty();
+         ids = claims_.next_acks(most_ids))
+        ask_about(Kind::ack, ids);
+    if (is_closing_) {
+        const Claims::Ids ids = claims_.give_back_all();
+        for (std::size_t at = 0; at < ids.size(); at += most_ids)
+            ask_about(Kind::give_back,
+                      Claims::Ids(ids.begin() + static_cast<std::ptrdiff_t>(at),
+                                  ids.begin() + static_cast<std::ptrdiff_t>(
+                                                    std::min(ids.size(), at + most_ids))));
+        return outbox::never;
+    }
+    if (failure_)
+        return outbox::never;
+    const bool is_touching = is_asked(Kind::history) || is_asked(Kind::claim);
+    if (!is_touching)
+        for (Claims::Ids ids = claims_.next_extensions(most_ids, now); !ids.empty();
+             ids = claims_.next_extensions(most_ids, now))
+            ask_about(Kind::extend, ids);
+    if (const std::size_t most = room();
+        most > 0 && !in_history_ && !is_touching && now >= claim_at_)
+        claim(most);
+    const bool may_read = !is_asked(Kind::news) && !(in_history_ && is_touching);
+    if (const std::size_t most = room(); most > 0 && may_read && !is_asked(Kind::history))
+        read(most);
+    return is_touching ? outbox::never : claims_.next_extension();
+}
+
+// ---------------------------------------------------------------------------------------------
+// The thread's turns
+// ---------------------------------------------------------------------------------------------
+
+void Session::step(Micros now) {
+    if (!connection_)
+        return;
+    connection_->step(now);
+    if (connection_->state() != RedisConnection::State::ready)
+        return;
+    while (trouble_.empty() && !redirect_ && !group_is_missing_) {
+        const RespValue* answer = connection_->next_answer();
+        if (answer == nullptr)
+            return;
+        take(*answer);
+    }
+}
+
+// Under the mutex.
+void Session::enter(Micros now) {
+    claims_.confirmed(std::exchange(confirmed_, {}));
+    claims_.lost(std::exchange(lost_, {}));
+    claims_.extended(std::exchange(extended_, {}), now);
+    claims_.again(std::exchange(unsent_, {}));
+    for (const StreamId id : std::exchange(deleted_, {}))
+        claims_.ack(id);
+    for (auto& [id, delivery] : std::exchange(arrived_, {}))
+        claims_.add(id, std::move(delivery), now);
+}
+
+Micros Session::work(Micros now) {
+    enter(now);
+    if (std::exchange(has_read_, false) && !failure_)
+        is_known_ = true;
+    if (redirect_)
+        follow(*std::exchange(redirect_, std::nullopt), now);
+    else if (!trouble_.empty())
+        lost(std::exchange(trouble_, {}), is_refusal_, now);
+    else if (group_is_missing_) {
+        must_create_ = true;
+        disconnect();
+        pause(now);
+    } else if (connection_ && connection_->state() == RedisConnection::State::closed)
+        lost(connection_->failure(), is_refused(), now);
+    else if (!questions_.empty() && now >= questions_.front().due)
+        lost(outbox::no_answer_within(setup_.transport.request_timeout), false, now);
+
+    const bool is_wanted = is_closing_ ? claims_.has_acks() || claims_.held() > 0 : !failure_;
+    if (stage_ == Stage::disconnected) {
+        if (!is_wanted)
+            return outbox::never;
+        if (now < connect_at_)
+            return connect_at_;
+        connect(now);
+    }
+    if (connection_->state() != RedisConnection::State::ready)
+        return outbox::never;  // the connection has a deadline of its own
+    if (stage_ == Stage::connecting)
+        ready(now);
+    Micros until = stage_ == Stage::working ? converse(now) : outbox::never;
+    connection_->flush();
+    if (!questions_.empty())
+        until = std::min(until, questions_.front().due);
+    return until;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Answers
+// ---------------------------------------------------------------------------------------------
+
+void Session::malformed(const char* command) {
+    trouble_ = std::string("the answer to ") + command + " is not understood";
+    is_refusal_ = false;
+}
+
+void Session::take(const RespValue& answer) {
+    if (questions_.empty()) {  // nobody has asked
+        trouble_ = answer.is_error() ? answer.text : "unexpected answer";
+        is_refusal_ = false;
+        return;
+    }
+    Question question = std::move(questions_.front());
+    questions_.pop_front();
+    if (answer.is_error()) {
+        take_error(question, answer.text);
+        return;
+    }
+    switch (question.kind) {
+        case Question::Kind::primary:
+            take_primary(answer);
+            break;
+        case Question::Kind::create:
+            take_created();
+            break;
+        case Question::Kind::asking:
+        case Question::Kind::give_back:
+            break;
+        case Question::Kind::history:
+        case Question::Kind::news:
+            take_entries(question, answer);
+            break;
+        case Question::Kind::ack:
+            confirmed_.insert(confirmed_.end(), question.ids.begin(), question.ids.end());
+            break;
+        case Question::Kind::extend:
+            take_extended(question.ids, answer);
+            break;
+        case Question::Kind::claim:
+            take_claimed(answer);
+            break;
+    }
+}
+
+// Whether the server refuses, and will do so until somebody changes something.
+static bool is_refusal(Text error) {
+    constexpr Text codes[] = {"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE", "NOGROUP", "ERR"};
+    return error.find("max number of clients") == Text::npos &&
+           std::any_of(std::begin(codes), std::end(codes),
+                       [&](Text code) { return outbox::has_code(error, code); });
+}
+
+void Session::take_error(const Question& question, const std::string& error) {
+    if (question.kind == Question::Kind::ack)
+        unsent_.insert(unsent_.end(), question.ids.begin(), question.ids.end());
+    if (question.kind == Question::Kind::extend)
+        extended_.insert(extended_.end(), question.ids.begin(), question.ids.end());
+    if (question.kind == Question::Kind::create && outbox::has_code(error, "BUSYGROUP")) {
+        take_created();  // another consumer was first
+        return;
+    }
+    redirect_ = outbox::parse_redirect(error);
+    if (redirect_)
+        return;
+    if (outbox::has_code(error, "NOGROUP") && !setup_.create_group_from.empty()) {
+        group_is_missing_ = true;
+        return;
+    }
+    trouble_ = error.empty() ? "an error without a text" : error;
+    is_refusal_ = is_refusal(error);
+}
+
+void Session::take_primary(const RespValue& answer) {
+    redirect_ = outbox::parse_primary(answer);
+    if (redirect_)
+        return;
+    trouble_ = "Sentinel knows no primary \"" + setup_.sentinel + '"';
+    is_refusal_ = true;
+}
+
+void Session::take_created() {
+    must_create_ = false;
+    begin(clock_.now());
+}
+
+void Session::take_entries(const Question& question, const RespValue& answer) {
+    const std::optional<Entries> found = entries_read(answer);
+    if (!found) {
+        malformed("XREADGROUP");
+        return;
+    }
+    has_read_ = has_worked_ = true;
+    refusals_ = 0;
+    redirects_ = 0;
+    pauses_.reset();
+    if (!found->entries.empty())
+        page_ = std::clamp(page_bytes / (connection_->answer_bytes() / found->entries.size() + 1),
+                           std::size_t{1}, longest_page);
+    if (question.kind == Question::Kind::history) {
+        take_history(question, *found);
+        return;
+    }
+    const StreamId last = add(*found, question.count, {});
+    if (found->is_cut)
+        read_again_behind(last);
+}
+
+void Session::take_history(const Question& question, const Entries& found) {
+    reads_one_ = false;
+    if (found.entries.empty()) {
+        in_history_ = false;
+        return;
+    }
+    history_from_ = add(found, question.count, history_from_);
+}
+
+// Notes entries for work(). Returns the last id of them; `from` if there is none.
+StreamId Session::add(const Entries& found, std::size_t asked, StreamId from) {
+    std::size_t gone = found.gone.size();
+    for (const Entry& entry : found.entries) {
+        if (entry.is_cut && asked > 1) {
+            read_again_behind(entry.id.previous().value_or(StreamId{}));
+            break;
+        }
+        if (entry.is_cut) {
+            note(Level::error,
+                 about("entry " + entry.id.text() +
+                       " is too large to be received; it stays in the list of pending entries"));
+        } else if (entry.fields == nullptr) {
+            deleted_.push_back(entry.id);
+            gone++;
+        } else {
+            Delivery delivery = delivery_from(entry, source_, stream_);
+            delivery.handle = number_ + ' ' + delivery.message_id;
+            arrived_.emplace_back(entry.id, std::move(delivery));
+        }
+        from = entry.id;
+    }
+    note_gone(gone);
+    return from;
+}
+
+// These entries are pending for this consumer, and were not received as a whole.
+void Session::read_again_behind(StreamId id) {
+    history_from_ = in_history_ ? std::min(history_from_, id) : id;
+    in_history_ = true;
+    reads_one_ = true;
+}
+
+void Session::note_gone(std::size_t count) {
+    if (count == 0)
+        return;
+    gone_ += count;
+    note(Level::warning,
+         about(std::to_string(count) +
+               " pending entries were deleted from the stream before they were acknowledged (" +
+               std::to_string(gone_) + " since the start)"));
+}
+
+void Session::take_claimed(const RespValue& answer) {
+    const std::optional<Entries> found = entries_claimed(answer);
+    if (!found) {
+        malformed("XAUTOCLAIM");
+        return;
+    }
+    const StreamId last = add(*found, 2, claim_from_);
+    if (found->is_cut)
+        read_again_behind(last);
+    claim_from_ = found->next;
+    if (claim_from_ == StreamId{}) {
+        const Micros half = setup_.min_idle / 2;  // not all consumers at the same time
+        const auto part = outbox::random_seed() % static_cast<std::uint64_t>(half / 2);
+        claim_at_ = clock_.now() + half / 2 + static_cast<Micros>(part);
+    }
+}
+
+void Session::take_extended(const Claims::Ids& ids, const RespValue& answer) {
+    const std::optional<Claims::Ids> found = ids_in(answer);
+    if (!found) {
+        malformed("XCLAIM");
+        extended_.insert(extended_.end(), ids.begin(), ids.end());
+        return;
+    }
+    const std::set<StreamId> extended(found->begin(), found->end());
+    for (const StreamId id : ids)
+        (extended.contains(id) ? extended_ : lost_).push_back(id);
+}
+
+}  // namespace inbox::redis

@@ -1,0 +1,182 @@
+// The conversation with Redis about one stream, over one connection: reads, acknowledges, extends, and
+// takes over the entries of consumers that have died. Has no thread.
+//
+// Order of commands. A new connection first sends acknowledgements that have no answer, then reads what is
+// pending for this consumer from the beginning ("history"), because an answer may have been lost with
+// the last connection; then new entries (">"). One XREADGROUP is under way at a time. It blocks for a
+// limited time: what is sent behind it has to wait for its end, so this is short while anything is held.
+//
+// Whose entry it is. XCLAIM takes an entry from any consumer. So a claim is extended with a minimum idle time
+// that is hardly shorter than the interval of extensions: an entry that another consumer has taken over, and
+// extends, is rarely idle for so long. What XCLAIM leaves out has been lost. (If an entry is taken back, both
+// consumers apply it, and the inbox sees to it that it has one effect.) No claim is extended while an answer
+// is on its way that may have reset idle times.
+//
+// A group that has gone is created again, if the options allow it. Nobody knows what was pending for other
+// consumers, so it then begins with the first entry of the stream.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/backoff.hpp"
+#include "inbox/source.hpp"
+#include "net/redis_connection.hpp"
+#include "net/redis_redirect.hpp"
+#include "redis/claims.hpp"
+#include "redis/entries.hpp"
+
+namespace inbox::redis {
+
+struct Setup {
+    std::vector<std::pair<std::string, std::string>> hosts;  // with their ports
+    std::string sentinel;
+    bool tls = false;
+    outbox::RedisLogin login, sentinel_login;
+    outbox::TransportOptions transport;
+    std::vector<std::string> streams;
+    std::string group, consumer;
+    std::string create_group_from;
+    std::string subscription;
+    std::size_t prefetch = 0;
+    outbox::Micros min_idle = 0;
+    outbox::Micros retry_base = 0, retry_max = 0;
+};
+
+// The subscription of one stream.
+std::string subscription_of(const std::string& stream, const std::string& group);
+
+class Session {
+  public:
+    struct Failure {
+        std::string message;
+        bool transient;
+    };
+
+    // `number`: the index of the stream. Registers its connections with `epoll`.
+    Session(const Setup& setup, std::size_t number, const outbox::Clock& clock, int epoll);
+
+    // Works on the network, and notes what has come.
+    void step(outbox::Micros now);
+    // Time at which step() has something to do even if epoll is quiet.
+    outbox::Micros deadline() const noexcept;
+
+    // All below may be called together with other threads' changes of claims() only under their mutex.
+
+    // Enters what step() has noted, and sends. Returns the time at which there will be more to do.
+    outbox::Micros work(outbox::Micros now);
+    Claims& claims() noexcept { return claims_; }
+    bool is_known() const noexcept { return is_known_; }  // the group, since the last retry()
+    const std::optional<Failure>& failure() const noexcept { return failure_; }
+    // After a failure.
+    void retry() noexcept { failure_.reset(); }
+    // From now on nothing is received; what is held is given back.
+    void begin_to_close() noexcept { is_closing_ = true; }
+    bool is_settled() const noexcept;
+    std::vector<std::pair<Level, std::string>> take_notes() { return std::exchange(notes_, {}); }
+
+  private:
+    enum class Stage { disconnected, connecting, asking, working };
+    struct Question {
+        enum class Kind { primary, create, asking, history, news, ack, extend, give_back, claim };
+        Kind kind;
+        Claims::Ids ids{};      // that it is about
+        std::size_t count = 0;  // of entries that were asked for
+        outbox::Micros due = 0;
+    };
+    struct Server {
+        std::string host, port;
+        bool is_sentinel = false;
+        bool asks = false;  // it has the stream only for those who say ASKING
+
+        bool operator==(const Server&) const = default;
+    };
+
+    // Connections.
+    void connect(outbox::Micros now);
+    void disconnect();
+    void pause(outbox::Micros now);
+    void lost(std::string why, bool is_refusal, outbox::Micros now);
+    void follow(const outbox::Redirect& redirect, outbox::Micros now);
+    Server first_server() const;
+    bool is_refused() const;
+    void ready(outbox::Micros now);
+    void create_group();
+    void begin(outbox::Micros now);
+
+    // Sending.
+    void put(Question question);
+    template <class... Arguments>
+    void ask(Question question, const Arguments&... arguments);
+    void ask_about(Question::Kind kind, const Claims::Ids& ids);
+    outbox::Micros converse(outbox::Micros now);
+    void read(std::size_t room);
+    void claim(std::size_t room);
+    std::size_t room() const;
+    bool is_asked(Question::Kind kind) const noexcept;
+
+    // Answers.
+    void take(const outbox::RespValue& answer);
+    void take_error(const Question& question, const std::string& error);
+    void take_primary(const outbox::RespValue& answer);
+    void take_created();
+    void take_entries(const Question& question, const outbox::RespValue& answer);
+    void take_history(const Question& question, const Entries& found);
+    void take_claimed(const outbox::RespValue& answer);
+    void take_extended(const Claims::Ids& ids, const outbox::RespValue& answer);
+    outbox::StreamId add(const Entries& found, std::size_t asked, outbox::StreamId from);
+    void read_again_behind(outbox::StreamId id);
+    void note_gone(std::size_t count);
+    void enter(outbox::Micros now);
+
+    void malformed(const char* command);
+    void note(Level level, std::string message) { notes_.emplace_back(level, std::move(message)); }
+    std::string about(const std::string& what) const { return source_ + ": " + what; }
+
+    const Setup& setup_;
+    const std::string stream_, source_, number_;
+    const outbox::Clock& clock_;
+    const int epoll_;
+
+    // Guarded by the mutex of the owner.
+    Claims claims_;
+    bool is_known_ = false;
+    bool is_closing_ = false;
+    std::optional<Failure> failure_;
+
+    // Of the thread.
+    std::optional<outbox::RedisConnection> connection_;
+    Server server_;               // of the connection
+    std::size_t begin_with_ = 0;  // of the hosts
+    unsigned redirects_ = 0;      // since the last answer that was none
+    Stage stage_ = Stage::disconnected;
+    std::deque<Question> questions_;  // without an answer
+    bool has_read_ = false;           // over this connection
+    bool has_worked_ = false;
+    int refusals_ = 0;  // in a row
+    outbox::Backoff pauses_;
+    outbox::Micros connect_at_ = 0;
+
+    bool must_create_ = false;  // the group
+    bool in_history_ = true;
+    outbox::StreamId history_from_{};  // ids above it
+    bool reads_one_ = false;           // because a longer answer was cut
+    std::size_t page_ = 0;             // entries to ask for
+    outbox::StreamId claim_from_{};
+    outbox::Micros claim_at_ = 0;
+    std::uint64_t gone_ = 0;
+
+    // What step() has noted.
+    std::vector<std::pair<outbox::StreamId, Delivery>> arrived_;
+    Claims::Ids confirmed_, unsent_, extended_, lost_, deleted_;
+    std::string trouble_;
+    bool is_refusal_ = false;
+    bool group_is_missing_ = false;
+    std::optional<outbox::Redirect> redirect_;
+    std::vector<std::pair<Level, std::string>> notes_;
+};
+
+}  // namespace inbox::redis

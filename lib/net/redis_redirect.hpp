@@ -1,0 +1,25 @@
+// Where else a server of Redis says to go: a node of a cluster, or a Sentinel.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "net/resp.hpp"
+
+namespace outbox {
+
+// "MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381": the server that has the stream.
+struct Redirect {
+    bool ask = false;
+    std::string host;  // empty: that of the server that answers
+    std::string port;
+
+    bool operator==(const Redirect&) const = default;
+};
+std::optional<Redirect> parse_redirect(std::string_view error);
+
+// Of the answer to SENTINEL get-master-addr-by-name: the primary; std::nullopt if it names none.
+std::optional<Redirect> parse_primary(const RespValue& answer);
+
+}  // namespace outbox
