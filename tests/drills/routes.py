@@ -369,7 +369,9 @@ class RedisRoute(Route):
         database.add_destination("d", f"redis://127.0.0.1:{server.port}", stream=self.stream)
 
     def consumer_options(self) -> dict[str, object]:
-        return {"redis": f"127.0.0.1:{self.wire.port}", "stream": self.stream, "min_idle": self.lease_seconds * 1000}
+        return {"redis": f"127.0.0.1:{self.wire.port}", "redis_streams": self.stream, "redis_group": "g",
+                "redis_consumer": f"c{next(self.numbers)}", "redis_create_group_from": "0",
+                "redis_min_idle": self.lease_seconds * 1000, "redis_retry_base": 1, "redis_retry_max": 100}  # fmt: skip
 
     @contextmanager
     def broker_away(self) -> Iterator[None]:

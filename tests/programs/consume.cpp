@@ -2,10 +2,10 @@
 //
 // Options: those of inbox::ConsumerOptions by name, times in milliseconds. With pull=CONNINFO
 // events come from there (destination=, lease=, max_events=), with pubsub=PROJECT/SUBSCRIPTION from
-// there (emulator_host=, ack_deadline= in seconds), with redis=SERVERS from there (stream=, min_idle=),
-// with kafka=BROKERS, nats=SERVERS or rabbitmq=SERVER from there (options as in kafka_options.hpp and
-// so on, with kafka_ before them), otherwise from a script. With die=POINT and after=EVENTS it dies:
-// see dying.hpp. With otlp=URL it sends spans there.
+// there (emulator_host=, ack_deadline= in seconds), with kafka=BROKERS, nats=SERVERS, rabbitmq=SERVER
+// or redis=SERVERS from there (options as in kafka_options.hpp and so on, with kafka_ before them),
+// otherwise from a script. With die=POINT and after=EVENTS it dies: see dying.hpp. With otlp=URL it
+// sends spans there.
 //
 // For each event it calls the SQL function handle(event_id, key, type, version, payload) of the
 // database, except for those whose type says what the C++ handler is to do: see apply().
@@ -32,7 +32,6 @@
 #include "inbox/consumer.hpp"
 #include "inbox/otlp.hpp"
 #include "inbox/sources/pull.hpp"
-#include "inbox/sources/redis.hpp"
 #include "inbox/sources/scripted.hpp"
 #ifdef WITH_KAFKA
 #include "kafka_options.hpp"
@@ -44,6 +43,7 @@
 #include "rabbitmq_options.hpp"
 #endif
 #include "nats_options.hpp"
+#include "redis_options.hpp"
 
 namespace {
 
@@ -279,16 +279,8 @@ std::unique_ptr<inbox::Source> make_rabbitmq_source(Options& options) {
 #endif
 
 std::unique_ptr<inbox::Source> make_redis_source(Options& options) {
-    inbox::RedisOptions o;
-    o.servers = taken(options, "redis", "");
-    o.streams = {taken(options, "stream", "")};
-    o.group = "g";
-    o.consumer = std::to_string(getpid());
-    o.create_group_from = "0";
-    o.min_idle = milliseconds{std::stoll(taken(options, "min_idle", "60000"))};
-    o.retry_base = milliseconds(1);
-    o.retry_max = milliseconds(100);
-    return std::make_unique<inbox::RedisSource>(o);
+    driver::Options given(take_prefixed(options, "redis", "servers"));
+    return std::make_unique<inbox::RedisSource>(driver::redis_options(given));
 }
 
 std::unique_ptr<inbox::Source> make_source(Options& options,
