@@ -36,6 +36,8 @@ namespace outbox {
 
 // Time to save the cursor at exit. Events settled after the saved cursor are delivered again.
 static constexpr int milliseconds_to_leave = 500;
+// Pause between looks whether expressions that could not be evaluated can be by now.
+static constexpr long milliseconds_to_look_again = 10'000;
 // Rows made due in one transaction.
 static constexpr int hurried_at_once = 1000;
 
@@ -48,6 +50,7 @@ struct Home {
     Snapshot look;                       // of the last scan for a window
     std::vector<std::int64_t> recorded;  // positions of events that are in outbox.delivery
     bool cursor_lost = false;            // an operator moved it, or another relay took it
+    bool expressions_fail = false;       // so the destination is misconfigured
     std::uint64_t failed_attempts_shown = 0;
     std::uint64_t failed_attempts_logged = 0;
     SinkReport report{};
@@ -111,16 +114,37 @@ static void show_error(const char* error) {
     ereport(LOG, (errmsg("destination \"%s\": %s", my_name(), line)));
 }
 
+static void misconfigured(const char* error) {
+    show_error(error);
+    set_my_state(WorkerState::misconfigured);
+}
+
+static Expressions expressions() {
+    return {home->config.owner, home->config.expressions()};
+}
+
 // Starts over from the cursor in the table, which an operator may have moved.
 static void start_over() {
     restart_reading(reader);
     forget_window();
     const CoreError error = call_core([] { return restart_relay(); });
-    if (error.failed) {
-        show_error(error.message);
-        set_my_state(WorkerState::misconfigured);
-    }
+    const char* trouble = error.failed ? nullptr : expressions().trouble();
+    home->expressions_fail = trouble != nullptr;
+    if (home->expressions_fail)
+        home->relay.stop();
+    if (error.failed || home->expressions_fail)
+        misconfigured(error.failed ? error.message : trouble);
     make_wait_set();
+}
+
+// What they lack (a function, a right) may be there by now. Nothing tells of it.
+static bool expressions_work_again() {
+    if (!home->expressions_fail)
+        return false;
+    begin_work("checking expressions");
+    const bool work = expressions().trouble() == nullptr;
+    end_work();
+    return work;
 }
 
 // Applies decisions of operators: the position of the cursor, whether the destination is paused,
@@ -195,8 +219,10 @@ static void read() {
     }
     EventBlock* block = nullptr;
     run_core([&block] { block = &home->relay.block(); });
-    const ReadResult result = read_events(reader, relay.cursor().number, home->destination.topics,
-                                          home->recorded, *block);
+    Expressions evaluation = expressions();
+    const ReadResult result =
+        read_events(reader, relay.cursor().number, home->destination.topics, home->recorded,
+                    evaluation.any() ? &evaluation : nullptr, *block);
     end_work();
     if (result == ReadResult::log_is_gone)
         proc_exit(0);
@@ -303,7 +329,9 @@ static void take_retries() {
     Relay& relay = home->relay;
     if (relay.hurries())
         relay.hurried(hurry_retries(my_name(), hurried_at_once) < hurried_at_once);
-    const std::size_t count = load_retries(my_name(), relay.pipeline());
+    Expressions evaluation = expressions();
+    const std::size_t count =
+        load_retries(my_name(), evaluation.any() ? &evaluation : nullptr, relay.pipeline());
     const Micros due = next_retry(my_name(), home->clock);
     end_sql_work();
     relay.retries_taken(count, due);
@@ -489,10 +517,11 @@ extern "C" PGDLLEXPORT void outbox_relay_main(Datum argument) {
     while (true) {
         leave_when_asked();
         const bool reloaded = handle_signals();
-        if (reload_requested() || reloaded || home->cursor_lost)
+        if (reload_requested() || reloaded || home->cursor_lost || expressions_work_again())
             configure();
         if (!home->relay.started()) {
-            wait_for_latch(-1, "OutboxRelayMisconfigured");
+            wait_for_latch(home->expressions_fail ? milliseconds_to_look_again : -1,
+                           "OutboxRelayMisconfigured");
             continue;
         }
         turn();
