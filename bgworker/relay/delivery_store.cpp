@@ -324,8 +324,9 @@ std::size_t load_retries(const char* destination, Expressions* expressions, Pipe
     TupleTableSlot* slot = MakeSingleTupleTableSlot(rows->tupdesc, &TTSOpsHeapTuple);
     ArrayBuilder removed = array_of(INT8OID, count);
     ArrayBuilder keys = array_of(TEXTOID, count);
-    if (expressions != nullptr)
-        expressions->begin();
+    // From here on nothing can be written until it ends.
+    if (expressions != nullptr && expressions->begin() != nullptr)
+        elog(ERROR, "expressions of destination \"%s\" have changed", destination);
     // The process owns the block until it is admitted; an error ends the process.
     EventBlock* block = nullptr;
     for (uint64 i = 0; i < count; i++) {

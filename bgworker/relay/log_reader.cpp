@@ -241,8 +241,6 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
                        EventBlock& block) {
     RowFetcher& fetcher = reader->fetcher;
     begin_fetching(fetcher);
-    if (expressions != nullptr)
-        expressions->begin();
     MemoryContext row_context =
         AllocSetContextCreate(CurrentMemoryContext, "outbox row", ALLOCSET_DEFAULT_SIZES);
     MemoryContext outer = MemoryContextSwitchTo(row_context);
@@ -279,8 +277,6 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
             break;
         MemoryContextReset(row_context);
     }
-    if (expressions != nullptr)
-        expressions->end();
     MemoryContextSwitchTo(outer);
     MemoryContextDelete(row_context);
     end_fetching(fetcher);

@@ -63,8 +63,8 @@ enum class ReadResult { more, end_of_window, log_is_gone };
 
 // Appends the next events of the window whose topics match to the block, until it is full. Skips
 // events that are only for another destination, and those at the positions in `recorded`
-// (ascending), which are in outbox.delivery. `expressions` selects among the rest, and changes them;
-// nullptr if the destination has none.
+// (ascending), which are in outbox.delivery. `expressions`, which have begun, select among the rest and
+// change them; nullptr if the destination has none.
 ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicFilter& topics,
                        const std::vector<std::int64_t>& recorded, Expressions* expressions,
                        EventBlock& block);

@@ -123,18 +123,35 @@ static Expressions expressions() {
     return {home->config.owner, home->config.expressions()};
 }
 
+// Begins to evaluate expressions. Returns false, and stops the relay, if they cannot be.
+static bool begin_evaluating(Expressions& evaluation) {
+    const char* trouble = evaluation.begin();
+    home->expressions_fail = trouble != nullptr;
+    if (trouble == nullptr)
+        return true;
+    home->relay.stop();
+    misconfigured(trouble);
+    make_wait_set();
+    return false;
+}
+
+static bool can_evaluate(Expressions& evaluation) {
+    const bool can = begin_evaluating(evaluation);
+    evaluation.end();
+    return can;
+}
+
 // Starts over from the cursor in the table, which an operator may have moved.
 static void start_over() {
     restart_reading(reader);
     forget_window();
     const CoreError error = call_core([] { return restart_relay(); });
-    const char* trouble = error.failed ? nullptr : expressions().trouble();
-    home->expressions_fail = trouble != nullptr;
-    if (home->expressions_fail)
-        home->relay.stop();
-    if (error.failed || home->expressions_fail)
-        misconfigured(error.failed ? error.message : trouble);
+    if (error.failed)
+        misconfigured(error.message);
     make_wait_set();
+    Expressions evaluation = expressions();
+    if (!error.failed)
+        can_evaluate(evaluation);
 }
 
 // What they lack (a function, a right) may be there by now. Nothing tells of it.
@@ -142,7 +159,9 @@ static bool expressions_work_again() {
     if (!home->expressions_fail)
         return false;
     begin_work("checking expressions");
-    const bool work = expressions().trouble() == nullptr;
+    Expressions evaluation = expressions();
+    const bool work = evaluation.begin() == nullptr;
+    evaluation.end();
     end_work();
     return work;
 }
@@ -220,9 +239,14 @@ static void read() {
     EventBlock* block = nullptr;
     run_core([&block] { block = &home->relay.block(); });
     Expressions evaluation = expressions();
+    if (evaluation.any() && !begin_evaluating(evaluation)) {
+        end_work();
+        return;
+    }
     const ReadResult result =
         read_events(reader, relay.cursor().number, home->destination.topics, home->recorded,
                     evaluation.any() ? &evaluation : nullptr, *block);
+    evaluation.end();
     end_work();
     if (result == ReadResult::log_is_gone)
         proc_exit(0);
@@ -326,10 +350,14 @@ static void record() {
 static void take_retries() {
     if (!begin_settling("taking retries"))
         return;
+    Expressions evaluation = expressions();
+    if (evaluation.any() && !can_evaluate(evaluation)) {
+        end_sql_work();
+        return;
+    }
     Relay& relay = home->relay;
     if (relay.hurries())
         relay.hurried(hurry_retries(my_name(), hurried_at_once) < hurried_at_once);
-    Expressions evaluation = expressions();
     const std::size_t count =
         load_retries(my_name(), evaluation.any() ? &evaluation : nullptr, relay.pipeline());
     const Micros due = next_retry(my_name(), home->clock);
@@ -497,7 +525,7 @@ static void turn() {
             case Relay::Wish::wait:
                 break;
         }
-    } while (wish != Relay::Wish::wait);
+    } while (wish != Relay::Wish::wait && home->relay.started());
 }
 
 static void start() {
@@ -525,6 +553,8 @@ extern "C" PGDLLEXPORT void outbox_relay_main(Datum argument) {
             continue;
         }
         turn();
+        if (!home->relay.started())
+            continue;
         show_progress();
         wait_for_something();
     }

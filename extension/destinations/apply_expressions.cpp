@@ -42,6 +42,11 @@ static Bytes in_server_encoding(const Bytes& text) {
     return converted == text.data ? text : Bytes{converted, strlen(converted)};
 }
 
+static const char* text_of(const char* utf8) {
+    const Bytes text = in_server_encoding({utf8, strlen(utf8)});
+    return pnstrdup(text.data, text.size);
+}
+
 static void apply(Expressions& expressions, ArrayType* events, ReturnSetInfo* result) {
     Datum* values;
     bool* nulls;
@@ -54,7 +59,9 @@ static void apply(Expressions& expressions, ArrayType* events, ReturnSetInfo* re
     MemoryContext memory =
         AllocSetContextCreate(CurrentMemoryContext, "outbox event", ALLOCSET_DEFAULT_SIZES);
     MemoryContext outer = MemoryContextSwitchTo(memory);
-    expressions.begin();
+    if (const char* trouble = expressions.begin())
+        ereport(ERROR,
+                (errcode(ERRCODE_INVALID_OBJECT_DEFINITION), errmsg("%s", text_of(trouble))));
     for (int i = 0; i < count; i++) {
         if (nulls[i])
             continue;
@@ -94,9 +101,9 @@ OUTBOX_FUNCTION(outbox_apply_expressions) {
 OUTBOX_FUNCTION(outbox_expression_trouble) {
     using namespace outbox;
     Expressions expressions = expressions_of(NameStr(*PG_GETARG_NAME(0)));
-    const char* trouble = expressions.trouble();
+    const char* trouble = expressions.begin();
+    expressions.end();
     if (trouble == nullptr)
         PG_RETURN_NULL();
-    const Bytes text = in_server_encoding({trouble, strlen(trouble)});
-    PG_RETURN_TEXT_P(cstring_to_text_with_len(text.data, static_cast<int>(text.size)));
+    PG_RETURN_TEXT_P(cstring_to_text(text_of(trouble)));
 }

@@ -75,14 +75,15 @@ static Node* find_column(ParseState*, ColumnRef* reference, Node* found) {
     pg_unreachable();
 }
 
-static void refuse_more_than_one_event(const ParseState* state, const char* option) {
+static void refuse_more_than_one_event(const ParseState* state, Node* expression,
+                                       const char* option) {
     if (state->p_hasSubLinks)
         refuse("subqueries", option);
     if (state->p_hasAggs)
         refuse("aggregate functions", option);
     if (state->p_hasWindowFuncs)
         refuse("window functions", option);
-    if (state->p_hasTargetSRFs)
+    if (expression_returns_set(expression))
         refuse("set-returning functions", option);
 }
 
@@ -159,7 +160,7 @@ static Node* analyze(const char* text, const char* option) {
     state->p_sourcetext = psprintf("(%s\n)", text);
     state->p_post_columnref_hook = find_column;
     Node* node = transformExpr(state, parse_expression(expression), EXPR_KIND_OTHER);
-    refuse_more_than_one_event(state, option);
+    refuse_more_than_one_event(state, node, option);
     node = option == filter_name ? coerce_to_boolean(state, node, psprintf("option \"%s\"", option))
                                  : coerce_payload(state, node);
     assign_expr_collations(state, node);
@@ -239,10 +240,28 @@ void Expressions::roll_back() {
     CurrentResourceOwner = resources_;
 }
 
-void Expressions::begin() {
+// Any error concerns all events: there is none yet.
+char* Expressions::begin() {
+    MemoryContext outer = CurrentMemoryContext;
+    char* volatile trouble = nullptr;
     began_at_ = GetCurrentTimestamp();
-    if (texts_.any())
-        open_subtransaction();
+    if (!texts_.any())
+        return nullptr;
+    PG_TRY();
+    { open_subtransaction(); }
+    PG_CATCH();
+    {
+        MemoryContextSwitchTo(outer);
+        const ErrorData* error = CopyErrorData();
+        FlushErrorState();
+        stop_clock();
+        roll_back();
+        char* text = error->detail != nullptr ? psprintf("%s (%s)", error->message, error->detail)
+                                              : error->message;
+        trouble = pg_server_to_any(text, static_cast<int>(strlen(text)), PG_UTF8);
+    }
+    PG_END_TRY();
+    return trouble;
 }
 
 void Expressions::end() {
@@ -255,29 +274,6 @@ void Expressions::end() {
 
 bool Expressions::took_long() const {
     return TimestampDifferenceExceeds(began_at_, GetCurrentTimestamp(), milliseconds_at_once);
-}
-
-char* Expressions::trouble() {
-    MemoryContext outer = CurrentMemoryContext;
-    char* volatile message = nullptr;
-    PG_TRY();
-    {
-        begin();
-        end();
-    }
-    PG_CATCH();
-    {
-        MemoryContextSwitchTo(outer);
-        const ErrorData* error = CopyErrorData();
-        FlushErrorState();
-        stop_clock();
-        roll_back();
-        char* text = error->detail != nullptr ? psprintf("%s (%s)", error->message, error->detail)
-                                              : error->message;
-        message = pg_server_to_any(text, static_cast<int>(strlen(text)), PG_UTF8);
-    }
-    PG_END_TRY();
-    return message;
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -50,7 +50,8 @@ class Expressions {
 
     bool any() const { return texts_.any(); }
 
-    void begin();
+    // Returns why they cannot be evaluated, in UTF-8; nullptr if they can. Then end() must be called.
+    char* begin();
     // Evaluates the expressions for a row that begins with the columns of the log. Returns false if
     // the filter does not select it. `change` is valid until the next call.
     bool evaluate(TupleTableSlot* row, EventChange& change);
@@ -58,9 +59,6 @@ class Expressions {
 
     // Whether this transaction has been at it for so long that it should end.
     bool took_long() const;
-
-    // Returns the error of begin() in UTF-8, or nullptr if it succeeds.
-    char* trouble();
 
   private:
     void prepare();
