@@ -25,7 +25,7 @@ static constexpr std::string_view crash_shutdown = "57P02";
 // Class of errors about names and rights: those of expressions that cannot be evaluated.
 static constexpr std::string_view access_rule_violation = "42";
 // A statement that evaluates expressions may take this much longer than they.
-static constexpr Micros time_beside_expressions = seconds(2);
+static constexpr Micros time_beside_expressions = seconds(1);
 // Pause between looks whether expressions that could not be evaluated can be by now.
 static constexpr Micros time_to_look_again = seconds(10);
 static constexpr Micros busy_pause = milliseconds(100);
@@ -496,7 +496,8 @@ void DestinationHome::reading_failed(const Answer& answer) {
     }
     looks_ = false;
     committed_ |= !relay_.in_window();
-    relay_.reading_failed(read_pauses_.next());
+    const bool takes_less = evaluation().any() && answer.sqlstate == query_canceled;
+    relay_.reading_failed(takes_less ? busy_pause : read_pauses_.next());
     due_ = true;
 }
 
@@ -549,7 +550,7 @@ void DestinationHome::write_failed(const Answer& answer, Taker taker) {
     statement_failed(answer, "could not write");
     if (answer.sqlstate == query_canceled && taker == &DestinationHome::took_retries &&
         retries_at_once_ > 1) {  // expressions took too long
-        retries_at_once_ = std::max(retries_at_once_ / 4, 1);
+        retries_at_once_ = std::max(retries_at_once_ / 16, 1);
         relay_.write_later(0);
         return;
     }

@@ -54,9 +54,10 @@ void WindowReader::fail(const Answer& answer) {
     owner_.reading_failed(answer);
 }
 
-// Also if expressions took too long. With one event, the answer says that it is the event's fault.
-void WindowReader::read_less_at_once() noexcept {
-    rows_at_once_ = std::max(rows_at_once_ / 4, 1);
+// Perhaps the answer was too long, or expressions took too long. A timeout costs more, so it takes
+// fewer steps to a single event, whose answer says that it is the event's fault.
+void WindowReader::read_less_at_once(const Answer& answer) noexcept {
+    rows_at_once_ = std::max(rows_at_once_ / (answer.sqlstate == query_canceled ? 16 : 4), 1);
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ static Answer malformed() {
 void WindowReader::take_look(Answer answer, std::uint64_t) {
     if (!answer.ok) {
         if (answer.sqlstate == query_canceled)
-            read_less_at_once();
+            read_less_at_once(answer);
         fail(answer);
         return;
     }
@@ -202,8 +203,8 @@ void WindowReader::take_rows(Answer answer, std::uint64_t id) {
         return;
     const bool usable = answer.ok && fetch->rows.start(std::move(answer.rows));
     if (!usable) {
-        // Asked for again, and in smaller blocks: perhaps the answer was too long.
-        read_less_at_once();
+        // Asked for again, and in smaller blocks.
+        read_less_at_once(answer);
         next_entry_ = fetch->first_entry;
         fetches_.erase(fetch, fetches_.end());
         if (answer.ok)

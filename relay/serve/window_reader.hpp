@@ -94,7 +94,7 @@ class WindowReader {
     void request_rows();
     void forget_entries();
     void fail(const Answer& answer);
-    void read_less_at_once() noexcept;
+    void read_less_at_once(const Answer& answer) noexcept;
     bool is_wanted(Fetch& fetch, std::int64_t position) const;
     void learn_size(const EventRows& rows) noexcept;
 

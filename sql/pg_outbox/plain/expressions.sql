@@ -118,7 +118,7 @@ BEGIN ATOMIC
             SELECT %s AS result
               FROM (SELECT e.event_id, e.topic, e.aggregate_type, e.aggregate_id, e.event_type, e.version, e.schema_version,
                            e.ordering_key, e.content_type,
-                           CASE WHEN lower(btrim(split_part(e.content_type, '';'', 1))) SIMILAR TO ''application/json|%%+json''
+                           CASE WHEN lower(btrim(split_part(e.content_type, '';'', 1))) LIKE ANY (ARRAY[''application/json'', ''%%+json''])
                                 THEN convert_from(e.payload, ''UTF8'')::jsonb END AS payload,
                            e.headers, e.occurred_at, e.source_event_id, e.position OFFSET 0) AS event
              WHERE %s

@@ -784,7 +784,7 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"fromat\"",
-     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, on_dead_letter, "
      "receipts, relay, connect_timeout, request_timeout, batch_size, format, "
      "max_connections, ca_file."},
     {"UnknownPostgresqlOption",
@@ -792,7 +792,7 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"x\"",
-     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, on_dead_letter, "
      "receipts, relay, connect_timeout, request_timeout, batch_size, "
      "consumer."},
     {"UnknownNullOption",
@@ -800,7 +800,7 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"x\"",
-     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, on_dead_letter, "
      "receipts, relay."},
     {"NameInCapitals",
      {http_url, {"Format", "binary"}},
