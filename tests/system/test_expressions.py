@@ -257,6 +257,9 @@ def test_a_function_that_is_gone_stops_the_destination_and_its_return_starts_it(
     enqueue(db, "a", {})
     wait_until(lambda: db.status()["state"], lambda seen: seen == "misconfigured", what="a misconfigured destination")
     assert "public.wanted(text) does not exist" in db.status()["last_error"]
+    assert ("expressions", False, "function public.wanted(text) does not exist") in db.execute(
+        "SELECT * FROM outbox.check_destination('d')"
+    )
     db.execute(make)
     wait_for_subjects(receiver, ["a", "a"])
     assert dead_letters(db) == []
