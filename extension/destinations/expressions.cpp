@@ -184,7 +184,11 @@ void check_expressions(const ExpressionTexts& texts) {
 
 static volatile sig_atomic_t timed_out = false;
 
+// From version 17 on, a function may catch the first cancellation. A worker does not wait for what
+// comes after that.
 static void time_is_over() {
+    if (timed_out && IsBackgroundWorker)
+        ProcDiePending = true;
     timed_out = true;
     QueryCancelPending = true;
     InterruptPending = true;
@@ -198,7 +202,9 @@ static TimeoutId time_limit() {
 
 static void start_clock() {
     timed_out = false;
-    enable_timeout_after(time_limit(), settings::expression_timeout);
+    const int limit = settings::expression_timeout;
+    enable_timeout_every(time_limit(), TimestampTzPlusMilliseconds(GetCurrentTimestamp(), limit),
+                         limit);
 }
 
 // What was done in time is not cancelled any more.

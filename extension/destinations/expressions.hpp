@@ -9,7 +9,8 @@
 // An error of an expression is the fault of the event it was evaluated for, and has no effect on
 // others: the subtransaction is rolled back, and the next event gets another. Evaluating events
 // without an error costs one subtransaction, however many they are. An error before any event was
-// looked at (a function is gone, or the owner may not call it) concerns all events, and is raised.
+// looked at (a function is gone, or the owner may not call it) concerns all events: begin() returns
+// it, and the destination is misconfigured.
 //
 // It costs a transaction that evaluates no expression nothing.
 #pragma once
