@@ -169,7 +169,8 @@ class Bench:
     def destination(self, url: str, called: str = "sink", **options: str):
         """Creates a destination for the duration of the block."""
         def listed(options: dict[str, str]) -> str:
-            return ", ".join(f"{name} '{value}'" for name, value in options.items())
+            quoted = {name: value.replace("'", "''") for name, value in options.items()}
+            return ", ".join(f"{name} '{value}'" for name, value in quoted.items())
 
         self.sql.execute("BEGIN")
         self.sql.execute(f"CREATE SERVER {called} FOREIGN DATA WRAPPER pg_outbox "

@@ -236,6 +236,18 @@ static void record_refused(const char* destination, const RecordArrays& arrays,
     }
 }
 
+// Gives the next events of these keys their turn, and frees keys that no event holds any more.
+static void promote(const char* destination, const ArrayBuilder& keys, Pipeline& pipeline) {
+    const Oid types[] = {NAMEOID, TEXTARRAYOID};
+    const Datum values[] = {name_datum(destination), keys.datum()};
+    run("SELECT outbox_internal.promote($1, $2)", lengthof(types), types, values);
+    check_result("promote", {TEXTOID});
+    for (uint64 i = 0; i < SPI_processed; i++) {
+        const Bytes key = utf8_of(required_value("promote", i, 1));
+        run_core([&] { pipeline.free_key({key.data, key.size}); });
+    }
+}
+
 void record_events(const char* destination, Pipeline& pipeline) {
     const RecordArrays arrays = arrays_of(pipeline.records());
     // First those that may have ended meanwhile and were read from the log once more.
@@ -272,21 +284,25 @@ void record_events(const char* destination, Pipeline& pipeline) {
         run("SELECT outbox_internal.unlock_events($1, $2, $3)", lengthof(retry_types), retry_types,
             values);
     }
-    const Oid types[] = {NAMEOID, TEXTARRAYOID};
-    const Datum values[] = {name_datum(destination), arrays.keys.datum()};
-    run("SELECT outbox_internal.promote($1, $2)", lengthof(types), types, values);
-    check_result("promote", {TEXTOID});
-    for (uint64 i = 0; i < SPI_processed; i++) {
-        const Bytes key = utf8_of(required_value("promote", i, 1));
-        run_core([&] { pipeline.free_key({key.data, key.size}); });
-    }
+    promote(destination, arrays.keys, pipeline);
 }
 
 // ---------------------------------------------------------------------------------------------
 // Retries
 // ---------------------------------------------------------------------------------------------
 
-std::size_t load_retries(const char* destination, Pipeline& pipeline) {
+// Removes rows that the filter of the destination does not select, and frees their keys.
+static void remove_retries(const char* destination, const ArrayBuilder& positions,
+                           const ArrayBuilder& keys, Pipeline& pipeline) {
+    if (positions.count == 0)
+        return;
+    const Oid types[] = {NAMEOID, UUIDOID, INT8ARRAYOID};
+    const Datum values[] = {name_datum(destination), my_token(), positions.datum()};
+    run("SELECT outbox_internal.settle_events($1, $2, $3)", lengthof(types), types, values);
+    promote(destination, keys, pipeline);
+}
+
+std::size_t load_retries(const char* destination, Expressions* expressions, Pipeline& pipeline) {
     const Oid types[] = {NAMEOID, UUIDOID, INT4OID, INT8OID};
     const Datum values[] = {name_datum(destination), my_token(), Int32GetDatum(max_retries),
                             Int64GetDatum(max_retry_bytes)};
@@ -306,13 +322,24 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
     const int key_failed = result_column("claim_due", "key_failed", BOOLOID);
     const int operation = result_column("claim_due", "operation", INT8OID);
     TupleTableSlot* slot = MakeSingleTupleTableSlot(rows->tupdesc, &TTSOpsHeapTuple);
+    ArrayBuilder removed = array_of(INT8OID, count);
+    ArrayBuilder keys = array_of(TEXTOID, count);
+    // From here on nothing can be written until it ends.
+    if (expressions != nullptr && expressions->begin() != nullptr)
+        elog(ERROR, "expressions of destination \"%s\" have changed", destination);
     // The process owns the block until it is admitted; an error ends the process.
     EventBlock* block = nullptr;
     for (uint64 i = 0; i < count; i++) {
         ExecStoreHeapTuple(rows->vals[i], slot, false);
+        EventChange change;
+        if (expressions != nullptr && !expressions->evaluate(slot, change)) {
+            removed.add(slot->tts_values[LogPosition]);
+            keys.add(slot->tts_values[LogOrderingKey]);
+            continue;
+        }
         if (block == nullptr)
             run_core([&] { block = pipeline.take_block(); });
-        if (!copy_event(slot, *block)) {
+        if (!copy_event(slot, *block, expressions != nullptr ? &change : nullptr)) {
             run_core([&] {
                 pipeline.admit_retries(block);
                 block = nullptr;
@@ -328,8 +355,12 @@ std::size_t load_retries(const char* destination, Pipeline& pipeline) {
         event.replayed = !is_null;
     }
     if (block != nullptr)
-        run_core([&] { pipeline.admit_retries(block); });
+        run_core(
+            [&] { block->empty() ? pipeline.put_back(block) : pipeline.admit_retries(block); });
     ExecDropSingleTupleTableSlot(slot);
+    if (expressions != nullptr)
+        expressions->end();
+    remove_retries(destination, removed, keys, pipeline);
     return count;
 }
 

@@ -9,7 +9,7 @@
 
 #include "bgworker/relay/cursor_store.hpp"
 #include "core/pipeline/pipeline.hpp"
-#include "extension/base/pg.hpp"
+#include "extension/destinations/expressions.hpp"
 
 namespace outbox {
 
@@ -26,8 +26,9 @@ void load_held_keys(const char* destination, Pipeline& pipeline);
 // Tell the pipeline that they are recorded only after the transaction has committed.
 void record_events(const char* destination, Pipeline& pipeline);
 
-// Gives due retries to the pipeline. Returns how many.
-std::size_t load_retries(const char* destination, Pipeline& pipeline);
+// Gives due retries to the pipeline, with what `expressions` make of them (nullptr: there are none).
+// Removes those that the filter does not select. Returns how many were due.
+std::size_t load_retries(const char* destination, Expressions* expressions, Pipeline& pipeline);
 
 // Makes at most this many events due that waited for a failed destination or lane. Returns how
 // many.

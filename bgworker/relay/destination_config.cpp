@@ -22,6 +22,16 @@ Result<Destination> DestinationConfig::destination() const {
     return destination;
 }
 
+ExpressionTexts DestinationConfig::expressions() const noexcept {
+    ExpressionTexts texts;
+    for (const Option& option : server_options)
+        if (option.name == filter_option.name)
+            texts.filter = option.value.c_str();
+        else if (option.name == payload_option.name)
+            texts.payload = option.value.c_str();
+    return texts;
+}
+
 // Returns the mapping of the server's owner, or else the public one, or else nothing.
 static List* mapping_of(Oid owner, Oid server) {
     for (const Oid user : {owner, static_cast<Oid>(ACL_ID_PUBLIC)})
@@ -81,6 +91,7 @@ bool load_config(Oid server, DestinationConfig& config) {
                            .allowed_hosts = settings::allowed_hosts};
         config.password_required = password_required;
         config.may_read_files = reads_files;
+        config.owner = owner;
         config.limits = settings::pipeline_limits();
         config.tracing = settings::tracing();
     });

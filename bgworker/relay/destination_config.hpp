@@ -3,7 +3,7 @@
 
 #include "core/destination.hpp"
 #include "core/pipeline/pipeline.hpp"
-#include "extension/base/pg.hpp"
+#include "extension/destinations/expressions.hpp"
 #include "telemetry/tracing.hpp"
 
 namespace outbox {
@@ -16,6 +16,7 @@ struct DestinationConfig {
     DestinationDefaults defaults;
     bool password_required = false;
     bool may_read_files = false;
+    Oid owner = InvalidOid;  // of the foreign server
     Pipeline::Limits limits;
     Tracing tracing;
 
@@ -23,6 +24,8 @@ struct DestinationConfig {
 
     // Returns the destination that this configuration describes.
     Result<Destination> destination() const;
+    // The options filter and payload. This object must outlive them.
+    ExpressionTexts expressions() const noexcept;
 };
 
 // Needs a transaction. An invalid `server` means the destination of outbox.default_destination.

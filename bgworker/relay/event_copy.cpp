@@ -4,18 +4,6 @@
 
 namespace outbox {
 
-static Bytes bytes_of(Datum value) {
-    struct varlena* flat = PG_DETOAST_DATUM_PACKED(value);
-    return {VARDATA_ANY(flat), VARSIZE_ANY_EXHDR(flat)};
-}
-
-Bytes utf8_of(Datum value) {
-    const Bytes text = bytes_of(value);
-    char* converted =
-        pg_server_to_any(const_cast<char*>(text.data), static_cast<int>(text.size), PG_UTF8);
-    return converted == text.data ? text : Bytes{converted, strlen(converted)};
-}
-
 // The headers of an event as a flat list: names and values in turn.
 struct FlatHeaders {
     int count;
@@ -24,12 +12,6 @@ struct FlatHeaders {
     Header::Kind kinds[64];
     size_t size;
 };
-
-static Bytes utf8_of(const char* data, int length) {
-    char* converted = pg_server_to_any(const_cast<char*>(data), length, PG_UTF8);
-    return converted == data ? Bytes{data, static_cast<size_t>(length)}
-                             : Bytes{converted, strlen(converted)};
-}
 
 static void flatten_headers(Jsonb* headers, FlatHeaders* flat) {
     flat->count = 0;
@@ -108,7 +90,12 @@ static void describe_event(void* argument) {
                segment != nullptr ? segment : "delivery");
 }
 
-static bool copy_columns(TupleTableSlot* slot, EventBlock& block) {
+static void replace(Bytes& text, const Bytes& by, size_t& size) {
+    size += by.size - text.size;
+    text = by;
+}
+
+static bool copy_columns(TupleTableSlot* slot, EventBlock& block, const EventChange* change) {
     static constexpr LogColumn text_columns[] = {LogTopic,     LogAggregateType, LogAggregateId,
                                                  LogEventType, LogOrderingKey,   LogContentType};
     static FlatHeaders headers;
@@ -124,9 +111,18 @@ static bool copy_columns(TupleTableSlot* slot, EventBlock& block) {
         texts[i] = utf8_of(values[text_columns[i]]);
         size += texts[i].size;
     }
-    if (!nulls[LogPayload])
+    bool has_payload = !nulls[LogPayload];
+    if (change != nullptr && change->has_new_payload) {
+        has_payload = !change->new_payload_is_null;
+        payload = change->new_payload;
+        if (change->new_payload_is_json)
+            replace(texts[lengthof(texts) - 1], {"application/json", 16}, size);
+    } else if (has_payload) {
         payload = bytes_of(values[LogPayload]);
+    }
     size += payload.size;
+    const Bytes fault = change != nullptr ? change->fault : Bytes{"", 0};
+    size += fault.size;
     headers.count = 0;
     if (!nulls[LogHeaders]) {
         flatten_headers(DatumGetJsonbP(values[LogHeaders]), &headers);
@@ -157,8 +153,9 @@ static bool copy_columns(TupleTableSlot* slot, EventBlock& block) {
     event->event_type = copy(texts[3]);
     event->ordering_key = copy(texts[4]);
     event->content_type = copy(texts[5]);
-    event->has_payload = !nulls[LogPayload];
+    event->has_payload = has_payload;
     event->payload = copy(payload);
+    event->fault = copy(fault);
     if (headers.count > 0) {
         Header* header = block.headers(headers.count);
         event->headers = {header, static_cast<size_t>(headers.count)};
@@ -168,11 +165,11 @@ static bool copy_columns(TupleTableSlot* slot, EventBlock& block) {
     return true;
 }
 
-bool copy_event(TupleTableSlot* slot, EventBlock& block) {
+bool copy_event(TupleTableSlot* slot, EventBlock& block, const EventChange* change) {
     slot_getallattrs(slot);
     ErrorContextCallback context = {error_context_stack, describe_event, slot};
     error_context_stack = &context;
-    const bool copied = copy_columns(slot, block);
+    const bool copied = copy_columns(slot, block, change);
     error_context_stack = context.previous;
     return copied;
 }

@@ -237,7 +237,8 @@ int64 last_position_read(const LogReader* reader) {
 }
 
 ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicFilter& topics,
-                       const std::vector<std::int64_t>& recorded, EventBlock& block) {
+                       const std::vector<std::int64_t>& recorded, Expressions* expressions,
+                       EventBlock& block) {
     RowFetcher& fetcher = reader->fetcher;
     begin_fetching(fetcher);
     MemoryContext row_context =
@@ -248,8 +249,10 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
     int rows = 0;
     bool gone = false;
     for (; (entry = peek_spool(reader->spool)) != nullptr; drop_from_spool(reader->spool)) {
-        if (rows++ == max_rows_at_once)
+        if (rows == max_rows_at_once ||
+            (expressions != nullptr && rows > 0 && expressions->took_long()))
             break;
+        rows++;
         reader->last_position = entry->position;
         if (std::binary_search(recorded.begin(), recorded.end(), entry->position))
             continue;
@@ -267,7 +270,10 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
                             errdetail("The relay starts over from its saved cursor.")));
         if (!topic_matches(topics, row) || !is_for(destination, row))
             continue;
-        if (!copy_event(row, block))
+        EventChange change;
+        if (expressions != nullptr && !expressions->evaluate(row, change))
+            continue;
+        if (!copy_event(row, block, expressions != nullptr ? &change : nullptr))
             break;
         MemoryContextReset(row_context);
     }

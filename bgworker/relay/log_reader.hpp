@@ -30,7 +30,7 @@
 #include "core/event.hpp"
 #include "core/relay/cursor.hpp"
 #include "core/topic_filter.hpp"
-#include "extension/base/pg.hpp"
+#include "extension/destinations/expressions.hpp"
 
 namespace outbox {
 
@@ -63,9 +63,11 @@ enum class ReadResult { more, end_of_window, log_is_gone };
 
 // Appends the next events of the window whose topics match to the block, until it is full. Skips
 // events that are only for another destination, and those at the positions in `recorded`
-// (ascending), which are in outbox.delivery.
+// (ascending), which are in outbox.delivery. `expressions`, which have begun, select among the rest and
+// change them; nullptr if the destination has none.
 ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicFilter& topics,
-                       const std::vector<std::int64_t>& recorded, EventBlock& block);
+                       const std::vector<std::int64_t>& recorded, Expressions* expressions,
+                       EventBlock& block);
 
 // Returns the position of the last event that was read, whatever destination it is for.
 int64 last_position_read(const LogReader* reader);

@@ -70,7 +70,8 @@ static void read_window(std::int32_t destination, ReturnSetInfo* result) {
     ReadResult read = ReadResult::more;
     while (read == ReadResult::more) {
         request->block.clear();
-        read = read_events(reader, destination, request->topics, request->recorded, request->block);
+        read = read_events(reader, destination, request->topics, request->recorded, nullptr,
+                           request->block);
         put_places(result);
     }
     // Frees the memory, or the file, of a large window.

@@ -36,6 +36,8 @@ namespace outbox {
 
 // Time to save the cursor at exit. Events settled after the saved cursor are delivered again.
 static constexpr int milliseconds_to_leave = 500;
+// Pause between looks whether expressions that could not be evaluated can be by now.
+static constexpr long milliseconds_to_look_again = 10'000;
 // Rows made due in one transaction.
 static constexpr int hurried_at_once = 1000;
 
@@ -48,6 +50,7 @@ struct Home {
     Snapshot look;                       // of the last scan for a window
     std::vector<std::int64_t> recorded;  // positions of events that are in outbox.delivery
     bool cursor_lost = false;            // an operator moved it, or another relay took it
+    bool expressions_fail = false;       // so the destination is misconfigured
     std::uint64_t failed_attempts_shown = 0;
     std::uint64_t failed_attempts_logged = 0;
     SinkReport report{};
@@ -111,16 +114,56 @@ static void show_error(const char* error) {
     ereport(LOG, (errmsg("destination \"%s\": %s", my_name(), line)));
 }
 
+static void misconfigured(const char* error) {
+    show_error(error);
+    set_my_state(WorkerState::misconfigured);
+}
+
+static Expressions expressions() {
+    return {home->config.owner, home->config.expressions()};
+}
+
+// Begins to evaluate expressions. Returns false, and stops the relay, if they cannot be.
+static bool begin_evaluating(Expressions& evaluation) {
+    const char* trouble = evaluation.begin();
+    home->expressions_fail = trouble != nullptr;
+    if (trouble == nullptr)
+        return true;
+    home->relay.stop();
+    misconfigured(trouble);
+    make_wait_set();
+    return false;
+}
+
+static bool can_evaluate(Expressions& evaluation) {
+    const bool can = begin_evaluating(evaluation);
+    evaluation.end();
+    return can;
+}
+
 // Starts over from the cursor in the table, which an operator may have moved.
 static void start_over() {
     restart_reading(reader);
     forget_window();
     const CoreError error = call_core([] { return restart_relay(); });
-    if (error.failed) {
-        show_error(error.message);
-        set_my_state(WorkerState::misconfigured);
-    }
+    if (error.failed)
+        misconfigured(error.message);
     make_wait_set();
+    Expressions evaluation = expressions();
+    if (!error.failed)
+        can_evaluate(evaluation);
+}
+
+// What they lack (a function, a right) may be there by now. Nothing tells of it.
+static bool expressions_work_again() {
+    if (!home->expressions_fail)
+        return false;
+    begin_work("checking expressions");
+    Expressions evaluation = expressions();
+    const bool work = evaluation.begin() == nullptr;
+    evaluation.end();
+    end_work();
+    return work;
 }
 
 // Applies decisions of operators: the position of the cursor, whether the destination is paused,
@@ -195,8 +238,15 @@ static void read() {
     }
     EventBlock* block = nullptr;
     run_core([&block] { block = &home->relay.block(); });
-    const ReadResult result = read_events(reader, relay.cursor().number, home->destination.topics,
-                                          home->recorded, *block);
+    Expressions evaluation = expressions();
+    if (evaluation.any() && !begin_evaluating(evaluation)) {
+        end_work();
+        return;
+    }
+    const ReadResult result =
+        read_events(reader, relay.cursor().number, home->destination.topics, home->recorded,
+                    evaluation.any() ? &evaluation : nullptr, *block);
+    evaluation.end();
     end_work();
     if (result == ReadResult::log_is_gone)
         proc_exit(0);
@@ -312,10 +362,16 @@ static void record() {
 static void take_retries() {
     if (!begin_settling("taking retries"))
         return;
+    Expressions evaluation = expressions();
+    if (evaluation.any() && !can_evaluate(evaluation)) {
+        end_sql_work();
+        return;
+    }
     Relay& relay = home->relay;
     if (relay.hurries())
         relay.hurried(hurry_retries(my_name(), hurried_at_once) < hurried_at_once);
-    const std::size_t count = load_retries(my_name(), relay.pipeline());
+    const std::size_t count =
+        load_retries(my_name(), evaluation.any() ? &evaluation : nullptr, relay.pipeline());
     const Micros due = next_retry(my_name(), home->clock);
     end_sql_work();
     relay.retries_taken(count, due);
@@ -484,7 +540,7 @@ static void turn() {
             case Relay::Wish::wait:
                 break;
         }
-    } while (wish != Relay::Wish::wait);
+    } while (wish != Relay::Wish::wait && home->relay.started());
 }
 
 static void start() {
@@ -504,13 +560,16 @@ extern "C" PGDLLEXPORT void outbox_relay_main(Datum argument) {
     while (true) {
         leave_when_asked();
         const bool reloaded = handle_signals();
-        if (reload_requested() || reloaded || home->cursor_lost)
+        if (reload_requested() || reloaded || home->cursor_lost || expressions_work_again())
             configure();
         if (!home->relay.started()) {
-            wait_for_latch(-1, "OutboxRelayMisconfigured");
+            wait_for_latch(home->expressions_fail ? milliseconds_to_look_again : -1,
+                           "OutboxRelayMisconfigured");
             continue;
         }
         turn();
+        if (!home->relay.started())
+            continue;
         show_progress();
         wait_for_something();
     }

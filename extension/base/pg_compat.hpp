@@ -60,6 +60,24 @@ inline bool owns_schema(Oid schema, Oid role) {
 #endif
 }
 
+// 16 declares the walker's parameters (commit 1c27d16e6e5c).
+inline bool walk_expression(Node* node, bool (*walker)(Node*, void*), void* context) {
+#if PG_VERSION_NUM >= 160000
+    return expression_tree_walker(node, walker, context);
+#else
+    return expression_tree_walker(
+        node, reinterpret_cast<bool (*)()>(reinterpret_cast<void*>(walker)), context);
+#endif
+}
+
+inline bool may_execute(Oid function, Oid role) {
+#if PG_VERSION_NUM >= 160000
+    return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#else
+    return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#endif
+}
+
 // 16 added the argument for updates that touch summarizing indexes only (commit 19d8e2308bc5).
 inline void insert_index_entries(ResultRelInfo* relation, TupleTableSlot* slot, EState* estate) {
 #if PG_VERSION_NUM >= 160000

@@ -18,6 +18,7 @@ int backoff_min = 100;
 int connect_timeout = 10'000;
 int cursor_flush_interval = 1'000;
 char* default_destination = nullptr;
+int expression_timeout = 1'000;
 int max_attempts = 16;
 int max_in_flight = 10'000;
 int max_in_flight_size = 16 * 1024;
@@ -176,6 +177,10 @@ void define(bool preloading) {
         "URL of the destination in databases that have no foreign server for one.",
         "If empty, events remain in the log.", &default_destination, "", PGC_SIGHUP, 0,
         check_default_destination, nullptr, nullptr);
+    define_integer("outbox.expression_timeout",
+                   "Longest time that the expressions of a destination may take for an event.",
+                   "After that the event becomes a dead letter of the destination.",
+                   &expression_timeout, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
     define_integer("outbox.max_attempts",
                    "Number of attempts after which a refused event becomes a dead letter.",
                    "Attempts that fail because of the destination do not count.", &max_attempts, 1,

@@ -18,6 +18,7 @@ extern int backoff_min;            // ms
 extern int connect_timeout;        // ms
 extern int cursor_flush_interval;  // ms
 extern char* default_destination;  // URL; empty if none
+extern int expression_timeout;
 extern int max_attempts;
 extern int max_in_flight;       // events
 extern int max_in_flight_size;  // kB

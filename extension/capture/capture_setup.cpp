@@ -5,6 +5,7 @@
 // table PostgreSQL plans the expressions of its partition keys, and an event trigger may run as a
 // superuser. CREATE TRIGGER as a statement would need USAGE on our schema, which owners of tables
 // may lack.
+#include "extension/base/expression_text.hpp"
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture_config.hpp"
 
@@ -14,31 +15,14 @@ namespace outbox {
 // Conditions
 // ---------------------------------------------------------------------------------------------
 
-// Moves the error's position from the statement into the condition.
-static void place_in_condition(void* condition) {
-    if (const int position = geterrposition(); position > 0) {
-        errposition(0);
-        internalerrposition(position);
-        internalerrquery(static_cast<const char*>(condition));
-    }
-    errcontext("condition of outbox.capture()");
-}
-
-static Node* parse_expression(const char* text) {
-    List* statements = raw_parser(text, RAW_PARSE_PLPGSQL_EXPR);
-    auto* select = reinterpret_cast<SelectStmt*>(linitial_node(RawStmt, statements)->stmt);
-    if (list_length(select->targetList) != 1 || select->fromClause != NIL ||
-        select->whereClause != nullptr)
-        ereport(ERROR,
-                (errcode(ERRCODE_SYNTAX_ERROR), errmsg("condition is not a single expression")));
-    return static_cast<ResTarget*>(linitial(select->targetList))->val;
+static ExpressionText expression_of(const char* condition) {
+    return {condition, "condition", "condition of outbox.capture()"};
 }
 
 // The condition as an expression over the columns of the table.
 static Node* analyze_condition(Relation table, const char* condition) {
-    char* text = psprintf("(%s\n)", condition);
-    ErrorContextCallback context = {error_context_stack, place_in_condition, text};
-    error_context_stack = &context;
+    const ExpressionText text = expression_of(condition);
+    const ExpressionErrors errors(text);
     ParseState* state = make_parsestate(nullptr);
     ParseNamespaceItem* item =
         addRangeTableEntryForRelation(state, table, AccessShareLock, nullptr, false, true);
@@ -46,7 +30,7 @@ static Node* analyze_condition(Relation table, const char* condition) {
     Node* expression =
         transformWhereClause(state, parse_expression(text), EXPR_KIND_TRIGGER_WHEN, "condition");
     assign_expr_collations(state, expression);
-    error_context_stack = context.previous;
+    errors.end();
     return expression;
 }
 
@@ -109,7 +93,7 @@ static void create_trigger(Relation table, const TriggerKind& kind, Node* condit
     if (condition != nullptr && kind.row != nullptr) {
         text = deparse_expression(condition, deparse_context_for(kind.row, RelationGetRelid(table)),
                                   true, false);
-        statement->whenClause = parse_expression(text);
+        statement->whenClause = parse_expression(expression_of(text));
     }
     CreateTrigger(statement, text, RelationGetRelid(table), InvalidOid, InvalidOid, InvalidOid,
                   capture_function(kind.function), InvalidOid, nullptr, false, false);

@@ -4,6 +4,7 @@
 
 #include "extension/base/boundary.hpp"
 #include "extension/base/pg.hpp"
+#include "extension/destinations/expressions.hpp"
 #include "extension/destinations/options.hpp"
 #include "sinks/registry.hpp"
 
@@ -32,7 +33,8 @@ static void warn_of_missing_units(const OptionTexts& texts, const bool* lacking)
 
 OUTBOX_FUNCTION(outbox_validate_options) {
     using namespace outbox;
-    const OptionTexts texts = option_texts(untransformRelOptions(PG_GETARG_DATUM(0)));
+    List* given = untransformRelOptions(PG_GETARG_DATUM(0));
+    const OptionTexts texts = option_texts(given);
     const Oid catalog = PG_GETARG_OID(1);
     if (catalog == UserMappingRelationId)
         check_may_name_keys(texts);
@@ -51,6 +53,8 @@ OUTBOX_FUNCTION(outbox_validate_options) {
                 return validate_no_options(options);
         }
     });
+    if (catalog == ForeignServerRelationId)
+        check_expressions(expression_texts(given));
     warn_of_missing_units(texts, lacking);
     PG_RETURN_VOID();
 }

@@ -72,6 +72,16 @@ inline constexpr OptionSpec topics_option{
     .range = "patterns, separated by commas",
     .default_value = "*",
     .description = "topics that the destination takes; * stands for any run of characters"};
+inline constexpr OptionSpec filter_option{
+    .name = "filter",
+    .type = OptionType::expression,
+    .range = "a boolean expression of SQL",
+    .description = "of the events of these topics, those that the destination takes"};
+inline constexpr OptionSpec payload_option{
+    .name = "payload",
+    .type = OptionType::expression,
+    .range = "an expression of SQL: jsonb, json, text or bytea",
+    .description = "payload that the destination gets in place of that of the event"};
 inline constexpr OptionSpec start_option{
     .name = "start",
     .type = OptionType::choice,
@@ -119,9 +129,15 @@ inline constexpr OptionSpec relay_option{
     .description =
         "whether a worker of the server delivers its events, or the program outbox-relay"};
 inline constexpr std::array common_options{
-    url_option,        topics_option,    start_option,          max_attempts_option,
-    retry_base_option, retry_max_option, on_dead_letter_option, receipts_option,
-    relay_option};
+    url_option,        topics_option,    filter_option,
+    payload_option,    start_option,     max_attempts_option,
+    retry_base_option, retry_max_option, on_dead_letter_option,
+    receipts_option,   relay_option};
+
+// Whether an expression is evaluated for each event.
+inline bool has_expressions(const OptionValues& options) noexcept {
+    return options.has(filter_option) || options.has(payload_option);
+}
 
 // Options of destinations that the server connects to.
 inline constexpr OptionSpec connect_timeout_option{.name = "connect_timeout",

@@ -51,6 +51,9 @@ struct Event {
     std::string_view content_type;
     std::string_view payload;
     std::span<const Header> headers;
+    // Why it cannot be sent: the error of an expression of its destination (options filter and
+    // payload). Usually empty.
+    std::string_view fault;
 
     Tracked* tracked = nullptr;
 };

@@ -29,6 +29,15 @@ static std::optional<Error> check_text(const OptionSpec& spec, std::string_view 
         "", "Omit the option if you do not need it."};
 }
 
+// The rest is checked where there is a parser of SQL.
+static std::optional<Error> check_expression(const OptionSpec& spec, std::string_view value) {
+    if (!trim(value).empty())
+        return std::nullopt;
+    return Error{ErrorKind::invalid_value,
+                 "option \"" + std::string(spec.name) + "\" must not be empty", "",
+                 "Omit the option if you do not need it."};
+}
+
 static std::optional<Error> check_number(const OptionSpec& spec, std::string_view value) {
     const auto number = parse_integer(value);
     if (number && *number >= 1 && *number <= spec.max)
@@ -112,6 +121,8 @@ std::optional<Error> check_value(const OptionSpec& spec, std::string_view value)
             return check_topics(value);
         case OptionType::headers:
             return check_headers(spec, value);
+        case OptionType::expression:
+            return check_expression(spec, value);
         case OptionType::url:
             break;
     }

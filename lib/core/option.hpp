@@ -35,16 +35,17 @@ enum class OptionPlace {
 };
 
 enum class OptionType {
-    text,      // not empty, no control characters
-    number,    // from 1 to `max`
-    duration,  // see parse_duration()
-    choice,    // one of `choices`
-    toggle,    // on, off
-    name,      // a template for names, such as "{topic}"
-    route,     // a template for what may differ in each event, such as "{topic}.{aggregate_id}"
-    topics,    // patterns of topics
-    headers,   // lines "Name: value"; see header_lines.hpp
-    url,       // the URL of the destination; its sink checks it
+    text,        // not empty, no control characters
+    number,      // from 1 to `max`
+    duration,    // see parse_duration()
+    choice,      // one of `choices`
+    toggle,      // on, off
+    name,        // a template for names, such as "{topic}"
+    route,       // a template for what may differ in each event, such as "{topic}.{aggregate_id}"
+    topics,      // patterns of topics
+    headers,     // lines "Name: value"; see header_lines.hpp
+    expression,  // of SQL, about an event; the server checks it
+    url,         // the URL of the destination; its sink checks it
 };
 
 // Whether the value names a file that the server process reads.

@@ -35,6 +35,8 @@ std::string_view type_name(const OptionSpec& spec) {
             return "patterns";
         case OptionType::headers:
             return "headers";
+        case OptionType::expression:
+            return "expression";
         case OptionType::url:
             break;
     }

@@ -49,6 +49,7 @@ void append_range(const OptionSpec& spec, std::string_view url, Append append) {
         case OptionType::route:
         case OptionType::topics:
         case OptionType::headers:
+        case OptionType::expression:
             append(spec.range);
             break;
     }

@@ -4,6 +4,7 @@
 
 #include "sinks/clean_sink.hpp"
 #include "sinks/module_entry.hpp"
+#include "sinks/screened_sink.hpp"
 
 namespace outbox {
 
@@ -56,7 +57,7 @@ static Result<std::unique_ptr<Thing>> create(const char* entry_name, const Conte
     return clean(std::unique_ptr<Thing>(thing), context.destination);
 }
 
-Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context) {
+static Result<std::unique_ptr<Sink>> create_plain_sink(const SinkContext& context) {
     const SinkDeclaration& sink = *context.destination.sink;
     if (sink.is_fetched())  // its relay is about to end
         return Error{ErrorKind::unavailable,
@@ -64,6 +65,13 @@ Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context) {
     if (sink.create != nullptr)
         return sink.create();
     return create<Sink>(sink_module_entry, context);
+}
+
+Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context) {
+    Result<std::unique_ptr<Sink>> sink = create_plain_sink(context);
+    if (sink && has_expressions(context.destination.options))
+        return screened(std::move(sink.value()));
+    return sink;
 }
 
 Result<std::unique_ptr<Check>> create_check(const CheckContext& context) {

@@ -38,6 +38,41 @@ CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (user 'u', password 'p');
 CREATE FOREIGN TABLE t (a int) SERVER d OPTIONS (x 'y');
 ALTER FOREIGN DATA WRAPPER pg_outbox OPTIONS (ADD x 'y');
 
+-- expressions over the columns of one event
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter ' ');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'price > 5');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'event.version > 5');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'topic');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'true) FROM pg_class WHERE (true');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'true; SELECT true');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'true), (false');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'topic IN (SELECT ''a'')');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'count(*) > 1');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'topic = $1');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'random() > 0.5');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'set_config(''role'', ''x'', false) IS NULL');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', payload 'version');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', payload 'jsonb_array_elements(payload)');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:', payload 'payload');
+CREATE FUNCTION public.regress_unsafe(text) RETURNS boolean LANGUAGE sql STABLE RETURN true;
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'public.regress_unsafe(topic)');
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'regress_unsafe(topic)');
+CREATE FUNCTION public.regress_owned(text) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE RETURN true;
+REVOKE EXECUTE ON FUNCTION public.regress_owned FROM PUBLIC;
+CREATE ROLE regress_integrator;
+GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO regress_integrator;
+SET ROLE regress_integrator;
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter 'public.regress_owned(topic)');
+RESET ROLE;
+CREATE SERVER f FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', payload 'payload - ''card''',
+    filter $$topic LIKE 'a%' AND (payload->>'amount')::numeric > 100 -- with a comment$$);
+ALTER SERVER f OPTIONS (SET filter 'payload');
+ALTER SERVER f OPTIONS (DROP filter);
+DROP SERVER f;
+REVOKE USAGE ON FOREIGN DATA WRAPPER pg_outbox FROM regress_integrator;
+DROP ROLE regress_integrator;
+DROP FUNCTION public.regress_unsafe, public.regress_owned;
+
 -- the default destination is checked the same way; a misspelt setting is an error
 SET outbox.default_destination = 'null:';
 ALTER SYSTEM SET outbox.default_destination = 'ftp://x';

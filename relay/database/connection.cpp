@@ -148,10 +148,28 @@ void Connection::run(Statement statement) {
     state_ = State::busy;
     deadline_ = clock_.now() + statement_->time_limit;
     counts_.statements++;
-    if (statement_->parameters.send(connection_, statement_->text))
+    if (send())
         flush();
     else
         could_not_send();
+}
+
+// The limit belongs to the transaction, which a pipeline makes of both statements. So it works
+// through poolers.
+bool Connection::send() {
+    if (statement_->server_time_limit == 0)
+        return statement_->parameters.send(connection_, statement_->text);
+    Parameters limit;
+    limit.text(std::to_string(statement_->server_time_limit / 1000));
+    return PQenterPipelineMode(connection_) == 1 &&
+           limit.send(connection_, "SELECT pg_catalog.set_config('statement_timeout', $1, true)") &&
+           statement_->parameters.send(connection_, statement_->text) &&
+           PQpipelineSync(connection_) == 1;
+}
+
+bool Connection::is_pipelined() const noexcept {
+    return PQpipelineStatus(connection_) != PQ_PIPELINE_OFF &&
+           PQstatus(connection_) == CONNECTION_OK;
 }
 
 // libpq may have closed its socket. Another descriptor may have its number before step() is called,
@@ -214,6 +232,8 @@ void Connection::receive() {
     flush();
     while (PQisBusy(connection_) == 0) {
         PGresult* result = PQgetResult(connection_);
+        if (result == nullptr && is_pipelined())
+            continue;  // the end of one of its statements
         if (result == nullptr) {
             // What came right behind the answer was read with it: the socket will not tell of it.
             if (pass_notifications())
@@ -231,6 +251,10 @@ void Connection::take_result(PGresult* result) {
         answer_.rows = std::move(rows);
         return;
     }
+    if (status == PGRES_PIPELINE_SYNC)
+        PQexitPipelineMode(connection_);
+    if (status == PGRES_PIPELINE_SYNC || status == PGRES_PIPELINE_ABORTED)
+        return;
     const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
     answer_.ok = false;
     answer_.error = printable(PQresultErrorMessage(result));

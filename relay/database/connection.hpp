@@ -80,6 +80,8 @@ class Connection final : private Watcher {
     bool pass_notifications();
     void take_result(PGresult* result);
     void count_bytes() noexcept;
+    bool send();
+    bool is_pipelined() const noexcept;
     void flush();
     void could_not_send();
     void complete();

@@ -33,6 +33,7 @@ bool EventRows::start(Rows rows) {
         text_[i] = find(names[i], type::text);
     headers_ = find("headers", type::jsonb);
     payload_ = find("payload", type::bytea);
+    fault_ = rows_.column("fault");
     return complete;
 }
 
@@ -98,7 +99,8 @@ EventRows::Copied EventRows::copy(int row, EventBlock& block) {
         return Copied::unreadable;
 
     const std::string_view payload = rows_.bytes(row, payload_);
-    std::size_t size = payload.size() + headers_size();
+    const std::string_view fault = fault_ >= 0 ? rows_.bytes(row, fault_) : std::string_view();
+    std::size_t size = payload.size() + headers_size() + fault.size();
     std::array<std::string_view, texts> values;
     for (std::size_t i = 0; i < texts; i++) {
         values[i] = rows_.bytes(row, text_[i]);
@@ -130,6 +132,7 @@ EventRows::Copied EventRows::copy(int row, EventBlock& block) {
     event->content_type = copy(values[5]);
     event->has_payload = !rows_.is_null(row, payload_);
     event->payload = copy(payload);
+    event->fault = copy(fault);
     copy_headers(*event, block);
     return Copied::yes;
 }

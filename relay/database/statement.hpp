@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "core/clock.hpp"
 #include "relay/database/parameters.hpp"
 #include "relay/database/rows.hpp"
 
 namespace outbox::relay {
+
+inline constexpr std::string_view query_canceled = "57014";
 
 struct Answer {
     Rows rows{};
@@ -31,6 +34,8 @@ struct Statement {
     Parameters parameters{};
     // A connection that takes longer is given up.
     Micros time_limit = seconds(30);
+    // After this the server cancels the statement; 0 if it does not.
+    Micros server_time_limit = 0;
     // An answer with more bytes than this is not read to its end, and the connection is given up.
     std::uint64_t max_answer = usual_answer;
     // Called once, unless everything ends before. Must not be called after the owner is gone: an

@@ -13,8 +13,6 @@ namespace {
 
 using Type = BinaryArray::Type;
 
-// Retries taken at a time.
-constexpr std::int32_t max_retries = 256;
 constexpr std::int64_t max_retry_bytes = 1024 * 1024;
 // A window with more events than this is not worth a probe.
 constexpr std::int32_t max_probed = 5000;
@@ -80,6 +78,12 @@ Micros pause_of(std::optional<double> seconds_left) {
     if (!seconds_left || !std::isfinite(*seconds_left))
         return never;
     return static_cast<Micros>(std::clamp(*seconds_left, 0.0, 3600.0) * 1e6);
+}
+
+// The client waits longer than the server.
+void limit(Statement& statement, const Evaluation& evaluation) {
+    statement.server_time_limit = evaluation.time_limit;
+    statement.time_limit = std::max(statement.time_limit, evaluation.time_limit + seconds(10));
 }
 
 void add_range(Parameters& parameters, const Settled& settled) {
@@ -275,10 +279,12 @@ std::optional<Taken> taken_of(const Rows& rows, std::int32_t number) {
     return taken;
 }
 
-Statement begin(const Held& held, const Cursor& cursor) {
-    Statement statement{.text =
-                            "SELECT outcome, recorded, held_keys, paused "
-                            "FROM outbox_internal.relay_begin($1, $2, $3)",
+Statement begin(const Held& held, const Cursor& cursor, const Evaluation& evaluation) {
+    Statement statement{.text = evaluation.any()
+                                    ? "SELECT outcome, recorded, held_keys, paused, trouble "
+                                      "FROM outbox_internal.relay_begin_expressions($1, $2, $3)"
+                                    : "SELECT outcome, recorded, held_keys, paused "
+                                      "FROM outbox_internal.relay_begin($1, $2, $3)",
                         .time_limit = long_time_limit};
     statement.parameters.integer(held.number).bigint(held.lease);
     if (cursor.foreign)
@@ -301,6 +307,7 @@ Begun begun_of(const Rows& rows) {
         .recorded = rows.bigints(0, rows.column("recorded")),
         .held_keys = rows.texts(0, rows.column("held_keys")),
         .paused = rows.boolean(0, rows.column("paused")),
+        .trouble = std::string(rows.bytes(0, rows.column("trouble"))),
         .doubtful = rows.bigint(0, rows.column("doubtful")).value_or(0),
         .unknown = rows.bigint(0, rows.column("unknown")).value_or(0),
     };
@@ -311,8 +318,12 @@ Begun begun_of(const Rows& rows) {
 // -------------------------------------------------------------------------------------------------
 
 Statement look(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
-               std::int32_t max_events) {
-    Statement statement{.text = "SELECT * FROM outbox_internal.relay_look($1, $2, $3, $4, $5, $6)"};
+               std::int32_t max_events, const Evaluation& evaluation) {
+    Statement statement{
+        .text = evaluation.any()
+                    ? "SELECT * FROM outbox_internal.relay_look_expressions($1, $2, $3, $4, $5, $6)"
+                    : "SELECT * FROM outbox_internal.relay_look($1, $2, $3, $4, $5, $6)"};
+    limit(statement, evaluation);
     statement.parameters.integer(number)
         .array(type::text_array, texts(patterns))
         .text(range.from.to_string());
@@ -346,10 +357,16 @@ Statement entries(std::int32_t number, const std::vector<std::string>& patterns,
     return statement;
 }
 
-Statement rows(std::int32_t segment, std::span<const Place> places) {
+Statement rows(std::int32_t number, std::int32_t segment, std::span<const Place> places,
+               const Evaluation& evaluation) {
     Statement statement{
-        .text = "SELECT * FROM outbox_internal.relay_rows($1, $2)",
+        .text = evaluation.any()
+                    ? "SELECT * FROM outbox_internal.relay_rows_expressions($1, $2, $3)"
+                    : "SELECT * FROM outbox_internal.relay_rows($1, $2)",
         .max_answer = places.size() == 1 ? Statement::long_answer : Statement::usual_answer};
+    limit(statement, evaluation);
+    if (evaluation.any())
+        statement.parameters.integer(number);
     statement.parameters.integer(segment).array(type::tid_array, places_of(places));
     return statement;
 }
@@ -500,22 +517,28 @@ Recorded recorded_of(const Rows& rows) {
     return recorded;
 }
 
-Statement retries(const Held& held, const Uuid& token, std::int32_t hurry) {
+Statement retries(const Held& held, const Uuid& token, std::int32_t hurry, std::int32_t at_most,
+                  const Evaluation& evaluation) {
     Statement statement{
-        .text = "SELECT * FROM outbox_internal.relay_retries($1, $2, $3, $4, $5, $6)",
+        .text =
+            evaluation.any()
+                ? "SELECT * FROM outbox_internal.relay_retries_expressions($1, $2, $3, $4, $5, $6)"
+                : "SELECT * FROM outbox_internal.relay_retries($1, $2, $3, $4, $5, $6)",
         .max_answer = Statement::long_answer};
+    limit(statement, evaluation);
     statement.parameters.integer(held.number)
         .bigint(held.lease)
         .uuid(token)
         .integer(hurry)
-        .integer(max_retries)
+        .integer(at_most)
         .bigint(max_retry_bytes);
     return statement;
 }
 
 Retries retries_of(const Rows& rows) {
     return {.next_retry = pause_of(rows.number(0, rows.column("next_retry"))),
-            .hurried = rows.bigint(0, rows.column("hurried")).value_or(0)};
+            .hurried = rows.bigint(0, rows.column("hurried")).value_or(0),
+            .freed_keys = rows.texts(0, rows.column("freed_keys"))};
 }
 
 // -------------------------------------------------------------------------------------------------

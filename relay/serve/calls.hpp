@@ -112,13 +112,21 @@ struct Taken {
 // std::nullopt if the destination was not free.
 std::optional<Taken> taken_of(const Rows& rows, std::int32_t number);
 
-Statement begin(const Held& held, const Cursor& cursor);
+// How the expressions of a destination are evaluated; without a limit it has none.
+struct Evaluation {
+    Micros time_limit = 0;  // for a statement
+
+    bool any() const noexcept { return time_limit > 0; }
+};
+
+Statement begin(const Held& held, const Cursor& cursor, const Evaluation& evaluation);
 Statement follow(const Held& held);
 // Of begin(), follow() and recover(). Members that a call does not return are empty.
 struct Begun {
     std::vector<std::int64_t> recorded;
     std::vector<std::string> held_keys;
     bool paused = false;
+    std::string trouble;  // why the expressions cannot be evaluated; empty if they can
     std::int64_t doubtful = 0;
     std::int64_t unknown = 0;
 };
@@ -130,7 +138,7 @@ struct Range {
     Settled settled;
 };
 Statement look(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
-               std::int32_t max_events);
+               std::int32_t max_events, const Evaluation& evaluation);
 struct Found {
     Snapshot end;
     std::int64_t events = 0;
@@ -141,7 +149,8 @@ std::optional<Found> found_of(const Rows& rows);
 
 Statement entries(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
                   const Snapshot& end, std::int64_t after, std::int32_t max_entries);
-Statement rows(std::int32_t segment, std::span<const Place> places);
+Statement rows(std::int32_t number, std::int32_t segment, std::span<const Place> places,
+               const Evaluation& evaluation);
 
 Statement pause(const Held& held, const std::string& why);
 Statement save(const Held& held, const Relay& relay);
@@ -158,10 +167,14 @@ struct Recorded {
 };
 Recorded recorded_of(const Rows& rows);
 
-Statement retries(const Held& held, const Uuid& token, std::int32_t hurry);
+// Retries taken at a time.
+inline constexpr std::int32_t max_retries = 256;
+Statement retries(const Held& held, const Uuid& token, std::int32_t hurry, std::int32_t at_most,
+                  const Evaluation& evaluation);
 struct Retries {
     Micros next_retry = never;  // from now
     std::int64_t hurried = 0;
+    std::vector<std::string> freed_keys;  // by retries that the filter does not select
 };
 Retries retries_of(const Rows& rows);
 

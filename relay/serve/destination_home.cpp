@@ -22,6 +22,12 @@ static constexpr Micros time_to_change = seconds(1);
 static constexpr std::string_view lock_not_available = "55P03";
 // A session ends like this, and relay_look() and others refuse a relay that has not noticed.
 static constexpr std::string_view crash_shutdown = "57P02";
+// Class of errors about names and rights: those of expressions that cannot be evaluated.
+static constexpr std::string_view access_rule_violation = "42";
+// A statement that evaluates expressions may take this much longer than they.
+static constexpr Micros time_beside_expressions = seconds(1);
+// Pause between looks whether expressions that could not be evaluated can be by now.
+static constexpr Micros time_to_look_again = seconds(10);
 static constexpr Micros busy_pause = milliseconds(100);
 static constexpr Micros shortest_failure_pause = milliseconds(200);
 static constexpr Micros longest_failure_pause = seconds(10);
@@ -143,7 +149,7 @@ void DestinationHome::begin() {
     again_at_ = never;
     state_ = State::beginning;
     under_way_++;
-    Statement statement = calls::begin(*held_, relay_.cursor());
+    Statement statement = calls::begin(*held_, relay_.cursor(), evaluation());
     statement.done = [this, generation = generation_](Answer answer) {
         under_way_--;
         if (generation == generation_)
@@ -172,7 +178,19 @@ void DestinationHome::begun(Answer answer) {
     }
 }
 
+calls::Evaluation DestinationHome::evaluation() const noexcept {
+    const bool any =
+        std::any_of(row_.options.begin(), row_.options.end(), [](const Option& option) {
+            return option.name == filter_option.name || option.name == payload_option.name;
+        });
+    return {any ? host_.settings().expression_timeout + time_beside_expressions : 0};
+}
+
 void DestinationHome::start_relay(calls::Begun begun) {
+    if (!begun.trouble.empty()) {
+        expressions_fail(begun.trouble);
+        return;
+    }
     trouble_.clear();
     DatabaseSettings settings = host_.settings();
     settings.defaults.local_host = host_.local_host();
@@ -196,7 +214,8 @@ void DestinationHome::start_relay(calls::Begun begun) {
     relay_.start(
         traced(std::move(sink.value()), process_.config.tracing, {destination_, process_.clock}),
         limits);
-    reader_.start(number(), row_.patterns);
+    reader_.start(number(), row_.patterns, evaluation());
+    retries_at_once_ = calls::max_retries;
     reader_.leave_out(std::move(begun.recorded));
     relay_.pipeline().hold_keys(std::move(begun.held_keys));
     paused_ = begun.paused;
@@ -216,6 +235,14 @@ void DestinationHome::misconfigured(const Error& error) {
     if (!error.detail.empty())
         trouble_ += " (" + error.detail + ")";
     process_.log.error(place(), error);
+}
+
+// What they lack (a function, a right) may come to be there. Nothing tells of it.
+void DestinationHome::expressions_fail(const std::string& trouble) {
+    state_ = State::misconfigured;
+    again_at_ = process_.clock.now() + time_to_look_again;
+    if (trouble_ != trouble)
+        misconfigured({ErrorKind::invalid_value, trouble});
 }
 
 void DestinationHome::configure(const calls::DestinationRow& row) {
@@ -295,7 +322,7 @@ void DestinationHome::turn(Micros now) {
     due_ = false;
     if (now >= again_at_ && state_ == State::elsewhere)
         take();
-    else if (now >= again_at_ && state_ == State::beginning)
+    else if (now >= again_at_ && (state_ == State::beginning || state_ == State::misconfigured))
         begin();
     if (state_ == State::serving && !writes_)
         serve(now);
@@ -341,7 +368,8 @@ bool DestinationHome::act(Relay::Wish wish) {
             write(calls::recover(*held_, relay_), &DestinationHome::recovered);
             return false;
         case Relay::Wish::take_retries:
-            write(calls::retries(*held_, token_, relay_.hurries() ? hurried_at_once : 0),
+            write(calls::retries(*held_, token_, relay_.hurries() ? hurried_at_once : 0,
+                                 retries_at_once_, evaluation()),
                   &DestinationHome::took_retries);
             return false;
         case Relay::Wish::pause:
@@ -465,9 +493,14 @@ void DestinationHome::reading_failed(const Answer& answer) {
         start_over(0);
         return;
     }
+    if (evaluation().any() && answer.sqlstate.starts_with(access_rule_violation)) {
+        start_over(read_pauses_.next());  // relay_begin_expressions() says what is wrong
+        return;
+    }
     looks_ = false;
     committed_ |= !relay_.in_window();
-    relay_.reading_failed(read_pauses_.next());
+    const bool takes_less = evaluation().any() && answer.sqlstate == query_canceled;
+    relay_.reading_failed(takes_less ? busy_pause : read_pauses_.next());
     due_ = true;
 }
 
@@ -518,6 +551,12 @@ static bool ends_connection(const std::string& sqlstate) {
 // was lost, nobody knows; and a server that crashed may have lost what it had answered before.
 void DestinationHome::write_failed(const Answer& answer, Taker taker) {
     statement_failed(answer, "could not write");
+    if (answer.sqlstate == query_canceled && taker == &DestinationHome::took_retries &&
+        retries_at_once_ > 1) {  // expressions took too long
+        retries_at_once_ = std::max(retries_at_once_ / 16, 1);
+        relay_.write_later(0);
+        return;
+    }
     const bool had_no_effect =
         !answer.ok && !answer.connection_lost() && !ends_connection(answer.sqlstate);
     if (had_no_effect && taker != &DestinationHome::followed && ++refusals_ < most_refusals)
@@ -565,6 +604,9 @@ void DestinationHome::took_retries(Rows rows) {
         relay_.hurried(retries.hurried < hurried_at_once);
     const auto count = static_cast<std::size_t>(rows.size() - 1);
     load_retries(std::move(rows));
+    for (const std::string& key : retries.freed_keys)
+        relay_.pipeline().free_key(key);
+    retries_at_once_ = std::min(2 * retries_at_once_, calls::max_retries);
     next_retry_ = retries.next_retry == never ? never : process_.clock.now() + retries.next_retry;
     relay_.retries_taken(count, next_retry_);
 }

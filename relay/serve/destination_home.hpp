@@ -152,6 +152,8 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     void begun(Answer answer);
     void start_relay(calls::Begun begun);
     void misconfigured(const Error& error);
+    void expressions_fail(const std::string& trouble);
+    calls::Evaluation evaluation() const noexcept;
 
     // Serving.
     void serve(Micros now);
@@ -193,6 +195,7 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     Backoff pauses_;            // after failures
     Backoff read_pauses_;       // after failures to read
     unsigned refusals_ = 0;     // of statements that write, in a row
+    std::int32_t retries_at_once_ = calls::max_retries;  // fewer after a timeout of expressions
 
     DeliveryStats stats_;
     Destination destination_;  // outlives the relay's sink, which refers to it

@@ -39,6 +39,8 @@ DatabaseSettings read_settings(const std::vector<calls::Setting>& settings) {
             read.limits.backoff_cap = duration(value, read.limits.backoff_cap);
         else if (name == "cursor_flush_interval")
             read.save_interval = duration(value, read.save_interval);
+        else if (name == "expression_timeout")
+            read.expression_timeout = duration(value, read.expression_timeout);
         else if (name == "max_in_flight")
             read.limits.max_events = static_cast<std::size_t>(
                 number_of(value, static_cast<std::int64_t>(read.limits.max_events)));

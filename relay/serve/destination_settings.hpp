@@ -21,6 +21,7 @@ struct DatabaseSettings {
     DestinationDefaults defaults;
     Pipeline::Limits limits;
     Micros save_interval = seconds(1);
+    Micros expression_timeout = seconds(1);
     bool notifies = true;  // enqueues notify a relay that rests
 
     bool operator==(const DatabaseSettings&) const = default;

@@ -18,8 +18,10 @@ static constexpr std::size_t fewest_fetches = 1;
 static constexpr std::size_t part_of_share = 4;
 static constexpr std::size_t fewest_entries = 1000;
 
-void WindowReader::start(std::int32_t number, std::vector<std::string> patterns) {
+void WindowReader::start(std::int32_t number, std::vector<std::string> patterns,
+                         const calls::Evaluation& evaluation) {
     reset();
+    evaluation_ = evaluation;
     number_ = number;
     patterns_ = std::move(patterns);
 }
@@ -52,6 +54,12 @@ void WindowReader::fail(const Answer& answer) {
     owner_.reading_failed(answer);
 }
 
+// Perhaps the answer was too long, or expressions took too long. A timeout costs more, so it takes
+// fewer steps to a single event, whose answer says that it is the event's fault.
+void WindowReader::read_less_at_once(const Answer& answer) noexcept {
+    rows_at_once_ = std::max(rows_at_once_ / (answer.sqlstate == query_canceled ? 16 : 4), 1);
+}
+
 // -------------------------------------------------------------------------------------------------
 // Looking
 // -------------------------------------------------------------------------------------------------
@@ -59,7 +67,8 @@ void WindowReader::fail(const Answer& answer) {
 void WindowReader::look(const calls::Range& range) {
     reset();
     range_ = range;
-    run(calls::look(number_, patterns_, range_, rows_at_once_), &WindowReader::take_look);
+    run(calls::look(number_, patterns_, range_, rows_at_once_, evaluation_),
+        &WindowReader::take_look);
 }
 
 static Answer malformed() {
@@ -68,6 +77,8 @@ static Answer malformed() {
 
 void WindowReader::take_look(Answer answer, std::uint64_t) {
     if (!answer.ok) {
+        if (answer.sqlstate == query_canceled)
+            read_less_at_once(answer);
         fail(answer);
         return;
     }
@@ -182,7 +193,7 @@ void WindowReader::request_rows() {
     }
     const std::uint64_t id = fetch.id;
     fetches_.push_back(std::move(fetch));
-    run(calls::rows(segment, places), &WindowReader::take_rows, id);
+    run(calls::rows(number_, segment, places, evaluation_), &WindowReader::take_rows, id);
 }
 
 void WindowReader::take_rows(Answer answer, std::uint64_t id) {
@@ -192,8 +203,8 @@ void WindowReader::take_rows(Answer answer, std::uint64_t id) {
         return;
     const bool usable = answer.ok && fetch->rows.start(std::move(answer.rows));
     if (!usable) {
-        // Asked for again, and in smaller blocks: perhaps the answer was too long.
-        rows_at_once_ = std::max(rows_at_once_ / 4, 1);
+        // Asked for again, and in smaller blocks.
+        read_less_at_once(answer);
         next_entry_ = fetch->first_entry;
         fetches_.erase(fetch, fetches_.end());
         if (answer.ok)

@@ -41,7 +41,8 @@ class WindowReader {
 
     // Starts over for a destination. Events at the positions in `recorded` (ascending), which are
     // in outbox.delivery, are left out.
-    void start(std::int32_t number, std::vector<std::string> patterns);
+    void start(std::int32_t number, std::vector<std::string> patterns,
+               const calls::Evaluation& evaluation);
     void leave_out(std::vector<std::int64_t> recorded) { recorded_ = std::move(recorded); }
     // Forgets everything. Answers to statements under way will be ignored.
     void reset() noexcept;
@@ -93,6 +94,7 @@ class WindowReader {
     void request_rows();
     void forget_entries();
     void fail(const Answer& answer);
+    void read_less_at_once(const Answer& answer) noexcept;
     bool is_wanted(Fetch& fetch, std::int64_t position) const;
     void learn_size(const EventRows& rows) noexcept;
 
@@ -101,6 +103,7 @@ class WindowReader {
     MemoryBudget& budget_;
     std::int32_t number_ = 0;
     std::vector<std::string> patterns_;
+    calls::Evaluation evaluation_;
     std::vector<std::int64_t> recorded_;
 
     std::uint64_t generation_ = 0;  // changes when answers under way become useless

@@ -41,7 +41,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    server oid;
+    server  oid;
+    trouble text;
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
     SELECT d.server INTO server FROM outbox.destination AS d WHERE d.name = $1;
@@ -50,6 +51,10 @@ BEGIN
             USING ERRCODE = 'undefined_object', HINT = 'The view outbox.status lists all destinations.';
     END IF;
     RETURN QUERY SELECT * FROM outbox_internal.run_check(server, $2);
+    IF outbox_internal.destination_option($1, 'filter') IS NOT NULL OR outbox_internal.destination_option($1, 'payload') IS NOT NULL THEN
+        trouble := outbox_internal.expression_trouble($1);
+        RETURN QUERY SELECT 'expressions', trouble IS NULL, coalesce(trouble, 'filter and payload can be evaluated');
+    END IF;
 END $$;
 COMMENT ON FUNCTION outbox.check_destination(text, text) IS
     'checks a destination without publishing anything';

@@ -150,6 +150,21 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.state_in_log(outbox.event, name) IS 'state of an event of the log, for outbox.event_status()';
 
+-- Returns whether the filter of a destination, as it is now, excludes an event. An error of the filter
+-- excludes nothing: the event becomes a dead letter.
+CREATE FUNCTION outbox_internal.is_filtered_out(event outbox.event, destination name)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN outbox_internal.destination_option(destination, 'filter') IS NOT NULL
+       AND NOT EXISTS (SELECT FROM outbox_internal.apply_expressions(destination, ARRAY[event]));
+EXCEPTION WHEN OTHERS THEN
+    RETURN false;
+END $$;
+COMMENT ON FUNCTION outbox_internal.is_filtered_out(outbox.event, name) IS 'returns whether the filter of a destination excludes an event';
+
 -- Returns the state of an event at each destination, or one row without a destination if there is none.
 -- Finds ids that outbox.enqueue() made within milliseconds; for others it reads the whole log.
 --
@@ -160,7 +175,7 @@ COMMENT ON FUNCTION outbox_internal.state_in_log(outbox.event, name) IS 'state o
 --   RETRY           failed, and will be tried again
 --   DEAD            was given up, and waits for a decision
 --   DISCARDED       an operator gave it up
---   NOT SELECTED    the destination does not take its topic
+--   NOT SELECTED    the destination does not take its topic, or its filter excludes it as it is now
 --   NO DESTINATION  there is none
 --   GONE            not in the log any more: all destinations had settled it
 --   UNKNOWN         never committed here
@@ -231,6 +246,10 @@ BEGIN
                 state := 'NOT SELECTED';
                 why := format('its topic is "%s", and the destination takes %s', event.topic, topics);
                 what_to_do := 'Change the option topics if it should take it; outbox.replay() delivers events of the past.';
+            ELSIF outbox_internal.is_filtered_out(event, target) THEN
+                state := 'NOT SELECTED';
+                why := format('the filter of the destination excludes it: %s', outbox_internal.destination_option(target, 'filter'));
+                what_to_do := 'Change the option filter if it should take it; outbox.replay() delivers events of the past.';
             ELSE
                 SELECT s.state, s.since, s.why, s.what_to_do, s.next_attempt_at INTO state, since, why, what_to_do, next_attempt_at
                   FROM outbox_internal.state_in_log(event, target) AS s;

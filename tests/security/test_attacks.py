@@ -51,7 +51,7 @@ MAY_CHANGE = {
 MAY_READ = {
     "operator": ["outbox.dead_letter", "outbox.blocked_key", "outbox.operation", "outbox.receipt", "outbox.event_status", "outbox_internal.held_keys"],
     "inbox operator": ["inbox.dead_letter", "inbox.waiting_keys", "inbox.operation", "inbox.event_status"],
-    "relay": ["outbox_internal.relay_look", "outbox_internal.relay_rows", "outbox_internal.relay_destinations"],
+    "relay": ["outbox_internal.relay_look", "outbox_internal.relay_rows", "outbox_internal.relay_look_expressions", "outbox_internal.relay_rows_expressions", "outbox_internal.relay_destinations"],
 }
 
 # -------------------------------------------------------------------------------------------------
@@ -141,6 +141,10 @@ ATTACKS = {
     "outbox_internal.relay_beat": "destinations of others that it calls lost; a name without an end",
     "outbox_internal.relay_take": "a destination whose relay is a worker of the server, or of another relay",
     "outbox_internal.relay_begin": "a destination with a token of its own choice",
+    "outbox_internal.relay_begin_expressions": "as relay_begin",
+    "outbox_internal.relay_look_expressions": "as relay_look; expressions of another destination",
+    "outbox_internal.relay_rows_expressions": "as relay_rows; expressions of another destination",
+    "outbox_internal.relay_retries_expressions": "as relay_retries; retries of another destination that its filter excludes",
     "outbox_internal.relay_follow": "a destination with a token of its own choice",
     "outbox_internal.relay_leave": "the leases of another relay, whose id it does not know",
     "outbox_internal.relay_wake": "nothing: the lock is of its own session",

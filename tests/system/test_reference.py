@@ -174,6 +174,7 @@ MEANINGS = {
     "42P10": ("a projection has no unique constraint on its key columns", "no"),
     "42P13": ("a handler has the wrong arguments or result", "no"),
     "42P16": ("a table has no primary key, or cannot be captured or adopted as it is", "no"),
+    "42P17": ("a function in an expression of a destination is volatile, or not safe in parallel", "no"),
     "53400": ("a warning: `max_worker_processes` is too low", "–"),
     "54000": ("a limit on the size of a payload, of headers or of an event is exceeded", "no"),
     "55000": ("the object is in a state that does not allow this; the HINT says what to do first", "then"),
@@ -223,7 +224,7 @@ def code_of(name: str) -> str:
 
 
 def test_error_codes() -> None:
-    raised = codes_raised() | {"IL002"}
+    raised = (codes_raised() | {"IL002"}) - {"OBX00"}  # which ends a subtransaction; no caller sees it
     assert raised - MEANINGS.keys() == set(), "say in MEANINGS what it means"
     assert MEANINGS.keys() - raised == set(), "nothing raises it"
     rows = ""

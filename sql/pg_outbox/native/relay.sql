@@ -10,7 +10,7 @@ BEGIN ATOMIC
     SELECT substr(s.name, length('outbox.') + 1), s.setting
       FROM pg_settings AS s
      WHERE s.name IN ('outbox.allowed_hosts', 'outbox.backoff_max', 'outbox.backoff_min', 'outbox.connect_timeout',
-                      'outbox.cursor_flush_interval', 'outbox.max_in_flight', 'outbox.max_in_flight_size',
+                      'outbox.cursor_flush_interval', 'outbox.expression_timeout', 'outbox.max_in_flight', 'outbox.max_in_flight_size',
                       'outbox.poll_max', 'outbox.poll_min', 'outbox.receipts', 'outbox.request_timeout')
     UNION ALL
     SELECT 'edition', 'native'

@@ -10,7 +10,7 @@ SET row_security = off
 BEGIN ATOMIC
     SELECT d.name, CASE WHEN d.unit IS NULL THEN outbox_internal.setting(d.name) ELSE outbox_internal.setting_number(d.name)::text END
       FROM outbox_internal.default_settings() AS d
-     WHERE d.name IN ('allowed_hosts', 'backoff_max', 'backoff_min', 'connect_timeout', 'cursor_flush_interval', 'max_in_flight',
+     WHERE d.name IN ('allowed_hosts', 'backoff_max', 'backoff_min', 'connect_timeout', 'cursor_flush_interval', 'expression_timeout', 'max_in_flight',
                       'max_in_flight_size', 'poll_max', 'poll_min', 'receipts', 'request_timeout')
     UNION ALL
     SELECT 'edition', outbox_internal.edition()

@@ -127,6 +127,15 @@ BEGIN
     PERFORM outbox_internal.check_option(d.option, d.type, d.range, NEW.options ->> d.option)
        FROM outbox.destination_options() AS d
       WHERE d.sink = coalesce(sink_here, 'null') AND d.set_in = 'server' AND NEW.options ? d.option;
+    SELECT o.option INTO wrong FROM unnest(ARRAY['filter', 'payload']) AS o(option) WHERE NEW.options ? o.option LIMIT 1;
+    IF FOUND AND sink_here = 'pull' THEN
+        RAISE EXCEPTION 'option "%" is not valid for a pull destination', wrong
+            USING ERRCODE = 'fdw_invalid_option_name', HINT = 'Filter and change events where they are fetched.';
+    END IF;
+    IF TG_OP = 'INSERT' OR OLD.options IS DISTINCT FROM NEW.options THEN
+        PERFORM outbox_internal.check_expression(o.option, NEW.options ->> o.option)
+           FROM unnest(ARRAY['filter', 'payload']) AS o(option) WHERE NEW.options ? o.option;
+    END IF;
     RETURN NEW;
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_destination_config() IS 'refuses destinations that are wrong at first sight';

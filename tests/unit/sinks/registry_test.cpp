@@ -787,15 +787,15 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"fromat\"",
-     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
-     "receipts, relay, connect_timeout, request_timeout, batch_size, format, "
+     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "receipts, relay, connect_timeout, request_timeout, batch_size, format, on_gone, "
      "max_connections, ca_file."},
     {"UnknownPostgresqlOption",
      {pg_url, {"x", "1"}},
      {},
      option,
      "invalid option \"x\"",
-     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, on_dead_letter, "
      "receipts, relay, connect_timeout, request_timeout, batch_size, "
      "consumer."},
     {"UnknownNullOption",
@@ -803,7 +803,7 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"x\"",
-     "Valid options are: url, topics, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, on_dead_letter, "
      "receipts, relay."},
     {"NameInCapitals",
      {http_url, {"Format", "binary"}},
