@@ -105,7 +105,7 @@ COMMENT ON FUNCTION outbox.resume(name, text, outbox_internal.caller) IS 'goes o
 -- locked the cursor.
 CREATE FUNCTION outbox_internal.pause_gone(destination name, why text)
 RETURNS void
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH paused AS (

@@ -99,7 +99,7 @@ def test_a_destination_is_not_detached_for_events_of_others(
                 db.execute("SELECT outbox.release(%s)", (token,))
         return actions(db)
 
-    assert wait_until(fill, what="the log to be too large") == {"set aside"}
+    assert wait_until(fill, timeout=240, what="the log to be too large") == {"set aside"}
     wait_until(lambda: size(db), lambda size: size < LIMIT, what="the log to shrink")
     orders.append(enqueue_order(db, len(orders)))
     if url == "http":
