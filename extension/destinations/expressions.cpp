@@ -187,7 +187,7 @@ static volatile sig_atomic_t timed_out = false;
 // From version 17 on, a function may catch the first cancellation. A worker does not wait for what
 // comes after that.
 static void time_is_over() {
-    if (timed_out && IsBackgroundWorker)
+    if (timed_out && MyBackendType == B_BG_WORKER)
         ProcDiePending = true;
     timed_out = true;
     QueryCancelPending = true;
