@@ -532,6 +532,7 @@ def test_a_server_that_is_killed(
     make_source(queue, opened=False, conninfo=target.conninfo)
     ids = send_events(queue, 10, range(1, 11))
     wait_until(target.applied, what="an event")
+    server.sync()
     server.kill()
     server.start()
     wait_until(queue.takes_messages, what="the queue to take messages")

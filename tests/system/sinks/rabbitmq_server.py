@@ -158,6 +158,10 @@ class RabbitmqServer:
         assert self.process is not None
         end(self.process)
 
+    def sync(self) -> None:
+        """What was declared outlives kill(). RabbitMQ writes it to the disk a little later."""
+        self.control("eval", "ok = mnesia:sync_log().")
+
     def control(self, *arguments: str) -> str:
         result = subprocess.run(
             [str(SCRIPTS / "rabbitmqctl"), "-n", NODE, "--quiet", *arguments],
