@@ -227,8 +227,7 @@ void Expressions::open_subtransaction() {
     open_ = true;
     // The end of the subtransaction gives all of this back.
     [[maybe_unused]] const OwnersRights rights(owner_);
-    set_config_option("transaction_read_only", "on", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-                      true, 0, false);
+    XactReadOnly = true;
     EnterParallelMode();
     start_clock();
     prepare();
