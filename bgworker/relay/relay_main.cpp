@@ -154,7 +154,7 @@ static void start_over() {
         can_evaluate(evaluation);
 }
 
-// What they lack (a function, a right) may be there by now. Nothing tells of it.
+// A function or right that was missing may be there by now, and nobody tells the relay.
 static bool expressions_work_again() {
     if (!home->expressions_fail)
         return false;

@@ -237,7 +237,7 @@ void DestinationHome::misconfigured(const Error& error) {
     process_.log.error(place(), error);
 }
 
-// What they lack (a function, a right) may come to be there. Nothing tells of it.
+// A function or right that is missing may be added later, and nobody tells the relay.
 void DestinationHome::expressions_fail(const std::string& trouble) {
     state_ = State::misconfigured;
     again_at_ = process_.clock.now() + time_to_look_again;

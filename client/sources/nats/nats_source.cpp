@@ -5,10 +5,10 @@
 #include <string_view>
 #include <utility>
 
-#include "core/url.hpp"
 #include "inbox/error.hpp"
 #include "nats/worker.hpp"
 #include "net/transport.hpp"
+#include "worker/servers.hpp"
 
 namespace inbox {
 
@@ -41,22 +41,10 @@ bool is_prefix(std::string_view prefix) {
 }
 
 std::vector<std::pair<std::string, std::string>> hosts_of(const NatsOptions& options) {
-    constexpr const char* default_port = "4222";
-    const outbox::Result<outbox::Url> url =
-        outbox::Url::parse("nats://" + options.servers, outbox::Url::Hosts::list);
-    if (!url || url.value().host.empty() || url.value().user ||
-        !url.value().path.empty() || !url.value().query.empty())
+    auto hosts = worker::parse_servers(options.servers, "4222");
+    if (!hosts)
         refuse("servers must be a list such as \"nats1:4222,nats2:4222\"");
-    std::vector<std::pair<std::string, std::string>> hosts;
-    const auto add = [&](const std::string& host, const std::string& port) {
-        check(outbox::is_host_name(host),
-              "servers has an empty or invalid host");
-        hosts.emplace_back(host, port.empty() ? default_port : port);
-    };
-    add(url.value().host, url.value().port);
-    for (const auto& [host, port] : url.value().further_hosts)
-        add(host, port);
-    return hosts;
+    return *std::move(hosts);
 }
 
 outbox::Micros micros(milliseconds time, const char* name) {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "core/percent.hpp"
-#include "core/url.hpp"
 #include "inbox/error.hpp"
 #include "net/transport.hpp"
 #include "rabbitmq/worker.hpp"
+#include "worker/servers.hpp"
 
 namespace inbox {
 
@@ -36,13 +36,10 @@ outbox::Micros micros(milliseconds time, const char* name) {
 }
 
 std::pair<std::string, std::string> host_of(const RabbitmqOptions& options) {
-    const outbox::Result<outbox::Url> url = outbox::Url::parse("amqp://" + options.server);
-    if (!url || url.value().host.empty() || url.value().user || !url.value().path.empty() ||
-        !url.value().query.empty() ||
-        url.value().host.find_first_of("/?#@\\ ") != std::string::npos)
+    auto servers = worker::parse_servers(options.server, outbox::amqp_port(options.tls));
+    if (!servers || servers->size() != 1)
         refuse("server must be a host and a port such as \"broker:5672\"");
-    const std::string& port = url.value().port;
-    return {url.value().host, port.empty() ? outbox::amqp_port(options.tls) : port};
+    return std::move(servers->front());
 }
 
 outbox::AmqpConfig config_of(const RabbitmqOptions& options) {

@@ -4,10 +4,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/url.hpp"
 #include "inbox/error.hpp"
 #include "net/transport.hpp"
 #include "redis/worker.hpp"
+#include "worker/servers.hpp"
 
 namespace inbox {
 
@@ -25,22 +25,11 @@ void check(bool is_valid, const char* why) {
 }
 
 std::vector<std::pair<std::string, std::string>> hosts_of(const RedisOptions& options) {
-    const char* const default_port = options.sentinel.empty() ? "6379" : "26379";
-    const outbox::Result<outbox::Url> url =
-        outbox::Url::parse("redis://" + options.servers, outbox::Url::Hosts::list);
-    if (!url || url.value().host.empty() || url.value().user || !url.value().path.empty() ||
-        !url.value().query.empty())
+    auto hosts =
+        worker::parse_servers(options.servers, options.sentinel.empty() ? "6379" : "26379");
+    if (!hosts)
         refuse("servers must be a list such as \"redis1:6379,redis2:6379\"");
-    std::vector<std::pair<std::string, std::string>> hosts;
-    const auto add = [&](const std::string& host, const std::string& port) {
-        check(!host.empty() && host.find_first_of("/?#@\\ ") == std::string::npos,
-              "servers has an empty or invalid host");
-        hosts.emplace_back(host, port.empty() ? default_port : port);
-    };
-    add(url.value().host, url.value().port);
-    for (const auto& [host, port] : url.value().further_hosts)
-        add(host, port);
-    return hosts;
+    return *std::move(hosts);
 }
 
 outbox::Micros micros(milliseconds time, const char* name, milliseconds least = milliseconds(1)) {

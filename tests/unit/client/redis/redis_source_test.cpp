@@ -37,6 +37,7 @@ TEST(RedisSourceTest, OptionsThatMakeNoSense) {
          std::initializer_list<std::pair<void (*)(RedisOptions&), const char*>>{
              {[](RedisOptions& o) { o.servers = ""; }, "servers must be a list"},
              {[](RedisOptions& o) { o.servers = "a/b"; }, "servers must be a list"},
+             {[](RedisOptions& o) { o.servers = "a,b%20c"; }, "servers must be a list"},
              {[](RedisOptions& o) { o.servers = "u:p@a"; }, "servers must be a list"},
              {[](RedisOptions& o) { o.servers = "a,,b"; }, "servers"},
              {[](RedisOptions& o) { o.streams = {}; }, "streams must be 1 to 64 keys"},
