@@ -74,8 +74,9 @@ def test_a_cluster_of_very_many_brokers_is_given_up(target: Target, mode: str) -
 
     with Peer(hostile_kafka.MODES[mode]) as peer:
         pid = target.create(
-            "many", f"kafka://127.0.0.1:{peer.port}", request_timeout="1h", retry_base="1h", retry_max="1h"
-        )
+            "many", f"kafka://127.0.0.1:{peer.port}", request_timeout="1h", retry_base="1h", retry_max="1h",
+            connect_timeout="1min",  # the check, too, has to live to see a thousand
+        )  # fmt: skip
         database.enqueue("k", 1, topic="many")
         wait_until(error, what="a cluster that is given up")
         assert 500 < most < 5000

@@ -117,7 +117,9 @@ def test_a_destination_that_fails(database: Database, receiver: Receiver, http: 
     database.enqueue("a")
     (finding,) = wait_for_health(database, ("degraded", 'destination "d"', "fails"))
     assert "HTTP 503" in finding.why
-    assert database.execute("SELECT severity FROM outbox.health(max_age => '0')") == [("failing",)]
+    # At this age the other one may be behind as well, until its cursor is saved.
+    severities = database.execute("SELECT severity FROM outbox.health(max_age => '0') WHERE object = %s", (finding.object,))
+    assert severities == [("failing",)]
     receiver.forget_rules()
     wait_for_health(database)
 
