@@ -85,9 +85,12 @@ class Endpoints {
     virtual Micros due() const noexcept = 0;
     // Rows of outbox.endpoint, or decisions of operators, may have changed.
     virtual void look_again() noexcept = 0;
+    // While paused, no request is started, also not for events that wait in the sink, and nothing is
+    // fetched. Requests in flight end, and questions about all else go on.
+    virtual void pause(bool paused) noexcept = 0;
 
-    // The last event that was handed to the sink: its transaction and position. False if there was
-    // none.
+    // The last event of the log that was handed to the sink: its transaction and position. Events of
+    // outbox.delivery (Event::retry) do not count. False if there was none.
     virtual bool last_event(std::uint64_t& xid, std::int64_t& position) const noexcept = 0;
 
     // Returns the question, as JSON for outbox_internal.ask_endpoints(). It is under way until

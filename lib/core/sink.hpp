@@ -90,6 +90,7 @@ struct Capabilities {
 };
 
 class Transactions;  // core/transactions.hpp
+class Endpoints;     // core/endpoints.hpp
 
 // What the client library of a sink tells of its connections, since the relay started.
 struct SinkReport {
@@ -127,6 +128,8 @@ class Sink {
 
     // If the destination takes events exactly once; otherwise nullptr.
     virtual Transactions* transactions() noexcept { return nullptr; }
+    // If the sink serves the rows of outbox.endpoint; otherwise nullptr.
+    virtual Endpoints* endpoints() noexcept { return nullptr; }
 
     // Returns false if the sink has no such library: then only `lines` are set. May throw
     // std::bad_alloc.
