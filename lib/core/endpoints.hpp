@@ -45,6 +45,9 @@ struct EndpointRow {
     std::string secret_name;
     bool paused = false;
     bool behind = false;
+    // Not behind, but rows of outbox.delivery wait for it, as after outbox.redrive(): it has to fall
+    // back.
+    bool wanted = false;
     // It has the events of all transactions that had finished in it; std::nullopt if it has none of
     // before.
     std::optional<Snapshot> since;
@@ -89,8 +92,9 @@ class Endpoints {
     // fetched. Requests in flight end, and questions about all else go on.
     virtual void pause(bool paused) noexcept = 0;
 
-    // The last event of the log that was handed to the sink: its transaction and position. Events of
-    // outbox.delivery (Event::retry) do not count. False if there was none.
+    // The last event of the log, retries left aside, that the sink has copied to its endpoints: its
+    // transaction and position. Those handed to the sink after it are still to come. False if there
+    // was none.
     virtual bool last_event(std::uint64_t& xid, std::int64_t& position) const noexcept = 0;
 
     // Returns the question, as JSON for outbox_internal.ask_endpoints(). It is under way until

@@ -89,8 +89,8 @@ struct Capabilities {
     bool lanes = false;
 };
 
-class Transactions;  // core/transactions.hpp
 class Endpoints;     // core/endpoints.hpp
+class Transactions;  // core/transactions.hpp
 
 // What the client library of a sink tells of its connections, since the relay started.
 struct SinkReport {
@@ -128,7 +128,7 @@ class Sink {
 
     // If the destination takes events exactly once; otherwise nullptr.
     virtual Transactions* transactions() noexcept { return nullptr; }
-    // If the sink serves the rows of outbox.endpoint; otherwise nullptr.
+    // If the destination has endpoints; otherwise nullptr.
     virtual Endpoints* endpoints() noexcept { return nullptr; }
 
     // Returns false if the sink has no such library: then only `lines` are set. May throw
