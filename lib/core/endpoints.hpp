@@ -91,6 +91,8 @@ class Endpoints {
     // While paused, no request is started, also not for events that wait in the sink, and nothing is
     // fetched. Requests in flight end, and questions about all else go on.
     virtual void pause(bool paused) noexcept = 0;
+    // Number of requests in flight.
+    virtual std::size_t in_flight() const noexcept = 0;
 
     // The last event of the log, retries left aside, that the sink has copied to its endpoints: its
     // transaction and position. Those handed to the sink after it are still to come. False if there

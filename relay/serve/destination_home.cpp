@@ -686,7 +686,7 @@ bool DestinationHome::has_ended() const noexcept {
 
 // Nothing is sent any more. Once the last outcome is there, it is recorded and saved.
 void DestinationHome::leave_when_done() {
-    if (ended_ || relay_.pipeline().in_flight() > 0)
+    if (ended_ || relay_.pipeline().expects_outcomes())
         return;
     if (relay_.has_records())
         act(Relay::Wish::record);

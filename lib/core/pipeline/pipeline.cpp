@@ -341,6 +341,11 @@ void Pipeline::pause(bool paused) noexcept {
         endpoints->pause(paused);
 }
 
+bool Pipeline::expects_outcomes() const noexcept {
+    const Endpoints* endpoints = sink_->endpoints();
+    return endpoints != nullptr ? endpoints->in_flight() > 0 : !in_flight_.empty();
+}
+
 // ---------------------------------------------------------------------------------------------
 // State
 // ---------------------------------------------------------------------------------------------

@@ -201,6 +201,8 @@ class Pipeline {
     std::size_t unsettled() const noexcept { return unsettled_; }
     // Number of requests in flight.
     std::size_t in_flight() const noexcept { return in_flight_.size(); }
+    // While paused: whether outcomes may still come. A sink with endpoints keeps what it has not sent.
+    bool expects_outcomes() const noexcept;
     // occurred_at of the first event that is not settled.
     std::optional<Micros> oldest() const noexcept;
 

@@ -21,16 +21,16 @@ class EndpointsSink final : public Sink, public Endpoints {
     int descriptor() const noexcept override { return -1; }
     Micros deadline() const noexcept override { return never; }
     void submit(Batch& batch) override {
-        in_flight.push_back(&batch);
+        batches.push_back(&batch);
         for (const Event* event : batch.events) {
             handed.insert(event->position);
             last = *event;
         }
     }
     void step(Micros, std::vector<Outcome>& outcomes) override {
-        for (; confirms > 0 && !in_flight.empty(); confirms--) {
-            outcomes.push_back({.batch = in_flight.front()});
-            in_flight.pop_front();
+        for (; confirms > 0 && !batches.empty(); confirms--) {
+            outcomes.push_back({.batch = batches.front()});
+            batches.pop_front();
         }
     }
     Endpoints* endpoints() noexcept override { return this; }
@@ -39,6 +39,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     Micros due() const noexcept override { return under_way ? never : due_at; }
     void look_again() noexcept override { looks++; }
     void pause(bool paused) noexcept override { is_paused = paused; }
+    std::size_t in_flight() const noexcept override { return requests; }
     bool last_event(std::uint64_t& xid, std::int64_t& position) const noexcept override {
         if (!last)
             return false;
@@ -64,7 +65,7 @@ class EndpointsSink final : public Sink, public Endpoints {
                (place.upto && place.upto->finished(xid) && position <= place.position);
     }
 
-    std::deque<Batch*> in_flight;
+    std::deque<Batch*> batches;
     std::set<std::int64_t> handed;  // positions of all events
     std::optional<Event> last;
     std::size_t confirms = 0;  // batches that are confirmed next
@@ -74,6 +75,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     std::string known;
     int looks = 0;
     bool is_paused = false;
+    std::size_t requests = 0;
 };
 
 }  // namespace outbox
