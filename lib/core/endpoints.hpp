@@ -88,6 +88,11 @@ class Endpoints {
     virtual Micros due() const noexcept = 0;
     // Rows of outbox.endpoint, or decisions of operators, may have changed.
     virtual void look_again() noexcept = 0;
+    // While paused, no request is started, also not for events that wait in the sink, and nothing is
+    // fetched. Requests in flight end, and questions about all else go on.
+    virtual void pause(bool paused) noexcept = 0;
+    // Number of requests in flight.
+    virtual std::size_t in_flight() const noexcept = 0;
 
     // The last event of the log, retries left aside, that the sink has copied to its endpoints: its
     // transaction and position. Those handed to the sink after it are still to come. False if there
