@@ -32,8 +32,8 @@ static constexpr OptionSpec requests_per_endpoint{
     .unit = "requests",
     .default_value = "4",
     .description = "requests to one endpoint under way at the same time; one per ordering key"};
-static constexpr OptionSpec secret{
-    .name = "secret",
+static constexpr OptionSpec signing_secret{
+    .name = "signing_secret",
     .place = OptionPlace::user_mapping,
     .range = signing_secret_range,
     .description = "master secret: outbox.endpoint_secret() makes the secret of each endpoint from "
@@ -41,8 +41,8 @@ static constexpr OptionSpec secret{
     .secret = true,
     .secret_mark = webhook_secret_mark,
     .check = check_signing_secret};
-static constexpr OptionSpec next_secret{
-    .name = "next_secret",
+static constexpr OptionSpec next_signing_secret{
+    .name = "next_signing_secret",
     .place = OptionPlace::user_mapping,
     .range = signing_secret_range,
     .description = "master secret whose secrets sign as well, while receivers change to them",
@@ -57,10 +57,8 @@ static constexpr std::array options{connect_timeout_option,
                                     requests_per_endpoint,
                                     ca_file_option,
                                     headers_option,
-                                    secret,
-                                    next_secret,
-                                    signing_key_option,
-                                    next_signing_key_option,
+                                    signing_secret,
+                                    next_signing_secret,
                                     certificate_option,
                                     private_key_option};
 
@@ -70,6 +68,17 @@ static std::optional<Error> check_url(const Url&, std::string_view text) {
     return Error{ErrorKind::invalid_value,
                  "the URL of a destination with endpoints is \"endpoints:\", and nothing else", "",
                  "Write \"endpoints:\". Each row of outbox.endpoint has a URL of its own."};
+}
+
+// What the database keeps for an endpoint that has fallen back is fetched without them.
+static std::optional<Error> check_options(const OptionValues& options) {
+    if (!has_expressions(options))
+        return std::nullopt;
+    const std::string_view name =
+        options.has(filter_option) ? filter_option.name : payload_option.name;
+    return Error{ErrorKind::invalid_option,
+                 "option \"" + std::string(name) + "\" is not valid for a destination with endpoints",
+                 "", "Use \"topics\" of the server and of its endpoints."};
 }
 
 static constexpr std::array<std::string_view, 1> schemes{"endpoints"};
@@ -83,6 +92,7 @@ constinit const SinkDeclaration endpoints_declaration{
     .ordered = true,
     .check = "the keys that sign; endpoints are not called",
     .check_url = check_url,
+    .check_options = check_options,
     .module = "pg_outbox_http.so"};
 
 // Defaults of outbox.retry_base and outbox.retry_max, which the library does not see.
@@ -100,8 +110,7 @@ EndpointOptions endpoint_options(const Destination& destination) {
         .retry_base = values.duration(retry_base_option, usual_retry_base),
         .retry_max = values.duration(retry_max_option, usual_retry_max),
         .headers = values.text(headers_option),
-        .master_secrets = {values.text(secret), values.text(next_secret)},
-        .signing_keys = {values.text(signing_key_option), values.text(next_signing_key_option)}};
+        .master_secrets = {values.text(signing_secret), values.text(next_signing_secret)}};
     read.transport.more_connections = read.transport.max_connections;
     return read;
 }

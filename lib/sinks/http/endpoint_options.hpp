@@ -23,7 +23,6 @@ struct EndpointOptions {
     // The secret of each endpoint is made from these, in their text form. All that are not empty
     // sign each request.
     std::array<std::string, 2> master_secrets;
-    std::array<std::string, 2> signing_keys;
 };
 
 EndpointOptions endpoint_options(const Destination& destination);

@@ -11,13 +11,4 @@ std::optional<Error> check_signing_secret(const OptionSpec& spec, std::string_vi
         "makes some.");
 }
 
-std::optional<Error> check_signing_key(const OptionSpec& spec, std::string_view value) {
-    if (webhook_key_bytes(value))
-        return std::nullopt;
-    return invalid_option_value(
-        spec.name,
-        "Write \"whsk_\" and a private key of Ed25519 in base64: its 32 bytes, or these "
-        "and the 32 bytes of its public key.");
-}
-
 }  // namespace outbox

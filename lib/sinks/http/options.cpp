@@ -47,6 +47,31 @@ static constexpr OptionSpec next_signing_secret{
     .secret = true,
     .secret_mark = webhook_secret_mark,
     .check = check_signing_secret};
+static std::optional<Error> check_signing_key(const OptionSpec& spec, std::string_view value) {
+    if (webhook_key_bytes(value))
+        return std::nullopt;
+    return invalid_option_value(
+        spec.name,
+        "Write \"whsk_\" and a private key of Ed25519 in base64: its 32 bytes, or these "
+        "and the 32 bytes of its public key.");
+}
+static constexpr std::string_view key_range = "`whsk_` and a key of Ed25519 in base64";
+static constexpr OptionSpec signing_key{
+    .name = "signing_key",
+    .place = OptionPlace::user_mapping,
+    .range = key_range,
+    .description = "signs each request, as Standard Webhooks does with v1a (Ed25519)",
+    .secret = true,
+    .secret_mark = webhook_key_mark,
+    .check = check_signing_key};
+static constexpr OptionSpec next_signing_key{
+    .name = "next_signing_key",
+    .place = OptionPlace::user_mapping,
+    .range = key_range,
+    .description = "signs each request as well, while receivers change to its public key",
+    .secret = true,
+    .secret_mark = webhook_key_mark,
+    .check = check_signing_key};
 static constexpr std::array options{connect_timeout_option,
                                     request_timeout_option,
                                     batch_size,
@@ -60,8 +85,8 @@ static constexpr std::array options{connect_timeout_option,
                                     headers_option,
                                     signing_secret,
                                     next_signing_secret,
-                                    signing_key_option,
-                                    next_signing_key_option,
+                                    signing_key,
+                                    next_signing_key,
                                     certificate_option,
                                     private_key_option};
 
@@ -109,8 +134,7 @@ HttpOptions http_options(const Destination& destination) {
             .password = values.text(password),
             .headers = values.text(headers_option),
             .signing_secrets = {values.text(signing_secret), values.text(next_signing_secret)},
-            .signing_keys = {values.text(signing_key_option),
-                             values.text(next_signing_key_option)}};
+            .signing_keys = {values.text(signing_key), values.text(next_signing_key)}};
 }
 
 }  // namespace outbox
