@@ -205,6 +205,7 @@ class Relay {
     Micros pause_due() const noexcept;
     Micros note_due() const noexcept;
     Micros consult_due() const noexcept;
+    void look_at_endpoints() noexcept;
     Micros look_due(bool committed) const noexcept;
     Micros retry_due() const noexcept;
     Micros record_due() const noexcept;
@@ -228,6 +229,7 @@ class Relay {
     std::string recovery_trouble_;
 
     Endpoints* endpoints_ = nullptr;  // belongs to the sink; nullptr if it has none
+    Micros endpoints_look_ = 0;       // when a look at the log is one at the endpoints, too
 
     // Reading. `open_windows_` has the snapshot at the end of each window that is not settled.
     // Reading goes on from `frontier_`, the end of the last one.
@@ -239,6 +241,7 @@ class Relay {
     bool reads_ = false;      // see reading()
     EventBlock* block_ = nullptr;
     Backoff poll_;
+    Micros longest_poll_ = 0;
     Micros next_look_ = 0;
     Micros read_again_ = 0;  // after a failure
     Micros gather_until_ = 0;
