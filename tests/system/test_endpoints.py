@@ -17,7 +17,7 @@ from cluster import SQL_EDITION, Cluster, MakeCluster
 from database import OUTSIDE, Database, create_database, running_relays
 from ledger import SETUP, check, read_ledger, writer_command
 from receiver import Event, Gate, Receiver, Request, answer, path
-from waiting import SECOND, Stopwatch, stays, wait_until
+from waiting import stays, wait_until
 
 
 @pytest.fixture

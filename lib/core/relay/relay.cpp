@@ -184,6 +184,17 @@ Micros Relay::consult_due() const noexcept {
     return endpoints_ == nullptr ? never : std::max(endpoints_->due(), not_before_);
 }
 
+Relay::Wish Relay::next_beside_question(bool committed) {
+    if (is_due(look_due(committed)))
+        return Wish::read;
+    send();
+    return Wish::wait;
+}
+
+Micros Relay::deadline_beside_question(bool committed) const noexcept {
+    return std::min(pipeline_->deadline(), look_due(committed));
+}
+
 // Not every change of outbox.endpoint wakes a relay: COMMIT PREPARED does not.
 void Relay::look_at_endpoints() noexcept {
     if (endpoints_ == nullptr || !is_due(endpoints_look_))

@@ -32,7 +32,8 @@
 // cursor_is_busy().
 //
 // A home that does not wait for its transactions does one task at a time, and does not call next()
-// before it has reported the result. Only reading may go on beside other tasks: see reading().
+// before it has reported the result. Only reading may go on beside other tasks (see reading()), and
+// reading and sending while a question is under way (see next_beside_question()).
 //
 // A home reports a result only after its transaction has committed. So a home that fails at any
 // point may start a new relay from the saved cursor. That repeats the events delivered since the
@@ -143,6 +144,10 @@ class Relay {
     // Endpoints. These must only be called if a wish was about them. After question() the sink waits
     // for one of the other two.
     std::string question() { return endpoints_->ask(place()); }
+    // For a home that does not wait for the answer: takes the place of next() and deadline()
+    // meanwhile. Returns Wish::read or Wish::wait.
+    Wish next_beside_question(bool committed);
+    Micros deadline_beside_question(bool committed) const noexcept;
     void consulted(EndpointAnswer&& answer) { endpoints_->answered(std::move(answer)); }
     void consult_failed() noexcept { endpoints_->failed(); }
 
