@@ -45,6 +45,9 @@ struct EndpointRow {
     std::string secret_name;
     bool paused = false;
     bool behind = false;
+    // Not behind, but rows of outbox.delivery wait for it, as after outbox.redrive(): it has to fall
+    // back.
+    bool wanted = false;
     // It has the events of all transactions that had finished in it; std::nullopt if it has none of
     // before.
     std::optional<Snapshot> since;
@@ -85,9 +88,15 @@ class Endpoints {
     virtual Micros due() const noexcept = 0;
     // Rows of outbox.endpoint, or decisions of operators, may have changed.
     virtual void look_again() noexcept = 0;
+    // While paused, no request is started, also not for events that wait in the sink, and nothing is
+    // fetched. Requests in flight end, and questions about all else go on.
+    virtual void pause(bool paused) noexcept = 0;
+    // Number of requests in flight.
+    virtual std::size_t in_flight() const noexcept = 0;
 
-    // The last event that was handed to the sink: its transaction and position. False if there was
-    // none.
+    // The last event of the log, retries left aside, that the sink has copied to its endpoints: its
+    // transaction and position. Those handed to the sink after it are still to come. False if there
+    // was none.
     virtual bool last_event(std::uint64_t& xid, std::int64_t& position) const noexcept = 0;
 
     // Returns the question, as JSON for outbox_internal.ask_endpoints(). It is under way until

@@ -1,4 +1,4 @@
-// The transport for https. It has one easy handle per request under way and reuses handles. libcurl
+// The transport for https, and for requests that have URLs of their own. It has one easy handle per request under way and reuses handles. libcurl
 // keeps the connections, and with HTTP/2 it sends requests side by side over one connection.
 #include <algorithm>
 #include <cstring>
@@ -137,6 +137,10 @@ class CurlTransport final : public Transport {
             failed_.push_back(&exchange);
             spare_.push_back(&transfer);
             return;
+        }
+        if (config_.url_text.empty()) {
+            transfer.address_check.use(exchange.url);
+            curl_easy_setopt(transfer.easy, CURLOPT_URL, exchange.url.c_str());
         }
         set_headers(transfer, exchange.content.headers);
         curl_easy_setopt(transfer.easy, CURLOPT_CUSTOMREQUEST, exchange.method);

@@ -378,6 +378,9 @@ bool DestinationHome::act(Relay::Wish wish) {
         case Relay::Wish::note:
             write(calls::note(*held_, *relay_.transactions().to_note()), &DestinationHome::noted);
             return false;
+        case Relay::Wish::consult:
+            write(calls::consult(*held_, relay_.question()), &DestinationHome::consulted);
+            return false;
         case Relay::Wish::record:
             write(calls::record(*held_, token_, relay_), &DestinationHome::recorded);
             return false;
@@ -534,6 +537,8 @@ void DestinationHome::written(Answer answer, Taker taker) {
             (this->*taker)(std::move(answer.rows));
             break;
         case calls::Outcome::busy:
+            if (taker == &DestinationHome::consulted)
+                relay_.consult_failed();
             relay_.cursor_is_busy();
             break;
         case calls::Outcome::lost:
@@ -551,6 +556,8 @@ static bool ends_connection(const std::string& sqlstate) {
 // was lost, nobody knows; and a server that crashed may have lost what it had answered before.
 void DestinationHome::write_failed(const Answer& answer, Taker taker) {
     statement_failed(answer, "could not write");
+    if (taker == &DestinationHome::consulted)
+        relay_.consult_failed();
     if (answer.sqlstate == query_canceled && taker == &DestinationHome::took_retries &&
         retries_at_once_ > 1) {  // expressions took too long
         retries_at_once_ = std::max(retries_at_once_ / 16, 1);
@@ -582,6 +589,18 @@ void DestinationHome::paused(Rows) {
 
 void DestinationHome::noted(Rows) {
     relay_.noted();
+}
+
+void DestinationHome::consulted(Rows rows) {
+    std::optional<EndpointAnswer> answer = calls::answer_of(std::move(rows));
+    if (answer) {
+        relay_.consulted(std::move(*answer));
+        return;
+    }
+    statement_failed({.error = "an event for an endpoint lacks a value that every event has",
+                      .sqlstate = "22004"},
+                     "could not read events in trouble");
+    start_over(pauses_.next());
 }
 
 void DestinationHome::saved(Rows) {
@@ -667,7 +686,7 @@ bool DestinationHome::has_ended() const noexcept {
 
 // Nothing is sent any more. Once the last outcome is there, it is recorded and saved.
 void DestinationHome::leave_when_done() {
-    if (ended_ || relay_.pipeline().in_flight() > 0)
+    if (ended_ || relay_.pipeline().expects_outcomes())
         return;
     if (relay_.has_records())
         act(Relay::Wish::record);

@@ -171,6 +171,7 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     void took_retries(Rows rows);
     void paused(Rows rows);
     void noted(Rows rows);
+    void consulted(Rows rows);
     void recorded(Rows rows);
     void saved(Rows rows);
     void followed(Rows rows);

@@ -41,6 +41,7 @@ void Relay::start(std::unique_ptr<Sink> sink, const Pipeline::Limits& limits) {
     own.live_after = cursor_.live_after;
     pipeline_ = std::make_unique<Pipeline>(std::move(sink), own, clock_, stats_, seed_);
     transactions_ = pipeline_->transactions();
+    endpoints_ = pipeline_->endpoints();
     recovered_ = transactions_ == nullptr;
     recovery_trouble_.clear();
 }
@@ -50,9 +51,11 @@ void Relay::stop() noexcept {
         pipeline_->put_back(std::exchange(block_, nullptr));
     pipeline_.reset();
     transactions_ = nullptr;
+    endpoints_ = nullptr;
     noted_.clear();
     recovered_ = true;
     open_windows_.clear();
+    settled_in_front_ = {};
     upto_is_front_ = false;
     in_window_ = false;
     reads_ = false;
@@ -63,6 +66,8 @@ void Relay::stop() noexcept {
 void Relay::follow_operator(bool paused) noexcept {
     pipeline_->pause(paused);
     retries_due_ = 0;
+    if (endpoints_ != nullptr)
+        endpoints_->look_again();
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -96,9 +101,14 @@ Relay::Wish Relay::next(bool committed) {
                 return Wish::pause;
             [[fallthrough]];
         case Step::note:
-            step_ = Step::record;
+            step_ = Step::consult;
             if (is_due(note_due()))
                 return Wish::note;
+            [[fallthrough]];
+        case Step::consult:
+            step_ = Step::record;
+            if (is_due(consult_due()))
+                return Wish::consult;
             [[fallthrough]];
         case Step::record:
             step_ = Step::save;
@@ -118,8 +128,9 @@ Relay::Wish Relay::next(bool committed) {
 }
 
 Micros Relay::deadline(bool committed) const noexcept {
-    return std::min({pipeline_->deadline(), recover_due(), pause_due(), note_due(), save_due(),
-                     look_due(committed), record_due(), retry_due(), condition_log_.deadline()});
+    return std::min({pipeline_->deadline(), recover_due(), pause_due(), note_due(), consult_due(),
+                     save_due(), look_due(committed), record_due(), retry_due(),
+                     condition_log_.deadline()});
 }
 
 Micros Relay::pause_due() const noexcept {
@@ -164,6 +175,46 @@ void Relay::noted() {
 }
 
 // ---------------------------------------------------------------------------------------------
+// Endpoints
+// ---------------------------------------------------------------------------------------------
+
+Micros Relay::consult_due() const noexcept {
+    return endpoints_ == nullptr ? never : std::max(endpoints_->due(), not_before_);
+}
+
+// Up to here the sink has the events of the log, or they were settled before: the last event that it
+// was given, in the window of this event. The windows before are complete, because the sink gets the
+// events in the order of the log.
+EndpointPlace Relay::place() const {
+    std::uint64_t xid = 0;
+    std::int64_t position = 0;
+    if (!endpoints_->last_event(xid, position) || (!cursor_.foreign && cursor_.done.finished(xid)))
+        return place_of_cursor();
+    const Snapshot* start = nullptr;
+    for (const Snapshot& end : open_windows_) {
+        if (end.finished(xid)) {
+            const bool is_front = start == nullptr;
+            Snapshot done = !is_front ? *start : cursor_.foreign ? Snapshot{} : cursor_.done;
+            // The earlier relay had come further, but in an earlier snapshot. Events that have
+            // committed since are repeated, which are few.
+            if (is_front && settled_in_front_.any && position <= settled_in_front_.position)
+                return {std::move(done), settled_in_front_.in, settled_in_front_.position};
+            return {std::move(done), end, position};
+        }
+        start = &end;
+    }
+    return place_of_cursor();
+}
+
+// The snapshots of another cluster say nothing about transactions of this one, but they say which
+// restored events were settled: see settled_before().
+EndpointPlace Relay::place_of_cursor() const {
+    if (cursor_.foreign)
+        return {Snapshot{}, cursor_.upto ? cursor_.upto : cursor_.done, cursor_.position};
+    return {cursor_.done, cursor_.upto, cursor_.position};
+}
+
+// ---------------------------------------------------------------------------------------------
 // Reading
 // ---------------------------------------------------------------------------------------------
 
@@ -179,6 +230,8 @@ void Relay::window_found(const Snapshot& end, bool several) {
     reads_ = false;
     pipeline_->open_window();
     noted_.window_opened();
+    if (open_windows_.empty())
+        settled_in_front_ = std::move(settled_before_);
     open_windows_.push_back(end);
     frontier_ = end;
     settled_before_ = {};
@@ -243,6 +296,7 @@ void Relay::settle() {
         cursor_.position = std::max(cursor_.position, pipeline_->highest_settled());
         cursor_.foreign = false;
         open_windows_.pop_front();
+        settled_in_front_ = {};
         upto_is_front_ = false;
         noted_.window_settled();
         unsaved_ = true;

@@ -18,6 +18,9 @@
 //                       call paused().
 //   Wish::note          Write the row of transactions().to_note() to outbox.transaction, wait until
 //                       it is on disk, then call noted().
+//   Wish::consult       The sink has a question for the database (core/endpoints.hpp): run
+//                       outbox_internal.ask_endpoints() with question(), then call consulted() or,
+//                       if it had no effect, consult_failed().
 //   Wish::record        Write pipeline().records() to outbox.delivery, then call recorded().
 //   Wish::save          Write pipeline().receipts() and, if may_save_cursor(), cursor(), and remove
 //                       the rows of passed_transactions(). Then call saved().
@@ -46,6 +49,7 @@
 
 #include "core/backoff.hpp"
 #include "core/clock.hpp"
+#include "core/endpoints.hpp"
 #include "core/pipeline/pipeline.hpp"
 #include "core/relay/condition_log.hpp"
 #include "core/relay/cursor.hpp"
@@ -55,7 +59,7 @@ namespace outbox {
 
 class Relay {
   public:
-    enum class Wish { recover, read, take_retries, pause, note, record, save, wait };
+    enum class Wish { recover, read, take_retries, pause, note, consult, record, save, wait };
 
     struct Intervals {
         Micros poll_min = milliseconds(250);  // first pause between looks that find nothing
@@ -95,7 +99,8 @@ class Relay {
     // Stops delivery, as for a destination that cannot be used as configured.
     void stop() noexcept;
     bool started() const noexcept { return pipeline_ != nullptr; }
-    // Call this after an operator's change, once the held keys have been loaded again.
+    // Call this after an operator's change, once the held keys have been loaded again, and after a
+    // change of outbox.endpoint.
     void follow_operator(bool paused) noexcept;
     void paused() noexcept { pipeline_->gone_noted(); }
 
@@ -134,6 +139,12 @@ class Relay {
     std::span<const NotedTransactions::Passed> passed_transactions() const noexcept {
         return noted_.passed();
     }
+
+    // Endpoints. These must only be called if a wish was about them. After question() the sink waits
+    // for one of the other two.
+    std::string question() { return endpoints_->ask(place()); }
+    void consulted(EndpointAnswer&& answer) { endpoints_->answered(std::move(answer)); }
+    void consult_failed() noexcept { endpoints_->failed(); }
 
     // Trouble. `next_retry` is the time at which the next row of outbox.delivery is due, or
     // `never`.
@@ -187,12 +198,13 @@ class Relay {
     bool earlier_outage_is_over() const noexcept;
 
     // The step at which next() goes on.
-    enum class Step { recover, read, take_retries, send, pause, note, record, save, wait };
+    enum class Step { recover, read, take_retries, send, pause, note, consult, record, save, wait };
 
     bool is_due(Micros due) const noexcept { return clock_.now() >= due; }
     Micros recover_due() const noexcept;
     Micros pause_due() const noexcept;
     Micros note_due() const noexcept;
+    Micros consult_due() const noexcept;
     Micros look_due(bool committed) const noexcept;
     Micros retry_due() const noexcept;
     Micros record_due() const noexcept;
@@ -200,6 +212,8 @@ class Relay {
     void send();
     void settle();
     void settle_front(std::int64_t position);
+    EndpointPlace place() const;
+    EndpointPlace place_of_cursor() const;
 
     const Clock& clock_;
     DeliveryStats& stats_;
@@ -213,11 +227,14 @@ class Relay {
     bool recovered_ = true;
     std::string recovery_trouble_;
 
+    Endpoints* endpoints_ = nullptr;  // belongs to the sink; nullptr if it has none
+
     // Reading. `open_windows_` has the snapshot at the end of each window that is not settled.
     // Reading goes on from `frontier_`, the end of the last one.
     Snapshot frontier_;
     Settled settled_before_;
     std::deque<Snapshot> open_windows_;
+    Settled settled_in_front_;  // settled_before_ of the first open window
     bool in_window_ = false;  // the last window has events that are not read yet
     bool reads_ = false;      // see reading()
     EventBlock* block_ = nullptr;

@@ -426,7 +426,7 @@ const Refused refusals[] = {
      value,
      "\"ftp\" is not supported",
      "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, amqp, amqps, "
-     "nats, tls, redis, rediss, mqtt, mqtts, pubsub, sqs, sns, kinesis, eventbridge, pull."},
+     "nats, tls, redis, rediss, mqtt, mqtts, pubsub, sqs, sns, kinesis, eventbridge, pull, endpoints."},
     {"MqttWithoutBroker", {{"url", "mqtt://"}}, {}, value, "no broker", "mqtts://broker"},
     {"MqttHost", {{"url", "mqtt://a%20b"}}, {}, value, "not a host name", "mqtts://broker"},
     {"MqttWithUser", {{"url", "mqtt://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
