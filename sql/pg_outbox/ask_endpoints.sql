@@ -60,9 +60,10 @@ COMMENT ON FUNCTION outbox_internal.texts_of(jsonb) IS 'texts of a JSON array';
 -- Makes batches of events that an endpoint lacks, behind those that it has.
 CREATE FUNCTION outbox_internal.add_copies(endpoint name, xids xid8[], positions bigint[])
 RETURNS void
-LANGUAGE sql VOLATILE
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+AS $$
+BEGIN
     WITH copy AS (
         SELECT u.xid, u.place, u.number, (u.number - 1) / 100 AS hundreds
           FROM unnest($2, $3) WITH ORDINALITY AS u(xid, place, number)
@@ -80,7 +81,7 @@ BEGIN ATOMIC
     UPDATE outbox.cursor AS c
        SET next_batch = c.next_batch + (SELECT count(*) FROM made), published = c.published + cardinality($3)
      WHERE c.destination = $1 AND cardinality($3) > 0;
-END;
+END $$;
 COMMENT ON FUNCTION outbox_internal.add_copies(name, xid8[], bigint[]) IS 'makes batches of events that an endpoint lacks';
 
 -- Makes a cursor for an endpoint: it is behind from now on. It has, or does not get, what had finished
@@ -221,17 +222,20 @@ COMMENT ON FUNCTION outbox_internal.unix_time(text) IS 'time that is given in mi
 -- Returns the items of a list that name endpoints of a destination, in order.
 CREATE FUNCTION outbox_internal.items_of(server name, list jsonb)
 RETURNS TABLE (endpoint name, name name, item jsonb)
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
-BEGIN ATOMIC
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT (e.server || '/' || e.name)::name, e.name, l.item
       FROM jsonb_array_elements(list) WITH ORDINALITY AS l(item, number)
       JOIN outbox.endpoint AS e ON e.server = $1 AND e.name = (l.item ->> 'endpoint')::name
      ORDER BY l.number;
-END;
+END $$;
 COMMENT ON FUNCTION outbox_internal.items_of(name, jsonb) IS 'items of a question that name endpoints';
 
 CREATE FUNCTION outbox_internal.note_failing(server name, list jsonb)
@@ -396,11 +400,13 @@ BEGIN
             EXIT;
         END IF;
         batch.taken := least(cardinality(batch.positions), max_events);
-        SELECT count(*), count(*) FILTER (WHERE e.number = 1 OR e.bytes <= max_bytes),
-               coalesce(max(e.bytes) FILTER (WHERE e.number = 1 OR e.bytes <= max_bytes), 0)
+        SELECT count(*), count(*) FILTER (WHERE s.number = 1 OR s.bytes <= max_bytes),
+               coalesce(max(s.bytes) FILTER (WHERE s.number = 1 OR s.bytes <= max_bytes), 0)
           INTO found, fits, bytes
-          FROM (SELECT b.ordinality AS number, sum(200 + coalesce(octet_length(b.payload), 0)) OVER (ORDER BY b.ordinality) AS bytes
-                  FROM outbox_internal.events_of(batch) WITH ORDINALITY AS b) AS e;
+          FROM (SELECT b.number, sum(e.size) OVER (ORDER BY b.number) AS bytes
+                  FROM unnest(batch.xids[:batch.taken], batch.positions[:batch.taken]) WITH ORDINALITY AS b(xid, place, number)
+                 CROSS JOIN LATERAL (SELECT 200 + coalesce(octet_length(e.payload), 0) AS size FROM outbox.event AS e
+                                      WHERE e.xid = b.xid AND e.position = b.place LIMIT 1) AS e) AS s;
         IF found <> batch.taken THEN
             RAISE WARNING 'events of endpoint "%" are missing in the log', endpoint
                 USING ERRCODE = 'data_corrupted', DETAIL = format('Of batch %s, %s of %s were found.', batch.number, found, batch.taken);
@@ -547,13 +553,13 @@ BEGIN
         endpoint := wanted;
         snapshot := NULL;
         due_in := NULL;
-        state := outbox_internal.lock_endpoint($1, wanted);
+        state := CASE WHEN bytes_left <= 0 OR clock_timestamp() >= deadline THEN 'later' ELSE outbox_internal.lock_endpoint($1, wanted) END;
         IF state = 'live' THEN
             SELECT coalesce(s.since::text, '1:1:') INTO snapshot FROM outbox.endpoint_state AS s WHERE s.destination = ($1 || '/' || wanted)::name;
             snapshot := coalesce(snapshot, '1:1:');
         ELSIF state = 'locked' THEN
             due_in := 1;
-        ELSIF state = 'behind' AND (bytes_left <= 0 OR clock_timestamp() >= deadline) THEN
+        ELSIF state = 'later' THEN
             due_in := 0;
         ELSIF state = 'behind' THEN
             SELECT * INTO picked
@@ -570,7 +576,10 @@ BEGIN
                 SELECT 'ok', 'event', wanted, NULL::text, NULL::text, NULL::text, NULL::boolean, NULL::boolean, NULL::text, NULL::bigint,
                        NULL::double precision, 0, e.position, e.xid, e.occurred_at, e.event_id, e.version, e.schema_version, e.source_event_id,
                        e.topic, e.aggregate_type, e.aggregate_id, e.event_type, e.ordering_key, e.content_type, e.headers, e.payload
-                  FROM outbox_internal.events_of(picked.batch) AS e;
+                  FROM unnest((picked.batch).xids[:(picked.batch).taken], (picked.batch).positions[:(picked.batch).taken])
+                       WITH ORDINALITY AS b(xid, place, number)
+                 CROSS JOIN LATERAL (SELECT * FROM outbox.event AS f WHERE f.xid = b.xid AND f.position = b.place LIMIT 1) AS e
+                 ORDER BY b.number;
             END IF;
             events_left := events_left - coalesce(cardinality(picked.positions), (picked.batch).taken, 0);
             bytes_left := bytes_left - picked.bytes;

@@ -75,51 +75,70 @@ ALTER TABLE outbox.endpoint ENABLE ROW LEVEL SECURITY;
 -- Names
 -- ------------------------------------------------------------------------------------------------
 
+-- These functions are called for each endpoint. In PL/pgSQL their plans are kept.
+
+-- Returns the row of an endpoint; NULL if a name is that of none.
+CREATE FUNCTION outbox_internal.endpoint_of(destination name)
+RETURNS outbox.endpoint
+LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    found outbox.endpoint;
+BEGIN
+    IF strpos(destination::text, '/') > 0 THEN
+        SELECT e.* INTO found FROM outbox.endpoint AS e
+         WHERE e.server = split_part(destination::text, '/', 1)::name AND e.name = split_part(destination::text, '/', 2)::name
+           AND e.server || '/' || e.name = destination;
+    END IF;
+    RETURN found;
+END $$;
+COMMENT ON FUNCTION outbox_internal.endpoint_of(name) IS 'the endpoint with a name <server>/<name>';
+
 -- Returns the destination of an endpoint. For a destination it returns its own name.
 CREATE FUNCTION outbox_internal.server_of(destination name)
 RETURNS name
-LANGUAGE sql STABLE STRICT
+LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT coalesce((SELECT e.server FROM outbox.endpoint AS e
-                      WHERE strpos(destination::text, '/') > 0
-                        AND e.server = split_part(destination::text, '/', 1)::name
-                        AND e.name = split_part(destination::text, '/', 2)::name
-                        AND split_part(destination::text, '/', 3) = ''), destination);
-END;
+AS $$
+BEGIN
+    RETURN coalesce((outbox_internal.endpoint_of(destination)).server, destination);
+END $$;
 COMMENT ON FUNCTION outbox_internal.server_of(name) IS 'destination of an endpoint; that of a destination is itself';
 
 CREATE FUNCTION outbox_internal.is_endpoint(destination name)
 RETURNS boolean
-LANGUAGE sql STABLE STRICT
+LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT outbox_internal.server_of(destination) <> destination;
-END;
+AS $$
+BEGIN
+    RETURN outbox_internal.server_of(destination) <> destination;
+END $$;
 COMMENT ON FUNCTION outbox_internal.is_endpoint(name) IS 'returns whether a name is that of an endpoint';
 
 -- Returns the topics of an endpoint as patterns of LIKE. It gets events that these select, and the
 -- option `topics` of its destination as well. For a destination they select all.
 CREATE FUNCTION outbox_internal.endpoint_patterns(destination name)
 RETURNS text[]
-LANGUAGE sql STABLE STRICT
+LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT coalesce((SELECT outbox_internal.topic_patterns(e.topics) FROM outbox.endpoint AS e
-                      WHERE strpos(destination::text, '/') > 0
-                        AND e.server = split_part(destination::text, '/', 1)::name
-                        AND e.name = split_part(destination::text, '/', 2)::name), '{%}');
-END;
+AS $$
+BEGIN
+    RETURN outbox_internal.topic_patterns((outbox_internal.endpoint_of(destination)).topics);
+END $$;
 COMMENT ON FUNCTION outbox_internal.endpoint_patterns(name) IS 'topics of an endpoint as patterns of LIKE';
 
 -- Returns the number that outbox.event.only_to has for a destination, and for its endpoints.
 CREATE FUNCTION outbox_internal.destination_number(destination name)
 RETURNS integer
-LANGUAGE sql STABLE STRICT
+LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT c.number FROM outbox.cursor AS c WHERE c.destination = outbox_internal.server_of(destination_number.destination);
-END;
+AS $$
+DECLARE
+    own_server CONSTANT name := outbox_internal.server_of(destination);
+BEGIN
+    RETURN (SELECT c.number FROM outbox.cursor AS c WHERE c.destination = own_server);
+END $$;
 COMMENT ON FUNCTION outbox_internal.destination_number(name) IS 'number of a destination, or of the one of an endpoint';
 
 -- ------------------------------------------------------------------------------------------------

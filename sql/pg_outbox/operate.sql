@@ -42,16 +42,16 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    server CONSTANT name := outbox_internal.server_of(destination);
-    cursor outbox.cursor;
+    own_server CONSTANT name := outbox_internal.server_of(destination);
+    cursor              outbox.cursor;
 BEGIN
     PERFORM outbox_internal.check_exists(destination);
-    SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = server FOR UPDATE;
+    SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = own_server FOR UPDATE;
     IF NOT FOUND THEN  -- outbox.default_destination gets a cursor when its relay starts
         RAISE EXCEPTION 'destination "%" is being set up', destination
             USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
     END IF;
-    IF server <> destination AND NOT outbox_internal.touch_endpoint(destination) THEN -- it was deleted meanwhile
+    IF own_server <> destination AND NOT outbox_internal.touch_endpoint(destination) THEN -- it was deleted meanwhile
         PERFORM outbox_internal.check_exists(destination);
     END IF;
     PERFORM outbox_internal.wake_relays();

@@ -9,15 +9,18 @@ EventSource& EndpointCopies::added(EventSource source) {
 }
 
 EventSource& EndpointCopies::add(Batch& batch) {
-    return added({.batch = &batch});
+    EventSource source;
+    source.batch = &batch;
+    return added(std::move(source));
 }
 
 EventSource& EndpointCopies::add(std::vector<std::unique_ptr<EventBlock>> blocks) {
-    std::size_t bytes = 0;
-    for (const std::unique_ptr<EventBlock>& block : blocks)
-        bytes += block->bytes();
-    fetched_bytes_ += bytes;
-    return added({.blocks = std::move(blocks), .bytes = bytes});
+    EventSource source;
+    source.blocks = std::move(blocks);
+    for (const std::unique_ptr<EventBlock>& block : source.blocks)
+        source.bytes += block->bytes();
+    fetched_bytes_ += source.bytes;
+    return added(std::move(source));
 }
 
 void EndpointCopies::completed(EventSource& source) {

@@ -71,11 +71,11 @@ static std::optional<Error> check_url(const Url&, std::string_view text) {
 }
 
 // What the database keeps for an endpoint that has fallen back is fetched without them.
-static std::optional<Error> check_options(const OptionValues& options) {
-    if (!has_expressions(options))
+static std::optional<Error> check_options(const OptionValues& values) {
+    if (!has_expressions(values))
         return std::nullopt;
     const std::string_view name =
-        options.has(filter_option) ? filter_option.name : payload_option.name;
+        values.has(filter_option) ? filter_option.name : payload_option.name;
     return Error{ErrorKind::invalid_option,
                  "option \"" + std::string(name) + "\" is not valid for a destination with endpoints",
                  "", "Use \"topics\" of the server and of its endpoints."};

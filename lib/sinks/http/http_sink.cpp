@@ -1,13 +1,13 @@
 // The http sink: CloudEvents by POST to one URL. A 2xx answer confirms; verdict_of() judges all
 // others. Redirects are not followed (CloudEvents webhook specification, section 2.1).
 // webhook_signature.hpp signs requests if the destination has a secret or a key for it.
+#include "sinks/http/http_sink.hpp"
+
 #include "core/base64.hpp"
-#include "sinks/connection_check.hpp"
 #include "sinks/http/event_requests.hpp"
 #include "sinks/http/options.hpp"
 #include "sinks/http/verdict.hpp"
 #include "sinks/http/webhook_signature.hpp"
-#include "sinks/module_entry.hpp"
 #include "sinks/request_sink.hpp"
 
 namespace outbox {
@@ -79,49 +79,10 @@ class HttpSink final : public RequestSink {
     EventRequests requests_;
 };
 
-// A check of the connection, and of the keys that sign.
-class HttpCheck final : public Check {
-  public:
-    HttpCheck(const HttpOptions& options, const Clock& clock)
-        : connection_(transport_config(options.transport, clock, options.url, 1)),
-          signer_(WebhookSigner::create(options.signing_secrets, options.signing_keys)) {}
-
-    int descriptor() const noexcept override { return connection_.descriptor(); }
-    Micros deadline() const noexcept override { return connection_.deadline(); }
-    bool step(Micros now, std::vector<Finding>& findings) override {
-        if (!connection_.step(now, findings))
-            return false;
-        if (!all_ok(findings))
-            return true;
-        if (!signer_)
-            findings.push_back({"signature", false, signer_.error().message});
-        else if (signer_.value())
-            findings.push_back({"signature", true, "requests have " + signer_.value().describe()});
-        return true;
-    }
-
-  private:
-    ConnectionCheck connection_;
-    const Result<WebhookSigner> signer_;
-};
-
 }  // namespace
 
+std::unique_ptr<Sink> create_http_sink(const SinkContext& context) {
+    return std::make_unique<HttpSink>(http_options(context.destination), context.clock);
+}
+
 }  // namespace outbox
-
-OUTBOX_MODULE_ENTRY outbox::Check* OUTBOX_CREATE_CHECK(
-    const outbox::CheckContext& context) noexcept {
-    return outbox::made_by([&]() -> outbox::Check* {
-        if (!outbox::initialize_curl())
-            return nullptr;
-        return new outbox::HttpCheck(outbox::http_options(context.destination), context.clock);
-    });
-}
-
-OUTBOX_MODULE_ENTRY outbox::Sink* OUTBOX_CREATE_SINK(const outbox::SinkContext& context) noexcept {
-    return outbox::made_by([&]() -> outbox::Sink* {
-        if (!outbox::initialize_curl())
-            return nullptr;
-        return new outbox::HttpSink(outbox::http_options(context.destination), context.clock);
-    });
-}
