@@ -276,6 +276,15 @@ def test_a_new_endpoint_gets_what_its_transaction_commits_and_no_earlier_events(
     assert ask(hooks).changed["new"]["behind"] is False
 
 
+def test_a_new_endpoint_is_live_if_it_selects_nothing_of_what_was_handed_over(hooks: Database) -> None:
+    add(hooks, "mine", topics="mine.*")
+    add(hooks, "new")
+    (id,) = hooks.enqueue("a", topic="other.new")
+    answer = ask(hooks)
+    assert (answer.changed["mine"]["behind"], answer.changed["new"]["behind"]) == (False, True)
+    assert drain(hooks, "new") == [id]
+
+
 def test_a_new_endpoint_is_live_if_nothing_was_handed_over(hooks: Database) -> None:
     hooks.enqueue("old")
     handed_over = place(hooks.connection)
