@@ -299,7 +299,8 @@ COMMENT ON FUNCTION outbox_internal.tell_endpoints(name, jsonb) IS 'does what a 
 -- ------------------------------------------------------------------------------------------------
 
 -- A new endpoint gets what committed after its row was inserted. If something of that has been handed
--- to the sink, which did not know the endpoint, then the endpoint begins behind.
+-- to the sink, which did not know the endpoint, then the endpoint begins behind. Rows of one statement
+-- have the same snapshot, and there may be thousands.
 CREATE FUNCTION outbox_internal.begin_endpoints(server name, place jsonb)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -308,26 +309,28 @@ AS $$
 DECLARE
     handed_over CONSTANT pg_snapshot := coalesce(place ->> 'upto', place ->> 'done');
     fresh       record;
-    since       pg_snapshot;
-    lacks       boolean := false;
+    topics      text[]; -- of the events that were handed over
 BEGIN
     FOR fresh IN
-        SELECT s.destination, s.since
+        SELECT s.since::text::pg_snapshot AS since, array_agg(s.destination) AS endpoints
           FROM outbox.endpoint_state AS s
          WHERE NOT s.known AND s.destination > (server || '/')::name AND s.destination < (server || '0')::name
-           AND outbox_internal.server_of(s.destination) = server
-         ORDER BY s.since::text
+         GROUP BY s.since::text
     LOOP
-        IF fresh.since::text IS DISTINCT FROM since::text THEN -- those of one statement have the same
-            since := fresh.since;
-            lacks := outbox_internal.is_later(handed_over, since)
-                     AND EXISTS (SELECT FROM outbox_internal.window_events(since, outbox_internal.finished_by_now()));
-        END IF;
-        IF lacks THEN
-            PERFORM outbox_internal.fall_back(server, fresh.destination,
-                                              jsonb_build_object('done', since::text, 'position', place -> 'position'), since);
-        END IF;
-        UPDATE outbox.endpoint_state AS s SET known = true WHERE s.destination = fresh.destination;
+        UPDATE outbox.endpoint_state AS s SET known = true WHERE s.destination = ANY (fresh.endpoints);
+        CONTINUE WHEN outbox_internal.is_later(handed_over, fresh.since) IS NOT TRUE;
+        SELECT CASE WHEN count(*) < 10000 THEN coalesce(array_agg(DISTINCT w.topic), '{}') END INTO topics
+          FROM (SELECT e.topic FROM outbox_internal.window_events(fresh.since, outbox_internal.finished_by_now()) AS e LIMIT 10000) AS w;
+        CONTINUE WHEN topics = '{}';
+        INSERT INTO outbox.cursor (destination, number, server, done, position, system_identifier, lease, saved_at,
+                                   lanes, first_batch, next_batch)
+        SELECT n.endpoint, 0, 0, fresh.since, (place ->> 'position')::bigint, c.system_identifier, -4611686018427387904, clock_timestamp(), 1, 1, 1
+          FROM unnest(fresh.endpoints) AS n(endpoint)
+         CROSS JOIN (SELECT system_identifier FROM pg_control_system() OFFSET 0) AS c
+         WHERE NOT EXISTS (SELECT FROM outbox.cursor AS o WHERE o.destination = n.endpoint)
+           AND (topics IS NULL
+                OR EXISTS (SELECT FROM unnest(topics) AS t(topic)
+                            WHERE t.topic LIKE ANY (outbox_internal.endpoint_patterns(n.endpoint))));
     END LOOP;
 END $$;
 COMMENT ON FUNCTION outbox_internal.begin_endpoints(name, jsonb) IS 'lets new endpoints begin with what committed after they were inserted';

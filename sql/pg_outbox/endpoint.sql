@@ -67,8 +67,8 @@ COMMENT ON COLUMN outbox.endpoint_state.inserted_by IS 'transaction that inserte
 CREATE INDEX endpoint_state_new ON outbox.endpoint_state (destination) WHERE NOT known;
 COMMENT ON INDEX outbox.endpoint_state_new IS 'finds endpoints that no relay knows';
 
--- Row level security: the file endpoint_policy.sql of the extension has the policy. Without one, as in
--- the SQL edition, only the owner of the table may use it.
+-- The policies are in endpoint_policy.sql. Without any, as in the SQL edition, only the owner of the table
+-- may use it.
 ALTER TABLE outbox.endpoint ENABLE ROW LEVEL SECURITY;
 
 -- ------------------------------------------------------------------------------------------------
@@ -271,6 +271,22 @@ CREATE TRIGGER remove_endpoints AFTER DELETE ON outbox.endpoint
     REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.remove_endpoints();
 ALTER TABLE outbox.endpoint ENABLE ALWAYS TRIGGER remove_endpoints;
 COMMENT ON TRIGGER remove_endpoints ON outbox.endpoint IS 'removes the events of endpoints that are gone';
+
+-- For roles that have no privilege to delete, see outbox_internal.privileges_of_right(). Returns false if
+-- there is no such endpoint.
+-- Errors: 42501 the role does not own the destination.
+CREATE FUNCTION outbox.delete_endpoint(server name, endpoint name, caller outbox_internal.caller DEFAULT CURRENT_USER)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox_internal.refuse_restricted();
+    PERFORM outbox_internal.check_owns_destination(server, caller);
+    DELETE FROM outbox.endpoint AS e WHERE e.server = delete_endpoint.server AND e.name = delete_endpoint.endpoint;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION outbox.delete_endpoint(name, name, outbox_internal.caller) IS 'deletes an endpoint with its events';
 
 CREATE FUNCTION outbox_internal.follow_endpoints()
 RETURNS trigger

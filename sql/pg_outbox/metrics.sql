@@ -78,6 +78,7 @@ BEGIN ATOMIC
                s.labels || ',' || outbox_internal.metric_label('state', e.state), count(*)
           FROM outbox.endpoint_status AS e
           JOIN status AS s ON s.destination = e.server
+         WHERE EXISTS (SELECT FROM outbox.endpoint)
          GROUP BY s.labels, e.state
     ), family(number, text) AS (
         SELECT number,

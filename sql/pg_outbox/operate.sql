@@ -213,7 +213,9 @@ DECLARE
     batch outbox.batch;
     moved bigint := 0;
 BEGIN
-    PERFORM outbox_internal.find_restored_batches(outbox_internal.server_of(endpoint));
+    IF EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = endpoint AND b.xids IS NULL) THEN
+        PERFORM outbox_internal.find_restored_batches(outbox_internal.server_of(endpoint));
+    END IF;
     LOOP
         FOR batch IN SELECT b.* FROM outbox.batch AS b WHERE b.destination = endpoint ORDER BY b.lane, b.number LOOP
             PERFORM outbox_internal.park_events(endpoint, batch.xids, batch.positions);

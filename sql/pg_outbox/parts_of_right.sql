@@ -21,7 +21,7 @@ BEGIN ATOMIC
                                        'replay_progress', 'dead_letter', 'blocked_key',
                                        'held_keys', 'first_of_key', 'check_destination', 'destination_options', 'pause_backfill', 'resume_backfill',
                                        'cancel_backfill', 'backfill_progress', 'backfill_waits_for',
-                                       'endpoint', 'endpoint_secret', -- of servers that the role owns
+                                       'endpoint', 'endpoint_secret', 'delete_endpoint', -- of servers that the role owns
                                        'endpoint_status']
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- The views, and functions that they call with the rights of their readers.

@@ -5,7 +5,11 @@ test_endpoints.py has the tests with relays.
 
 from __future__ import annotations
 
+import base64
+import hmac
 import json
+import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -270,6 +274,15 @@ def test_a_new_endpoint_gets_what_its_transaction_commits_and_no_earlier_events(
     assert answer.changed["new"]["behind"] is True
     assert drain(hooks, "new") == [str(mine[0]), later]
     assert ask(hooks).changed["new"]["behind"] is False
+
+
+def test_a_new_endpoint_is_live_if_it_selects_nothing_of_what_was_handed_over(hooks: Database) -> None:
+    add(hooks, "mine", topics="mine.*")
+    add(hooks, "new")
+    (id,) = hooks.enqueue("a", topic="other.new")
+    answer = ask(hooks)
+    assert (answer.changed["mine"]["behind"], answer.changed["new"]["behind"]) == (False, True)
+    assert drain(hooks, "new") == [id]
 
 
 def test_a_new_endpoint_is_live_if_nothing_was_handed_over(hooks: Database) -> None:
@@ -648,6 +661,130 @@ def test_in_a_full_log_the_events_of_endpoints_are_set_aside(hooks: Database) ->
     assert hooks.value("SELECT count(*) FROM outbox.delivery WHERE destination = 'hooks/acme'") == 130
     hooks.execute("DELETE FROM outbox.event_0")
     assert sorted(drain(hooks, "acme")) == sorted(ids[:120] + later)
+
+
+# -------------------------------------------------------------------------------------------------
+# Rights
+# -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tenant:
+    """A role with the right to operate, and a server of its own in the extension."""
+
+    database: Database
+    role: str
+
+    def connect(self) -> psycopg.Connection:
+        return self.database.cluster.connect(self.database.name, self.role)
+
+
+@pytest.fixture
+def tenant(database: Database) -> Iterator[Tenant]:
+    role = f"tenant_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    database.execute("SELECT outbox.grant_operate(%s)", (role,))
+    add_hooks(database)
+    add(database, "acme")
+    yield Tenant(database, role)
+    database.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+def test_an_operator_has_no_endpoints_of_others(tenant: Tenant) -> None:
+    with tenant.connect() as connection:
+        assert connection.execute("SELECT * FROM outbox.endpoint").fetchall() == []
+        assert connection.execute("UPDATE outbox.endpoint SET url = 'http://evil.example'").rowcount == 0
+        for statement in (
+            "INSERT INTO outbox.endpoint (server, name, url) VALUES ('hooks', 'evil', 'http://evil.example')",
+            "DELETE FROM outbox.endpoint",
+            "TRUNCATE outbox.endpoint",
+            "LOCK TABLE outbox.endpoint IN SHARE MODE",
+            "SELECT outbox.delete_endpoint('hooks', 'acme')",
+            "SELECT outbox_internal.ask_endpoints('hooks', '{}')",
+        ):
+            with pytest.raises(errors.InsufficientPrivilege):
+                connection.execute(statement)
+        columns = [column.name for column in connection.execute("SELECT * FROM outbox.endpoint_status").description or []]
+        assert "url" not in columns
+    assert tenant.database.execute("SELECT name, url FROM outbox.endpoint") == [("acme", URL.format("acme"))]
+
+
+@pytest.mark.extension("destinations have owners")
+def test_the_owner_of_a_server_has_its_endpoints(tenant: Tenant) -> None:
+    add_hooks(tenant.database, "own")
+    tenant.database.execute(f"ALTER SERVER own OWNER TO {tenant.role}")
+    with tenant.connect() as connection:
+        insert = "INSERT INTO outbox.endpoint (server, name, url) VALUES ('own', %s, 'http://a.example')"
+        for name in ("a", "b"):
+            connection.execute(insert, (name,))
+        assert connection.execute("UPDATE outbox.endpoint SET paused = true, topics = 'x.*'").rowcount == 2
+        assert connection.execute("SELECT name FROM outbox.endpoint ORDER BY 1").fetchall() == [("a",), ("b",)]
+        assert connection.execute("SELECT outbox.delete_endpoint('own', 'a'), outbox.delete_endpoint('own', 'c')").fetchone() == (True, False)
+        with pytest.raises(errors.InsufficientPrivilege):
+            connection.execute("UPDATE outbox.endpoint SET server = 'hooks'")
+    assert tenant.database.execute("SELECT server, name FROM outbox.endpoint ORDER BY 1") == [("hooks", "acme"), ("own", "b")]
+
+
+MASTER = b"0123456789" * 3
+NEXT = b"abcdefghij" * 3
+
+
+def secret(key: bytes, name: str) -> str:
+    return "whsec_" + base64.b64encode(hmac.digest(key, name.encode(), "sha256")).decode()
+
+
+@pytest.mark.extension("secrets are not kept there")
+def test_secrets_are_derived_from_the_master_secret(tenant: Tenant) -> None:
+    database = tenant.database
+    ask_for = "SELECT outbox.endpoint_secret('hooks', 'acme')"
+    with pytest.raises(errors.UndefinedObject, match="no master secret"):
+        database.execute(ask_for)
+    master, following = (f"whsec_{base64.b64encode(key).decode()}" for key in (MASTER, NEXT))
+    database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER hooks OPTIONS (signing_secret '{master}')")
+    assert database.value(ask_for) == secret(MASTER, "acme")
+    database.execute("UPDATE outbox.endpoint SET secret_name = 'v2, v1'")
+    database.execute(f"ALTER USER MAPPING FOR CURRENT_USER SERVER hooks OPTIONS (ADD next_signing_secret '{following}')")
+    assert [value for (value,) in database.execute(ask_for)] == [
+        secret(MASTER, "v2"), secret(MASTER, "v1"), secret(NEXT, "v2"), secret(NEXT, "v1"),
+    ]  # fmt: skip
+    with tenant.connect() as connection, pytest.raises(errors.InsufficientPrivilege):
+        connection.execute(ask_for)
+    with pytest.raises(errors.UndefinedObject):
+        database.execute("SELECT outbox.endpoint_secret('hooks', 'nobody')")
+
+
+# -------------------------------------------------------------------------------------------------
+# Dump and restore
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.extension("tests/system/test_edition.py restores dumps of that")
+def test_endpoints_are_dumped_and_restored(hooks: Database, new_database: NewDatabase) -> None:
+    ids = hooks.enqueue("a", 5)
+    fall_back(hooks, "acme", ids[:3])
+    refuse(hooks, "acme", fetch(hooks, "acme").events[0], permanent=True)
+    hooks.execute("UPDATE outbox.endpoint SET paused = true, tenant = 't' WHERE name = 'other'")
+    settle_all(hooks)
+    later = hooks.enqueue("b", 2)
+    programs = hooks.cluster.installation.bin_directory
+    dump = subprocess.run(
+        [str(programs / "pg_dump"), "-d", hooks.cluster.conninfo(hooks.name)], check=True, capture_output=True, text=True
+    ).stdout
+    restored = new_database(extension=False)
+    subprocess.run(
+        [str(programs / "psql"), "-qX", "-v", "ON_ERROR_STOP=1", "-d", restored.cluster.conninfo(restored.name)],
+        input=dump, check=True, text=True, capture_output=True,
+    )  # fmt: skip
+    rows = "SELECT server, name, url, topics, secret_name, paused, tenant, created_at FROM outbox.endpoint ORDER BY 2"
+    assert restored.execute(rows) == hooks.execute(rows)
+    answer = ask(restored, place={"done": "1:1:", "position": 0})
+    assert {name: (row["paused"], row["behind"]) for name, row in answer.changed.items()} == {
+        "acme": (False, True), "other": (True, False),
+    }  # fmt: skip
+    assert drain(restored, "acme") == ids[1:3] + later
+    assert restored.value("SELECT outbox.redrive('hooks/acme')") == 1
+    fall_back(restored, "acme", [])
+    assert drain(restored, "acme") == ids[:1]
 
 
 # -------------------------------------------------------------------------------------------------

@@ -29,19 +29,11 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    owner  record;
-    names  text;
+    names   text;
     masters text[];
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
-    SELECT s.oid, s.srvowner INTO owner FROM pg_foreign_server AS s
-     WHERE s.srvname = endpoint_secret.server AND outbox_internal.is_destination(s.oid);
-    IF NOT FOUND THEN
-        PERFORM outbox_internal.check_exists(server);
-    ELSIF pg_has_role(caller, owner.srvowner, 'USAGE') IS NOT TRUE THEN
-        RAISE EXCEPTION 'permission denied for destination "%"', server
-            USING ERRCODE = 'insufficient_privilege', DETAIL = 'Only its owner may know the secrets of its endpoints.';
-    END IF;
+    PERFORM outbox_internal.check_owns_destination(server, caller);
     SELECT coalesce(e.secret_name, e.name::text) INTO names
       FROM outbox.endpoint AS e WHERE e.server = endpoint_secret.server AND e.name = endpoint_secret.endpoint;
     IF NOT FOUND THEN
@@ -52,14 +44,15 @@ BEGIN
     SELECT ARRAY(SELECT o.option_value FROM pg_options_to_table(m.umoptions) AS o
                   WHERE o.option_name IN ('signing_secret', 'next_signing_secret') ORDER BY o.option_name DESC)
       INTO masters
-      FROM pg_user_mapping AS m
-     WHERE m.umserver = owner.oid AND m.umuser IN (owner.srvowner, 0)
+      FROM pg_foreign_server AS s
+      JOIN pg_user_mapping AS m ON m.umserver = s.oid AND m.umuser IN (s.srvowner, 0)
+     WHERE s.srvname = endpoint_secret.server
      ORDER BY m.umuser DESC LIMIT 1;
     IF coalesce(masters, '{}') = '{}' THEN
         RAISE EXCEPTION 'destination "%" has no master secret', server
             USING ERRCODE = 'undefined_object',
-                  HINT = format('CREATE USER MAPPING FOR %s SERVER %I OPTIONS (signing_secret ''whsec_...''); "openssl rand -base64 32" makes what follows whsec_.',
-                                owner.srvowner::regrole, server);
+                  HINT = format('CREATE USER MAPPING FOR ... SERVER %I OPTIONS (signing_secret ''whsec_...''); "openssl rand -base64 32" makes what follows whsec_.',
+                                server);
     END IF;
     RETURN QUERY
     SELECT 'whsec_' || encode(outbox_internal.hmac_sha256(decode(substr(m.master, length('whsec_') + 1), 'base64'),
