@@ -129,6 +129,8 @@ CREATE TABLE outbox.endpoint_state (
     inserted_by     xid8        NOT NULL DEFAULT pg_current_xact_id()
 );
 CREATE INDEX endpoint_state_new ON outbox.endpoint_state (destination) WHERE NOT known;
+SELECT pg_extension_config_dump('outbox.endpoint', '');
+SELECT pg_extension_config_dump('outbox.endpoint_state', '');
 
 CREATE TYPE outbox.found_event AS (
     event_id        uuid,
