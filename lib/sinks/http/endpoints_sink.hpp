@@ -126,6 +126,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     void failed(EndpointRequest& request, Micros now);
     bool is_fault_of_event(EndpointRequest& request);
     void endpoint_failed(EndpointRequest& request, Micros now);
+    void drop_fetched(EndpointLane& lane);
     std::deque<EndpointCopy>::iterator copy_of(const EndpointRequest& request);
     void remove_copy(const EndpointRequest& request);
     void put_back(const EndpointRequest& request);

@@ -386,6 +386,39 @@ TEST_F(EndpointsSinkTest, EndpointsThatHangDoNotStopTheOthers) {
     EXPECT_TRUE(turn_until([&] { return all_confirmed(); }));
 }
 
+TEST_F(EndpointsSinkTest, NotAllFallBackIfTooManyFail) {
+    const std::size_t most = EndpointsSink::most_failing;
+    for (std::size_t i = 0; i < most + 10; i++)
+        endpoint("e" + std::to_string(i)).row.url = "http://127.0.0.1:1/";
+    start();
+    log("t");
+    read();
+    const auto behind = [&] {
+        std::size_t count = 0;
+        for (const auto& [name, one] : tables_.all())
+            count += one.row.behind;
+        return count;
+    };
+    const auto failing = [&] {
+        std::size_t count = 0;
+        for (const auto& [name, one] : tables_.all())
+            count += one.failing;
+        return count;
+    };
+    ASSERT_TRUE(turn_until([&] { return behind() == most && failing() == most + 10; }));
+    turn_for(seconds(3));
+    EXPECT_EQ(behind(), most);
+    EXPECT_FALSE(all_confirmed()) << "the relay waits";
+    for (const auto& [name, one] : tables_.all())
+        if (!one.row.behind) {
+            tables_.at(name).row.url = url_of(name);
+            tables_.touch(tables_.at(name));
+        }
+    endpoints().look_again();
+    ASSERT_TRUE(turn_until([&] { return all_confirmed() && failing() == most; }));
+    EXPECT_EQ(peer_.requests().size(), 10u);
+}
+
 // -- Rows -----------------------------------------------------------------------------------------
 
 TEST_F(EndpointsSinkTest, ANewEndpointGetsWhatCommitsAfterItsRow) {
