@@ -35,23 +35,11 @@ void EndpointsSink::take_outcome(EndpointRequest& request, Micros now) {
         case Fate::refused:
             refused(request, verdict.permanent);
             break;
-        case Fate::unavailable:
-            if (request.status == gone_status && options_.pauses_if_gone) {
-                gone(request, now);
-                break;
-            }
-            // Something is wrong with the URL. Nobody may ever repair it, so that the event is
-            // charged, and becomes a dead letter in the end.
-            if (verdict.scope == Scope::lane && request.status != 0) {
-                endpoint_failed(request, now);
-                refused(request, false);
-                drop_fetched(*request.lane);
-                break;
-            }
-            failed(request, now);
-            break;
         default:
-            failed(request, now);
+            if (request.status == gone_status && options_.pauses_if_gone)
+                gone(request, now);
+            else
+                failed(request, now);
             break;
     }
 }
