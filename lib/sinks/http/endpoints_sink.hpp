@@ -149,6 +149,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     void was_told(EndpointLane& lane, const Rows& rows);
     void take_row(EndpointRow&& row, Micros now);
     void take_row(EndpointLane& lane, EndpointRow&& row, Micros now);
+    void drop_what_it_has(EndpointLane& lane);
     void has_changed(EndpointLane& lane, bool starts_anew, Micros now);
     void add_lane(EndpointRow&& row);
     void remove_missing(const Rows& rows);

@@ -539,6 +539,27 @@ TEST_F(EndpointsSinkTest, AnEndpointThatIsInsertedAgainIsAnotherOne) {
     EXPECT_THAT(accepted("acme"), ElementsAre(1, 3));
 }
 
+TEST_F(EndpointsSinkTest, AnEndpointThatIsInsertedAgainDoesNotGetWhatWasForItsPredecessor) {
+    endpoint("acme");
+    start();
+    ASSERT_TRUE(turn_until([&] { return questions_.size() == 1; }));
+    answer_with([](const std::string&, std::int64_t) { return 0; });
+    log("t", "k");
+    log("t", "k");
+    read();
+    ASSERT_TRUE(turn_until([&] { return endpoints().in_flight() == 1; }));
+    tables_.remove("acme");
+    endpoint("acme").row.url = url_of("successor");
+    endpoints().look_again();
+    ASSERT_TRUE(turn_until([&] { return questions_.size() == 2; }));
+    answer_now(up);
+    log("t", "k");
+    read();
+    ASSERT_TRUE(turn_until([&] { return all_confirmed() && !is_behind("acme"); }));
+    EXPECT_THAT(accepted("acme"), ElementsAre(1)) << "was under way";
+    EXPECT_THAT(accepted("successor"), ElementsAre(3));
+}
+
 TEST_F(EndpointsSinkTest, AnEndpointWithADeadLetterToRedriveFallsBack) {
     endpoint("acme");
     start();
