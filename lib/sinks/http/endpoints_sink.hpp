@@ -126,6 +126,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     void failed(EndpointRequest& request, Micros now);
     bool is_fault_of_event(EndpointRequest& request);
     void endpoint_failed(EndpointRequest& request, Micros now);
+    void drop_fetched(EndpointLane& lane);
     std::deque<EndpointCopy>::iterator copy_of(const EndpointRequest& request);
     void remove_copy(const EndpointRequest& request);
     void put_back(const EndpointRequest& request);
@@ -148,6 +149,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     void was_told(EndpointLane& lane, const Rows& rows);
     void take_row(EndpointRow&& row, Micros now);
     void take_row(EndpointLane& lane, EndpointRow&& row, Micros now);
+    void drop_what_it_has(EndpointLane& lane);
     void has_changed(EndpointLane& lane, bool starts_anew, Micros now);
     void add_lane(EndpointRow&& row);
     void remove_missing(const Rows& rows);

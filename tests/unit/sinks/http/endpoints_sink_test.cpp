@@ -308,15 +308,24 @@ TEST_F(EndpointsSinkTest, AnEventThatIsTooLargeIsRefusedForGood) {
     EXPECT_EQ(tables_.at("acme").deliveries.at(1).attempts, 1);
 }
 
-TEST_F(EndpointsSinkTest, APageThatDoesNotExistIsChargedToTheEvent) {
-    endpoint("acme");
+TEST_F(EndpointsSinkTest, NoEventIsChargedForWhatConcernsTheEndpoint) {
+    for (const int status : {401, 404, 405, 408, 302, 429})
+        endpoint("e" + std::to_string(status));
     start();
-    answer_with([](const std::string&, std::int64_t) { return 404; });
+    answer_with([](const std::string& name, std::int64_t) { return std::stoi(name.substr(1)); });
     log("t");
     read();
-    ASSERT_TRUE(turn_until([&] { return tables_.at("acme").deliveries.contains(1) &&
-                                        tables_.at("acme").deliveries.at(1).dead; }));
-    EXPECT_TRUE(tables_.at("acme").failing);
+    ASSERT_TRUE(turn_until([&] { return all_confirmed(); }));
+    turn_for(seconds(3));
+    for (const auto& [name, one] : tables_.all()) {
+        EXPECT_TRUE(one.failing) << name;
+        EXPECT_THAT(one.deliveries, IsEmpty()) << name;
+    }
+    answer_with(up);
+    EXPECT_TRUE(turn_until([&] {
+        return std::none_of(tables_.all().begin(), tables_.all().end(),
+                            [](const auto& entry) { return entry.second.row.behind; });
+    }));
 }
 
 TEST_F(EndpointsSinkTest, AnEventThatAlwaysFailsIsAtFaultIfOthersAreAccepted) {
@@ -356,8 +365,9 @@ TEST_F(EndpointsSinkTest, AnEndpointThatIsGoneMayBeTriedAgain) {
     answer_with([](const std::string&, std::int64_t) { return 410; });
     log("t");
     read();
-    ASSERT_TRUE(turn_until([&] { return tables_.at("acme").deliveries.contains(1); }));
+    ASSERT_TRUE(turn_until([&] { return all_confirmed() && tries("acme") > 2; }));
     EXPECT_FALSE(tables_.at("acme").row.paused);
+    EXPECT_TRUE(tables_.at("acme").failing);
 }
 
 TEST_F(EndpointsSinkTest, RespectsRetryAfter) {
@@ -384,6 +394,39 @@ TEST_F(EndpointsSinkTest, EndpointsThatHangDoNotStopTheOthers) {
     read();
     ASSERT_TRUE(turn_until([&] { return accepted("good").size() == 20; }));
     EXPECT_TRUE(turn_until([&] { return all_confirmed(); }));
+}
+
+TEST_F(EndpointsSinkTest, NotAllFallBackIfTooManyFail) {
+    const std::size_t most = EndpointsSink::most_failing;
+    for (std::size_t i = 0; i < most + 10; i++)
+        endpoint("e" + std::to_string(i)).row.url = "http://127.0.0.1:1/";
+    start();
+    log("t");
+    read();
+    const auto behind = [&] {
+        std::size_t count = 0;
+        for (const auto& [name, one] : tables_.all())
+            count += one.row.behind;
+        return count;
+    };
+    const auto failing = [&] {
+        std::size_t count = 0;
+        for (const auto& [name, one] : tables_.all())
+            count += one.failing;
+        return count;
+    };
+    ASSERT_TRUE(turn_until([&] { return behind() == most && failing() == most + 10; }));
+    turn_for(seconds(3));
+    EXPECT_EQ(behind(), most);
+    EXPECT_FALSE(all_confirmed()) << "the relay waits";
+    for (const auto& [name, one] : tables_.all())
+        if (!one.row.behind) {
+            tables_.at(name).row.url = url_of(name);
+            tables_.touch(tables_.at(name));
+        }
+    endpoints().look_again();
+    ASSERT_TRUE(turn_until([&] { return all_confirmed() && failing() == most; }));
+    EXPECT_EQ(peer_.requests().size(), 10u);
 }
 
 // -- Rows -----------------------------------------------------------------------------------------
@@ -494,6 +537,27 @@ TEST_F(EndpointsSinkTest, AnEndpointThatIsInsertedAgainIsAnotherOne) {
     answer_now(up);
     ASSERT_TRUE(turn_until([&] { return !is_behind("acme") && accepted("acme").size() >= 2; }));
     EXPECT_THAT(accepted("acme"), ElementsAre(1, 3));
+}
+
+TEST_F(EndpointsSinkTest, AnEndpointThatIsInsertedAgainDoesNotGetWhatWasForItsPredecessor) {
+    endpoint("acme");
+    start();
+    ASSERT_TRUE(turn_until([&] { return questions_.size() == 1; }));
+    answer_with([](const std::string&, std::int64_t) { return 0; });
+    log("t", "k");
+    log("t", "k");
+    read();
+    ASSERT_TRUE(turn_until([&] { return endpoints().in_flight() == 1; }));
+    tables_.remove("acme");
+    endpoint("acme").row.url = url_of("successor");
+    endpoints().look_again();
+    ASSERT_TRUE(turn_until([&] { return questions_.size() == 2; }));
+    answer_now(up);
+    log("t", "k");
+    read();
+    ASSERT_TRUE(turn_until([&] { return all_confirmed() && !is_behind("acme"); }));
+    EXPECT_THAT(accepted("acme"), ElementsAre(1)) << "was under way";
+    EXPECT_THAT(accepted("successor"), ElementsAre(3));
 }
 
 TEST_F(EndpointsSinkTest, AnEndpointWithADeadLetterToRedriveFallsBack) {
