@@ -79,9 +79,14 @@ void Relay::follow_operator(bool paused) noexcept {
 Relay::Wish Relay::next(bool committed) {
     switch (step_) {
         case Step::recover:
-            step_ = Step::read;
+            step_ = Step::consult;
             if (is_due(recover_due()))
                 return Wish::recover;
+            [[fallthrough]];
+        case Step::consult:  // before events are read that came after a change of an endpoint
+            step_ = Step::read;
+            if (is_due(consult_due()))
+                return Wish::consult;
             [[fallthrough]];
         case Step::read:
             step_ = Step::take_retries;
@@ -103,14 +108,9 @@ Relay::Wish Relay::next(bool committed) {
                 return Wish::pause;
             [[fallthrough]];
         case Step::note:
-            step_ = Step::consult;
+            step_ = Step::record;
             if (is_due(note_due()))
                 return Wish::note;
-            [[fallthrough]];
-        case Step::consult:
-            step_ = Step::record;
-            if (is_due(consult_due()))
-                return Wish::consult;
             [[fallthrough]];
         case Step::record:
             step_ = Step::save;

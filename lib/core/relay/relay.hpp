@@ -203,7 +203,7 @@ class Relay {
     bool earlier_outage_is_over() const noexcept;
 
     // The step at which next() goes on.
-    enum class Step { recover, read, take_retries, send, pause, note, consult, record, save, wait };
+    enum class Step { recover, consult, read, take_retries, send, pause, note, record, save, wait };
 
     bool is_due(Micros due) const noexcept { return clock_.now() >= due; }
     Micros recover_due() const noexcept;
