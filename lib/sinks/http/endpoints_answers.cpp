@@ -106,8 +106,7 @@ void EndpointsSink::take_row(EndpointRow&& row, Micros now) {
 
 void EndpointsSink::add_lane(EndpointRow&& row) {
     auto lane = std::make_unique<EndpointLane>(
-        std::move(row),
-        EndpointHealth(options_.retry_base, options_.retry_max, random_seed()));
+        std::move(row), EndpointHealth(options_.retry_base, options_.retry_max, random_seed()));
     lane->unusable = wrong_endpoint_url(lane->row.url);
     EndpointLane& added = directory_.add(std::move(lane));
     if (added.row.behind)
@@ -124,7 +123,10 @@ void EndpointsSink::take_row(EndpointLane& lane, EndpointRow&& row, Micros now) 
     if (row.secret_name != lane.row.secret_name)
         lane.signer.reset();
     const bool moved = row.url != lane.row.url;
+    const bool has_more = row.since != lane.row.since;
     lane.row = std::move(row);
+    if (has_more)
+        drop_what_it_has(lane);
     lane.unusable = wrong_endpoint_url(lane.row.url);
     const bool starts_anew = moved || (was_paused && !lane.is_paused());
     if (starts_anew) {
@@ -135,6 +137,21 @@ void EndpointsSink::take_row(EndpointLane& lane, EndpointRow&& row, Micros now) 
     }
     has_changed(lane, starts_anew, now);
     attend(lane, now);
+}
+
+// It may be another endpoint of the same name, which must not get what was for its predecessor.
+void EndpointsSink::drop_what_it_has(EndpointLane& lane) {
+    if (lane.mode != LaneMode::live || !lane.row.since)
+        return;
+    std::erase_if(lane.copies, [&](const EndpointCopy& copy) {
+        const bool has =
+            !copy.in_flight && !copy.event->retry && lane.row.since->finished(copy.event->xid);
+        if (has) {
+            lane.unsent -= !copy.refused;
+            copies_.release(copy);
+        }
+        return has;
+    });
 }
 
 void EndpointsSink::has_changed(EndpointLane& lane, bool starts_anew, Micros now) {

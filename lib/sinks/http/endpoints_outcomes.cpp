@@ -9,9 +9,7 @@ namespace outbox {
 void EndpointsSink::take_hanging(Micros now) {
     for (EndpointRequest* request : hang_) {
         EndpointLane& lane = *request->lane;
-        // It would keep the memory of all that was fetched with it.
-        if (lane.mode == LaneMode::behind)
-            release_copies(lane);
+        drop_fetched(lane);  // it would keep the memory of all that was fetched with it
         attend(lane, now);
     }
     hang_.clear();
@@ -37,24 +35,11 @@ void EndpointsSink::take_outcome(EndpointRequest& request, Micros now) {
         case Fate::refused:
             refused(request, verdict.permanent);
             break;
-        case Fate::unavailable:
-            if (request.status == gone_status && options_.pauses_if_gone) {
-                gone(request, now);
-                break;
-            }
-            // Something is wrong with the URL. Nobody may ever repair it, so that the event is
-            // charged, and becomes a dead letter in the end.
-            if (verdict.scope == Scope::lane && request.status != 0) {
-                endpoint_failed(request, now);
-                refused(request, false);
-                if (!request.has_copy)
-                    release_copies(*request.lane);
-                break;
-            }
-            failed(request, now);
-            break;
         default:
-            failed(request, now);
+            if (request.status == gone_status && options_.pauses_if_gone)
+                gone(request, now);
+            else
+                failed(request, now);
             break;
     }
 }
@@ -86,8 +71,9 @@ void EndpointsSink::refused(EndpointRequest& request, bool permanent) {
         EndpointCopy& copy = *copy_of(request);
         copy.in_flight = false;
         copy.refused = true;
-        return;
     }
+    if (lane.mode != LaneMode::behind)
+        return;
     // The database decides what becomes of later events of its key.
     std::erase_if(lane.copies, [&](const EndpointCopy& copy) {
         const bool waits = !request.key.empty() && copy.event->ordering_key == request.key;
@@ -105,8 +91,7 @@ void EndpointsSink::gone(EndpointRequest& request, Micros now) {
     to_tell(lane);
     if (request.has_copy)
         put_back(request);
-    else
-        release_copies(lane);
+    drop_fetched(lane);
 }
 
 void EndpointsSink::failed(EndpointRequest& request, Micros now) {
@@ -118,8 +103,13 @@ void EndpointsSink::failed(EndpointRequest& request, Micros now) {
     endpoint_failed(request, now);
     if (request.has_copy)
         put_back(request);
-    else if (lane.mode == LaneMode::behind)
-        release_copies(lane);  // they are fetched again when the endpoint is tried again
+    drop_fetched(lane);
+}
+
+// It is fetched again when the endpoint is tried again.
+void EndpointsSink::drop_fetched(EndpointLane& lane) {
+    if (lane.mode == LaneMode::behind)
+        release_copies(lane);
 }
 
 // Only what was fetched: a live endpoint falls back before this can be told.
@@ -143,9 +133,8 @@ void EndpointsSink::endpoint_failed(EndpointRequest& request, Micros now) {
 
 std::deque<EndpointCopy>::iterator EndpointsSink::copy_of(const EndpointRequest& request) {
     std::deque<EndpointCopy>& copies = request.lane->copies;
-    return std::find_if(copies.begin(), copies.end(), [&](const EndpointCopy& copy) {
-        return copy.event == request.event;
-    });
+    return std::find_if(copies.begin(), copies.end(),
+                        [&](const EndpointCopy& copy) { return copy.event == request.event; });
 }
 
 void EndpointsSink::remove_copy(const EndpointRequest& request) {

@@ -126,6 +126,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     void failed(EndpointRequest& request, Micros now);
     bool is_fault_of_event(EndpointRequest& request);
     void endpoint_failed(EndpointRequest& request, Micros now);
+    void drop_fetched(EndpointLane& lane);
     std::deque<EndpointCopy>::iterator copy_of(const EndpointRequest& request);
     void remove_copy(const EndpointRequest& request);
     void put_back(const EndpointRequest& request);
@@ -148,6 +149,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     void was_told(EndpointLane& lane, const Rows& rows);
     void take_row(EndpointRow&& row, Micros now);
     void take_row(EndpointLane& lane, EndpointRow&& row, Micros now);
+    void drop_what_it_has(EndpointLane& lane);
     void has_changed(EndpointLane& lane, bool starts_anew, Micros now);
     void add_lane(EndpointRow&& row);
     void remove_missing(const Rows& rows);
@@ -178,7 +180,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     bool moves_ = false;  // step() has something to do at once
 
     // Questions.
-    std::string known_;  // empty if all endpoints are to be listed
+    std::string known_;    // empty if all endpoints are to be listed
     bool listed_ = false;  // the question that is under way asks for all
     bool knows_endpoints_ = false;
     bool looks_ = true;
@@ -194,7 +196,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     std::optional<std::size_t> failing_;  // lanes that are not live because they fail
 
     std::vector<EndpointRequest*> ended_, hang_;  // scratch space
-    EndpointRequests requests_;  // refers to lanes, so it must be destroyed first
+    EndpointRequests requests_;                   // refers to lanes, so it must be destroyed first
 };
 
 }  // namespace outbox
