@@ -41,8 +41,8 @@ void AddressCheck::reset() noexcept {
 
 std::string AddressCheck::explain(CURLcode result, const char* error) const {
     if (refused_ && !tried_)
-        return config_.allowed_hosts->refusal(
-            *refused_, config_.url_text.empty() ? host_ : config_.url.host);
+        return config_.allowed_hosts->refusal(*refused_,
+                                              config_.url_text.empty() ? host_ : config_.url.host);
     const std::string why = error[0] != '\0' ? error : curl_easy_strerror(result);
     // What OpenSSL finds in a plain answer, as if it were TLS.
     if (result == CURLE_SSL_CONNECT_ERROR && (why.find("wrong version number") != why.npos ||

@@ -1,5 +1,6 @@
-// The transport for https, and for requests that have URLs of their own. It has one easy handle per request under way and reuses handles. libcurl
-// keeps the connections, and with HTTP/2 it sends requests side by side over one connection.
+// The transport for https, and for requests that have URLs of their own. It has one easy handle per
+// request under way and reuses handles. libcurl keeps the connections, and with HTTP/2 it sends
+// requests side by side over one connection.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -25,7 +26,7 @@ struct Transfer {
     bool answered_early = false;
     std::size_t around_body = 0;  // header lines, with those of interim responses and trailers
     int lines = 0;
-    int responses = 0;  // with interim ones
+    int responses = 0;        // with interim ones
     std::string retry_after;  // the header of the last response
     std::string body;
     std::size_t body_size = 0;

@@ -42,7 +42,7 @@ struct TransportConfig {
     std::optional<AllowedHosts> allowed_hosts;
     Micros connect_timeout;
     Micros request_timeout;
-    std::string ca_file;  // empty for the certificates of the system
+    std::string ca_file;                       // empty for the certificates of the system
     std::string certificate{}, private_key{};  // of the client, as PEM; empty if it has none
     // Value of the header; empty if there is none, or if requests bring their own.
     std::string authorization;

@@ -51,9 +51,9 @@ class EndpointDirectory {
     ByText<std::unique_ptr<EndpointLane>> lanes_;
 
     bool indexed_ = false;
-    ByText<Lanes> by_topic_;                                      // patterns without `*`
+    ByText<Lanes> by_topic_;                                       // patterns without `*`
     std::vector<std::pair<std::string, EndpointLane*>> patterns_;  // all others
-    ByText<Lanes> cache_;  // of topics that were looked up
+    ByText<Lanes> cache_;                                          // of topics that were looked up
     std::size_t cached_ = 0;
 };
 

@@ -29,8 +29,7 @@ void EndpointHealth::worked(std::int64_t position) noexcept {
     successes_++;
     not_before_ = 0;
     backoff_.reset();
-    std::erase_if(suspects_,
-                  [&](const Suspect& suspect) { return suspect.position == position; });
+    std::erase_if(suspects_, [&](const Suspect& suspect) { return suspect.position == position; });
     for (Suspect& suspect : suspects_)
         suspect.others_were_taken = true;
 }

@@ -22,10 +22,10 @@ class EndpointHealth {
         : backoff_(base, cap, seed) {}
 
     bool is_failing() const noexcept { return failures_ > 0; }
-    unsigned failures() const noexcept { return failures_; }       // in a row
-    Micros failing_since() const noexcept { return since_; }       // of is_failing()
+    unsigned failures() const noexcept { return failures_; }  // in a row
+    Micros failing_since() const noexcept { return since_; }  // of is_failing()
     Micros failing_since_unix() const noexcept { return since_unix_; }
-    const std::string& error() const noexcept { return error_; }   // the last one
+    const std::string& error() const noexcept { return error_; }  // the last one
     // Nothing is sent before this time.
     Micros not_before() const noexcept { return not_before_; }
     // Successes in a row: an endpoint that is not known to work gets few requests.
@@ -33,8 +33,7 @@ class EndpointHealth {
 
     // `started` is when the request was. One that was sent before the last failure says nothing
     // new.
-    void failed(Micros now, Micros unix_now, Micros started, Micros retry_after,
-                std::string error);
+    void failed(Micros now, Micros unix_now, Micros started, Micros retry_after, std::string error);
     void worked(std::int64_t position) noexcept;
     // It has another URL, or an operator wants it to be tried.
     void forget() noexcept;

@@ -39,7 +39,7 @@ struct EndpointLane {
     EndpointLane& operator=(const EndpointLane&) = delete;
 
     EndpointRow row;
-    std::string unusable;  // why nothing can be sent to it; empty if something can
+    std::string unusable;                 // why nothing can be sent to it; empty if something can
     std::optional<WebhookSigner> signer;  // made when it is needed
     EndpointHealth health;
     LaneMode mode = LaneMode::live;
@@ -67,13 +67,14 @@ struct EndpointLane {
     bool asked_gone = false;
     bool asked_health = false;
 
-    bool decided = false;   // the answer that is being taken says whether undecided events are for it
+    bool decided =
+        false;  // the answer that is being taken says whether undecided events are for it
     std::size_t undecided_from = 0;  // the first of those that it has not got otherwise
-    bool to_tell = false;   // in the list of those
-    bool to_fetch = false;  // in the queue of those
-    Micros leaves_after = 0;  // earliest time to fall back, after too many did
-    Micros fetch_at = 0;    // earliest time of the next fetch
-    Micros fetched_at = 0;  // time of the last answer to one
+    bool to_tell = false;            // in the list of those
+    bool to_fetch = false;           // in the queue of those
+    Micros leaves_after = 0;         // earliest time to fall back, after too many did
+    Micros fetch_at = 0;             // earliest time of the next fetch
+    Micros fetched_at = 0;           // time of the last answer to one
     bool has_news = false;  // events for it were handed to the sink since it was fetched for
 
     // See EndpointTurns.

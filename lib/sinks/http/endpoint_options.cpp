@@ -4,27 +4,28 @@
 
 namespace outbox {
 
-static constexpr OptionSpec format{
-    .name = "format",
-    .type = OptionType::choice,
-    .choices = {"binary", "structured"},
-    .default_value = "binary",
-    .description = "CloudEvents: in headers, or as a JSON document"};
+static constexpr OptionSpec format{.name = "format",
+                                   .type = OptionType::choice,
+                                   .choices = {"binary", "structured"},
+                                   .default_value = "binary",
+                                   .description = "CloudEvents: in headers, or as a JSON document"};
 static constexpr OptionSpec on_gone{
     .name = "on_gone",
     .type = OptionType::choice,
     .choices = {"retry", "pause"},
     .default_value = "pause",
-    .description = "what an answer 410 Gone does: like 404, or it pauses the endpoint until "
-                   "outbox.resume()"};
+    .description =
+        "what an answer 410 Gone does: like 404, or it pauses the endpoint until "
+        "outbox.resume()"};
 static constexpr OptionSpec max_connections{
     .name = "max_connections",
     .type = OptionType::number,
     .max = 500,
     .unit = "requests",
     .default_value = "200",
-    .description = "requests to all endpoints under way at the same time. Up to as many more are "
-                   "started while requests hang"};
+    .description =
+        "requests to all endpoints under way at the same time. Up to as many more are "
+        "started while requests hang"};
 static constexpr OptionSpec requests_per_endpoint{
     .name = "requests_per_endpoint",
     .type = OptionType::number,
@@ -36,8 +37,9 @@ static constexpr OptionSpec signing_secret{
     .name = "signing_secret",
     .place = OptionPlace::user_mapping,
     .range = signing_secret_range,
-    .description = "master secret: outbox.endpoint_secret() makes the secret of each endpoint from "
-                   "it, which signs as Standard Webhooks does with v1 (HMAC-SHA256)",
+    .description =
+        "master secret: outbox.endpoint_secret() makes the secret of each endpoint from "
+        "it, which signs as Standard Webhooks does with v1 (HMAC-SHA256)",
     .secret = true,
     .secret_mark = webhook_secret_mark,
     .check = check_signing_secret};
@@ -76,9 +78,10 @@ static std::optional<Error> check_options(const OptionValues& values) {
         return std::nullopt;
     const std::string_view name =
         values.has(filter_option) ? filter_option.name : payload_option.name;
-    return Error{ErrorKind::invalid_option,
-                 "option \"" + std::string(name) + "\" is not valid for a destination with endpoints",
-                 "", "Use \"topics\" of the server and of its endpoints."};
+    return Error{
+        ErrorKind::invalid_option,
+        "option \"" + std::string(name) + "\" is not valid for a destination with endpoints", "",
+        "Use \"topics\" of the server and of its endpoints."};
 }
 
 static constexpr std::array<std::string_view, 1> schemes{"endpoints"};

@@ -12,12 +12,11 @@ static constexpr std::size_t most_bytes = 64 * 1024 * 1024;
 // Memory for a request that is kept for the next one.
 static constexpr std::size_t kept_bytes = 64 * 1024;
 
-static std::unique_ptr<Transport> make_transport(const EndpointOptions& options,
-                                                 const Clock& clock,
+static std::unique_ptr<Transport> make_transport(const EndpointOptions& options, const Clock& clock,
                                                  const std::string& authorization) {
-    TransportConfig config = transport_config_of_many(options.transport, clock,
-                                                      options.transport.max_connections +
-                                                          options.transport.more_connections);
+    TransportConfig config = transport_config_of_many(
+        options.transport, clock,
+        options.transport.max_connections + options.transport.more_connections);
     config.authorization = authorization;
     return create_curl_transport(std::move(config));
 }
@@ -48,8 +47,8 @@ bool EndpointRequests::may_start(bool healthy) const noexcept {
     if (in_flight_ >= 2 * most_ || in_flight_ - hanging_ >= most_ ||
         (bytes_ >= most_bytes && in_flight_ > 0))
         return false;
-    return healthy || (troubled_ < 2 * most_troubled_ &&
-                       troubled_ - hanging_troubled_ < most_troubled_);
+    return healthy ||
+           (troubled_ < 2 * most_troubled_ && troubled_ - hanging_troubled_ < most_troubled_);
 }
 
 EndpointRequest& EndpointRequests::spare() {
@@ -109,11 +108,10 @@ bool EndpointRequests::sign(EndpointRequest& request, Event& event) {
         return true;
     EndpointLane& lane = *request.lane;
     if (!lane.signer) {
-        Result<WebhookSigner> signer = WebhookSigner::create(
-            endpoint_secrets(master_secrets_, lane.row.secret_name), {});
+        Result<WebhookSigner> signer =
+            WebhookSigner::create(endpoint_secrets(master_secrets_, lane.row.secret_name), {});
         if (!signer || !signer.value()) {
-            request.fail(signer ? "the endpoint has no name of a secret"
-                                         : signer.error().message);
+            request.fail(signer ? "the endpoint has no name of a secret" : signer.error().message);
             return false;
         }
         lane.signer = std::move(signer.value());

@@ -26,9 +26,9 @@ struct EndpointRequest : Exchange {
     std::uint64_t xid = 0;
     std::int64_t position = 0;
     std::string key;
-    bool has_copy = false;  // the copy is still in the lane
+    bool has_copy = false;         // the copy is still in the lane
     const Event* event = nullptr;  // only to find this copy
-    bool healthy = false;   // when it was started, the endpoint was
+    bool healthy = false;          // when it was started, the endpoint was
     bool hangs = false;
     Micros started = 0;
     std::uint64_t number = 0;

@@ -106,8 +106,7 @@ void EndpointsSink::take_row(EndpointRow&& row, Micros now) {
 
 void EndpointsSink::add_lane(EndpointRow&& row) {
     auto lane = std::make_unique<EndpointLane>(
-        std::move(row),
-        EndpointHealth(options_.retry_base, options_.retry_max, random_seed()));
+        std::move(row), EndpointHealth(options_.retry_base, options_.retry_max, random_seed()));
     lane->unusable = wrong_endpoint_url(lane->row.url);
     EndpointLane& added = directory_.add(std::move(lane));
     if (added.row.behind)
@@ -145,8 +144,8 @@ void EndpointsSink::drop_what_it_has(EndpointLane& lane) {
     if (lane.mode != LaneMode::live || !lane.row.since)
         return;
     std::erase_if(lane.copies, [&](const EndpointCopy& copy) {
-        const bool has = !copy.in_flight && !copy.event->retry &&
-                         lane.row.since->finished(copy.event->xid);
+        const bool has =
+            !copy.in_flight && !copy.event->retry && lane.row.since->finished(copy.event->xid);
         if (has) {
             lane.unsent -= !copy.refused;
             copies_.release(copy);

@@ -133,9 +133,8 @@ void EndpointsSink::endpoint_failed(EndpointRequest& request, Micros now) {
 
 std::deque<EndpointCopy>::iterator EndpointsSink::copy_of(const EndpointRequest& request) {
     std::deque<EndpointCopy>& copies = request.lane->copies;
-    return std::find_if(copies.begin(), copies.end(), [&](const EndpointCopy& copy) {
-        return copy.event == request.event;
-    });
+    return std::find_if(copies.begin(), copies.end(),
+                        [&](const EndpointCopy& copy) { return copy.event == request.event; });
 }
 
 void EndpointsSink::remove_copy(const EndpointRequest& request) {

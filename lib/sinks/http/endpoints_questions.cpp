@@ -150,8 +150,8 @@ void EndpointsSink::tell_health(EndpointLane& lane, EndpointQuestion& question, 
         !(lane.mode != LaneMode::live || lasts || (!fails && lane.failure_told)))
         return;
     if (fails)
-        question.fails(lane, clock_.unix_now() + std::max<Micros>(
-                                                     0, lane.health.not_before() - now));
+        question.fails(lane,
+                       clock_.unix_now() + std::max<Micros>(0, lane.health.not_before() - now));
     else
         question.works(lane);
     lane.health_changed = false;

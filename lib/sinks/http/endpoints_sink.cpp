@@ -154,8 +154,8 @@ void EndpointsSink::attend(EndpointLane& lane, Micros now) {
 }
 
 bool EndpointsSink::can_send(const EndpointLane& lane, Micros now) const noexcept {
-    const bool sends = lane.mode == LaneMode::behind ||
-                       (lane.mode == LaneMode::live && lane.refused.empty());
+    const bool sends =
+        lane.mode == LaneMode::behind || (lane.mode == LaneMode::live && lane.refused.empty());
     if (!sends || lane.unsent == 0 || lane.is_paused() || now < lane.health.not_before())
         return false;
     // One that is not known to work gets one request, as a probe.
@@ -180,8 +180,7 @@ bool EndpointsSink::why_leaves(const EndpointLane& lane, Micros now) const noexc
 bool EndpointsSink::wants_fetch(const EndpointLane& lane, Micros now) const noexcept {
     return lane.mode == LaneMode::behind && !lane.is_paused() && lane.copies.empty() &&
            lane.in_flight.empty() && now >= lane.health.not_before() &&
-           (now >= lane.fetch_at ||
-            (lane.has_news && now >= lane.fetched_at + between_fetches));
+           (now >= lane.fetch_at || (lane.has_news && now >= lane.fetched_at + between_fetches));
 }
 
 Micros EndpointsSink::next_look(const EndpointLane& lane, Micros now) const noexcept {
@@ -201,8 +200,7 @@ Micros EndpointsSink::next_look(const EndpointLane& lane, Micros now) const noex
     }
     if (lane.mode == LaneMode::behind && lane.copies.empty() && lane.in_flight.empty() &&
         !lane.is_paused() && !lane.to_fetch) {
-        const Micros fetch_at =
-            lane.has_news ? lane.fetched_at + between_fetches : lane.fetch_at;
+        const Micros fetch_at = lane.has_news ? lane.fetched_at + between_fetches : lane.fetch_at;
         by(std::max(fetch_at, lane.health.not_before()));
     }
     return at;

@@ -180,7 +180,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     bool moves_ = false;  // step() has something to do at once
 
     // Questions.
-    std::string known_;  // empty if all endpoints are to be listed
+    std::string known_;    // empty if all endpoints are to be listed
     bool listed_ = false;  // the question that is under way asks for all
     bool knows_endpoints_ = false;
     bool looks_ = true;
@@ -196,7 +196,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     std::optional<std::size_t> failing_;  // lanes that are not live because they fail
 
     std::vector<EndpointRequest*> ended_, hang_;  // scratch space
-    EndpointRequests requests_;  // refers to lanes, so it must be destroyed first
+    EndpointRequests requests_;                   // refers to lanes, so it must be destroyed first
 };
 
 }  // namespace outbox

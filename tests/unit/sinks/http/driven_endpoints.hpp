@@ -69,9 +69,8 @@ class DrivenEndpoints : public testing::Test {
     }
     std::size_t tries(const std::string& endpoint) const {
         const std::vector<Received> all = received();
-        return static_cast<std::size_t>(
-            std::count_if(all.begin(), all.end(),
-                          [&](const Received& one) { return one.endpoint == endpoint; }));
+        return static_cast<std::size_t>(std::count_if(
+            all.begin(), all.end(), [&](const Received& one) { return one.endpoint == endpoint; }));
     }
 
     std::string url_of(const std::string& endpoint) {
@@ -172,10 +171,10 @@ class DrivenEndpoints : public testing::Test {
             take(outcome);
         if (asks_ && !under_way_ && endpoints().due() <= clock_.now())
             answer(ask());
-        const Micros next = std::min(
-            sink_->deadline(), asks_ && !under_way_ ? endpoints().due() : never);
-        const Micros wait =
-            std::clamp<Micros>((next - std::min(next, clock_.now())) / FastClock::factor, 0, 20'000);
+        const Micros next =
+            std::min(sink_->deadline(), asks_ && !under_way_ ? endpoints().due() : never);
+        const Micros wait = std::clamp<Micros>(
+            (next - std::min(next, clock_.now())) / FastClock::factor, 0, 20'000);
         pollfd watched{sink_->descriptor(), POLLIN, 0};
         poll(&watched, 1, static_cast<int>((wait + 999) / 1000));
     }
@@ -245,9 +244,8 @@ class DrivenEndpoints : public testing::Test {
         std::size_t confirmed = read_;
         for (std::size_t i = batches_.size(); i > 0; i--) {
             if (!batches_[i - 1].confirmed)
-                confirmed = static_cast<std::size_t>(
-                                batches_[i - 1].batch.events.front()->position) -
-                            1;
+                confirmed =
+                    static_cast<std::size_t>(batches_[i - 1].batch.events.front()->position) - 1;
         }
         confirmed_ = std::max(confirmed_, confirmed);
     }
@@ -280,8 +278,8 @@ class DrivenEndpoints : public testing::Test {
         received_.push_back({name, position, status});
         if (status < 0)  // no answer
             return Reply{.bytes = "", .close = true};
-        return Reply{.bytes = "HTTP/1.1 " + std::to_string(status) +
-                              " x\r\nContent-Length: 0\r\n\r\n"};
+        return Reply{.bytes =
+                         "HTTP/1.1 " + std::to_string(status) + " x\r\nContent-Length: 0\r\n\r\n"};
     }
 
     mutable std::mutex mutex_;

@@ -33,8 +33,8 @@ class EndpointsProperty : public DrivenEndpoints, public testing::WithParamInter
         for (const auto& [name, endpoint] : tables_.all())
             moods[name] = static_cast<int>(below(8));
         const unsigned seed = static_cast<unsigned>(random_());
-        answer_now([moods, seed, random = std::mt19937(seed)](
-                       const std::string& name, std::int64_t position) mutable {
+        answer_now([moods, seed, random = std::mt19937(seed)](const std::string& name,
+                                                              std::int64_t position) mutable {
             const auto mood = moods.find(name);
             switch (mood == moods.end() ? 7 : mood->second) {
                 case 0:
@@ -102,8 +102,8 @@ class EndpointsProperty : public DrivenEndpoints, public testing::WithParamInter
             std::set<std::int64_t> seen;
             std::map<std::string, std::int64_t> last;
             for (const std::int64_t position : got) {
-                const LoggedEvent& event = tables_.logged().at(
-                    static_cast<std::size_t>(position - 1));
+                const LoggedEvent& event =
+                    tables_.logged().at(static_cast<std::size_t>(position - 1));
                 if (!seen.insert(position).second || event.key.empty())
                     continue;
                 EXPECT_GT(position, last[event.key]) << "out of order: " << event.key;

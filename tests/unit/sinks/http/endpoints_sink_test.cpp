@@ -6,6 +6,7 @@
 
 #include "sinks/http/endpoint_secret.hpp"
 #include "sinks/http/endpoints_sink.hpp"
+#include "unit/failing_new.hpp"
 #include "unit/sinks/http/driven_endpoints.hpp"
 
 namespace outbox {
@@ -35,13 +36,75 @@ class EndpointsSinkTest : public DrivenEndpoints {
         ASSERT_TRUE(turn_until([&] { return endpoints().in_flight() == 0; }));
         EXPECT_THAT(accepted(name), ElementsAre(1));
         ASSERT_TRUE(ask_next());
-        ASSERT_THAT(question_, HasSubstr("\"settled\":[{\"endpoint\":\"acme\",\"positions\":[1]}]"));
+        ASSERT_THAT(question_,
+                    HasSubstr("\"settled\":[{\"endpoint\":\"acme\",\"positions\":[1]}]"));
         ASSERT_THAT(question_, HasSubstr("\"fetch\":[\"acme\"]"));
     }
 
     static int down(const std::string&, std::int64_t) { return 500; }
     static int up(const std::string&, std::int64_t) { return 204; }
 };
+
+// -- Memory ---------------------------------------------------------------------------------------
+
+// An answer that lists an endpoint, and one that fetches an event for it.
+EndpointAnswer an_answer(const EndpointRow& row, const LoggedEvent& fetched) {
+    EndpointAnswer answer;
+    answer.known = "5:5:";
+    answer.count = 1;
+    answer.changed.push_back(row);
+    answer.blocks.push_back(std::make_unique<EventBlock>());
+    EndpointFetched& fetches = answer.fetched.emplace_back();
+    fetches.name = row.name;
+    fetches.events = {append_logged(*answer.blocks.back(), fetched)};
+    fetches.attempts = {0};
+    return answer;
+}
+
+TEST_F(EndpointsSinkTest, ThrowsBadAllocWhenMemoryRunsOut) {
+    start();
+    answer_with(
+        [](const std::string&, std::int64_t position) { return position == 1 ? 413 : 204; });
+    EndpointRow live = endpoint("acme").row;
+    EndpointRow behind = live;
+    behind.behind = true;
+    for (long n = 0;; n++) {
+        restart();
+        EventBlock block;
+        Batch batch{.events = {append_logged(block, {.xid = 500, .position = 1, .topic = "t"}),
+                               append_logged(block, {.xid = 500, .position = 2, .topic = "t"})}};
+        std::deque<EndpointAnswer> answers;
+        answers.push_back(an_answer(live, {}));
+        while (answers.size() < 5)
+            answers.push_back(an_answer(behind, {.xid = 501, .position = 3, .topic = "t"}));
+        std::vector<Outcome> outcomes;
+        const Micros give_up = clock_.now() + patience * FastClock::factor;
+        bool thrown = false;
+        allocations_until_failure = n;
+        try {
+            sink_->submit(batch);
+            while ((outcomes.empty() || !answers.empty()) && clock_.now() < give_up) {
+                sink_->step(clock_.now(), outcomes);
+                if (is_due() && !answers.empty()) {
+                    endpoints().ask({});
+                    endpoints().answered(std::move(answers.front()));
+                    answers.pop_front();
+                }
+                pollfd watched{sink_->descriptor(), POLLIN, 0};
+                poll(&watched, 1, sink_->deadline() > clock_.now() ? 1 : 0);
+            }
+        } catch (const std::bad_alloc&) {
+            thrown = true;
+        }
+        const bool happened = allocation_failed();
+        if (!thrown) {
+            ASSERT_EQ(outcomes.size(), 1u);
+            EXPECT_EQ(outcomes.front().fate, Fate::confirmed);
+        }
+        if (!happened)
+            return;
+    }
+}
 
 // -- Copies ---------------------------------------------------------------------------------------
 
@@ -93,8 +156,7 @@ TEST_F(EndpointsSinkTest, KeepsTheOrderOfEachKeyAndSendsOtherKeysMeanwhile) {
         log("t", key);
     read();
     ASSERT_TRUE(turn_until([&] { return accepted("acme").size() == 7; }));
-    EXPECT_THAT(accepted("acme"), Not(testing::Contains(6)))
-        << "it is behind an event of its key";
+    EXPECT_THAT(accepted("acme"), Not(testing::Contains(6))) << "it is behind an event of its key";
     answer_now(up);
     ASSERT_TRUE(turn_until([&] { return all_confirmed(); }));
     const std::vector<std::int64_t> order = accepted("acme");
@@ -126,9 +188,8 @@ TEST_F(EndpointsSinkTest, StopsToCopyWhenTooManyCopiesWait) {
     read();
     std::uint64_t xid = 0;
     std::int64_t position = 0;
-    ASSERT_TRUE(turn_until([&] {
-        return endpoints().last_event(xid, position) && position >= 20;
-    }));
+    ASSERT_TRUE(
+        turn_until([&] { return endpoints().last_event(xid, position) && position >= 20; }));
     turn_for(milliseconds(200));
     endpoints().last_event(xid, position);
     EXPECT_EQ(position, 20);
@@ -183,12 +244,9 @@ TEST_F(EndpointsSinkTest, SignsWithTheSecretsOfTheEndpoint) {
 
 TEST_F(EndpointsSinkTest, AUrlThatIsInvalidOrNotAllowedConcernsItsEndpointOnly) {
     const std::vector<std::pair<std::string, std::string>> wrong = {
-        {"ftp", "ftp://127.0.0.1/"},
-        {"host", "http:///x"},
-        {"user", "http://u:p@127.0.0.1/"},
-        {"junk", "http://a b/"},
-        {"forbidden", "http://127.0.0.2:1/"},
-        {"nobody", "http://nobody.invalid/"}};
+        {"ftp", "ftp://127.0.0.1/"},          {"host", "http:///x"},
+        {"user", "http://u:p@127.0.0.1/"},    {"junk", "http://a b/"},
+        {"forbidden", "http://127.0.0.2:1/"}, {"nobody", "http://nobody.invalid/"}};
     for (const auto& [name, url] : wrong)
         endpoint(name).row.url = url;
     endpoint("acme");

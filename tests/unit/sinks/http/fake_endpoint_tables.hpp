@@ -23,8 +23,8 @@ namespace outbox {
 struct LoggedEvent {
     std::uint64_t xid = 0;
     std::int64_t position = 0;
-    std::string topic;
-    std::string key;
+    std::string topic{};
+    std::string key{};
 };
 
 // Appends the event, with a payload that names it.
@@ -97,7 +97,8 @@ class FakeEndpointTables {
     }
 
     const LoggedEvent& log(std::string topic, std::string key) {
-        return log_.emplace_back(LoggedEvent{next_xid_++, static_cast<std::int64_t>(log_.size()) + 1,
+        return log_.emplace_back(LoggedEvent{next_xid_++,
+                                             static_cast<std::int64_t>(log_.size()) + 1,
                                              std::move(topic), std::move(key)});
     }
     const std::vector<LoggedEvent>& logged() const { return log_; }
@@ -225,12 +226,12 @@ class FakeEndpointTables {
     // Whether an earlier event of the key waits.
     bool is_held(const Endpoint& endpoint, std::int64_t position) const {
         const std::string& key = key_of(position);
-        return !key.empty() &&
-               std::any_of(endpoint.deliveries.begin(), endpoint.deliveries.end(),
-                           [&](const auto& entry) {
-                               return entry.first < position && !entry.second.dead &&
-                                      key_of(entry.first) == key;
-                           });
+        return !key.empty() && std::any_of(endpoint.deliveries.begin(), endpoint.deliveries.end(),
+                                           [&](const auto& entry) {
+                                               return entry.first < position &&
+                                                      !entry.second.dead &&
+                                                      key_of(entry.first) == key;
+                                           });
     }
 
     void list(const Json::Value& question, const Snapshot& asked_at, EndpointAnswer& answer) {
