@@ -18,7 +18,7 @@
 //   fetching   are undecided                 nothing              none is in flight
 //
 //   from       to         when
-//   live       leaving    ask(), if why_leaves(): `fall_back` lists its queue
+//   live       leaving    ask(), if should_leave(): `fall_back` lists its queue
 //   leaving    behind     answered(): its queue is in the database
 //   leaving    live       answered(): the database did not let it fall back
 //   behind     fetching   ask(), if nothing was left in the sink, nothing is in flight, and
@@ -111,7 +111,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     // Turns: endpoints_sink.cpp
     void attend(EndpointLane& lane, Micros now);
     bool can_send(const EndpointLane& lane, Micros now) const noexcept;
-    bool why_leaves(const EndpointLane& lane, Micros now) const noexcept;
+    bool should_leave(const EndpointLane& lane, Micros now) const noexcept;
     bool wants_fetch(const EndpointLane& lane, Micros now) const noexcept;
     Micros next_look(const EndpointLane& lane, Micros now) const noexcept;
     void start_requests(bool healthy, Micros now);
