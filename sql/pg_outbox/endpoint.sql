@@ -201,7 +201,7 @@ BEGIN
                   HINT = 'Rows of outbox.endpoint belong to a destination with the url ''endpoints:''.';
     ELSIF strpos(server::text, '/') > 0 THEN
         RAISE EXCEPTION 'a destination with a slash in its name can have no endpoints'
-            USING ERRCODE = 'invalid_name', DETAIL = format('The destination is "%s".', server), HINT = 'Rename it.';
+            USING ERRCODE = 'object_not_in_prerequisite_state', DETAIL = format('The destination is "%s".', server), HINT = 'Rename it.';
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_has_endpoints(name) IS 'refuses a destination that cannot have endpoints';

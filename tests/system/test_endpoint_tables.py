@@ -221,7 +221,7 @@ def test_a_name_is_for_one_only(database: Database) -> None:
     with pytest.raises(errors.DuplicateObject):
         add(database, "other")
     add_hooks(database, "a/b")
-    with pytest.raises(errors.InvalidName):
+    with pytest.raises(errors.ObjectNotInPrerequisiteState):
         add(database, "c", server="a/b")
 
 

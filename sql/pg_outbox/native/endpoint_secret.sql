@@ -19,6 +19,34 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.hmac_sha256(bytea, bytea) IS 'HMAC-SHA256, as in RFC 2104';
 
+-- Returns the master secrets of a destination, the present one first, from the user mapping that its relay
+-- uses: see outbox_internal.relay_destinations().
+-- Errors: 42704 there is none.
+CREATE FUNCTION outbox_internal.master_secrets(destination name)
+RETURNS text[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    secrets text[];
+BEGIN
+    SELECT ARRAY(SELECT o.option_value FROM pg_options_to_table(m.umoptions) AS o
+                  WHERE o.option_name IN ('signing_secret', 'next_signing_secret') ORDER BY o.option_name DESC)
+      INTO secrets
+      FROM pg_foreign_server AS s
+      JOIN pg_user_mapping AS m ON m.umserver = s.oid AND m.umuser IN (s.srvowner, 0)
+     WHERE s.srvname = destination
+     ORDER BY m.umuser DESC LIMIT 1;
+    IF coalesce(secrets, '{}') = '{}' THEN
+        RAISE EXCEPTION 'destination "%" has no master secret', destination
+            USING ERRCODE = 'undefined_object',
+                  HINT = format('CREATE USER MAPPING FOR ... SERVER %I OPTIONS (signing_secret ''whsec_...''); "openssl rand -base64 32" makes what follows whsec_.',
+                                destination);
+    END IF;
+    RETURN secrets;
+END $$;
+COMMENT ON FUNCTION outbox_internal.master_secrets(name) IS 'master secrets of a destination with endpoints';
+
 -- Returns the secrets that sign requests to an endpoint, as Standard Webhooks writes them: one for each
 -- name in secret_name, and the same of the next master secret while it is rotated. The owner of the
 -- server may know them, because it may read the options of its user mapping.
@@ -29,8 +57,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    names   text;
-    masters text[];
+    names text;
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
     PERFORM outbox_internal.check_owns_destination(server, caller);
@@ -40,24 +67,10 @@ BEGIN
         RAISE EXCEPTION 'endpoint "%/%" does not exist', server, endpoint
             USING ERRCODE = 'undefined_object', HINT = 'The view outbox.endpoint_status lists all endpoints.';
     END IF;
-    -- As for relays: see outbox_internal.relay_destinations().
-    SELECT ARRAY(SELECT o.option_value FROM pg_options_to_table(m.umoptions) AS o
-                  WHERE o.option_name IN ('signing_secret', 'next_signing_secret') ORDER BY o.option_name DESC)
-      INTO masters
-      FROM pg_foreign_server AS s
-      JOIN pg_user_mapping AS m ON m.umserver = s.oid AND m.umuser IN (s.srvowner, 0)
-     WHERE s.srvname = endpoint_secret.server
-     ORDER BY m.umuser DESC LIMIT 1;
-    IF coalesce(masters, '{}') = '{}' THEN
-        RAISE EXCEPTION 'destination "%" has no master secret', server
-            USING ERRCODE = 'undefined_object',
-                  HINT = format('CREATE USER MAPPING FOR ... SERVER %I OPTIONS (signing_secret ''whsec_...''); "openssl rand -base64 32" makes what follows whsec_.',
-                                server);
-    END IF;
     RETURN QUERY
-    SELECT 'whsec_' || encode(outbox_internal.hmac_sha256(decode(substr(m.master, length('whsec_') + 1), 'base64'),
+    SELECT 'whsec_' || encode(outbox_internal.hmac_sha256(decode(substr(m.secret, length('whsec_') + 1), 'base64'),
                                                           convert_to(btrim(n.name, E' \t\r\n'), 'UTF8')), 'base64')
-      FROM unnest(masters) WITH ORDINALITY AS m(master, number)
+      FROM unnest(outbox_internal.master_secrets(server)) WITH ORDINALITY AS m(secret, number)
      CROSS JOIN string_to_table(names, ',') WITH ORDINALITY AS n(name, number)
      WHERE btrim(n.name, E' \t\r\n') <> ''
      ORDER BY m.number, n.number;
