@@ -26,4 +26,5 @@ s/^ALTER TABLE app_outbox OWNER TO regress_app;$/GRANT SELECT, INSERT, UPDATE, D
 # Calls leave out the last argument.
 s/^\(GRANT EXECUTE ON FUNCTION outbox.enqueue(.* timestamptz\)) TO/\1, outbox_internal.caller) TO/
 s/^HINT:  CREATE SERVER \.\.\. .* (url 'pull:')\.$/HINT:  INSERT INTO outbox.destination_config VALUES (..., '{"url": "pull:"}');/
+s/^HINT:  CREATE SERVER \.\.\. FOREIGN DATA WRAPPER pg_outbox with the url/HINT:  INSERT INTO outbox.destination_config with the url/
 s/^HINT:  GRANT USAGE ON FOREIGN SERVER \([a-z]\+\) TO \([a-z_]\+\);/HINT:  SELECT outbox.grant_fetch('\2', '\1');/

@@ -98,6 +98,7 @@ constexpr std::array data{"CREATE TABLE ",
                           "CREATE SEQUENCE ",
                           "CREATE TYPE ",
                           "CREATE DOMAIN ",
+                          "CREATE POLICY ",
                           "CREATE SCHEMA ",
                           "CREATE FOREIGN DATA WRAPPER ",
                           "INSERT ",
@@ -125,6 +126,8 @@ std::string code_of(std::string_view statement) {
          has(statement, " TRIGGER ")) ||
         (statement.starts_with("DO ") && has(statement, "CREATE OR REPLACE ")))
         return text;
+    if (statement.starts_with("ALTER TABLE ") && has(statement, " ROW LEVEL SECURITY"))
+        return {};
     for (const std::string_view kind : data)
         if (statement.starts_with(kind))
             return {};

@@ -4,6 +4,7 @@
 //   read          a short transaction: scan the next window, read a block of its events
 //   take retries  a short transaction: rows of outbox.delivery that are due
 //   note          a short transaction: the events of one that the destination is about to commit
+//   consult       a short transaction: what the sink wants to know about its endpoints
 //   record        a short transaction: events in trouble go to outbox.delivery
 //   save          a short transaction, now and then: the cursor and receipts
 //   wait          no transaction: for the network, a commit, a deadline
@@ -21,6 +22,7 @@
 #include "bgworker/relay/cursor_store.hpp"
 #include "bgworker/relay/delivery_store.hpp"
 #include "bgworker/relay/destination_config.hpp"
+#include "bgworker/relay/endpoint_store.hpp"
 #include "bgworker/relay/log_reader.hpp"
 #include "bgworker/relay/transaction_store.hpp"
 #include "core/relay/relay.hpp"
@@ -53,6 +55,8 @@ struct Home {
     bool expressions_fail = false;       // so the destination is misconfigured
     std::uint64_t failed_attempts_shown = 0;
     std::uint64_t failed_attempts_logged = 0;
+    std::string question;  // of the sink, about endpoints
+    EndpointAnswerBuilder answer;
     SinkReport report{};
     LineBudget library_lines{};
 
@@ -347,6 +351,16 @@ static void note() {
     run_core([] { home->relay.noted(); });
 }
 
+// What the sink asked is answered only by a commit.
+static void consult() {
+    if (!begin_settling("looking after endpoints"))
+        return;
+    run_core([] { home->question = home->relay.question(); });
+    ask_endpoints(my_name(), home->question, home->answer);
+    end_sql_work();
+    run_core([] { home->relay.consulted(home->answer.take()); });
+}
+
 static void record() {
     if (!begin_settling("recording events in trouble"))
         return;
@@ -530,6 +544,9 @@ static void turn() {
                 break;
             case Relay::Wish::note:
                 note();
+                break;
+            case Relay::Wish::consult:
+                consult();
                 break;
             case Relay::Wish::record:
                 record();

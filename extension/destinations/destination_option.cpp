@@ -5,8 +5,18 @@
 
 namespace outbox {
 
-static const char* option_of_server(const char* destination, const char* option) {
+// The name may be that of an endpoint, <server>/<name>.
+static const ForeignServer* server_of(const char* destination) {
     const ForeignServer* server = GetForeignServerByName(destination, true);
+    const char* slash = strchr(destination, '/');
+    if (server == nullptr && slash != nullptr)
+        server = GetForeignServerByName(
+            pnstrdup(destination, static_cast<Size>(slash - destination)), true);
+    return server;
+}
+
+static const char* option_of_server(const char* destination, const char* option) {
+    const ForeignServer* server = server_of(destination);
     if (server == nullptr ||
         strcmp(GetForeignDataWrapper(server->fdwid)->fdwname, "pg_outbox") != 0)
         return nullptr;

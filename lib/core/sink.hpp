@@ -89,6 +89,7 @@ struct Capabilities {
     bool lanes = false;
 };
 
+class Endpoints;     // core/endpoints.hpp
 class Transactions;  // core/transactions.hpp
 
 // What the client library of a sink tells of its connections, since the relay started.
@@ -127,6 +128,8 @@ class Sink {
 
     // If the destination takes events exactly once; otherwise nullptr.
     virtual Transactions* transactions() noexcept { return nullptr; }
+    // If the destination has endpoints; otherwise nullptr.
+    virtual Endpoints* endpoints() noexcept { return nullptr; }
 
     // Returns false if the sink has no such library: then only `lines` are set. May throw
     // std::bad_alloc.

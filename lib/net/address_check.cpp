@@ -20,7 +20,14 @@ static std::string host_of(const std::string& url_text) {
 }
 
 AddressCheck::AddressCheck(const TransportConfig& config)
-    : config_(config), host_(host_of(config.url_text)) {}
+    : config_(config), url_(config.url_text), host_(host_of(url_)) {}
+
+void AddressCheck::use(const std::string& url) {
+    if (url == url_)
+        return;
+    url_ = url;
+    host_ = host_of(url_);
+}
 
 void AddressCheck::install(CURL* easy) {
     curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open);
@@ -34,7 +41,8 @@ void AddressCheck::reset() noexcept {
 
 std::string AddressCheck::explain(CURLcode result, const char* error) const {
     if (refused_ && !tried_)
-        return config_.allowed_hosts->refusal(*refused_, config_.url.host);
+        return config_.allowed_hosts->refusal(*refused_,
+                                              config_.url_text.empty() ? host_ : config_.url.host);
     const std::string why = error[0] != '\0' ? error : curl_easy_strerror(result);
     // What OpenSSL finds in a plain answer, as if it were TLS.
     if (result == CURLE_SSL_CONNECT_ERROR && (why.find("wrong version number") != why.npos ||

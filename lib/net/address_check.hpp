@@ -20,6 +20,8 @@ class AddressCheck {
 
     // Must outlive the transfers of the handle, and must not be moved.
     void install(CURL* easy);
+    // Sets the URL of the next transfers, if the configuration has none. May throw std::bad_alloc.
+    void use(const std::string& url);
     // Must be called before each further transfer.
     void reset() noexcept;
 
@@ -38,7 +40,8 @@ class AddressCheck {
     bool allows(const std::optional<Address>& address) const noexcept;
 
     const TransportConfig& config_;
-    std::string host_;
+    std::string url_;
+    std::string host_;  // in it
     // Written by the callback, which must not allocate.
     std::optional<Address> tried_;  // allowed
     std::optional<Address> refused_;

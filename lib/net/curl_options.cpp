@@ -5,8 +5,11 @@
 namespace outbox {
 
 void set_connection_options(CURL* easy, const TransportConfig& config) {
-    curl_easy_setopt(easy, CURLOPT_URL, config.url_text.c_str());
-    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, config.url.scheme.c_str());
+    const bool has_url = !config.url_text.empty();
+    if (has_url)
+        curl_easy_setopt(easy, CURLOPT_URL, config.url_text.c_str());
+    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR,
+                     has_url ? config.url.scheme.c_str() : "http,https");
     curl_easy_setopt(easy, CURLOPT_PROXY, "");  // ignore proxies in the environment of the server
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_2TLS);
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
@@ -34,8 +37,9 @@ static void set_client_certificate(CURL* easy, const TransportConfig& config) {
 }
 
 std::optional<std::string> Certificates::set(CURL* easy) {
-    if (std::optional<std::string> why = wrong_client_certificate(
-            config_.certificate, config_.private_key, config_.url.scheme == "https"))
+    const bool tls = config_.url_text.empty() || config_.url.scheme == "https";
+    if (std::optional<std::string> why =
+            wrong_client_certificate(config_.certificate, config_.private_key, tls))
         return why;
     set_client_certificate(easy, config_);
     if (config_.ca_file.empty())

@@ -10,6 +10,7 @@
 
 namespace outbox {
 
+// Sets the URL too, if the configuration has one.
 void set_connection_options(CURL* easy, const TransportConfig& config);
 
 // The client's own certificate, and those of the option ca_file, which are trusted. libcurl gets the

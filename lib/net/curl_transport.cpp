@@ -1,5 +1,6 @@
-// The transport for https. It has one easy handle per request under way and reuses handles. libcurl
-// keeps the connections, and with HTTP/2 it sends requests side by side over one connection.
+// The transport for https, and for requests that have URLs of their own. It has one easy handle per
+// request under way and reuses handles. libcurl keeps the connections, and with HTTP/2 it sends
+// requests side by side over one connection.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -25,7 +26,7 @@ struct Transfer {
     bool answered_early = false;
     std::size_t around_body = 0;  // header lines, with those of interim responses and trailers
     int lines = 0;
-    int responses = 0;  // with interim ones
+    int responses = 0;        // with interim ones
     std::string retry_after;  // the header of the last response
     std::string body;
     std::size_t body_size = 0;
@@ -138,6 +139,8 @@ class CurlTransport final : public Transport {
             spare_.push_back(&transfer);
             return;
         }
+        if (config_.url_text.empty())
+            set_url(transfer, exchange.url);
         set_headers(transfer, exchange.content.headers);
         curl_easy_setopt(transfer.easy, CURLOPT_CUSTOMREQUEST, exchange.method);
         curl_easy_setopt(transfer.easy, CURLOPT_REQUEST_TARGET,
@@ -191,6 +194,18 @@ class CurlTransport final : public Transport {
         curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, transfer->error);
         transfers_.push_back(std::move(transfer));
         return transfers_.back().get();
+    }
+
+    // Without TLS a server says nothing of HTTP/2. libcurl would wait for the first answer before it
+    // opens another connection, and that one may never come.
+    static void set_url(Transfer& transfer, const std::string& url) {
+        const bool tls = equal_ignoring_case(std::string_view(url).substr(0, 6), "https:");
+        transfer.address_check.use(url);
+        curl_easy_setopt(transfer.easy, CURLOPT_URL, url.c_str());
+        curl_easy_setopt(transfer.easy, CURLOPT_PIPEWAIT, tls ? 1L : 0L);
+        curl_easy_setopt(transfer.easy, CURLOPT_HTTP_VERSION,
+                         tls ? static_cast<long>(CURL_HTTP_VERSION_2TLS)
+                             : static_cast<long>(CURL_HTTP_VERSION_1_1));
     }
 
     void set_headers(Transfer& transfer, std::string_view lines) {

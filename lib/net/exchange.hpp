@@ -25,6 +25,7 @@ struct Exchange {
     Batch* batch = nullptr;
     int step = 0;  // number of this request, if a batch takes several; set by the sink
     const char* method = "POST";
+    std::string url;     // only if the transport has none: that of this request
     std::string target;  // path and query, or empty for those of the transport's URL
     RequestContent content;
     std::size_t keep_body = usual_kept_body;

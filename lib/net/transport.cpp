@@ -28,6 +28,11 @@ TransportConfig transport_config(const TransportOptions& options, const Clock& c
             .plain_scheme = "http"};
 }
 
+TransportConfig transport_config_of_many(const TransportOptions& options, const Clock& clock,
+                                         std::size_t max_connections) {
+    return transport_config(options, clock, "", Url{}, max_connections);
+}
+
 std::string host_header(const Url& url) {
     const bool is_implied = url.port.empty() || (url.scheme == "https" && url.port == "443");
     const bool is_ipv6 = url.host.find(':') != std::string::npos;

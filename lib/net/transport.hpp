@@ -1,6 +1,7 @@
 // Sends requests to a server and receives the answers. There is one way for each scheme:
 //
-//   curl_transport    https: libcurl's multi interface, with HTTP/2 if the server offers it
+//   curl_transport    https, and many servers: libcurl's multi interface, with HTTP/2 if the server
+//                     offers it
 //   direct_transport  http: libcurl connects, and our own code exchanges requests and answers, at a
 //                     third of the cost per request (docs/performance.md)
 #pragma once
@@ -32,14 +33,16 @@ class Transport {
 // the objects that its configuration refers to.
 struct TransportConfig {
     const Clock& clock;
-    std::string url_text;  // its path and query are used unless a request has its own
-    Url url;               // the same URL, parsed
+    // Its path and query are used unless a request has its own. Empty if each request has a URL of
+    // its own, http or https; only libcurl's transport can do that.
+    std::string url_text;
+    Url url;  // the same URL, parsed
     // Addresses that may be connected to. std::nullopt allows all, for URLs that come from the
     // server process itself, such as that of a metadata server.
     std::optional<AllowedHosts> allowed_hosts;
     Micros connect_timeout;
     Micros request_timeout;
-    std::string ca_file;  // empty for the certificates of the system
+    std::string ca_file;                       // empty for the certificates of the system
     std::string certificate{}, private_key{};  // of the client, as PEM; empty if it has none
     // Value of the header; empty if there is none, or if requests bring their own.
     std::string authorization;
@@ -53,6 +56,10 @@ TransportConfig transport_config(const TransportOptions& options, const Clock& c
 // The same for a URL that is parsed already.
 TransportConfig transport_config(const TransportOptions& options, const Clock& clock,
                                  std::string text, Url url, std::size_t max_connections);
+
+// Makes the configuration for requests that have URLs of their own.
+TransportConfig transport_config_of_many(const TransportOptions& options, const Clock& clock,
+                                         std::size_t max_connections);
 
 // Returns the header Host for this URL: with the port, unless it is the default of the scheme.
 std::string host_header(const Url& url);

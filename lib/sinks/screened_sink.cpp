@@ -71,6 +71,7 @@ class ScreenedSink final : public Sink {
         sink_->lane_of(event, lane);
     }
     Transactions* transactions() noexcept override { return sink_->transactions(); }
+    Endpoints* endpoints() noexcept override { return sink_->endpoints(); }
     bool report(SinkReport& report) override { return sink_->report(report); }
 
     void submit(Batch& batch) override {

@@ -1,5 +1,6 @@
 // The list of all sinks. Outside of the folder of a sink, only this file names it.
 #include "sinks/aws/options.hpp"
+#include "sinks/http/endpoint_options.hpp"
 #include "sinks/http/options.hpp"
 #include "sinks/kafka/options.hpp"
 #include "sinks/mqtt/options.hpp"
@@ -20,7 +21,7 @@ std::span<const SinkDeclaration* const> all_sinks() noexcept {
         &kafka_declaration,   &rabbitmq_declaration, &nats_declaration,
         &redis_declaration,   &mqtt_declaration,     &pubsub_declaration,
         &sqs_declaration,     &sns_declaration,      &kinesis_declaration,
-        &eventbridge_declaration, &pull_declaration};
+        &eventbridge_declaration, &pull_declaration,     &endpoints_declaration};
     return sinks;
 }
 

@@ -85,6 +85,7 @@ class TracedSink final : public Sink {
         sink_->lane_of(event, lane);
     }
     Transactions* transactions() noexcept override { return sink_->transactions(); }
+    Endpoints* endpoints() noexcept override { return sink_->endpoints(); }
 
     int descriptor() const noexcept override { return ready_; }
     Micros deadline() const noexcept override {

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "core/endpoint_answer.hpp"
 #include "core/position_ranges.hpp"
+#include "relay/database/event_rows.hpp"
 #include "sinks/postgresql/binary_arrays.hpp"
 
 namespace outbox::relay::calls {
@@ -572,6 +574,76 @@ Statement note(const Held& held, const Transaction& transaction) {
         .text(ranges_of(log))
         .text(ranges_of(retries));
     return statement;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Endpoints
+// -------------------------------------------------------------------------------------------------
+
+Statement consult(const Held& held, std::string_view question) {
+    Statement statement{.text = "SELECT * FROM outbox_internal.relay_endpoints($1, $2, $3)",
+                        .time_limit = long_time_limit,
+                        .max_answer = Statement::long_answer};
+    statement.parameters.integer(held.number).bigint(held.lease).jsonb(question);
+    return statement;
+}
+
+namespace {
+
+struct AnswerColumns {
+    int kind, endpoint, url, topics, secret_name, paused, behind, snapshot, count, due_in, attempts;
+};
+
+AnswerColumns columns_of(const Rows& rows) {
+    return {.kind = rows.column("kind"),
+            .endpoint = rows.column("endpoint"),
+            .url = rows.column("url"),
+            .topics = rows.column("topics"),
+            .secret_name = rows.column("secret_name"),
+            .paused = rows.column("paused"),
+            .behind = rows.column("behind"),
+            .snapshot = rows.column("snapshot"),
+            .count = rows.column("count"),
+            .due_in = rows.column("due_in"),
+            .attempts = rows.column("attempts")};
+}
+
+EndpointAnswerRow row_of(const Rows& rows, int row, const AnswerColumns& columns) {
+    return {.kind = rows.bytes(row, columns.kind),
+            .endpoint = rows.bytes(row, columns.endpoint),
+            .url = rows.bytes(row, columns.url),
+            .topics = rows.bytes(row, columns.topics),
+            .secret_name = rows.bytes(row, columns.secret_name),
+            .paused = rows.boolean(row, columns.paused),
+            .behind = rows.boolean(row, columns.behind),
+            .snapshot = rows.bytes(row, columns.snapshot),
+            .count = rows.bigint(row, columns.count).value_or(0),
+            .due_in = rows.number(row, columns.due_in),
+            .attempts = rows.integer(row, columns.attempts).value_or(0)};
+}
+
+}  // namespace
+
+std::optional<EndpointAnswer> answer_of(Rows rows) {
+    EventRows events;
+    if (!events.start(std::move(rows)))
+        return std::nullopt;
+    const AnswerColumns columns = columns_of(events.rows());
+    EndpointAnswerBuilder builder;
+    for (int i = 0; i < events.size(); i++) {
+        const EndpointAnswerRow row = row_of(events.rows(), i, columns);
+        if (row.kind == EndpointAnswerBuilder::event) {
+            EventRows::Copied copied = events.copy(i, builder.block());
+            if (copied == EventRows::Copied::block_is_full) {
+                builder.next_block();
+                copied = events.copy(i, builder.block());
+            }
+            if (copied != EventRows::Copied::yes)
+                return std::nullopt;
+        }
+        builder.add(row);
+    }
+    return builder.take();
 }
 
 }  // namespace outbox::relay::calls

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/endpoints.hpp"
 #include "core/pipeline/pipeline.hpp"
 #include "core/relay/relay.hpp"
 #include "relay/configure/destinations.hpp"
@@ -180,5 +181,9 @@ Retries retries_of(const Rows& rows);
 
 Statement recover(const Held& held, Relay& relay);
 Statement note(const Held& held, const Transaction& transaction);
+
+// Asks for a sink that serves endpoints.
+Statement consult(const Held& held, std::string_view question);
+std::optional<EndpointAnswer> answer_of(Rows rows);
 
 }  // namespace outbox::relay::calls

@@ -1,7 +1,8 @@
--- Cursors of destinations: how far each one has delivered. There is one row per destination. Only
--- its relay updates it, at most every outbox.cursor_flush_interval. It has no index on purpose: the
--- relay finds its row by ctid, which costs the same however many dead versions a held snapshot
--- keeps alive.
+-- Cursors of destinations: how far each one has delivered. There is one row per destination, and one
+-- for each endpoint that is behind (endpoint.sql). Only its relay updates it, at most every
+-- outbox.cursor_flush_interval. The relay finds its row by ctid, which costs the same however many
+-- dead versions a held snapshot keeps alive. For the same reason the index is not unique: that would
+-- be checked against all of these versions.
 --
 -- Here and in outbox.delivery a destination is identified by its name. Names last through dumps,
 -- copies and pg_upgrade, and OIDs do not. The event triggers below follow servers that are renamed
@@ -34,10 +35,10 @@ CREATE TABLE outbox.cursor (
     failures          bigint      NOT NULL DEFAULT 0,
     failing_since     timestamptz
 );
-COMMENT ON TABLE outbox.cursor IS 'cursors of destinations: which events they have settled';
-COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server, or default for outbox.default_destination';
-COMMENT ON COLUMN outbox.cursor.number IS 'number of the destination, which never changes; see outbox.event.only_to';
-COMMENT ON COLUMN outbox.cursor.server IS 'OID of the foreign server when the relay started; 0 for outbox.default_destination';
+COMMENT ON TABLE outbox.cursor IS 'cursors of destinations, and of endpoints that are behind: which events they have settled';
+COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server, default for outbox.default_destination, or <server>/<name> of an endpoint';
+COMMENT ON COLUMN outbox.cursor.number IS 'number of the destination, which never changes; see outbox.event.only_to. 0 for an endpoint';
+COMMENT ON COLUMN outbox.cursor.server IS 'OID of the foreign server when the relay started; 0 for outbox.default_destination and endpoints';
 COMMENT ON COLUMN outbox.cursor.done IS 'events of all transactions that had finished in this snapshot are settled';
 COMMENT ON COLUMN outbox.cursor.upto IS 'end of a window whose events up to position are settled as well; null if none';
 COMMENT ON COLUMN outbox.cursor.position IS 'highest settled position';
@@ -60,6 +61,9 @@ COMMENT ON COLUMN outbox.cursor.live_after IS 'events up to this position are de
 COMMENT ON COLUMN outbox.cursor.published IS 'events that the destination had confirmed when the row was written; of a pull destination, those in batches included';
 COMMENT ON COLUMN outbox.cursor.failures IS 'attempts that had failed by then';
 COMMENT ON COLUMN outbox.cursor.failing_since IS 'since when the destination, or some of its topics or queues, failed; null if all worked';
+
+CREATE INDEX cursor_destination ON outbox.cursor (destination);
+COMMENT ON INDEX outbox.cursor_destination IS 'finds the cursor of a destination or endpoint';
 
 -- The row may have been written by anybody, so the time may be any.
 CREATE FUNCTION outbox_internal.unix_micros(at timestamptz)

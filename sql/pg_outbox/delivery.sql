@@ -301,18 +301,17 @@ END;
 COMMENT ON FUNCTION outbox_internal.hurry_events(name, integer) IS
     'makes events due that waited for a failed destination or lane';
 
--- Takes due events under a token: rows whose turn has come, each with the rows right behind it, up
+-- Returns positions of due events: rows whose turn has come, each with the rows right behind it, up
 -- to a row that is being delivered, because an earlier one may have come back by a replay or after
 -- a crash. A relay takes failed rows alone, and only a few rows of a key after a dead letter:
--- otherwise it would take the waiting rows and give them back again and again. Takes at most
--- max_bytes of payload, but at least one row.
-CREATE FUNCTION outbox_internal.claim_due(
+-- otherwise it would take the waiting rows and give them back again and again. Returns at most
+-- max_bytes of payload, but at least one row; NULL if there is none. Locks the rows that are first.
+CREATE FUNCTION outbox_internal.due_events(
     destination  name,
-    token        uuid,
-    locked_until timestamptz,
+    for_relay    boolean,
     max_events   integer,
     max_bytes    bigint)
-RETURNS SETOF outbox.delivery
+RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -323,8 +322,8 @@ DECLARE
 BEGIN
     WITH due AS (
         SELECT d.position, d.ordering_key, d.next_retry_at, coalesce(octet_length(d.payload), 0) AS bytes,
-               CASE WHEN d.ordering_key = '' OR $3 IS NULL AND d.attempts > 0 THEN 0
-                    WHEN $3 IS NULL AND (SELECT b.attempts > 0
+               CASE WHEN d.ordering_key = '' OR for_relay AND d.attempts > 0 THEN 0
+                    WHEN for_relay AND (SELECT b.attempts > 0
                               FROM outbox.delivery AS b
                              WHERE b.destination = $1 AND b.ordering_key = d.ordering_key AND b.position < d.position
                                AND b.state <> 'DISCARDED' AND b.ordering_key <> ''
@@ -363,6 +362,26 @@ BEGIN
     SELECT array_agg(n.position) INTO taken
       FROM numbered AS n
      WHERE n.number = 1 OR n.number <= max_events AND n.bytes <= max_bytes;
+    RETURN taken;
+END $$;
+COMMENT ON FUNCTION outbox_internal.due_events(name, boolean, integer, bigint) IS 'positions of due events in trouble';
+
+-- Takes due events under a token.
+CREATE FUNCTION outbox_internal.claim_due(
+    destination  name,
+    token        uuid,
+    locked_until timestamptz,
+    max_events   integer,
+    max_bytes    bigint)
+RETURNS SETOF outbox.delivery
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    now   CONSTANT timestamptz := clock_timestamp();
+    taken CONSTANT bigint[]    := outbox_internal.due_events(destination, locked_until IS NULL, max_events, max_bytes);
+BEGIN
     IF taken IS NULL THEN
         RETURN;
     END IF;

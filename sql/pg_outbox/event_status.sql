@@ -17,7 +17,16 @@ BEGIN
     next_attempt_at := status.next_attempt_at;
     fails := format('since %s: %s', status.failing_since::timestamptz(0), status.last_error)
              || coalesce('; the next attempt is at ' || next_attempt_at::timestamptz(0), '');
-    IF (SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = $1) THEN
+    IF outbox_internal.is_endpoint(destination) THEN
+        SELECT e.failing_since, e.next_attempt_at,
+               CASE e.state WHEN 'paused' THEN 'the endpoint is paused'
+                            WHEN 'failing' THEN format('the endpoint fails since %s: %s', e.failing_since::timestamptz(0), e.last_error)
+                            ELSE 'the endpoint gets earlier events first' END,
+               CASE e.state WHEN 'paused' THEN format('SELECT outbox.resume(%L) goes on.', destination) END
+          INTO since, next_attempt_at, why, what_to_do
+          FROM outbox.endpoint_status AS e
+         WHERE e.server = outbox_internal.server_of(destination) AND e.name = split_part(destination::text, '/', 2)::name;
+    ELSIF (SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = $1) THEN
         SELECT o.requested_at, o.requested_by, o.why INTO pause
           FROM outbox.operation AS o
          WHERE o.destination = $1 AND o.action = 'pause' ORDER BY o.id DESC LIMIT 1;
@@ -165,7 +174,8 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 COMMENT ON FUNCTION outbox_internal.is_filtered_out(outbox.event, name) IS 'returns whether the filter of a destination excludes an event';
 
--- Returns the state of an event at each destination, or one row without a destination if there is none.
+-- Returns the state of an event at each destination, and at each endpoint that is behind and does not have
+-- it, or one row without a destination if there is none.
 -- Finds ids that outbox.enqueue() made within milliseconds; for others it reads the whole log.
 --
 --   PENDING         waits to be read, or for its destination; `why` says what for
@@ -213,6 +223,7 @@ BEGIN
     SELECT e.* INTO event FROM outbox_internal.event_of_id($1) AS e;
     FOR target IN
         SELECT d.name FROM outbox.destination AS d
+        UNION SELECT c.destination FROM outbox.cursor AS c WHERE c.number = 0 -- endpoints that are behind
         UNION SELECT t.destination FROM outbox.delivery AS t WHERE t.event_id = $1
         UNION SELECT r.destination FROM outbox.receipt AS r WHERE r.event_id = $1
         ORDER BY 1
@@ -238,7 +249,7 @@ BEGIN
             CONTINUE;
         ELSE
             topics := outbox_internal.destination_option(target, 'topics');
-            IF event.only_to IS DISTINCT FROM coalesce((SELECT c.number FROM outbox.cursor AS c WHERE c.destination = target), 0)
+            IF event.only_to IS DISTINCT FROM coalesce(outbox_internal.destination_number(target), 0)
                AND event.only_to IS NOT NULL THEN
                 state := 'NOT SELECTED';
                 why := 'it was enqueued for another destination only';
@@ -255,6 +266,10 @@ BEGIN
                   FROM outbox_internal.state_in_log(event, target) AS s;
             END IF;
         END IF;
+        -- Of endpoints that are behind, only those are told that do not have it.
+        CONTINUE WHEN trouble.destination IS NULL AND published_at IS NULL AND outbox_internal.is_endpoint(target)
+                      AND (state IN ('PUBLISHED', 'NOT SELECTED')
+                           OR NOT event.topic LIKE ANY (outbox_internal.endpoint_patterns(target)));
         any_row := true;
         RETURN NEXT;
     END LOOP;

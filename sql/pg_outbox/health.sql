@@ -24,6 +24,8 @@ BEGIN ATOMIC
           FROM outbox_internal.destination_status AS s
           JOIN outbox.destination AS d ON d.name = s.destination
           LEFT JOIN outbox.cursor AS c ON c.destination = s.destination
+    ), endpoint AS MATERIALIZED (
+        SELECT e.* FROM outbox.endpoint_status AS e WHERE EXISTS (SELECT FROM outbox.endpoint)
     ), stalled AS MATERIALIZED (
         SELECT s.*, date_trunc('second', clock_timestamp() - s.unread_since) AS waited
           FROM status AS s
@@ -172,26 +174,55 @@ BEGIN ATOMIC
                               WHERE o.destination = s.destination AND o.action = 'pause' ORDER BY o.id DESC LIMIT 1) AS p ON true
          WHERE s.paused AND s.detached_at IS NULL
         UNION ALL
+        -- Endpoints of a destination are one finding. Most fail because of their owners, so it is failing only
+        -- if none works.
+        SELECT CASE WHEN e.failing = e.endpoints AND e.since < clock_timestamp() - coalesce(max_age, interval '1 minute')
+                    THEN 'failing' ELSE 'degraded' END,
+               format('destination "%s"', e.server), 'endpoints fail', e.since,
+               format('%s of its %s endpoints fail; the first with: %s', e.failing, e.endpoints, e.last_error),
+               'See outbox.endpoint_status. Their events wait, and are tried again by themselves.'
+          FROM (SELECT s.server, count(*) AS endpoints, count(*) FILTER (WHERE s.state = 'failing') AS failing,
+                       min(s.failing_since) FILTER (WHERE s.state = 'failing') AS since,
+                       (array_agg(s.last_error ORDER BY s.failing_since) FILTER (WHERE s.state = 'failing'))[1] AS last_error
+                  FROM endpoint AS s
+                 GROUP BY s.server) AS e
+         WHERE e.failing > 0
+        UNION ALL
+        SELECT 'degraded', format('destination "%s"', e.server), 'endpoints paused', e.since,
+               format('%s of its endpoints are paused and events wait for them', e.paused),
+               'See outbox.endpoint_status. Set paused to false in outbox.endpoint, or delete the rows.'
+          FROM (SELECT s.server, count(*) AS paused, min(s.oldest) AS since
+                  FROM endpoint AS s
+                 WHERE s.state = 'paused' AND s.pending_at_most > 0
+                 GROUP BY s.server) AS e
+        UNION ALL
         SELECT CASE WHEN t.blocks THEN 'failing' ELSE 'degraded' END, format('destination "%s"', t.destination), 'dead letters',
                t.since,
                format('events that were given up: %s%s; the first with: %s', t.count,
                       CASE WHEN t.blocks THEN ', and they block their keys' ELSE '' END, t.last_error),
                'See outbox.dead_letter; then outbox.redrive() or outbox.discard().'
-          FROM (SELECT d.destination, count(*), min(d.last_failed_at) AS since,
-                       (array_agg(d.last_error ORDER BY d.last_failed_at))[1] AS last_error,
-                       outbox_internal.destination_option(d.destination, 'on_dead_letter') = 'block' AS blocks
-                  FROM outbox.delivery AS d
-                 WHERE d.state = 'DEAD'
-                 GROUP BY d.destination) AS t
+          FROM (SELECT g.destination, sum(g.count) AS count, min(g.since) AS since,
+                       (array_agg(g.last_error ORDER BY g.since))[1] AS last_error,
+                       outbox_internal.destination_option(g.destination, 'on_dead_letter') = 'block' AS blocks
+                  FROM (SELECT outbox_internal.server_of(d.destination) AS destination, count(*), min(d.last_failed_at) AS since,
+                               (array_agg(d.last_error ORDER BY d.last_failed_at))[1] AS last_error
+                          FROM outbox.delivery AS d
+                         WHERE d.state = 'DEAD'
+                         GROUP BY d.destination) AS g
+                 GROUP BY g.destination) AS t
         UNION ALL
         SELECT 'degraded', format('destination "%s"', t.destination), 'events fail', t.since,
                format('events that it has refused and that are tried again: %s; the last with: %s', t.count, t.last_error),
                'See outbox.delivery. Events that use up their attempts become dead letters.'
-          FROM (SELECT d.destination, count(*), min(d.first_failed_at) AS since,
-                       (array_agg(d.last_error ORDER BY d.last_failed_at DESC))[1] AS last_error
-                  FROM outbox.delivery AS d
-                 WHERE d.state = 'RETRY' AND d.attempts > 0
-                 GROUP BY d.destination) AS t
+          FROM (SELECT g.destination, sum(g.count) AS count, min(g.since) AS since,
+                       (array_agg(g.last_error ORDER BY g.last DESC))[1] AS last_error
+                  FROM (SELECT outbox_internal.server_of(d.destination) AS destination, count(*), min(d.first_failed_at) AS since,
+                               max(d.last_failed_at) AS last,
+                               (array_agg(d.last_error ORDER BY d.last_failed_at DESC))[1] AS last_error
+                          FROM outbox.delivery AS d
+                         WHERE d.state = 'RETRY' AND d.attempts > 0
+                         GROUP BY d.destination) AS g
+                 GROUP BY g.destination) AS t
         UNION ALL
         -- A key in trouble has an event that waits for an attempt or a decision. A replay holds keys as well,
         -- and gives them back by itself.
@@ -219,7 +250,8 @@ BEGIN ATOMIC
         UNION ALL
         SELECT 'degraded', 'server', 'log too large', log.since,
                format('the log has grown to %s, more than outbox.max_log_size; it is held by %s', pg_size_pretty(log.size),
-                      coalesce((SELECT string_agg(DISTINCT quote_ident(name), ', ')
+                      coalesce((SELECT string_agg(DISTINCT CASE WHEN outbox_internal.is_endpoint(name) THEN 'endpoints of ' ELSE '' END
+                                                           || quote_ident(outbox_internal.server_of(name)), ', ')
                                   FROM outbox.segment AS s, unnest(s.held_by) AS name),
                                'open transactions, or outbox.retention')),
                'Help what holds it, or increase outbox.max_log_size.'

@@ -73,6 +73,13 @@ BEGIN ATOMIC
         SELECT 8, 'outbox_log_bytes', 'gauge', 'Size of a segment of the log.', '', 0, NULL,
                outbox_internal.metric_label('database', current_database()) || format(',segment="%s"', s.number), s.size
           FROM outbox.segment AS s
+        UNION ALL
+        SELECT 21, 'outbox_endpoints', 'gauge', 'Endpoints of the destination by their state.', '', 0, NULL,
+               s.labels || ',' || outbox_internal.metric_label('state', e.state), count(*)
+          FROM outbox.endpoint_status AS e
+          JOIN status AS s ON s.destination = e.server
+         WHERE EXISTS (SELECT FROM outbox.endpoint)
+         GROUP BY s.labels, e.state
     ), family(number, text) AS (
         SELECT number,
                format(E'# TYPE %s %s\n# HELP %s %s\n', family, type, family, help)

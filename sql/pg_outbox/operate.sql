@@ -25,32 +25,34 @@ COMMENT ON TABLE outbox.operation IS 'operations on destinations, and the roles 
 COMMENT ON COLUMN outbox.operation.id IS 'number of the operation, in the order of requests';
 COMMENT ON COLUMN outbox.operation.requested_at IS 'when it was requested';
 COMMENT ON COLUMN outbox.operation.requested_by IS 'the role whose rights the request was made with';
-COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination at that time; * for all';
-COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive, discard, backfill, pause backfill, resume backfill, cancel backfill; detach and set aside are by the keeper, and pause of a destination that is gone by its relay';
+COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination or endpoint at that time; * for all';
+COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive, discard, backfill, pause backfill, resume backfill, cancel backfill; detach and set aside are by the keeper, and pause of a destination or endpoint that is gone by its relay';
 COMMENT ON COLUMN outbox.operation.from_position IS 'highest settled position before a seek or detach';
 COMMENT ON COLUMN outbox.operation.to_position IS 'position of a seek; events above it are delivered';
 COMMENT ON COLUMN outbox.operation.events IS 'number of events concerned';
 COMMENT ON COLUMN outbox.operation.selection IS 'arguments that selected the events';
 COMMENT ON COLUMN outbox.operation.why IS 'reason that was given; null if none';
 
--- Locks the destination until the transaction ends, and returns its cursor.
--- Errors: 42704 there is no such destination; 55P03 it is being set up.
+-- Locks the destination until the transaction ends, and returns its cursor. For an endpoint that is the
+-- cursor of its destination, and the relay will look at the endpoint.
+-- Errors: 42704 there is no such destination or endpoint; 55P03 it is being set up.
 CREATE FUNCTION outbox_internal.take_control(destination name)
 RETURNS outbox.cursor
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    cursor outbox.cursor;
+    own_server CONSTANT name := outbox_internal.server_of(destination);
+    cursor              outbox.cursor;
 BEGIN
-    IF NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = destination) THEN
-        RAISE EXCEPTION 'destination "%" does not exist', destination
-            USING ERRCODE = 'undefined_object', HINT = 'The view outbox.status lists all destinations.';
-    END IF;
-    SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE;
+    PERFORM outbox_internal.check_exists(destination);
+    SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = own_server FOR UPDATE;
     IF NOT FOUND THEN  -- outbox.default_destination gets a cursor when its relay starts
         RAISE EXCEPTION 'destination "%" is being set up', destination
             USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
+    END IF;
+    IF own_server <> destination AND NOT outbox_internal.touch_endpoint(destination) THEN -- it was deleted meanwhile
+        PERFORM outbox_internal.check_exists(destination);
     END IF;
     PERFORM outbox_internal.wake_relays();
     PERFORM outbox_internal.tell_relays();
@@ -62,6 +64,7 @@ COMMENT ON FUNCTION outbox_internal.take_control(name) IS 'locks a destination f
 -- Pause and resume
 -- ---------------------------------------------------------------------------------------------
 
+-- An endpoint is paused in its own row, and its cursor says only whether it is detached.
 CREATE FUNCTION outbox_internal.set_paused(destination name, paused boolean, caller name, why text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -73,8 +76,10 @@ BEGIN
     -- A detached destination starts over: its relay or fetchers may hold places of events that are
     -- gone.
     UPDATE outbox.cursor AS c
-       SET paused = $2, detached_at = NULL, lease = c.lease + (c.detached_at IS NOT NULL)::integer
+       SET paused = $2 AND c.number <> 0, detached_at = NULL, lease = c.lease + (c.detached_at IS NOT NULL)::integer
      WHERE c.destination = $1;
+    UPDATE outbox.endpoint AS e SET paused = $2
+     WHERE cursor.destination <> $1 AND e.server = cursor.destination AND e.name = split_part($1::text, '/', 2)::name;
     INSERT INTO outbox.operation (requested_by, destination, action, from_position, why)
     VALUES (caller, destination, CASE WHEN paused THEN 'pause' ELSE 'resume' END, cursor.position, nullif(why, ''));
 END $$;
@@ -137,10 +142,11 @@ BEGIN
         EXECUTE format(
             'SELECT sum(200 + octet_length(e.payload)) FILTER (WHERE %s)::double precision / sum(200 + octet_length(e.payload))
                FROM outbox.event_%s AS e TABLESAMPLE SYSTEM (%s) REPEATABLE (0)',
-            outbox_internal.held_condition(), segment.number,
+            outbox_internal.held_condition() || ' AND e.topic LIKE ANY ($7)', segment.number,
             least(100, 100.0 * pages * current_setting('block_size')::integer
                        / greatest(pg_relation_size(format('outbox.event_%s', segment.number)::regclass), 1)))
-            INTO part USING holder.destination, topics, holder.number, holder.done, holder.upto, holder.position;
+            INTO part USING holder.destination, topics, outbox_internal.destination_number(holder.destination), holder.done, holder.upto,
+                            holder.position, outbox_internal.endpoint_patterns(holder.destination);
         bytes := bytes + coalesce(part, 0) * segment.size;
     END LOOP;
     RETURN bytes;
@@ -197,6 +203,36 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.set_aside(outbox.cursor, integer) IS 'copies the events that a destination holds of a segment to outbox.delivery';
 
+-- Does that for an endpoint: copies all that it has not settled, so that it holds nothing of the log.
+CREATE FUNCTION outbox_internal.set_aside_endpoint(endpoint name)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    batch outbox.batch;
+    moved bigint := 0;
+BEGIN
+    IF EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = endpoint AND b.xids IS NULL) THEN
+        PERFORM outbox_internal.find_restored_batches(outbox_internal.server_of(endpoint));
+    END IF;
+    LOOP
+        FOR batch IN SELECT b.* FROM outbox.batch AS b WHERE b.destination = endpoint ORDER BY b.lane, b.number LOOP
+            PERFORM outbox_internal.park_events(endpoint, batch.xids, batch.positions);
+            moved := moved + cardinality(batch.positions);
+        END LOOP;
+        PERFORM outbox_internal.drop_batches(endpoint);
+        EXIT WHEN NOT outbox_internal.read_on(endpoint);
+    END LOOP;
+    UPDATE outbox.delivery AS d SET next_retry_at = clock_timestamp()
+     WHERE d.destination = endpoint AND d.ordering_key = '' AND d.state = 'PENDING' AND d.next_retry_at IS NULL;
+    PERFORM outbox_internal.promote(endpoint, ARRAY(
+        SELECT DISTINCT d.ordering_key FROM outbox.delivery AS d
+         WHERE d.destination = endpoint AND d.state = 'PENDING' AND d.ordering_key <> ''));
+    RETURN moved;
+END $$;
+COMMENT ON FUNCTION outbox_internal.set_aside_endpoint(name) IS 'copies the events that an endpoint has not settled to outbox.delivery';
+
 CREATE FUNCTION outbox_internal.detach(holder outbox.cursor)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -212,6 +248,9 @@ BEGIN
       FROM (SELECT min(b.positions[1]) FROM outbox.batch AS b WHERE b.destination = holder.destination) AS open(position)
      WHERE c.destination = holder.destination;
     PERFORM outbox_internal.drop_batches(holder.destination);
+    UPDATE outbox.endpoint AS e SET paused = true
+     WHERE holder.number = 0 AND e.server = split_part(holder.destination::text, '/', 1)::name
+       AND e.name = split_part(holder.destination::text, '/', 2)::name;
     INSERT INTO outbox.operation (requested_by, destination, action, from_position)
     VALUES (current_user, holder.destination, 'detach', holder.position);
     PERFORM outbox_internal.wake_relays();
@@ -219,12 +258,29 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.detach(outbox.cursor) IS 'detaches a destination from the log';
 
+-- Locks the destination of an endpoint, which is the lock of all its endpoints, unless another session
+-- has it.
+CREATE FUNCTION outbox_internal.try_lock_server(holder outbox.cursor)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF holder.number <> 0 THEN
+        RETURN true;
+    END IF;
+    PERFORM FROM outbox.cursor AS c WHERE c.destination = outbox_internal.server_of(holder.destination) FOR UPDATE SKIP LOCKED;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION outbox_internal.try_lock_server(outbox.cursor) IS 'locks the destination of an endpoint, if no other session has';
+
 -- The keeper calls this when the log has outgrown outbox.max_log_size and outbox.on_full_log is
 -- 'detach'. Of the destinations that hold the oldest segment, it detaches and pauses the one whose
 -- own events are the largest part of the log, if they are at least half of the limit. If there is
 -- none, events of other destinations fill the log: then the events held in that segment are copied
 -- to outbox.delivery, and no destination loses any. Returns NULL if no destination was detached, or
--- if another session has locked it.
+-- if another session has locked it. Endpoints count as destinations; of these, the fifty that are
+-- furthest behind are looked at.
 CREATE FUNCTION outbox_internal.detach_last()
 RETURNS name
 LANGUAGE plpgsql VOLATILE
@@ -242,7 +298,12 @@ BEGIN
      ORDER BY s.since
      LIMIT 1;
     WITH held AS MATERIALIZED (
-        SELECT o.destination, outbox_internal.bytes_held(o) AS bytes FROM outbox.cursor AS o WHERE o.destination = ANY (oldest.held_by)
+        SELECT o.destination, outbox_internal.bytes_held(o) AS bytes
+          FROM outbox.cursor AS o
+         WHERE o.destination = ANY (oldest.held_by) AND o.number <> 0
+            OR o.destination = ANY (ARRAY(SELECT n.destination FROM outbox.cursor AS n
+                                           WHERE n.destination = ANY (oldest.held_by) AND n.number = 0
+                                           ORDER BY pg_snapshot_xmax(n.done) LIMIT 50))
     )
     SELECT c.* INTO holder
       FROM held AS h
@@ -251,7 +312,7 @@ BEGIN
      ORDER BY h.bytes DESC
      LIMIT 1
        FOR UPDATE OF c SKIP LOCKED;
-    IF FOUND THEN
+    IF FOUND AND outbox_internal.try_lock_server(holder) THEN
         PERFORM outbox_internal.detach(holder);
         RETURN holder.destination;
     END IF;
@@ -261,7 +322,9 @@ BEGIN
            AND c.system_identifier = (SELECT system_identifier FROM pg_control_system())
            FOR UPDATE SKIP LOCKED
     LOOP
-        moved := outbox_internal.set_aside(holder, oldest.number);
+        CONTINUE WHEN NOT outbox_internal.try_lock_server(holder);
+        moved := CASE WHEN holder.number = 0 THEN outbox_internal.set_aside_endpoint(holder.destination)
+                      ELSE outbox_internal.set_aside(holder, oldest.number) END;
         IF moved > 0 THEN
             UPDATE outbox.cursor AS c SET lease = c.lease + 1 WHERE c.destination = holder.destination;
             INSERT INTO outbox.operation (requested_by, destination, action, events)
@@ -308,6 +371,10 @@ DECLARE
 BEGIN
     IF "position" IS NULL THEN
         RAISE EXCEPTION 'the place to go to must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF outbox_internal.has_endpoints(before.destination) THEN
+        RAISE EXCEPTION 'cannot seek: "%" has endpoints, which are at different places of the log', before.destination
+            USING ERRCODE = 'feature_not_supported',
+                  HINT = format('Deliver events to an endpoint once more with outbox.replay(%L).', before.destination || '/...');
     END IF;
     PERFORM outbox_internal.check_at_home();
     LOCK TABLE outbox.event IN ACCESS SHARE MODE;
@@ -410,20 +477,27 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    id       CONSTANT bigint := nextval('outbox.operation_id');
-    patterns CONSTANT text[] := outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics'));
-    keys     text[];
-    count    bigint;
+    id          CONSTANT bigint  := nextval('outbox.operation_id');
+    patterns    CONSTANT text[]  := outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics'));
+    of_endpoint CONSTANT text[]  := outbox_internal.endpoint_patterns(destination);
+    own_number  CONSTANT integer := outbox_internal.destination_number(destination);
+    keys        text[];
+    count       bigint;
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
     PERFORM outbox_internal.take_control(destination);
+    IF outbox_internal.has_endpoints(destination) THEN
+        RAISE EXCEPTION 'cannot replay to all endpoints of "%" at once', destination
+            USING ERRCODE = 'feature_not_supported',
+                  HINT = format('Use SELECT outbox.replay(server || ''/'' || name) FROM outbox.endpoint WHERE server = %L ...;', destination);
+    END IF;
     WITH selected AS (
         INSERT INTO outbox.delivery AS d
         SELECT e.*, $1, 'PENDING', 0, CASE WHEN e.ordering_key = '' THEN clock_timestamp() END,
                NULL, NULL, NULL, NULL, NULL, NULL, id
           FROM outbox.event AS e
-         WHERE e.topic LIKE ANY (patterns)
-           AND (e.only_to IS NULL OR e.only_to = (SELECT c.number FROM outbox.cursor AS c WHERE c.destination = $1))
+         WHERE e.topic LIKE ANY (patterns) AND e.topic LIKE ANY (of_endpoint)
+           AND (e.only_to IS NULL OR e.only_to = own_number)
            AND ($2 IS NULL OR e.occurred_at >= $2) AND ($3 IS NULL OR e.occurred_at < $3)
            AND ($4 IS NULL OR e.topic LIKE ANY (outbox_internal.topic_patterns($4)))
            AND ($5 IS NULL OR e.aggregate_type = $5) AND ($6 IS NULL OR e.aggregate_id = $6)
@@ -517,7 +591,9 @@ SELECT first.destination, first.ordering_key,
           FROM outbox.delivery AS d
          WHERE d.destination = first.destination AND d.ordering_key = first.ordering_key AND d.ordering_key <> ''
            AND d.position > first.position AND d.state <> 'DISCARDED' AND d.state <> 'DEAD') AS waiting
-  FROM outbox.destination AS t
+  FROM (SELECT d.name FROM outbox.destination AS d
+        UNION ALL
+        SELECT c.destination FROM outbox.cursor AS c WHERE c.number = 0) AS t -- endpoints that are behind
  CROSS JOIN LATERAL outbox_internal.held_keys(t.name, 100000) AS key
  CROSS JOIN LATERAL outbox_internal.first_of_key(t.name, key) AS first;
 COMMENT ON VIEW outbox.blocked_key IS 'ordering keys whose later events wait, with the reason';

@@ -20,18 +20,20 @@ BEGIN ATOMIC
                                        'event_status', 'version', 'payload_text', 'payload_jsonb', 'receipt', 'operation',
                                        'replay_progress', 'dead_letter', 'blocked_key',
                                        'held_keys', 'first_of_key', 'check_destination', 'destination_options', 'pause_backfill', 'resume_backfill',
-                                       'cancel_backfill', 'backfill_progress', 'backfill_waits_for']
+                                       'cancel_backfill', 'backfill_progress', 'backfill_waits_for',
+                                       'endpoint', 'endpoint_secret', 'delete_endpoint', -- of servers that the role owns
+                                       'endpoint_status']
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- The views, and functions that they call with the rights of their readers.
              WHEN 'monitor' THEN ARRAY['version', 'status', 'destinations', 'list_destinations', 'backlog', 'segment', 'lease', 'health', 'metrics', 'destination_options',
-                                       'selects_nothing',
+                                       'selects_nothing', 'endpoint_status',
                                        'workers', 'absent_workers', 'oldest_after', 'oldest_unread_events', 'segment_held_by',
                                        'backfill_progress', 'backfill_waits_for']
              WHEN 'relay' THEN ARRAY['relay_settings', 'relay_destinations', 'relay_beat', 'relay_take', 'relay_begin',
                                      'relay_follow', 'relay_wake', 'relay_leave', 'relay_look', 'relay_probe', 'relay_entries', 'relay_rows',
                                      'relay_pause', 'relay_save', 'relay_record', 'relay_retries', 'relay_recover', 'relay_note',
                                      'relay_begin_expressions', 'relay_check_expressions', 'relay_look_expressions', 'relay_rows_expressions',
-                                     'relay_retries_expressions', 'relay_report', 'relay_maintain']
+                                     'relay_retries_expressions', 'relay_endpoints', 'relay_report', 'relay_maintain']
              WHEN 'fetch default' THEN ARRAY['may_fetch_default']
            END;
 END;

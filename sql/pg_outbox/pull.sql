@@ -151,8 +151,9 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    patterns   CONSTANT text[]  := outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics'));
-    own_number CONSTANT integer := (SELECT c.number FROM outbox.cursor AS c WHERE c.destination = $1);
+    patterns    CONSTANT text[]  := outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics'));
+    of_endpoint CONSTANT text[] := outbox_internal.endpoint_patterns(destination);
+    own_number  CONSTANT integer := outbox_internal.destination_number(destination);
 BEGIN
     WITH found AS (
         SELECT * FROM outbox_internal.window_events(from_snapshot, to_snapshot, after, $5, settled, settled_position)
@@ -164,7 +165,7 @@ BEGIN
                   ELSE hashtextextended(ordering_key, 0) & 9223372036854775807
                 END % lanes)::integer AS lane
           FROM found
-         WHERE topic LIKE ANY (patterns) AND (only_to IS NULL OR only_to = own_number)
+         WHERE topic LIKE ANY (patterns) AND topic LIKE ANY (of_endpoint) AND (only_to IS NULL OR only_to = own_number)
     ), cut AS (
         SELECT xid, position, occurred_at, lane,
                (row_number() OVER w - 1) / 100 AS hundreds,
@@ -232,9 +233,10 @@ AS $$
 #variable_conflict use_column
 DECLARE
     part_size CONSTANT bigint := 200000;
-    wanted    CONSTANT integer := coalesce(outbox_internal.destination_option(destination, 'lanes'),
-                                           (SELECT o.default_value FROM outbox.destination_options() AS o
-                                             WHERE o.sink = 'pull' AND o.option = 'lanes'));
+    wanted    CONSTANT integer := CASE WHEN outbox_internal.is_endpoint(destination) THEN '1'
+                                       ELSE coalesce(outbox_internal.destination_option(destination, 'lanes'),
+                                                     (SELECT o.default_value FROM outbox.destination_options() AS o
+                                                       WHERE o.sink = 'pull' AND o.option = 'lanes')) END;
     nothing   CONSTANT pg_snapshot := '1:1:';
     c         outbox.cursor;
     foreign_  boolean;
@@ -285,7 +287,7 @@ BEGIN
         RETURN false;
     END IF;
     UPDATE outbox.cursor AS u
-       SET server = (SELECT d.server FROM outbox.destination AS d WHERE d.name = $1), -- may have changed by a restore
+       SET server = coalesce((SELECT d.server FROM outbox.destination AS d WHERE d.name = $1), 0), -- may have changed by a restore
            done = CASE WHEN complete THEN target ELSE c.done END,
            upto = CASE WHEN NOT complete THEN target END,
            position = greatest(c.position, CASE WHEN complete THEN made.last_position ELSE part_end END),
@@ -299,7 +301,8 @@ BEGIN
            published = c.published + made.dealt
      WHERE u.destination = $1;
     PERFORM outbox_internal.wake_keeper();
-    RETURN made.batches > 0 OR NOT complete;
+    -- With the end of a window that was read in parts there may be another window behind it.
+    RETURN made.batches > 0 OR NOT complete OR (c.upto IS NOT NULL AND NOT foreign_);
 END $$;
 COMMENT ON FUNCTION outbox_internal.read_on(name) IS 'makes batches of the next events in the log';
 
@@ -329,7 +332,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.fetcher(name) IS 'role, application_name and address of a fetcher';
 
--- Runs after a restore, and reads the whole log once.
+-- Runs after a restore, and reads the whole log once. Finds events of all endpoints of the destination
+-- as well.
 CREATE FUNCTION outbox_internal.find_restored_batches(destination name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -341,13 +345,14 @@ BEGIN
     PERFORM outbox_internal.lock_cursor(destination);
     UPDATE outbox.batch AS b
        SET xids = found.xids
-      FROM (SELECT r.lane, r.number, array_agg(e.xid ORDER BY place.number) AS xids
+      FROM (SELECT r.destination, r.lane, r.number, array_agg(e.xid ORDER BY place.number) AS xids
               FROM outbox.batch AS r
              CROSS JOIN LATERAL unnest(r.positions) WITH ORDINALITY AS place(position, number)
               JOIN outbox.event AS e ON e.position = place.position
-             WHERE r.destination = $1 AND r.xids IS NULL
-             GROUP BY r.lane, r.number) AS found
-     WHERE b.destination = $1 AND b.lane = found.lane AND b.number = found.number;
+             WHERE (r.destination = $1 OR r.destination > ($1 || '/')::name AND r.destination < ($1 || '0')::name)
+               AND r.xids IS NULL
+             GROUP BY r.destination, r.lane, r.number) AS found
+     WHERE b.destination = found.destination AND b.lane = found.lane AND b.number = found.number;
 END $$;
 COMMENT ON FUNCTION outbox_internal.find_restored_batches(name) IS 'finds the events of restored batches';
 

@@ -16,9 +16,9 @@ COMMENT ON FUNCTION outbox_internal.held_condition() IS 'condition for events of
 -- destination without a cursor of this cluster holds all of it. An event that a destination does
 -- not select counts as settled, so one producer cannot fill the log for destinations that do not
 -- select its topics.
-CREATE FUNCTION outbox.segment_held_by(number integer)
+CREATE FUNCTION outbox_internal.servers_holding(number integer)
 RETURNS name[]
-LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
+LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -63,7 +63,81 @@ BEGIN
     END LOOP;
     RETURN holders;
 END $$;
-COMMENT ON FUNCTION outbox.segment_held_by(integer) IS 'destinations that have not settled all events that they select of a segment';
+COMMENT ON FUNCTION outbox_internal.servers_holding(integer) IS 'destinations that have not settled all events that they select of a segment';
+
+-- Does that for endpoints that are behind. There may be thousands, so the segment is read at most once:
+-- it is enough to know the last transaction of each topic. Events in batches are looked for one by one,
+-- but only those of transactions between the first and the last one of the segment.
+CREATE FUNCTION outbox_internal.endpoints_holding(number integer)
+RETURNS name[]
+LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    holders name[];
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.endpoint) THEN
+        RETURN '{}';
+    END IF;
+    EXECUTE format(
+        'WITH bounds AS MATERIALIZED (
+            SELECT (SELECT e.xid FROM outbox.event_%1$s AS e ORDER BY e.xid, e.position LIMIT 1) AS low,
+                   (SELECT e.xid FROM outbox.event_%1$s AS e ORDER BY e.xid DESC, e.position DESC LIMIT 1) AS high
+         ), endpoint AS MATERIALIZED (
+            SELECT c.destination, c.done,
+                   outbox_internal.topic_patterns(outbox_internal.destination_option(e.server, ''topics'')) AS of_server,
+                   outbox_internal.topic_patterns(e.topics) AS of_endpoint, outbox_internal.destination_number(e.server) AS number
+              FROM outbox.endpoint AS e
+              JOIN outbox.cursor AS c ON c.destination = (e.server || ''/'' || e.name)::name
+             WHERE c.detached_at IS NULL
+         ), late AS MATERIALIZED (  -- not read, of transactions that had not finished
+            SELECT n.destination
+              FROM endpoint AS n CROSS JOIN bounds AS b CROSS JOIN LATERAL pg_snapshot_xip(n.done) AS xip
+             WHERE xip >= b.low AND xip <= b.high
+               AND EXISTS (SELECT FROM outbox.event_%1$s AS e
+                            WHERE e.xid = xip AND e.topic LIKE ANY (n.of_server) AND e.topic LIKE ANY (n.of_endpoint)
+                              AND (e.only_to IS NULL OR e.only_to = n.number))
+         ), batched AS MATERIALIZED (  -- in a batch, but not settled
+            SELECT n.destination
+              FROM endpoint AS n CROSS JOIN bounds AS b
+             WHERE EXISTS (SELECT FROM outbox.batch AS o
+                            WHERE o.destination = n.destination
+                              AND (o.xids IS NULL
+                                   OR EXISTS (SELECT FROM unnest(o.xids, o.positions) AS open(xid, place)
+                                               WHERE open.xid >= b.low AND open.xid <= b.high
+                                                 AND EXISTS (SELECT FROM outbox.event_%1$s AS e
+                                                              WHERE e.xid = open.xid AND e.position = open.place))))
+         ), unread AS MATERIALIZED (
+            SELECT n.* FROM endpoint AS n CROSS JOIN bounds AS b
+             WHERE pg_snapshot_xmax(n.done) <= b.high
+               AND n.destination NOT IN (SELECT destination FROM late UNION ALL SELECT destination FROM batched)
+         ), kind AS MATERIALIZED (
+            SELECT e.topic, e.only_to, max(e.xid) AS last
+              FROM outbox.event_%1$s AS e
+             WHERE EXISTS (SELECT FROM unread) AND e.xid >= (SELECT min(pg_snapshot_xmax(u.done)) FROM unread AS u)
+             GROUP BY e.topic, e.only_to
+         )
+         SELECT array_agg(h.destination)
+           FROM (SELECT destination FROM late
+                 UNION SELECT destination FROM batched
+                 UNION SELECT u.destination FROM unread AS u
+                        WHERE EXISTS (SELECT FROM kind AS k
+                                       WHERE k.topic LIKE ANY (u.of_server) AND k.topic LIKE ANY (u.of_endpoint)
+                                         AND (k.only_to IS NULL OR k.only_to = u.number)
+                                         AND k.last >= pg_snapshot_xmax(u.done))) AS h', number)
+        INTO holders;
+    RETURN coalesce(holders, '{}');
+END $$;
+COMMENT ON FUNCTION outbox_internal.endpoints_holding(integer) IS 'endpoints that have not settled all events that they select of a segment';
+
+CREATE FUNCTION outbox.segment_held_by(number integer)
+RETURNS name[]
+LANGUAGE sql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox_internal.servers_holding(number) || outbox_internal.endpoints_holding(number);
+END;
+COMMENT ON FUNCTION outbox.segment_held_by(integer) IS 'destinations and endpoints that have not settled all events that they select of a segment';
 
 -- Without any destination, events wait for the first one.
 CREATE FUNCTION outbox_internal.segment_is_free(number integer)
@@ -71,7 +145,8 @@ RETURNS boolean
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT EXISTS (SELECT FROM outbox.destination) AND cardinality(outbox.segment_held_by(number)) = 0;
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM outbox.destination) OR outbox_internal.servers_holding(number) <> '{}' THEN false
+                ELSE outbox_internal.endpoints_holding(number) = '{}' END;
 END;
 COMMENT ON FUNCTION outbox_internal.segment_is_free(integer) IS 'returns whether no destination needs the events of a segment';
 
@@ -87,4 +162,4 @@ COMMENT ON COLUMN outbox.segment.number IS 'segment event_<number>';
 COMMENT ON COLUMN outbox.segment.current IS 'true if enqueues go to this segment';
 COMMENT ON COLUMN outbox.segment.since IS 'when current last changed, or the segment was emptied';
 COMMENT ON COLUMN outbox.segment.size IS 'size in bytes, with index and TOAST table';
-COMMENT ON COLUMN outbox.segment.held_by IS 'destinations that have not settled all selected events of it';
+COMMENT ON COLUMN outbox.segment.held_by IS 'destinations and endpoints that have not settled all selected events of it';

@@ -150,7 +150,7 @@ COMMENT ON COLUMN outbox.status.latency_buckets IS
 COMMENT ON COLUMN outbox.status.latency_sum IS 'sum of their latencies, in seconds';
 
 -- Returns the number of events that a destination selects and has not settled, dead letters and
--- replays apart. Reads the log from the cursor on, so it takes long where much waits. What a relay has
+-- replays apart. An endpoint that is live has none outside its relay. Reads the log from the cursor on, so it takes long where much waits. What a relay has
 -- settled since it last saved the cursor still counts.
 -- Errors: 42704 there is no such destination.
 CREATE FUNCTION outbox.backlog(destination name)
@@ -162,17 +162,19 @@ DECLARE
     cursor outbox.cursor;
     events bigint;
 BEGIN
-    IF NOT EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = destination) THEN
-        RAISE EXCEPTION 'destination "%" does not exist', destination
-            USING ERRCODE = 'undefined_object', HINT = 'The view outbox.status lists all destinations.';
-    END IF;
+    PERFORM outbox_internal.check_exists(destination);
     SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = $1;
+    IF NOT FOUND AND outbox_internal.is_endpoint(destination) THEN
+        RETURN (SELECT count(*) FROM outbox.delivery AS d
+                 WHERE d.destination = $1 AND d.state IN ('PENDING', 'RETRY') AND d.operation IS NULL); -- it is live
+    END IF;
     EXECUTE 'SELECT count(*) FROM outbox.event AS e
               WHERE (e.xid >= pg_snapshot_xmax($4) OR e.xid = ANY (ARRAY(SELECT pg_snapshot_xip($4)))) AND '
-            || outbox_internal.held_condition()
+            || outbox_internal.held_condition() || ' AND e.topic LIKE ANY ($7)'
         INTO events
        USING destination, outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics')),
-             cursor.number, coalesce(cursor.done, '1:1:'), cursor.upto, cursor.position;
+             outbox_internal.destination_number(destination), coalesce(cursor.done, '1:1:'), cursor.upto, cursor.position,
+             outbox_internal.endpoint_patterns(destination);
     RETURN events
            + (SELECT count(*) FROM outbox.delivery AS d
                WHERE d.destination = $1 AND d.state IN ('PENDING', 'RETRY') AND d.operation IS NULL)
@@ -198,7 +200,11 @@ BEGIN ATOMIC
            s.failing_since, s.next_attempt_at
       FROM outbox_internal.destination_figures AS s
       JOIN outbox.destination AS d ON d.name = s.destination
-      LEFT JOIN (SELECT t.destination, count(*) AS letters FROM outbox.delivery AS t WHERE t.state = 'DEAD' GROUP BY t.destination) AS dead
+      LEFT JOIN (SELECT t.destination, sum(t.letters)::bigint AS letters
+                   FROM (SELECT outbox_internal.server_of(g.destination) AS destination, g.letters
+                           FROM (SELECT l.destination, count(*) AS letters FROM outbox.delivery AS l WHERE l.state = 'DEAD'
+                                  GROUP BY l.destination) AS g) AS t
+                  GROUP BY t.destination) AS dead
         ON dead.destination = s.destination;
 END;
 COMMENT ON FUNCTION outbox_internal.list_destinations() IS 'rows of outbox.destinations';
@@ -210,7 +216,7 @@ COMMENT ON COLUMN outbox.destinations.state IS 'as in outbox.status';
 COMMENT ON COLUMN outbox.destinations.url IS 'address, without user, password and query';
 COMMENT ON COLUMN outbox.destinations.topics IS 'topics that it takes';
 COMMENT ON COLUMN outbox.destinations.backlog_at_most IS 'events not settled, as an upper bound; outbox.backlog() counts them';
-COMMENT ON COLUMN outbox.destinations.dead_letters IS 'events that wait for a decision';
+COMMENT ON COLUMN outbox.destinations.dead_letters IS 'events that wait for a decision, those of its endpoints included';
 COMMENT ON COLUMN outbox.destinations.relay IS 'internal: a worker of the server; external: outbox-relay; none: events are fetched';
 COMMENT ON COLUMN outbox.destinations.paused IS 'whether an operator has paused it';
 COMMENT ON COLUMN outbox.destinations.failing_since IS 'as in outbox.status';

@@ -71,6 +71,7 @@ CONTENTS = {
     "captured": "SELECT relation::text, c::text FROM outbox.captured AS c WHERE relation::text ~ '^victim'",
     "lease": "SELECT (destination, lane, number)::text, (token, locked_until, taken, positions)::text FROM outbox.batch "
     "  WHERE destination = 'secret_pull' AND token IS NOT NULL",
+    "endpoint": "SELECT server || '/' || name, e::text FROM outbox.endpoint AS e WHERE server = 'secret_hooks'",
     "backfill": "SELECT id::text, b::text FROM outbox.backfill_task AS b WHERE relation::text ~ '^victim'",
 }  # fmt: skip
 

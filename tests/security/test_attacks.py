@@ -112,6 +112,10 @@ ATTACKS = {
     "outbox.blocked_key": "payloads",
     "outbox_internal.held_keys": "a key of another destination",
     "outbox_internal.first_of_key": "a key of another destination",
+    "outbox.endpoint": "rows of servers that it does not own, by a function that is called before they are filtered; a lock of the table; an endpoint of another role's server",
+    "outbox.endpoint_secret": "the secret of another role's endpoint",
+    "outbox.delete_endpoint": "another role's endpoint",
+    "outbox.endpoint_status": "addresses of endpoints",
     "outbox.check_destination": "a connection with the credentials of the server's owner to a place of its own choice; a worker that does not end",
     # fetchers
     "outbox.fetch": "events of a pull destination on which it has no USAGE; from an index function that a superuser runs",
@@ -161,6 +165,7 @@ ATTACKS = {
     "outbox_internal.relay_note": "transactions of a destination that it does not serve",
     "outbox_internal.relay_report": "figures of a destination that it does not serve",
     "outbox_internal.relay_maintain": "nothing: the keeper does it",
+    "outbox_internal.relay_endpoints": "endpoints of a destination that it does not serve; a question that is none",
     # senders
     "inbox.receive": "arrays of different lengths, with NULLs, huge keys and payloads; a consumer's owner",
     # readers and consumers: their own consumers only
@@ -332,6 +337,7 @@ def aimed_value(world: World, name: str, kind: str, token: str) -> str:
         "permanent": "true", "condition": "true", "aggregate_type": "a", "aggregate_id": "{id}" if kind.endswith("[]") else "1", "lease": "1 hour", "timeout": "1 ms", "deadline": "2000-01-01",
         "pause": "0", "row": "NEW", "payload": "{}", "content_type": "application/json", "headers": "{}", "target": "beginning", "right_to": "produce", "fire": "always", "columns": "{id}",
         "on_truncate": "ignore", "length": "1 day", "captured": None, "message": None, "error": "x", "sqlstate": "XX000", "url": "null:", "reset_id": "1", "position": "0",
+        "server": "secret_hooks", "endpoint": "acme", "question": '{"fetch": ["acme"], "place": {"done": "1:1:", "position": 0}}',
     }  # fmt: skip
     if kind == "uuid" and name == "token":
         return f"'{token}'"

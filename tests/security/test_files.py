@@ -53,6 +53,7 @@ URLS_WITH_FILES = {
     "sns": "url 'sns://eu-west-1/123456789012', ca_file '{}'",
     "kinesis": "url 'kinesis://eu-west-1', ca_file '{}'",
     "eventbridge": "url 'eventbridge://eu-west-1', ca_file '{}'",
+    "endpoints": "url 'endpoints:', ca_file '{}'",
 }
 
 

@@ -32,6 +32,10 @@ OBJECTS = """
     CREATE SERVER away FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'http://127.0.0.1:1/', topics 'nothing');
     ALTER SERVER away OWNER TO victim;
     CREATE USER MAPPING FOR victim SERVER away OPTIONS (user 'u', password '{secret}');
+    CREATE SERVER secret_hooks FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'endpoints:', topics 'nothing');
+    ALTER SERVER secret_hooks OWNER TO victim;
+    CREATE USER MAPPING FOR victim SERVER secret_hooks OPTIONS (signing_secret 'whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz');
+    INSERT INTO outbox.endpoint (server, name, url) VALUES ('secret_hooks', 'acme', 'http://127.0.0.1:1/{secret}');
     SELECT outbox.grant_capture('victim'), outbox.grant_produce('victim', 'secret.*'), outbox.grant_fetch('victim');
     SELECT inbox.grant_read('victim'), inbox.grant_consume('victim');
     GRANT USAGE ON FOREIGN SERVER secret_pull TO victim;

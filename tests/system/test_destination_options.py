@@ -30,6 +30,7 @@ PAGES = {
     "kinesis": "destinations/kinesis.md",
     "eventbridge": "destinations/eventbridge.md",
     "pull": "destinations/pull.md",
+    "endpoints": "destinations/endpoints.md",
 }
 EVERYWHERE = "destinations.md"
 CREATE = "CREATE SERVER x FOREIGN DATA WRAPPER pg_outbox"
@@ -146,6 +147,7 @@ def test_the_validator_lists_the_same_options(database: Database, set_in: str) -
         "kinesis": "kinesis://eu-west-1",
         "eventbridge": "eventbridge://eu-west-1",
         "pull": "pull:",
+        "endpoints": "endpoints:",
     }
     all_names = set()
     for sink, options in options_of(database).items():

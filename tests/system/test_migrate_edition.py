@@ -149,6 +149,8 @@ class World:
             "INSERT INTO outbox.backfill_row SELECT id, 'shop.parts_a', '{part,id}', '{a,1}' FROM outbox.backfill_task"
         )
         self.database.execute("INSERT INTO outbox.transaction VALUES ('audit', 0, 1, '{[1,3)}', '{}')")
+        self.database.add_destination("hooks", "endpoints:", topics="nothing", relay="external")
+        self.database.execute("INSERT INTO outbox.endpoint (server, name, url, topics) VALUES ('hooks', 'acme', 'https://127.0.0.1:9/', 'a.*')")
         self.database.execute("INSERT INTO outbox.receipt_0 VALUES (gen_random_uuid(), 'audit', 1, now(), 'm1')")
         self.database.execute("INSERT INTO outbox.receipt_1 VALUES (gen_random_uuid(), 'audit', 2, now())")
 
@@ -336,7 +338,7 @@ def use_everything(world: World) -> list[tuple]:
         assert session.execute("SELECT count(*) FROM outbox.event").fetchone() is not None
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             session.execute("SELECT lease FROM outbox.cursor")
-    assert world.database.value("SELECT count(*) FROM shop.figures") == 3
+    assert world.database.value("SELECT count(*) FROM shop.figures") == 4
     assert world.database.value("SELECT count(*) FROM shop.of_carts WHERE payload = 'text'") > 0
     return topics_since(world.database, before)
 
@@ -553,7 +555,7 @@ def test_a_check_changes_nothing_and_waits_for_nobody(world: World, migrate: Mig
         session.execute("SELECT outbox.enqueue('item', 'open', 'made', '{}')")
         raise psycopg.Rollback()
     assert said.startswith("0 pg_outbox can become the SQL edition") and "destinations" in said
-    assert json.loads(raise_nothing.removeprefix("0 "))["moved"]["destinations"] == 3
+    assert json.loads(raise_nothing.removeprefix("0 "))["moved"]["destinations"] == 4
     before["event_position"] = all_of(world.database)["event_position"]
     assert_same(before, all_of(world.database))
 

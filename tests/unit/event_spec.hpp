@@ -14,6 +14,7 @@ struct EventSpec {
     Micros occurred_at = 0;
     std::string topic{};
     bool key_failed = false;
+    std::uint64_t xid = 0;
 };
 
 // Returns whether the block had room.
@@ -22,6 +23,7 @@ inline bool append(EventBlock& block, const EventSpec& spec) {
     if (event == nullptr)
         return false;
     event->position = spec.position;
+    event->xid = spec.xid;
     event->occurred_at = spec.occurred_at;
     event->ordering_key = block.copy(spec.key.data(), spec.key.size());
     event->payload = block.copy(spec.payload.data(), spec.payload.size());

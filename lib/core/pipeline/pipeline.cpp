@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "core/endpoints.hpp"
+
 namespace outbox {
 
 // Spare blocks above this number are freed.
@@ -331,6 +333,17 @@ void Pipeline::step() {
     make_room(stepped_at_);
     // The last confirmations made room, and no later event would trigger its use.
     submit_ready(stepped_at_);
+}
+
+void Pipeline::pause(bool paused) noexcept {
+    paused_ = paused;
+    if (Endpoints* endpoints = sink_->endpoints())
+        endpoints->pause(paused);
+}
+
+bool Pipeline::expects_outcomes() const noexcept {
+    const Endpoints* endpoints = sink_->endpoints();
+    return endpoints != nullptr ? endpoints->in_flight() > 0 : !in_flight_.empty();
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -170,19 +170,20 @@ class Pipeline {
     // The side of the destination.
     int descriptor() const noexcept { return sink_->descriptor(); }
     Transactions* transactions() noexcept { return sink_->transactions(); }
+    Endpoints* endpoints() noexcept { return sink_->endpoints(); }
     bool report(SinkReport& report) { return sink_->report(report); }
     // Time at which step() must be called even if the descriptor is quiet.
     Micros deadline() const noexcept;
     void step();
     // While paused nothing is sent. Requests in flight end normally.
-    void pause(bool paused) noexcept { paused_ = paused; }
+    void pause(bool paused) noexcept;
     bool paused() const noexcept { return paused_ || !gone_.empty(); }
     // Why the destination is gone, or empty. Nothing is sent until the home has paused it, and has
     // called gone_noted().
     const std::string& gone() const noexcept { return gone_; }
     void gone_noted() noexcept {
         gone_.clear();
-        paused_ = true;
+        pause(true);
     }
 
     const std::vector<Receipt>& receipts() const noexcept { return receipts_; }
@@ -200,6 +201,8 @@ class Pipeline {
     std::size_t unsettled() const noexcept { return unsettled_; }
     // Number of requests in flight.
     std::size_t in_flight() const noexcept { return in_flight_.size(); }
+    // While paused: whether outcomes may still come. A sink with endpoints keeps what it has not sent.
+    bool expects_outcomes() const noexcept;
     // occurred_at of the first event that is not settled.
     std::optional<Micros> oldest() const noexcept;
 

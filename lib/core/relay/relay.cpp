@@ -16,6 +16,7 @@ Relay::~Relay() {
 
 void Relay::set_intervals(const Intervals& intervals) noexcept {
     poll_.set_limits(intervals.poll_min, intervals.poll_max);
+    longest_poll_ = intervals.poll_max;
     save_interval_ = intervals.save;
     next_look_ = 0;
 }
@@ -41,6 +42,8 @@ void Relay::start(std::unique_ptr<Sink> sink, const Pipeline::Limits& limits) {
     own.live_after = cursor_.live_after;
     pipeline_ = std::make_unique<Pipeline>(std::move(sink), own, clock_, stats_, seed_);
     transactions_ = pipeline_->transactions();
+    endpoints_ = pipeline_->endpoints();
+    endpoints_look_ = clock_.now() + longest_poll_;
     recovered_ = transactions_ == nullptr;
     recovery_trouble_.clear();
 }
@@ -50,9 +53,11 @@ void Relay::stop() noexcept {
         pipeline_->put_back(std::exchange(block_, nullptr));
     pipeline_.reset();
     transactions_ = nullptr;
+    endpoints_ = nullptr;
     noted_.clear();
     recovered_ = true;
     open_windows_.clear();
+    settled_in_front_ = {};
     upto_is_front_ = false;
     in_window_ = false;
     reads_ = false;
@@ -63,6 +68,8 @@ void Relay::stop() noexcept {
 void Relay::follow_operator(bool paused) noexcept {
     pipeline_->pause(paused);
     retries_due_ = 0;
+    if (endpoints_ != nullptr)
+        endpoints_->look_again();
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -72,9 +79,14 @@ void Relay::follow_operator(bool paused) noexcept {
 Relay::Wish Relay::next(bool committed) {
     switch (step_) {
         case Step::recover:
-            step_ = Step::read;
+            step_ = Step::consult;
             if (is_due(recover_due()))
                 return Wish::recover;
+            [[fallthrough]];
+        case Step::consult:  // before events are read that came after a change of an endpoint
+            step_ = Step::read;
+            if (is_due(consult_due()))
+                return Wish::consult;
             [[fallthrough]];
         case Step::read:
             step_ = Step::take_retries;
@@ -118,8 +130,9 @@ Relay::Wish Relay::next(bool committed) {
 }
 
 Micros Relay::deadline(bool committed) const noexcept {
-    return std::min({pipeline_->deadline(), recover_due(), pause_due(), note_due(), save_due(),
-                     look_due(committed), record_due(), retry_due(), condition_log_.deadline()});
+    return std::min({pipeline_->deadline(), recover_due(), pause_due(), note_due(), consult_due(),
+                     save_due(), look_due(committed), record_due(), retry_due(),
+                     condition_log_.deadline()});
 }
 
 Micros Relay::pause_due() const noexcept {
@@ -164,6 +177,65 @@ void Relay::noted() {
 }
 
 // ---------------------------------------------------------------------------------------------
+// Endpoints
+// ---------------------------------------------------------------------------------------------
+
+Micros Relay::consult_due() const noexcept {
+    return endpoints_ == nullptr ? never : std::max(endpoints_->due(), not_before_);
+}
+
+Relay::Wish Relay::next_beside_question(bool committed) {
+    if (is_due(look_due(committed)))
+        return Wish::read;
+    send();
+    return Wish::wait;
+}
+
+Micros Relay::deadline_beside_question(bool committed) const noexcept {
+    return std::min(pipeline_->deadline(), look_due(committed));
+}
+
+// Not every change of outbox.endpoint wakes a relay: COMMIT PREPARED does not.
+void Relay::look_at_endpoints() noexcept {
+    if (endpoints_ == nullptr || !is_due(endpoints_look_))
+        return;
+    endpoints_look_ = clock_.now() + longest_poll_;
+    endpoints_->look_again();
+}
+
+// Up to here the sink has the events of the log, or they were settled before: the last event that it
+// was given, in the window of this event. The windows before are complete, because the sink gets the
+// events in the order of the log.
+EndpointPlace Relay::place() const {
+    std::uint64_t xid = 0;
+    std::int64_t position = 0;
+    if (!endpoints_->last_event(xid, position) || (!cursor_.foreign && cursor_.done.finished(xid)))
+        return place_of_cursor();
+    const Snapshot* start = nullptr;
+    for (const Snapshot& end : open_windows_) {
+        if (end.finished(xid)) {
+            const bool is_front = start == nullptr;
+            Snapshot done = !is_front ? *start : cursor_.foreign ? Snapshot{} : cursor_.done;
+            // The earlier relay had come further, but in an earlier snapshot. Events that have
+            // committed since are repeated, which are few.
+            if (is_front && settled_in_front_.any && position <= settled_in_front_.position)
+                return {std::move(done), settled_in_front_.in, settled_in_front_.position};
+            return {std::move(done), end, position};
+        }
+        start = &end;
+    }
+    return place_of_cursor();
+}
+
+// The snapshots of another cluster say nothing about transactions of this one, but they say which
+// restored events were settled: see settled_before().
+EndpointPlace Relay::place_of_cursor() const {
+    if (cursor_.foreign)
+        return {Snapshot{}, cursor_.upto ? cursor_.upto : cursor_.done, cursor_.position};
+    return {cursor_.done, cursor_.upto, cursor_.position};
+}
+
+// ---------------------------------------------------------------------------------------------
 // Reading
 // ---------------------------------------------------------------------------------------------
 
@@ -179,6 +251,8 @@ void Relay::window_found(const Snapshot& end, bool several) {
     reads_ = false;
     pipeline_->open_window();
     noted_.window_opened();
+    if (open_windows_.empty())
+        settled_in_front_ = std::move(settled_before_);
     open_windows_.push_back(end);
     frontier_ = end;
     settled_before_ = {};
@@ -200,6 +274,7 @@ void Relay::nothing_found(const Snapshot& end) {
         cursor_.foreign = false;
     }
     next_look_ = clock_.now() + poll_.next();
+    look_at_endpoints();
 }
 
 EventBlock& Relay::block() {
@@ -243,6 +318,7 @@ void Relay::settle() {
         cursor_.position = std::max(cursor_.position, pipeline_->highest_settled());
         cursor_.foreign = false;
         open_windows_.pop_front();
+        settled_in_front_ = {};
         upto_is_front_ = false;
         noted_.window_settled();
         unsaved_ = true;

@@ -18,6 +18,9 @@
 //                       call paused().
 //   Wish::note          Write the row of transactions().to_note() to outbox.transaction, wait until
 //                       it is on disk, then call noted().
+//   Wish::consult       The sink has a question for the database (core/endpoints.hpp): run
+//                       outbox_internal.ask_endpoints() with question(), then call consulted() or,
+//                       if it had no effect, consult_failed().
 //   Wish::record        Write pipeline().records() to outbox.delivery, then call recorded().
 //   Wish::save          Write pipeline().receipts() and, if may_save_cursor(), cursor(), and remove
 //                       the rows of passed_transactions(). Then call saved().
@@ -29,7 +32,8 @@
 // cursor_is_busy().
 //
 // A home that does not wait for its transactions does one task at a time, and does not call next()
-// before it has reported the result. Only reading may go on beside other tasks: see reading().
+// before it has reported the result. Only reading may go on beside other tasks (see reading()), and
+// reading and sending while a question is under way (see next_beside_question()).
 //
 // A home reports a result only after its transaction has committed. So a home that fails at any
 // point may start a new relay from the saved cursor. That repeats the events delivered since the
@@ -46,6 +50,7 @@
 
 #include "core/backoff.hpp"
 #include "core/clock.hpp"
+#include "core/endpoints.hpp"
 #include "core/pipeline/pipeline.hpp"
 #include "core/relay/condition_log.hpp"
 #include "core/relay/cursor.hpp"
@@ -55,7 +60,7 @@ namespace outbox {
 
 class Relay {
   public:
-    enum class Wish { recover, read, take_retries, pause, note, record, save, wait };
+    enum class Wish { recover, read, take_retries, pause, note, consult, record, save, wait };
 
     struct Intervals {
         Micros poll_min = milliseconds(250);  // first pause between looks that find nothing
@@ -95,7 +100,8 @@ class Relay {
     // Stops delivery, as for a destination that cannot be used as configured.
     void stop() noexcept;
     bool started() const noexcept { return pipeline_ != nullptr; }
-    // Call this after an operator's change, once the held keys have been loaded again.
+    // Call this after an operator's change, once the held keys have been loaded again, and after a
+    // change of outbox.endpoint.
     void follow_operator(bool paused) noexcept;
     void paused() noexcept { pipeline_->gone_noted(); }
 
@@ -134,6 +140,16 @@ class Relay {
     std::span<const NotedTransactions::Passed> passed_transactions() const noexcept {
         return noted_.passed();
     }
+
+    // Endpoints. These must only be called if a wish was about them. After question() the sink waits
+    // for one of the other two.
+    std::string question() { return endpoints_->ask(place()); }
+    // For a home that does not wait for the answer: takes the place of next() and deadline()
+    // meanwhile. Returns Wish::read or Wish::wait.
+    Wish next_beside_question(bool committed);
+    Micros deadline_beside_question(bool committed) const noexcept;
+    void consulted(EndpointAnswer&& answer) { endpoints_->answered(std::move(answer)); }
+    void consult_failed() noexcept { endpoints_->failed(); }
 
     // Trouble. `next_retry` is the time at which the next row of outbox.delivery is due, or
     // `never`.
@@ -187,12 +203,14 @@ class Relay {
     bool earlier_outage_is_over() const noexcept;
 
     // The step at which next() goes on.
-    enum class Step { recover, read, take_retries, send, pause, note, record, save, wait };
+    enum class Step { recover, consult, read, take_retries, send, pause, note, record, save, wait };
 
     bool is_due(Micros due) const noexcept { return clock_.now() >= due; }
     Micros recover_due() const noexcept;
     Micros pause_due() const noexcept;
     Micros note_due() const noexcept;
+    Micros consult_due() const noexcept;
+    void look_at_endpoints() noexcept;
     Micros look_due(bool committed) const noexcept;
     Micros retry_due() const noexcept;
     Micros record_due() const noexcept;
@@ -200,6 +218,8 @@ class Relay {
     void send();
     void settle();
     void settle_front(std::int64_t position);
+    EndpointPlace place() const;
+    EndpointPlace place_of_cursor() const;
 
     const Clock& clock_;
     DeliveryStats& stats_;
@@ -213,15 +233,20 @@ class Relay {
     bool recovered_ = true;
     std::string recovery_trouble_;
 
+    Endpoints* endpoints_ = nullptr;  // belongs to the sink; nullptr if it has none
+    Micros endpoints_look_ = 0;       // when a look at the log is one at the endpoints, too
+
     // Reading. `open_windows_` has the snapshot at the end of each window that is not settled.
     // Reading goes on from `frontier_`, the end of the last one.
     Snapshot frontier_;
     Settled settled_before_;
     std::deque<Snapshot> open_windows_;
+    Settled settled_in_front_;  // settled_before_ of the first open window
     bool in_window_ = false;  // the last window has events that are not read yet
     bool reads_ = false;      // see reading()
     EventBlock* block_ = nullptr;
     Backoff poll_;
+    Micros longest_poll_ = 0;
     Micros next_look_ = 0;
     Micros read_again_ = 0;  // after a failure
     Micros gather_until_ = 0;

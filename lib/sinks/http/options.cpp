@@ -1,6 +1,6 @@
 #include "sinks/http/options.hpp"
 
-#include "sinks/http/webhook_secret.hpp"
+#include "sinks/http/mapping_options.hpp"
 
 namespace outbox {
 
@@ -31,22 +31,22 @@ static constexpr OptionSpec token{.name = "token",
                                   .place = OptionPlace::user_mapping,
                                   .description = "sent as Authorization: Bearer",
                                   .secret = true};
-static constexpr OptionSpec headers{
-    .name = "headers",
+static constexpr OptionSpec signing_secret{
+    .name = "signing_secret",
     .place = OptionPlace::user_mapping,
-    .type = OptionType::headers,
-    .range = "a line `Name: value` each",
-    .description = "headers of each request, in place of headers of events with the same name",
-    .secret = true};
-
-static std::optional<Error> check_signing_secret(const OptionSpec& spec, std::string_view value) {
-    if (webhook_secret_bytes(value))
-        return std::nullopt;
-    return invalid_option_value(
-        spec.name,
-        "Write \"whsec_\" and 24 to 64 random bytes in base64. \"openssl rand -base64 32\" "
-        "makes some.");
-}
+    .range = signing_secret_range,
+    .description = "signs each request, as Standard Webhooks does with v1 (HMAC-SHA256)",
+    .secret = true,
+    .secret_mark = webhook_secret_mark,
+    .check = check_signing_secret};
+static constexpr OptionSpec next_signing_secret{
+    .name = "next_signing_secret",
+    .place = OptionPlace::user_mapping,
+    .range = signing_secret_range,
+    .description = "signs each request as well, while receivers change to it",
+    .secret = true,
+    .secret_mark = webhook_secret_mark,
+    .check = check_signing_secret};
 static std::optional<Error> check_signing_key(const OptionSpec& spec, std::string_view value) {
     if (webhook_key_bytes(value))
         return std::nullopt;
@@ -55,24 +55,7 @@ static std::optional<Error> check_signing_key(const OptionSpec& spec, std::strin
         "Write \"whsk_\" and a private key of Ed25519 in base64: its 32 bytes, or these "
         "and the 32 bytes of its public key.");
 }
-static constexpr std::string_view secret_range = "`whsec_` and 24 to 64 bytes in base64";
 static constexpr std::string_view key_range = "`whsk_` and a key of Ed25519 in base64";
-static constexpr OptionSpec signing_secret{
-    .name = "signing_secret",
-    .place = OptionPlace::user_mapping,
-    .range = secret_range,
-    .description = "signs each request, as Standard Webhooks does with v1 (HMAC-SHA256)",
-    .secret = true,
-    .secret_mark = webhook_secret_mark,
-    .check = check_signing_secret};
-static constexpr OptionSpec next_signing_secret{
-    .name = "next_signing_secret",
-    .place = OptionPlace::user_mapping,
-    .range = secret_range,
-    .description = "signs each request as well, while receivers change to it",
-    .secret = true,
-    .secret_mark = webhook_secret_mark,
-    .check = check_signing_secret};
 static constexpr OptionSpec signing_key{
     .name = "signing_key",
     .place = OptionPlace::user_mapping,
@@ -99,7 +82,7 @@ static constexpr std::array options{connect_timeout_option,
                                     user,
                                     password,
                                     token,
-                                    headers,
+                                    headers_option,
                                     signing_secret,
                                     next_signing_secret,
                                     signing_key,
@@ -149,7 +132,7 @@ HttpOptions http_options(const Destination& destination) {
             .token = values.text(token),
             .user = values.text(user),
             .password = values.text(password),
-            .headers = values.text(headers),
+            .headers = values.text(headers_option),
             .signing_secrets = {values.text(signing_secret), values.text(next_signing_secret)},
             .signing_keys = {values.text(signing_key), values.text(next_signing_key)}};
 }

@@ -29,7 +29,8 @@ COMMENT ON VIEW outbox_internal.destination_topics IS 'topics of destinations, f
 COMMENT ON COLUMN outbox_internal.destination_topics.name IS 'the destination';
 COMMENT ON COLUMN outbox_internal.destination_topics.topics IS 'its option topics; null if it has none';
 
--- Returns an option of a destination, or else the setting of the same name.
+-- Returns an option of a destination, or else the setting of the same name. The name may be that of an
+-- endpoint, <server>/<name>.
 CREATE FUNCTION outbox_internal.destination_option(destination name, option text)
 RETURNS text
 LANGUAGE c STABLE STRICT

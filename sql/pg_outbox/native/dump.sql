@@ -13,6 +13,8 @@ SELECT pg_extension_config_dump('outbox.producer', 'WHERE role::oid IN (SELECT o
 SELECT pg_extension_config_dump('outbox.captured', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class)');
 SELECT pg_extension_config_dump('outbox.destination_number', '');
 SELECT pg_extension_config_dump('outbox.cursor', '');
+SELECT pg_extension_config_dump('outbox.endpoint', '');
+SELECT pg_extension_config_dump('outbox.endpoint_state', '');
 SELECT pg_extension_config_dump('outbox.delivery', '');
 SELECT pg_extension_config_dump('outbox.batch', '');
 SELECT pg_extension_config_dump('outbox.receipt_0', '');

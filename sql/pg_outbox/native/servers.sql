@@ -14,7 +14,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.is_destination(oid) IS 'returns whether a foreign server is a destination';
 
--- 'default' is the name for outbox.default_destination, whose cursor no server may take over.
+-- 'default' is the name for outbox.default_destination, whose cursor no server may take over, nor that of
+-- an endpoint.
 CREATE FUNCTION outbox_internal.check_server_name(server oid)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -27,9 +28,13 @@ BEGIN
             USING ERRCODE = 'reserved_name',
                   DETAIL = 'It is the name of outbox.default_destination.',
                   HINT = 'Give the foreign server another name.';
+    ELSIF outbox_internal.is_destination(server)
+          AND EXISTS (SELECT FROM pg_foreign_server AS s WHERE s.oid = server AND outbox_internal.is_endpoint(s.srvname)) THEN
+        RAISE EXCEPTION 'there is an endpoint with the name of the foreign server'
+            USING ERRCODE = 'duplicate_object', HINT = 'Give the foreign server another name.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_server_name(oid) IS 'refuses the name of outbox.default_destination';
+COMMENT ON FUNCTION outbox_internal.check_server_name(oid) IS 'refuses the name of outbox.default_destination, and names of endpoints';
 
 -- Warns if the server has too few background workers for what is known to need one. A relay without
 -- one would not start, and nothing but the log and outbox.health() would say so.
@@ -147,7 +152,12 @@ BEGIN
         UPDATE outbox.delivery SET destination = renamed.new WHERE destination = renamed.old;
         UPDATE outbox.batch SET destination = renamed.new WHERE destination = renamed.old;
         UPDATE outbox.transaction SET destination = renamed.new WHERE destination = renamed.old;
+        PERFORM outbox_internal.rename_endpoints(renamed.old, renamed.new);
     END LOOP;
+    PERFORM outbox_internal.check_keeps_endpoints(s.srvname)
+       FROM pg_event_trigger_ddl_commands() AS command
+       JOIN pg_foreign_server AS s ON s.oid = command.objid
+      WHERE command.classid = 'pg_foreign_server'::regclass AND outbox_internal.is_destination(s.oid);
 END
 $$;
 COMMENT ON FUNCTION outbox_internal.follow_renamed_servers() IS 'renames the rows of a destination';
@@ -177,6 +187,7 @@ BEGIN
         DELETE FROM outbox.delivery WHERE destination = dropped;
         DELETE FROM outbox.batch WHERE destination = dropped;
         DELETE FROM outbox.transaction WHERE destination = dropped;
+        DELETE FROM outbox.endpoint WHERE server = dropped;
     END LOOP;
 END
 $$;

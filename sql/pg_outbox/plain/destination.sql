@@ -17,13 +17,16 @@ COMMENT ON VIEW outbox_internal.destination_topics IS 'topics of destinations, f
 COMMENT ON COLUMN outbox_internal.destination_topics.name IS 'the destination';
 COMMENT ON COLUMN outbox_internal.destination_topics.topics IS 'its option topics; null if it has none';
 
--- Returns an option of a destination, or else the setting of the same name.
+-- Returns an option of a destination, or else the setting of the same name. The name may be that of an
+-- endpoint, <destination>/<name>.
 CREATE FUNCTION outbox_internal.destination_option(destination name, option text)
 RETURNS text
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT coalesce((SELECT d.options ->> option FROM outbox.destination_config AS d WHERE d.name = destination),
+                    (SELECT d.options ->> option FROM outbox.destination_config AS d
+                      WHERE strpos(destination::text, '/') > 0 AND d.name = split_part(destination::text, '/', 1)::name),
                     outbox_internal.setting(option));
 END;
 COMMENT ON FUNCTION outbox_internal.destination_option(name, text) IS 'returns an option of a destination, or its default';

@@ -75,6 +75,8 @@ BEGIN
         FOREACH batch IN ARRAY batches LOOP
             INSERT INTO outbox.batch SELECT (batch).*;
         END LOOP;
+        UPDATE outbox.endpoint_state AS s SET since = NULL;
+        UPDATE outbox.endpoint AS e SET paused = e.paused; -- through the trigger, which sets changed_by
         UPDATE outbox.backfill_task AS t SET state = 'paused' WHERE t.state = 'running';
         UPDATE outbox.backfill_task AS t SET last_xid = '0';
         UPDATE outbox.captured AS c SET known_members = '{}';

@@ -79,6 +79,9 @@ BEGIN
     IF NEW.name = 'default' THEN
         RAISE EXCEPTION 'a destination cannot be called "default"'
             USING ERRCODE = 'reserved_name', HINT = 'Give the destination another name.';
+    ELSIF outbox_internal.is_endpoint(NEW.name) THEN
+        RAISE EXCEPTION 'there is an endpoint "%"', NEW.name
+            USING ERRCODE = 'duplicate_object', HINT = 'Give the destination another name.';
     ELSIF jsonb_typeof(NEW.options) <> 'object' THEN
         RAISE EXCEPTION 'options must be a JSON object'
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Write for example ''{"url": "https://example.com/events"}''.';
@@ -193,6 +196,7 @@ BEGIN
         DELETE FROM outbox.batch AS b WHERE b.destination = OLD.name;
         DELETE FROM outbox.transaction AS t WHERE t.destination = OLD.name;
         DELETE FROM outbox.fetcher AS f WHERE f.destination = OLD.name;
+        DELETE FROM outbox.endpoint AS e WHERE e.server = OLD.name;
     ELSE
         IF NEW.name <> OLD.name THEN
             UPDATE outbox.cursor AS c SET destination = NEW.name, lease = c.lease + 1 WHERE c.destination = OLD.name;
@@ -200,7 +204,9 @@ BEGIN
             UPDATE outbox.batch AS b SET destination = NEW.name WHERE b.destination = OLD.name;
             UPDATE outbox.transaction AS t SET destination = NEW.name WHERE t.destination = OLD.name;
             UPDATE outbox.fetcher AS f SET destination = NEW.name WHERE f.destination = OLD.name;
+            PERFORM outbox_internal.rename_endpoints(OLD.name, NEW.name);
         END IF;
+        PERFORM outbox_internal.check_keeps_endpoints(NEW.name);
         IF OLD.options ->> 'url' = 'pull:' AND NEW.options ->> 'url' <> 'pull:' THEN
             PERFORM outbox_internal.leave_pull(NEW.name);
         END IF;

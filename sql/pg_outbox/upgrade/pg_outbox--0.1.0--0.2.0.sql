@@ -91,6 +91,47 @@ CREATE TABLE outbox.relay_status (
     reported_at      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+CREATE INDEX cursor_destination ON outbox.cursor (destination);
+
+CREATE TABLE outbox.endpoint (
+    server      name        NOT NULL,
+    name        name        NOT NULL,
+    url         text        NOT NULL,
+    topics      text        NOT NULL DEFAULT '*',
+    secret_name text,
+    paused      boolean     NOT NULL DEFAULT false,
+    tenant      text,
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_by  xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    PRIMARY KEY (server, name),
+    CONSTRAINT endpoint_name_check CHECK (name::text ~ '^[^/,[:cntrl:][:space:]]([^/,[:cntrl:]]*[^/,[:cntrl:][:space:]])?$'),
+    CONSTRAINT endpoint_length_check CHECK (octet_length(server::text) + octet_length(name::text) < 63),
+    CONSTRAINT endpoint_url_check CHECK (url ~* '^https?://[^/?#@[:space:][:cntrl:]]+([/?#][^[:space:][:cntrl:]]*)?$'
+                                         AND octet_length(url) <= 4096),
+    CONSTRAINT endpoint_topics_check CHECK (octet_length(topics) <= 4096),
+    CONSTRAINT endpoint_secret_name_check CHECK (secret_name ~ '^[^[:cntrl:]]+$' AND octet_length(secret_name) <= 1024)
+);
+CREATE INDEX endpoint_changed ON outbox.endpoint (server, changed_by);
+ALTER TABLE outbox.endpoint ENABLE ROW LEVEL SECURITY;
+CREATE POLICY owner_of_server ON outbox.endpoint
+    USING (server IN (SELECT s.srvname
+                        FROM pg_catalog.pg_foreign_server AS s
+                        JOIN pg_catalog.pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw
+                       WHERE w.fdwname = 'pg_outbox' AND pg_catalog.pg_has_role(s.srvowner, 'USAGE')));
+
+CREATE TABLE outbox.endpoint_state (
+    destination     name        PRIMARY KEY,
+    since           pg_snapshot,
+    known           boolean     NOT NULL DEFAULT false,
+    failing_since   timestamptz,
+    last_error      text,
+    next_attempt_at timestamptz,
+    inserted_by     xid8        NOT NULL DEFAULT pg_current_xact_id()
+);
+CREATE INDEX endpoint_state_new ON outbox.endpoint_state (destination) WHERE NOT known;
+SELECT pg_extension_config_dump('outbox.endpoint', '');
+SELECT pg_extension_config_dump('outbox.endpoint_state', '');
+
 CREATE TYPE outbox.found_event AS (
     event_id        uuid,
     occurred_at     timestamptz,

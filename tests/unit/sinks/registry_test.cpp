@@ -8,6 +8,7 @@
 #include <set>
 
 #include "sinks/aws/options.hpp"
+#include "sinks/http/endpoint_options.hpp"
 #include "sinks/http/options.hpp"
 #include "sinks/kafka/options.hpp"
 #include "sinks/postgresql/options.hpp"
@@ -102,6 +103,34 @@ TEST(Destination, UsesMoreConnectionsUnlessTheirNumberIsGiven) {
     const TransportOptions o = http_options(destination({{"url", "http://h/"}})).transport;
     EXPECT_EQ(o.max_connections, 16u);
     EXPECT_EQ(o.more_connections, 48u);
+}
+
+TEST(Destination, OfSchemeEndpointsTakesItsOptions) {
+    const Destination d = destination({{"url", "endpoints:"},
+                                       {"topics", "order"},
+                                       {"format", "structured"},
+                                       {"on_gone", "retry"},
+                                       {"requests_per_endpoint", "2"},
+                                       {"max_connections", "50"},
+                                       {"retry_base", "2s"},
+                                       {"retry_max", "1min"}},
+                                      {{"signing_secret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, {"headers", "a: b"}});
+    EXPECT_EQ(d.sink->name, "endpoints");
+    EXPECT_TRUE(d.sink->ordered);
+    const EndpointOptions o = endpoint_options(d);
+    EXPECT_EQ(o.format, EventFormat::structured);
+    EXPECT_FALSE(o.pauses_if_gone);
+    EXPECT_EQ(o.requests_per_endpoint, 2u);
+    EXPECT_EQ(o.transport.max_connections, 50u);
+    EXPECT_EQ(o.transport.more_connections, 50u);
+    EXPECT_EQ(o.retry_base, seconds(2));
+    EXPECT_EQ(o.retry_max, seconds(60));
+    EXPECT_EQ(o.headers, "a: b");
+    EXPECT_EQ(o.master_secrets, (std::array<std::string, 2>{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", ""}));
+    const EndpointOptions defaults = endpoint_options(destination({{"url", "endpoints:"}}));
+    EXPECT_TRUE(defaults.pauses_if_gone);
+    EXPECT_EQ(defaults.requests_per_endpoint, 4u);
+    EXPECT_EQ(defaults.transport.max_connections, 200u);
 }
 
 TEST(Destination, OfSchemePostgresqlTakesItsOptions) {
@@ -426,7 +455,32 @@ const Refused refusals[] = {
      value,
      "\"ftp\" is not supported",
      "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, amqp, amqps, "
-     "nats, tls, redis, rediss, mqtt, mqtts, pubsub, sqs, sns, kinesis, eventbridge, pull."},
+     "nats, tls, redis, rediss, mqtt, mqtts, pubsub, sqs, sns, kinesis, eventbridge, pull, endpoints."},
+    {"EndpointsWithMore",
+     {{"url", "endpoints://h/"}},
+     {},
+     value,
+     "\"endpoints:\", and nothing else",
+     "outbox.endpoint"},
+    {"EndpointsWithFilter",
+     {{"url", "endpoints:"}, {"filter", "true"}},
+     {},
+     option,
+     "\"filter\" is not valid for a destination with endpoints",
+     "topics"},
+    {"EndpointsBatched",
+     {{"url", "endpoints:"}, {"format", "batched"}},
+     {},
+     value,
+     "\"format\"",
+     "\"binary\" or \"structured\""},
+    {"EndpointsWithToken",
+     {{"url", "endpoints:"}},
+     {{"token", "t"}},
+     option,
+     "invalid option \"token\"",
+     "signing_secret",
+     true},
     {"MqttWithoutBroker", {{"url", "mqtt://"}}, {}, value, "no broker", "mqtts://broker"},
     {"MqttHost", {{"url", "mqtt://a%20b"}}, {}, value, "not a host name", "mqtts://broker"},
     {"MqttWithUser", {{"url", "mqtt://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},

@@ -213,6 +213,9 @@ SELECT 'pg_trigger'::regclass, t.oid FROM pg_trigger AS t JOIN pg_class AS c ON 
 UNION ALL
 SELECT 'pg_rewrite'::regclass, r.oid FROM pg_rewrite AS r JOIN pg_class AS c ON c.oid = r.ev_class JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace
 UNION ALL
+SELECT 'pg_policy'::regclass, p.oid FROM pg_policy AS p JOIN pg_class AS c ON c.oid = p.polrelid JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace
+ WHERE c.relname = 'endpoint' AND p.polname = 'owner_of_server'
+UNION ALL
 SELECT 'pg_attrdef'::regclass, d.oid FROM pg_attrdef AS d JOIN pg_class AS c ON c.oid = d.adrelid JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace
 UNION ALL
 SELECT 'pg_extension'::regclass, e.oid FROM pg_extension AS e WHERE e.extname = 'pg_outbox'

@@ -14,6 +14,7 @@
 #include "core/relay/relay.hpp"
 #include "unit/core/pipeline/scripted_sink.hpp"
 #include "unit/core/relay/delivery_table.hpp"
+#include "unit/core/relay/endpoints_sink.hpp"
 #include "unit/core/relay/transactional_sink.hpp"
 #include "unit/event_spec.hpp"
 #include "unit/fake_clock.hpp"
@@ -148,6 +149,9 @@ class FakeHome {
             case Wish::note:
                 note();
                 break;
+            case Wish::consult:
+                consult();
+                break;
             case Wish::wait:
                 break;
         }
@@ -165,6 +169,10 @@ class FakeHome {
     ScriptedSink* sink = nullptr;
     Broker* broker = nullptr;  // if set, it takes events exactly once
     TransactionalSink* transactional = nullptr;
+    bool serves_endpoints = false;  // the sink has questions
+    EndpointsSink* endpoints = nullptr;
+    int questions = 0;
+    bool questions_fail = false;
     std::size_t doubtful = 0;  // events that may have arrived twice
     std::function<void(const Batch&)> on_submit;
     bool committed = false;  // since the last look
@@ -181,6 +189,11 @@ class FakeHome {
         if (broker != nullptr) {
             auto made = std::make_unique<TransactionalSink>(capabilities_, *broker);
             transactional = made.get();
+            return made;
+        }
+        if (serves_endpoints) {
+            auto made = std::make_unique<EndpointsSink>();
+            endpoints = made.get();
             return made;
         }
         auto scripted = std::make_unique<ScriptedSink>(capabilities_);
@@ -214,6 +227,19 @@ class FakeHome {
         flushed = saved;
         relay->noted();
     }
+    void consult() {
+        if (!has_lock())
+            return;
+        relay->question();
+        questions++;
+        if (questions_fail) {
+            relay->consult_failed();
+            return;
+        }
+        EndpointAnswer answer;
+        answer.known = "answer " + std::to_string(questions);
+        relay->consulted(std::move(answer));
+    }
 
     void read() {
         if (!relay->in_window() && !look())
@@ -225,7 +251,10 @@ class FakeHome {
             const FakeLog::Row& row = window_[n];
             last = row.position;
             if (!row.rolled_back && !recorded_.contains(row.position))
-                append(block, {.position = row.position, .key = row.key, .topic = row.topic});
+                append(block, {.position = row.position,
+                               .key = row.key,
+                               .topic = row.topic,
+                               .xid = row.xid});
         }
         window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(n));
         relay->block_read(window_.empty(), last);
