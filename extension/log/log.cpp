@@ -17,10 +17,16 @@ static void invalidate(Datum, Oid relation) {
             relations_valid = checked[i] = false;
 }
 
+static constexpr int is_gone = -1;
+
 // Reads the ring as it is now, whatever the current transaction may see. It has a row per segment.
-static int read_current_segment(Oid table) {
+// A relay that finds it dropped leaves quietly; a producer gets an error that says to try again.
+static int read_current_segment(Oid table, bool may_be_gone) {
     int current = 0;
-    Relation ring = open_own_table(table, AccessShareLock);
+    Relation ring = may_be_gone ? try_table_open(table, AccessShareLock)
+                                : open_own_table(table, AccessShareLock);
+    if (ring == nullptr)
+        return is_gone;
     static constexpr Oid types[] = {INT4OID, BOOLOID, TIMESTAMPTZOID};
     check_columns(ring, types, true);
     ::Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -54,7 +60,7 @@ static bool look_up(LogRelations& found) {
     return OidIsValid(found.ring) && OidIsValid(found.positions);
 }
 
-const LogRelations* find_log_relations() {
+static const LogRelations* find(bool may_be_gone) {
     static bool registered = false;
     if (!registered) {
         CacheRegisterRelcacheCallback(invalidate, 0);
@@ -67,9 +73,17 @@ const LogRelations* find_log_relations() {
         relations = found;
         memset(checked, 0, sizeof checked);
         relations_valid = true;
-        relations.current = read_current_segment(found.ring);
+        relations.current = read_current_segment(found.ring, may_be_gone);
+        if (relations.current == is_gone) {
+            relations_valid = false;
+            return nullptr;
+        }
     }
     return &relations;
+}
+
+const LogRelations* find_log_relations() {
+    return find(true);
 }
 
 static constexpr Oid log_types[] = {INT8OID, XID8OID,  TIMESTAMPTZOID, UUIDOID, INT8OID, INT4OID,
@@ -114,7 +128,7 @@ Relation try_open_segment(int number) {
 }
 
 const LogRelations& log_relations() {
-    const LogRelations* found = find_log_relations();
+    const LogRelations* found = find(false);
     VersionProblem problem;
     if (found == nullptr && find_version_problem("pg_outbox", problem))
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -47,7 +47,7 @@ struct LogRelations {
 // Raises an error if the extension is missing or of a version that does not fit.
 const LogRelations& log_relations();
 
-// Does the same, but returns nullptr if the extension is missing.
+// Does the same, but returns nullptr if the extension is missing, or is just being dropped.
 const LogRelations* find_log_relations();
 
 // Raises an error if the segment, which must be locked, does not have the columns of the log.

@@ -50,6 +50,7 @@ class DatabaseCheck {
     void set_defaults(std::map<std::string, std::string>& settings);
     bool read_settings();
     bool read_destinations();
+    bool read_expressions();
     bool show_connection();
     void check_destination(const DestinationRow& row);
 
@@ -61,6 +62,8 @@ class DatabaseCheck {
     std::string source_;  // name of the database in the server
     DestinationDefaults defaults_;
     std::vector<DestinationRow> rows_;
+    // Of destinations with expressions, by number: why these cannot be evaluated, or empty.
+    std::map<int, std::string> expressions_;
 };
 
 void DatabaseCheck::find(std::string subject, bool ok, std::string detail) {
@@ -207,12 +210,25 @@ bool DatabaseCheck::read_destinations() {
     return true;
 }
 
+bool DatabaseCheck::read_expressions() {
+    const Rows rows = query(
+        "SELECT number, coalesce(trouble, '') FROM outbox_internal.relay_check_expressions()");
+    if (PQresultStatus(rows.get()) != PGRES_TUPLES_OK) {
+        refused("expressions", rows);
+        return false;
+    }
+    for (int row = 0; row < PQntuples(rows.get()); row++)
+        expressions_[static_cast<int>(parse_integer(text_at(rows, row, 0)).value_or(0))] =
+            text_at(rows, row, 1);
+    return true;
+}
+
 void DatabaseCheck::check() {
     if (PQstatus(connection_.get()) != CONNECTION_OK) {
         find("connection", false, PQerrorMessage(connection_.get()));
         return;
     }
-    const bool readable = show_connection() && read_settings() && read_destinations();
+    const bool readable = show_connection() && read_settings() && read_destinations() && read_expressions();
     connection_.reset();
     if (readable)
         for (const DestinationRow& row : rows_)
@@ -268,6 +284,9 @@ void DatabaseCheck::check_destination(const DestinationRow& row) {
     made.value().source = source_;
     const Destination& destination = made.value();
     add({"options", true, destination.url_text});
+    if (const auto found = expressions_.find(row.number); found != expressions_.end())
+        add({"expressions", found->second.empty(),
+             found->second.empty() ? "they can be evaluated" : found->second});
 
     const SystemClock clock;
     const std::vector<std::string> targets = targets_of(destination);

@@ -30,7 +30,7 @@ BEGIN ATOMIC
              WHEN 'relay' THEN ARRAY['relay_settings', 'relay_destinations', 'relay_beat', 'relay_take', 'relay_begin',
                                      'relay_follow', 'relay_wake', 'relay_leave', 'relay_look', 'relay_probe', 'relay_entries', 'relay_rows',
                                      'relay_pause', 'relay_save', 'relay_record', 'relay_retries', 'relay_recover', 'relay_note',
-                                     'relay_begin_expressions', 'relay_look_expressions', 'relay_rows_expressions',
+                                     'relay_begin_expressions', 'relay_check_expressions', 'relay_look_expressions', 'relay_rows_expressions',
                                      'relay_retries_expressions', 'relay_report', 'relay_maintain']
              WHEN 'fetch default' THEN ARRAY['may_fetch_default']
            END;

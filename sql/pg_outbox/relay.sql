@@ -636,9 +636,6 @@ COMMENT ON FUNCTION outbox_internal.relay_rows(integer, tid[]) IS 'rows of the l
 -- Writing
 -- ------------------------------------------------------------------------------------------------
 
--- Saves the cursor and its counters, unless `done` is NULL, and receipts, and removes transactions
--- that the cursor has passed: of line i the numbers from firsts[i] up to lasts[i]. `durable`: it is on
--- disk when the call returns.
 -- Pauses a destination that has said that it is gone.
 CREATE FUNCTION outbox_internal.relay_pause(number integer, lease bigint, why text)
 RETURNS text
@@ -657,6 +654,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.relay_pause(integer, bigint, text) IS 'pauses a destination that is gone, for a relay outside the server';
 
+-- Saves the cursor and its counters, unless `done` is NULL, and receipts, and removes transactions
+-- that the cursor has passed: of line i the numbers from firsts[i] up to lasts[i]. `durable`: it is on
+-- disk when the call returns.
 CREATE FUNCTION outbox_internal.relay_save(
     number      integer,
     lease       bigint,

@@ -26,6 +26,21 @@ END $$;
 COMMENT ON FUNCTION outbox_internal.relay_begin_expressions(integer, bigint, text) IS
     'what a relay outside the server must know when it starts, and why it cannot evaluate expressions';
 
+-- Destinations that have expressions, and why these cannot be evaluated; NULL if they can.
+CREATE FUNCTION outbox_internal.relay_check_expressions(OUT number integer, OUT trouble text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT c.number, outbox_internal.expression_trouble(c.destination)
+      FROM outbox.cursor AS c
+      JOIN outbox.destination AS d ON d.name = c.destination AND d.external
+     WHERE outbox_internal.destination_option(c.destination, 'filter') IS NOT NULL
+        OR outbox_internal.destination_option(c.destination, 'payload') IS NOT NULL
+     ORDER BY c.number;
+END;
+COMMENT ON FUNCTION outbox_internal.relay_check_expressions() IS 'whether expressions of destinations can be evaluated, for outbox-relay --check';
+
 CREATE FUNCTION outbox_internal.relay_look_expressions(
     number           integer,
     patterns         text[],

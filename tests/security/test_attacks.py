@@ -142,6 +142,7 @@ ATTACKS = {
     "outbox_internal.relay_take": "a destination whose relay is a worker of the server, or of another relay",
     "outbox_internal.relay_begin": "a destination with a token of its own choice",
     "outbox_internal.relay_begin_expressions": "as relay_begin",
+    "outbox_internal.relay_check_expressions": "nothing: errors of expressions, which the relay is told anyhow",
     "outbox_internal.relay_look_expressions": "as relay_look; expressions of another destination",
     "outbox_internal.relay_rows_expressions": "as relay_rows; expressions of another destination",
     "outbox_internal.relay_retries_expressions": "as relay_retries; retries of another destination that its filter excludes",

@@ -226,6 +226,19 @@ def test_credentials_come_from_variables_and_files(
     assert 'FAIL  orders.d  options  permission denied for credentials "d"' in done.stdout
 
 
+def test_expressions_are_checked(program: Program, database: Database, receiver: Receiver, http: None) -> None:
+    database.execute("CREATE FUNCTION wanted(key text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN key = 'a'")
+    database.add_destination("d", receiver.url(), relay="external", filter="public.wanted(aggregate_id)")
+    database.add_destination("plain", receiver.url(), relay="external")
+    done = program.check(section(database))
+    assert "d  expressions  they can be evaluated" in done.stdout
+    assert "plain  expressions" not in done.stdout
+    database.execute("DROP FUNCTION wanted(text)")
+    done = program.check(section(database))
+    assert done.returncode == 1
+    assert "d  expressions  function public.wanted(text) does not exist" in done.stdout
+
+
 def test_a_password_reaches_the_server_and_no_message(program: Program, make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster(started=False)
     hba = cluster.data / "pg_hba.conf"

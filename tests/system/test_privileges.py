@@ -271,6 +271,7 @@ USERS_OF_INTERNALS = {
     "outbox_internal.relay_take": ("relay", RELAY),
     "outbox_internal.relay_begin": ("relay", RELAY),
     "outbox_internal.relay_begin_expressions": ("relay", RELAY),
+    "outbox_internal.relay_check_expressions": ("relay", RELAY),
     "outbox_internal.relay_look_expressions": ("relay", RELAY),
     "outbox_internal.relay_rows_expressions": ("relay", RELAY),
     "outbox_internal.relay_retries_expressions": ("relay", RELAY),

@@ -404,8 +404,6 @@ def everything(database: Database) -> set[str]:
     return {name for query in EVERYTHING for (name,) in database.execute(query)}
 
 
-# A relay that is just about to read the log finds it gone, and ends.
-@pytest.mark.worker_errors("pg_outbox was replaced or removed by a concurrent transaction")
 @pytest.mark.parametrize("version", [OLD, None])
 def test_what_is_dropped_leaves_nothing_behind(new_database: NewDatabase, version: str | None) -> None:
     database = new_database(extension=False)
