@@ -17,7 +17,7 @@ from workload import Bench, Unavailable
 
 FIGURES = ["enqueue", "drain_null", "drain_http", "drain_inbox", "drain_pubsub", "drain_sqs", "drain_mqtt", "drain_rabbitmq", "drain_nats", "drain_redis", "kafka_drain", "kafka_exactly_once", "kafka_latency", "latency", "backlog", "memory", "idle",
            "wal", "rotation", "outage", "isolation", "expressions", "duplicates", "pull", "inbox_check", "dedupe", "apply", "end_to_end",
-           "capture", "capture_bulk", "outbox_view", "backfill", "impaired", "impaired_lanes", "operators",
+           "capture", "capture_bulk", "outbox_view", "backfill", "impaired", "impaired_lanes", "endpoints", "operators",
            "sql_enqueue", "relay_drain", "relay_drain_http", "relay_latency", "relay_idle", "relay_memory"]
 ON_REQUEST = ["held_snapshot", "ulak"]
 

@@ -77,7 +77,7 @@ void DestinationHome::stop_relay() noexcept {
     unwatch_sink();
     reader_.reset();
     relay_.stop();
-    writes_ = looks_ = found_nothing_ = follows_ = false;
+    writes_ = consults_ = looks_ = found_nothing_ = follows_ = false;
     change_by_ = never;
     if (ending_ == Ending::to_start_over)
         ending_ = Ending::none;
@@ -308,12 +308,15 @@ Micros DestinationHome::deadline() const noexcept {
         return never;
     if (due_)
         return 0;
-    if (state_ != State::serving || writes_)
+    if (state_ != State::serving || (writes_ && !consults_))
         return again_at_;
-    const Micros at = std::min(relay_.deadline(false), change_by_);
+    const auto at = [&](bool committed) {
+        return consults_ ? relay_.deadline_beside_question(committed)
+                         : std::min(relay_.deadline(committed), change_by_);
+    };
     return committed_ && !looks_
-               ? std::min(at, std::max(relay_.deadline(true), looked_at_ + look_pause_))
-               : at;
+               ? std::min(at(false), std::max(at(true), looked_at_ + look_pause_))
+               : at(false);
 }
 
 void DestinationHome::turn(Micros now) {
@@ -326,6 +329,12 @@ void DestinationHome::turn(Micros now) {
         begin();
     if (state_ == State::serving && !writes_)
         serve(now);
+    else if (state_ == State::serving && consults_)
+        serve_beside_question(now);
+}
+
+bool DestinationHome::may_send() const noexcept {
+    return !paused_ && ending_ == Ending::none && host_.may_send();
 }
 
 // Runs until the relay wants to wait, or a statement is under way that it must wait for.
@@ -334,7 +343,7 @@ void DestinationHome::serve(Micros now) {
         start_over(0);
         return;
     }
-    relay_.pipeline().pause(paused_ || ending_ != Ending::none || !host_.may_send());
+    relay_.pipeline().pause(!may_send());
     if (ending_ == Ending::none)
         take_look_result();
     if (state_ == State::serving && ending_ == Ending::none && relay_.in_window() && looks_)
@@ -356,6 +365,16 @@ void DestinationHome::serve(Micros now) {
     log_condition();
     if (ending_ != Ending::none)
         leave_when_done();
+}
+
+void DestinationHome::serve_beside_question(Micros now) {
+    relay_.pipeline().pause(!may_send());
+    if (ending_ == Ending::none)
+        take_look_result();
+    if (ending_ == Ending::none && relay_.in_window() && looks_)
+        fill_block();
+    while (state_ == State::serving && relay_.next_beside_question(may_look_now(now)) == Relay::Wish::read)
+        read();
 }
 
 // Returns false if the relay must wait for a statement.
@@ -380,6 +399,7 @@ bool DestinationHome::act(Relay::Wish wish) {
             return false;
         case Relay::Wish::consult:
             write(calls::consult(*held_, relay_.question()), &DestinationHome::consulted);
+            consults_ = true;
             return false;
         case Relay::Wish::record:
             write(calls::record(*held_, token_, relay_), &DestinationHome::recorded);
@@ -523,7 +543,7 @@ void DestinationHome::write(Statement statement, Taker taker) {
 }
 
 void DestinationHome::written(Answer answer, Taker taker) {
-    writes_ = false;
+    writes_ = consults_ = false;
     due_ = true;
     const auto outcome = answer.ok ? calls::outcome_of(answer.rows) : std::nullopt;
     if (!outcome) {
@@ -664,7 +684,7 @@ void DestinationHome::load_retries(Rows answer) {
 void DestinationHome::followed(Rows rows) {
     calls::Begun followed = calls::begun_of(rows);
     paused_ = followed.paused;
-    relay_.follow_operator(paused_ || ending_ != Ending::none || !host_.may_send());
+    relay_.follow_operator(!may_send());
     relay_.pipeline().hold_keys(std::move(followed.held_keys));
     committed_ = true;
 }

@@ -9,7 +9,8 @@
 //
 // Every wish of the relay becomes one statement. While one that writes is under way the relay is
 // not asked for anything, because what the statement is about must not change. Reading goes on
-// beside everything else: see Relay::reading().
+// beside everything else: see Relay::reading(). Sending goes on, too, while the statement is a question
+// about endpoints: see Relay::next_beside_question().
 //
 // An answer "lost" means that the token has changed: an operator moved the cursor, the destination
 // was renamed, or another process took over. Then the relay stops, and the destination is taken
@@ -157,6 +158,8 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
 
     // Serving.
     void serve(Micros now);
+    void serve_beside_question(Micros now);
+    bool may_send() const noexcept;
     void take_look_result();
     void read();
     void fill_block();
@@ -209,6 +212,7 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     std::size_t under_way_ = 0;     // statements
     std::uint64_t generation_ = 0;  // answers to statements of an earlier one are ignored
     bool writes_ = false;           // a statement that the relay waits for is under way
+    bool consults_ = false;         // it is a question about endpoints
     bool looks_ = false;            // a look is under way
     bool found_nothing_ = false;    // by the last look, for this destination
     bool selected_ = false;         // the window has events for it

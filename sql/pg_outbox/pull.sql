@@ -301,7 +301,8 @@ BEGIN
            published = c.published + made.dealt
      WHERE u.destination = $1;
     PERFORM outbox_internal.wake_keeper();
-    RETURN made.batches > 0 OR NOT complete;
+    -- With the end of a window that was read in parts there may be another window behind it.
+    RETURN made.batches > 0 OR NOT complete OR (c.upto IS NOT NULL AND NOT foreign_);
 END $$;
 COMMENT ON FUNCTION outbox_internal.read_on(name) IS 'makes batches of the next events in the log';
 

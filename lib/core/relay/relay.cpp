@@ -16,6 +16,7 @@ Relay::~Relay() {
 
 void Relay::set_intervals(const Intervals& intervals) noexcept {
     poll_.set_limits(intervals.poll_min, intervals.poll_max);
+    longest_poll_ = intervals.poll_max;
     save_interval_ = intervals.save;
     next_look_ = 0;
 }
@@ -42,6 +43,7 @@ void Relay::start(std::unique_ptr<Sink> sink, const Pipeline::Limits& limits) {
     pipeline_ = std::make_unique<Pipeline>(std::move(sink), own, clock_, stats_, seed_);
     transactions_ = pipeline_->transactions();
     endpoints_ = pipeline_->endpoints();
+    endpoints_look_ = clock_.now() + longest_poll_;
     recovered_ = transactions_ == nullptr;
     recovery_trouble_.clear();
 }
@@ -77,9 +79,14 @@ void Relay::follow_operator(bool paused) noexcept {
 Relay::Wish Relay::next(bool committed) {
     switch (step_) {
         case Step::recover:
-            step_ = Step::read;
+            step_ = Step::consult;
             if (is_due(recover_due()))
                 return Wish::recover;
+            [[fallthrough]];
+        case Step::consult:  // before events are read that came after a change of an endpoint
+            step_ = Step::read;
+            if (is_due(consult_due()))
+                return Wish::consult;
             [[fallthrough]];
         case Step::read:
             step_ = Step::take_retries;
@@ -101,14 +108,9 @@ Relay::Wish Relay::next(bool committed) {
                 return Wish::pause;
             [[fallthrough]];
         case Step::note:
-            step_ = Step::consult;
+            step_ = Step::record;
             if (is_due(note_due()))
                 return Wish::note;
-            [[fallthrough]];
-        case Step::consult:
-            step_ = Step::record;
-            if (is_due(consult_due()))
-                return Wish::consult;
             [[fallthrough]];
         case Step::record:
             step_ = Step::save;
@@ -182,6 +184,25 @@ Micros Relay::consult_due() const noexcept {
     return endpoints_ == nullptr ? never : std::max(endpoints_->due(), not_before_);
 }
 
+Relay::Wish Relay::next_beside_question(bool committed) {
+    if (is_due(look_due(committed)))
+        return Wish::read;
+    send();
+    return Wish::wait;
+}
+
+Micros Relay::deadline_beside_question(bool committed) const noexcept {
+    return std::min(pipeline_->deadline(), look_due(committed));
+}
+
+// Not every change of outbox.endpoint wakes a relay: COMMIT PREPARED does not.
+void Relay::look_at_endpoints() noexcept {
+    if (endpoints_ == nullptr || !is_due(endpoints_look_))
+        return;
+    endpoints_look_ = clock_.now() + longest_poll_;
+    endpoints_->look_again();
+}
+
 // Up to here the sink has the events of the log, or they were settled before: the last event that it
 // was given, in the window of this event. The windows before are complete, because the sink gets the
 // events in the order of the log.
@@ -253,6 +274,7 @@ void Relay::nothing_found(const Snapshot& end) {
         cursor_.foreign = false;
     }
     next_look_ = clock_.now() + poll_.next();
+    look_at_endpoints();
 }
 
 EventBlock& Relay::block() {

@@ -32,7 +32,8 @@
 // cursor_is_busy().
 //
 // A home that does not wait for its transactions does one task at a time, and does not call next()
-// before it has reported the result. Only reading may go on beside other tasks: see reading().
+// before it has reported the result. Only reading may go on beside other tasks (see reading()), and
+// reading and sending while a question is under way (see next_beside_question()).
 //
 // A home reports a result only after its transaction has committed. So a home that fails at any
 // point may start a new relay from the saved cursor. That repeats the events delivered since the
@@ -143,6 +144,10 @@ class Relay {
     // Endpoints. These must only be called if a wish was about them. After question() the sink waits
     // for one of the other two.
     std::string question() { return endpoints_->ask(place()); }
+    // For a home that does not wait for the answer: takes the place of next() and deadline()
+    // meanwhile. Returns Wish::read or Wish::wait.
+    Wish next_beside_question(bool committed);
+    Micros deadline_beside_question(bool committed) const noexcept;
     void consulted(EndpointAnswer&& answer) { endpoints_->answered(std::move(answer)); }
     void consult_failed() noexcept { endpoints_->failed(); }
 
@@ -198,13 +203,14 @@ class Relay {
     bool earlier_outage_is_over() const noexcept;
 
     // The step at which next() goes on.
-    enum class Step { recover, read, take_retries, send, pause, note, consult, record, save, wait };
+    enum class Step { recover, consult, read, take_retries, send, pause, note, record, save, wait };
 
     bool is_due(Micros due) const noexcept { return clock_.now() >= due; }
     Micros recover_due() const noexcept;
     Micros pause_due() const noexcept;
     Micros note_due() const noexcept;
     Micros consult_due() const noexcept;
+    void look_at_endpoints() noexcept;
     Micros look_due(bool committed) const noexcept;
     Micros retry_due() const noexcept;
     Micros record_due() const noexcept;
@@ -228,6 +234,7 @@ class Relay {
     std::string recovery_trouble_;
 
     Endpoints* endpoints_ = nullptr;  // belongs to the sink; nullptr if it has none
+    Micros endpoints_look_ = 0;       // when a look at the log is one at the endpoints, too
 
     // Reading. `open_windows_` has the snapshot at the end of each window that is not settled.
     // Reading goes on from `frontier_`, the end of the last one.
@@ -239,6 +246,7 @@ class Relay {
     bool reads_ = false;      // see reading()
     EventBlock* block_ = nullptr;
     Backoff poll_;
+    Micros longest_poll_ = 0;
     Micros next_look_ = 0;
     Micros read_again_ = 0;  // after a failure
     Micros gather_until_ = 0;

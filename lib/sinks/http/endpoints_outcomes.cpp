@@ -117,8 +117,9 @@ bool EndpointsSink::is_fault_of_event(EndpointRequest& request) {
     EndpointLane& lane = *request.lane;
     if (lane.mode != LaneMode::behind || verdict_of(request).fate != Fate::failed)
         return false;
-    const bool others = has_other_key(lane, request.key);
-    return lane.health.blames_event(request.position, !others && request.status != 0);
+    // Other server errors come from what is in front of the endpoint.
+    const bool is_only_one = request.status == 500 && !has_other_key(lane, request.key);
+    return lane.health.blames_event(request.position, is_only_one);
 }
 
 void EndpointsSink::endpoint_failed(EndpointRequest& request, Micros now) {

@@ -110,7 +110,7 @@ void EndpointsSink::tell_all(EndpointQuestion& question, Micros now) {
 }
 
 void EndpointsSink::tell(EndpointLane& lane, EndpointQuestion& question, Micros now) {
-    if (lane.mode == LaneMode::live && why_leaves(lane, now))
+    if (lane.mode == LaneMode::live && should_leave(lane, now))
         leave(lane, now);
     tell_health(lane, question, now);
     if (lane.mode == LaneMode::leaving)

@@ -146,7 +146,7 @@ void EndpointsSink::attend(EndpointLane& lane, Micros now) {
         return;
     if (can_send(lane, now))
         turns_.make_ready(lane, now);
-    if (lane.mode == LaneMode::live && now >= lane.leaves_after && why_leaves(lane, now))
+    if (lane.mode == LaneMode::live && now >= lane.leaves_after && should_leave(lane, now))
         to_tell(lane);
     if (wants_fetch(lane, now))
         to_fetch(lane);
@@ -166,7 +166,7 @@ bool EndpointsSink::can_send(const EndpointLane& lane, Micros now) const noexcep
     return lane.in_flight.size() < most;
 }
 
-bool EndpointsSink::why_leaves(const EndpointLane& lane, Micros now) const noexcept {
+bool EndpointsSink::should_leave(const EndpointLane& lane, Micros now) const noexcept {
     if (lane.is_paused() || lane.row.wanted || !lane.refused.empty())
         return true;
     if (lane.copies.empty())

@@ -5,19 +5,20 @@
 // of it. core/endpoints.hpp says how the sink and the database agree on what an endpoint has; this is
 // the sink's part.
 //
-//   mode       new events for it             what it sends        what its requests lead to
+//   mode       new events for it             what it sends        what becomes of a request
 //   live       are copied into its queue     its queue            confirmed: the copy is released
 //                                                                 failed: the copy stays; back-off
 //                                                                 refused: the copy stays; it leaves
-//   leaving    are undecided                 nothing              as if behind; the copy goes as well
+//   leaving    are undecided                 nothing              the same, and it is told as
+//                                                                 `settled` or `refused`
 //   behind     are left to the database      what was fetched     confirmed: told as `settled`
 //                                                                 refused: told as `refused`
-//                                                                 failed: what was fetched is
+//                                                                 failed: all that was fetched is
 //                                                                 dropped, and fetched again later
-//   fetching   are undecided                 nothing              none are in flight
+//   fetching   are undecided                 nothing              none is in flight
 //
 //   from       to         when
-//   live       leaving    ask(), if why_leaves(): `fall_back` lists its queue
+//   live       leaving    ask(), if should_leave(): `fall_back` lists its queue
 //   leaving    behind     answered(): its queue is in the database
 //   leaving    live       answered(): the database did not let it fall back
 //   behind     fetching   ask(), if nothing was left in the sink, nothing is in flight, and
@@ -110,7 +111,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     // Turns: endpoints_sink.cpp
     void attend(EndpointLane& lane, Micros now);
     bool can_send(const EndpointLane& lane, Micros now) const noexcept;
-    bool why_leaves(const EndpointLane& lane, Micros now) const noexcept;
+    bool should_leave(const EndpointLane& lane, Micros now) const noexcept;
     bool wants_fetch(const EndpointLane& lane, Micros now) const noexcept;
     Micros next_look(const EndpointLane& lane, Micros now) const noexcept;
     void start_requests(bool healthy, Micros now);

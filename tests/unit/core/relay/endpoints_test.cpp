@@ -130,6 +130,21 @@ TEST_F(RelayEndpoints, TheSinkHearsOfOperatorsAndOfPauses) {
     EXPECT_FALSE(sink().is_paused);
 }
 
+TEST_F(RelayEndpoints, PollsLookAtTheEndpointsToo) {
+    home.poll = seconds(10);
+    home.start();
+    settle_down();
+    const int looks = sink().looks;
+    for (int i = 0; i < 5; i++) {
+        home.committed = true;
+        settle_down();
+    }
+    EXPECT_EQ(sink().looks, looks) << "a look after a commit is none at the endpoints";
+    home.clock.advance(seconds(10));
+    settle_down();
+    EXPECT_EQ(sink().looks, looks + 1);
+}
+
 TEST_F(RelayEndpoints, BeforeTheFirstEventThePlaceIsTheCursor) {
     commit(2);
     EXPECT_EQ(covered(), Covered{});
