@@ -333,11 +333,11 @@ def aimed_value(world: World, name: str, kind: str, token: str) -> str:
         "consumer": "theirs", "destination": "secret_pull", "name": "away", "subscription": "sub", "table": "victim.t", "projection": "victim.bare", "member": "victim.t",
         "part": "victim.t", "consumer_id": world.consumer_id, "seq": world.seq, "id": world.backfill, "for_role": "postgres", "role": "mallory", "handler": "mallory.handler",
         "topic": "secret.a", "topics": "*", "event_type": "*", "key": '{"id": 1}' if kind == "jsonb" else "{1}", "key_columns": "{id}", "version_column": "version",
-        "version": "9", "data": '{"id": 1, "v": "mine now", "version": 9}', "publish_time": "2000-01-01", "since": "2000-01-01", "why": "x", "statement": "ALTER ROLE mallory SUPERUSER",
+        "version": "9", "data": '{"id": 1, "v": "mine now", "version": 9}', "publish_time": "2000-01-01", "since": "1:1:" if kind == "pg_snapshot" else "2000-01-01", "why": "x", "statement": "ALTER ROLE mallory SUPERUSER",
         "permanent": "true", "condition": "true", "aggregate_type": "a", "aggregate_id": "{id}" if kind.endswith("[]") else "1", "lease": "1 hour", "timeout": "1 ms", "deadline": "2000-01-01",
         "pause": "0", "row": "NEW", "payload": "{}", "content_type": "application/json", "headers": "{}", "target": "beginning", "right_to": "produce", "fire": "always", "columns": "{id}",
         "on_truncate": "ignore", "length": "1 day", "captured": None, "message": None, "error": "x", "sqlstate": "XX000", "url": "null:", "reset_id": "1", "position": "0",
-        "server": "secret_hooks", "endpoint": "acme", "question": '{"fetch": ["acme"], "place": {"done": "1:1:", "position": 0}}',
+        "server": "secret_hooks" if kind == "name" else None, "endpoint": "acme", "question": '{"fetch": ["acme"], "place": {"done": "1:1:", "position": 0}}',
     }  # fmt: skip
     if kind == "uuid" and name == "token":
         return f"'{token}'"

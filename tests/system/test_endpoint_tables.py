@@ -361,6 +361,16 @@ def test_a_part_of_a_window_was_handed_over(hooks: Database) -> None:
     assert drain(hooks, "acme") == ids[3:] + later
 
 
+def test_nothing_is_left_of_the_window_that_was_handed_over_in_parts(hooks: Database) -> None:
+    done = place(hooks.connection)["done"]
+    ids = hooks.enqueue("a", 3)
+    upto = place(hooks.connection)
+    place_then = {"done": done, "upto": upto["done"], "position": upto["position"]}
+    ask(hooks, place=place_then, fall_back=[{"endpoint": "acme", **copies(hooks, ids[2:])}])
+    later = hooks.enqueue("b", 2)
+    assert drain(hooks, "acme") == ids[2:] + later
+
+
 def test_it_gets_only_what_it_and_the_destination_select(database: Database) -> None:
     add_hooks(database, topics="order.*,invoice.*")
     add(database, "acme", topics="order.*,user.*")
