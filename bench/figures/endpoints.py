@@ -76,6 +76,7 @@ def add_endpoints(bench: Bench, live: str, refused: str, silent: str, dead: bool
         "SELECT 'sink', 'e' || n, CASE WHEN NOT %s OR n %% %s > 0 THEN %s WHEN n / %s %% 2 = 0 THEN %s ELSE %s END || n, "
         "       'tenant.' || n FROM generate_series(0, %s) AS n",
         [dead, ONE_DEAD_IN, live, ONE_DEAD_IN, refused, silent, ENDPOINTS - 1])
+    bench.sql.execute("VACUUM ANALYZE outbox.endpoint, outbox.endpoint_state")  # as autovacuum does, which is off
 
 
 def drain(bench: Bench, nginx: int, refused: int, silent: int, events: int, dead: bool) -> Run:

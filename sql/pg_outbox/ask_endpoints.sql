@@ -367,7 +367,8 @@ COMMENT ON FUNCTION outbox_internal.has_trouble(name) IS 'returns whether events
 
 -- Chooses the next events of an endpoint that is behind: those at `positions` of outbox.delivery, or
 -- those of `batch`. If there are none, `caught_up` or `due_in` says why. Events are read on from the log
--- until `deadline`, because the lock of the destination is held meanwhile.
+-- until `deadline`, because the lock of the destination is held meanwhile. `was_read`: they may have come
+-- from the log just now; others were handed to the sink before.
 CREATE FUNCTION outbox_internal.pick_copies(
     endpoint   name,
     max_events integer,
@@ -376,6 +377,7 @@ CREATE FUNCTION outbox_internal.pick_copies(
     OUT positions bigint[],
     OUT batch     outbox.batch,
     OUT bytes     bigint,
+    OUT was_read  boolean,
     OUT caught_up pg_snapshot,
     OUT due_in    double precision)
 LANGUAGE plpgsql VOLATILE
@@ -386,8 +388,10 @@ DECLARE
     fits  bigint;
 BEGIN
     bytes := 0;
+    was_read := false;
     positions := outbox_internal.due_events(endpoint, true, max_events, max_bytes);
     IF positions IS NOT NULL THEN
+        was_read := true; -- by a replay
         SELECT sum(200 + coalesce(octet_length(d.payload), 0)) INTO bytes
           FROM outbox.delivery AS d WHERE d.destination = endpoint AND d.position = ANY (pick_copies.positions);
         RETURN;
@@ -399,6 +403,7 @@ BEGIN
                 due_in := 0;
                 RETURN;
             END IF;
+            was_read := true;
             CONTINUE WHEN outbox_internal.read_on(endpoint);
             EXIT;
         END IF;
@@ -507,7 +512,7 @@ DECLARE
     wanted      name;
     state       text;
     picked      record;
-    any_event   boolean := false;
+    any_read    boolean := false;
 BEGIN
     PERFORM outbox_internal.check_isolation('endpoints cannot be asked about');
     outcome := 'ok';
@@ -586,17 +591,17 @@ BEGIN
             END IF;
             events_left := events_left - coalesce(cardinality(picked.positions), (picked.batch).taken, 0);
             bytes_left := bytes_left - picked.bytes;
-            any_event := any_event OR picked.bytes > 0;
+            any_read := any_read OR picked.bytes > 0 AND picked.was_read;
             snapshot := picked.caught_up;
             due_in := picked.due_in;
         END IF;
         RETURN NEXT;
     END LOOP;
 
-    -- An event must not leave before its transaction is on disk. The lock of the cursor has written
-    -- something, so this commit flushes all before it. What else was done can be lost in a crash: then
-    -- events arrive twice.
-    IF NOT any_event THEN
+    -- An event must not leave before its transaction is on disk. Those that the sink has had before are.
+    -- The lock of the cursor has written something, so this commit flushes all before it. What else was
+    -- done can be lost in a crash: then events arrive twice.
+    IF NOT any_read THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     ELSIF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'local', true);

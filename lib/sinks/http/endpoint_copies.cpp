@@ -11,6 +11,7 @@ EventSource& EndpointCopies::added(EventSource source) {
 EventSource& EndpointCopies::add(Batch& batch) {
     EventSource source;
     source.batch = &batch;
+    held_events_ += batch.events.size();
     return added(std::move(source));
 }
 
@@ -43,8 +44,10 @@ void EndpointCopies::release(const EndpointCopy& copy) {
 void EndpointCopies::remove_if_done(EventSource& source) {
     if (!source.complete || source.copies > 0)
         return;
-    if (source.batch != nullptr)
+    if (source.batch != nullptr) {
         confirmed_.push_back(source.batch);
+        held_events_ -= source.batch->events.size();
+    }
     fetched_bytes_ -= source.bytes;
     sources_.erase(source.self);
 }

@@ -48,6 +48,8 @@ class EndpointCopies {
 
     bool is_full() const noexcept { return count_ >= most_copies; }
     bool may_fetch() const noexcept { return fetched_bytes_ < most_fetched_bytes; }
+    // Events that the pipeline has in memory for copies that are left.
+    std::size_t held_events() const noexcept { return held_events_; }
     std::size_t count() const noexcept { return count_; }
 
     bool has_confirmed() const noexcept { return !confirmed_.empty(); }
@@ -59,6 +61,7 @@ class EndpointCopies {
 
     std::list<EventSource> sources_;
     std::size_t count_ = 0;
+    std::size_t held_events_ = 0;
     std::size_t fetched_bytes_ = 0;
     std::vector<Batch*> confirmed_;
 };

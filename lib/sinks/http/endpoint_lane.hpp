@@ -85,9 +85,8 @@ struct EndpointLane {
     Micros timer = never;
 
     bool is_paused() const noexcept { return row.paused || gone.has_value(); }
-    bool is_healthy() const noexcept {
-        return mode == LaneMode::live && !health.is_failing() && hanging == 0;
-    }
+    bool is_troubled() const noexcept { return health.is_failing() || hanging > 0; }
+    bool is_healthy() const noexcept { return mode == LaneMode::live && !is_troubled(); }
     // Time that stands still while the endpoint waits for its turn, which is not its fault.
     Micros own_time(Micros now) const noexcept {
         return now - waited - (ready && ready_as_healthy ? now - ready_since : 0);

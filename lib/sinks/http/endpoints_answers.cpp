@@ -11,6 +11,10 @@ namespace outbox {
 static constexpr Micros without_operator = seconds(30);
 // Least time between two fetches for an endpoint of which only the row has changed.
 static constexpr Micros between_rows = seconds(1);
+// A relay inside the server stands still while it asks. So questions have a twentieth of the time, as long
+// as there are requests under way, and none waits for longer than this.
+static constexpr Micros rests_per_question = 19;
+static constexpr Micros longest_rest = milliseconds(250);
 // The table changes while it is listed.
 static constexpr Micros list_again = milliseconds(100);
 
@@ -20,6 +24,8 @@ void EndpointsSink::answered(EndpointAnswer&& answer) {
     knows_endpoints_ = true;
     moves_ = true;
     not_before_ = 0;
+    if (requests_.in_flight() > 0)
+        not_before_ = now + std::min(rests_per_question * (now - asked_at_), longest_rest);
     Rows rows;
     for (const EndpointRow& row : answer.changed)
         rows.emplace(row.name, &row);

@@ -41,8 +41,9 @@ Micros EndpointsSink::due() const noexcept {
 std::string EndpointsSink::ask(const EndpointPlace& place) {
     const Micros now = clock_.now();
     EndpointQuestion question;
+    asked_at_ = now;
     looks_ = false;
-    failing_.reset();
+    troubled_.reset();
     if (in_doubt_)
         ask_again(question, now);
     tell_all(question, now);
@@ -137,8 +138,8 @@ void EndpointsSink::leave(EndpointLane& lane, Micros now) {
     }
     lane.mode = LaneMode::leaving;
     lane.undecided_from = undecided_.size();
-    if (lane.health.is_failing())
-        ++*failing_;
+    if (lane.is_troubled())
+        ++*troubled_;
 }
 
 // A live endpoint that fails may work again in a moment. That is told only if it stays live for
@@ -160,16 +161,16 @@ void EndpointsSink::tell_health(EndpointLane& lane, EndpointQuestion& question, 
 }
 
 bool EndpointsSink::may_leave(const EndpointLane& lane) {
-    if (!failing_)
-        failing_ = count_failing();
-    return !lane.health.is_failing() || lane.is_paused() || lane.row.wanted ||
-           !lane.refused.empty() || *failing_ < most_failing;
+    if (!troubled_)
+        troubled_ = count_troubled();
+    return !lane.is_troubled() || lane.is_paused() || lane.row.wanted ||
+           !lane.refused.empty() || *troubled_ < most_troubled;
 }
 
-std::size_t EndpointsSink::count_failing() {
+std::size_t EndpointsSink::count_troubled() {
     std::size_t count = 0;
     directory_.for_each([&](const EndpointLane& lane) {
-        count += lane.mode != LaneMode::live && lane.health.is_failing() && !lane.is_paused();
+        count += lane.mode != LaneMode::live && lane.is_troubled() && !lane.is_paused();
     });
     return count;
 }

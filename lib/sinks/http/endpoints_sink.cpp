@@ -9,6 +9,8 @@ namespace outbox {
 
 // An endpoint that keeps its copies because too many fail is looked at this often.
 static constexpr Micros look_again_after = seconds(1);
+// The same for one that does not answer.
+static constexpr Micros look_at_hanging = milliseconds(100);
 // The least time between two fetches for an endpoint for which nothing was found.
 static constexpr Micros between_fetches = milliseconds(50);
 // Requests that have ended do not wait for more than these copies.
@@ -20,7 +22,7 @@ EndpointsSink::EndpointsSink(const Destination& destination, const Clock& clock)
       requests_(options_, destination, clock) {}
 
 Capabilities EndpointsSink::capabilities() const noexcept {
-    return {.max_batch_events = 64, .max_batches = 1024, .ordered = true};
+    return {.max_batch_events = 16, .max_batches = 1024, .ordered = true};
 }
 
 Micros EndpointsSink::deadline() const noexcept {
@@ -174,7 +176,9 @@ bool EndpointsSink::should_leave(const EndpointLane& lane, Micros now) const noe
     if (lane.health.is_failing() && now >= lane.health.failing_since() + patience)
         return true;
     const Micros lag = lane.lag(now);
-    return lag >= longest_lag || (lane.copies.size() > longest_queue && lag >= patience);
+    const bool hinders = lane.copies.size() > longest_queue ||
+                         (lane.hanging > 0 && copies_.held_events() >= many_held);
+    return lag >= longest_lag || (lag >= patience && hinders);
 }
 
 bool EndpointsSink::wants_fetch(const EndpointLane& lane, Micros now) const noexcept {
@@ -193,6 +197,8 @@ Micros EndpointsSink::next_look(const EndpointLane& lane, Micros now) const noex
         by(now + (lag < longest_lag ? longest_lag - lag : look_again_after));
         if (lane.copies.size() > longest_queue && lag < patience)
             by(now + patience - lag);
+        if (lane.hanging > 0)
+            by(now + look_at_hanging);
         if (lane.health.is_failing()) {
             const Micros leaves_at = lane.health.failing_since() + patience;
             by(leaves_at > now ? leaves_at : now + look_again_after);

@@ -67,8 +67,11 @@ class EndpointsSink final : public Sink, public Endpoints {
     static constexpr Micros longest_lag = seconds(5);
     // One with more copies falls back if the oldest is older than `patience`.
     static constexpr std::size_t longest_queue = 1'000;
-    // No more endpoints fall back because they fail: the receivers have an outage.
-    static constexpr std::size_t most_failing = 1'000;
+    // One that does not answer falls back after `patience` if this many events are in memory for it or
+    // for others: behind them the relay would soon read no more.
+    static constexpr std::size_t many_held = 1'000;
+    // No more endpoints fall back because they fail or do not answer: the receivers have an outage.
+    static constexpr std::size_t most_troubled = 1'000;
 
     EndpointsSink(const Destination& destination, const Clock& clock);
 
@@ -142,7 +145,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     void tell_health(EndpointLane& lane, EndpointQuestion& question, Micros now);
     void leave(EndpointLane& lane, Micros now);
     bool may_leave(const EndpointLane& lane);
-    std::size_t count_failing();
+    std::size_t count_troubled();
     void fetch_some(EndpointQuestion& question, Micros now);
 
     // Answers: endpoints_answers.cpp
@@ -187,6 +190,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     bool looks_ = true;
     bool under_way_ = false;
     bool in_doubt_ = false;  // the last question may have had an effect
+    Micros asked_at_ = 0;
     Micros not_before_ = 0;
     Micros tell_at_ = never;
     std::vector<EndpointLane*> to_tell_;
@@ -194,7 +198,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     std::vector<EndpointLane*> told_;     // by the question that is under way or in doubt
     std::vector<EndpointLane*> fetched_;  // for these it fetches
     std::vector<EndpointLane*> decided_;
-    std::optional<std::size_t> failing_;  // lanes that are not live because they fail
+    std::optional<std::size_t> troubled_;  // lanes that are not live and fail or do not answer
 
     std::vector<EndpointRequest*> ended_, hang_;  // scratch space
     EndpointRequests requests_;                   // refers to lanes, so it must be destroyed first

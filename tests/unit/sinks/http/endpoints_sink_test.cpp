@@ -455,7 +455,7 @@ TEST_F(EndpointsSinkTest, EndpointsThatHangDoNotStopTheOthers) {
 }
 
 TEST_F(EndpointsSinkTest, NotAllFallBackIfTooManyFail) {
-    const std::size_t most = EndpointsSink::most_failing;
+    const std::size_t most = EndpointsSink::most_troubled;
     for (std::size_t i = 0; i < most + 10; i++)
         endpoint("e" + std::to_string(i)).row.url = "http://127.0.0.1:1/";
     start();
