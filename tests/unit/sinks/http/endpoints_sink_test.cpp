@@ -454,6 +454,29 @@ TEST_F(EndpointsSinkTest, EndpointsThatHangDoNotStopTheOthers) {
     EXPECT_TRUE(turn_until([&] { return all_confirmed(); }));
 }
 
+// Events are settled in their order, so the pipeline reads no more behind one that is not.
+TEST_F(EndpointsSinkTest, OneThatHangsFallsBackSoonIfManyEventsAreHeld) {
+    endpoint("good");
+    endpoint("bad", "for bad");
+    answer_with([](const std::string& name, std::int64_t) { return name == "good" ? 204 : 0; });
+    start();
+    ASSERT_TRUE(turn_until([&] { return questions_.size() == 1; }));
+    clock_.stop();
+    constexpr std::size_t batches = 12, per_batch = 100;
+    for (std::size_t i = 0; i < batches * per_batch; i++)
+        log(i % per_batch == 0 ? "for bad" : "t");
+    read(per_batch);
+    ASSERT_TRUE(turn_until([&] { return accepted("good").size() == batches * (per_batch - 1); }));
+    EXPECT_FALSE(all_confirmed());
+    const Micros begin = clock_.now();
+    while (!is_behind("bad") && clock_.now() < begin + EndpointsSink::longest_lag) {
+        clock_.advance(milliseconds(100));
+        turn();
+    }
+    EXPECT_LT(clock_.now() - begin, 2 * EndpointsSink::patience);
+    EXPECT_TRUE(turn_until([&] { return all_confirmed(); }));
+}
+
 TEST_F(EndpointsSinkTest, NotAllFallBackIfTooManyFail) {
     const std::size_t most = EndpointsSink::most_troubled;
     for (std::size_t i = 0; i < most + 10; i++)
