@@ -33,8 +33,8 @@ class EndpointsProperty : public DrivenEndpoints, public testing::WithParamInter
         for (const auto& [name, endpoint] : tables_.all())
             moods[name] = static_cast<int>(below(8));
         const unsigned seed = static_cast<unsigned>(random_());
-        answer_now([moods, seed, random = std::mt19937(seed)](const std::string& name,
-                                                              std::int64_t position) mutable {
+        answer_now([moods, random = std::mt19937(seed)](const std::string& name,
+                                                        std::int64_t position) mutable {
             const auto mood = moods.find(name);
             switch (mood == moods.end() ? 7 : mood->second) {
                 case 0:
