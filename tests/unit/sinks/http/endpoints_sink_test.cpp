@@ -506,8 +506,10 @@ TEST_F(EndpointsSinkTest, NotAllFallBackIfTooManyFail) {
             tables_.touch(tables_.at(name));
         }
     endpoints().look_again();
-    ASSERT_TRUE(turn_until([&] { return all_confirmed() && failing() == most; }));
-    EXPECT_EQ(peer_.requests().size(), 10u);
+    // They may fall back first, because they have waited for long.
+    ASSERT_TRUE(turn_until([&] {
+        return all_confirmed() && failing() == most && peer_.requests().size() == 10;
+    }));
 }
 
 // -- Rows -----------------------------------------------------------------------------------------
