@@ -78,12 +78,14 @@ TEST_F(EndpointsSinkTest, ThrowsBadAllocWhenMemoryRunsOut) {
         while (answers.size() < 5)
             answers.push_back(an_answer(behind, {.xid = 501, .position = 3, .topic = "t"}));
         std::vector<Outcome> outcomes;
-        const Micros give_up = clock_.now() + patience * FastClock::factor;
+        const SystemClock real;
+        const Micros give_up = real.now() + patience;
         bool thrown = false;
         allocations_until_failure = n;
         try {
             sink_->submit(batch);
-            while ((outcomes.empty() || !answers.empty()) && clock_.now() < give_up) {
+            while ((outcomes.empty() || !answers.empty()) && real.now() < give_up) {
+                clock_.tick();
                 sink_->step(clock_.now(), outcomes);
                 if (is_due() && !answers.empty()) {
                     endpoints().ask({});
@@ -158,7 +160,7 @@ TEST_F(EndpointsSinkTest, KeepsTheOrderOfEachKeyAndSendsOtherKeysMeanwhile) {
     ASSERT_TRUE(turn_until([&] { return accepted("acme").size() == 7; }));
     EXPECT_THAT(accepted("acme"), Not(testing::Contains(6))) << "it is behind an event of its key";
     answer_now(up);
-    ASSERT_TRUE(turn_until([&] { return all_confirmed(); }));
+    ASSERT_TRUE(turn_until([&] { return accepted("acme").size() == 9; }));
     const std::vector<std::int64_t> order = accepted("acme");
     EXPECT_LT(std::find(order.begin(), order.end(), 5), std::find(order.begin(), order.end(), 6));
     EXPECT_LT(std::find(order.begin(), order.end(), 7), std::find(order.begin(), order.end(), 8));
