@@ -367,7 +367,7 @@ COMMENT ON FUNCTION outbox_internal.has_trouble(name) IS 'returns whether events
 
 -- Chooses the next events of an endpoint that is behind: those at `positions` of outbox.delivery, or
 -- those of `batch`. If there are none, `caught_up` or `due_in` says why. Events are read on from the log
--- until `deadline`, because the lock of the destination is held meanwhile. `was_read`: they may have come
+-- until `deadline`, but at least once: the lock of the destination is held meanwhile. `was_read`: they may have come
 -- from the log just now; others were handed to the sink before.
 CREATE FUNCTION outbox_internal.pick_copies(
     endpoint   name,
@@ -399,7 +399,7 @@ BEGIN
     LOOP
         batch := outbox_internal.first_batch(endpoint);
         IF batch.number IS NULL THEN
-            IF clock_timestamp() >= deadline THEN
+            IF was_read AND clock_timestamp() >= deadline THEN
                 due_in := 0;
                 RETURN;
             END IF;
@@ -509,6 +509,7 @@ DECLARE
     low         CONSTANT name := destination || '/';
     high        CONSTANT name := destination || '0'; -- behind all names that begin with low
     deadline    timestamptz;
+    any_fetched boolean := false;
     wanted      name;
     state       text;
     picked      record;
@@ -561,7 +562,9 @@ BEGIN
         endpoint := wanted;
         snapshot := NULL;
         due_in := NULL;
-        state := CASE WHEN bytes_left <= 0 OR clock_timestamp() >= deadline THEN 'later' ELSE outbox_internal.lock_endpoint($1, wanted) END;
+        state := CASE WHEN bytes_left <= 0 OR any_fetched AND clock_timestamp() >= deadline THEN 'later'
+                      ELSE outbox_internal.lock_endpoint($1, wanted) END;
+        any_fetched := any_fetched OR state = 'behind';
         IF state = 'live' THEN
             SELECT coalesce(s.since::text, '1:1:') INTO snapshot FROM outbox.endpoint_state AS s WHERE s.destination = ($1 || '/' || wanted)::name;
             snapshot := coalesce(snapshot, '1:1:');

@@ -222,6 +222,7 @@ SUBSTITUTES: dict[str, list[tuple[str, str]]] = {
     "docs/destinations.md": [
         (r"(?=SELECT \* FROM outbox.check_destination\('billing)", destinations("billing") + "\n"),
     ],
+    "docs/destinations/endpoints.md": [(r"whsec_\w*…", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")],
     "docs/destinations/http.md": [(r"whsec_\w*…", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")],
     "docs/destinations/pubsub.md": [(r"`cat outbox-key.json`", "'{}'")],
     "docs/enqueue.md": [(r"\$1", "'[]'")],

@@ -803,14 +803,14 @@ def test_endpoints_are_dumped_and_restored(hooks: Database, new_database: NewDat
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_thousand_endpoints_in_one_question(database: Database) -> None:
+def test_many_endpoints_in_one_question(database: Database) -> None:
     add_hooks(database)
     database.execute(
-        "INSERT INTO outbox.endpoint (server, name, url) SELECT 'hooks', 'e' || n, 'http://a.example/' || n FROM generate_series(1, 3000) AS n"
+        "INSERT INTO outbox.endpoint (server, name, url) SELECT 'hooks', 'e' || n, 'http://a.example/' || n FROM generate_series(1, 1000) AS n"
     )
-    assert len(ask(database).changed) == 3000
+    assert len(ask(database).changed) == 1000
     ids = database.enqueue("a", 10)
-    names = [f"e{n}" for n in range(1, 1001)]
+    names = [f"e{n}" for n in range(1, 201)]
     where = copies(database, ids)
     ask(database, fall_back=[{"endpoint": name, **where} for name in names])
     later = database.enqueue("a", 1, first=11)

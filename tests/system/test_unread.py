@@ -103,7 +103,8 @@ def test_destinations_of_other_topics_are_searched_together(log: Database) -> No
     ],
 )
 def test_a_report_searches_the_log_at_most_once(log: Database, report: str, searches: int) -> None:
-    with log.connect() as connection:  # counts of earlier transactions may not have been reported yet
+    # In one transaction: counts are reported, and begin anew, after one that ends a second after the last report.
+    with log.connect() as connection, connection.transaction():
         connection.execute("SET track_functions = 'all'")
         connection.execute(report)
         calls = dict(connection.execute(CALLS).fetchall())
