@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cluster import SQL_EDITION, Cluster, MakeCluster
+from cluster import Cluster, MakeCluster
 from database import OUTSIDE, Database, create_database, running_relays
 from ledger import SETUP, check, read_ledger, writer_command
 from receiver import Event, Gate, Receiver, Request, answer, path
@@ -182,9 +182,8 @@ def test_many_endpoints_each_with_a_topic(db: Database, receiver: Receiver) -> N
     assert len(receiver.requests) == 5 * many
 
 
+@pytest.mark.extension("there the relay has the secret, and the database does not know it")
 def test_requests_are_signed_with_the_secret_of_the_endpoint(db: Database, receiver: Receiver) -> None:
-    if SQL_EDITION:
-        pytest.skip("the relay's environment has the secret; see test_outbox_relay_config.py")
     add_hooks(db)
     master = "whsec_" + base64.b64encode(b"m" * 32).decode()
     db.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER hooks OPTIONS (signing_secret '{master}')")

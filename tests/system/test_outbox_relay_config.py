@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import http.client
 import json
 import os
@@ -303,13 +305,37 @@ def test_credentials_for_another_url_are_not_used(
     assert receiver.requests == []
 
 
-def test_the_sql_edition_names_its_credentials(
-    program: Program, installation: Installation, new_database: NewDatabase, receiver: Receiver, http: None
-) -> None:
+def sql_edition(installation: Installation, new_database: NewDatabase) -> Database:
     database = new_database(extension=False)
     psql = [str(installation.bin_directory / "psql"), "-qX", "-d", database.cluster.conninfo(database.name)]
     subprocess.run([*psql, "-f", str(installation.build / "sql/pg_outbox--sql.sql")], check=True, capture_output=True)
     database.execute("INSERT INTO outbox.setting VALUES ('allowed_hosts', '127.0.0.1')")
+    return database
+
+
+def test_the_sql_edition_signs_for_endpoints(
+    program: Program, installation: Installation, new_database: NewDatabase, receiver: Receiver, http: None
+) -> None:
+    database = sql_edition(installation, new_database)
+    database.execute("INSERT INTO outbox.destination_config VALUES ('hooks', %s)", (json.dumps({"url": "endpoints:"}),))
+    database.execute("INSERT INTO outbox.endpoint (server, name, url) VALUES ('hooks', 'acme', %s)", (receiver.url("/acme"),))
+    master = b"m" * 32
+    toml = section(database) + f'[credentials.hooks]\nsigning_secret = "whsec_{base64.b64encode(master).decode()}"\n'
+    program.start("--config", program.write(toml), "--listen", "127.0.0.1:0")
+    port_of(program)
+    database.execute("SELECT outbox.enqueue('item', 'a', 'Changed', '{}', version => 1)")
+    wait_until(lambda: receiver.versions("a"), lambda seen: seen == [1], what="an event")
+    (request,) = receiver.requests
+    secret = hmac.digest(master, b"acme", "sha256")
+    signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
+    expected = base64.b64encode(hmac.digest(secret, signed, "sha256")).decode()
+    assert request.headers["webhook-signature"] == f"v1,{expected}"
+
+
+def test_the_sql_edition_names_its_credentials(
+    program: Program, installation: Installation, new_database: NewDatabase, receiver: Receiver, http: None
+) -> None:
+    database = sql_edition(installation, new_database)
     for name, options in [
         ("d", {"url": receiver.url(), "credentials": "search"}),
         ("unknown", {"url": receiver.url(), "credentials": "none"}),
