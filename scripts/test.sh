@@ -270,7 +270,7 @@ run_edition() {
     # The drills have crashes under load.
     # Of backfills, what SQL does there: walking a table and locking its rows.
     OUTBOX_TEST_EDITION=sql run_pytest edition --dist loadfile -m 'not slow' -k 'not a_crash_repeats' \
-        "$tests"/test_{capture,delivery,endpoints,health,log,operators,outbox_view,pull,segments,windows}.py \
+        "$tests"/test_{capture,delivery,endpoint_tables,endpoints,health,log,operators,outbox_view,pull,segments,windows}.py \
         "$tests"/test_backfill.py::test_{rows_that_are_locked_for_long_come_last,a_bad_row_stops_it_and_is_named} \
         "$tests"/test_backfill.py::test_{a_backfill_fails_when_what_it_needs_is_gone,partitions_and_children_are_walked_one_after_the_other} \
         "$tests"/test_backfill.py::test_{keys_of_several_columns_and_any_type\[7\],copies_end_equal\[calm-unversioned\]}
