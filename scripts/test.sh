@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [outside] [edition] [security] [drills] [kafka-matrix] [valgrind]
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [outside] [edition] [security] [drills] [citus] [kafka-matrix] [valgrind]
 #                                          default: all from sanitized to drills, but threads
 #   scripts/test.sh --majors [...]         with other majors, and servers with assertions: see majors.sh
 #   scripts/test.sh --long [minutes]       the drill of random kills for this time; default: 60
@@ -14,6 +14,7 @@
 #
 # outside: system tests of delivery once more, with outbox-relay in place of the workers of the server.
 # edition: system tests that speak SQL once more, with the SQL edition in place of the extension.
+# citus: nodes of a Citus cluster. Not tested where there is no source of Citus: see citus.sh.
 # After every suite its ten slowest tests are printed.
 # A drill or fuzzer prints its seed; with OUTBOX_TEST_SEED=<seed> it is repeated.
 # With REQUIRE_ALL_TESTS=1 a test that cannot run here is a failure, not a skip.
@@ -304,6 +305,17 @@ run_drills() {
     run_pytest drills
 }
 
+run_citus() {
+    local status=0
+    build_tests
+    "$repository/scripts/citus.sh" || status=$?
+    case $status in
+        0) run_pytest citus ;;
+        3) ;; # it has said so
+        *) count 0 1 citus ;;
+    esac
+}
+
 run_security() {
     build_tests
     run_pytest security
@@ -338,13 +350,13 @@ find_tests() {
             ;;
         *.py | *.py::*)
             kind=file
-            mapfile -t of < <(find "$repository"/tests/{system,security,drills} -path "*/${name%%::*}")
+            mapfile -t of < <(find "$repository"/tests/{system,security,drills,citus} -path "*/${name%%::*}")
             [ ${#of[@]} -le 1 ] || die "\"$name\" is in several suites: ${of[*]}"
             [ ${#of[@]} -eq 1 ] && of=("${of[0]}${name#"${name%%::*}"}")
             ;;
         *)
             kind=selection
-            for suite in system security drills; do
+            for suite in system security drills citus; do
                 ! one_by_one "$repository/tests/$suite" -k "$name" --collect-only >/dev/null || of+=("$suite")
             done
             [ ${#of[@]} -gt 0 ]

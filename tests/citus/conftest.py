@@ -1,0 +1,79 @@
+"""Tests with Citus. The fixtures of the system tests, and
+
+    citus           a database on a coordinator and two workers, on servers that all cheap tests share
+    new_citus       further ones for the time of the test, also with other extensions or nodes
+    make_citus      private servers, for tests that kill, restart or need other settings
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from conftest import *  # noqa: F403  tests/system
+from conftest import drop_database
+
+from .citus_cluster import Citus, CitusInstallation, CitusServers, NewCitus, NotBuilt
+
+
+@pytest.fixture(scope="session")
+def installation() -> Iterator[CitusInstallation]:
+    try:
+        installation = CitusInstallation()
+    except NotBuilt as missing:
+        pytest.skip(f"NOT TESTED: {missing}")
+    yield installation
+    installation.remove()
+
+
+@pytest.fixture(scope="session")
+def citus_servers(installation: CitusInstallation) -> Iterator[CitusServers]:
+    servers = CitusServers(installation)
+    yield servers
+    servers.destroy()
+    for cluster in servers.clusters:
+        lines = cluster.complaints([])
+        assert not lines, "a shared server ended badly:\n" + "\n".join(lines)
+
+
+numbers = itertools.count(1)
+
+
+@pytest.fixture
+def new_citus(citus_servers: CitusServers) -> Iterator[NewCitus]:
+    made: list[Citus] = []
+
+    def make(**options: object) -> Citus:
+        made.append(Citus(citus_servers.clusters, f"citus_{next(numbers)}", **options))
+        return made[-1]
+
+    yield make
+    for citus in made:
+        drop(citus)
+
+
+def drop(citus: Citus) -> None:
+    for node in citus.all_nodes: # before the first is dropped, so that none has a session on another
+        node.disconnect()
+    for node in citus.all_nodes:
+        drop_database(node.cluster, citus.name)
+
+
+@pytest.fixture
+def citus(new_citus: NewCitus) -> Citus:
+    return new_citus()
+
+
+@pytest.fixture
+def make_citus(installation: CitusInstallation) -> Iterator[Callable[..., Citus]]:
+    made: list[CitusServers] = []
+
+    def make(settings: Mapping[str, str] | None = None, *, workers: int = 2, **options: object) -> Citus:
+        made.append(CitusServers(installation, settings, workers=workers))
+        return Citus(made[-1].clusters, "shop", **options)
+
+    yield make
+    for servers in made:
+        servers.destroy()
