@@ -18,6 +18,7 @@
 // All C++ objects belong to the process (`home`), so that an error that jumps skips no destructor.
 #include <memory>
 
+#include "bgworker/base/arriving_shards.hpp"
 #include "bgworker/base/worker.hpp"
 #include "bgworker/relay/cursor_store.hpp"
 #include "bgworker/relay/delivery_store.hpp"
@@ -40,6 +41,8 @@ namespace outbox {
 static constexpr int milliseconds_to_leave = 500;
 // Pause between looks whether expressions that could not be evaluated can be by now.
 static constexpr long milliseconds_to_look_again = 10'000;
+// Pause before the next look while events wait for those of another node.
+static constexpr int milliseconds_held = 50;
 // Rows made due in one transaction.
 static constexpr int hurried_at_once = 1000;
 
@@ -239,6 +242,11 @@ static void read() {
     if (!relay.in_window())
         begin_looking();
     begin_work("reading the log");
+    if (!relay.in_window() && shards_hold(my_name())) {
+        end_work();
+        relay.reading_failed(milliseconds(milliseconds_held));
+        return;
+    }
     if (!relay.in_window() && !look_for_window()) {
         end_work();
         run_core([] { home->relay.nothing_found(home->look); });
