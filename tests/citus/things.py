@@ -36,7 +36,7 @@ END $$
 """
 
 # What a change may fail with while its shard moves. Nothing of it has committed then.
-SHARD_MOVES = (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable)
+SHARD_MOVES = (psycopg.errors.SerializationFailure,)
 
 
 class Things:
