@@ -7,6 +7,7 @@
 // row by row without SQL.
 #include <algorithm>
 
+#include "bgworker/base/arriving_shards.hpp"
 #include "bgworker/base/query_result.hpp"
 #include "bgworker/base/worker.hpp"
 #include "bgworker/keeper/consumers.hpp"
@@ -150,23 +151,18 @@ static void look_at_version(const char* extension, bool& fits, const char* conse
                       errhint("%s", problem.hint)));
 }
 
-// Reads the consumers in a transaction of its own. The tables of pg_inbox may belong to a role that
-// locks or alters them, which must not hurt the rest of the database. So an error is caught, and
-// the consumers known before stay wanted. Returns whether there was an error.
-static bool look_for_consumers() {
-    for_each_ward([](Ward* ward) {
-        if (ward->identity.kind == WorkerKind::processor)
-            ward->wanted = false;
-    });
-    volatile bool trouble = false;
+// Does work in a transaction of its own that must not hurt the rest of the database if it fails: an error
+// is only logged. Returns whether there was none.
+template <class Work>
+static bool try_work(const char* activity, Work work) {
+    volatile bool done = false;
     MemoryContext context = CurrentMemoryContext;
-    SetConfigOption("lock_timeout", lock_timeout_for_consumers, PGC_SUSET, PGC_S_OVERRIDE);
     PG_TRY();
     {
-        begin_work("looking for consumers");
-        if (lock_extension("pg_inbox"))
-            want_processors();
+        begin_work(activity);
+        work();
         end_work();
+        done = true;
     }
     PG_CATCH();
     {
@@ -176,9 +172,23 @@ static bool look_for_consumers() {
         AbortCurrentTransaction();
         FlushErrorState();
         RESUME_INTERRUPTS();
-        trouble = true;
     }
     PG_END_TRY();
+    return done;
+}
+
+// Reads the consumers. The tables of pg_inbox may belong to a role that locks or alters them. After an
+// error the consumers known before stay wanted. Returns whether there was one.
+static bool look_for_consumers() {
+    for_each_ward([](Ward* ward) {
+        if (ward->identity.kind == WorkerKind::processor)
+            ward->wanted = false;
+    });
+    SetConfigOption("lock_timeout", lock_timeout_for_consumers, PGC_SUSET, PGC_S_OVERRIDE);
+    const bool trouble = !try_work("looking for consumers", [] {
+        if (lock_extension("pg_inbox"))
+            want_processors();
+    });
     SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
     if (trouble)
         for_each_ward([](Ward* ward) {
@@ -289,6 +299,58 @@ static void leave() {
     proc_exit(0);
 }
 
+// When to ask other nodes of a Citus cluster about shards that have moved here.
+static TimestampTz shards_due = DT_NOEND;
+static constexpr int milliseconds_for_answers = 2'000;
+static constexpr int milliseconds_to_ask_again = 5'000;
+
+static void look_for_shards() {
+    if (shards_due != DT_NOEND)
+        return;
+    begin_work("looking for shards");
+    if (any_shard_arrives())
+        shards_due = GetCurrentTimestamp();
+    end_work();
+}
+
+// Returns milliseconds, or -1 if no shard is expected any more.
+static long ask_about_shards() {
+    SPI_connect();
+    const int code =
+        SPI_execute("SELECT (1000 * outbox_internal.look_after_shards())::bigint", false, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not ask about shards: %s", SPI_result_code_string(code));
+    check_result("arriving_shard", {INT8OID});
+    bool none;
+    const Datum milliseconds = result_value(0, 1, &none);
+    const long timeout = none ? -1 : static_cast<long>(DatumGetInt64(milliseconds));
+    SPI_finish();
+    return timeout;
+}
+
+// The answer may take a while, and this process has other things to do.
+static void give_up_asking() {
+    QueryCancelPending = true;
+    InterruptPending = true;
+    SetLatch(MyLatch);
+}
+
+static long ask_about_shards_when_due() {
+    const TimestampTz now = GetCurrentTimestamp();
+    if (now < shards_due)
+        return shards_due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, shards_due));
+    static const TimeoutId limit = RegisterTimeout(USER_TIMEOUT, give_up_asking);
+    volatile long timeout = milliseconds_to_ask_again;
+    enable_timeout_after(limit, milliseconds_for_answers);
+    try_work("asking other nodes about shards", [&timeout] {
+        timeout = lock_extension("pg_outbox") ? ask_about_shards() : -1;
+    });
+    disable_timeout(limit, false);
+    QueryCancelPending = false;
+    shards_due = timeout < 0 ? DT_NOEND : TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+    return timeout;
+}
+
 // Relays tell the keeper of progress. It tends the log at most once in this time.
 static constexpr int milliseconds_between_tending = 1'000;
 
@@ -303,6 +365,7 @@ static long tend_segments_when_due(bool at_once) {
         begin_looking();
         due = tend_segments();
         tended_at = now;
+        look_for_shards();
     }
     return due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, due));
 }
@@ -351,8 +414,10 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
         }
         end_unwanted();
         long timeout = start_wanted();
-        if (log_fits)
+        if (log_fits) {
             timeout = shorter_timeout(timeout, tend_segments_when_due(changed));
+            timeout = shorter_timeout(timeout, ask_about_shards_when_due());
+        }
         timeout = shorter_timeout(timeout, milliseconds_between_polls());
         if (look_again)
             timeout = shorter_timeout(timeout, milliseconds_to_trouble);

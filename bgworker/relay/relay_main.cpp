@@ -18,6 +18,7 @@
 // All C++ objects belong to the process (`home`), so that an error that jumps skips no destructor.
 #include <memory>
 
+#include "bgworker/base/arriving_shards.hpp"
 #include "bgworker/base/worker.hpp"
 #include "bgworker/relay/cursor_store.hpp"
 #include "bgworker/relay/delivery_store.hpp"
@@ -40,8 +41,13 @@ namespace outbox {
 static constexpr int milliseconds_to_leave = 500;
 // Pause between looks whether expressions that could not be evaluated can be by now.
 static constexpr long milliseconds_to_look_again = 10'000;
+// Pause before the next look while events wait for those of another node.
+static constexpr int milliseconds_held = 50;
 // Rows made due in one transaction.
 static constexpr int hurried_at_once = 1000;
+
+// Expressions of a destination may catch a cancellation, but not what die() does.
+static volatile sig_atomic_t may_catch_cancellation = false;
 
 struct Home {
     SystemClock clock;
@@ -188,6 +194,7 @@ static void configure() {
         proc_exit(0);
     }
     set_my_name(home->new_config.name.c_str());
+    may_catch_cancellation = home->new_config.expressions().any();
     home->relay.set_intervals({.poll_min = milliseconds(settings::poll_min),
                                .poll_max = milliseconds(settings::poll_max),
                                .save = milliseconds(settings::cursor_flush_interval)});
@@ -235,6 +242,11 @@ static void read() {
     if (!relay.in_window())
         begin_looking();
     begin_work("reading the log");
+    if (!relay.in_window() && shards_hold(my_name())) {
+        end_work();
+        relay.reading_failed(milliseconds(milliseconds_held));
+        return;
+    }
     if (!relay.in_window() && !look_for_window()) {
         end_work();
         run_core([] { home->relay.nothing_found(home->look); });
@@ -480,11 +492,25 @@ static void show_progress() {
 // The loop
 // ---------------------------------------------------------------------------------------------
 
-// SIGTERM is left to die(), so that it also ends a wait for a lock. Between transactions there is
-// time to save the cursor once more, unless an operator has locked it.
-static void leave_when_asked() {
-    if (!ProcDiePending)
-        return;
+// SIGTERM cancels the transaction under way, also a wait for a lock. Then there is time to save the
+// cursor, unless an operator has locked it: what was delivered since it was saved is repeated.
+static volatile sig_atomic_t told_to_leave = false;
+static void tell_to_leave(SIGNAL_ARGS) {
+    const int saved_errno = errno;
+    told_to_leave = true;
+    if (may_catch_cancellation) {
+        die(postgres_signal_arg);
+    } else {
+        QueryCancelPending = true;
+        InterruptPending = true;
+        SetLatch(MyLatch);
+    }
+    errno = saved_errno;
+}
+
+[[noreturn]] static void leave() {
+    pqsignal(SIGTERM, die);
+    QueryCancelPending = false;
     ProcDiePending = false;
     const Relay& relay = home->relay;
     const bool records = relay.started() && relay.has_records();
@@ -566,16 +592,9 @@ static void start() {
     SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
 }
 
-}  // namespace outbox
-
-extern "C" PGDLLEXPORT void outbox_relay_main(Datum argument) {
-    using namespace outbox;
-
-    become_worker(argument, WakeRelays);
-    start();
+static void run() {
     configure();
-    while (true) {
-        leave_when_asked();
+    while (!told_to_leave) {
         const bool reloaded = handle_signals();
         if (reload_requested() || reloaded || home->cursor_lost || expressions_work_again())
             configure();
@@ -590,4 +609,29 @@ extern "C" PGDLLEXPORT void outbox_relay_main(Datum argument) {
         show_progress();
         wait_for_something();
     }
+}
+
+static bool was_cancelled_to_leave() {
+    return told_to_leave && geterrcode() == ERRCODE_QUERY_CANCELED;
+}
+
+}  // namespace outbox
+
+extern "C" PGDLLEXPORT void outbox_relay_main(Datum argument) {
+    using namespace outbox;
+
+    become_worker(argument, WakeRelays);
+    start();
+    pqsignal(SIGTERM, tell_to_leave);
+    PG_TRY();
+    { run(); }
+    PG_CATCH();
+    {
+        if (!was_cancelled_to_leave())
+            PG_RE_THROW();
+        FlushErrorState();
+        AbortOutOfAnyTransaction();
+    }
+    PG_END_TRY();
+    leave();
 }

@@ -335,6 +335,8 @@ Statement look(std::int32_t number, const std::vector<std::string>& patterns, co
 }
 
 std::optional<Found> found_of(const Rows& rows) {
+    if (rows.is_null(0, rows.column("window_end")))
+        return Found{.held = true, .end = {}};
     const auto end = Snapshot::parse(rows.bytes(0, rows.column("window_end")));
     const auto events = rows.bigint(0, rows.column("found"));
     if (!end || !events)

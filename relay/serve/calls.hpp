@@ -141,6 +141,7 @@ struct Range {
 Statement look(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
                std::int32_t max_events, const Evaluation& evaluation);
 struct Found {
+    bool held = false;  // the destination has to wait before it may read on
     Snapshot end;
     std::int64_t events = 0;
     std::int64_t last_position = 0;

@@ -527,6 +527,15 @@ void DestinationHome::reading_failed(const Answer& answer) {
     due_ = true;
 }
 
+void DestinationHome::reading_held() {
+    if (state_ != State::serving)
+        return;
+    looks_ = false;
+    committed_ = true;
+    relay_.reading_failed(busy_pause);
+    due_ = true;
+}
+
 // -------------------------------------------------------------------------------------------------
 // Writing
 // -------------------------------------------------------------------------------------------------

@@ -140,6 +140,7 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     void ready() override { due_ = true; }
     void read_more() override { due_ = true; }
     void reading_failed(const Answer& answer) override;
+    void reading_held() override;
 
     LogPlace place() const noexcept;
     void watch_sink();

@@ -83,6 +83,10 @@ void WindowReader::take_look(Answer answer, std::uint64_t) {
         return;
     }
     const auto found = calls::found_of(answer.rows);
+    if (found && found->held) {
+        owner_.reading_held();
+        return;
+    }
     Fetch fetch{.arrived = true, .next_row = 1, .memory = MemoryCharge(&budget_)};
     fetch.memory.set(answer.rows.memory());
     if (!found || !fetch.rows.start(std::move(answer.rows))) {

@@ -29,6 +29,8 @@ class WindowReader {
         // look_result() or fill() may have something.
         virtual void read_more() = 0;
         virtual void reading_failed(const Answer& answer) = 0;
+        // Nothing may be read now: the destination waits for events that another node delivers.
+        virtual void reading_held() = 0;
 
       protected:
         ~Owner() = default;

@@ -19,7 +19,7 @@ SELECT e.server, e.name, e.tenant,
        s.failing_since,
        s.last_error,
        s.next_attempt_at,
-       coalesce(open.events, 0) + coalesce(trouble.events, 0) + greatest(last.position - c.position, 0) AS pending_at_most,
+       coalesce(open.events, 0) + coalesce(trouble.events, 0) + outbox_internal.positions_between(c.position, last.position) AS pending_at_most,
        coalesce(trouble.dead, 0) AS dead_letters,
        least(open.oldest, trouble.oldest) AS oldest
   FROM outbox.endpoint AS e

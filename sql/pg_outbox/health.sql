@@ -26,10 +26,13 @@ BEGIN ATOMIC
           LEFT JOIN outbox.cursor AS c ON c.destination = s.destination
     ), endpoint AS MATERIALIZED (
         SELECT e.* FROM outbox.endpoint_status AS e WHERE EXISTS (SELECT FROM outbox.endpoint)
+    ), moved AS MATERIALIZED (
+        SELECT m.* FROM outbox_internal.waits_for_shards() AS m
     ), stalled AS MATERIALIZED (
         SELECT s.*, date_trunc('second', clock_timestamp() - s.unread_since) AS waited
           FROM status AS s
          WHERE s.state = 'idle' AND s.late AND s.unread_selected AND s.unread_since < s.late_before
+           AND s.destination NOT IN (SELECT m.destination FROM moved AS m)
     ), absent AS MATERIALIZED (
         SELECT a.kind, a.object AS id, a.account, a.state, a.waits_for, a.crashes, a.deaths, a.since, a.next_try,
                format('%s "%s"', CASE a.kind WHEN 'relay' THEN 'destination' WHEN 'processor' THEN 'consumer' ELSE a.kind END,
@@ -126,6 +129,12 @@ BEGIN ATOMIC
                     ELSE format('SELECT pg_terminate_backend(%s) starts its relay anew; report it as a fault of pg_outbox.', s.pid) END
           FROM stalled AS s
         UNION ALL
+        SELECT CASE WHEN s.late THEN 'failing' ELSE 'degraded' END, s.object, 'waits for shard', m.since,
+               format('shard %s has moved here, and node %s has not delivered all events from before', m.shard, m.node),
+               format('See outbox.health() on that node. SELECT outbox.skip_shard(%s) delivers without waiting, perhaps in another order.', m.shard)
+          FROM status AS s
+          JOIN moved AS m ON m.destination = s.destination
+        UNION ALL
         SELECT 'degraded', s.object, 'behind', s.pending_since,
                format('its oldest event has waited for %s%s', s.age,
                       CASE WHEN s.state = 'throttled' THEN format('; it asks for fewer requests: %s', s.last_error) ELSE '' END),
@@ -135,6 +144,7 @@ BEGIN ATOMIC
            AND (s.state IN ('starting', 'delivering', 'throttled')
                 OR s.state = 'idle'  -- what it knows of waits in outbox.delivery
                    AND s.held_keys = 0
+                   AND s.destination NOT IN (SELECT m.destination FROM moved AS m)
                    AND NOT EXISTS (SELECT FROM stalled AS t WHERE t.destination = s.destination)
                    AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = s.destination AND d.state = 'RETRY'))
         UNION ALL

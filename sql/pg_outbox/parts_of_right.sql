@@ -22,7 +22,7 @@ BEGIN ATOMIC
                                        'held_keys', 'first_of_key', 'check_destination', 'destination_options', 'pause_backfill', 'resume_backfill',
                                        'cancel_backfill', 'backfill_progress', 'backfill_waits_for',
                                        'endpoint', 'endpoint_secret', 'delete_endpoint', -- of servers that the role owns
-                                       'endpoint_status']
+                                       'endpoint_status', 'skip_shard']
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- The views, and functions that they call with the rights of their readers.
              WHEN 'monitor' THEN ARRAY['version', 'status', 'destinations', 'list_destinations', 'backlog', 'segment', 'lease', 'health', 'metrics', 'destination_options',

@@ -268,6 +268,9 @@ BEGIN
     END IF;
 
     target := CASE WHEN c.upto IS NULL OR foreign_ THEN outbox_internal.finished_by_now() ELSE c.upto END;
+    IF c.upto IS NULL AND outbox_internal.shards_hold(destination) THEN
+        RETURN false;
+    END IF;
     SELECT last_value INTO last FROM outbox.event_position;
     part_end := CASE WHEN foreign_ THEN last ELSE c.position + part_size END;
     complete := part_end >= last;

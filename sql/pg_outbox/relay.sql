@@ -398,7 +398,7 @@ COMMENT ON FUNCTION outbox_internal.flush_commits() IS 'makes sure that what is 
 -- Looks for the window from a snapshot to now: see window.sql. The first row has only the first
 -- columns:
 --
---   window_end     end of the window
+--   window_end     end of the window; NULL if the destination has to wait (outbox_internal.shards_hold())
 --   found          number of its events, of all destinations; max_events + 1 if there are more, or if
 --                  those that the destination selects have more than four megabytes
 --   last_position  highest position of these
@@ -445,22 +445,30 @@ DECLARE
     before    CONSTANT pg_snapshot := coalesce(settled, '1:1:');
     at_most   CONSTANT integer := max_events + 1;
     max_bytes CONSTANT integer := 4194304;
+    now       CONSTANT pg_snapshot := pg_current_snapshot();
     returned bigint;
 BEGIN
     PERFORM outbox_internal.refuse_after_crash() WHERE NOT EXISTS (SELECT FROM outbox.relay_lease AS t WHERE t.number = $1);
+    IF outbox_internal.shards_hold((SELECT c.destination FROM outbox.cursor AS c WHERE c.number = $1)) THEN
+        RETURN QUERY
+        SELECT NULL, NULL::bigint, NULL::bigint,
+               NULL::bigint, NULL::xid8, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,
+               NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::bytea;
+        RETURN;
+    END IF;
     RETURN QUERY
     WITH event AS MATERIALIZED (
         SELECT e.position, e.xid, e.occurred_at, e.event_id, e.version, e.schema_version, e.source_event_id, e.topic,
                e.aggregate_type, e.aggregate_id, e.event_type, e.ordering_key, e.content_type, e.headers, e.payload,
                e.topic LIKE ANY (patterns) AND (e.only_to IS NULL OR e.only_to = $1) AS selected
-          FROM outbox_internal.window_events(since, pg_current_snapshot(), settled => before, settled_position => $5) AS e
+          FROM outbox_internal.window_events(since, now, settled => before, settled_position => $5) AS e
          LIMIT at_most
     ), size AS MATERIALIZED (
         SELECT CASE WHEN sum(octet_length(e.payload)) FILTER (WHERE e.selected) > max_bytes THEN at_most ELSE count(*) END AS found,
                max(e.position) AS last_position
           FROM event AS e
     )
-    SELECT pg_current_snapshot()::text, s.found, s.last_position,
+    SELECT now::text, s.found, s.last_position,
            NULL::bigint, NULL::xid8, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,
            NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::bytea
       FROM size AS s

@@ -73,7 +73,7 @@ SELECT s.*,
        greatest(s.relay_failures, s.saved_failures, 0) AS failures,
        -- Positions handed out since then. An upper bound, because it counts rolled-back events and
        -- those of other topics.
-       greatest(last.position - greatest(s.settled_position, s.saved_position, 0), 0) + coalesce(open.events, 0)
+       outbox_internal.positions_between(greatest(s.settled_position, s.saved_position, 0), last.position) + coalesce(open.events, 0)
            + coalesce(waiting.events, 0) AS pending_at_most,
        coalesce(s.unsettled, open.leased, 0)::bigint AS in_flight,
        least(open.oldest, trouble.occurred_at) AS oldest_outside_log

@@ -362,12 +362,39 @@ def test_a_relay_that_ends_within_a_window_goes_on_there(
     db.enqueue(count=1000)
     wait_until(lambda: len(gate.holding), what="event 700 to arrive")
     relay = db.wait_for_worker("relay")
-    wait_until_quiet(relay, 0.3)  # a relay that is told to end within a transaction saves nothing
     db.execute("SELECT pg_terminate_backend(%s)", (relay,))
     gate.open()
     db.wait_for_worker("relay", other_than=relay)
     db.wait_settled()
     assert receiver.versions("a") == [*range(1, 701), *range(700, 1001)]
+
+
+@pytest.mark.worker
+@pytest.mark.extension("outbox-relay asks from a session")
+def test_a_relay_that_is_told_to_end_while_it_reads_saves_its_cursor(
+    new_database: NewDatabase, receiver: Receiver, http: None
+) -> None:
+    """Its transaction waits for a lock here, so that the signal certainly comes within it."""
+    polls = {"outbox.poll_min": "20ms", "outbox.poll_max": "20ms"}
+    db = new_database({**SAVED_AT_THE_END, **polls})
+    db.add_destination("d", receiver.url())
+    arrived = db.enqueue("first") + db.enqueue(count=10)
+    db.wait_settled()
+    relay = db.wait_for_worker("relay")
+    with db.connect() as session, session.transaction():
+        for segment in range(4):
+            session.execute(f"LOCK TABLE outbox.event_{segment}")
+        wait_until(
+            lambda: db.value("SELECT cardinality(pg_blocking_pids(%s))", (relay,)),
+            what="the relay to wait for a segment",
+        )  # fmt: skip
+        db.execute("SELECT pg_terminate_backend(%s)", (relay,))
+        wait_until(
+            lambda: db.value("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", (relay,)),
+            lambda count: count == 0, what="the relay to end",
+        )  # fmt: skip
+    db.wait_for_worker("relay", other_than=relay)
+    arrive(receiver, arrived + db.enqueue("last"))
 
 
 def test_a_saved_cursor_is_at_most_an_interval_old(

@@ -132,6 +132,24 @@ CREATE INDEX endpoint_state_new ON outbox.endpoint_state (destination) WHERE NOT
 SELECT pg_extension_config_dump('outbox.endpoint', '');
 SELECT pg_extension_config_dump('outbox.endpoint_state', '');
 
+CREATE TABLE outbox.position_gap (
+    after bigint PRIMARY KEY,
+    size  bigint NOT NULL
+);
+SELECT pg_extension_config_dump('outbox.position_gap', '');
+
+CREATE SEQUENCE outbox.position_era AS integer MAXVALUE 8388607;
+SELECT pg_extension_config_dump('outbox.position_era', '');
+
+CREATE TABLE outbox.arriving_shard (
+    shard      bigint      PRIMARY KEY,
+    relation   oid         NOT NULL,
+    from_group integer     NOT NULL,
+    since      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    left_at    pg_snapshot,
+    waits_for  name[]
+);
+
 CREATE TYPE outbox.found_event AS (
     event_id        uuid,
     occurred_at     timestamptz,

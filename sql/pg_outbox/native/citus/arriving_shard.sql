@@ -1,0 +1,259 @@
+-- Order per key while a shard of a Citus cluster moves to this node.
+--
+-- Until the move, events of its keys were written to the log of the node that sends it; from then on to
+-- the log here. The relays of two nodes know nothing of each other, so those here wait:
+--
+--   1. Citus creates the shard here, before it copies rows. An event trigger notices that, adds a row to
+--      outbox.arriving_shard, and begins an era (era.sql). Relays go on.
+--   2. Citus blocks writes to the shard, and commits that it stands here: pg_dist_placement says so on
+--      all nodes. Whoever writes to the shard after that began its statement after that commit.
+--   3. A relay that has taken the snapshot for its next window looks with a later snapshot whether the
+--      shard stands here. If so, the window may have events of the shard, and is given up. Of
+--      transactions that are prepared nothing can be seen but their locks, so the relay also waits
+--      while somebody changes pg_dist_placement; it looks for that before it looks for the shard.
+--   4. The keeper here asks the other node for a snapshot (left_at), in which all events of the shard
+--      have committed, and then, some times a second, which destinations have not settled what is
+--      visible in it (waits_for). Relays of other destinations go on.
+--   5. When no destination is left, the keeper deletes the row.
+--
+-- A node that waits sends no shard on: nodes that waited for each other would wait for ever.
+CREATE TABLE outbox.arriving_shard (
+    shard      bigint      PRIMARY KEY,
+    relation   oid         NOT NULL,
+    from_group integer     NOT NULL,
+    since      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    left_at    pg_snapshot,
+    waits_for  name[]
+);
+COMMENT ON TABLE outbox.arriving_shard IS 'shards that move to this node of a Citus cluster, until the other node has delivered their events';
+COMMENT ON COLUMN outbox.arriving_shard.shard IS 'id of the shard';
+COMMENT ON COLUMN outbox.arriving_shard.relation IS 'its table on this node';
+COMMENT ON COLUMN outbox.arriving_shard.from_group IS 'group of the node from which it comes';
+COMMENT ON COLUMN outbox.arriving_shard.since IS 'when Citus created it here';
+COMMENT ON COLUMN outbox.arriving_shard.left_at IS 'snapshot of the other node after the shard had left; null before';
+COMMENT ON COLUMN outbox.arriving_shard.waits_for IS 'destinations of the other node that have not settled what is visible in left_at; null while that is not known';
+
+CREATE FUNCTION outbox_internal.shard_is_here(shard bigint)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_dist_placement AS p WHERE p.shardid = shard AND p.groupid = outbox_internal.citus_group());
+END $$;
+COMMENT ON FUNCTION outbox_internal.shard_is_here(bigint) IS 'whether a shard stands on this node';
+
+-- Returns whether a window whose snapshot was taken before this call may have events for which a
+-- destination has to wait. VOLATILE, so that each statement has a snapshot of its own.
+CREATE FUNCTION outbox_internal.shards_hold(destination name)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    of_server CONSTANT name := split_part(destination, '/', 1); -- it may be an endpoint of one
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.arriving_shard) OR outbox_internal.citus_group() IS NULL THEN
+        RETURN false;
+    END IF;
+    IF EXISTS (SELECT FROM pg_locks AS l
+                WHERE l.locktype = 'relation' AND l.relation = 'pg_dist_placement'::regclass AND l.mode = 'RowExclusiveLock'
+                  AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())) THEN
+        RETURN true;
+    END IF;
+    RETURN EXISTS (SELECT FROM outbox.arriving_shard AS a
+                    WHERE (a.waits_for IS NULL OR of_server = ANY (a.waits_for)) AND outbox_internal.shard_is_here(a.shard));
+END $$;
+COMMENT ON FUNCTION outbox_internal.shards_hold(name) IS 'whether a destination waits for events of a shard that has moved';
+
+-- ------------------------------------------------------------------------------------------------
+-- The node that sends
+-- ------------------------------------------------------------------------------------------------
+
+-- Returns the destinations that have not settled all events that are visible in a snapshot, by their
+-- saved cursors. Events in trouble count, because later events of their keys are written elsewhere.
+-- Endpoints of a destination that have fallen back do not: one that is dead would stop all others.
+CREATE FUNCTION outbox_internal.unsettled_in(snapshot pg_snapshot)
+RETURNS name[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    d         record;
+    unsettled name[] := '{}';
+BEGIN
+    FOR d IN
+        SELECT d.name, coalesce(c.done, '1:1:') AS done, coalesce(c.upto, '1:1:') AS upto, coalesce(c.position, 0) AS position, c.number,
+               outbox_internal.topic_patterns(outbox_internal.destination_option(d.name, 'topics')) AS topics
+          FROM outbox.destination AS d
+          LEFT JOIN outbox.cursor AS c
+            ON c.destination = d.name AND c.system_identifier = (SELECT s.system_identifier FROM pg_control_system() AS s)
+         WHERE c.detached_at IS NULL
+         ORDER BY d.name
+    LOOP
+        IF EXISTS (SELECT FROM outbox_internal.window_events(d.done, snapshot, settled => d.upto, settled_position => d.position) AS e
+                    WHERE e.topic LIKE ANY (d.topics) AND (e.only_to IS NULL OR e.only_to = d.number))
+           OR EXISTS (SELECT FROM outbox.delivery AS t
+                       WHERE t.destination = d.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
+                         AND pg_visible_in_snapshot(t.xid, snapshot))
+           OR EXISTS (SELECT FROM outbox.batch AS b, unnest(b.xids) AS x(xid)
+                       WHERE b.destination = d.name AND pg_visible_in_snapshot(x.xid, snapshot)) THEN
+            unsettled := unsettled || d.name;
+        END IF;
+    END LOOP;
+    RETURN unsettled;
+END $$;
+COMMENT ON FUNCTION outbox_internal.unsettled_in(pg_snapshot) IS 'destinations that have not settled all events of a snapshot';
+
+-- ------------------------------------------------------------------------------------------------
+-- The node that receives
+-- ------------------------------------------------------------------------------------------------
+
+-- Citus has created a shard here that stands on another node.
+CREATE FUNCTION outbox_internal.expect_shard(shard bigint, relation oid, from_group integer)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF outbox_internal.ask_node(from_group, 'SELECT EXISTS (SELECT FROM outbox.arriving_shard)')::boolean THEN
+        RAISE EXCEPTION 'shard % cannot be moved now: node % waits for events of shards that have moved to it', shard, outbox_internal.citus_address(from_group)
+            USING ERRCODE = 'object_in_use',
+                  DETAIL = 'Events of one key would overtake each other, or the nodes would wait for each other.',
+                  HINT = 'Try again when outbox.arriving_shard is empty on that node. outbox.health() there says what it waits for.';
+    END IF;
+    PERFORM outbox_internal.begin_era();
+    INSERT INTO outbox.arriving_shard AS a (shard, relation, from_group) VALUES ($1, $2, $3)
+        ON CONFLICT ON CONSTRAINT arriving_shard_pkey DO UPDATE
+       SET relation = excluded.relation, from_group = excluded.from_group, since = excluded.since, left_at = NULL, waits_for = NULL;
+    PERFORM outbox_internal.wake_keeper();
+END $$;
+COMMENT ON FUNCTION outbox_internal.expect_shard(bigint, oid, integer) IS 'notes that a shard is about to arrive';
+
+-- A shard that is new to the cluster has no events anywhere. Those of reference tables are copied, and do
+-- not move.
+CREATE FUNCTION outbox_internal.follow_shards()
+RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own   CONSTANT integer := outbox_internal.citus_group();
+    made  record;
+    moved record;
+BEGIN
+    IF own IS NULL THEN
+        RETURN;
+    END IF;
+    FOR made IN
+        SELECT c.objid AS relation, substring(r.relname FROM '_(\d{1,18})$')::bigint AS shard
+          FROM pg_event_trigger_ddl_commands() AS c
+          JOIN pg_class AS r ON r.oid = c.objid AND r.relname ~ '_\d{1,18}$'
+         WHERE c.classid = 'pg_class'::regclass
+    LOOP
+        -- A node gets its first era before it has its first shard.
+        IF own > 0 AND (SELECT p.last_value FROM outbox.event_position AS p) >> 40 = 0
+           AND current_setting('application_name') LIKE 'citus\_internal%' THEN
+            PERFORM outbox_internal.begin_era();
+        END IF;
+        SELECT p.groupid INTO moved
+          FROM pg_dist_shard AS s
+          JOIN pg_dist_partition AS t ON t.logicalrelid = s.logicalrelid AND t.repmodel <> 't'
+          JOIN pg_dist_placement AS p ON p.shardid = s.shardid
+         WHERE s.shardid = made.shard AND to_regclass(shard_name(s.logicalrelid, s.shardid)) = made.relation
+           AND NOT EXISTS (SELECT FROM pg_dist_placement AS h WHERE h.shardid = s.shardid AND h.groupid = own);
+        IF FOUND THEN
+            PERFORM outbox_internal.expect_shard(made.shard, made.relation, moved.groupid);
+        END IF;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION outbox_internal.follow_shards() IS 'notices shards that move to this node';
+
+CREATE EVENT TRIGGER outbox_follow_shards ON ddl_command_end
+    WHEN tag IN ('CREATE TABLE')
+    EXECUTE FUNCTION outbox_internal.follow_shards();
+ALTER EVENT TRIGGER outbox_follow_shards ENABLE ALWAYS;
+COMMENT ON EVENT TRIGGER outbox_follow_shards IS 'notices shards that move to this node';
+
+-- Returns the seconds after which the keeper should call this again; NULL if nothing is expected.
+CREATE FUNCTION outbox_internal.look_after_shards()
+RETURNS double precision
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s        outbox.arriving_shard;
+    released boolean := false;
+    soon     boolean := false;
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.arriving_shard) THEN
+        RETURN NULL;
+    END IF;
+    FOR s IN SELECT * FROM outbox.arriving_shard ORDER BY shard LOOP
+        IF outbox_internal.citus_group() IS NULL
+           OR NOT EXISTS (SELECT FROM pg_class AS r WHERE r.oid = s.relation) -- the move has failed
+           OR outbox_internal.citus_address(s.from_group) IS NULL THEN
+            DELETE FROM outbox.arriving_shard AS a WHERE a.shard = s.shard;
+            released := true;
+            CONTINUE;
+        END IF;
+        CONTINUE WHEN NOT outbox_internal.shard_is_here(s.shard);
+        soon := true;
+        IF s.left_at IS NULL THEN
+            s.left_at := outbox_internal.ask_node(s.from_group, 'SELECT pg_catalog.pg_current_snapshot()');
+        END IF;
+        s.waits_for := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
+        IF s.waits_for = '{}' THEN
+            DELETE FROM outbox.arriving_shard AS a WHERE a.shard = s.shard;
+        ELSE
+            UPDATE outbox.arriving_shard AS a SET left_at = s.left_at, waits_for = s.waits_for
+             WHERE a.shard = s.shard AND (a.left_at, a.waits_for) IS DISTINCT FROM (s.left_at, s.waits_for);
+        END IF;
+        released := true;
+    END LOOP;
+    IF released THEN
+        PERFORM outbox_internal.wake_relays();
+    END IF;
+    RETURN CASE WHEN soon THEN 0.1 ELSE 0.5 END;
+END $$;
+COMMENT ON FUNCTION outbox_internal.look_after_shards() IS 'asks other nodes whether events of shards that have moved here were delivered';
+
+-- For outbox.health().
+CREATE FUNCTION outbox_internal.waits_for_shards()
+RETURNS TABLE (destination name, shard bigint, node text, since timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.arriving_shard) OR outbox_internal.citus_group() IS NULL THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT d.name, min(a.shard), outbox_internal.citus_address(a.from_group), min(a.since)
+      FROM outbox.arriving_shard AS a
+      JOIN outbox.destination AS d ON a.waits_for IS NULL OR d.name = ANY (a.waits_for)
+     WHERE outbox_internal.shard_is_here(a.shard)
+     GROUP BY d.name, a.from_group;
+END $$;
+COMMENT ON FUNCTION outbox_internal.waits_for_shards() IS 'destinations that wait for events of shards that have moved here, and the first of these shards';
+
+-- Delivers events of a shard without waiting for those that the node from which it came has not delivered.
+-- Events of one key may then arrive in another order than they were written.
+-- Errors: 42704 nothing waits for this shard.
+CREATE FUNCTION outbox.skip_shard(shard bigint, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox_internal.refuse_restricted();
+    DELETE FROM outbox.arriving_shard AS a WHERE a.shard = $1;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'nothing waits for shard %', shard
+            USING ERRCODE = 'undefined_object', HINT = 'See outbox.arriving_shard, on the node to which it moves.';
+    END IF;
+    INSERT INTO outbox.operation (requested_by, destination, action, why) VALUES (caller, '*', 'skip shard', format('shard %s', shard) || coalesce(': ' || $2, ''));
+    PERFORM outbox_internal.wake_relays();
+END $$;
+COMMENT ON FUNCTION outbox.skip_shard(bigint, text, outbox_internal.caller) IS 'stops waiting for events of a shard that has moved to this node';
