@@ -11,7 +11,6 @@ from .citus_cluster import Citus, Node
 
 def waits_for(node: Node) -> dict[int, list[str] | None]:
     """Returns destinations of the old node that a shard's new node waits for; None if they are not known yet."""
-    if node.value("SELECT to_regclass('outbox.arriving_shard')") is None: return {}  # TEMPORARY
     return dict(node.execute("SELECT shard, waits_for::text[] FROM outbox.arriving_shard"))
 
 

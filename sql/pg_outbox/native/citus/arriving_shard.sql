@@ -83,13 +83,13 @@ DECLARE
     unsettled name[] := '{}';
 BEGIN
     FOR d IN
-        SELECT d.name, coalesce(c.done, '1:1:') AS done, coalesce(c.upto, '1:1:') AS upto, coalesce(c.position, 0) AS position, c.number,
-               outbox_internal.topic_patterns(outbox_internal.destination_option(d.name, 'topics')) AS topics
-          FROM outbox.destination AS d
+        SELECT n.name, coalesce(c.done, '1:1:') AS done, coalesce(c.upto, '1:1:') AS upto, coalesce(c.position, 0) AS position, c.number,
+               outbox_internal.topic_patterns(outbox_internal.destination_option(n.name, 'topics')) AS topics
+          FROM outbox.destination AS n
           LEFT JOIN outbox.cursor AS c
-            ON c.destination = d.name AND c.system_identifier = (SELECT s.system_identifier FROM pg_control_system() AS s)
+            ON c.destination = n.name AND c.system_identifier = (SELECT s.system_identifier FROM pg_control_system() AS s)
          WHERE c.detached_at IS NULL
-         ORDER BY d.name
+         ORDER BY n.name
     LOOP
         IF EXISTS (SELECT FROM outbox_internal.window_events(d.done, snapshot, settled => d.upto, settled_position => d.position) AS e
                     WHERE e.topic LIKE ANY (d.topics) AND (e.only_to IS NULL OR e.only_to = d.number))
@@ -146,9 +146,11 @@ BEGIN
         RETURN;
     END IF;
     FOR made IN
-        SELECT c.objid AS relation, substring(r.relname FROM '_(\d{1,18})$')::bigint AS shard
+        SELECT c.objid AS relation, r.relnamespace AS schema, substring(r.relname FROM '_(\d{1,18})$')::bigint AS shard,
+               ARRAY[quote_ident(r.relname), format('%I.%I', n.nspname, r.relname)] AS names
           FROM pg_event_trigger_ddl_commands() AS c
           JOIN pg_class AS r ON r.oid = c.objid AND r.relname ~ '_\d{1,18}$'
+          JOIN pg_namespace AS n ON n.oid = r.relnamespace
          WHERE c.classid = 'pg_class'::regclass
     LOOP
         -- A node gets its first era before it has its first shard.
@@ -160,7 +162,8 @@ BEGIN
           FROM pg_dist_shard AS s
           JOIN pg_dist_partition AS t ON t.logicalrelid = s.logicalrelid AND t.repmodel <> 't'
           JOIN pg_dist_placement AS p ON p.shardid = s.shardid
-         WHERE s.shardid = made.shard AND to_regclass(shard_name(s.logicalrelid, s.shardid)) = made.relation
+          JOIN pg_class AS l ON l.oid = s.logicalrelid AND l.relnamespace = made.schema
+         WHERE s.shardid = made.shard AND shard_name(s.logicalrelid, s.shardid) = ANY (made.names) -- qualified except in public
            AND NOT EXISTS (SELECT FROM pg_dist_placement AS h WHERE h.shardid = s.shardid AND h.groupid = own);
         IF FOUND THEN
             PERFORM outbox_internal.expect_shard(made.shard, made.relation, moved.groupid);
@@ -191,7 +194,7 @@ BEGIN
     END IF;
     FOR s IN SELECT * FROM outbox.arriving_shard ORDER BY shard LOOP
         IF outbox_internal.citus_group() IS NULL
-           OR NOT EXISTS (SELECT FROM pg_class AS r WHERE r.oid = s.relation) -- the move has failed
+           OR has_table_privilege(s.relation, 'SELECT') IS NULL -- the move has failed; Citus hides shards in pg_class
            OR outbox_internal.citus_address(s.from_group) IS NULL THEN
             DELETE FROM outbox.arriving_shard AS a WHERE a.shard = s.shard;
             released := true;
@@ -207,7 +210,7 @@ BEGIN
             DELETE FROM outbox.arriving_shard AS a WHERE a.shard = s.shard;
         ELSE
             UPDATE outbox.arriving_shard AS a SET left_at = s.left_at, waits_for = s.waits_for
-             WHERE a.shard = s.shard AND (a.left_at, a.waits_for) IS DISTINCT FROM (s.left_at, s.waits_for);
+             WHERE a.shard = s.shard AND (a.left_at::text, a.waits_for) IS DISTINCT FROM (s.left_at::text, s.waits_for);
         END IF;
         released := true;
     END LOOP;
