@@ -335,7 +335,9 @@ static void give_up_asking() {
     SetLatch(MyLatch);
 }
 
-static long ask_about_shards_when_due() {
+static long ask_about_shards_when_due(bool at_once) {
+    if (at_once || work_is_due())
+        look_for_shards();
     const TimestampTz now = GetCurrentTimestamp();
     if (now < shards_due)
         return shards_due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, shards_due));
@@ -365,7 +367,6 @@ static long tend_segments_when_due(bool at_once) {
         begin_looking();
         due = tend_segments();
         tended_at = now;
-        look_for_shards();
     }
     return due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, due));
 }
@@ -415,8 +416,8 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
         end_unwanted();
         long timeout = start_wanted();
         if (log_fits) {
+            timeout = shorter_timeout(timeout, ask_about_shards_when_due(changed));
             timeout = shorter_timeout(timeout, tend_segments_when_due(changed));
-            timeout = shorter_timeout(timeout, ask_about_shards_when_due());
         }
         timeout = shorter_timeout(timeout, milliseconds_between_polls());
         if (look_again)

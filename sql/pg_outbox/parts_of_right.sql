@@ -7,7 +7,7 @@ LANGUAGE sql IMMUTABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE right_to
-             WHEN 'produce' THEN ARRAY['enqueue', 'new_event']
+             WHEN 'produce' THEN ARRAY['enqueue', 'new_event', 'require_shard']
              WHEN 'capture' THEN ARRAY['capture', 'uncapture', 'captures', 'capture_condition', -- and functions they call
                                        'refuse_restricted', 'save_captured', 'forget_captured', 'check_captured',
                                        'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers',

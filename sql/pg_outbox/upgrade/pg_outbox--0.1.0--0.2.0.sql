@@ -146,6 +146,7 @@ CREATE TABLE outbox.arriving_shard (
     relation   oid         NOT NULL,
     from_group integer     NOT NULL,
     since      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    gone_since timestamptz,
     left_at    pg_snapshot,
     waits_for  name[]
 );

@@ -11,9 +11,10 @@
 --      shard stands here. If so, the window may have events of the shard, and is given up. Of
 --      transactions that are prepared nothing can be seen but their locks, so the relay also waits
 --      while somebody changes pg_dist_placement; it looks for that before it looks for the shard.
---   4. The keeper here asks the other node for a snapshot (left_at), in which all events of the shard
---      have committed, and then, some times a second, which destinations have not settled what is
---      visible in it (waits_for). Relays of other destinations go on.
+--   4. The keeper here asks the other node for a snapshot in which all events of the shard have committed
+--      (left_at), and then, some times a second, which destinations have not settled what is visible in
+--      it (waits_for). Relays of other destinations go on. A transaction that was prepared there before
+--      the shard left may have events of it, so the snapshot is taken when none of these is left.
 --   5. When no destination is left, the keeper deletes the row.
 --
 -- A node that waits sends no shard on: nodes that waited for each other would wait for ever.
@@ -22,6 +23,7 @@ CREATE TABLE outbox.arriving_shard (
     relation   oid         NOT NULL,
     from_group integer     NOT NULL,
     since      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    gone_since timestamptz,
     left_at    pg_snapshot,
     waits_for  name[]
 );
@@ -30,6 +32,7 @@ COMMENT ON COLUMN outbox.arriving_shard.shard IS 'id of the shard';
 COMMENT ON COLUMN outbox.arriving_shard.relation IS 'its table on this node';
 COMMENT ON COLUMN outbox.arriving_shard.from_group IS 'group of the node from which it comes';
 COMMENT ON COLUMN outbox.arriving_shard.since IS 'when Citus created it here';
+COMMENT ON COLUMN outbox.arriving_shard.gone_since IS 'a time at which it had left the other node, by the clock of that node; null before';
 COMMENT ON COLUMN outbox.arriving_shard.left_at IS 'snapshot of the other node after the shard had left; null before';
 COMMENT ON COLUMN outbox.arriving_shard.waits_for IS 'destinations of the other node that have not settled what is visible in left_at; null while that is not known';
 
@@ -70,6 +73,17 @@ COMMENT ON FUNCTION outbox_internal.shards_hold(name) IS 'whether a destination 
 -- The node that sends
 -- ------------------------------------------------------------------------------------------------
 
+-- Returns the present snapshot; NULL while a transaction that was prepared before `gone_since` is left.
+CREATE FUNCTION outbox_internal.snapshot_without_prepared(gone_since timestamptz)
+RETURNS pg_snapshot
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pg_current_snapshot()
+     WHERE NOT EXISTS (SELECT FROM pg_prepared_xacts AS p WHERE p.database = current_database() AND p.prepared <= gone_since);
+END;
+COMMENT ON FUNCTION outbox_internal.snapshot_without_prepared(timestamptz) IS 'the present snapshot, unless transactions prepared before a time are left';
+
 -- Returns the destinations that have not settled all events that are visible in a snapshot, by their
 -- saved cursors. Events in trouble count, because later events of their keys are written elsewhere.
 -- Endpoints of a destination that have fallen back do not: one that is dead would stop all others.
@@ -79,26 +93,26 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    d         record;
-    unsettled name[] := '{}';
+    destination record;
+    unsettled   name[] := '{}';
 BEGIN
-    FOR d IN
-        SELECT n.name, coalesce(c.done, '1:1:') AS done, coalesce(c.upto, '1:1:') AS upto, coalesce(c.position, 0) AS position, c.number,
-               outbox_internal.topic_patterns(outbox_internal.destination_option(n.name, 'topics')) AS topics
-          FROM outbox.destination AS n
+    FOR destination IN
+        SELECT d.name, coalesce(c.done, '1:1:') AS done, coalesce(c.upto, '1:1:') AS upto, coalesce(c.position, 0) AS position, c.number,
+               outbox_internal.topic_patterns(outbox_internal.destination_option(d.name, 'topics')) AS topics
+          FROM outbox.destination AS d
           LEFT JOIN outbox.cursor AS c
-            ON c.destination = n.name AND c.system_identifier = (SELECT s.system_identifier FROM pg_control_system() AS s)
+            ON c.destination = d.name AND c.system_identifier = (SELECT s.system_identifier FROM pg_control_system() AS s)
          WHERE c.detached_at IS NULL
-         ORDER BY n.name
+         ORDER BY d.name
     LOOP
-        IF EXISTS (SELECT FROM outbox_internal.window_events(d.done, snapshot, settled => d.upto, settled_position => d.position) AS e
-                    WHERE e.topic LIKE ANY (d.topics) AND (e.only_to IS NULL OR e.only_to = d.number))
+        IF EXISTS (SELECT FROM outbox_internal.window_events(destination.done, snapshot, settled => destination.upto, settled_position => destination.position) AS e
+                    WHERE e.topic LIKE ANY (destination.topics) AND (e.only_to IS NULL OR e.only_to = destination.number))
            OR EXISTS (SELECT FROM outbox.delivery AS t
-                       WHERE t.destination = d.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
+                       WHERE t.destination = destination.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
                          AND pg_visible_in_snapshot(t.xid, snapshot))
            OR EXISTS (SELECT FROM outbox.batch AS b, unnest(b.xids) AS x(xid)
-                       WHERE b.destination = d.name AND pg_visible_in_snapshot(x.xid, snapshot)) THEN
-            unsettled := unsettled || d.name;
+                       WHERE b.destination = destination.name AND pg_visible_in_snapshot(x.xid, snapshot)) THEN
+            unsettled := unsettled || destination.name;
         END IF;
     END LOOP;
     RETURN unsettled;
@@ -125,7 +139,7 @@ BEGIN
     PERFORM outbox_internal.begin_era();
     INSERT INTO outbox.arriving_shard AS a (shard, relation, from_group) VALUES ($1, $2, $3)
         ON CONFLICT ON CONSTRAINT arriving_shard_pkey DO UPDATE
-       SET relation = excluded.relation, from_group = excluded.from_group, since = excluded.since, left_at = NULL, waits_for = NULL;
+       SET relation = excluded.relation, from_group = excluded.from_group, since = excluded.since, gone_since = NULL, left_at = NULL, waits_for = NULL;
     PERFORM outbox_internal.wake_keeper();
 END $$;
 COMMENT ON FUNCTION outbox_internal.expect_shard(bigint, oid, integer) IS 'notes that a shard is about to arrive';
@@ -146,12 +160,9 @@ BEGIN
         RETURN;
     END IF;
     FOR made IN
-        SELECT c.objid AS relation, r.relnamespace AS schema, substring(r.relname FROM '_(\d{1,18})$')::bigint AS shard,
-               ARRAY[quote_ident(r.relname), format('%I.%I', n.nspname, r.relname)] AS names
+        SELECT c.objid AS relation, substring(c.object_identity FROM '_(\d{1,18})"?$')::bigint AS shard
           FROM pg_event_trigger_ddl_commands() AS c
-          JOIN pg_class AS r ON r.oid = c.objid AND r.relname ~ '_\d{1,18}$'
-          JOIN pg_namespace AS n ON n.oid = r.relnamespace
-         WHERE c.classid = 'pg_class'::regclass
+         WHERE c.classid = 'pg_class'::regclass AND c.object_identity ~ '_\d{1,18}"?$'
     LOOP
         -- A node gets its first era before it has its first shard.
         IF own > 0 AND (SELECT p.last_value FROM outbox.event_position AS p) >> 40 = 0
@@ -162,8 +173,7 @@ BEGIN
           FROM pg_dist_shard AS s
           JOIN pg_dist_partition AS t ON t.logicalrelid = s.logicalrelid AND t.repmodel <> 't'
           JOIN pg_dist_placement AS p ON p.shardid = s.shardid
-          JOIN pg_class AS l ON l.oid = s.logicalrelid AND l.relnamespace = made.schema
-         WHERE s.shardid = made.shard AND shard_name(s.logicalrelid, s.shardid) = ANY (made.names) -- qualified except in public
+         WHERE s.shardid = made.shard AND to_regclass(shard_name(s.logicalrelid, s.shardid, false)) = made.relation
            AND NOT EXISTS (SELECT FROM pg_dist_placement AS h WHERE h.shardid = s.shardid AND h.groupid = own);
         IF FOUND THEN
             PERFORM outbox_internal.expect_shard(made.shard, made.relation, moved.groupid);
@@ -178,6 +188,24 @@ CREATE EVENT TRIGGER outbox_follow_shards ON ddl_command_end
 ALTER EVENT TRIGGER outbox_follow_shards ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_follow_shards IS 'notices shards that move to this node';
 
+-- Asks the other node what is known there. An answer of NULL is asked for again.
+CREATE FUNCTION outbox_internal.ask_about(INOUT s outbox.arriving_shard)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF s.gone_since IS NULL THEN
+        s.gone_since := outbox_internal.ask_node(s.from_group, 'SELECT pg_catalog.clock_timestamp()');
+    END IF;
+    IF s.left_at IS NULL THEN
+        s.left_at := nullif(outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.snapshot_without_prepared(%L)', s.gone_since)), '');
+    END IF;
+    IF s.left_at IS NOT NULL THEN
+        s.waits_for := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.ask_about(outbox.arriving_shard) IS 'asks another node about a shard that has moved here';
+
 -- Returns the seconds after which the keeper should call this again; NULL if nothing is expected.
 CREATE FUNCTION outbox_internal.look_after_shards()
 RETURNS double precision
@@ -185,39 +213,28 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    s        outbox.arriving_shard;
-    released boolean := false;
-    soon     boolean := false;
+    s       outbox.arriving_shard;
+    arrived boolean := false;
 BEGIN
     IF NOT EXISTS (SELECT FROM outbox.arriving_shard) THEN
         RETURN NULL;
     END IF;
     FOR s IN SELECT * FROM outbox.arriving_shard ORDER BY shard LOOP
-        IF outbox_internal.citus_group() IS NULL
-           OR has_table_privilege(s.relation, 'SELECT') IS NULL -- the move has failed; Citus hides shards in pg_class
+        -- The move has failed, or the other node is gone. Citus hides shards in pg_class from most sessions.
+        IF pg_relation_filenode(s.relation) IS NULL OR outbox_internal.citus_group() IS NULL
            OR outbox_internal.citus_address(s.from_group) IS NULL THEN
-            DELETE FROM outbox.arriving_shard AS a WHERE a.shard = s.shard;
-            released := true;
-            CONTINUE;
+            s.waits_for := '{}';
+        ELSIF outbox_internal.shard_is_here(s.shard) THEN
+            s := outbox_internal.ask_about(s);
+            arrived := true;
         END IF;
-        CONTINUE WHEN NOT outbox_internal.shard_is_here(s.shard);
-        soon := true;
-        IF s.left_at IS NULL THEN
-            s.left_at := outbox_internal.ask_node(s.from_group, 'SELECT pg_catalog.pg_current_snapshot()');
-        END IF;
-        s.waits_for := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
-        IF s.waits_for = '{}' THEN
-            DELETE FROM outbox.arriving_shard AS a WHERE a.shard = s.shard;
-        ELSE
-            UPDATE outbox.arriving_shard AS a SET left_at = s.left_at, waits_for = s.waits_for
-             WHERE a.shard = s.shard AND (a.left_at::text, a.waits_for) IS DISTINCT FROM (s.left_at::text, s.waits_for);
-        END IF;
-        released := true;
+        UPDATE outbox.arriving_shard AS a
+           SET gone_since = s.gone_since, left_at = s.left_at, waits_for = s.waits_for
+         WHERE a.shard = s.shard AND (a.gone_since, a.left_at::text, a.waits_for) IS DISTINCT FROM (s.gone_since, s.left_at::text, s.waits_for);
     END LOOP;
-    IF released THEN
-        PERFORM outbox_internal.wake_relays();
-    END IF;
-    RETURN CASE WHEN soon THEN 0.1 ELSE 0.5 END;
+    DELETE FROM outbox.arriving_shard AS a WHERE a.waits_for = '{}';
+    PERFORM outbox_internal.wake_relays();
+    RETURN CASE WHEN arrived THEN 0.1 ELSE 0.5 END;
 END $$;
 COMMENT ON FUNCTION outbox_internal.look_after_shards() IS 'asks other nodes whether events of shards that have moved here were delivered';
 
@@ -260,3 +277,23 @@ BEGIN
     PERFORM outbox_internal.wake_relays();
 END $$;
 COMMENT ON FUNCTION outbox.skip_shard(bigint, text, outbox_internal.caller) IS 'stops waiting for events of a shard that has moved to this node';
+
+-- For functions that run where the shard of a key stands and enqueue there (create_distributed_function()).
+-- Such a function may have begun on a node from which the shard then moved. Citus sends its statements
+-- after the shard, but outbox.enqueue() writes to the log here, without order with what is written there.
+-- To be called after the function has written to a row of the key: from then on the shard does not move
+-- before the end of the transaction.
+-- Errors: 40001 the shard does not stand on this node; the transaction can be tried again.
+CREATE FUNCTION outbox.require_shard(relation regclass, key text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_dist_placement AS p JOIN pg_dist_local_group AS l USING (groupid)
+                    WHERE p.shardid = get_shard_id_for_distribution_column(relation, key)) THEN
+        RAISE EXCEPTION 'the shard of key "%" of table % does not stand on this node', key, relation
+            USING ERRCODE = 'serialization_failure', HINT = 'It has moved, or the function did not run where it stands. Try the transaction again.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.require_shard(regclass, text) IS 'refuses to enqueue on a node from which the shard of a key has moved';
