@@ -166,3 +166,5 @@ class Citus:
 
 # The fixture `new_citus`: (extensions=..., workers=...) -> Citus
 NewCitus = Callable[..., Citus]
+# The fixture `make_citus`: (settings, workers=2, extensions=...) -> Citus
+MakeCitus = Callable[..., Citus]
