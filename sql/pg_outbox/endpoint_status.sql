@@ -19,7 +19,7 @@ SELECT e.server, e.name, e.tenant,
        s.failing_since,
        s.last_error,
        s.next_attempt_at,
-       coalesce(open.events, 0) + coalesce(trouble.events, 0) + outbox_internal.positions_between(c.position, last.position) AS pending_at_most,
+       coalesce(open.events, 0) + coalesce(trouble.events, 0) + greatest(last.position - c.position - gap.size, 0) AS pending_at_most,
        coalesce(trouble.dead, 0) AS dead_letters,
        least(open.oldest, trouble.oldest) AS oldest
   FROM outbox.endpoint AS e
@@ -27,6 +27,8 @@ SELECT e.server, e.name, e.tenant,
  CROSS JOIN LATERAL (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END AS position FROM outbox.event_position AS p) AS last
   LEFT JOIN outbox.endpoint_state AS s ON s.destination = own.destination
   LEFT JOIN outbox.cursor AS c ON c.destination = own.destination
+ CROSS JOIN LATERAL (SELECT coalesce(sum(g.size), 0)::bigint AS size
+                       FROM outbox.position_gap AS g WHERE g.after >= c.position AND g.after < last.position) AS gap
   LEFT JOIN open ON open.destination = own.destination
   LEFT JOIN trouble ON trouble.destination = own.destination;
 COMMENT ON VIEW outbox.endpoint_status IS 'state of endpoints: whether each one works, since when not and why, and what waits for it';

@@ -73,13 +73,16 @@ SELECT s.*,
        greatest(s.relay_failures, s.saved_failures, 0) AS failures,
        -- Positions handed out since then. An upper bound, because it counts rolled-back events and
        -- those of other topics.
-       outbox_internal.positions_between(greatest(s.settled_position, s.saved_position, 0), last.position) + coalesce(open.events, 0)
+       greatest(last.position - seen.position - gap.size, 0) + coalesce(open.events, 0)
            + coalesce(waiting.events, 0) AS pending_at_most,
        coalesce(s.unsettled, open.leased, 0)::bigint AS in_flight,
        least(open.oldest, trouble.occurred_at) AS oldest_outside_log
   FROM outbox_internal.destination_state AS s
   CROSS JOIN LATERAL (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS position
                         FROM outbox.event_position) AS last
+ CROSS JOIN LATERAL (SELECT greatest(s.settled_position, s.saved_position, 0) AS position) AS seen
+ CROSS JOIN LATERAL (SELECT coalesce(sum(g.size), 0)::bigint AS size
+                       FROM outbox.position_gap AS g WHERE g.after >= seen.position AND g.after < last.position) AS gap
   -- Events that fetchers have not settled.
   LEFT JOIN open ON s.pull AND open.destination = s.destination
   LEFT JOIN waiting ON waiting.destination = s.destination

@@ -151,6 +151,8 @@ class World:
         self.database.execute("INSERT INTO outbox.transaction VALUES ('audit', 0, 1, '{[1,3)}', '{}')")
         self.database.add_destination("hooks", "endpoints:", topics="nothing", relay="external")
         self.database.execute("INSERT INTO outbox.endpoint (server, name, url, topics) VALUES ('hooks', 'acme', 'https://127.0.0.1:9/', 'a.*')")
+        self.database.execute("INSERT INTO outbox.arriving_shard (shard, relation, from_group) VALUES (102008, 1, 1)")
+        self.database.execute("INSERT INTO outbox.position_gap VALUES (1000000000000, 1)")
         self.database.execute("INSERT INTO outbox.receipt_0 VALUES (gen_random_uuid(), 'audit', 1, now(), 'm1')")
         self.database.execute("INSERT INTO outbox.receipt_1 VALUES (gen_random_uuid(), 'audit', 2, now())")
 

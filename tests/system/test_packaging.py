@@ -67,8 +67,9 @@ CATCHES_ERRORS_OF_THE_SERVER = {
     "extension/base/hooks.cpp": "a hold on a database must not outlive its statement",
     "extension/destinations/expressions.cpp": "an expression fails for one event, and the others go on",
     "extension/views/payload_json.cpp": "there is no other way to ask jsonb whether it takes a payload",
-    "bgworker/keeper/keeper.cpp": "tables of an inbox that its owner broke must not end the keeper",
+    "bgworker/keeper/keeper.cpp": "tables of an inbox that its owner broke, or another node, must not end the keeper",
     "bgworker/processor_main.cpp": "that a consumer was given away is no error of its processor",
+    "bgworker/relay/relay_main.cpp": "a relay that is told to end saves its cursor first",
 }
 
 

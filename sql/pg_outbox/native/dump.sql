@@ -8,6 +8,7 @@ END
 $$;
 SELECT pg_extension_config_dump('outbox.event_position', '');
 SELECT pg_extension_config_dump('outbox.position_gap', '');
+SELECT pg_extension_config_dump('outbox.position_era', '');
 SELECT pg_extension_config_dump('outbox.source_event', '');
 -- Rows of dropped roles would name no role, or another one in another cluster.
 SELECT pg_extension_config_dump('outbox.producer', 'WHERE role::oid IN (SELECT oid FROM pg_catalog.pg_roles)');

@@ -18,25 +18,6 @@
 --   5. When no destination is left, the keeper deletes the row.
 --
 -- A node that waits sends no shard on: nodes that waited for each other would wait for ever.
-CREATE TABLE outbox.arriving_shard (
-    shard      bigint      PRIMARY KEY,
-    relation   oid         NOT NULL,
-    from_group integer     NOT NULL,
-    since      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    gone_since timestamptz,
-    left_at    pg_snapshot,
-    waits_for  name[],
-    trouble    text
-);
-COMMENT ON TABLE outbox.arriving_shard IS 'shards that move to this node of a Citus cluster, until the other node has delivered their events';
-COMMENT ON COLUMN outbox.arriving_shard.shard IS 'id of the shard';
-COMMENT ON COLUMN outbox.arriving_shard.relation IS 'its table on this node';
-COMMENT ON COLUMN outbox.arriving_shard.from_group IS 'group of the node from which it comes';
-COMMENT ON COLUMN outbox.arriving_shard.since IS 'when Citus created it here';
-COMMENT ON COLUMN outbox.arriving_shard.gone_since IS 'a time at which it had left the other node, by the clock of that node; null before';
-COMMENT ON COLUMN outbox.arriving_shard.left_at IS 'snapshot of the other node after the shard had left; null before';
-COMMENT ON COLUMN outbox.arriving_shard.waits_for IS 'destinations of the other node that have not settled what is visible in left_at; null while that is not known';
-COMMENT ON COLUMN outbox.arriving_shard.trouble IS 'why the other node could not be asked the last time; null if it could';
 
 CREATE FUNCTION outbox_internal.shard_is_here(shard bigint)
 RETURNS boolean
@@ -280,7 +261,7 @@ BEGIN
     DELETE FROM outbox.arriving_shard AS a WHERE a.shard = $1;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'nothing waits for shard %', shard
-            USING ERRCODE = 'undefined_object', HINT = 'See outbox.arriving_shard, on the node to which it moves.';
+            USING ERRCODE = 'undefined_object', HINT = 'outbox.health() says which shard events wait for, on the node to which it has moved.';
     END IF;
     INSERT INTO outbox.operation (requested_by, destination, action, why) VALUES (caller, '*', 'skip shard', format('shard %s', shard) || coalesce(': ' || $2, ''));
     PERFORM outbox_internal.wake_relays();

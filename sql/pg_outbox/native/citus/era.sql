@@ -7,10 +7,6 @@
 -- it. One node takes part in one move at a time unless somebody moves by hand; a node that begins an era
 -- because it gets one shard while it still sends another one breaks the rise for the keys of that one.
 
-CREATE SEQUENCE outbox.position_era AS integer MAXVALUE 8388607;
-COMMENT ON SEQUENCE outbox.position_era IS 'eras of positions that were begun in the cluster; the coordinator''s counts';
-SELECT pg_extension_config_dump('outbox.position_era', '');
-
 CREATE FUNCTION outbox_internal.begin_era()
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
