@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,9 @@ from waiting import wait_until
 
 from .citus_cluster import Citus, Node
 from .two_phase import AGGREGATES, SETTINGS, Transaction, TwoPhase, change
+
+# Citus writes what other nodes say into the log of the node that has asked, also that one of their processes was killed.
+pytestmark = pytest.mark.worker_errors("DETAIL:  The postmaster has commanded this server process to roll back")
 
 MakeCitus = Callable[..., Citus]
 
@@ -120,6 +124,7 @@ def test_what_a_coordinator_has_committed_before_it_died_is_delivered(
         backend = drill.preparing_backend(first)
         stop_process(backend)
     drill.wait_decided()
+    drill.wait_arrived(1)  # so the other worker knows the outcome
     drill.kill(coordinator, transaction.pid)
     drill.kill(first, backend)
     assert transaction.end() is not None, "the client does not know the outcome"
@@ -194,6 +199,17 @@ def backend_of(node: Node, condition: str, dice: random.Random) -> int | None:
     return dice.choice(rows)[0] if rows else None
 
 
+def end_all_in_doubt(drill: TwoPhase) -> None:
+    """Each node is the coordinator of the transactions of its sessions."""
+
+    def left() -> int:
+        for node in drill.citus.nodes:
+            drill.recover(node)
+        return sum(drill.prepared(node) for node in drill.citus.nodes)
+
+    wait_until(left, lambda seen: seen == 0, what="no transaction to be in doubt", ignoring=(psycopg.Error,))
+
+
 def kill_something(drill: TwoPhase, dice: random.Random) -> str:
     node = dice.choice(drill.citus.nodes)
     what = dice.choice(["session", "session", "part of a transaction", "part of a transaction", "relay", "postmaster"])
@@ -208,11 +224,25 @@ def kill_something(drill: TwoPhase, dice: random.Random) -> str:
             lambda: next(((n, pid) for n in dice.sample(drill.citus.nodes, 3) if (pid := backend_of(n, condition, dice))), None),
             what=f"a {what}",
         )
-    drill.kill(node, pid, what)
+    try:
+        drill.kill(node, pid, what)
+    except ProcessLookupError:
+        return "nothing"  # it had ended
     return what
 
 
+PANIC_OF_CITUS = r"PANIC:  cannot abort transaction \d+, it was already committed"
+
+
+def check_panics(node: Node) -> None:
+    """Citus raises an error if its postmaster dies while it tells workers that the transaction has committed."""
+    log = node.cluster.log()
+    for pid in re.findall(rf"\[(\d+)\].*{PANIC_OF_CITUS}", log):
+        assert re.search(rf"\[{pid}\].*ERROR:  postmaster was shut down, exiting", log), f"another error in COMMIT, process {pid}"
+
+
 @pytest.mark.slow
+@pytest.mark.worker_errors(PANIC_OF_CITUS)
 def test_random_kills_lose_and_invent_nothing(make_citus: MakeCitus, receiver: Receiver) -> None:
     seed = int(os.environ.get("OUTBOX_TEST_SEED", random.randrange(1_000_000)))
     print(f"OUTBOX_TEST_SEED={seed}")
@@ -228,13 +258,11 @@ def test_random_kills_lose_and_invent_nothing(make_citus: MakeCitus, receiver: R
         in_doubt += sum(drill.prepared(node) for node in drill.citus.nodes)
     for writer in writers:
         writer.end()
-    for node in drill.citus.nodes:
-        wait_until(
-            lambda: (drill.recover(node), drill.prepared(node))[1] if node is not None else 0, lambda left: left == 0,
-            what="nothing to be in doubt", ignoring=(psycopg.Error,),
-        )  # fmt: skip
+    end_all_in_doubt(drill)
     account, ledger = drill.conclude(set().union(*(writer.rolled_back for writer in writers)))
     committed = {entry.event_id for entry in ledger}
     missing = set().union(*(writer.committed for writer in writers)) - committed
     assert not missing, f"not in the ledger although COMMIT had succeeded: {missing}"
+    for node in drill.citus.nodes:
+        check_panics(node)
     print(f"{account}; kills: {dict(kinds)}; prepared right after a kill: {in_doubt}")

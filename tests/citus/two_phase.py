@@ -158,8 +158,11 @@ class TwoPhase:
         wait_until(lambda: coordinator.value("SELECT count(*) FROM pg_dist_transaction"), what="the commit of the coordinator")
 
     def recover(self, node: Node | None = None) -> int:
-        """Ends transactions in doubt whose coordinator is this node."""
-        return (node or self.citus.coordinator).value("SELECT recover_prepared_transactions()")
+        """Ends transactions in doubt whose coordinator is this node. A new session has no connections that a kill has ended."""
+        with (node or self.citus.coordinator).connect() as connection:
+            row = connection.execute("SELECT recover_prepared_transactions()").fetchone()
+        assert row is not None
+        return row[0]
 
     # ---- kills ----------------------------------------------------------------------------------
 
