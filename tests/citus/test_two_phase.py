@@ -54,7 +54,8 @@ def second(drill: TwoPhase) -> Node:
 def begin(drill: TwoPhase) -> Transaction:
     """Starts a transaction that changes the first aggregate of each worker; returns when the first worker has prepared."""
     first, second = drill.citus.workers
-    transaction = Transaction(drill.citus.coordinator, drill.keys_on(first)[0], drill.keys_on(second)[0])
+    changes = [f"SELECT change({drill.keys_on(worker)[0]})" for worker in (first, second)]
+    transaction = Transaction(drill.citus.coordinator, *changes)
     drill.wait_prepared(first, 1)
     drill.wait_waiting(second)
     return transaction
@@ -108,7 +109,7 @@ def test_what_the_coordinator_has_committed_is_delivered_when_the_worker_is_back
     # An event of another aggregate does not wait, one of the same aggregate does, by the lock of its row.
     change_one(coordinator, drill.keys_on(first)[1])
     drill.wait_arrived(2)
-    later = Transaction(coordinator, drill.keys_on(first)[0])
+    later = Transaction(coordinator, f"SELECT change({drill.keys_on(first)[0]})")
     assert drill.recover() == 1
     assert later.end() is None
     account, ledger = drill.conclude()
@@ -145,6 +146,28 @@ def test_a_worker_that_dies_in_prepare_undoes_the_transaction(
     change_one(coordinator, drill.keys_on(first)[0])
     account, ledger = drill.conclude()
     assert account.committed == 1 and {entry.version for entry in ledger} == {1}
+
+
+ENQUEUE = "SELECT outbox.enqueue('item', 'a', 'changed', '{}'::jsonb)"
+
+
+@pytest.mark.parametrize("enqueues", ["first", "last"])
+def test_rows_of_one_worker_are_not_committed_without_the_event_of_the_coordinator(
+    drill: TwoPhase, coordinator: Node, second: Node, enqueues: str
+) -> None:
+    """Citus by itself would commit in one phase, and the rows first."""
+    insert = f"INSERT INTO ledger VALUES (gen_random_uuid(), {drill.keys_on(second)[0]}, 0)"
+    with drill.held(second):
+        transaction = Transaction(coordinator, *([ENQUEUE, insert] if enqueues == "first" else [insert, ENQUEUE]))
+        waits = drill.wait_waiting(second)
+        drill.kill(coordinator, transaction.pid)
+        assert transaction.end() is not None
+    wait_until(
+        lambda: second.value("SELECT count(*) FROM pg_locks WHERE pid = %s", (waits,)), lambda locks: locks == 0,
+        what="the transaction of the worker to go on",
+    )  # fmt: skip
+    drill.recover()
+    assert (second.value("SELECT count(*) FROM ledger"), events(coordinator)) == (0, 0)
 
 
 # -------------------------------------------------------------------------------------------------

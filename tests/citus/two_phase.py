@@ -67,12 +67,12 @@ def change(connection: psycopg.Connection, aggregate: int) -> str:
 
 
 class Transaction(threading.Thread):
-    """Changes aggregates in one transaction, in a thread that waits for the end of its COMMIT."""
+    """Runs statements in one transaction, in a thread that waits for the end of its COMMIT."""
 
-    def __init__(self, node: Node, *aggregates: int) -> None:
+    def __init__(self, node: Node, *statements: str) -> None:
         super().__init__(daemon=True)
         self.connection = node.connect()
-        self.aggregates = aggregates
+        self.statements = statements
         self.error: psycopg.Error | None = None
         self.start()
 
@@ -83,8 +83,8 @@ class Transaction(threading.Thread):
     def run(self) -> None:
         try:
             with self.connection.transaction():
-                for aggregate in self.aggregates:
-                    change(self.connection, aggregate)
+                for statement in self.statements:
+                    self.connection.execute(statement)
         except psycopg.Error as error:
             self.error = error
 
