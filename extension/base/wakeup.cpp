@@ -1,8 +1,8 @@
 #include "extension/base/wakeup.hpp"
 
+#include "extension/base/citus.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/base/shared_state.hpp"
-#include "extension/citus/two_phase.hpp"
 
 namespace outbox {
 

@@ -11,7 +11,6 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -20,13 +19,11 @@ from processes import stop_process
 from receiver import Receiver
 from waiting import wait_until
 
-from .citus_cluster import Citus, Node
+from .citus_cluster import Citus, MakeCitus, Node
 from .two_phase import AGGREGATES, SETTINGS, Transaction, TwoPhase, change
 
 # Citus writes what other nodes say into the log of the node that has asked, also that one of their processes was killed.
 pytestmark = pytest.mark.worker_errors("DETAIL:  The postmaster has commanded this server process to roll back")
-
-MakeCitus = Callable[..., Citus]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-#include "extension/citus/two_phase.hpp"
+#include "extension/base/citus.hpp"
 
 #include <dlfcn.h>
 
