@@ -22,7 +22,7 @@ from waiting import SLOWNESS, wait_until
 
 from .citus_cluster import Citus, MakeCitus, Node
 from .seed import new_seed
-from .things import SHARD_MOVES, Things, arrived, of_node
+from .things import SHARD_HAS_MOVED, Things, arrived, of_node
 from .waiting_shards import wait_nobody_waits
 
 DESTINATIONS = ("d", "e")
@@ -65,7 +65,7 @@ class Client(threading.Thread):
         try:
             connection.execute(f"SELECT change({self.random.choice(self.things.keys)})")
             self.changes += 1
-        except SHARD_MOVES as error:
+        except SHARD_HAS_MOVED as error:
             self.failures[error.sqlstate] += 1
 
 
