@@ -367,13 +367,14 @@ def test_a_node_that_cannot_be_asked_is_waited_for(make_citus: MakeCitus, receiv
 # Runs in a transaction that is prepared on a node, there, when the test says so.
 GO_ON = 4711
 WAIT_TO_PREPARE = """
+SET citus.enable_ddl_propagation = off;
+SET citus.enable_manual_changes_to_shards = on;
 CREATE FUNCTION wait_to_prepare() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared({go_on});
     RETURN NULL;
 END $$;
-SET citus.enable_manual_changes_to_shards = on;
-CREATE CONSTRAINT TRIGGER wait_to_prepare AFTER UPDATE ON {shard} DEFERRABLE INITIALLY DEFERRED
+CREATE CONSTRAINT TRIGGER wait_to_prepare AFTER DELETE ON {shard} DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION wait_to_prepare();
 """
 
@@ -381,14 +382,15 @@ CREATE CONSTRAINT TRIGGER wait_to_prepare AFTER UPDATE ON {shard} DEFERRABLE INI
 @contextmanager
 def in_doubt(scene: Scene) -> Iterator[None]:
     """Moves the shard; during the block all nodes have committed that, but the new one."""
-    other = next(key for key in scene.things.keys
-                 if scene.things.node_of(key) is scene.old and scene.things.shard_of(key) != scene.things.shard_of(scene.key))  # fmt: skip
+    scene.citus.create_distributed_table("other", "id int PRIMARY KEY", "id", colocate_with="none")
+    other = scene.citus.key_on("other", scene.old)
+    scene.citus.coordinator.execute("INSERT INTO other VALUES (%s)", (other,))
     with scene.old.connect() as connection:
-        connection.execute(WAIT_TO_PREPARE.format(go_on=GO_ON, shard=scene.citus.shard_name("thing", other)))
+        connection.execute(WAIT_TO_PREPARE.format(go_on=GO_ON, shard=scene.citus.shard_name("other", other)))
         connection.execute("SELECT pg_advisory_lock(%s)", (GO_ON,))
         move = Background(
             scene.citus.coordinator,
-            f"BEGIN; UPDATE thing SET id = id WHERE id = {other}; "
+            f"BEGIN; DELETE FROM other WHERE id = {other}; "
             f"{scene.citus.move_command('thing', scene.key, scene.new, 'block_writes')}; COMMIT",
         )
         [(pid,)] = wait_until(
@@ -417,7 +419,7 @@ def test_a_move_in_doubt_holds(scene: Scene) -> None:
         with in_doubt(scene):
             [event] = scene.new.enqueue("of the new node")
             stays(lambda: event in scene.receiver.ids(), False, seconds=1, what="the event has not arrived")
-            print(scene.new.health())
+            print(scene.new.execute("SELECT * FROM outbox.health('1 ms')"))
             assert scene.new.value("SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()") == 1
         scene.change()
         scene.wait_arrived([1, 2], "/e")
