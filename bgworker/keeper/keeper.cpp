@@ -172,6 +172,7 @@ static bool try_work(const char* activity, Work work) {
         AbortCurrentTransaction();
         FlushErrorState();
         RESUME_INTERRUPTS();
+        pgstat_report_activity(STATE_IDLE, nullptr);
     }
     PG_END_TRY();
     return done;

@@ -130,7 +130,7 @@ BEGIN ATOMIC
           FROM stalled AS s
         UNION ALL
         SELECT CASE WHEN s.late THEN 'failing' ELSE 'degraded' END, s.object, 'waits for shard', m.since,
-               format('shard %s has moved here, and node %s has not delivered all events from before', m.shard, m.node),
+               format('shard %s has moved here, and node %s has not delivered all events from before', m.shard, m.node) || coalesce('; ' || m.trouble, ''),
                format('See outbox.health() on that node. SELECT outbox.skip_shard(%s) delivers without waiting, perhaps in another order.', m.shard)
           FROM status AS s
           JOIN moved AS m ON m.destination = s.destination

@@ -148,7 +148,8 @@ CREATE TABLE outbox.arriving_shard (
     since      timestamptz NOT NULL DEFAULT clock_timestamp(),
     gone_since timestamptz,
     left_at    pg_snapshot,
-    waits_for  name[]
+    waits_for  name[],
+    trouble    text
 );
 
 CREATE TYPE outbox.found_event AS (

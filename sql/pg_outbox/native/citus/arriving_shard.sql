@@ -25,7 +25,8 @@ CREATE TABLE outbox.arriving_shard (
     since      timestamptz NOT NULL DEFAULT clock_timestamp(),
     gone_since timestamptz,
     left_at    pg_snapshot,
-    waits_for  name[]
+    waits_for  name[],
+    trouble    text
 );
 COMMENT ON TABLE outbox.arriving_shard IS 'shards that move to this node of a Citus cluster, until the other node has delivered their events';
 COMMENT ON COLUMN outbox.arriving_shard.shard IS 'id of the shard';
@@ -35,6 +36,7 @@ COMMENT ON COLUMN outbox.arriving_shard.since IS 'when Citus created it here';
 COMMENT ON COLUMN outbox.arriving_shard.gone_since IS 'a time at which it had left the other node, by the clock of that node; null before';
 COMMENT ON COLUMN outbox.arriving_shard.left_at IS 'snapshot of the other node after the shard had left; null before';
 COMMENT ON COLUMN outbox.arriving_shard.waits_for IS 'destinations of the other node that have not settled what is visible in left_at; null while that is not known';
+COMMENT ON COLUMN outbox.arriving_shard.trouble IS 'why the other node could not be asked the last time; null if it could';
 
 CREATE FUNCTION outbox_internal.shard_is_here(shard bigint)
 RETURNS boolean
@@ -139,7 +141,7 @@ BEGIN
     PERFORM outbox_internal.begin_era();
     INSERT INTO outbox.arriving_shard AS a (shard, relation, from_group) VALUES ($1, $2, $3)
         ON CONFLICT ON CONSTRAINT arriving_shard_pkey DO UPDATE
-       SET relation = excluded.relation, from_group = excluded.from_group, since = excluded.since, gone_since = NULL, left_at = NULL, waits_for = NULL;
+       SET relation = excluded.relation, from_group = excluded.from_group, since = excluded.since, gone_since = NULL, left_at = NULL, waits_for = NULL, trouble = NULL;
     PERFORM outbox_internal.wake_keeper();
 END $$;
 COMMENT ON FUNCTION outbox_internal.expect_shard(bigint, oid, integer) IS 'notes that a shard is about to arrive';
@@ -188,7 +190,7 @@ CREATE EVENT TRIGGER outbox_follow_shards ON ddl_command_end
 ALTER EVENT TRIGGER outbox_follow_shards ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_follow_shards IS 'notices shards that move to this node';
 
--- Asks the other node what is known there. An answer of NULL is asked for again.
+-- Asks the other node what is known there. What is not known yet is asked for again.
 CREATE FUNCTION outbox_internal.ask_about(INOUT s outbox.arriving_shard)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -203,6 +205,12 @@ BEGIN
     IF s.left_at IS NOT NULL THEN
         s.waits_for := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
     END IF;
+    s.trouble := NULL;
+EXCEPTION WHEN connection_failure THEN
+    IF s.trouble IS NULL THEN
+        RAISE WARNING 'events wait for a shard that has moved here: %', SQLERRM;
+    END IF;
+    s.trouble := SQLERRM;
 END $$;
 COMMENT ON FUNCTION outbox_internal.ask_about(outbox.arriving_shard) IS 'asks another node about a shard that has moved here';
 
@@ -229,8 +237,9 @@ BEGIN
             arrived := true;
         END IF;
         UPDATE outbox.arriving_shard AS a
-           SET gone_since = s.gone_since, left_at = s.left_at, waits_for = s.waits_for
-         WHERE a.shard = s.shard AND (a.gone_since, a.left_at::text, a.waits_for) IS DISTINCT FROM (s.gone_since, s.left_at::text, s.waits_for);
+           SET gone_since = s.gone_since, left_at = s.left_at, waits_for = s.waits_for, trouble = s.trouble
+         WHERE a.shard = s.shard
+           AND (a.gone_since, a.left_at::text, a.waits_for, a.trouble) IS DISTINCT FROM (s.gone_since, s.left_at::text, s.waits_for, s.trouble);
     END LOOP;
     DELETE FROM outbox.arriving_shard AS a WHERE a.waits_for = '{}';
     PERFORM outbox_internal.wake_relays();
@@ -240,7 +249,7 @@ COMMENT ON FUNCTION outbox_internal.look_after_shards() IS 'asks other nodes whe
 
 -- For outbox.health().
 CREATE FUNCTION outbox_internal.waits_for_shards()
-RETURNS TABLE (destination name, shard bigint, node text, since timestamptz)
+RETURNS TABLE (destination name, shard bigint, node text, since timestamptz, trouble text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -250,7 +259,7 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT d.name, min(a.shard), outbox_internal.citus_address(a.from_group), min(a.since)
+    SELECT d.name, min(a.shard), outbox_internal.citus_address(a.from_group), min(a.since), min(a.trouble)
       FROM outbox.arriving_shard AS a
       JOIN outbox.destination AS d ON a.waits_for IS NULL OR d.name = ANY (a.waits_for)
      WHERE outbox_internal.shard_is_here(a.shard)
