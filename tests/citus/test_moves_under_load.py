@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 import pytest
@@ -23,7 +23,7 @@ from waiting import SLOWNESS, wait_until
 from .citus_cluster import Citus, MakeCitus, Node
 from .seed import new_seed
 from .things import SHARD_HAS_MOVED, Things, arrived, of_node
-from .waiting_shards import wait_nobody_waits
+from .waiting_shards import wait_nobody_waits, waits_for
 
 DESTINATIONS = ("d", "e")
 CLIENTS = 4
@@ -149,6 +149,8 @@ class Drill:
         return key, old, self.random.choice([node for node in self.citus.nodes if node is not old])
 
     def move(self, key: int, to: Node) -> None:
+        if self.things.node_of(key) is to:
+            return
         mode = self.random.choice(("force_logical", "block_writes"))
         wait_until(
             lambda: self.things.move(key, to, mode) is None, what="the shard to move", ignoring=(CANNOT_MOVE_NOW,)
@@ -171,6 +173,20 @@ class Drill:
         finally:
             self.receiver.forget_rules()
             gate.open()
+
+    def cut_off_move(self, key: int, new: Node, victim: Node) -> None:
+        """Begins to move a shard, and kills a server after the shard was created on the new node."""
+        if self.things.node_of(key) is new:
+            return  # an earlier one was not cut off in time
+        shard = self.things.shard_of(key)
+        wait_nobody_waits(self.citus)
+        move = self.things.start_move(key, new)
+        wait_until(lambda: shard in waits_for(new), what="the shard to be created")
+        victim.cluster.kill_postmaster()
+        victim.cluster.start()
+        with suppress(psycopg.Error):
+            move.end()
+        self.citus.coordinator.disconnect()
 
     def move_slowly(self) -> None:
         """Moves a shard while the old node's requests are answered late."""
@@ -260,3 +276,19 @@ def test_servers_crash_while_shards_are_waited_for(make_citus: MakeCitus, receiv
         for kill in KILLS:
             drill.move_with_backlog(kill)
     drill.conclude(restarts=len(KILLS))
+
+
+@pytest.mark.slow
+@pytest.mark.worker_errors("possibly corrupted shared memory")
+@pytest.mark.worker_errors("cannot be asked")
+def test_servers_crash_while_shards_are_copied(make_citus: MakeCitus, receiver: Receiver) -> None:
+    drill = Drill(make_citus({"citus.recover_2pc_interval": "1s"}), receiver)
+    crashes = 0
+    with drill.load():
+        for _ in range(2):
+            key, old, new = drill.some_move()
+            for victim in (new, old, drill.citus.coordinator):
+                drill.cut_off_move(key, new, victim)
+                crashes += 1
+            drill.move(key, new)
+    drill.conclude(restarts=crashes)

@@ -80,7 +80,7 @@ class Things:
 def of_node(node: Node, path: str = "/d") -> Callable[[Request], bool]:
     """Matches requests of the relay of a node."""
     group = node.group
-    return lambda request: request.target == path and request.json()["node"] == group
+    return lambda request: request.target == path and request.json().get("node") == group
 
 
 def arrived(receiver: Receiver, path: str = "/d") -> list[Event]:
