@@ -28,6 +28,7 @@ from .waiting_shards import wait_nobody_waits, waits_for
 DESTINATIONS = ("d", "e")
 CLIENTS = 4
 MOVES = 10
+MODES = ("force_logical", "block_writes")
 BUDGET = 40  # seconds for the moves of a test
 # Citus reports the end of another server also as an internal error.
 SERVER_LOST = (psycopg.OperationalError, psycopg.errors.InternalError_)
@@ -151,7 +152,7 @@ class Drill:
     def move(self, key: int, to: Node) -> None:
         if self.things.node_of(key) is to:
             return
-        mode = self.random.choice(("force_logical", "block_writes"))
+        mode = self.random.choice(MODES)
         wait_until(
             lambda: self.things.move(key, to, mode) is None, what="the shard to move", ignoring=(CANNOT_MOVE_NOW,)
         )
@@ -292,3 +293,23 @@ def test_servers_crash_while_shards_are_copied(make_citus: MakeCitus, receiver: 
                 crashes += 1
             drill.move(key, new)
     drill.conclude(restarts=crashes)
+
+
+@pytest.mark.slow
+def test_two_shards_move_at_a_time(citus: Citus, receiver: Receiver) -> None:
+    drill = Drill(citus, receiver)
+    by_shard = {drill.things.shard_of(key): key for key in drill.things.keys}
+    receiver.on(of_node(citus.workers[0]), delayed(0.02))
+    with drill.load():
+        until = time.monotonic() + BUDGET
+        while time.monotonic() < until:
+            moves = []
+            for key in drill.random.sample(list(by_shard.values()), 2):
+                to = drill.random.choice([node for node in citus.nodes if node is not drill.things.node_of(key)])
+                moves.append(drill.things.start_move(key, to, drill.random.choice(MODES)))
+            for move in moves:
+                with suppress(CANNOT_MOVE_NOW, psycopg.errors.InternalError_, psycopg.errors.DeadlockDetected):
+                    move.end()
+                    drill.moves += 1
+        receiver.forget_rules()
+    drill.conclude()
